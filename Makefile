@@ -1,0 +1,49 @@
+# The commands of the repository. `make help` lists them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CACHE := .cache
+KILLS ?= 200
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
+
+setup: $(VENV)/.ready ## make .venv from pyproject.toml; a second call does nothing
+
+$(VENV)/.ready: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip setuptools
+	$(BIN)/python -m pip install --quiet --editable '.[dev,s3]'
+	@touch $@
+
+demo: setup ## the main job on real text: run, SIGKILL, rerun, proof
+	$(BIN)/python examples/demo.py
+
+test: setup ## the whole suite that needs nothing but Python and what is on the machine
+	$(BIN)/python -m pytest tests
+
+lint: setup ## ruff check, ruff format --check, mypy strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+servers: $(CACHE)/bin/minio ## build the S3 server (MinIO) into .cache/
+
+$(CACHE)/bin/minio: scripts/build_minio.sh
+	scripts/build_minio.sh $(CACHE)/bin
+
+conformance: setup ## peers in a venv of their own judge our formats, and their files are read by us
+	scripts/conformance.sh
+
+fault: setup ## the reliability suite: make fault KILLS=N
+	$(BIN)/python -m tests.fault --kills $(KILLS)
+
+bench: setup ## every table of speed against peers and the physical limit, as ratios
+	scripts/bench.sh
+
+clean: ## remove what setup, servers and tests made
+	rm -rf $(VENV) $(CACHE) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+
+.PHONY: help setup demo test lint servers conformance fault bench clean

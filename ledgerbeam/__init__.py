@@ -1,0 +1,6 @@
+"""Index, process and restart: Beam jobs over millions of manifests and shards."""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"
+__all__ = ["__version__"]

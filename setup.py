@@ -1,0 +1,5 @@
+"""Stub for Beam's ``--setup_file ./setup.py``; all metadata is static in pyproject.toml."""
+
+from setuptools import setup
+
+setup()
