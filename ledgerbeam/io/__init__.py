@@ -1,0 +1,97 @@
+"""Bytes by URL: reading, publishing and listing sources, and the formats and indexes on top of them.
+
+Every URL goes through `storage` (reads), `publish` (writes) or `listing`; local paths and fsspec URLs are equals
+in all of them. Nothing here knows of Beam or of the ledger. `publish.publish` is used by way of its module.
+"""
+
+from __future__ import annotations
+
+from ledgerbeam.io.formats import FORMATS as FORMATS
+from ledgerbeam.io.formats import Format as Format
+from ledgerbeam.io.formats import Reader as Reader
+from ledgerbeam.io.formats import format_of as format_of
+from ledgerbeam.io.formats import stream_records as stream_records
+from ledgerbeam.io.index import IndexFile as IndexFile
+from ledgerbeam.io.index import check_index as check_index
+from ledgerbeam.io.index import index_bytes as index_bytes
+from ledgerbeam.io.index import write_index as write_index
+from ledgerbeam.io.index_location import IndexLocation as IndexLocation
+from ledgerbeam.io.jsonl import JsonlReader as JsonlReader
+from ledgerbeam.io.jsonl import assemble_jsonl_index as assemble_jsonl_index
+from ledgerbeam.io.jsonl import build_jsonl_index as build_jsonl_index
+from ledgerbeam.io.jsonl import encode_jsonl as encode_jsonl
+from ledgerbeam.io.jsonl import scan_newlines as scan_newlines
+from ledgerbeam.io.jsonl import split_jsonl as split_jsonl
+from ledgerbeam.io.listing import Page as Page
+from ledgerbeam.io.listing import list_pages as list_pages
+from ledgerbeam.io.listing import read_source_list as read_source_list
+from ledgerbeam.io.listing import stat_pages as stat_pages
+from ledgerbeam.io.patterns import common_base as common_base
+from ledgerbeam.io.patterns import expand_braces as expand_braces
+from ledgerbeam.io.patterns import fixed_part as fixed_part
+from ledgerbeam.io.publish import publish_bytes as publish_bytes
+from ledgerbeam.io.publish import remove_stale_temporaries as remove_stale_temporaries
+from ledgerbeam.io.source_listing import SourceListing as SourceListing
+from ledgerbeam.io.storage import FileInfo as FileInfo
+from ledgerbeam.io.storage import Options as Options
+from ledgerbeam.io.storage import RangeReader as RangeReader
+from ledgerbeam.io.storage import canonical_url as canonical_url
+from ledgerbeam.io.storage import delete as delete
+from ledgerbeam.io.storage import is_local as is_local
+from ledgerbeam.io.storage import read_bytes as read_bytes
+from ledgerbeam.io.storage import read_many_files as read_many_files
+from ledgerbeam.io.storage import stat as stat
+from ledgerbeam.io.storage import stat_many as stat_many
+from ledgerbeam.io.tar import Sample as Sample
+from ledgerbeam.io.tar import TarReader as TarReader
+from ledgerbeam.io.tar import build_tar_index as build_tar_index
+from ledgerbeam.io.tar import encode_tar as encode_tar
+from ledgerbeam.io.tar_groups import Grouping as Grouping
+from ledgerbeam.io.tar_walk import TarMembers as TarMembers
+from ledgerbeam.io.tar_walk import walk_tar as walk_tar
+
+__all__ = [
+    "FORMATS",
+    "FileInfo",
+    "Format",
+    "Grouping",
+    "IndexFile",
+    "IndexLocation",
+    "JsonlReader",
+    "Options",
+    "Page",
+    "RangeReader",
+    "Reader",
+    "Sample",
+    "SourceListing",
+    "TarMembers",
+    "TarReader",
+    "assemble_jsonl_index",
+    "build_jsonl_index",
+    "build_tar_index",
+    "canonical_url",
+    "check_index",
+    "common_base",
+    "delete",
+    "encode_jsonl",
+    "encode_tar",
+    "expand_braces",
+    "fixed_part",
+    "format_of",
+    "index_bytes",
+    "is_local",
+    "list_pages",
+    "publish_bytes",
+    "read_bytes",
+    "read_many_files",
+    "read_source_list",
+    "remove_stale_temporaries",
+    "scan_newlines",
+    "split_jsonl",
+    "stat",
+    "stat_many",
+    "stat_pages",
+    "stream_records",
+    "walk_tar",
+    "write_index",
+]

@@ -1,0 +1,129 @@
+"""What a store tells about a source: size, version and time of modification."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import stat as stat_modes
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from ledgerbeam.errors import StorageError, UsageError
+from ledgerbeam.io.remote import (
+    CONCURRENCY,
+    Options,
+    call,
+    canonical_url,
+    filesystem,
+    is_local,
+    storage_error,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """A source as the store describes it.
+
+    Attributes:
+        url: Canonical URL (`canonical_url`).
+        size: Length in bytes.
+        version: What changes when the content does: generation or ETag; where the store has neither, the time
+            of the last modification in nanoseconds since 1970, as decimal text.
+        modified_ns: Time of the last modification in nanoseconds since 1970 (object stores: to the second); 0
+            when the store does not tell. Not part of the comparison.
+    """
+
+    url: str
+    size: int
+    version: str
+    modified_ns: int = field(default=0, compare=False)
+
+
+def stat(url: str, options: Options | None = None) -> FileInfo:
+    """Asks the store about one source: one system call or one request.
+
+    Args:
+        url: A local path or a URL.
+        options: Storage options.
+
+    Returns:
+        Its canonical URL, size, version and time of modification.
+
+    Raises:
+        SourceNotFoundError: There is no such file or object.
+        UsageError: The name is a folder, or no file system is known for it.
+        StorageError: No permission, or the store did not answer.
+    """
+    url = canonical_url(url)
+    if not is_local(url):
+        store = filesystem(url, options)
+        store.invalidate_cache(url)  # a former listing must not answer for the store
+        return info_of(url, call(url, "read", store.info, url))
+    try:
+        found = os.stat(url)
+    except OSError as error:
+        raise storage_error(error, url, "read") from error
+    if stat_modes.S_ISDIR(found.st_mode):
+        raise folder_error(url)
+    return FileInfo(url, found.st_size, str(found.st_mtime_ns), found.st_mtime_ns)
+
+
+def stat_many(urls: Sequence[str], options: Options | None = None) -> list[FileInfo]:
+    """Asks about many sources, remote ones up to `CONCURRENCY` at a time.
+
+    Returns:
+        One `FileInfo` for each URL, in the order asked.
+
+    Raises:
+        SourceNotFoundError: One of them does not exist; also UsageError and StorageError as in `stat`.
+    """
+    if len(urls) < 2 or all(map(is_local, urls)):
+        return [stat(url, options) for url in urls]
+    with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-stat") as pool:
+        return list(pool.map(lambda url: stat(url, options), urls))
+
+
+def folder_error(url: str) -> UsageError:
+    """Words the error of a folder given where a source is needed."""
+    return UsageError(f"{url} is a folder, not a source; name its files, for example '{url}/**/*.jsonl'.")
+
+
+def info_of(url: str, info: Mapping[str, Any]) -> FileInfo:
+    """Reads an fsspec `info` mapping.
+
+    Args:
+        url: The canonical URL of the object.
+        info: What `info`, `ls` or `find` gave for it.
+
+    Raises:
+        UsageError: It describes a folder.
+        StorageError: It tells neither a version nor a time, so a change could not be noticed.
+    """
+    if info.get("type") == "directory":
+        raise folder_error(url)
+    modified = next(
+        (info[key] for key in ("LastModified", "last_modified", "mtime", "updated", "created") if info.get(key)),
+        None,
+    )
+    modified_ns = _nanoseconds(modified)
+    version = next((str(info[key]) for key in ("generation", "ETag", "etag") if info.get(key)), None)
+    if version is None:
+        if not modified_ns:
+            raise StorageError(
+                f"{url}: the store tells neither ETag, generation nor time of modification, so a change of "
+                "the source could not be noticed; copy it to a store that does."
+            )
+        version = str(modified_ns)
+    return FileInfo(url, int(info["size"] or 0), version.strip('"'), modified_ns)
+
+
+def _nanoseconds(moment: object) -> int:
+    if isinstance(moment, str):
+        moment = dt.datetime.fromisoformat(moment)
+    if isinstance(moment, dt.datetime):
+        since = moment.astimezone(dt.UTC) - dt.datetime.fromtimestamp(0, dt.UTC)
+        return (since // dt.timedelta(microseconds=1)) * 1000
+    # A store may tell the same moment as a date here and as float seconds there; both hold microseconds.
+    return round(moment * 1e6) * 1000 if isinstance(moment, (int, float)) else 0

@@ -1,0 +1,243 @@
+"""The formats that have a `.idx`, behind one small interface.
+
+    format_of("s3://bucket/cuts.000001.jsonl").build_index(url, options)
+
+A job asks `format_of` once for a source's format and needs no other branch on it.
+"""
+
+from __future__ import annotations
+
+import lzma
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from ledgerbeam.errors import LedgerbeamError, NotIndexableError, SourceError, UsageError
+from ledgerbeam.io import jsonl, tar
+from ledgerbeam.io.index import IndexFile, Offsets, check_index
+from ledgerbeam.io.remote import storage_error
+from ledgerbeam.io.storage import FileInfo, Options, canonical_url, filesystem
+from ledgerbeam.io.tar_groups import Grouping
+
+__all__ = ["FORMATS", "Format", "Reader", "format_of", "is_compressed", "stream_records"]
+
+_COMPRESSED = {".gz": "gunzip", ".tgz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd", ".lz4": "unlz4"}
+_STREAMED = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz"}
+
+
+class Reader(Protocol):
+    """Random access to the records of one source.
+
+    Deterministic, picklable, and safe to share between threads and to carry through a fork.
+    """
+
+    @property
+    def url(self) -> str:
+        """The canonical URL of the source."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, item: Any, /) -> Any:
+        """One record for an int (negative counts from the end), a list of records for a slice."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def read_many(self, indices: Sequence[int]) -> list[Any]:
+        """Records by number, in the order asked; neighbours share a request."""
+
+    def raw(self, index: int) -> bytes:
+        """The bytes of one record as they lie in the source."""
+
+    def read_span(self, start: int, stop: int) -> list[Any]:
+        """The records `[start, stop)`: one ranged read of the index, one of the source.
+
+        Blank JSONL lines are left out: `stop - start - len(result)` of them were skipped.
+        """
+
+    def close(self) -> None:
+        """Closes what is open; a later read opens it again."""
+
+
+class Format(Protocol):
+    """What a job needs to know of a format."""
+
+    @property
+    def name(self) -> str:
+        """`"jsonl"` or `"tar"`."""
+
+    @property
+    def suffix(self) -> str:
+        """What the names of outputs end with, dot included."""
+
+    def build_index(
+        self, url: str, options: Options | None = None, *, threads: int = 1, group: Grouping = "auto"
+    ) -> Offsets:
+        """Finds the offsets of all records: `N + 1` of them, u64, the last a sentinel."""
+
+    def check_index(self, index: IndexFile, source: FileInfo, *, deep: bool = False) -> None:
+        """Raises IndexNotFoundError or IndexMismatchError when the index does not fit the source."""
+
+    def open(
+        self,
+        url: str,
+        index: IndexFile | str | None = None,
+        options: Options | None = None,
+        *,
+        group: Grouping = "auto",
+        check: bool = True,
+    ) -> Reader:
+        """Opens a source for random access. `index` defaults to `<url>.idx`."""
+
+    def encode(self, records: Sequence[Any], *, group: Grouping = "auto") -> tuple[bytes, Offsets]:
+        """Encodes records as a whole file: its bytes and its offsets, `N + 1` of them."""
+
+    def split(self, data: bytes, url: str, *, group: Grouping = "auto") -> list[Any]:
+        """Decodes a whole file that is already in memory; `url` is for messages."""
+
+
+class _Jsonl:
+    """JSON lines: a record is a line."""
+
+    name = "jsonl"
+    suffix = ".jsonl"
+
+    def build_index(
+        self, url: str, options: Options | None = None, *, threads: int = 1, group: Grouping = "auto"
+    ) -> Offsets:
+        del group  # lines need no grouping
+        return jsonl.build_jsonl_index(url, options, threads=threads)
+
+    def check_index(self, index: IndexFile, source: FileInfo, *, deep: bool = False) -> None:
+        check_index(index, source, "jsonl", deep=deep)
+
+    def open(
+        self,
+        url: str,
+        index: IndexFile | str | None = None,
+        options: Options | None = None,
+        *,
+        group: Grouping = "auto",
+        check: bool = True,
+    ) -> Reader:
+        del group
+        return jsonl.JsonlReader(url, index, options, check=check)
+
+    def encode(self, records: Sequence[Any], *, group: Grouping = "auto") -> tuple[bytes, Offsets]:
+        del group
+        return jsonl.encode_jsonl(records)
+
+    def split(self, data: bytes, url: str, *, group: Grouping = "auto") -> list[Any]:
+        del group
+        return jsonl.split_jsonl(data, url)
+
+
+class _Tar:
+    """Tar archives: a record is a sample, a run of members that belong together."""
+
+    name = "tar"
+    suffix = ".tar"
+
+    def build_index(
+        self, url: str, options: Options | None = None, *, threads: int = 1, group: Grouping = "auto"
+    ) -> Offsets:
+        del threads  # the chain of headers is followed by one
+        return tar.build_tar_index(url, options, group)
+
+    def check_index(self, index: IndexFile, source: FileInfo, *, deep: bool = False) -> None:
+        check_index(index, source, "tar", deep=deep)
+
+    def open(
+        self,
+        url: str,
+        index: IndexFile | str | None = None,
+        options: Options | None = None,
+        *,
+        group: Grouping = "auto",
+        check: bool = True,
+    ) -> Reader:
+        return tar.TarReader(url, index, options, group=group, check=check)
+
+    def encode(self, records: Sequence[Any], *, group: Grouping = "auto") -> tuple[bytes, Offsets]:
+        return tar.encode_tar(records, group=group)
+
+    def split(self, data: bytes, url: str, *, group: Grouping = "auto") -> list[Any]:
+        return tar.split_tar(data, url, group=group)
+
+
+FORMATS: dict[str, Format] = {"jsonl": _Jsonl(), "tar": _Tar()}
+"""Every format by name."""
+
+
+def _suffixes(url: str) -> list[str]:
+    return ["." + part for part in os.path.basename(url).lower().split(".")[1:]]
+
+
+def is_compressed(url: str) -> bool:
+    """Tells by name whether a source is compressed: one of its last two suffixes is `.gz`, `.tgz`, `.bz2`, ..."""
+    return any(suffix in _COMPRESSED for suffix in _suffixes(url)[-2:])
+
+
+def format_of(url: str) -> Format:
+    """Finds the format of a source by its name.
+
+    Any suffix counts, so that `cuts.jsonl.000001` is JSONL and `x.tar.0` a tar: `.jsonl`, `.json` and `.ndjson`
+    are JSONL, `.tar` is tar.
+
+    Raises:
+        NotIndexableError: The name is that of a compressed file, or a pipe.
+        UsageError: The name tells no known format.
+    """
+    if url.startswith("pipe:"):
+        raise NotIndexableError(f"{url}: a pipe has no byte offsets to index; write its output to a file first.")
+    suffixes = _suffixes(url)
+    for suffix in suffixes[-2:]:
+        if suffix in _COMPRESSED:
+            raise NotIndexableError(
+                f"{url}: {suffix} is compressed and has no byte offsets to index; decompress it, "
+                f"e.g. {_COMPRESSED[suffix]} {os.path.basename(url)}"
+            )
+    if any(suffix in (".jsonl", ".json", ".ndjson") for suffix in suffixes):
+        return FORMATS["jsonl"]
+    if ".tar" in suffixes:
+        return FORMATS["tar"]
+    raise UsageError(f"{url}: the name tells no known format; expected a suffix .jsonl, .json, .ndjson or .tar.")
+
+
+def stream_records(url: str, options: Options | None = None) -> Iterator[Any]:
+    """Reads a JSONL source from its begin to its end, plain or compressed (`.gz`, `.bz2`, `.xz`).
+
+    Args:
+        url: The source.
+        options: Storage options.
+
+    Yields:
+        The decoded records; blank lines are left out.
+
+    Raises:
+        RecordError: A line that cannot be decoded; its byte range is that of the decompressed text.
+        SourceError: The compressed data is damaged or cut off.
+        SourceNotFoundError: There is no such source; also StorageError.
+        UsageError: Compressed in a way that cannot be streamed.
+    """
+    url = canonical_url(url)
+    suffix = (_suffixes(url) or [""])[-1]
+    if is_compressed(url) and suffix not in _STREAMED:
+        raise UsageError(f"{url}: only .gz, .bz2 and .xz can be streamed; decompress it first.")
+    record = start = 0
+    try:
+        with filesystem(url, options).open(url, "rb", compression=_STREAMED.get(suffix)) as file:
+            for line in file:
+                if line.strip():
+                    yield jsonl.decode_line(line, url, record, start)
+                record += 1
+                start += len(line)
+    except LedgerbeamError:
+        raise
+    except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise storage_error(error, url, "read") from error
+        raise SourceError(
+            f"{url}: the compressed data is damaged or cut off after {record} lines, {start} bytes of text "
+            f"({error}); write the file again."
+        ) from error

@@ -1,0 +1,171 @@
+"""JSONL: decoding and encoding records, and random access to them through an index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+
+from ledgerbeam.errors import RecordError
+from ledgerbeam.io.index import Offsets
+from ledgerbeam.io.newlines import assemble_jsonl_index, build_jsonl_index, scan_newlines
+from ledgerbeam.io.records import IndexedRecords
+
+__all__ = [
+    "JsonlReader",
+    "assemble_jsonl_index",
+    "build_jsonl_index",
+    "decode_line",
+    "encode_jsonl",
+    "scan_newlines",
+    "split_jsonl",
+]
+
+_BLANK = b" \t\r\n"
+_BOM = b"\xef\xbb\xbf"
+_PREVIEW = 120
+_NEWLINE = b"\n"
+
+
+def decode_line(line: bytes, url: str, record: int, start: int) -> Any:
+    """Decodes one line.
+
+    Args:
+        line: Its bytes, with or without the newline.
+        url: The source, for messages.
+        record: Its number in the source, from 0.
+        start: Where it begins in the source, in bytes.
+
+    Raises:
+        RecordError: It is blank, not UTF-8 or not JSON; the message has record, byte range and a preview.
+    """
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        where = f"{url}: record {record}, bytes [{start}, {start + len(line.removesuffix(_NEWLINE))})"
+        text = line.strip(_BLANK)
+        if not text:
+            raise RecordError(
+                f"{where}: expected a JSON value, found a blank line; delete the line or read spans, "
+                "which skip blank lines."
+            ) from error
+        remedy = "remove the byte order mark" if text.startswith(_BOM) else "correct the line"
+        preview = text[:_PREVIEW].decode("utf-8", "backslashreplace")
+        raise RecordError(f"{where}: expected JSON, found {preview!r} ({error}); {remedy} and index again.") from error
+
+
+def _decode_lines(lines: list[bytes], url: str, record: int, start: int) -> list[Any]:
+    """Decodes consecutive lines, given without their newlines, and leaves blank ones out."""
+    loads = orjson.loads
+    try:
+        return [loads(line) for line in lines]
+    except orjson.JSONDecodeError:
+        values = []
+        for line in lines:
+            if line.strip(_BLANK):
+                values.append(decode_line(line, url, record, start))
+            record += 1
+            start += len(line) + 1
+        return values
+
+
+def split_jsonl(data: bytes, url: str, first_record: int = 0) -> list[Any]:
+    """Decodes a whole file that is in memory.
+
+    Args:
+        data: The content.
+        url: The source, for messages.
+        first_record: The number of its first line, for messages.
+
+    Returns:
+        The values in order; blank lines are left out.
+
+    Raises:
+        RecordError: As in `decode_line`.
+    """
+    return _decode_lines(data.split(_NEWLINE), url, first_record, 0)
+
+
+def encode_jsonl(records: Sequence[Any]) -> tuple[bytes, Offsets]:
+    """Encodes values as JSONL, one line each, keys in the order of the mapping.
+
+    Args:
+        records: What orjson can encode; NaN and infinities become null.
+
+    Returns:
+        The bytes, and the `N + 1` offsets of the lines.
+
+    Raises:
+        RecordError: A value that orjson cannot encode; the message has its position and type.
+    """
+    dumps, newline = orjson.dumps, orjson.OPT_APPEND_NEWLINE
+    lines = []
+    try:
+        for value in records:
+            lines.append(dumps(value, None, newline))  # noqa: PERF401 - the length names the record that failed
+    except orjson.JSONEncodeError as error:
+        position = len(lines)
+        raise RecordError(
+            f"output record {position} ({type(records[position]).__name__}) cannot be written as JSON: {error}; return "
+            "dicts, lists, strings, numbers, booleans or None."
+        ) from error
+    data = b"".join(lines)
+    if data.count(_NEWLINE) != len(lines):  # only a ready-made orjson.Fragment can hold one
+        position = next(i for i, line in enumerate(lines) if line.count(_NEWLINE) != 1)
+        raise RecordError(
+            f"output record {position} holds a line break inside its JSON; expected one line. Return plain values "
+            "instead of orjson.Fragment."
+        )
+    offsets = np.zeros(len(lines) + 1, np.uint64)
+    np.cumsum(np.fromiter(map(len, lines), np.uint64, len(lines)), out=offsets[1:])
+    return data, offsets
+
+
+class JsonlReader(IndexedRecords[Any]):
+    """Random access to the lines of a JSONL source, decoded.
+
+    That a record begins after a newline and ends at its first is checked at every read, so an index of other data can
+    raise but not give a wrong record. See `IndexedRecords` for arguments and methods.
+    """
+
+    kind = "jsonl"
+    _lead = 1
+
+    def _decode(self, data: bytes, record: int, start: int) -> Any:
+        lead = 1 if start else 0
+        if data.find(_NEWLINE, lead) != len(data) - 1 or (lead and data[0] != _NEWLINE[0]):
+            self._require_line(data[lead:], data[:lead], record, start)
+        try:
+            return orjson.loads(data)  # the newline before the record is white space to JSON
+        except orjson.JSONDecodeError:
+            return decode_line(data[lead:], self.url, record, start)
+
+    def _decode_span(self, data: bytes, offsets: Offsets, first_record: int) -> list[Any]:
+        start, stop = int(offsets[0]), int(offsets[-1])
+        lines = data.split(_NEWLINE)
+        if (start and lines.pop(0)) or (lines and lines[-1] and stop != self._reader.size):
+            lines = []  # begins or ends in the middle of a line
+        elif lines and not lines[-1]:
+            lines.pop()
+        if len(lines) != len(offsets) - 1:
+            raise self.index.mismatch(
+                f"expected records [{first_record}, {first_record + len(offsets) - 1}) to be the lines of bytes "
+                f"[{start}, {stop}), found other line ends there"
+            )
+        return _decode_lines(lines, self.url, first_record, start)
+
+    def _require_line(self, line: bytes, before: bytes, record: int, start: int) -> None:
+        """Raises unless the line only lacks its newline because it ends the source."""
+        stop = start + len(line)
+        if before not in (b"", _NEWLINE):
+            raise self.index.mismatch(
+                f"expected record {record} to begin a line at byte {start}, found the middle of one"
+            )
+        end = line.find(_NEWLINE)
+        if end >= 0 or stop != self._reader.size:
+            found = f"a line end at {start + end + 1}" if end >= 0 else "no line end"
+            raise self.index.mismatch(
+                f"expected record {record} to be the line of bytes [{start}, {stop}), found {found}"
+            )

@@ -1,0 +1,258 @@
+"""Positional reads of one source: exact, merged where ranges are neighbours, retried where it is remote.
+
+Local files are read with `os.pread`, everything else through fsspec, a bounded number of requests at a time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam.errors import ChangedSourceError, StorageError, UsageError
+from ledgerbeam.io.file_info import stat
+from ledgerbeam.io.remote import (
+    CONCURRENCY,
+    Options,
+    call,
+    canonical_url,
+    filesystem,
+    http_status,
+    is_local,
+    is_transient,
+    storage_error,
+)
+
+Positions = Sequence[int] | NDArray[np.integer[Any]]
+"""Byte offsets, at least 0."""
+
+_REMOTE_GAP = 64 * 1024
+_LOCAL_GAP = 4 * 1024  # copying a longer gap costs more than another pread
+_MAX_REQUEST = 8 * 1024 * 1024
+
+
+class RangeReader:
+    """Positional reads of one source.
+
+    Nothing is opened before the first read. A reader may be pickled, shared by threads and carried through a
+    fork: it holds at most one descriptor, which is only ever read by position. `close` is for when no read is
+    running; a later read opens the file again.
+
+    Args:
+        url: A local path or a URL.
+        options: Storage options.
+        size: Length in bytes if it is known; saves the request that `size` would make.
+    """
+
+    __slots__ = ("_handle", "_local", "_size", "options", "url")
+
+    def __init__(self, url: str, options: Options | None = None, size: int | None = None) -> None:
+        self.url = canonical_url(url)
+        self.options = options
+        self._local = is_local(self.url)
+        self._size = size
+        self._handle: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        return f"RangeReader({self.url!r})"
+
+    def __reduce__(self) -> tuple[type[RangeReader], tuple[str, Options | None, int | None]]:
+        return type(self), (self.url, self.options, self._size)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    @property
+    def local_path(self) -> str | None:
+        """The path when the source is a local file, else None."""
+        return self.url if self._local else None
+
+    @property
+    def size(self) -> int:
+        """Length in bytes: as given, else asked once.
+
+        Raises:
+            SourceNotFoundError: There is no such source; also StorageError as in `stat`.
+        """
+        if self._size is None:
+            self._size = stat(self.url, self.options).size
+        return self._size
+
+    def close(self) -> None:
+        """Closes the descriptor, if one is open."""
+        descriptor = self._handle.pop("fd", None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Reads exactly the bytes `[start, stop)`: one request when the source is remote.
+
+        Raises:
+            ChangedSourceError: The source ends before `stop`.
+            SourceNotFoundError: There is no such source.
+            StorageError: The store refused or gave too few bytes.
+            UsageError: Not `0 <= start <= stop`.
+        """
+        if not 0 <= start <= stop:
+            raise self._meaningless(start, stop)
+        if start == stop:
+            return b""
+        data = self._pread(start, stop) if self._local else self._fetch([start], [stop])[0]
+        if len(data) != stop - start:
+            raise self._short(start, stop, len(data))
+        return data
+
+    def read_many(
+        self,
+        starts: Positions,
+        stops: Positions,
+        *,
+        gap: int | None = None,
+        max_request: int = _MAX_REQUEST,
+    ) -> list[bytes]:
+        """Reads many ranges; neighbours share a request.
+
+        Args:
+            starts: First byte of each range; a list or an integer array, in any order, overlaps allowed.
+            stops: End of each range, exclusive; as many.
+            gap: Ranges at most this many bytes apart are merged. Default: 64 KiB remote, 4 KiB local.
+            max_request: A merged request has at most this many bytes; a longer range is a request of its own.
+
+        Returns:
+            The bytes of each range, in the order asked.
+
+        Raises:
+            ChangedSourceError: The source ends before one of the ranges.
+            UsageError: One of them is not `0 <= start <= stop`; also the other errors of `read`.
+        """
+        if gap is None:
+            gap = _LOCAL_GAP if self._local else _REMOTE_GAP
+        asked = [(int(start), int(stop), i) for i, (start, stop) in enumerate(zip(starts, stops, strict=True))]
+        for start, stop, _ in asked:
+            if not 0 <= start <= stop:
+                raise self._meaningless(start, stop)
+        groups = _merge(asked, gap, max_request)
+        if self._local:
+            blocks = [self.read(start, stop) for start, stop, _ in groups]
+        else:
+            blocks = self._fetch([group[0] for group in groups], [group[1] for group in groups])
+        pieces: list[bytes] = [b""] * len(starts)
+        for (start, stop, members), block in zip(groups, blocks, strict=True):
+            if len(block) != stop - start:
+                raise self._short(start, stop, len(block))
+            for position, first, last in members:
+                pieces[position] = block[first - start : last - start]
+        return pieces
+
+    def _pread(self, start: int, stop: int) -> bytes:
+        try:
+            descriptor = self._handle.get("fd")
+            if descriptor is None:
+                descriptor = self._open()
+            data = os.pread(descriptor, stop - start, start)
+            if len(data) == stop - start:
+                return data
+            # The kernel gives at most 2 GiB a call, and less when a signal comes in between.
+            parts = [data]
+            position = start + len(data)
+            while parts[-1] and position < stop:
+                parts.append(os.pread(descriptor, stop - position, position))
+                position += len(parts[-1])
+        except OSError as error:
+            raise storage_error(error, self.url, "read") from error
+        return b"".join(parts)
+
+    def _open(self) -> int:
+        mine = os.open(self.url, os.O_RDONLY)
+        # No lock, which a fork could carry over locked: of two threads that open, the later one yields.
+        kept = self._handle.setdefault("fd", mine)
+        if kept != mine:
+            os.close(mine)
+        return kept
+
+    def _fetch(self, starts: list[int], stops: list[int]) -> list[bytes]:
+        if not starts:
+            return []
+        store = filesystem(self.url, self.options)
+        try:
+            if len(starts) > 1:
+                return fetch_many(store, [self.url] * len(starts), starts, stops)
+            # Keywords: the second positional argument of s3fs is a version.
+            return [call(self.url, "read", store.cat_file, self.url, start=starts[0], end=stops[0])]
+        except StorageError as error:
+            if http_status(error) == 416:  # one of the ranges starts past the end
+                last = stops.index(max(stops))
+                raise self._short(starts[last], stops[last], 0) from error
+            raise
+
+    def _meaningless(self, start: int, stop: int) -> UsageError:
+        return UsageError(f"{self.url}: [{start}, {stop}) is not a range; 0 <= start <= stop is needed.")
+
+    def _short(self, start: int, stop: int, got: int) -> StorageError:
+        size = stat(self.url, self.options).size
+        wanted = f"{self.url}: expected {stop - start} bytes at [{start}, {stop}), found {got}"
+        if size < stop:
+            return ChangedSourceError(
+                f"{wanted}; the source now ends at {size}. It was cut or replaced after it was listed or "
+                "indexed: index it again and run again."
+            )
+        return StorageError(f"{wanted}, although the source has {size} bytes; run again.")
+
+
+_Member = tuple[int, int, int]
+
+
+def _merge(asked: list[tuple[int, int, int]], gap: int, max_request: int) -> list[tuple[int, int, list[_Member]]]:
+    """Merges neighbours; each group has its bounds and, for each member, (position asked, start, stop)."""
+    groups: list[tuple[int, int, list[_Member]]] = []
+    for start, stop, position in sorted(asked):
+        if start == stop:
+            continue
+        if groups:
+            begin, end, members = groups[-1]
+            if start - end <= gap and max(stop, end) - begin <= max_request:
+                members.append((position, start, stop))
+                groups[-1] = (begin, max(stop, end), members)
+                continue
+        groups.append((start, stop, [(position, start, stop)]))
+    return groups
+
+
+def fetch_many(store: Any, urls: list[str], starts: list[Any], stops: list[Any], **kwargs: Any) -> list[bytes]:
+    """Runs ranged requests side by side; only those that fail for a passing reason are made again."""
+    found: list[Any] = [None] * len(urls)
+    left = list(range(len(urls)))
+    if getattr(store, "async_impl", False):
+        kwargs["batch_size"] = CONCURRENCY
+
+    def fetch() -> None:
+        nonlocal left
+        answers = store.cat_ranges(
+            [urls[i] for i in left],
+            [starts[i] for i in left],
+            [stops[i] for i in left],
+            on_error="return",
+            **kwargs,
+        )
+        again = []
+        for position, answer in zip(left, answers, strict=True):
+            if isinstance(answer, BaseException):
+                if not is_transient(answer):
+                    raise storage_error(answer, urls[position], "read") from answer
+                again.append(position)
+            found[position] = answer
+        left = again
+        if left:
+            raise found[left[0]]
+
+    call(urls[left[0]], "read", fetch)
+    return found

@@ -1,0 +1,201 @@
+"""What the readers of every indexed format share: finding records in a source by their offsets."""
+
+from __future__ import annotations
+
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Generic, Self, TypeVar, overload
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io.index import IndexFile, Kind, Offsets, check_index, check_offsets
+from ledgerbeam.io.storage import Options, RangeReader, canonical_url, stat
+
+__all__ = ["IndexedRecords"]
+
+_T = TypeVar("_T")
+
+_ITERATE = 4 * 1024 * 1024
+
+
+class IndexedRecords(ABC, Generic[_T]):
+    """Random access to the records of a source with an index.
+
+    Deterministic, picklable, safe to share between threads and to carry through a fork. `[i]`, `read_many`, slices and
+    iteration load the index once, 8 bytes a record; `read_span` alone reads only its part of it.
+
+    Args:
+        url: The source.
+        index: Its index, or where that lies. Default: `<url>.idx`.
+        options: Storage options of both.
+        check: Check now that the index fits the source (`check_index`): one request for the source, two for the
+            index. Unpickling does not repeat it.
+
+    Raises:
+        SourceNotFoundError: There is no such source.
+        IndexNotFoundError: It has no index.
+        IndexMismatchError: The index cannot be this source's.
+    """
+
+    kind: ClassVar[Kind]
+    _lead: ClassVar[int] = 0  # bytes before a record that are read with it, to see that it begins there
+
+    def __init__(
+        self,
+        url: str,
+        index: IndexFile | str | None = None,
+        options: Options | None = None,
+        *,
+        check: bool = True,
+    ) -> None:
+        self.url = canonical_url(url)
+        self.options = options
+        if isinstance(index, IndexFile):
+            self.index = index
+        else:
+            self.index = IndexFile(index or self.url + ".idx", options, source=self.url)
+        size = None
+        if check:
+            source = stat(self.url, options)
+            check_index(self.index, source, self.kind)
+            size = source.size
+        self._reader = RangeReader(self.url, options, size)
+        self._count = 0
+        self._offsets: Offsets | None = None
+        self._entries: memoryview[int] | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r}, index={self.index.url!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_offsets": None, "_entries": None}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return len(self._entries) - 1 if self._entries is not None else self.index.count
+
+    @overload
+    def __getitem__(self, item: int, /) -> _T: ...
+    @overload
+    def __getitem__(self, item: slice, /) -> list[_T]: ...
+    def __getitem__(self, item: int | slice, /) -> _T | list[_T]:
+        if isinstance(item, slice):
+            return self.read_many(range(*item.indices(len(self))))
+        entries = self._entries
+        if entries is None or type(item) is not int or not 0 <= item < self._count:
+            item, start, stop = self._locate(item)
+        else:  # the same without a call
+            start, stop = entries[item], entries[item + 1]
+        return self._decode(self._reader.read(start - self._lead if start else 0, stop), item, start)
+
+    def __iter__(self) -> Iterator[_T]:
+        """Reads all records in order, some MB at a time; blank JSONL lines are left out."""
+        offsets = self._load()
+        count = len(offsets) - 1
+        start = 0
+        while start < count:
+            limit = offsets[start] + offsets.dtype.type(_ITERATE)
+            stop = max(start + 1, int(offsets.searchsorted(limit, "right")) - 1)
+            yield from self.read_span(start, stop)
+            start = stop
+
+    def read_many(self, indices: Sequence[int]) -> list[_T]:
+        """Reads records by number.
+
+        Args:
+            indices: Their numbers, in any order, negative ones counting from the end.
+
+        Returns:
+            The records in the order asked; neighbours came with one request.
+
+        Raises:
+            IndexError: A number out of range.
+            RecordError: A record that cannot be decoded, a blank JSONL line included.
+        """
+        located = [self._locate(index) for index in indices]
+        lead = self._lead
+        blocks = self._reader.read_many(
+            [start - lead if start else 0 for _, start, _ in located], [stop for _, _, stop in located]
+        )
+        return [self._decode(data, record, start) for data, (record, start, _) in zip(blocks, located, strict=True)]
+
+    def raw(self, index: int) -> bytes:
+        """Reads the bytes of one record as they lie in the source.
+
+        Raises:
+            IndexError: The number is out of range.
+        """
+        _, start, stop = self._locate(index)
+        return self._reader.read(start, stop)
+
+    def read_span(self, start: int, stop: int) -> list[_T]:
+        """Reads the records `[start, stop)`: one ranged read of the index, if it is not loaded, and one of the source.
+
+        Args:
+            start: First record, `0 <= start`.
+            stop: End of the span, exclusive, `start <= stop <= len(self)`.
+
+        Returns:
+            The records in order. Blank JSONL lines are left out: `stop - start - len(result)` were skipped.
+
+        Raises:
+            IndexMismatchError: The source has other record boundaries there than the index says.
+            RecordError: A record that cannot be decoded.
+            UsageError: Not `0 <= start <= stop`.
+        """
+        if not 0 <= start <= stop:
+            raise UsageError(f"{self.url}: [{start}, {stop}) is not a span of records; 0 <= start <= stop is needed.")
+        if start == stop:
+            return []
+        offsets = self._offsets
+        if offsets is None:
+            part = self.index.slice(start, stop)
+            check_offsets(part, self.index, self.kind, first_record=start)
+        elif stop < len(offsets):
+            part = offsets[start : stop + 1]
+        else:
+            raise self.index.mismatch(f"expected at least {stop} records, found {len(offsets) - 1}")
+        first = int(part[0])
+        data = self._reader.read(first - self._lead if first else 0, int(part[-1]))
+        return self._decode_span(data, part, start)
+
+    def close(self) -> None:
+        """Closes what is open; a later read opens it again."""
+        self._reader.close()
+        self.index.close()
+
+    def _load(self) -> Offsets:
+        if self._offsets is None:
+            offsets = self.index.load()
+            check_offsets(offsets, self.index, self.kind)
+            self._count = len(offsets) - 1
+            self._entries = offsets.data
+            self._offsets = offsets
+        return self._offsets
+
+    def _locate(self, index: int) -> tuple[int, int, int]:
+        """Gives a record's number from the begin, its first byte and its end."""
+        entries = self._entries
+        if entries is None:
+            self._load()
+            return self._locate(index)
+        record = index if type(index) is int else operator.index(index)
+        count = len(entries) - 1
+        if record < 0:
+            record += count
+        if not 0 <= record < count:
+            raise IndexError(f"{self.url}: there is no record {index}; it has {count}.")
+        return record, entries[record], entries[record + 1]
+
+    @abstractmethod
+    def _decode(self, data: bytes, record: int, start: int) -> _T:
+        """Decodes one record; `data` begins `_lead` bytes before it unless it is at byte 0."""
+
+    @abstractmethod
+    def _decode_span(self, data: bytes, offsets: Offsets, first_record: int) -> list[_T]:
+        """Decodes consecutive records; `offsets` are theirs, and the end of the last."""

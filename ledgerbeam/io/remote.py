@@ -1,0 +1,273 @@
+"""How a URL reaches its file system: canonical names, fsspec instances, retries and errors.
+
+Every remote call of the package goes through `call`, so that what is tried again, how often, and which
+error a caller sees is decided in one place.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ParamSpec, TypeVar
+
+import fsspec
+import fsspec.utils
+import tenacity
+
+from ledgerbeam.errors import DiskFullError, LedgerbeamError, SourceNotFoundError, StorageError, UsageError
+
+Options = Mapping[str, Any]
+"""Storage options: keyword arguments of the fsspec file system, passed untouched."""
+
+ATTEMPTS = 5
+"""How often a remote call is tried before its error is final."""
+
+CONCURRENCY = 16
+"""How many requests one call keeps in flight."""
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "local": "file"}
+_EXTRAS = {"s3": "s3", "gs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure", "adl": "azure"}
+# On these a key has no leading slash, so `scheme:///b/k` can only mean `scheme://b/k`.
+_BUCKETS = frozenset({"s3", "gs", "az", "memory"})
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_TRANSIENT_ERRNOS = frozenset(
+    {
+        errno.EBUSY,
+        errno.ECONNABORTED,
+        errno.ECONNREFUSED,
+        errno.ECONNRESET,
+        errno.EHOSTUNREACH,
+        errno.EIO,
+        errno.ENETUNREACH,
+        errno.EPIPE,
+        errno.ETIMEDOUT,
+    }
+)
+# Named, not imported: the client libraries behind them are optional extras.
+_TRANSIENT_NAMES = frozenset(
+    {
+        "ClientConnectionError",
+        "ClientPayloadError",
+        "EndpointConnectionError",
+        "HTTPClientError",
+        "IncompleteRead",
+        "IncompleteReadError",
+        "ServiceRequestError",
+        "ServiceResponseError",
+    }
+)
+_TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+_filesystems: dict[tuple[int, str, str], Any] = {}
+
+
+def split_scheme(url: str) -> tuple[str, str]:
+    """Splits a URL into its canonical scheme and what follows.
+
+    Args:
+        url: A local path, a `file://` URL or any `scheme://...` URL.
+
+    Returns:
+        `("file", path)` for local names, with the path as it was given, else `(scheme, rest)` where `rest` is
+        what follows `://`.
+
+    Raises:
+        UsageError: The name is empty, a `pipe:` command or a chained URL (`a::b`), none of which names bytes
+            that can be addressed.
+    """
+    if not url:
+        raise UsageError("An empty name names no source; give a path or a URL such as s3://bucket/key.")
+    if url.startswith("pipe:"):
+        raise UsageError(
+            f"{url}: a pipe has no byte offsets, so it cannot be read in ranges; write its output to a file."
+        )
+    scheme, mark, rest = url.partition("://")
+    if not mark:
+        return "file", url.removeprefix("file:")
+    if "::" in scheme:
+        raise UsageError(f"{url}: chained URLs are not supported; name the object itself, without `::`.")
+    if "/" in scheme:  # a local path with `://` somewhere inside
+        return "file", url
+    scheme = scheme.lower()
+    return _ALIASES.get(scheme, scheme), rest
+
+
+def canonical_url(url: str) -> str:
+    """Gives the one name under which a source is known.
+
+    Args:
+        url: A local path, absolute or relative to the working folder, or a URL.
+
+    Returns:
+        For local names an absolute, normalised path without scheme (symbolic links are kept as they are
+        named). For remote ones `scheme://bucket/key`, with `s3a://` written as `s3://` and `gcs://` as `gs://`;
+        keys are kept byte for byte.
+
+    Raises:
+        UsageError: The name is empty, a `pipe:` command or a chained URL.
+    """
+    scheme, rest = split_scheme(url)
+    if scheme != "file":
+        return f"{scheme}://{rest.lstrip('/') if scheme in _BUCKETS else rest}"
+    path = os.path.abspath(rest)
+    # POSIX lets exactly two leading slashes mean something else; here they never do.
+    return path[1:] if path.startswith("//") else path
+
+
+def is_local(url: str) -> bool:
+    """Tells whether a URL names a file of this machine.
+
+    Raises:
+        UsageError: The name is empty, a `pipe:` command or a chained URL.
+    """
+    return split_scheme(url)[0] == "file"
+
+
+def filesystem(url: str, options: Options | None = None) -> Any:
+    """Gives the fsspec file system of a URL, one for each process and set of options.
+
+    fsspec itself keeps one instance for each thread, each with connections of its own; sharing one across
+    threads is safe because its calls all run on fsspec's event loop.
+
+    Args:
+        url: Any URL of the file system.
+        options: Storage options, passed untouched.
+
+    Raises:
+        UsageError: No such scheme, or the extra that brings it is not installed.
+    """
+    scheme = split_scheme(url)[0]
+    key = (os.getpid(), scheme, fsspec.utils.tokenize(**options) if options else "")
+    found = _filesystems.get(key)
+    if found is None:
+        # A forked child keeps its parent's instance in the table: closing it there could touch its sockets.
+        found = _filesystems.setdefault(key, _connect(scheme, options or {}))
+    return found
+
+
+def _connect(scheme: str, options: Options) -> Any:
+    try:
+        return fsspec.filesystem(scheme, skip_instance_cache=True, **options)
+    except ImportError as error:
+        extra = _EXTRAS.get(scheme)
+        remedy = f"pip install 'ledgerbeam[{extra}]'" if extra else str(error)
+        raise UsageError(f"{scheme}:// needs a package that is not installed: {remedy}") from error
+    except ValueError as error:
+        raise UsageError(f"{scheme}:// is not a file system that fsspec knows: {error}") from error
+
+
+def call(url: str, doing: str, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Runs a remote call, again when its failure is transient.
+
+    Time-outs, broken connections and 5xx answers are tried up to `ATTEMPTS` times with exponential, jittered
+    pauses; everything else is final at once.
+
+    Args:
+        url: What is worked on, for the message.
+        doing: A verb for the message: `read`, `write`, `list`.
+        function: The call.
+        *args: Its positional arguments.
+        **kwargs: Its keyword arguments.
+
+    Returns:
+        What the call returns.
+
+    Raises:
+        StorageError: The call failed; the cause is kept. See `storage_error` for its subclasses.
+    """
+    try:
+        return retrying()(function, *args, **kwargs)
+    except LedgerbeamError:
+        raise
+    except Exception as error:
+        raise storage_error(error, url, doing) from error
+
+
+def retrying() -> tenacity.Retrying:
+    """Gives the retry policy of remote calls: transient errors only, after random pauses that grow up to 5 s."""
+    return tenacity.Retrying(
+        stop=tenacity.stop_after_attempt(ATTEMPTS),
+        wait=tenacity.wait_random_exponential(multiplier=0.2, max=5.0),
+        retry=tenacity.retry_if_exception(is_transient),
+        reraise=True,
+    )
+
+
+def is_transient(error: BaseException) -> bool:
+    """Tells whether the same call may succeed when it is made again.
+
+    The HTTP status of the answer decides when there was one, else time-outs and broken connections count.
+    """
+    if isinstance(error, LedgerbeamError):
+        return False
+    status = http_status(error)
+    if status is not None:
+        return status in _TRANSIENT_STATUS
+    for cause in _chain(error):
+        if isinstance(cause, (ConnectionError, TimeoutError)):
+            return True
+        if isinstance(cause, OSError) and cause.errno in _TRANSIENT_ERRNOS:
+            return True
+        if any(kind.__name__ in _TRANSIENT_NAMES for kind in type(cause).__mro__):
+            return True
+    return False
+
+
+def http_status(error: BaseException) -> int | None:
+    """Gives the HTTP status behind an error of any of the object store clients, None when there is none."""
+    for cause in _chain(error):
+        response = getattr(cause, "response", None)  # botocore
+        if isinstance(response, Mapping):
+            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            if isinstance(status, int):
+                return status
+        for name in ("status_code", "status", "code"):  # adlfs, aiohttp, gcsfs
+            status = getattr(cause, name, None)
+            if isinstance(status, int) and 100 <= status < 600:
+                return status
+    return None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__
+
+
+def is_full(error: BaseException) -> bool:
+    """Tells whether an error says that a disk, a quota or an object store is full."""
+    return http_status(error) == 507 or (isinstance(error, OSError) and error.errno in _FULL)
+
+
+def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
+    """Words the error of a read or a write for the user.
+
+    Args:
+        error: What the operating system or the client library raised.
+        url: What was worked on.
+        doing: A verb: `read`, `write`, `list`.
+
+    Returns:
+        `SourceNotFoundError` when the URL names nothing, `DiskFullError` when there is no room, else
+        `StorageError`, with a remedy where permission is missing.
+    """
+    detail = str(error) or type(error).__name__
+    if isinstance(error, FileNotFoundError) and doing == "write":
+        return StorageError(f"{url}: cannot write, its bucket or folder does not exist; create it first.")
+    if isinstance(error, FileNotFoundError):
+        return SourceNotFoundError(f"{url}: cannot {doing}, there is no such file or object; check the name.")
+    if is_full(error):
+        return DiskFullError(f"{url}: cannot {doing}, no space is left ({detail}); free some and run again.")
+    if isinstance(error, PermissionError) or type(error).__name__ == "NoCredentialsError":
+        remedy = (
+            "check the permissions of the file and its folders"
+            if is_local(url)
+            else "check the credentials (environment or storage options) and the bucket's policy"
+        )
+        return StorageError(f"{url}: cannot {doing}, permission denied ({detail}); {remedy}.")
+    return StorageError(f"{url}: cannot {doing} ({detail}).")

@@ -1,0 +1,48 @@
+"""What a job reads: patterns or a list of URLs, as one value that every process can list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io.listing import Page, list_pages, read_source_list, stat_pages
+
+__all__ = ["SourceListing"]
+
+
+@dataclass(frozen=True)
+class SourceListing:
+    """What a job reads.
+
+    Attributes:
+        patterns: URLs with ``*``, ``?``, ``[...]``, ``**`` and ``{a,b}`` or ``{000..127}`` braces.
+        sources_from: URL of a text file that lists source URLs, one a line, in place of patterns.
+        storage_options: Passed to fsspec untouched.
+        page_size: Sources of a page, at most.
+
+    Raises:
+        UsageError: If neither or both of `patterns` and `sources_from` are given.
+    """
+
+    patterns: tuple[str, ...] = ()
+    sources_from: str | None = None
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    page_size: int = 10_000
+
+    def __post_init__(self) -> None:
+        if bool(self.patterns) == bool(self.sources_from):
+            raise UsageError("give source patterns, or a list with --sources-from FILE (one of the two)")
+
+    def pages(self) -> Iterator[Page]:
+        """Lists the sources in one streaming pass, in an order that does not change between runs.
+
+        Raises:
+            SourceNotFoundError: If a pattern matches nothing or a file is missing.
+        """
+        if self.sources_from:
+            urls = read_source_list(self.sources_from, self.storage_options)
+            yield from stat_pages(urls, self.storage_options, self.page_size)
+        else:
+            yield from list_pages(self.patterns, self.storage_options, self.page_size)

@@ -1,0 +1,265 @@
+"""One tar member at a time: its header and the extension headers before it.
+
+Sources: POSIX.1-2017 `pax` (ustar and pax formats) and the GNU tar manual, "Basic Tar Format". Python's tarfile is what
+ties are decided by, except that damage is an error here and the silent end of the archive there.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from ledgerbeam.errors import ArchiveError
+
+__all__ = [
+    "BLOCK",
+    "DIRECTORY",
+    "GNU_MAGIC",
+    "NO_DATA",
+    "REGULAR",
+    "Member",
+    "checksum",
+    "next_member",
+    "padded",
+    "plain_file",
+]
+
+BLOCK = 512
+"""Unit of a tar archive in bytes: headers, and what payloads are padded to."""
+
+REGULAR = b"0\x007S"
+"""Type flags of files with content: file, file of old archives, contiguous file, GNU sparse file."""
+
+NO_DATA = b"123456"
+"""Type flags of links, devices, folders and pipes: whatever their size field says, no payload follows."""
+
+DIRECTORY = ord("5")
+GNU_MAGIC = b"ustar  "
+
+_EXTENSIONS = b"xXgLK"
+_ADLER = 65521
+
+
+class Member(NamedTuple):
+    """A member of an archive.
+
+    Attributes:
+        header_offset: First byte of its first header, extension headers included.
+        data_offset: First byte of its payload.
+        size: Bytes of payload that the archive stores; of a sparse file, less than its length.
+        kind: Type flag, as a byte; folders of old archives are given as `5`.
+        name: Full path as tarfile gives it: UTF-8 with surrogate escapes, folders without trailing slash.
+        end: First byte after the padded payload.
+        sparse: The stored payload is not the content of the file (GNU sparse, old or in pax).
+    """
+
+    header_offset: int
+    data_offset: int
+    size: int
+    kind: int
+    name: str
+    end: int
+    sparse: bool
+
+    @property
+    def regular(self) -> bool:
+        """Whether it is a file with content."""
+        return self.kind in REGULAR
+
+
+def padded(size: int) -> int:
+    """Rounds a size in bytes up to whole blocks."""
+    return (size + BLOCK - 1) & -BLOCK
+
+
+def checksum(block: bytes) -> int:
+    """Sums a header as its checksum field should have it, modulo 65521."""
+    total = zlib.adler32(block[156:], zlib.adler32(block[:148])) & 0xFFFF  # its lower half is 1 + the sum
+    return (total + 255) % _ADLER  # the field itself counts as 8 blanks
+
+
+def plain_file(block: bytes) -> tuple[int, bytes] | None:
+    """Reads the header of a file that needs nothing else to be understood, as nearly all are.
+
+    Returns:
+        The size of its payload and its raw name; None for any other block, to be looked at by `next_member`.
+    """
+    size, told = block[124:135], block[148:154]
+    if block[156:157] != b"0" or block[345] or not size.isdigit() or not told.isdigit() or block[135] not in b"\0 ":
+        return None
+    try:
+        if int(told, 8) % _ADLER != checksum(block):
+            return None
+        return int(size, 8), block[:100].partition(b"\0")[0]
+    except ValueError:  # an 8 or a 9
+        return None
+
+
+def next_member(
+    read: Callable[[int, int], bytes], position: int, defaults: dict[str, bytes], url: str
+) -> Member | None:
+    """Reads the headers of the member that begins at a position.
+
+    Args:
+        read: `read(start, size)` gives bytes of the archive, fewer at its end.
+        position: Where to begin: 0, or the `end` of a member.
+        defaults: Global pax values so far; updated.
+        url: The archive, for messages.
+
+    Returns:
+        The member; None at the end of the archive: a block of zeros, or no more bytes.
+
+    Raises:
+        ArchiveError: A header is cut off, has a wrong checksum or makes no sense.
+    """
+    start = position
+    values: dict[str, bytes] = {}
+    extended = False
+    while True:
+        block = read(position, BLOCK)
+        if not block.strip(b"\0"):
+            if extended:
+                raise ArchiveError(
+                    f"{url}: expected a member after the extension header at byte {start}, found the end of the "
+                    "archive; write it again."
+                )
+            return None
+        _check(block, position, url)
+        size = _number(block[124:136], position, url)
+        kind = block[156]
+        if kind not in _EXTENSIONS:
+            return _member(read, block, size, (start, position), defaults | values, url=url)
+        payload = read(position + BLOCK, size)
+        if len(payload) < size:
+            raise ArchiveError(
+                f"{url}: the extension header at byte {position} is cut off: expected {size} bytes, found "
+                f"{len(payload)}; write the archive again."
+            )
+        if kind in b"xX":
+            values = _pax(payload, position, url) | values  # tarfile applies the outer header last
+        elif kind == ord("L"):
+            values = {"path": payload.partition(b"\0")[0]} | values
+        extended = extended or kind != ord("g")
+        position += BLOCK + padded(size)
+        if kind == ord("g"):
+            defaults.update(_pax(payload, position, url))
+            if not extended:
+                start = position
+
+
+def _member(
+    read: Callable[[int, int], bytes],
+    block: bytes,
+    size: int,
+    offsets: tuple[int, int],
+    values: Mapping[str, bytes],
+    *,
+    url: str,
+) -> Member:
+    start, position = offsets
+    kind = block[156]
+    sparse = kind == ord("S")
+    data = position + BLOCK
+    if sparse and block[482]:
+        data = _after_sparse_headers(read, data, url)
+    raw = block[:100].partition(b"\0")[0]
+    if block[345] and kind != ord("S") and block[257:264] != GNU_MAGIC:
+        raw = block[345:500].partition(b"\0")[0] + b"/" + raw
+    if values:
+        raw = values["path"].rstrip(b"/") if "path" in values else raw
+        raw = values.get("GNU.sparse.name", raw)
+        sparse = sparse or any(key.startswith("GNU.sparse.") for key in values)
+        if "size" in values:
+            size = _decimal(values["size"], position, url)
+    if kind == 0 and raw.endswith(b"/"):
+        kind = DIRECTORY
+    if kind == DIRECTORY:
+        raw = raw.rstrip(b"/")
+    if kind in NO_DATA:
+        size = 0
+    name = raw.decode("utf-8", "surrogateescape")
+    return Member(start, data, size, kind, name, data + padded(size), sparse)
+
+
+def _after_sparse_headers(read: Callable[[int, int], bytes], position: int, url: str) -> int:
+    """Skips the further blocks of an old GNU sparse map; each says in byte 504 whether another follows."""
+    more = 1
+    while more:
+        block = read(position, BLOCK)
+        if len(block) < BLOCK:
+            raise ArchiveError(
+                f"{url}: the map of a sparse member is cut off at byte {position}; write the archive again."
+            )
+        more = block[504]
+        position += BLOCK
+    return position
+
+
+def _check(block: bytes, position: int, url: str) -> None:
+    if len(block) < BLOCK:
+        raise ArchiveError(
+            f"{url}: the header at byte {position} is cut off: expected 512 bytes, found {len(block)}; the archive is "
+            "truncated, write it again."
+        )
+    field = block[148:156]
+    try:
+        told = _field(field)
+    except ValueError:
+        told = -1
+    if told >= 0 and told % _ADLER == checksum(block):
+        return
+    # Some old writers summed the bytes as signed.
+    signed = 256 + sum(byte - 256 if byte > 127 else byte for byte in block[:148] + block[156:])
+    if told != signed:
+        raise ArchiveError(
+            f"{url}: expected a tar header at byte {position}, found a block whose checksum {field!r} does not fit its "
+            "bytes; the archive is damaged or no tar, write it again."
+        )
+
+
+def _number(field: bytes, position: int, url: str) -> int:
+    try:
+        number = _field(field)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise ArchiveError(
+            f"{url}: the header at byte {position} has the size {field!r}, which is no size; write the archive again."
+        )
+    return number
+
+
+def _field(field: bytes) -> int:
+    """Reads a number: octal text, or GNU's base-256, which has the top bit of the first byte set."""
+    if field[0] == 0o200:
+        return int.from_bytes(field[1:], "big")
+    if field[0] == 0o377:
+        return int.from_bytes(field, "big", signed=True)
+    return int(field.partition(b"\0")[0].strip() or b"0", 8)
+
+
+def _decimal(value: bytes, position: int, url: str) -> int:
+    if not value.isdigit():
+        raise ArchiveError(
+            f"{url}: the pax header before byte {position} gives the size {value!r}; write the archive again."
+        )
+    return int(value)
+
+
+def _pax(payload: bytes, position: int, url: str) -> dict[str, bytes]:
+    """Reads pax records, `<length> <key>=<value>` and a line feed each, the length counting all of it."""
+    values: dict[str, bytes] = {}
+    at = 0
+    while at < len(payload) and payload[at]:
+        length, _, rest = payload[at : at + 24].partition(b" ")
+        stop = at + int(length) if length.isdigit() and rest else at
+        key, equals, value = payload[at + len(length) + 1 : stop].partition(b"=")
+        if stop <= at or stop > len(payload) or not equals or not value.endswith(b"\n"):
+            raise ArchiveError(
+                f"{url}: the pax header before byte {position} has a malformed record at its byte {at}; "
+                "write the archive again."
+            )
+        values[key.decode("utf-8", "surrogateescape")] = value[:-1]
+        at = stop
+    return values

@@ -1,0 +1,97 @@
+"""A sample of a tar archive: its members by extension, taken out of the bytes of its range."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterable, Mapping
+
+from ledgerbeam.errors import ArchiveError
+from ledgerbeam.io.tar_groups import Grouping, name_sample
+from ledgerbeam.io.tar_headers import BLOCK, Member, next_member, padded, plain_file
+
+__all__ = ["Sample", "take_sample"]
+
+
+class Sample(dict[str, bytes]):
+    """The members of one sample: extension, without its leading dot, to content, in the order of the archive.
+
+    Args:
+        key: What the names of its members begin with: `Sample("a/1", {"wav": b"..."})` is a member `a/1.wav`.
+        members: The content by extension.
+    """
+
+    __slots__ = ("key",)
+
+    key: str
+
+    def __init__(self, key: str, members: Mapping[str, bytes] | Iterable[tuple[str, bytes]] = ()) -> None:
+        super().__init__(members)
+        self.key = key
+
+    def __repr__(self) -> str:
+        members = ", ".join(f"{extension!r}: {len(content)} bytes" for extension, content in self.items())
+        return f"Sample({self.key!r}, {{{members}}})"
+
+
+def take_sample(data: bytes, base: int, start: int, stop: int, *, url: str, group: Grouping) -> Sample:
+    """Takes a sample out of bytes of an archive.
+
+    Args:
+        data: Some of the archive.
+        base: Where `data` begins in the archive.
+        start: Where the sample's first header is, in the archive.
+        stop: Its end: the next sample's first header, or a sentinel. Zeros before it are passed over.
+        url: The archive, for messages.
+        group: How the members are named.
+
+    Raises:
+        ArchiveError: There are no headers there, members reach past `stop`, or they are not one sample.
+    """
+    files: list[tuple[str, bytes]] = []
+    defaults: dict[str, bytes] = {}
+    position = start
+    while position < stop:
+        at = position - base
+        plain = plain_file(data[at : at + BLOCK]) if at + BLOCK <= len(data) and not defaults else None
+        if plain is not None:
+            size, raw = plain
+            name, end = raw.decode("utf-8", "surrogateescape"), position + BLOCK + padded(size)
+            content: bytes | None = data[at + BLOCK : at + BLOCK + size]
+        else:
+            member = next_member(lambda place, size: data[place - base : place - base + size], position, defaults, url)
+            if member is None:
+                break
+            end = member.end
+            name, content = member.name, _content(data, base, member) if member.regular else None
+        if end > stop:
+            raise ArchiveError(f"{url}: member {name!r} at byte {position} ends at {end}, its sample at {stop}")
+        if content is not None:
+            files.append((name, content))
+        position = end
+    return _assemble(files, start, position, url, group)
+
+
+def _assemble(files: list[tuple[str, bytes]], start: int, stop: int, url: str, group: Grouping) -> Sample:
+    named = name_sample([name for name, _ in files], group)
+    if named is None:
+        names = [name for name, _ in files]
+        raise ArchiveError(f"{url}: the files in bytes [{start}, {stop}) are not one sample: {names}")
+    key, extensions = named
+    sample = Sample(key)
+    for (_, content), extension in zip(files, extensions, strict=True):
+        if extension in sample:
+            raise ArchiveError(f"{url}: sample {key!r} at byte {start} has two members with extension {extension!r}")
+        if extension is not None:
+            sample[extension] = content
+    return sample
+
+
+def _content(data: bytes, base: int, member: Member) -> bytes:
+    if not member.sparse:
+        return data[member.data_offset - base : member.data_offset - base + member.size]
+    # The holes of a sparse file are for the standard library to fill in: it knows all four layouts.
+    archive = data[member.header_offset - base : member.end - base] + bytes(2 * BLOCK)
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
+        file = tar.extractfile(tar.getmembers()[0])
+        return b"" if file is None else file.read()

@@ -1,0 +1,256 @@
+"""Where a walk over a tar archive gets its headers from: memory, or a store, read in the way that costs least.
+
+Where members are large, each header is a short read of its own; where they are small, reading everything in large
+blocks costs less than a system call or a request for each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Generator, Iterator
+from typing import Protocol
+
+from ledgerbeam.io.ahead import map_ahead
+from ledgerbeam.io.local import open_local
+from ledgerbeam.io.storage import Options, RangeReader
+from ledgerbeam.io.tar_headers import BLOCK
+
+__all__ = ["SMALL", "HeaderSource", "MemoryHeaders", "open_headers"]
+
+_BATCH = 1024
+_FIRST_BATCH = 64
+_PEEK = 2 * 1024
+_FIRST_REQUEST = 1024 * 1024
+SMALL = _PEEK - 2 * BLOCK
+"""A payload of at most so many bytes lies with the next header in one short read."""
+
+_MIXED = 0.25
+# Mean distance of headers up to which blocks are read, and their size.
+_LOCAL = (8 * 1024, 256 * 1024)
+_REMOTE = (4 * 1024 * 1024, 8 * 1024 * 1024)
+_REQUESTS_AHEAD = 4
+
+
+class HeaderSource(Protocol):
+    """The bytes of an archive as a walk needs them."""
+
+    size: int
+
+    def read(self, position: int, size: int) -> bytes:
+        """Reads bytes near the position of the walk; fewer at the end of the archive."""
+
+    def headers(self, position: int) -> list[bytes]:
+        """Chases the headers from `position` on: 512 bytes each, taking each size field for plain octal.
+
+        A chase goes as far as is cheap; one that meets an unusual header may go astray, which its checksum shows. Empty
+        when not even the first can be read so.
+        """
+
+    def moved(self, distance: float, small: float) -> None:
+        """Lets the source choose how to go on.
+
+        Args:
+            distance: The mean distance of the last headers, in bytes.
+            small: The share of them with at most `SMALL` bytes of payload.
+        """
+
+
+class MemoryHeaders:
+    """An archive in memory.
+
+    Args:
+        data: Its bytes.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self.size = len(data)
+        self._data = data
+
+    def read(self, position: int, size: int) -> bytes:
+        """Slices the bytes."""
+        return self._data[position : position + size]
+
+    def headers(self, position: int) -> list[bytes]:
+        """Chases to the end."""
+        found: list[bytes] = []
+        _chase_block(self._data, position, found)
+        return found
+
+    def moved(self, distance: float, small: float) -> None:
+        """Changes nothing: there is nothing to read."""
+
+
+class _StoredHeaders:
+    """An archive in a store.
+
+    Args:
+        reader: Reads it.
+        descriptor: The open file when it is local.
+    """
+
+    def __init__(self, reader: RangeReader, descriptor: int | None) -> None:
+        self.size = reader.size
+        self._reader = reader
+        self._descriptor = descriptor
+        self._batch = _FIRST_BATCH
+        self._chase = _chase_file
+        self._near, self._step = _LOCAL
+        self._ahead = 0
+        self._blocks: _Blocks | None = None
+        if descriptor is None:
+            (self._near, self._step), self._ahead = _REMOTE, _REQUESTS_AHEAD
+            self._blocks = _Blocks(reader, _FIRST_REQUEST, 0)
+
+    def read(self, position: int, size: int) -> bytes:
+        """Takes the bytes from the present block, if it reaches so far, else from the store."""
+        if self._blocks is not None:
+            data = self._blocks.take(position, size)
+            if data is not None:
+                return data
+        if self._descriptor is not None:
+            return os.pread(self._descriptor, size, position)
+        return self._reader.read(min(position, self.size), min(position + size, self.size))
+
+    def headers(self, position: int) -> list[bytes]:
+        """Chases through a block, or from header to header of a local file."""
+        if self._blocks is not None:
+            return self._blocks.headers(position)
+        if self._descriptor is None:
+            return []
+        count, self._batch = self._batch, _BATCH
+        return self._chase(self._descriptor, position, count)
+
+    def moved(self, distance: float, small: float) -> None:
+        """Reads in blocks while headers are near each other, else hops."""
+        self._chase = _chase_mixed if small > _MIXED else _chase_file
+        if distance > self._near:
+            self.close()
+        elif self._blocks is None or self._blocks.step != self._step:
+            self.close()
+            self._blocks = _Blocks(self._reader, self._step, self._ahead)
+
+    def close(self) -> None:
+        """Stops reading ahead."""
+        if self._blocks is not None:
+            self._blocks.close()
+        self._blocks = None
+
+
+class _Blocks:
+    """A window on an archive that moves forward, its next blocks being read ahead."""
+
+    def __init__(self, reader: RangeReader, step: int, ahead: int) -> None:
+        self.step = step
+        self._reader = reader
+        self._ahead = ahead
+        self._base, self._block = 0, b""
+        self._coming: Generator[tuple[int, bytes]] | None = None
+        self._reach = 0  # from here on starting anew costs less than reading up to it
+
+    def take(self, position: int, size: int) -> bytes | None:
+        """Gives bytes that the block at `position` holds whole, else None."""
+        offset = self._seek(position)
+        return self._block[offset : offset + size] if offset + size <= len(self._block) else None
+
+    def headers(self, position: int) -> list[bytes]:
+        found: list[bytes] = []
+        reached = -1
+        while len(found) < _BATCH and reached != position:
+            reached = position
+            offset = self._seek(position)
+            position += _chase_block(self._block, offset, found) - offset
+        return found
+
+    def close(self) -> None:
+        if self._coming is not None:
+            self._coming.close()
+
+    def _seek(self, position: int) -> int:
+        """Makes the block that holds `position` the present one and gives its place there; past the end, no block."""
+        while not self._base <= position < self._base + len(self._block):
+            if self._coming is None or not self._base <= position < self._reach:
+                self.close()
+                self._coming = self._read_from(position)
+            self._base, self._block = next(self._coming, (position, b""))
+            self._reach = self._base + (self._ahead + 2) * self.step
+            if not self._block:
+                break
+        return position - self._base
+
+    def _read_from(self, position: int) -> Generator[tuple[int, bytes]]:
+        def read(start: int) -> tuple[int, bytes]:
+            return start, self._reader.read(start, min(start + self.step, self._reader.size))
+
+        starts = range(position, self._reader.size, self.step)
+        if self._ahead:
+            yield from map_ahead(read, starts, self._ahead)
+        else:
+            yield from map(read, starts)
+
+
+@contextlib.contextmanager
+def open_headers(url: str, options: Options | None) -> Iterator[HeaderSource]:
+    """Opens an archive for a walk.
+
+    Args:
+        url: The archive.
+        options: Storage options.
+
+    Yields:
+        The source of its headers.
+
+    Raises:
+        SourceNotFoundError: There is no such source; also StorageError.
+    """
+    with contextlib.ExitStack() as stack:
+        reader = stack.enter_context(RangeReader(url, options))
+        path = reader.local_path
+        descriptor = None if path is None else stack.enter_context(open_local(path))
+        source = _StoredHeaders(reader, descriptor)
+        stack.callback(source.close)
+        yield source
+
+
+def _chase_file(descriptor: int, position: int, count: int) -> list[bytes]:
+    headers: list[bytes] = []
+    pread, add = os.pread, headers.append
+    # Anything unusual stops the chase here and is read again, with its error, by `next_member`.
+    with contextlib.suppress(ValueError, OSError):
+        for _ in range(count):
+            header = pread(descriptor, BLOCK, position)
+            position += (int(header[124:135], 8) + 1023) & -512
+            add(header)
+    if headers and len(headers[-1]) < BLOCK:
+        headers.pop()
+    return headers
+
+
+def _chase_mixed(descriptor: int, position: int, count: int) -> list[bytes]:
+    """Reads a little more than a header, which often holds the next one too."""
+    headers: list[bytes] = []
+    pread, add = os.pread, headers.append
+    with contextlib.suppress(ValueError, OSError):
+        while len(headers) < count:
+            chunk = pread(descriptor, _PEEK, position)
+            offset, last = 0, len(chunk) - BLOCK
+            if last < 0:
+                break
+            while 0 <= offset <= last:
+                header = chunk[offset : offset + BLOCK]
+                offset += (int(header[124:135], 8) + 1023) & -512
+                add(header)
+            position += offset
+    return headers
+
+
+def _chase_block(block: bytes, offset: int, headers: list[bytes]) -> int:
+    """Adds the headers that a block holds from `offset` on; returns where in it the next one is."""
+    add, last = headers.append, len(block) - BLOCK
+    with contextlib.suppress(ValueError):
+        while 0 <= offset <= last:
+            header = block[offset : offset + BLOCK]
+            following = offset + ((int(header[124:135], 8) + 1023) & -512)
+            add(header)
+            offset = following
+    return offset

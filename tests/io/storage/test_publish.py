@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from ledgerbeam.errors import DiskFullError, StorageError, UsageError
+from ledgerbeam.io import listing, storage
+from ledgerbeam.io.publish import publish, publish_bytes, remove_stale_temporaries
+from tests.conftest import S3Requests
+from tests.io.storage.conftest import Place
+
+WRITER = """
+import sys
+from ledgerbeam.io.publish import publish
+with publish(sys.argv[1]) as file:
+    file.write(b"half")
+    file.flush()
+    print("writing", flush=True)
+    sys.stdin.read()
+"""
+
+
+class BodyError(Exception):
+    pass
+
+
+def contents(place: Place) -> list[str]:
+    if storage.is_local(place.url):
+        return sorted(p.name for p in Path(place.url).rglob("*") if p.is_file())
+    store = storage.filesystem(place.url, place.options)
+    store.invalidate_cache()
+    return sorted(name.rpartition("/")[2] for name in store.find(place.url))
+
+
+def write_and_raise(url: str, place: Place, data: bytes, error: BaseException) -> None:
+    with publish(url, place.options) as file:
+        file.write(data)
+        raise error
+
+
+def test_an_output_appears_whole(place: Place) -> None:
+    url = place / "deep/er/out.jsonl"
+    with publish(url, place.options) as file:
+        file.write(b"one\n")
+        file.write(b"two\n")
+        assert "out.jsonl" not in contents(place)
+    assert storage.read_bytes(url, place.options) == b"one\ntwo\n"
+    assert contents(place) == ["out.jsonl"]
+
+
+def test_an_empty_output_is_an_output(place: Place) -> None:
+    with publish(place / "empty", place.options):
+        pass
+    assert storage.stat(place / "empty", place.options).size == 0
+
+
+def test_a_body_that_raises_leaves_nothing(place: Place) -> None:
+    with pytest.raises(BodyError):
+        write_and_raise(place / "deep/out", place, b"x" * 5_000_000, BodyError())
+    assert contents(place) == []
+
+
+def test_a_body_that_raises_leaves_the_former_output(place: Place) -> None:
+    url = place / "out"
+    publish_bytes(url, b"former", place.options)
+    with pytest.raises(KeyboardInterrupt):
+        write_and_raise(url, place, b"latter", KeyboardInterrupt())
+    assert storage.read_bytes(url, place.options) == b"former"
+    publish_bytes(url, b"latter", place.options)
+    assert storage.read_bytes(url, place.options) == b"latter"
+    assert contents(place) == ["out"]
+
+
+def test_the_errors_of_the_body_are_its_own(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="missing") as caught, publish(str(tmp_path / "out")):
+        (tmp_path / "missing").read_bytes()
+    assert not isinstance(caught.value, StorageError)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/elsewhere/file")
+    with pytest.raises(OSError, match="elsewhere") as caught_full, publish(str(tmp_path / "out")):
+        raise full
+    assert caught_full.value is full
+
+
+@pytest.mark.parametrize("size", [33 * 2**20, 110 * 2**20])
+@pytest.mark.s3
+def test_large_outputs_become_visible_in_one_request(s3_place: Place, s3_requests: S3Requests, size: int) -> None:
+    url = s3_place / "large"
+    block = os.urandom(2**20)
+    s3_requests.take()
+    with publish(url, s3_place.options) as file:
+        for _ in range(size // len(block)):
+            file.write(block)
+        assert s3_requests.take() == []
+    made = s3_requests.take()
+    if size < 100 * 2**20:
+        assert made == ["put_object"]
+    else:
+        assert made[0] == "create_multipart_upload"
+        assert made[-1] == "complete_multipart_upload"
+    reader = storage.RangeReader(url, s3_place.options)
+    assert reader.size == size
+    assert reader.read(size - 2**20, size) == block
+
+
+@pytest.mark.s3
+def test_a_small_output_is_one_request(s3_place: Place, s3_requests: S3Requests) -> None:
+    s3_requests.take()
+    with publish(s3_place / "small", s3_place.options) as file:
+        file.write(b"x")
+    publish_bytes(s3_place / "bytes", b"x", s3_place.options)
+    assert s3_requests.take() == ["put_object"] * 2
+
+
+@pytest.mark.s3
+def test_a_missing_bucket_is_named(s3_place: Place) -> None:
+    with pytest.raises(StorageError, match=r"no-such-bucket/x.*does not exist"):
+        publish_bytes("s3://no-such-bucket/x", b"", s3_place.options)
+
+
+@pytest.mark.parametrize("url", ["http://host/x", "ftp://host/x"])
+def test_stores_without_atomic_writes_are_refused(url: str) -> None:
+    with pytest.raises(UsageError, match="in one step"):
+        publish_bytes(url, b"x")
+
+
+def test_a_folder_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StorageError, match="a folder of that name"):
+        publish_bytes(str(tmp_path / "folder"), b"x")
+    with pytest.raises(UsageError, match="names a folder"):
+        publish_bytes(f"{tmp_path}/folder/", b"x")
+    assert os.listdir(tmp_path) == ["folder"]
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError, match="file/below"):
+        publish_bytes(str(tmp_path / "file" / "below"), b"x")
+
+
+def test_missing_permission_says_so(tmp_path: Path, nobody: AbstractContextManager[None]) -> None:
+    tmp_path.chmod(0o500)
+    with nobody, pytest.raises(StorageError, match=r"out.*permission"):
+        publish_bytes(str(tmp_path / "out"), b"x")
+
+
+def test_long_names_fit(tmp_path: Path) -> None:
+    name = "é" * 127 + "x"
+    assert len(os.fsencode(name)) == 255
+    publish_bytes(str(tmp_path / name), b"x")
+    assert os.listdir(tmp_path) == [name]
+
+
+def test_permissions_follow_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        publish_bytes(str(tmp_path / "x"), b"")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o640
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 1 MB."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small tmpfs needs root")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("mounting a tmpfs is not allowed here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def write_in_blocks(path: Path, size: int) -> None:
+    with publish(str(path)) as file:
+        for _ in range(size // 100_000):
+            file.write(b"x" * 100_000)
+
+
+@pytest.mark.parametrize("size", [1_200_000, 8_000_000])  # what does not fit is met at the flush, or in the body
+def test_a_full_disk_keeps_what_was_there(small_disk: Path, size: int) -> None:
+    out = small_disk / "out"
+    publish_bytes(str(out), b"former")
+    with pytest.raises(DiskFullError, match=r"out.*intact"):
+        write_in_blocks(out, size)
+    assert os.listdir(small_disk) == ["out"]
+    assert out.read_bytes() == b"former"
+    publish_bytes(str(out), b"latter")
+    assert out.read_bytes() == b"latter"
+
+
+@contextlib.contextmanager
+def writer(path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process in the middle of publishing."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdin=pipe, stdout=pipe) as process:
+        if process.stdout is None or process.stdout.readline() != b"writing\n":
+            raise RuntimeError("the writer did not start")
+        yield process
+        process.kill()
+
+
+def test_a_killed_writer_leaves_the_former_output_and_one_temporary(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "out.jsonl"
+    publish_bytes(str(out), b"former")
+    with writer(out) as process:
+        process.send_signal(signal.SIGKILL)
+    (left,) = set(os.listdir(out.parent)) - {"out.jsonl"}
+    assert re.fullmatch(r"\.out\.jsonl\.\d+-\d+\.lbtmp", left)
+    assert out.read_bytes() == b"former"
+    assert [page.urls for page in listing.list_pages([f"{tmp_path}/**"])] == [[str(out)]]
+    assert remove_stale_temporaries(str(tmp_path)) == [str(out.parent / left)]
+    assert os.listdir(out.parent) == ["out.jsonl"]
+
+
+def test_the_file_of_a_live_writer_stays(tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    with writer(out) as process:
+        assert remove_stale_temporaries(str(tmp_path)) == []
+        process.communicate(b"")
+        assert process.returncode == 0
+    assert out.read_bytes() == b"half"
+
+
+def test_only_our_temporaries_are_removed(tmp_path: Path) -> None:
+    for name in ("x.lbtmp", ".x.lbtmp", ".x.1-2.lbtmp.txt", ".x.tmp"):
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / ".link.1-2.lbtmp").symlink_to("x.lbtmp")
+    assert remove_stale_temporaries(str(tmp_path)) == []
+    assert remove_stale_temporaries(str(tmp_path / "missing")) == []
+    assert remove_stale_temporaries("memory://bucket/x") == []
+    assert len(os.listdir(tmp_path)) == 5
+
+
+def test_sweeping_never_takes_a_file_from_a_writer(tmp_path: Path) -> None:
+    done = threading.Event()
+    swept: list[str] = []
+
+    def sweep() -> None:
+        while not done.is_set():
+            swept.extend(remove_stale_temporaries(str(tmp_path)))
+
+    sweepers = [threading.Thread(target=sweep) for _ in range(3)]
+    for sweeper in sweepers:
+        sweeper.start()
+    try:
+        for i in range(300):
+            publish_bytes(str(tmp_path / f"{i}"), b"%d" % i)
+    finally:
+        done.set()
+        for sweeper in sweepers:
+            sweeper.join()
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {f"{i}": b"%d" % i for i in range(300)}
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace to see system calls: apt-get install strace")
+def test_bytes_are_durable_before_the_name_and_the_name_before_the_end(tmp_path: Path) -> None:
+    script = "import sys; from ledgerbeam.io.publish import publish_bytes as p; p(sys.argv[1], b'x')"
+    log = tmp_path / "log"
+    command = ["strace", "-f", "-y", "-o", str(log), "-e", "trace=mkdir,fsync,fdatasync,rename,renameat,renameat2"]
+    subprocess.run([*command, sys.executable, "-c", script, str(tmp_path / "new" / "out")], check=True)
+    steps = [line.partition(" ")[2].strip() for line in log.read_text().splitlines() if str(tmp_path) in line]
+    patterns = [
+        rf'mkdir\("{tmp_path}/new"',
+        rf"fsync\(\d+<{tmp_path}>\)",
+        rf"fsync\(\d+<{tmp_path}/new/\.out\..*\.lbtmp>\)",
+        rf'rename\("{tmp_path}/new/\.out\..*\.lbtmp", "{tmp_path}/new/out"\)',
+        rf"fsync\(\d+<{tmp_path}/new>\)",
+    ]
+    assert len(steps) == len(patterns), steps
+    for step, pattern in zip(steps, patterns, strict=True):
+        assert re.match(pattern, step), steps

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io import storage
+
+
+@pytest.mark.parametrize(
+    ("given", "canonical"),
+    [
+        ("/a/b.jsonl", "/a/b.jsonl"),
+        ("/a//b/./c/../d", "/a/b/d"),
+        ("//a/b", "/a/b"),
+        ("file:///a/b", "/a/b"),
+        ("file:/a/b", "/a/b"),
+        ("local:///a/b", "/a/b"),
+        ("/a b/c#d?e%20", "/a b/c#d?e%20"),
+        ("s3a://b/k//l/../m", "s3://b/k//l/../m"),
+        ("S3://b/K", "s3://b/K"),
+        ("gcs://b/k", "gs://b/k"),
+        ("memory:///b/k", "memory://b/k"),
+        ("hdfs:///b/k", "hdfs:///b/k"),
+        ("/data/odd://name", "/data/odd:/name"),
+    ],
+)
+def test_one_source_has_one_name(given: str, canonical: str) -> None:
+    assert storage.canonical_url(given) == canonical
+    assert storage.canonical_url(canonical) == canonical
+
+
+def test_relative_paths_are_below_the_working_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert storage.canonical_url("a/../b") == f"{tmp_path}/b"
+
+
+def test_links_keep_their_name(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    assert storage.canonical_url(str(tmp_path / "link" / "x")) == f"{tmp_path}/link/x"
+
+
+@pytest.mark.parametrize("name", ["", "pipe:cat x", "simplecache::s3://b/k"])
+def test_names_without_addressable_bytes_are_refused(name: str) -> None:
+    with pytest.raises(UsageError):
+        storage.canonical_url(name)
+
+
+def test_an_unknown_scheme_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="nowhere://"):
+        storage.filesystem("nowhere://b/k")
+
+
+def test_a_missing_extra_is_named() -> None:
+    # In a process of its own, because a module that was imported cannot be made unimportable here.
+    script = (
+        "import sys; sys.modules['s3fs'] = None\n"
+        "from ledgerbeam.errors import UsageError\n"
+        "from ledgerbeam.io import storage\n"
+        "try: storage.stat('s3://b/k')\n"
+        "except UsageError as error: print(error)\n"
+    )
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=os.environ)
+    assert "pip install 'ledgerbeam[s3]'" in out.stdout
+
+
+def test_one_instance_serves_a_process() -> None:
+    options = {"asynchronous": False}
+    assert storage.filesystem("memory://a", options) is storage.filesystem("memory://b/c", dict(options))
