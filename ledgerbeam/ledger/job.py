@@ -1,0 +1,92 @@
+"""What a job does, so that a ledger can refuse another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Literal
+
+import orjson
+
+from ledgerbeam.errors import UsageError
+
+LEDGER_FORMAT = 1
+"""Version of the ledger's rows. A ledger with a higher one is refused; it is part of every fingerprint."""
+
+OnJobChange = Literal["refuse", "restart", "accept"]
+"""What to do with a ledger of another job: raise, drop its progress, or keep its progress under the new job."""
+
+Json = None | bool | int | float | str | list[Any] | dict[str, Any]
+"""A value that JSON can hold."""
+
+_UNSET = object()
+
+
+@dataclass(frozen=True)
+class Job:
+    """A pipeline and the parameters that shape its outputs.
+
+    Attributes:
+        pipeline: its name, for instance ``map``.
+        parameters: values that JSON can hold. Only what changes the bytes or the names of outputs belongs here:
+            a worker count does not. Nested mappings are compared key by key.
+    """
+
+    pipeline: str
+    parameters: Mapping[str, Json]
+
+    @property
+    def fingerprint(self) -> str:
+        """32 hexadecimal digits: BLAKE2b of the canonical JSON of the job and of `LEDGER_FORMAT`.
+
+        Raises:
+            UsageError: a parameter is not a JSON value.
+        """
+        return blake2b(
+            _canonical({"format": LEDGER_FORMAT, **self.as_dict()}), digest_size=16, person=b"lb.job"
+        ).hexdigest()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The job as a JSON object: ``{"pipeline": ..., "parameters": {...}}``."""
+        return {"pipeline": self.pipeline, "parameters": dict(self.parameters)}
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> Job:
+        """Rebuild a job from `as_dict`; other keys are ignored."""
+        return cls(value["pipeline"], value["parameters"])
+
+    def differences(self, stored: Job) -> list[str]:
+        """Say how this job differs from one that a ledger holds.
+
+        Returns:
+            One line for each value, sorted by name: ``function source: was 'ab12', is 'cd34'``. Empty for equal jobs.
+        """
+        was = dict(_flatten("", stored.parameters))
+        now = dict(_flatten("", self.parameters))
+        lines = [] if stored.pipeline == self.pipeline else [f"pipeline: was {stored.pipeline!r}, is {self.pipeline!r}"]
+        for name in sorted({*was, *now}):
+            before, after = was.get(name, _UNSET), now.get(name, _UNSET)
+            if before is _UNSET or after is _UNSET or _canonical(before) != _canonical(after):
+                lines.append(f"{name}: was {_shown(before)}, is {_shown(after)}")
+        return lines
+
+
+def _canonical(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError as error:
+        raise UsageError(f"a job parameter is not a JSON value: {error}") from error
+
+
+def _flatten(prefix: str, value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key, item in value.items():
+        name = f"{prefix} {key}".lstrip()
+        if isinstance(item, Mapping) and item:
+            yield from _flatten(name, item)
+        else:
+            yield name, item
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is _UNSET else repr(value)

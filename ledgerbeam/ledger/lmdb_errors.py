@@ -1,0 +1,72 @@
+"""LMDB's errors as ours."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+
+import lmdb
+
+from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerDamagedError, LedgerError, StorageError
+
+_DAMAGE = (
+    lmdb.CorruptedError,
+    lmdb.IncompatibleError,
+    lmdb.InvalidError,
+    lmdb.PageNotFoundError,
+    lmdb.PanicError,
+    lmdb.VersionMismatchError,
+)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
+_ROOM_BYTES = 1 << 20
+
+
+@contextlib.contextmanager
+def translated(path: str) -> Iterator[None]:
+    """Turn errors of LMDB and of the operating system into ours.
+
+    `lmdb.MapFullError` and `lmdb.MapResizedError` pass: whoever began the transaction handles them.
+    """
+    try:
+        yield
+    except (lmdb.MapFullError, lmdb.MapResizedError):
+        raise
+    except LedgerbeamError:
+        raise
+    except (lmdb.Error, OSError) as error:
+        raise as_ledger_error(error, path) from error
+
+
+def as_ledger_error(error: lmdb.Error | OSError, path: str) -> LedgerbeamError:
+    """Choose our error for one of LMDB or of the operating system, with the remedy in its message."""
+    code = (error.errno or 0) if isinstance(error, OSError) else error.code
+    # LMDB reports a write that the disk cut short as EIO.
+    if isinstance(error, lmdb.DiskError) or code in _NO_ROOM or (code == errno.EIO and _is_full(path)):
+        return DiskFullError(
+            f"ledger {path}: no space is left on its filesystem ({error}). Nothing that was recorded is lost: free "
+            "some space and run the same command again"
+        )
+    if isinstance(error, lmdb.ReadonlyError) or code in _NO_PERMISSION:
+        return StorageError(
+            f"ledger {path}: no permission ({error}). Also reading needs to write its lock file: use the account that "
+            "runs the job, or copy the folder and look at the copy"
+        )
+    if isinstance(error, _DAMAGE):
+        return LedgerDamagedError(
+            f"ledger {path}: it is not a ledger that this version reads, or it is damaged ({error}). Give another "
+            "folder, or restore it from a copy"
+        )
+    if isinstance(error, OSError):
+        return StorageError(f"ledger {path}: {error}")
+    return LedgerError(f"ledger {path}: {error}")
+
+
+def _is_full(path: str) -> bool:
+    try:
+        free = os.statvfs(path)
+    except OSError:
+        return False
+    return free.f_bavail * free.f_frsize < _ROOM_BYTES

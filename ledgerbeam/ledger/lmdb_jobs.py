@@ -1,0 +1,95 @@
+"""The job that a ledger is taken for, and its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ledgerbeam.errors import JobMismatchError, LedgerError
+from ledgerbeam.ledger.job import Job, OnJobChange
+from ledgerbeam.ledger.lmdb_rows import KEY_FINGERPRINT, KEY_JOB, META, RUNS, Transaction, decode, encode
+from ledgerbeam.ledger.lmdb_sources import restart
+
+
+def read_job(txn: Transaction) -> Job | None:
+    """The job that the ledger was last taken for."""
+    row = txn.get(META, KEY_JOB)
+    return None if row is None else Job.from_dict(decode(row))
+
+
+def take(txn: Transaction, job: Job, on_change: OnJobChange, path: str) -> None:
+    """Take the ledger for a job; see `store.LedgerStore.open_job`."""
+    stored = read_job(txn)
+    fingerprint = job.fingerprint.encode()
+    if txn.get(META, KEY_FINGERPRINT) == fingerprint:
+        return
+    if stored is not None and on_change == "refuse":
+        raise JobMismatchError(_mismatch(job, stored, path))
+    if stored is not None and on_change == "restart":
+        restart(txn)
+    txn.put(META, KEY_JOB, encode(job.as_dict()))
+    txn.put(META, KEY_FINGERPRINT, fingerprint)
+
+
+def _mismatch(job: Job, stored: Job, path: str) -> str:
+    lines = job.differences(stored) or ["the format of the ledger's jobs"]
+    return "\n".join(
+        [
+            f"ledger {path}: it belongs to a job that differs in",
+            *(f"  {line}" for line in lines),
+            "run with --on-job-change=restart to do everything again,",
+            "with --on-job-change=accept to keep what is done, or give another --ledger",
+        ]
+    )
+
+
+def check_fingerprint(txn: Transaction, fingerprint: str, path: str) -> None:
+    """Check that the ledger is still of the job that a writer works for.
+
+    Raises:
+        JobMismatchError: it was taken for another job.
+    """
+    found = txn.get(META, KEY_FINGERPRINT)
+    if found != fingerprint.encode():
+        raise JobMismatchError(
+            f"ledger {path}: it was taken for another job while this one ran (fingerprint expected "
+            f"{fingerprint}, found {found.decode() if found else 'none'}); nothing more of this job "
+            "is recorded. Stop this job, or run it again with a ledger of its own"
+        )
+
+
+def begin_run(txn: Transaction, info: Mapping[str, Any], now: float) -> str:
+    """Add a run; gives its id."""
+    newest = last_run(txn)
+    run = f"{1 + (0 if newest is None else int(newest['id'])):06d}"
+    row = {"began": now, "ended": None, "outcome": None, "listed": None, "listing_finished": False}
+    _put(txn, run, {**row, "info": dict(info)})
+    return run
+
+
+def note_listing(txn: Transaction, run: str, *, listed: int, finished: bool) -> None:
+    """Record what a run has listed."""
+    _put(txn, run, {**_get(txn, run), "listed": listed, "listing_finished": finished})
+
+
+def end_run(txn: Transaction, run: str, outcome: str, now: float) -> None:
+    """Record how a run ended."""
+    _put(txn, run, {**_get(txn, run), "ended": now, "outcome": outcome})
+
+
+def last_run(txn: Transaction) -> dict[str, Any] | None:
+    """The newest run, with its id; None if there was none."""
+    newest = txn.last(RUNS)
+    return None if newest is None else {"id": newest[0].decode(), **decode(newest[1])}
+
+
+def _get(txn: Transaction, run: str) -> dict[str, Any]:
+    row = txn.get(RUNS, run.encode())
+    if row is None:
+        raise LedgerError(f"run {run!r} is not in this ledger; begin_run gives the ids of runs")
+    found: dict[str, Any] = decode(row)
+    return found
+
+
+def _put(txn: Transaction, run: str, row: Mapping[str, Any]) -> None:
+    txn.put(RUNS, run.encode(), encode(row))

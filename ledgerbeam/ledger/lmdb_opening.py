@@ -1,0 +1,161 @@
+"""Opening the LMDB files of a ledger, and telling what else may lie there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+
+import lmdb
+
+from ledgerbeam.errors import LedgerDamagedError, LedgerNotFoundError, LedgerVersionError
+from ledgerbeam.ledger.job import LEDGER_FORMAT
+from ledgerbeam.ledger.lmdb_errors import translated
+from ledgerbeam.ledger.lmdb_filesystem import refuse_network_filesystem
+from ledgerbeam.ledger.lmdb_rows import KEY_FORMAT, META, TABLES, Handles
+
+DATA_FILE = "data.mdb"
+"""The file in a ledger's folder that holds the rows."""
+
+LOCK_FILE = "lock.mdb"
+"""The file through which its processes share LMDB's locks."""
+
+INITIAL_MAP_BYTES = 1 << 30
+"""Address space of a new environment. The file grows with its content only; the space doubles when it is full."""
+
+_ENGINE = 0  # LMDB 0.9; py-lmdb also bundles 1.0, whose files 0.9 cannot read
+_LOCK_FILE_BYTES = 1 << 16
+_MAX_READERS = 1000  # of 64 bytes each: they fit in the lock file
+_PATIENCE = 2.0  # seconds
+
+
+def open_environment(path: str, *, read_only: bool, create: bool, map_bytes: int) -> tuple[lmdb.Environment, Handles]:
+    """Open a ledger's environment and its tables.
+
+    Args:
+        path: folder of the ledger.
+        read_only: for looking at it; a writer of another process may be at work.
+        create: make the folder and the tables if there are none.
+        map_bytes: address space; more is taken if the file is larger.
+
+    Raises:
+        UsageError: the folder lies on a network filesystem.
+        LedgerNotFoundError: there is no ledger, and `create` is false.
+        LedgerVersionError: a newer ledgerbeam wrote it.
+        LedgerDamagedError: what is there is no ledger, or does not read.
+        StorageError: no permission.
+        DiskFullError: no room to make it.
+    """
+    _look(path, create=create)
+    refuse_network_filesystem(path)
+    with translated(path):
+        if create:
+            os.makedirs(path, exist_ok=True)
+        if not read_only:
+            _reserve_lock_file(path)
+        environment = _open(path, read_only=read_only, map_bytes=map_bytes)
+        try:
+            if not read_only:
+                environment.reader_check()
+            return environment, _open_tables(environment, path, read_only=read_only, create=create)
+        except BaseException:
+            environment.close()
+            raise
+
+
+def _look(path: str, *, create: bool) -> None:
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise LedgerDamagedError(f"ledger {path}: a ledger is a folder, found a file; give another path")
+    if create:
+        return
+    try:
+        size = os.path.getsize(os.path.join(path, DATA_FILE))
+    except FileNotFoundError:
+        size = 0
+    except OSError:
+        return  # no permission to look: opening says so
+    if not size:
+        raise _not_found(path)
+
+
+def _not_found(path: str) -> LedgerNotFoundError:
+    return LedgerNotFoundError(
+        f"ledger {path}: there is none; check the path, or run the job that makes it with --ledger {path}"
+    )
+
+
+def _reserve_lock_file(path: str) -> None:
+    """Give the lock file all its blocks.
+
+    LMDB maps it, and a store to a page for which the disk has no block kills the process (SIGBUS).
+    """
+    name = os.path.join(path, LOCK_FILE)
+    try:
+        found = os.stat(name)
+    except FileNotFoundError:
+        found = None
+    if found is not None and found.st_size and found.st_blocks * 512 >= found.st_size:
+        return
+    descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.posix_fallocate(descriptor, 0, max(_LOCK_FILE_BYTES, found.st_size if found else 0))
+    finally:
+        os.close(descriptor)
+
+
+def _open(path: str, *, read_only: bool, map_bytes: int) -> lmdb.Environment:
+    last = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return lmdb.open(
+                path,
+                map_size=map_bytes,
+                readonly=read_only,
+                sync=True,
+                metasync=True,
+                create=False,
+                mode=0o644,
+                max_readers=_MAX_READERS,
+                max_dbs=len(TABLES),
+                lock=True,
+                lib_version=_ENGINE,
+            )
+        except lmdb.LockError:
+            # Another process is opening or closing it at this instant (py-lmdb 309, 340).
+            if time.monotonic() > last:
+                raise
+            time.sleep(0.02)
+
+
+def _open_tables(environment: lmdb.Environment, path: str, *, read_only: bool, create: bool) -> Handles:
+    if not environment.stat()["entries"] and not create:
+        raise _not_found(path)
+    # A handle lives on if its transaction commits, which py-lmdb does for its own and for write transactions only.
+    # An unchanged write transaction costs its turn at the write lock and no flush.
+    with contextlib.nullcontext() if read_only else environment.begin(write=True) as txn:
+        is_new = txn is not None and not txn.stat()["entries"]
+        try:
+            meta = environment.open_db(META.encode(), txn=txn, create=is_new)
+            if txn is not None and is_new:
+                txn.put(KEY_FORMAT, str(LEDGER_FORMAT).encode(), db=meta)
+            with contextlib.nullcontext(txn) if txn is not None else environment.begin() as reading:
+                _check_format(reading.get(KEY_FORMAT, db=meta), path)
+            return {name: environment.open_db(name.encode(), txn=txn, create=is_new) for name in TABLES}
+        except lmdb.NotFoundError:
+            raise _foreign(path) from None
+
+
+def _check_format(found: bytes | None, path: str) -> None:
+    if found is None or not found.isdigit():
+        raise _foreign(path)
+    if int(found) > LEDGER_FORMAT:
+        raise LedgerVersionError(
+            f"ledger {path}: it has format {int(found)}, and this ledgerbeam reads formats up to {LEDGER_FORMAT}; "
+            "install the version of ledgerbeam that wrote it, or a newer one"
+        )
+
+
+def _foreign(path: str) -> LedgerDamagedError:
+    return LedgerDamagedError(
+        f"ledger {path}: this LMDB environment holds the data of another program, not a ledger; give another folder"
+    )

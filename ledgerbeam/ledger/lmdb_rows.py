@@ -1,0 +1,195 @@
+"""The tables of a ledger in LMDB: their names, the shape of their rows, and a transaction over them.
+
+=========== ================================ ===============================================================
+table       key                              value
+=========== ================================ ===============================================================
+meta        text                             format, job, fingerprint, totals, number of withdrawn completions
+completed   source                           `COMPLETED_ROW`: kept tiny, there are millions
+sources     source                           JSON url, size, version, members of a pack, tally once complete
+urls        `identity.url_key`               the source that this URL is now
+pending     source, once a leaf arrived      `PENDING_ROW`: its count, then its tally
+applied     source + node                    `DELTA`; behind the delta of a leaf a digest of its result
+failed      source + node                    JSON task, reason, error, attempts, last, quarantined
+attempts    source + node                    `ATTEMPTS_ROW`: worker deaths
+outputs     source + `identity.name_key`     JSON of `store.Output` and the node
+superseded  source + `identity.name_key`     name of an output that the source had before it was replaced or redone
+retired     source                           JSON list of URLs of a source that was replaced
+gone        source                           empty: the last listing no longer had it
+runs        six digits                       JSON
+=========== ================================ ===============================================================
+
+"source" and "node" are 16 bytes. The entry "source enters" is the existence of its row in `sources`, so that a
+registered source costs two rows. Completed sources are always registered. Integers are little-endian.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import islice
+from struct import Struct
+from typing import Any
+
+import lmdb
+import orjson
+
+META = "meta"
+COMPLETED = "completed"
+SOURCES = "sources"
+URLS = "urls"
+PENDING = "pending"
+APPLIED = "applied"
+FAILED = "failed"
+ATTEMPTS = "attempts"
+OUTPUTS = "outputs"
+SUPERSEDED = "superseded"
+RETIRED = "retired"
+GONE = "gone"
+RUNS = "runs"
+
+TABLES = (
+    META,
+    COMPLETED,
+    SOURCES,
+    URLS,
+    PENDING,
+    APPLIED,
+    FAILED,
+    ATTEMPTS,
+    OUTPUTS,
+    SUPERSEDED,
+    RETIRED,
+    GONE,
+    RUNS,
+)
+"""Every table of a ledger."""
+
+COMPLETED_ROW = Struct("<II")
+"""Completion time (seconds since 1970) and number of leaves (capped at 2**32 - 1)."""
+
+PENDING_ROW = Struct("<qqqqq")
+"""Live tasks; then the tally of the source's recorded leaves: tasks, records, bytes, filtered."""
+
+TALLY_ROW = Struct("<qqqq")
+"""The sum of all tallies: tasks, records, bytes, filtered."""
+
+DELTA = Struct("<q")
+"""What an entry added to the count of its source."""
+
+ATTEMPTS_ROW = Struct("<I")
+"""How many workers died while they worked on a task."""
+
+KEY_FORMAT = b"format"
+KEY_JOB = b"job"
+KEY_FINGERPRINT = b"fingerprint"
+KEY_TOTALS = b"totals"
+KEY_WITHDRAWN = b"withdrawn"
+
+Handles = dict[str, Any]
+"""LMDB's handle of each table."""
+
+
+def encode(value: Any) -> bytes:
+    """Encode a row as JSON. Names that are not UTF-8 travel as escaped surrogates, which orjson refuses."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return json.dumps(value).encode("ascii")
+
+
+def decode(data: bytes) -> Any:
+    """Decode a row of `encode`. Raises ValueError for damaged rows."""
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return json.loads(data)
+
+
+class Transaction:
+    """One LMDB transaction with the tables by name. Rows are bytes; see the module's table."""
+
+    __slots__ = ("_handles", "_txn")
+
+    def __init__(self, txn: lmdb.Transaction[bytes], handles: Handles) -> None:
+        self._txn = txn
+        self._handles = handles
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        """The value of a key, or None."""
+        return self._txn.get(key, db=self._handles[table])
+
+    def put(self, table: str, key: bytes, value: bytes, *, overwrite: bool = True) -> bool:
+        """Write a row; False if it exists and must not be overwritten."""
+        return self._txn.put(key, value, overwrite=overwrite, db=self._handles[table])
+
+    def put_many(self, table: str, rows: list[tuple[bytes, bytes]], *, overwrite: bool = True) -> None:
+        """Write rows, given in key order; those that exist stay if they must not be overwritten."""
+        if rows:
+            with self._txn.cursor(self._handles[table]) as cursor:
+                cursor.putmulti(rows, overwrite=overwrite)
+
+    def get_many(self, table: str, keys: list[bytes]) -> dict[bytes, bytes]:
+        """The rows that exist among `keys`, which should be in order."""
+        with self._txn.cursor(self._handles[table]) as cursor:
+            return dict(cursor.getmulti(keys))
+
+    def pop(self, table: str, key: bytes) -> bytes | None:
+        """Delete a row and give its value, or None."""
+        return self._txn.pop(key, db=self._handles[table])
+
+    def delete(self, table: str, key: bytes) -> bool:
+        """Delete a row; False if there was none."""
+        return self._txn.delete(key, db=self._handles[table])
+
+    def count(self, table: str) -> int:
+        """Number of rows; costs nothing."""
+        return self._txn.stat(self._handles[table])["entries"]
+
+    def clear(self, table: str) -> None:
+        """Delete every row."""
+        self._txn.drop(self._handles[table], delete=False)
+
+    def scan(self, table: str, prefix: bytes) -> list[tuple[bytes, bytes]]:
+        """Every row whose key starts with `prefix`, in key order."""
+        rows: list[tuple[bytes, bytes]] = []
+        with self._txn.cursor(self._handles[table]) as cursor:
+            if cursor.set_range(prefix):
+                for key, value in cursor.iternext():
+                    if not key.startswith(prefix):
+                        break
+                    rows.append((key, value))
+        return rows
+
+    def page(self, table: str, start: bytes, size: int) -> list[tuple[bytes, bytes]]:
+        """At most `size` rows in key order, from the first key >= `start`."""
+        with self._txn.cursor(self._handles[table]) as cursor:
+            return list(islice(cursor.iternext(), size)) if cursor.set_range(start) else []
+
+    def page_of_keys(self, table: str, start: bytes, size: int) -> list[bytes]:
+        """The keys of `page`."""
+        with self._txn.cursor(self._handles[table]) as cursor:
+            return list(islice(cursor.iternext(values=False), size)) if cursor.set_range(start) else []
+
+    def last(self, table: str) -> tuple[bytes, bytes] | None:
+        """The row with the greatest key, or None."""
+        with self._txn.cursor(self._handles[table]) as cursor:
+            return cursor.item() if cursor.last() else None
+
+    def prefixes(self, table: str, length: int) -> Iterator[bytes]:
+        """The distinct first `length` bytes of the keys, in order, without reading all rows."""
+        with self._txn.cursor(self._handles[table]) as cursor:
+            found = cursor.first()
+            while found:
+                prefix = cursor.key()[:length]
+                yield prefix
+                found = cursor.set_range(prefix + b"\xff" * 64)
+
+    def delete_prefix(self, table: str, prefix: bytes) -> list[tuple[bytes, bytes]]:
+        """Delete every row whose key starts with `prefix`; gives the rows."""
+        rows: list[tuple[bytes, bytes]] = []
+        with self._txn.cursor(self._handles[table]) as cursor:
+            found = cursor.set_range(prefix)
+            while found and cursor.key().startswith(prefix):
+                rows.append(cursor.item())
+                found = cursor.delete()
+        return rows

@@ -1,0 +1,87 @@
+"""Looking at a ledger: status, failures, outputs. Everything here only reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from operator import attrgetter, itemgetter
+from typing import Any
+
+from ledgerbeam.ledger.identity import ID_BYTES
+from ledgerbeam.ledger.lmdb_commit import decode_output, read_totals
+from ledgerbeam.ledger.lmdb_environment import Environment
+from ledgerbeam.ledger.lmdb_jobs import last_run, read_job
+from ledgerbeam.ledger.lmdb_pages import row_pages
+from ledgerbeam.ledger.lmdb_rows import COMPLETED, FAILED, GONE, OUTPUTS, SOURCES, Transaction, decode
+from ledgerbeam.ledger.store import FailureRow, OutputRow
+
+_SOURCES_A_TRANSACTION = 256
+
+
+def status(txn: Transaction) -> dict[str, Any]:
+    """Say how far the job is; see `store.LedgerStore.status`."""
+    job = read_job(txn)
+    run = last_run(txn)
+    totals = read_totals(txn)
+    complete, known = txn.count(COMPLETED), txn.count(SOURCES)
+    gone = set(txn.prefixes(GONE, ID_BYTES))
+    gone_open = sum(txn.get(COMPLETED, source) is None for source in gone)
+    failed = sum(source not in gone for source in txn.prefixes(FAILED, ID_BYTES))
+    still_open = known - complete - gone_open - failed
+    listed = run is not None and bool(run["listing_finished"])
+    return {
+        "job": None if job is None else {**job.as_dict(), "fingerprint": job.fingerprint},
+        "sources": {"complete": complete, "open": still_open, "failed": failed},
+        "tasks": {"done": totals.tasks, "failed": txn.count(FAILED)},
+        "records": totals.records,
+        "bytes": totals.bytes,
+        "filtered": totals.filtered,
+        "complete": listed and complete > 0 and still_open == 0 and failed == 0,
+        "listed": None if run is None else run["listed"],
+        "gone": len(gone),
+        "last_run": run,
+    }
+
+
+def failures(txn: Transaction) -> list[FailureRow]:
+    """The recorded failures, by source URL, then task."""
+    found = []
+    for source in txn.prefixes(FAILED, ID_BYTES):
+        url = _url(txn, source)
+        for key, row in txn.scan(FAILED, source):
+            found.append(FailureRow(url=url, source_id=source, node=key[ID_BYTES:], **decode(row)))
+    return sorted(found, key=attrgetter("url", "task", "node"))
+
+
+def ordered_outputs(environment: Environment) -> Iterator[OutputRow]:
+    """The recorded outputs, by source URL, then first record, then name."""
+    sources = [(decode(row)["url"], source) for page in row_pages(environment, SOURCES) for source, row in page]
+    sources.sort()
+    for start in range(0, len(sources), _SOURCES_A_TRANSACTION):
+        rows: list[OutputRow] = []
+        with environment.read() as txn:
+            for url, source in sources[start : start + _SOURCES_A_TRANSACTION]:
+                of_source = _output_rows(txn, source, url, [row for _, row in txn.scan(OUTPUTS, source)])
+                rows += sorted(of_source, key=attrgetter("output.first", "output.name"))
+        yield from rows
+        environment.trim()
+
+
+def outputs(environment: Environment) -> Iterator[OutputRow]:
+    """The recorded outputs, in an order that means nothing."""
+    for page in row_pages(environment, OUTPUTS):
+        rows: list[OutputRow] = []
+        with environment.read() as txn:
+            for source, group in groupby(page, key=lambda item: item[0][:ID_BYTES]):
+                rows += _output_rows(txn, source, _url(txn, source), map(itemgetter(1), group))
+        yield from rows
+
+
+def _output_rows(txn: Transaction, source: bytes, url: str, rows: Any) -> list[OutputRow]:
+    complete = txn.get(COMPLETED, source) is not None
+    return [OutputRow(url, source, complete, decode_output(row)[0]) for row in rows]
+
+
+def _url(txn: Transaction, source: bytes) -> str:
+    row = txn.get(SOURCES, source)
+    return "" if row is None else str(decode(row)["url"])

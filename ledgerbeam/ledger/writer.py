@@ -1,0 +1,227 @@
+"""Group commit: leaves of all threads of a process, recorded together.
+
+A commit costs a disk flush, whatever it holds. A writer gathers leaves and commits them when the oldest has waited
+for `interval` seconds, when there are `max_entries`, or when somebody flushes. What is lost by a kill is therefore
+at most one interval of work, also while a single task runs for hours.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TypeVar
+
+from ledgerbeam.errors import NegativePendingCountError, NonDeterministicTaskError, UsageError
+from ledgerbeam.ledger.faults import reach
+from ledgerbeam.ledger.opening import local_path, open_store
+from ledgerbeam.ledger.store import CommitResult, Failure, Leaf, LedgerStore
+
+INTERVAL = 1.0
+"""Default age, in seconds, at which an entry is committed."""
+
+MAX_ENTRIES = 1000
+"""Default number of entries that is committed at once."""
+
+_Row = TypeVar("_Row", Leaf, Failure)
+
+
+class LedgerWriter:
+    """Gathers finished and failed tasks and commits them to a store. Thread-safe; not carried through fork."""
+
+    def __init__(self, store: LedgerStore, interval: float = INTERVAL, max_entries: int = MAX_ENTRIES) -> None:
+        """Start a writer and its background thread.
+
+        Args:
+            store: where to commit. It stays open when the writer is closed.
+            interval: seconds, > 0.
+            max_entries: >= 1.
+
+        Raises:
+            UsageError: a value is out of range.
+        """
+        if interval <= 0 or max_entries < 1:
+            raise UsageError(
+                f"a ledger writer needs interval > 0 and max_entries >= 1, found {interval}, {max_entries}"
+            )
+        self._store = store
+        self._interval = interval
+        self._max_entries = max_entries
+        self._changed = threading.Condition()
+        self._committing = threading.Lock()
+        self._leaves: list[Leaf] = []
+        self._failures: list[Failure] = []
+        self._oldest = 0.0
+        self._refused: BaseException | None = None  # a leaf in error; the others of its commit are recorded
+        self._blocked: BaseException | None = None  # nothing of the last commit was recorded
+        self._pid = os.getpid()
+        self._closed = False
+        self._completed: list[bytes] = []
+        self._fresh = 0
+        self._seconds = 0.0
+        self._thread = threading.Thread(target=self._flush_by_time, name="ledger-writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def store(self) -> LedgerStore:
+        """The store that this writer commits to."""
+        return self._store
+
+    def add(self, leaf: Leaf) -> None:
+        """Take a finished task, whose outputs are durable. Commits if that makes `max_entries`.
+
+        Raises:
+            LedgerError: an earlier commit in the background failed, or the one made here. The leaf is kept.
+            UsageError: the writer is closed.
+        """
+        self._append(self._leaves, leaf)
+
+    def fail(self, failure: Failure) -> None:
+        """Take a failed task. Raises as `add` does."""
+        self._append(self._failures, failure)
+
+    def _append(self, rows: list[_Row], row: _Row) -> None:
+        self._check_process()
+        with self._changed:
+            if self._closed:
+                raise UsageError("this ledger writer is closed; make a new one")
+            rows.append(row)
+            waiting = len(self._leaves) + len(self._failures)
+            if waiting == 1:
+                self._oldest = time.monotonic()
+                self._changed.notify()
+            failed = self._refused is not None or self._blocked is not None
+        if failed or waiting >= self._max_entries:
+            self._flush()
+
+    def flush(self) -> CommitResult:
+        """Commit everything that was added before, and return when it is durable.
+
+        Returns:
+            What was committed since the last call of `flush`, also in the background.
+
+        Raises:
+            LedgerError: and other errors of `LedgerStore.commit`, of this commit or of one in the background. What
+                was not recorded is kept, and committed by the next flush.
+        """
+        self._flush()
+        with self._changed:
+            result = CommitResult(self._completed, self._fresh, self._seconds)
+            self._completed, self._fresh, self._seconds = [], 0, 0.0
+        return result
+
+    def close(self) -> None:
+        """Flush and stop the background thread. Raises as `flush` does; closing again does nothing."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+        self._flush()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise UsageError("a ledger writer cannot be used in a forked process; call shared_writer there")
+
+    def _flush(self) -> None:
+        self._check_process()
+        self._commit()
+        with self._changed:
+            error = self._refused or self._blocked
+            self._refused = None
+        if error is not None:
+            raise error
+
+    def _commit(self) -> None:
+        """Commit what waits. An error is kept: whoever calls `_flush` next raises it."""
+        with self._committing:
+            with self._changed:
+                leaves, failures = self._leaves, self._failures
+                self._leaves, self._failures = [], []
+            if not leaves and not failures:
+                return
+            reach("flush.begin")
+            try:
+                result = self._store.commit(leaves, failures)
+            except (NonDeterministicTaskError, NegativePendingCountError) as error:
+                # Everything but the leaf in error was recorded; offering it again would fail for ever.
+                with self._changed:
+                    self._refused, self._blocked = error, None
+            except BaseException as error:  # noqa: BLE001 - raised by the next add, flush or close
+                with self._changed:
+                    self._leaves[:0], self._failures[:0] = leaves, failures
+                    self._blocked = error
+            else:
+                reach("flush.after_commit")
+                with self._changed:
+                    self._blocked = None
+                    self._completed += result.completed
+                    self._fresh += result.fresh
+                    self._seconds += result.seconds
+
+    def _flush_by_time(self) -> None:
+        while True:
+            with self._changed:
+                # While blocked nothing is retried here: the next caller retries, and gets the error if it lasts.
+                while not self._closed and (self._blocked is not None or not (self._leaves or self._failures)):
+                    self._changed.wait()
+                if self._closed:
+                    return
+                rest = self._oldest + self._interval - time.monotonic()
+                if rest > 0:
+                    self._changed.wait(rest)
+                    continue
+            self._commit()
+
+
+_shared: dict[tuple[str, str | None], LedgerWriter] = {}
+_shared_lock = threading.Lock()
+
+
+def shared_writer(
+    url: str, *, job: str | None = None, interval: float = INTERVAL, max_entries: int = MAX_ENTRIES
+) -> LedgerWriter:
+    """Give this process's writer for a ledger, made at the first call. A forked process gets its own.
+
+    Args:
+        url: of a ledger that exists.
+        job: fingerprint that the ledger must still have when something is committed; None does not check.
+        interval: seconds; of the first call.
+        max_entries: of the first call.
+    """
+    key = (local_path(url), job)
+    with _shared_lock:
+        writer = _shared.get(key)
+        if writer is None:
+            store = open_store(url, create=False, job=job)
+            writer = _shared[key] = LedgerWriter(store, interval, max_entries)
+        return writer
+
+
+def close_shared_writers() -> None:
+    """Flush and close every shared writer of this process; the next `shared_writer` makes a new one.
+
+    Raises:
+        LedgerError: as `LedgerWriter.close`; the first error, after all were closed.
+    """
+    with _shared_lock:
+        writers = list(_shared.values())
+        _shared.clear()
+    errors: list[BaseException] = []
+    for writer in writers:
+        try:
+            writer.close()
+        except BaseException as error:  # noqa: BLE001 - raised below, after the others were closed
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+def _forget_after_fork() -> None:
+    global _shared_lock  # noqa: PLW0603 - the inherited lock may be held by a thread that does not exist here
+    _shared_lock = threading.Lock()
+    _shared.clear()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

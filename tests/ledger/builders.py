@@ -1,0 +1,59 @@
+"""Small sources, trees of tasks, and the leaves that a job would commit for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import product
+
+from ledgerbeam.ledger.identity import Lineage
+from ledgerbeam.ledger.store import Leaf, Output
+from ledgerbeam.ledger.task import Source
+
+Tree = tuple["Tree", ...] | None
+"""A task that fans out into its children, or None for a leaf."""
+
+
+def plain(name: str = "a", version: str = "1", size: int = 10) -> Source:
+    return Source(f"/data/{name}.jsonl", size, version)
+
+
+def output_of(source: Source, lineage: Lineage, content: str = "") -> Output:
+    place = "-".join(str(ordinal) for ordinal, _ in lineage)
+    stem = source.url.removeprefix("/").removesuffix(".jsonl")
+    return Output(f"{stem}-{place}.jsonl", 100, f"sum:{stem}{place}{content}", 5, sum(o for o, _ in lineage))
+
+
+def leaf_of(source: Source, lineage: Lineage = (), content: str = "") -> Leaf:
+    return Leaf(source.id, lineage, "published", (output_of(source, lineage, content),), 5, 50)
+
+
+def filtered_leaf(source: Source, lineage: Lineage = ()) -> Leaf:
+    return Leaf(source.id, lineage, "filtered", (), 3, 30)
+
+
+def leaves_of_split(source: Source, count: int, content: str = "") -> list[Leaf]:
+    return [leaf_of(source, ((ordinal, count),), content) for ordinal in range(count)]
+
+
+def lineages(tree: Tree, above: Lineage = ()) -> list[Lineage]:
+    """The lineage of every leaf of a tree."""
+    if tree is None:
+        return [above]
+    return [found for ordinal, child in enumerate(tree) for found in lineages(child, (*above, (ordinal, len(tree))))]
+
+
+@cache
+def trees(leaves: int, depth: int) -> Sequence[Tree]:
+    """All trees with so many leaves and at most so many levels of fan-out; fan-outs into 1 included."""
+    found: list[Tree] = [None] if leaves == 1 else []
+    if depth:
+        found += _forests(leaves, depth - 1)
+    return found
+
+
+def _forests(leaves: int, depth: int) -> Iterator[tuple[Tree, ...]]:
+    yield from ((tree,) for tree in trees(leaves, depth))
+    for first in range(1, leaves):
+        for head, tail in product(trees(first, depth), list(_forests(leaves - first, depth))):
+            yield (head, *tail)

@@ -1,0 +1,566 @@
+"""What every ledger store must do. A store's test class inherits this and gives the fixture ``store``."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ledgerbeam.errors import JobMismatchError, LedgerError, NonDeterministicTaskError
+from ledgerbeam.ledger.counting import is_done
+from ledgerbeam.ledger.identity import ROOT, Lineage, node_id
+from ledgerbeam.ledger.job import Job
+from ledgerbeam.ledger.store import (
+    MAX_ATTEMPTS,
+    Failure,
+    Leaf,
+    LedgerStore,
+    Mark,
+    Output,
+    Totals,
+)
+from ledgerbeam.ledger.task import Source
+from tests.ledger.builders import (
+    Tree,
+    filtered_leaf,
+    leaf_of,
+    leaves_of_split,
+    lineages,
+    output_of,
+    plain,
+)
+
+TREES = st.recursive(st.none(), lambda child: st.lists(child, min_size=1, max_size=4).map(tuple), max_leaves=8)
+JOB = Job("map", {"to": "jsonl"})
+
+
+def is_complete(store: LedgerStore, source: Source) -> bool:
+    return bool(store.completed_mask([source.id])[0])
+
+
+def names(store: LedgerStore) -> list[str]:
+    return [row.output.name for row in store.outputs()]
+
+
+def failure_of(source: Source, lineage: Lineage, error: str = "bad input") -> Failure:
+    return Failure(source.id, lineage, f"{source.url} {lineage}", "ValueError", error)
+
+
+def counts(store: LedgerStore) -> tuple[int, int, int]:
+    sources = store.status()["sources"]
+    return sources["complete"], sources["open"], sources["failed"]
+
+
+def finish(store: LedgerStore, source: Source, count: int = 2, content: str = "") -> None:
+    store.register([source])
+    store.commit(leaves_of_split(source, count, content))
+
+
+class LedgerStoreConformance:
+    """Inherit it, and give a fixture `store`: an empty store, open for writing."""
+
+    # Completion
+
+    def test_a_source_is_complete_when_its_last_leaf_is_committed(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        assert store.pending(source.id) == 1
+        one, two, three = leaves_of_split(source, 3)
+        assert store.commit([three]).completed == []
+        assert store.pending(source.id) == 2
+        assert store.commit([one]).completed == []
+        assert not is_complete(store, source)
+        result = store.commit([two])
+        assert (result.completed, result.fresh) == ([source.id], 1)
+        assert is_complete(store, source)
+        assert store.pending(source.id) == 0
+        assert store.applied(source.id) == {}
+
+    def test_an_unsplit_source_is_its_own_leaf(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        assert store.commit([leaf_of(source)]).completed == [source.id]
+
+    def test_filtered_leaves_complete_a_source_without_outputs(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        store.commit([filtered_leaf(source, ((n, 2),)) for n in range(2)])
+        assert is_complete(store, source)
+        assert names(store) == []
+        assert store.totals() == Totals(tasks=2, records=6, bytes=60, filtered=2)
+
+    @settings(
+        max_examples=40,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture],
+    )
+    @given(tree=TREES, data=st.data())
+    def test_any_order_any_batches_any_writer_any_repetition(
+        self, store: LedgerStore, tree: Tree, data: st.DataObject
+    ) -> None:
+        source = plain(f"tree-{data.draw(st.integers(0, 10**12))}")
+        store.forget(source.url)
+        store.register([source])
+        other = pickle.loads(pickle.dumps(store))
+        leaves = [leaf_of(source, lineage) for lineage in lineages(tree)]
+        extra = data.draw(st.lists(st.sampled_from(leaves), max_size=4))
+        order: list[Leaf] = data.draw(st.permutations([*leaves, *extra]))
+        seen: set[Lineage] = set()
+        while order:
+            size = data.draw(st.integers(1, 3))
+            batch, order = order[:size], order[size:]
+            writer = data.draw(st.sampled_from([store, other]))
+            completed = writer.commit(batch).completed
+            was_complete = len(seen) == len(leaves)
+            seen.update(leaf.lineage for leaf in batch)
+            now_complete = len(seen) == len(leaves)
+            assert is_complete(store, source) == now_complete
+            assert completed == ([source.id] if now_complete and not was_complete else [])
+        assert {row.output for row in store.outputs() if row.source_id == source.id} == {
+            output for leaf in leaves for output in leaf.outputs
+        }
+        other.close()
+
+    def test_finished_tasks_of_an_open_source_are_known(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        assert store.applied(source.id) == {ROOT: 1}
+        deep: Sequence[Lineage] = [((0, 2), (0, 2)), ((0, 2), (1, 2))]
+        store.commit([leaf_of(source, deep[0])])
+        assert not is_done(((0, 2),), source.id, store.applied(source.id))
+        store.commit([leaf_of(source, deep[1])])
+        applied = store.applied(source.id)
+        assert is_done(((0, 2),), source.id, applied)
+        assert not is_done(((1, 2),), source.id, applied)
+        assert not is_done((), source.id, applied)
+
+    def test_masks_of_pages(self, store: LedgerStore) -> None:
+        sources = [plain(f"s{n}") for n in range(300)]
+        store.register(sources)
+        assert store.completed_mask([]).tolist() == []
+        done = [n for n in range(300) if n % 3]
+        store.commit([leaf_of(sources[n]) for n in done])
+        unknown = plain("unknown")
+        for _ in range(4):  # repeated, so that a store may change its way of looking them up
+            mask = store.completed_mask([source.id for source in (*sources, unknown, sources[1])])
+            assert mask.dtype == bool
+            assert mask.tolist() == [bool(n % 3) for n in range(300)] + [False, True]
+        assert store.completed_count() == len(done)
+        store.commit([leaf_of(sources[0])])
+        assert is_complete(store, sources[0])
+
+    # Repetition and error
+
+    def test_committing_again_changes_nothing(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        leaves = leaves_of_split(source, 3)
+        store.commit(leaves[:2])
+        before = (store.applied(source.id), store.totals(), names(store))
+        assert store.commit(leaves[:2] * 2).fresh == 0
+        assert (store.applied(source.id), store.totals(), names(store)) == before
+        store.commit(leaves)
+        complete = (store.totals(), names(store), store.status()["sources"])
+        assert store.commit(leaves).completed == []
+        assert (store.totals(), names(store), store.status()["sources"]) == complete
+
+    def test_the_same_leaf_twice_in_one_commit_counts_once(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        leaf = leaf_of(source, ((0, 2),))
+        assert store.commit([leaf, leaf]).fresh == 1
+        assert store.pending(source.id) == 1
+        assert store.totals().tasks == 1
+
+    @pytest.mark.parametrize("finished", [False, True])
+    def test_other_content_under_the_same_name_is_an_error(self, store: LedgerStore, finished: bool) -> None:
+        source = plain()
+        store.register([source])
+        leaves = leaves_of_split(source, 2)
+        store.commit(leaves if finished else leaves[:1])
+        with pytest.raises(NonDeterministicTaskError, match=r"a-0\.jsonl.*pure function"):
+            store.commit([leaf_of(source, ((0, 2),), content="changed")])
+        assert next(row.output for row in store.outputs()) == output_of(source, ((0, 2),))
+
+    def test_ending_otherwise_than_before_is_an_error(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        store.commit([leaf_of(source, ((0, 2),))])
+        with pytest.raises(NonDeterministicTaskError, match="other objects, or none"):
+            store.commit([filtered_leaf(source, ((0, 2),))])
+        renamed = Leaf(source.id, ((0, 2),), "published", (Output("another", 1, "x", 1),))
+        with pytest.raises(NonDeterministicTaskError, match="other objects, or none"):
+            store.commit([renamed])
+        assert names(store) == ["data/a-0.jsonl"]
+
+    def test_another_fan_out_than_before_is_an_error(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        store.commit([leaf_of(source, ((0, 2),))])
+        with pytest.raises(NonDeterministicTaskError, match=r"/data/a\.jsonl.*into 2 before and fanned out into 3"):
+            store.commit([leaf_of(source, ((0, 3),))])
+
+    def test_two_tasks_with_one_output_name_are_an_error(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        same = (Output("own", 1, "x", 1), Output("same", 1, "x", 1))
+        store.commit([Leaf(source.id, ((0, 2),), "published", same[1:])])
+        with pytest.raises(NonDeterministicTaskError, match="'same', which another task"):
+            store.commit([Leaf(source.id, ((1, 2),), "published", same)])
+        assert names(store) == ["same"]
+        assert store.pending(source.id) == 1
+
+    def test_the_good_leaves_of_a_commit_with_a_bad_one_are_recorded(self, store: LedgerStore) -> None:
+        good, bad, last = (plain(name) for name in "abc")
+        store.register([good, bad, last])
+        store.commit([leaf_of(bad, ((0, 2),))])
+        with pytest.raises(NonDeterministicTaskError):
+            store.commit([leaf_of(good), leaf_of(bad, ((0, 3),)), leaf_of(bad, ((1, 2),)), leaf_of(last)])
+        assert store.completed_mask([good.id, bad.id, last.id]).all()
+
+    def test_a_leaf_of_an_unknown_source_is_an_error_beside_which_others_are_recorded(self, store: LedgerStore) -> None:
+        known, unknown = plain("a"), plain("b")
+        store.register([known])
+        with pytest.raises(LedgerError, match="never registered"):
+            store.commit([leaf_of(known), leaf_of(unknown)])
+        assert is_complete(store, known)
+        assert not is_complete(store, unknown)
+
+    # Failures
+
+    def test_a_failure_keeps_its_source_open_until_the_task_succeeds(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        one, two = leaves_of_split(source, 2)
+        store.commit([one], [failure_of(source, two.lineage)])
+        store.commit([], [failure_of(source, two.lineage, "worse input")])
+        (row,) = store.failures()
+        assert (row.url, row.node, row.reason, row.error) == (
+            source.url,
+            node_id(source.id, two.lineage),
+            "ValueError",
+            "worse input",
+        )
+        assert (row.attempts, row.quarantined) == (2, False)
+        assert row.last > 1.7e9
+        assert counts(store) == (0, 0, 1)
+        assert store.status()["tasks"] == {"done": 1, "failed": 1}
+        store.commit([two])
+        assert list(store.failures()) == []
+        assert counts(store) == (1, 0, 0)
+
+    def test_a_failure_of_a_finished_task_is_ignored(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        one, two = leaves_of_split(source, 2)
+        store.commit([one], [failure_of(source, one.lineage)])
+        store.commit([], [failure_of(source, one.lineage)])
+        assert list(store.failures()) == []
+        store.commit([two])
+        store.commit([], [failure_of(source, two.lineage)])
+        assert list(store.failures()) == []
+
+    def test_a_task_that_fans_out_after_all_has_not_failed(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        store.commit([], [failure_of(source, ())])
+        store.commit([leaf_of(source, ((0, 2),))])
+        assert list(store.failures()) == []
+
+    def test_failures_are_ordered_by_url_and_task(self, store: LedgerStore) -> None:
+        sources = [plain(name) for name in "cab"]
+        store.register(sources)
+        store.commit([], [failure_of(source, ((n, 2),)) for source in sources for n in (1, 0)])
+        found = [(row.url, row.task) for row in store.failures()]
+        assert found == sorted(found)
+        assert len(found) == 6
+
+    def test_a_task_whose_workers_died_too_often_is_quarantined(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        mark = Mark(source.id, node_id(source.id, ((0, 2),)), "task zero")
+        for deaths in range(1, MAX_ATTEMPTS):
+            assert store.blame([mark]) == []
+            assert store.attempts(source.id) == {mark.node: deaths}
+            assert list(store.failures()) == []
+        assert store.blame([mark]) == [mark]
+        (row,) = store.failures()
+        assert (row.task, row.reason, row.quarantined) == ("task zero", "its worker died 3 times", True)
+        assert store.attempts(source.id) == {mark.node: MAX_ATTEMPTS}
+        assert counts(store) == (0, 0, 1)
+
+    def test_success_clears_worker_deaths(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        leaf = leaf_of(source, ((0, 2),))
+        mark = Mark(source.id, node_id(source.id, leaf.lineage), "task")
+        store.blame([mark])
+        store.commit([leaf])
+        assert store.attempts(source.id) == {}
+        store.blame([mark])
+        assert store.attempts(source.id) == {}
+
+    def test_forgetting_failures_ends_quarantine_and_keeps_progress(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        leaf = leaf_of(source, ((0, 2),))
+        store.commit([leaf])
+        mark = Mark(source.id, node_id(source.id, ((1, 2),)), "task")
+        for _ in range(MAX_ATTEMPTS):
+            store.blame([mark])
+        assert store.forget("*/a.jsonl", failures_only=True) == [source.url]
+        assert store.attempts(source.id) == {}
+        assert list(store.failures()) == []
+        assert store.commit([leaf]).fresh == 0
+
+    # Sources that change, are forgotten, or go
+
+    def test_registering_again_changes_nothing(self, store: LedgerStore) -> None:
+        done, half = plain("a"), plain("b")
+        finish(store, done)
+        store.register([half])
+        store.commit([leaf_of(half, ((0, 2),))])
+        before = store.status()
+        store.register([half, done])
+        assert store.status() == before
+        assert is_complete(store, done)
+        store.register([plain(f"new{n}") for n in range(20)] + [half, done])
+        assert counts(store) == (1, 21, 0)
+        assert store.pending(half.id) == 1
+
+    @pytest.mark.parametrize("finished", [False, True])
+    def test_a_changed_source_runs_again_and_replaces_its_outputs(self, store: LedgerStore, finished: bool) -> None:
+        old, new = plain(version="1"), plain(version="2")
+        store.register([old])
+        leaves = leaves_of_split(old, 3)
+        store.commit(leaves if finished else leaves[:2], [] if finished else [failure_of(old, ((2, 3),))])
+        store.register([new])
+        assert not is_complete(store, old)
+        assert counts(store) == (0, 1, 0)
+        assert store.totals() == Totals()
+        assert names(store) == []
+        assert store.stale_outputs() == []  # nothing is deleted before the new outputs are there
+        store.commit([leaf_of(new, ((0, 1),), content="new")])
+        assert is_complete(store, new)
+        assert names(store) == ["data/a-0.jsonl"]
+        stale = [f"data/a-{n}.jsonl" for n in ((1, 2) if finished else (1,))]
+        assert store.stale_outputs() == stale
+        store.drop_stale(stale)
+        assert store.stale_outputs() == []
+        assert store.totals().tasks == 1
+
+    def test_late_leaves_of_a_changed_source_are_ignored(self, store: LedgerStore) -> None:
+        old, new = plain(version="1"), plain(version="2")
+        store.register([old])
+        store.register([new])
+        result = store.commit([leaf_of(old)], [failure_of(old, ())])
+        assert (result.completed, result.fresh) == ([], 0)
+        assert counts(store) == (0, 1, 0)
+        assert list(store.failures()) == []
+
+    def test_a_source_that_changes_back_runs_again(self, store: LedgerStore) -> None:
+        one, two = plain(version="1"), plain(version="2")
+        finish(store, one)
+        finish(store, two, count=3)
+        store.register([one])
+        assert counts(store) == (0, 1, 0)
+        finish(store, one)
+        assert is_complete(store, one)
+        assert names(store) == ["data/a-0.jsonl", "data/a-1.jsonl"]
+        assert store.stale_outputs() == ["data/a-2.jsonl"]
+
+    def test_a_source_listed_in_two_versions_at_once_is_the_last_one(self, store: LedgerStore) -> None:
+        old, new = plain(version="1"), plain(version="2")
+        store.register([old, new])
+        assert counts(store) == (0, 1, 0)
+        assert store.commit([leaf_of(old), leaf_of(new)]).completed == [new.id]
+
+    def test_a_changed_pack_is_replaced_when_all_its_members_are_done(self, store: LedgerStore) -> None:
+        a, b, c, d = (plain(name) for name in "abcd")
+        pack = Source.pack([a, b, c])
+        store.register([pack])
+        store.commit([Leaf(pack.id, (), "published", (Output("pack-a", 1, "1", 3), Output("more", 1, "1", 3)))])
+        first, second = Source.pack([a, b]), Source.pack([c, d])
+        store.register([first])
+        store.register([second])
+        assert counts(store) == (0, 2, 0)
+        store.commit([Leaf(first.id, (), "published", (Output("pack-a", 1, "2", 2),))])
+        assert store.stale_outputs() == []  # the records of c are still in "more" only
+        store.commit([Leaf(second.id, (), "published", (Output("pack-c", 1, "3", 2),))])
+        assert store.stale_outputs() == ["more"]
+
+    def test_a_name_that_another_source_uses_now_is_not_stale(self, store: LedgerStore) -> None:
+        old, new, other = plain("a", "1"), plain("a", "2"), plain("b")
+        finish(store, old)
+        store.register([new, other])
+        store.commit([Leaf(new.id, (), "filtered")])
+        assert store.stale_outputs() == ["data/a-0.jsonl", "data/a-1.jsonl"]
+        store.commit([Leaf(other.id, (), "published", (Output("data/a-1.jsonl", 1, "x", 1),))])
+        assert store.stale_outputs() == ["data/a-0.jsonl"]
+
+    def test_a_forgotten_source_runs_again_and_may_give_other_outputs(self, store: LedgerStore) -> None:
+        source, other = plain("a"), plain("b")
+        finish(store, source, 3)
+        finish(store, other)
+        assert is_complete(store, source)
+        assert store.forget("/data/a*") == [source.url]
+        assert store.forget("/nothing/*") == []
+        assert store.completed_mask([source.id, other.id]).tolist() == [False, True]
+        assert counts(store) == (1, 1, 0)
+        assert store.totals().tasks == 2
+        finish(store, source, 1, content="fixed")
+        assert store.stale_outputs() == ["data/a-1.jsonl", "data/a-2.jsonl"]
+        assert store.totals().tasks == 3
+
+    def test_an_open_source_can_be_forgotten(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        store.commit([leaf_of(source, ((0, 2),))], [failure_of(source, ((1, 2),))])
+        store.forget("*")
+        assert (store.pending(source.id), store.applied(source.id)) == (1, {ROOT: 1})
+        assert counts(store) == (0, 1, 0)
+        assert store.totals() == Totals()
+
+    def test_a_pack_is_forgotten_by_any_member(self, store: LedgerStore) -> None:
+        pack = Source.pack([plain("a"), plain("b")])
+        finish(store, pack, 1)
+        assert store.forget("*/b.jsonl") == ["/data/a.jsonl"]
+        assert not is_complete(store, pack)
+
+    def test_sources_that_are_gone_are_counted_apart_and_keep_their_outputs(self, store: LedgerStore) -> None:
+        done, open_, failed, listed = (plain(name) for name in "abcd")
+        finish(store, done)
+        finish(store, listed)
+        store.register([open_, failed])
+        store.commit([], [failure_of(failed, ())])
+        run = store.begin_run({})
+        store.note_listing(run, listed=1, finished=True, gone=iter([done.id, open_.id, failed.id, b"?" * 16]))
+        status = store.status()
+        assert (status["gone"], counts(store)) == (3, (2, 0, 0))
+        assert status["complete"]
+        assert len(names(store)) == 4
+        store.register([open_])
+        assert (store.status()["gone"], counts(store)) == (2, (2, 1, 0))
+        store.set_gone([])
+        assert (store.status()["gone"], counts(store)) == (0, (2, 1, 1))
+
+    def test_source_ids_are_sorted_and_complete(self, store: LedgerStore) -> None:
+        sources = [plain(f"s{n}") for n in range(50)]
+        store.register(sources)
+        found = [source for page in store.source_ids() for source in page]
+        assert found == sorted(source.id for source in sources)
+
+    # Jobs, runs, views
+
+    def test_a_ledger_of_another_job_is_refused_with_the_difference(self, store: LedgerStore) -> None:
+        assert store.job() is None
+        store.open_job(JOB)
+        store.open_job(JOB)
+        finish(store, plain())
+        with pytest.raises(JobMismatchError, match=r"(?s)to: was 'jsonl', is 'tar'.*restart.*accept"):
+            store.open_job(Job("map", {"to": "tar"}))
+        assert store.job() == JOB
+        assert is_complete(store, plain())
+
+    def test_an_accepted_job_keeps_progress(self, store: LedgerStore) -> None:
+        store.open_job(JOB)
+        finish(store, plain())
+        other = Job("map", {"to": "tar"})
+        store.open_job(other, "accept")
+        assert store.job() == other
+        assert is_complete(store, plain())
+
+    def test_a_restarted_job_begins_anew_and_old_outputs_are_stale(self, store: LedgerStore) -> None:
+        store.open_job(JOB)
+        same, gone = plain("a"), plain("b")
+        finish(store, same)
+        finish(store, gone)
+        assert is_complete(store, same)
+        store.open_job(Job("map", {"to": "tar"}), "restart")
+        assert (counts(store), store.totals(), names(store)) == ((0, 0, 0), Totals(), [])
+        assert store.completed_mask([same.id, gone.id]).tolist() == [False, False]
+        finish(store, same, 1, content="new")
+        assert store.stale_outputs() == ["data/a-1.jsonl", "data/b-0.jsonl", "data/b-1.jsonl"]
+
+    def test_a_writer_of_a_job_that_lost_the_ledger_records_nothing(self, store: LedgerStore) -> None:
+        store.open_job(JOB)
+        source = plain()
+        store.register([source])
+        worker = pickle.loads(pickle.dumps(store))
+        store.open_job(Job("map", {"to": "tar"}), "restart")
+        store.register([source])
+        with pytest.raises(JobMismatchError, match="another job while this one ran"):
+            worker.commit([leaf_of(source)])
+        assert not is_complete(store, source)
+        worker.close()
+
+    def test_an_empty_ledger_is_not_complete(self, store: LedgerStore) -> None:
+        status = store.status()
+        assert status["complete"] is False
+        assert (status["job"], status["last_run"], status["listed"]) == (None, None, None)
+        run = store.begin_run({})
+        store.note_listing(run, listed=0, finished=True)
+        assert store.status()["complete"] is False
+
+    def test_a_job_is_complete_when_all_is_listed_and_done(self, store: LedgerStore) -> None:
+        store.open_job(JOB)
+        run = store.begin_run({"host": "here"})
+        finish(store, plain())
+        assert not store.status()["complete"]
+        store.note_listing(run, listed=1, finished=False)
+        assert not store.status()["complete"]
+        store.note_listing(run, listed=1, finished=True)
+        status: dict[str, Any] = store.status()
+        assert status["complete"]
+        assert status["job"]["pipeline"] == "map"
+        assert (status["records"], status["bytes"], status["filtered"]) == (10, 100, 0)
+        assert status["last_run"]["outcome"] is None  # killed, or still running
+        store.end_run(run, "done")
+        last = store.status()["last_run"]
+        assert (last["id"], last["outcome"], last["info"]) == (run, "done", {"host": "here"})
+        assert last["ended"] >= last["began"]
+        assert store.begin_run({}) > run
+        assert not store.status()["complete"]
+
+    def test_a_run_that_never_began_is_an_error(self, store: LedgerStore) -> None:
+        with pytest.raises(LedgerError, match="begin_run"):
+            store.end_run("000009", "done")
+
+    def test_outputs_are_ordered_by_source_and_first_record(self, store: LedgerStore) -> None:
+        for name in "bca":
+            finish(store, plain(name), 12)
+        half = plain("d")
+        store.register([half])
+        store.commit([leaf_of(half, ((1, 2),))])
+        rows = list(store.outputs())
+        assert [row.output.name for row in rows] == [
+            *(f"data/{name}-{n}.jsonl" for name in "abc" for n in range(12)),
+            "data/d-1.jsonl",
+        ]
+        assert [row.complete for row in rows] == [True] * 36 + [False]
+        assert rows[0].output == output_of(plain("a"), ((0, 12),))
+        assert (rows[0].url, rows[0].source_id) == ("/data/a.jsonl", plain("a").id)
+        unordered = list(store.outputs(ordered=False))
+        assert sorted(unordered, key=lambda row: (row.url, row.output.first)) == rows
+
+    def test_names_that_are_not_utf8_are_kept(self, store: LedgerStore) -> None:
+        name = b"\xff\xe9".decode("utf-8", "surrogateescape")
+        source = plain(name)
+        finish(store, source, 1)
+        store.commit([], [failure_of(source, ())])
+        (row,) = store.outputs()
+        assert (row.url, row.output.name) == (source.url, f"data/{name}-0.jsonl")
+        store.forget(f"*{name}*")
+        store.commit([filtered_leaf(source)])
+        assert store.stale_outputs() == [f"data/{name}-0.jsonl"]
+
+    def test_a_closed_store_opens_again(self, store: LedgerStore) -> None:
+        finish(store, plain())
+        store.close()
+        store.close()
+        assert is_complete(store, plain())
+        assert store.totals().tasks == 2
