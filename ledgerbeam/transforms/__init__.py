@@ -1,0 +1,50 @@
+"""Beam transforms of a restartable job: one linear chain from patterns to the ledger.
+
+    patterns -> MatchSources -> SkipCompleted -> PlanTasks -> ReadTasks -> ProcessTask -> WriteTasks -> CommitTasks
+
+A `Reshuffle` may stand after `SkipCompleted` and after `PlanTasks`, to spread the work; none may stand after
+`ReadTasks`, since a stage behind a barrier starts only when everything before it is done. Elements are `Source`,
+`Task` and, once a task has ended otherwise than well, its `NoneTask` or `FailedTask`, which every transform passes on.
+"""
+
+from __future__ import annotations
+
+from ledgerbeam.transforms._worker import LedgerHandle as LedgerHandle
+from ledgerbeam.transforms.commit import CommitTasks as CommitTasks
+from ledgerbeam.transforms.function import MapRecords as MapRecords
+from ledgerbeam.transforms.index import PART_SUFFIX as PART_SUFFIX
+from ledgerbeam.transforms.index import BuildIndexes as BuildIndexes
+from ledgerbeam.transforms.index import PlanIndexes as PlanIndexes
+from ledgerbeam.transforms.match import MatchSources as MatchSources
+from ledgerbeam.transforms.match import SkipCompleted as SkipCompleted
+from ledgerbeam.transforms.plan import PlanTasks as PlanTasks
+from ledgerbeam.transforms.plan import SourceFormat as SourceFormat
+from ledgerbeam.transforms.plan import plan_spans as plan_spans
+from ledgerbeam.transforms.process import ProcessBatch as ProcessBatch
+from ledgerbeam.transforms.process import ProcessTask as ProcessTask
+from ledgerbeam.transforms.read import ReadTasks as ReadTasks
+from ledgerbeam.transforms.read import TaskReader as TaskReader
+from ledgerbeam.transforms.write import WriteTasks as WriteTasks
+from ledgerbeam.transforms.write import WrittenTask as WrittenTask
+from ledgerbeam.transforms.write import output_name as output_name
+
+__all__ = [
+    "PART_SUFFIX",
+    "BuildIndexes",
+    "CommitTasks",
+    "LedgerHandle",
+    "MapRecords",
+    "MatchSources",
+    "PlanIndexes",
+    "PlanTasks",
+    "ProcessBatch",
+    "ProcessTask",
+    "ReadTasks",
+    "SkipCompleted",
+    "SourceFormat",
+    "TaskReader",
+    "WriteTasks",
+    "WrittenTask",
+    "output_name",
+    "plan_spans",
+]

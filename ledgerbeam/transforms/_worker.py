@@ -1,0 +1,72 @@
+"""What the DoFns of one worker process share: the ledger, its group commit, and the marks of running tasks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+
+from ledgerbeam.errors import LedgerbeamError
+from ledgerbeam.ledger import InflightMarks, LedgerStore, LedgerWriter, Task, leave_error, shared_writer
+
+__all__ = ["LedgerHandle", "fatal_errors"]
+
+
+@dataclass(frozen=True)
+class LedgerHandle:
+    """How a worker reaches the ledger of its job. Cheap to pickle; everything is opened on first use.
+
+    Attributes:
+        url: The ledger, as given to `ledgerbeam.ledger.open_store`.
+        job: Fingerprint that the ledger must have whenever something is committed; None does not check.
+        flush_interval: Longest time that a completion waits for its commit, in seconds.
+        flush_entries: Most completions of one commit.
+        run_dir: Folder of the running local job in which workers leave marks of what they work on and the error
+            that ended them; None where a runner of its own watches the workers.
+    """
+
+    url: str
+    job: str | None = None
+    flush_interval: float = 1.0
+    flush_entries: int = 1000
+    run_dir: str | None = None
+
+    def store(self) -> LedgerStore:
+        """Returns the process's store of this ledger."""
+        return self.writer().store
+
+    def writer(self) -> LedgerWriter:
+        """Returns the process's group commit of this ledger."""
+        return shared_writer(self.url, job=self.job, interval=self.flush_interval, max_entries=self.flush_entries)
+
+    @contextmanager
+    def working_on(self, tasks: Sequence[Task]) -> Iterator[None]:
+        """Marks `tasks` as running in this process, so that a death in the body can be laid to them."""
+        if self.run_dir is None:
+            yield
+            return
+        with InflightMarks(self.run_dir).working_on(tasks):
+            yield
+
+    @contextmanager
+    def fatal_errors(self) -> Iterator[None]:
+        """Ends the worker if the body raises a `LedgerbeamError`: what is finished is committed first.
+
+        A worker of a local run leaves the error where the launcher finds it whole, and exits; between processes Beam
+        would fold it into a traceback. Elsewhere the error passes to the runner.
+        """
+        try:
+            yield
+        except LedgerbeamError as error:
+            with suppress(LedgerbeamError):  # often the very error that is passed on
+                self.writer().flush()
+            if self.run_dir is not None:
+                leave_error(self.run_dir, error)
+                os._exit(1)
+            raise
+
+
+def fatal_errors(ledger: LedgerHandle | None) -> AbstractContextManager[None]:
+    """Returns `LedgerHandle.fatal_errors`, or for a chain without a ledger a context that lets everything pass."""
+    return nullcontext() if ledger is None else ledger.fatal_errors()

@@ -1,0 +1,84 @@
+"""From published tasks to the ledger: `CommitTasks`, the end of the chain."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.metrics.metric import Metrics
+from apache_beam.pvalue import PCollection
+
+from ledgerbeam.errors import UnsupportedShapeError
+from ledgerbeam.ledger import FailedTask, Failure, Leaf, NoneTask, Task
+from ledgerbeam.transforms._worker import LedgerHandle
+from ledgerbeam.transforms.write import WrittenTask
+
+__all__ = ["CommitTasks"]
+
+
+@dataclass
+class CommitTasks(beam.PTransform[PCollection[WrittenTask], PCollection[None]]):
+    """Records completions in the ledger, in groups, while the stage runs.
+
+    What it records must already be durable outside the pipeline, and no GroupByKey, Reshuffle, side input or stateful
+    DoFn may stand between it and `ReadTasks`: behind such a barrier nothing is recorded until all work is done.
+
+    Attributes:
+        ledger: The job's ledger, with the group commit's limits.
+    """
+
+    ledger: LedgerHandle
+
+    def expand(self, written: PCollection[WrittenTask]) -> PCollection[None]:
+        """Applies the transform to written tasks and to the markers of filtered and failed ones."""
+        return written | "CommitTasks" >> beam.ParDo(_Commit(self.ledger)).with_output_types(type(None))
+
+    def display_data(self) -> dict[str, Any]:
+        """Shows the ledger and the group commit's limits in a runner's console."""
+        return {
+            "ledger": self.ledger.url,
+            "flush_interval": self.ledger.flush_interval,
+            "flush_entries": self.ledger.flush_entries,
+        }
+
+
+class _Commit(beam.DoFn):
+    def __init__(self, ledger: LedgerHandle) -> None:
+        self._ledger = ledger
+        self._tasks = Metrics.counter("ledgerbeam", "tasks_committed")
+        self._commit_ms = Metrics.distribution("ledgerbeam", "commit_ms")
+
+    def process(self, element: WrittenTask | NoneTask | FailedTask) -> None:
+        with self._ledger.fatal_errors():
+            writer = self._ledger.writer()
+            if isinstance(element, FailedTask):
+                writer.fail(_failure(element))
+                return
+            writer.add(_leaf(element))
+        self._tasks.inc()
+
+    def finish_bundle(self) -> None:
+        started = time.monotonic()
+        with self._ledger.fatal_errors():
+            self._ledger.writer().flush()
+        self._commit_ms.update(int(1000 * (time.monotonic() - started)))
+
+
+def _leaf(element: Any) -> Leaf:
+    if isinstance(element, WrittenTask):
+        task = element.task
+        return Leaf(task.source.id, task.lineage, "published", element.outputs, element.records, element.size)
+    if isinstance(element, NoneTask):
+        return Leaf(element.task.source.id, element.task.lineage, "filtered", (), 0, 0)
+    what = f"a task that was not written ({element.name})" if isinstance(element, Task) else type(element).__name__
+    raise UnsupportedShapeError(
+        f"CommitTasks received {what}: expected what WriteTasks gives, or a WrittenTask made once its outputs are "
+        "durable; recording anything else would lose work in a crash"
+    )
+
+
+def _failure(element: FailedTask) -> Failure:
+    task = element.task
+    return Failure(task.source.id, task.lineage, task.name, element.reason, element.error)

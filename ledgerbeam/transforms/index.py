@@ -1,0 +1,176 @@
+"""From sources to published indexes: `PlanIndexes` and `BuildIndexes`.
+
+A large JSONL source fans out into byte ranges plus one assembling task. The ranges leave their offsets as parts in the
+ledger's work folder; the assembling task is planned once every range is recorded, so no barrier stands in the chain:
+the launcher runs the chain again for the sources that are still open.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.metrics.metric import Metrics
+from apache_beam.pvalue import PCollection
+from numpy.typing import NDArray
+
+from ledgerbeam.errors import (
+    DiskFullError,
+    LedgerbeamError,
+    LedgerDamagedError,
+    LedgerError,
+    SourceNotFoundError,
+)
+from ledgerbeam.io import (
+    RangeReader,
+    assemble_jsonl_index,
+    format_of,
+    index_bytes,
+    publish_bytes,
+    read_bytes,
+    scan_newlines,
+)
+from ledgerbeam.ledger import MAX_ATTEMPTS, FailedTask, Output, Source, Task, is_done, reach
+from ledgerbeam.transforms._worker import LedgerHandle
+from ledgerbeam.transforms.plan import SourceFormat
+from ledgerbeam.transforms.write import WrittenTask
+
+__all__ = ["BuildIndexes", "PlanIndexes", "part_name"]
+
+PART_SUFFIX = ".part"
+
+
+def part_name(source: Source, ordinal: int) -> str:
+    """Returns the name of the part that the byte range `ordinal` of `source` leaves in the ledger's work folder."""
+    return f"{source.id.hex()}-{ordinal:06d}{PART_SUFFIX}"
+
+
+@dataclass
+class PlanIndexes(beam.PTransform[PCollection[Source], PCollection[Task]]):
+    """Cuts sources into index tasks: byte ranges, or the whole source, or the assembly of ranges that are done.
+
+    Attributes:
+        ledger: The job's ledger.
+        range_bytes: Size of a byte range; a JSONL source above it fans out.
+    """
+
+    ledger: LedgerHandle
+    range_bytes: int = 256 * 2**20
+
+    def expand(self, sources: PCollection[Source]) -> PCollection[Task]:
+        """Applies the transform to open sources."""
+        plan = _PlanIndexes(self.ledger, self.range_bytes)
+        return sources | "PlanIndexes" >> beam.ParDo(plan).with_output_types(Any)
+
+    def display_data(self) -> dict[str, Any]:
+        """Shows the range size in a runner's console."""
+        return {"range_bytes": self.range_bytes}
+
+
+class _PlanIndexes(beam.DoFn):
+    def __init__(self, ledger: LedgerHandle, range_bytes: int) -> None:
+        self._ledger = ledger
+        self._range_bytes = range_bytes
+
+    def process(self, source: Source) -> Iterator[Task]:
+        with self._ledger.fatal_errors():
+            store = self._ledger.store()
+            applied = store.applied(source.id)
+            attempts = store.attempts(source.id)
+        *ranges, last = self._tasks(source)
+        owing = [task for task in ranges if not is_done(task.lineage, source.id, applied)] or [last]
+        yield from (task for task in owing if attempts.get(task.node, 0) < MAX_ATTEMPTS)
+
+    def _tasks(self, source: Source) -> list[Task]:
+        """Returns the byte ranges in order, then the task that publishes the index."""
+        starts = range(0, source.size, self._range_bytes)
+        if len(starts) < 2 or format_of(source.url).name != "jsonl":
+            starts = range(0)
+        count = len(starts) + 1
+        tasks = [
+            Task(source, start, min(start + self._range_bytes, source.size), ((i, count),))
+            for i, start in enumerate(starts)
+        ]
+        return [*tasks, Task(source, 0, source.size, ((count - 1, count),))]
+
+
+@dataclass
+class BuildIndexes(beam.PTransform[PCollection[Task], PCollection[WrittenTask]]):
+    """Does index tasks: scans a byte range into a part, or publishes the index of a source.
+
+    Attributes:
+        ledger: The job's ledger.
+        work: URL of the folder for parts; every worker must reach it.
+        source_format: How sources are grouped and where their indexes lie.
+    """
+
+    ledger: LedgerHandle
+    work: str
+    source_format: SourceFormat = field(default_factory=SourceFormat)
+
+    def expand(self, tasks: PCollection[Task]) -> PCollection[WrittenTask]:
+        """Applies the transform to the tasks of `PlanIndexes`."""
+        build = _BuildIndexes(self.ledger, self.work, self.source_format)
+        return tasks | "BuildIndexes" >> beam.ParDo(build).with_output_types(Any)
+
+
+class _BuildIndexes(beam.DoFn):
+    def __init__(self, ledger: LedgerHandle, work: str, source_format: SourceFormat) -> None:
+        self._ledger = ledger
+        self._work = work
+        self._format = source_format
+        self._records = Metrics.counter("ledgerbeam", "records_indexed")
+
+    def process(self, task: Task) -> Iterator[WrittenTask | FailedTask]:
+        with self._ledger.working_on([task]):
+            yield self._do(task)
+
+    def _do(self, task: Task) -> WrittenTask | FailedTask:
+        with self._ledger.fatal_errors():
+            try:
+                ((ordinal, count),) = task.lineage
+                if ordinal < count - 1:
+                    return self._scan(task, ordinal)
+                return self._publish(task, self._offsets(task.source, count - 1))
+            except (DiskFullError, LedgerError):
+                raise
+            except LedgerbeamError as error:
+                return FailedTask(task, type(error).__name__, str(error))
+
+    def _scan(self, task: Task, ordinal: int) -> WrittenTask:
+        with RangeReader(task.source.url, self._format.storage_options, size=task.source.size) as reader:
+            part = scan_newlines(reader, task.start, task.stop)
+        publish_bytes(f"{self._work}/{part_name(task.source, ordinal)}", index_bytes(part))
+        return WrittenTask(task, (), 0, task.stop - task.start)
+
+    def _offsets(self, source: Source, parts: int) -> NDArray[np.uint64]:
+        if parts:
+            return assemble_jsonl_index((self._part(source, i) for i in range(parts)), source.size)
+        kind = format_of(source.url)
+        return kind.build_index(source.url, options=self._format.storage_options, group=self._format.group)
+
+    def _part(self, source: Source, ordinal: int) -> NDArray[np.uint64]:
+        url = f"{self._work}/{part_name(source, ordinal)}"
+        try:
+            return np.frombuffer(read_bytes(url), "<u8")
+        except SourceNotFoundError as error:
+            raise LedgerDamagedError(
+                f"{url}: missing, though the ledger records this byte range of {source.url} as scanned; "
+                f"scan it again with: ledgerbeam ledger forget {self._ledger.url} '{source.url}'"
+            ) from error
+
+    def _publish(self, task: Task, offsets: NDArray[np.uint64]) -> WrittenTask:
+        data = index_bytes(offsets)
+        url = self._format.index.url_for(task.source.url)
+        reach("publish.before")
+        publish_bytes(url, data, self._format.storage_options)
+        reach("publish.after")
+        checksum = hashlib.blake2b(data, digest_size=16).hexdigest()
+        records = len(offsets) - 1
+        self._records.inc(records)
+        scanned = task.source.size if task.lineage == ((0, 1),) else 0  # else the ranges have counted the bytes
+        return WrittenTask(task, (Output(url, len(data), checksum, records, 0),), records, scanned)

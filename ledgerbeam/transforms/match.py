@@ -1,0 +1,110 @@
+"""From patterns to the sources that still owe work: `MatchSources` and `SkipCompleted`.
+
+Both work on pages of thousands of sources, so that a rerun of a finished job never makes a Beam element of a finished
+source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.metrics.metric import Metrics
+from apache_beam.pvalue import PBegin, PCollection
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.windowed_value import WindowedValue
+
+from ledgerbeam.io import Page, SourceListing
+from ledgerbeam.ledger import Source, open_packs, open_sources, source_ids
+from ledgerbeam.transforms._worker import LedgerHandle
+
+__all__ = ["MatchSources", "SkipCompleted"]
+
+
+@dataclass
+class MatchSources(beam.PTransform[PBegin, PCollection[Page]]):
+    """Lists sources in pages: ``p | MatchSources(SourceListing(("s3://bucket/**/*.jsonl",)))``.
+
+    Attributes:
+        listing: The patterns or the list.
+    """
+
+    listing: SourceListing
+
+    def expand(self, pbegin: PBegin) -> PCollection[Page]:
+        """Applies the transform to the beginning of a pipeline."""
+        return (
+            pbegin
+            | "Listing" >> beam.Create([self.listing], reshuffle=False)
+            | "ListPages" >> beam.FlatMap(SourceListing.pages).with_output_types(Page)
+        )
+
+    def display_data(self) -> dict[str, Any]:
+        """Shows the patterns in a runner's console."""
+        return {"sources": self.listing.sources_from or " ".join(self.listing.patterns)}
+
+
+@dataclass
+class SkipCompleted(beam.PTransform[PCollection[Page], PCollection[Source]]):
+    """Drops the sources that the ledger holds as complete and registers the others as open.
+
+    Attributes:
+        ledger: The job's ledger.
+        pack_bytes: If given, packs of about this many bytes take the place of the sources; the listing's pages must
+            then come in order, as `MatchSources` fused before this transform gives them.
+    """
+
+    ledger: LedgerHandle
+    pack_bytes: int | None = None
+
+    def expand(self, pages: PCollection[Page]) -> PCollection[Source]:
+        """Applies the transform to pages of a listing."""
+        skip = _SkipPacks(self.ledger, self.pack_bytes) if self.pack_bytes else _SkipPages(self.ledger)
+        return pages | "SkipCompleted" >> beam.ParDo(skip).with_output_types(Source)
+
+    def display_data(self) -> dict[str, Any]:
+        """Shows the ledger in a runner's console."""
+        return {"ledger": self.ledger.url}
+
+
+class _SkipPages(beam.DoFn):
+    def __init__(self, ledger: LedgerHandle) -> None:
+        self._ledger = ledger
+        self._open = Metrics.counter("ledgerbeam", "sources_open")
+        self._skipped = Metrics.counter("ledgerbeam", "sources_skipped")
+
+    def process(self, page: Page) -> Iterator[Source]:
+        with self._ledger.fatal_errors():
+            ids = source_ids(page.urls, page.sizes, page.versions)
+            sources = open_sources(ids, page.urls, page.sizes, page.versions, self._ledger.store())
+        self._open.inc(len(sources))
+        self._skipped.inc(len(page.urls) - len(sources))
+        yield from sources
+
+
+class _SkipPacks(beam.DoFn):
+    """Holds the sources of a bundle, since a pack may begin on one page and end on the next."""
+
+    def __init__(self, ledger: LedgerHandle, pack_bytes: int) -> None:
+        self._ledger = ledger
+        self._pack_bytes = pack_bytes
+        self._members: list[Source] = []
+        self._open = Metrics.counter("ledgerbeam", "sources_open")
+        self._skipped = Metrics.counter("ledgerbeam", "sources_skipped")
+
+    def start_bundle(self) -> None:
+        self._members = []
+
+    def process(self, page: Page) -> None:
+        self._members.extend(Source(*row) for row in zip(page.urls, page.sizes, page.versions, strict=True))
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        with self._ledger.fatal_errors():
+            found = list(open_packs(self._members, self._pack_bytes, self._ledger.store()))
+        for sources, ids in found:
+            self._open.inc(len(sources))
+            self._skipped.inc(len(ids) - len(sources))
+            for source in sources:
+                yield GlobalWindows.windowed_value(source)

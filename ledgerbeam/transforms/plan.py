@@ -1,0 +1,181 @@
+"""From sources to tasks: `PlanTasks` cuts each source into spans of records and leaves out those already done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.metrics.metric import Metrics
+from apache_beam.pvalue import PCollection
+from numpy.typing import NDArray
+
+from ledgerbeam.errors import DiskFullError, IndexNotFoundError, LedgerbeamError, LedgerError, UsageError
+from ledgerbeam.io import Format, Grouping, IndexFile, IndexLocation, format_of, stat, write_index
+from ledgerbeam.ledger import MAX_ATTEMPTS, FailedTask, NoneTask, Source, Task, is_done
+from ledgerbeam.transforms._worker import LedgerHandle
+
+__all__ = ["PlanTasks", "SourceFormat", "plan_spans"]
+
+
+@dataclass(frozen=True)
+class SourceFormat:
+    """How sources are opened.
+
+    Attributes:
+        group: How the members of a tar make samples: ``auto``, ``pairs`` (lhotse Shar) or ``key`` (WebDataset).
+        index: Where the indexes lie.
+        build_index: Whether a source without an index is indexed, and the index published where it belongs.
+        storage_options: Passed to fsspec untouched.
+    """
+
+    group: Grouping = "auto"
+    index: IndexLocation = field(default_factory=IndexLocation)
+    build_index: bool = True
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def index_of(self, url: str) -> IndexFile:
+        """Returns the index of a source, unopened."""
+        return IndexFile(self.index.url_for(url), self.storage_options, source=url)
+
+    def load_index(self, url: str) -> NDArray[np.uint64]:
+        """Returns a source's offsets, checked against it; builds and publishes them if it has none.
+
+        Returns:
+            N+1 byte offsets, the last the end of the last record.
+
+        Raises:
+            IndexNotFoundError: If there is no index and `build_index` is off.
+            IndexMismatchError: If the index does not fit the source.
+            SourceError: If the source cannot be indexed.
+        """
+        kind: Format = format_of(url)
+        index = self.index_of(url)
+        try:
+            kind.check_index(index, stat(url, self.storage_options))
+        except IndexNotFoundError:
+            if not self.build_index:
+                raise
+            offsets = kind.build_index(url, options=self.storage_options, group=self.group)
+            write_index(index.url, offsets, self.storage_options)
+            return offsets
+        return index.load()
+
+
+def plan_spans(
+    offsets: NDArray[np.uint64], *, task_bytes: int | None = None, task_records: int | None = None
+) -> list[tuple[int, int]]:
+    """Cuts records into spans, as a pure function of the index.
+
+    Args:
+        offsets: N+1 ascending byte offsets.
+        task_bytes: Size of a span in bytes; a span holds the records that begin within one multiple of it, so it is
+            exceeded by at most one record.
+        task_records: Records of a span, at most. Both limits may be given.
+
+    Returns:
+        Half-open record ranges in order, together all N records; empty for N = 0.
+    """
+    count = len(offsets) - 1
+    if count == 0:
+        return []
+    cuts = [np.zeros(1, np.int64), np.array([count], np.int64)]
+    if task_bytes:
+        start, stop = int(offsets[0]), int(offsets[-1])
+        marks = np.arange(start, stop, task_bytes, dtype=np.uint64)
+        cuts.append(np.searchsorted(offsets[:-1], marks).astype(np.int64))
+    if task_records:
+        cuts.append(np.arange(0, count, task_records, dtype=np.int64))
+    edges = np.unique(np.concatenate(cuts)).tolist()
+    return list(pairwise(edges))
+
+
+@dataclass
+class PlanTasks(beam.PTransform[PCollection[Source], PCollection[Task]]):
+    """Cuts each source into tasks, spans of records, and leaves out the tasks that the ledger holds as done.
+
+    A source that has nothing to read becomes one `NoneTask`, one that cannot be opened one `FailedTask`; both pass
+    through the rest of the chain to the ledger.
+
+    Attributes:
+        ledger: The job's ledger; None plans every task.
+        source_format: How sources are opened and where their indexes lie.
+        task_bytes: Size of a task in bytes; 16 MiB if neither limit is given.
+        task_records: Records of a task, at most.
+    """
+
+    ledger: LedgerHandle | None = None
+    source_format: SourceFormat = field(default_factory=SourceFormat)
+    task_bytes: int | None = None
+    task_records: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("task_bytes", "task_records"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} must be at least 1, found {value}")
+        if self.task_bytes is None and self.task_records is None:
+            self.task_bytes = 16 * 2**20
+
+    def expand(self, sources: PCollection[Source]) -> PCollection[Task]:
+        """Applies the transform to open sources."""
+        plan = _Plan(self.ledger, self.source_format, self.task_bytes, self.task_records)
+        return sources | "PlanTasks" >> beam.ParDo(plan).with_output_types(Any)
+
+    def display_data(self) -> dict[str, Any]:
+        """Shows the task limits in a runner's console."""
+        return {"task_bytes": self.task_bytes or 0, "task_records": self.task_records or 0}
+
+
+class _Plan(beam.DoFn):
+    def __init__(
+        self,
+        ledger: LedgerHandle | None,
+        source_format: SourceFormat,
+        task_bytes: int | None,
+        task_records: int | None,
+    ) -> None:
+        self._ledger = ledger
+        self._format = source_format
+        self._limits = {"task_bytes": task_bytes, "task_records": task_records}
+        self._planned = Metrics.counter("ledgerbeam", "tasks_planned")
+        self._skipped = Metrics.counter("ledgerbeam", "tasks_skipped")
+
+    def process(self, source: Source) -> Iterator[Task | NoneTask | FailedTask]:
+        whole = Task(source, 0, 0)
+        if self._ledger is None:
+            yield from self._plan(whole)
+            return
+        with self._ledger.fatal_errors(), self._ledger.working_on([whole]):
+            store = self._ledger.store()
+            if store.attempts(source.id).get(whole.node, 0) >= MAX_ATTEMPTS:
+                return
+            planned = self._plan(whole)
+            applied = store.applied(source.id)
+            attempts = store.attempts(source.id)
+        for item in planned:
+            if isinstance(item, Task) and (
+                attempts.get(item.node, 0) >= MAX_ATTEMPTS or is_done(item.lineage, source.id, applied)
+            ):
+                self._skipped.inc()
+            else:
+                self._planned.inc()
+                yield item
+
+    def _plan(self, whole: Task) -> list[Task | NoneTask | FailedTask]:
+        source = whole.source
+        if source.members:
+            spans = [(0, len(source.members))]
+        else:
+            try:
+                spans = plan_spans(self._format.load_index(source.url), **self._limits)
+            except (DiskFullError, LedgerError):
+                raise
+            except LedgerbeamError as error:
+                return [FailedTask(whole, type(error).__name__, str(error))]
+        if not spans:
+            return [NoneTask(whole)]
+        return [Task(source, start, stop, ((ordinal, len(spans)),)) for ordinal, (start, stop) in enumerate(spans)]

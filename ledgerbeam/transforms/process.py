@@ -1,0 +1,226 @@
+"""User code over tasks: `ProcessTask` (1 -> 0 | 1 | N) and `ProcessBatch` (N -> N, by position).
+
+These are the shapes whose outputs can be traced to their source; every other shape is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.metrics.metric import Metrics
+from apache_beam.pvalue import PCollection
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.windowed_value import WindowedValue
+
+from ledgerbeam.errors import LedgerbeamError, UnsupportedShapeError, UsageError
+from ledgerbeam.ledger import FailedTask, NoneTask, Task, last_frame
+from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
+
+__all__ = ["ProcessBatch", "ProcessTask", "TaskResult"]
+
+TaskResult = Task | NoneTask | FailedTask
+
+
+@dataclass
+class ProcessTask(beam.PTransform[PCollection[Task], PCollection[Task]]):
+    """Applies a function to each task.
+
+    Attributes:
+        function: Takes a `Task` and returns the task with other records (``task.replace(records=...)``), None or
+            ``NoneTask(task)`` (filtered), ``FailedTask(task, reason)`` (tried again on a rerun), or the list that
+            ``task.fan_out(lists_of_records)`` made. An exception makes the task a `FailedTask`.
+        ledger: The job's ledger; carries errors that end the job to the launcher.
+    """
+
+    function: Callable[[Task], TaskResult | Sequence[Task] | None]
+    ledger: LedgerHandle | None = None
+
+    def expand(self, tasks: PCollection[Task]) -> PCollection[Task]:
+        """Applies the transform to tasks that hold records."""
+        return tasks | "ProcessTask" >> beam.ParDo(_Process(self.function, self.ledger)).with_output_types(Any)
+
+    def display_data(self) -> dict[str, Any]:
+        """Shows the function in a runner's console."""
+        return {"function": _name(self.function)}
+
+
+@dataclass
+class ProcessBatch(beam.PTransform[PCollection[Task], PCollection[Task]]):
+    """Applies a function to batches of tasks, strictly by position.
+
+    Attributes:
+        function: Takes a list of tasks and returns a list of the same length: in each slot the task of that slot
+            with other records, its `NoneTask` (or None) or its `FailedTask`.
+        batch_size: Tasks of a batch, at most; a bundle's last batch may be smaller.
+        ledger: The job's ledger; carries errors that end the job to the launcher.
+    """
+
+    function: Callable[[list[Task]], Sequence[TaskResult | None]]
+    batch_size: int = 8
+    ledger: LedgerHandle | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise UsageError(f"batch_size must be at least 1, found {self.batch_size}")
+
+    def expand(self, tasks: PCollection[Task]) -> PCollection[Task]:
+        """Applies the transform to tasks that hold records."""
+        batch = _Batch(self.function, self.batch_size, self.ledger)
+        return tasks | "ProcessBatch" >> beam.ParDo(batch).with_output_types(Any)
+
+    def display_data(self) -> dict[str, Any]:
+        """Shows the function and the batch size in a runner's console."""
+        return {"function": _name(self.function), "batch_size": self.batch_size}
+
+
+def check_result(task: Task, result: TaskResult | Sequence[Task] | None, function: str) -> list[TaskResult]:
+    """Returns what a function made of one task as a list of results, each traced to the task.
+
+    Raises:
+        UnsupportedShapeError: If the result cannot be traced; the message names the remedy.
+    """
+    if result is None:
+        return [NoneTask(task)]
+    if isinstance(result, Task | NoneTask | FailedTask):
+        check_slot(task, result, function)
+        return [result]
+    if not isinstance(result, list | tuple) or not all(isinstance(child, Task) for child in result):
+        raise UnsupportedShapeError(
+            f"{function} returned {_describe(result)} for {task.name}: expected a Task, None, NoneTask, FailedTask or "
+            "the list of task.fan_out(...); lineage cannot be followed through anything else"
+        )
+    if not result:
+        return [NoneTask(task)]
+    expected = [(*task.lineage, (ordinal, len(result))) for ordinal in range(len(result))]
+    if any(child.source.id != task.source.id for child in result) or [c.lineage for c in result] != expected:
+        raise UnsupportedShapeError(
+            f"{function} returned {len(result)} tasks for {task.name} that are not all its own children in order: "
+            "make them with task.fan_out(lists_of_records), and merge nothing from other tasks"
+        )
+    return list(result)
+
+
+def check_slot(task: Task, result: TaskResult, function: str) -> None:
+    """Raises UnsupportedShapeError unless `result` is `task` with other records, or a marker of it."""
+    origin = result if isinstance(result, Task) else result.task
+    if origin.source.id != task.source.id or origin.lineage != task.lineage:
+        raise UnsupportedShapeError(
+            f"{function} returned {origin.name} in the place of {task.name}: a result must keep the lineage of its "
+            "own task; make it with task.replace(records=...), NoneTask(task) or FailedTask(task, reason)"
+        )
+
+
+class _Process(beam.DoFn):
+    def __init__(
+        self, function: Callable[[Task], TaskResult | Sequence[Task] | None], ledger: LedgerHandle | None
+    ) -> None:
+        self._function = function
+        self._ledger = ledger
+        self._failed = Metrics.counter("ledgerbeam", "tasks_failed")
+
+    def process(self, task: TaskResult) -> Iterator[TaskResult]:
+        if not isinstance(task, Task):
+            yield task
+            return
+        for result in self._results(task):
+            if isinstance(result, FailedTask):
+                self._failed.inc()
+            yield result
+
+    def _results(self, task: Task) -> list[TaskResult]:
+        try:
+            with fatal_errors(self._ledger):
+                return check_result(task, self._function(task), _name(self._function))
+        except LedgerbeamError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever user code raises fails the task, not the job
+            return [_failure(task, error)]
+
+
+class _Batch(beam.DoFn):
+    """Holds tasks until a batch is full; a bundle's rest goes when the bundle ends."""
+
+    def __init__(
+        self,
+        function: Callable[[list[Task]], Sequence[TaskResult | None]],
+        batch_size: int,
+        ledger: LedgerHandle | None,
+    ) -> None:
+        self._function = function
+        self._batch_size = batch_size
+        self._ledger = ledger
+        self._held: list[Task] = []
+
+    def start_bundle(self) -> None:
+        self._held = []
+
+    def process(self, task: TaskResult) -> Iterator[TaskResult]:
+        if not isinstance(task, Task):
+            yield task
+            return
+        self._held.append(task)
+        if len(self._held) == self._batch_size:
+            yield from self._run()
+
+    def finish_bundle(self) -> Iterator[WindowedValue]:
+        for result in self._run():
+            yield GlobalWindows.windowed_value(result)
+
+    def _run(self) -> Iterator[TaskResult]:
+        batch, self._held = self._held, []
+        if not batch:
+            return
+        if self._ledger is None:
+            yield from self._results(batch)
+            return
+        with self._ledger.working_on(batch):
+            yield from self._results(batch)
+
+    def _results(self, batch: list[Task]) -> list[TaskResult]:
+        try:
+            with fatal_errors(self._ledger):
+                return self._checked(batch, self._function(list(batch)))
+        except LedgerbeamError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever user code raises fails the batch, not the job
+            return [_failure(task, error) for task in batch]
+
+    def _checked(self, batch: list[Task], results: Sequence[TaskResult | None]) -> list[TaskResult]:
+        name = _name(self._function)
+        if not isinstance(results, list | tuple) or len(results) != len(batch):
+            raise UnsupportedShapeError(
+                f"{name} returned {_describe(results)} for a batch of {len(batch)} tasks: expected a list of "
+                f"{len(batch)} results, one in each task's place; put NoneTask(task) where a task is filtered and "
+                "FailedTask(task, reason) where it is to be tried again; to make several of one use ProcessTask"
+            )
+        checked: list[TaskResult] = []
+        for task, result in zip(batch, results, strict=True):
+            if result is None:
+                checked.append(NoneTask(task))
+                continue
+            if not isinstance(result, Task | NoneTask | FailedTask):
+                raise UnsupportedShapeError(
+                    f"{name} returned {_describe(result)} in the place of {task.name}: expected its Task, NoneTask or "
+                    "FailedTask"
+                )
+            check_slot(task, result, name)
+            checked.append(result)
+        return checked
+
+
+def _failure(task: Task, error: Exception) -> FailedTask:
+    return FailedTask(
+        task, type(error).__name__, f"{task.name}: {type(error).__name__}: {error} (at {last_frame(error)})"
+    )
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__qualname__", None) or repr(function)
+
+
+def _describe(value: Any) -> str:
+    kind = type(value).__name__
+    return f"a {kind} of {len(value)}" if isinstance(value, list | tuple) else f"a {kind}"

@@ -1,0 +1,142 @@
+"""From tasks to tasks that hold their records: `ReadTasks`."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.metrics.metric import Metrics
+from apache_beam.pvalue import PCollection
+
+from ledgerbeam.errors import ChangedSourceError, IndexError_, SourceError, StorageError
+from ledgerbeam.io import Reader, format_of, is_local, read_many_files, stat
+from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
+from ledgerbeam.transforms._worker import LedgerHandle
+from ledgerbeam.transforms.plan import SourceFormat
+
+__all__ = ["ReadTasks", "TaskReader"]
+
+OPEN_READERS = 16
+
+
+class TaskReader:
+    """Reads the records of tasks, with the readers of the last few sources held open.
+
+    Args:
+        source_format: How sources are opened.
+    """
+
+    def __init__(self, source_format: SourceFormat) -> None:
+        self._format = source_format
+        self._readers: OrderedDict[bytes, Reader] = OrderedDict()
+
+    def read(self, task: Task) -> list[Any]:
+        """Returns the records of `task`, in order: one ranged read of the index, one of the data.
+
+        Raises:
+            SourceError: If a record cannot be decoded; the message names it.
+            IndexError_: If the index does not fit the source.
+            StorageError: If the source cannot be read or is no longer what was listed.
+        """
+        if task.source.members:
+            return self._read_pack(task.source)
+        return self._reader(task.source).read_span(task.start, task.stop)
+
+    def _read_pack(self, pack: Source) -> list[Any]:
+        for member in pack.members:
+            self._check_unchanged(member)
+        contents = read_many_files([member.url for member in pack.members], self._format.storage_options)
+        records: list[Any] = []
+        for member, data in zip(pack.members, contents, strict=True):
+            if len(data) != member.size:
+                raise ChangedSourceError(_changed(member.url, f"{member.size} bytes", f"{len(data)} bytes"))
+            records.extend(format_of(member.url).split(data, member.url, group=self._format.group))
+        return records
+
+    def _reader(self, source: Source) -> Reader:
+        reader = self._readers.get(source.id)
+        if reader is not None:
+            self._readers.move_to_end(source.id)
+            return reader
+        self._check_unchanged(source)
+        url = source.url
+        reader = format_of(url).open(
+            url,
+            index=self._format.index_of(url),
+            options=self._format.storage_options,
+            group=self._format.group,
+            check=False,  # planning has checked it; here it would cost a task two requests
+        )
+        self._readers[source.id] = reader
+        if len(self._readers) > OPEN_READERS:
+            self._readers.popitem(last=False)
+        return reader
+
+    def _check_unchanged(self, source: Source) -> None:
+        """A stat costs nothing on a local disk; on an object store it would double a task's requests."""
+        if is_local(source.url):
+            found = stat(source.url, self._format.storage_options)
+            if (found.size, found.version) != (source.size, source.version):
+                raise ChangedSourceError(
+                    _changed(
+                        source.url,
+                        f"{source.size} bytes of version {source.version}",
+                        f"{found.size} bytes of version {found.version}",
+                    )
+                )
+
+
+def _changed(url: str, expected: str, found: str) -> str:
+    return f"{url}: changed since it was listed: expected {expected}, found {found}; run the job again to list it anew"
+
+
+@dataclass
+class ReadTasks(beam.PTransform[PCollection[Task], PCollection[Task]]):
+    """Reads each task's records; a task that cannot be read becomes a `FailedTask`.
+
+    Attributes:
+        source_format: How sources are opened, as given to `PlanTasks`.
+        ledger: The job's ledger; lets a death of the process be laid to the task it worked on.
+    """
+
+    source_format: SourceFormat = field(default_factory=SourceFormat)
+    ledger: LedgerHandle | None = None
+
+    def expand(self, tasks: PCollection[Task]) -> PCollection[Task]:
+        """Applies the transform to planned tasks."""
+        return tasks | "ReadTasks" >> beam.ParDo(_Read(self.source_format, self.ledger)).with_output_types(Any)
+
+
+class _Read(beam.DoFn):
+    def __init__(self, source_format: SourceFormat, ledger: LedgerHandle | None) -> None:
+        self._format = source_format
+        self._ledger = ledger
+        self._reader: TaskReader | None = None
+        self._records = Metrics.counter("ledgerbeam", "records_read")
+
+    def process(self, task: Task | NoneTask | FailedTask) -> Iterator[Task | NoneTask | FailedTask]:
+        if not isinstance(task, Task):
+            yield task
+            return
+        if self._ledger is None:
+            yield self._read(task)
+            return
+        # The body spans the yield: downstream of it, in the same fused stage, the task is processed and written.
+        with self._ledger.working_on([task]):
+            yield self._read(task)
+
+    def _read(self, task: Task) -> Task | FailedTask:
+        if self._reader is None:
+            self._reader = TaskReader(self._format)
+        try:
+            records = self._reader.read(task)
+        except (SourceError, IndexError_, StorageError) as error:
+            return FailedTask(task, type(error).__name__, str(error))
+        self._records.inc(len(records))
+        return task.replace(records=records)
+
+    def teardown(self) -> None:
+        self._reader = None

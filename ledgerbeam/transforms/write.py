@@ -1,0 +1,134 @@
+"""From records to published shards: `WriteTasks`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.metrics.metric import Metrics
+from apache_beam.pvalue import PCollection
+
+from ledgerbeam.errors import RecordError, UsageError
+from ledgerbeam.io import FORMATS, canonical_url, index_bytes, publish_bytes
+from ledgerbeam.ledger import FailedTask, NoneTask, Output, Task, reach
+from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
+
+__all__ = ["WriteTasks", "WrittenTask", "output_name"]
+
+
+@dataclass(frozen=True)
+class WrittenTask:
+    """A task whose outputs are durable outside the pipeline, and what they are."""
+
+    task: Task
+    outputs: tuple[Output, ...]
+    records: int
+    size: int
+
+
+def output_name(task: Task, base: str | None, suffix: str) -> str:
+    """Returns the name of a task's output shard, relative to the output URL.
+
+    The name is the source's path below `base` (its whole path, led by its scheme, where it is not below), then the
+    first record of the span, then one ordinal for each fan-out that user code made. All parts that are added have a
+    fixed length, so no two tasks share a name.
+
+    Args:
+        task: The task; a composite source goes by its first member.
+        base: Fixed part of the patterns, a folder URL ending in ``/``; or None.
+        suffix: Ending of the output format, for example ``.jsonl``.
+    """
+    url = task.source.url
+    if base is not None and url.startswith(base):
+        path = url[len(base) :]
+    else:
+        scheme, separator, rest = url.partition("://")
+        path = f"{scheme}/{rest}" if separator else f"file{url}"
+    fan_outs = "".join(f"-{ordinal:06d}" for ordinal, _ in task.lineage[1:])
+    return f"{path}-{task.start:010d}{fan_outs}{suffix}"
+
+
+@dataclass
+class WriteTasks(beam.PTransform[PCollection[Task], PCollection[WrittenTask]]):
+    """Publishes each task's records as one shard with its index, atomically and under a name of its own.
+
+    The shard is durable before its index is published and both are before the element goes on, so `CommitTasks`
+    after this transform records only what exists.
+
+    Attributes:
+        output: URL of the folder to write below.
+        to: Name of the output format: ``jsonl`` or ``tar``.
+        base: Fixed part of the source patterns; output names are relative to it.
+        storage_options: Passed to fsspec untouched.
+        ledger: The job's ledger; carries errors that end the job to the launcher.
+    """
+
+    output: str
+    to: str
+    base: str | None = None
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    ledger: LedgerHandle | None = None
+
+    def __post_init__(self) -> None:
+        if self.to not in FORMATS:
+            raise UsageError(f"unknown output format {self.to!r}: expected one of {', '.join(sorted(FORMATS))}")
+        self.output = canonical_url(self.output).rstrip("/")
+
+    def expand(self, tasks: PCollection[Task]) -> PCollection[WrittenTask]:
+        """Applies the transform to tasks that hold records."""
+        write = _Write(self.output, self.to, self.base, self.storage_options, self.ledger)
+        return tasks | "WriteTasks" >> beam.ParDo(write).with_output_types(Any)
+
+    def display_data(self) -> dict[str, Any]:
+        """Shows the output in a runner's console."""
+        return {"output": self.output, "to": self.to}
+
+
+class _Write(beam.DoFn):
+    def __init__(
+        self,
+        output: str,
+        to: str,
+        base: str | None,
+        storage_options: Mapping[str, Any],
+        ledger: LedgerHandle | None,
+    ) -> None:
+        self._output = output
+        self._format = FORMATS[to]
+        self._base = base
+        self._options = storage_options
+        self._ledger = ledger
+        self._records = Metrics.counter("ledgerbeam", "records_written")
+        self._bytes = Metrics.counter("ledgerbeam", "bytes_written")
+
+    def process(self, task: Task | NoneTask | FailedTask) -> Iterator[WrittenTask | NoneTask | FailedTask]:
+        if not isinstance(task, Task):
+            yield task
+        else:
+            with fatal_errors(self._ledger):
+                written = self._write(task)
+            yield written
+
+    def _write(self, task: Task) -> WrittenTask | FailedTask:
+        try:
+            data, offsets = self._format.encode(task.records)
+        except RecordError as error:
+            return FailedTask(task, type(error).__name__, f"{task.name}: {error}")
+        name = output_name(task, self._base, self._format.suffix)
+        reach("publish.before")
+        outputs = [
+            self._publish(name, data, len(offsets) - 1, task),
+            self._publish(f"{name}.idx", index_bytes(offsets), 0, task),
+        ]
+        reach("publish.after")
+        self._records.inc(outputs[0].records)
+        self._bytes.inc(outputs[0].size)
+        return WrittenTask(task.replace(records=None), tuple(outputs), outputs[0].records, outputs[0].size)
+
+    def _publish(self, name: str, data: bytes, records: int, task: Task) -> Output:
+        publish_bytes(f"{self._output}/{name}", data, self._options)
+        checksum = hashlib.blake2b(data, digest_size=16).hexdigest()
+        return Output(name=name, size=len(data), checksum=checksum, records=records, first=task.start)

@@ -1,0 +1,153 @@
+"""`MapRecords`: user functions by name, their mistakes named, their purity spot-checked."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from typing import Any
+
+import pytest
+
+from ledgerbeam.errors import FunctionError, NonDeterministicTaskError
+from ledgerbeam.io import Sample
+from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task, function_identity, import_function
+from ledgerbeam.transforms import MapRecords
+
+HERE = __name__
+counter = itertools.count()
+
+
+def upper(record: dict[str, str]) -> dict[str, str]:
+    return {"text": record["text"].upper()}
+
+
+def drop(record: Any) -> None:
+    return None
+
+
+def twice(record: Any) -> list[Any]:
+    return [record, record]
+
+
+def a_tuple(record: Any) -> Any:
+    return (record, record)
+
+
+def counting(record: Any) -> Any:
+    return {"n": next(counter)}
+
+
+def mutating(record: dict[str, Any]) -> dict[str, Any]:
+    record["seen"] = record.get("seen", 0) + 1
+    return record
+
+
+def to_members(record: dict[str, str]) -> dict[str, Any]:
+    return {"txt": record["text"].encode(), "note": "plain text"}
+
+
+def not_bytes(record: Any) -> dict[str, Any]:
+    return {"txt": 3}
+
+
+def with_key(record: Any) -> dict[str, Any]:
+    return {"__key__": "mine", "txt": b"x"}
+
+
+def task_of(records: list[Any]) -> Task:
+    return Task(Source("/data/books.v1.jsonl", 100, "1"), 10, 10 + len(records), ((0, 1),), records)
+
+
+def mapped(function: str, records: list[Any], to: str = "jsonl", **options: bool) -> Any:
+    return MapRecords(f"{HERE}:{function}", to, **options)(task_of(records))
+
+
+def test_records_are_mapped_in_order() -> None:
+    assert mapped("upper", [{"text": "a"}, {"text": "b"}]).records == [{"text": "A"}, {"text": "B"}]
+
+
+def test_a_list_makes_several_records_and_none_drops() -> None:
+    assert mapped("twice", [1, 2]).records == [1, 1, 2, 2]
+    assert isinstance(mapped("drop", [1, 2]), NoneTask)
+
+
+def test_an_exception_names_record_function_and_place() -> None:
+    failed = mapped("upper", [{"text": "a"}, {"txet": "b"}])
+    assert isinstance(failed, FailedTask)
+    assert failed.reason == "KeyError"
+    assert "/data/books.v1.jsonl, record 11" in failed.error
+    assert "test_map_records.py:" in failed.error
+
+
+def test_a_tuple_is_refused_rather_than_guessed() -> None:
+    failed = mapped("a_tuple", [1])
+    assert failed.reason == "FunctionError"
+    assert "expected a record, None or a list of records" in failed.error
+
+
+def test_a_function_that_is_not_pure_ends_the_job() -> None:
+    with pytest.raises(NonDeterministicTaskError, match="two different results"):
+        mapped("counting", [1])
+
+
+def test_the_purity_check_can_be_left_out() -> None:
+    assert len(mapped("counting", [1, 2], check_purity=False).records) == 2
+
+
+def test_a_function_may_change_its_argument() -> None:
+    assert mapped("mutating", [{"id": 1}]).records == [{"id": 1, "seen": 1}]
+
+
+def test_records_without_keys_make_samples_named_by_source_and_number() -> None:
+    (sample,) = mapped("to_members", [{"text": "a"}], "tar").records
+    assert isinstance(sample, Sample)
+    assert (sample.key, dict(sample)) == ("books-000000010", {"txt": b"a", "note": b"plain text"})
+
+
+def test_samples_keep_their_key_and_several_of_one_get_ordinals() -> None:
+    sample = Sample("k7", {"txt": b"a"})
+    assert [s.key for s in mapped("upper_members", [sample], "tar").records] == ["k7"]
+    assert [s.key for s in mapped("two_members", [sample], "tar").records] == ["k7-0", "k7-1"]
+    assert [s.key for s in mapped("twice", [sample], "tar").records] == ["k7-0", "k7-1"]
+
+
+def upper_members(record: Any) -> dict[str, bytes]:
+    return {extension: content.upper() for extension, content in record.items()}
+
+
+def two_members(record: Any) -> list[dict[str, bytes]]:
+    return [{"txt": b"x"}, {"txt": b"y"}]
+
+
+def test_a_function_may_name_its_sample() -> None:
+    assert mapped("with_key", [1], "tar").records[0].key == "mine"
+
+
+def test_a_member_that_is_not_bytes_is_named() -> None:
+    assert "extension 'txt': expected bytes, found int" in mapped("not_bytes", [1], "tar").error
+
+
+def test_it_travels_to_workers_by_name() -> None:
+    mapper = MapRecords(f"{HERE}:upper", "jsonl")
+    mapper(task_of([{"text": "a"}]))
+    assert pickle.loads(pickle.dumps(mapper))(task_of([{"text": "b"}])).records == [{"text": "B"}]
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("no-colon", "expected module:function"),
+        ("missing_module_x:f", "cannot be imported"),
+        (f"{HERE}:missing", "has no 'missing'; it has"),
+        (f"{HERE}:HERE", "expected a function, found str"),
+    ],
+)
+def test_a_function_that_cannot_be_imported_says_why(reference: str, message: str) -> None:
+    with pytest.raises(FunctionError, match=message):
+        import_function(reference)
+
+
+def test_identity_is_the_path_and_the_source_of_the_module() -> None:
+    one, other = function_identity(f"{HERE}:upper"), function_identity("json:loads")
+    assert one["function"] == f"{HERE}:upper"
+    assert one["function_source"] != other["function_source"]

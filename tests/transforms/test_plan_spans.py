@@ -1,0 +1,43 @@
+"""Spans are a pure function of the index: they tile the records, in order, within their limits."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from ledgerbeam.transforms import plan_spans
+
+sizes = st.lists(st.integers(1, 50), max_size=60)
+
+
+def offsets_of(lengths: list[int]) -> NDArray[np.uint64]:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.uint64)
+
+
+@given(sizes, st.integers(1, 200), st.none() | st.integers(1, 20))
+def test_spans_tile_all_records_in_order(lengths: list[int], task_bytes: int, task_records: int | None) -> None:
+    spans = plan_spans(offsets_of(lengths), task_bytes=task_bytes, task_records=task_records)
+    assert [i for start, stop in spans for i in range(start, stop)] == list(range(len(lengths)))
+    assert all(start < stop for start, stop in spans)
+
+
+@given(sizes, st.integers(1, 200))
+def test_a_span_exceeds_its_bytes_by_less_than_one_record(lengths: list[int], task_bytes: int) -> None:
+    offsets = offsets_of(lengths)
+    for start, stop in plan_spans(offsets, task_bytes=task_bytes):
+        assert int(offsets[stop - 1] - offsets[start]) < task_bytes
+
+
+@given(sizes, st.integers(1, 20))
+def test_a_span_holds_at_most_its_records(lengths: list[int], task_records: int) -> None:
+    assert all(b - a <= task_records for a, b in plan_spans(offsets_of(lengths), task_records=task_records))
+
+
+def test_a_source_without_records_has_no_spans() -> None:
+    assert plan_spans(np.zeros(1, np.uint64), task_bytes=10) == []
+
+
+def test_one_record_larger_than_a_task_is_a_span_of_its_own() -> None:
+    assert plan_spans(offsets_of([5, 100, 5]), task_bytes=10) == [(0, 2), (2, 3)]

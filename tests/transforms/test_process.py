@@ -1,0 +1,150 @@
+"""`ProcessTask` and `ProcessBatch` trace what they can and refuse the rest by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.testing.util import assert_that
+
+from ledgerbeam.errors import UnsupportedShapeError, UsageError
+from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
+from ledgerbeam.transforms import ProcessBatch, ProcessTask
+
+SOURCE = Source("/data/a.jsonl", 10, "1")
+OTHER = Source("/data/b.jsonl", 10, "1")
+
+
+def tasks(count: int = 5) -> list[Task]:
+    return [Task(SOURCE, i, i + 1, ((i, count),), [i]) for i in range(count)]
+
+
+def run(transform: beam.PTransform[Any, Any], inputs: list[Any], check: Callable[[list[Any]], None]) -> None:
+    with beam.Pipeline("FnApiRunner") as p:
+        assert_that(p | beam.Create(inputs, reshuffle=False) | transform, check)
+
+
+def double(task: Task) -> Task:
+    return task.replace(records=[r * 2 for r in task.records])
+
+
+def fan(task: Task) -> list[Task]:
+    return task.fan_out([[r, k] for r in task.records for k in range(r)])
+
+
+def none(task: Task) -> None:
+    return None
+
+
+def fail(task: Task) -> Task:
+    raise ValueError("no good")
+
+
+def as_strings(task: Task) -> Any:
+    return "records"
+
+
+def merged(task: Task) -> Any:
+    return [Task(OTHER, 0, 1, (*task.lineage, (0, 1)), [])]
+
+
+def without_lineage(task: Task) -> Any:
+    return [Task(SOURCE, 0, 1, (), []), Task(SOURCE, 1, 2, (), [])]
+
+
+def of_another_task(task: Task) -> Any:
+    return Task(SOURCE, 0, 1, ((99, 100),), [])
+
+
+def test_one_to_one_keeps_the_lineage() -> None:
+    def check(found: list[Any]) -> None:
+        assert [(t.lineage, t.records) for t in found] == [(((i, 5),), [2 * i]) for i in range(5)]
+
+    run(ProcessTask(double), tasks(), check)
+
+
+def test_fan_out_extends_the_lineage_and_zero_children_filter_the_task() -> None:
+    def check(found: list[Any]) -> None:
+        assert isinstance(found[0], NoneTask)
+        assert found[0].task.lineage == ((0, 3),)
+        assert [t.lineage for t in found[1:]] == [((1, 3), (0, 1)), ((2, 3), (0, 2)), ((2, 3), (1, 2))]
+
+    run(ProcessTask(fan), tasks(3), check)
+
+
+def test_none_filters_the_task() -> None:
+    def check(found: list[Any]) -> None:
+        assert [type(t) for t in found] == [NoneTask] * 2
+
+    run(ProcessTask(none), tasks(2), check)
+
+
+def test_an_exception_fails_the_task_and_names_it() -> None:
+    def check(found: list[Any]) -> None:
+        (failed,) = found
+        assert isinstance(failed, FailedTask)
+        assert failed.reason == "ValueError"
+        assert failed.task.name in failed.error
+        assert "no good" in failed.error
+        assert "test_process.py" in failed.error
+
+    run(ProcessTask(fail), tasks(1), check)
+
+
+def test_markers_of_earlier_transforms_pass_untouched() -> None:
+    markers = [NoneTask(tasks()[0]), FailedTask(tasks()[1], "earlier")]
+
+    def check(found: list[Any]) -> None:
+        assert found == markers
+
+    run(ProcessTask(double), markers, check)
+    run(ProcessBatch(lambda batch: batch), markers, check)
+
+
+@pytest.mark.parametrize("function", [as_strings, merged, without_lineage, of_another_task])
+def test_a_result_that_cannot_be_traced_is_refused_with_the_remedy(function: Callable[[Task], Any]) -> None:
+    with pytest.raises(UnsupportedShapeError, match=r"task\.(fan_out|replace)"):
+        run(ProcessTask(function), tasks(1), lambda found: None)
+
+
+def test_a_batch_is_processed_by_position() -> None:
+    def by_position(batch: list[Task]) -> list[Any]:
+        return [NoneTask(t) if t.start == 1 else None if t.start == 2 else double(t) for t in batch]
+
+    def check(found: list[Any]) -> None:
+        assert [type(t) for t in found] == [Task, NoneTask, NoneTask, Task, Task]
+        assert [t.records for t in found if isinstance(t, Task)] == [[0], [6], [8]]
+
+    run(ProcessBatch(by_position, batch_size=2), tasks(), check)
+
+
+def test_a_batch_that_raises_fails_each_of_its_tasks() -> None:
+    def broken(batch: list[Task]) -> list[Any]:
+        raise KeyError("id")
+
+    def check(found: list[Any]) -> None:
+        assert [(type(t), t.reason) for t in found] == [(FailedTask, "KeyError")] * 3
+
+    run(ProcessBatch(broken, batch_size=2), tasks(3), check)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda batch: batch[:-1],
+        lambda batch: [*batch, batch[0]],
+        lambda batch: list(reversed(batch)),
+        iter,
+        lambda batch: [t.records for t in batch],
+    ],
+)
+def test_a_batch_that_changes_length_order_or_type_is_refused(function: Callable[[list[Task]], Any]) -> None:
+    with pytest.raises(UnsupportedShapeError, match=r"expected|lineage"):
+        run(ProcessBatch(function, batch_size=3), tasks(3), lambda found: None)
+
+
+def test_a_batch_size_below_one_is_refused() -> None:
+    with pytest.raises(UsageError, match="batch_size must be at least 1"):
+        ProcessBatch(lambda batch: batch, batch_size=0)
