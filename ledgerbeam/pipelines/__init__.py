@@ -1,0 +1,1 @@
+"""The jobs of the command line: they parse flags, wire transforms, watch the run and report."""

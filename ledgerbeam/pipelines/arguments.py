@@ -1,0 +1,245 @@
+"""The command line's arguments: one parser, its groups shared by the commands."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from ledgerbeam import __version__
+from ledgerbeam.errors import UsageError
+
+__all__ = ["build_parser", "parse_size"]
+
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises what argparse would exit with, so that one place prints errors and chooses the exit status."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see: {self.prog} --help")
+
+
+def parse_size(text: str) -> int:
+    """Reads a number of bytes such as ``1000000``, ``64K``, ``16MiB``; units are powers of 1024."""
+    lowered = text.strip().lower().removesuffix("b").removesuffix("i")
+    digits = lowered.rstrip("kmgt")
+    unit = lowered[len(digits) :]
+    try:
+        size = int(float(digits) * _UNITS[unit])
+    except (ValueError, KeyError, OverflowError):
+        raise argparse.ArgumentTypeError(f"expected a size such as 16M, found {text!r}") from None
+    if size < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1 byte, found {text!r}")
+    return size
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1, found {text!r}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.01 <= value <= 3600:
+        raise argparse.ArgumentTypeError(f"expected seconds from 0.01 to 3600, found {text!r}")
+    return value
+
+
+def _options(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"expected a JSON object, found {text!r}")
+    return value
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the whole command line. Parsing raises `UsageError` instead of exiting."""
+    parser = _Parser(
+        prog="ledgerbeam",
+        description="Index, process and restart: batch jobs over manifests and shards that lose nothing when they die.",
+        epilog="Beam options follow '--', for example: ledgerbeam map ... -- --runner=PrismRunner",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"ledgerbeam {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
+    _add_index(commands)
+    _add_map(commands)
+    _add_verify(commands)
+    _add_show(commands)
+    _add_ledger(commands)
+    return parser
+
+
+def _command(commands: Any, name: str, text: str) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(
+        name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False
+    )
+    command.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return command
+
+
+def _add_index(commands: Any) -> None:
+    index = _command(commands, "index", "write the index of every source, restartable")
+    _add_sources(index)
+    _add_job(index, task_bytes="256M", task_help="size of the byte ranges that a large JSONL file is scanned in")
+    _add_index_place(index)
+    index.add_argument("--force", action="store_true", help="index again what the ledger holds as indexed")
+
+
+def _add_map(commands: Any) -> None:
+    mapper = _command(commands, "map", "apply a function to every record, restartable")
+    mapper.add_argument("function", metavar="module:function", help="takes one record; returns one, None or a list")
+    _add_sources(mapper)
+    mapper.add_argument("--output", required=True, metavar="URL", help="folder to write below")
+    mapper.add_argument(
+        "--to", required=True, choices=["jsonl", "tar"], help="format to write; indexed in the same pass"
+    )
+    mapper.add_argument(
+        "--base",
+        metavar="URL",
+        help="folder that output names are relative to (default: the fixed "
+        "part of the patterns; for --sources-from: none, names hold whole paths)",
+    )
+    mapper.add_argument(
+        "--pack",
+        type=parse_size,
+        metavar="BYTES",
+        help="pack small sources into output shards of about this size",
+    )
+    mapper.add_argument("--no-index", action="store_true", help="refuse sources without an index instead of indexing")
+    mapper.add_argument(
+        "--no-purity-check",
+        action="store_true",
+        help="do not map the first records twice to see that the function is deterministic",
+    )
+    _add_job(mapper, task_bytes="16M", task_help="size of a task, the unit of restart inside a source")
+    _add_index_place(mapper)
+
+
+def _add_verify(commands: Any) -> None:
+    verify = _command(commands, "verify", "check that indexes fit their sources")
+    _add_sources(verify)
+    _add_index_place(verify)
+    verify.add_argument("--deep", action="store_true", help="scan the sources again and decode every record")
+    verify.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _add_show(commands: Any) -> None:
+    show = _command(commands, "show", "print what a source holds, or some of its records")
+    show.add_argument("source", metavar="SOURCE")
+    show.add_argument(
+        "records", metavar="N", nargs="*", type=int, help="record numbers; negative ones count from the end"
+    )
+    _add_storage(show)
+    _add_index_place(show)
+    show.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_ledger(commands: Any) -> None:
+    ledger = _command(commands, "ledger", "look at a ledger, or make it forget")
+    actions = ledger.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
+    texts = {
+        "status": "how far the job is",
+        "failures": "the tasks that failed, and why",
+        "outputs": "what the job has written, in order",
+        "verify": "check that every output exists with its recorded size and checksum",
+        "forget": "make the job do sources again",
+    }
+    for name, text in texts.items():
+        action = _command(actions, name, text)
+        action.add_argument("url", metavar="URL", help="the ledger")
+        action.add_argument("--json", action="store_true", help="print JSON")
+        if name == "forget":
+            action.add_argument("patterns", metavar="PATTERN", nargs="+", help="source URLs, with *, ? and [...]")
+            action.add_argument("--failures-only", action="store_true", help="forget only failures and quarantine")
+        if name == "verify":
+            _add_storage(action)
+
+
+def _add_storage(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--storage-options", type=_options, default={}, metavar="JSON", help="passed to fsspec untouched"
+    )
+
+
+def _add_sources(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "patterns",
+        metavar="PATTERN",
+        nargs="*",
+        help="source URLs, with *, ?, [...], ** and {a,b} or {000..127} braces",
+    )
+    parser.add_argument(
+        "--sources-from", metavar="FILE", help="a list of source URLs, one a line, in place of patterns"
+    )
+    _add_storage(parser)
+
+
+def _add_index_place(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--index-root",
+        metavar="URL",
+        help="mirrored tree that holds the indexes (default: beside the sources)",
+    )
+    parser.add_argument(
+        "--index-rule",
+        choices=["scheme", "lhotse"],
+        default="scheme",
+        help="how the mirrored tree names sources: with the scheme kept apart, or as lhotse does",
+    )
+    parser.add_argument(
+        "--group", choices=["auto", "pairs", "key"], default="auto", help="how tar members make samples"
+    )
+
+
+def _add_job(parser: argparse.ArgumentParser, *, task_bytes: str, task_help: str) -> None:
+    size: Callable[[str], int] = parse_size
+    parser.add_argument(
+        "--ledger",
+        metavar="URL",
+        help="where progress is kept (default: a folder of the job's own below .ledgerbeam/)",
+    )
+    parser.add_argument(
+        "--on-job-change",
+        choices=["refuse", "restart", "accept"],
+        default="refuse",
+        help="what to do with the ledger of a job that did something else",
+    )
+    parser.add_argument(
+        "--workers",
+        type=_positive,
+        default=_cores(),
+        metavar="N",
+        help="local worker processes (default: all cores)",
+    )
+    parser.add_argument(
+        "--task-bytes",
+        type=size,
+        default=task_bytes,
+        metavar="BYTES",
+        help=f"{task_help} (default: {task_bytes})",
+    )
+    parser.add_argument(
+        "--flush-interval",
+        type=_seconds,
+        default=1.0,
+        metavar="SECONDS",
+        help="longest time that a completion waits for its commit (default: 1)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    parser.add_argument("--quiet", action="store_true", help="no progress")

@@ -1,0 +1,87 @@
+"""The Beam graphs of the jobs: from open sources to the ledger, the same on every runner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.pvalue import PCollection
+from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
+from apache_beam.transforms.environments import Environment, SubprocessSDKEnvironment
+
+from ledgerbeam.ledger import Source
+from ledgerbeam.pipelines.spec import JobSpec
+from ledgerbeam.pipelines.wave_files import load_sources
+from ledgerbeam.pipelines.worker import worker_command
+from ledgerbeam.transforms import (
+    BuildIndexes,
+    CommitTasks,
+    LedgerHandle,
+    MapRecords,
+    MatchSources,
+    PlanIndexes,
+    PlanTasks,
+    ProcessTask,
+    ReadTasks,
+    SkipCompleted,
+    SourceFormat,
+    WriteTasks,
+)
+
+__all__ = ["expand_job", "match_open_sources", "run_locally"]
+
+
+def run_locally(spec: JobSpec, wave_path: str, beam_args: Sequence[str]) -> None:
+    """Runs the job on FnApiRunner for the sources of a wave file; one worker is this process, several are their own.
+
+    Raises:
+        Exception: Whatever a worker ended with, as Beam rebuilds it.
+    """
+    workers: Environment | None = None
+    if spec.workers > 1:
+        workers = SubprocessSDKEnvironment.from_command_string(worker_command(str(spec.run_dir)))
+    options = PipelineOptions([f"--direct_num_workers={spec.workers}", *beam_args])
+    pipeline = beam.Pipeline(FnApiRunner(workers), options)
+    wave = pipeline | "Wave" >> beam.Create([wave_path], reshuffle=False)
+    expand_job(wave | "LoadSources" >> beam.FlatMap(load_sources).with_output_types(Source), spec)
+    pipeline.run().wait_until_finish()
+
+
+def _ledger_handle(spec: JobSpec) -> LedgerHandle:
+    """Returns how the workers of a job reach its ledger."""
+    return LedgerHandle(spec.ledger, spec.job().fingerprint, spec.flush_interval, spec.flush_entries, spec.run_dir)
+
+
+def match_open_sources(pipeline: beam.Pipeline, spec: JobSpec) -> PCollection[Source]:
+    """Lists a job's sources inside the pipeline, for runners that are not local."""
+    skip = SkipCompleted(_ledger_handle(spec), spec.pack_bytes)
+    sources: PCollection[Source] = pipeline | MatchSources(spec.listing()) | skip
+    return sources
+
+
+def expand_job(sources: PCollection[Source], spec: JobSpec) -> PCollection[None]:
+    """Applies the transforms of a job to its open sources."""
+    ledger = _ledger_handle(spec)
+    source_format = SourceFormat(spec.group, spec.index_location(), spec.build_index, spec.storage_options)
+    spread = sources | "SpreadSources" >> beam.Reshuffle()
+    if spec.pipeline == "index":
+        written: Any = (
+            spread
+            | PlanIndexes(ledger, spec.task_bytes)
+            | "SpreadTasks" >> beam.Reshuffle()
+            | BuildIndexes(ledger, f"{spec.ledger}/work", source_format)
+        )
+    else:
+        output, to, function = str(spec.output), str(spec.to), str(spec.function)
+        written = (
+            spread
+            | PlanTasks(ledger, source_format, spec.task_bytes)
+            | "SpreadTasks" >> beam.Reshuffle()
+            | ReadTasks(source_format, ledger)
+            | ProcessTask(MapRecords(function, to, check_purity=spec.check_purity), ledger)
+            | WriteTasks(output, to, spec.base, spec.storage_options, ledger)
+        )
+    committed: PCollection[None] = written | CommitTasks(ledger)
+    return committed

@@ -1,0 +1,85 @@
+"""The launcher's listing of a job: what was found, what is still open, what is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam.io import Page, format_of
+from ledgerbeam.ledger import LedgerStore, Source, open_packs, open_sources, source_ids
+from ledgerbeam.pipelines.spec import JobSpec
+
+__all__ = ["Listed"]
+
+_CHECKED_SUFFIXES = (".jsonl", ".tar")
+"""Names that end so need no closer look; most do."""
+
+
+class Listed:
+    """Lists a job's sources once and counts them.
+
+    Args:
+        spec: The job.
+        store: Its ledger, taken for the job.
+        run: Id of the run.
+    """
+
+    def __init__(self, spec: JobSpec, store: LedgerStore, run: str) -> None:
+        self._spec = spec
+        self._store = store
+        self.run = run
+        self._seen: list[NDArray[np.uint64]] = []
+        self.found = 0
+        self.skipped = 0
+        self.finished = False
+
+    def open_sources(self) -> Iterator[list[Source]]:
+        """Yields the sources that owe work, page by page, registered in the ledger.
+
+        Raises:
+            SourceNotFoundError: If a pattern matches nothing.
+            NotIndexableError: If a source is compressed.
+            UsageError: If a source's name tells no known format.
+        """
+        pages = (self._checked(page) for page in self._spec.listing().pages())
+        if self._spec.pack_bytes:
+            members = (Source(*row) for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True))
+            for sources, ids in open_packs(members, self._spec.pack_bytes, self._store):
+                yield from self._count(sources, ids)
+        else:
+            for page in pages:
+                ids = source_ids(page.urls, page.sizes, page.versions)
+                sources = open_sources(ids, page.urls, page.sizes, page.versions, self._store)
+                yield from self._count(sources, ids)
+        self.finished = True
+        self._store.note_listing(self.run, listed=self.found, finished=True, gone=self._gone())
+
+    def _count(self, sources: list[Source], ids: list[bytes]) -> Iterator[list[Source]]:
+        self.found += len(ids)
+        self.skipped += len(ids) - len(sources)
+        self._seen.append(_prefixes(ids))
+        if sources:
+            yield sources
+
+    def _checked(self, page: Page) -> Page:
+        for url in page.urls:
+            if not url.endswith(_CHECKED_SUFFIXES):
+                format_of(url)
+        return page
+
+    def _gone(self) -> Iterator[bytes]:
+        """Yields the ids that the ledger holds and the listing does not: 8 bytes a source tell them apart."""
+        seen = np.concatenate(self._seen) if self._seen else np.empty(0, np.uint64)
+        seen.sort()
+        for ids in self._store.source_ids():
+            prefixes = _prefixes(ids)
+            places = np.searchsorted(seen, prefixes)
+            places[places == len(seen)] = 0
+            missing = seen[places] != prefixes if len(seen) else np.ones(len(ids), bool)
+            yield from (ids[i] for i in np.flatnonzero(missing))
+
+
+def _prefixes(ids: list[bytes]) -> NDArray[np.uint64]:
+    return np.frombuffer(b"".join(ids), ">u8")[::2].astype(np.uint64)

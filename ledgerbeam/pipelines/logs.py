@@ -1,0 +1,19 @@
+"""Logging of the processes that run Beam: what user code warns of is shown, Beam's own chatter is not.
+
+Nothing is lost by it: what ends a pipeline reaches the launcher as an exception, which is reported once.
+"""
+
+from __future__ import annotations
+
+import logging
+
+__all__ = ["quiet_beam"]
+
+
+def quiet_beam() -> None:
+    """Sets up the root logger for standard error; call it before Beam is imported, which already logs then."""
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    handler.addFilter(lambda record: "apache_beam" not in record.pathname)
+    logging.getLogger().addHandler(handler)

@@ -1,0 +1,103 @@
+"""What a job is asked to do: `JobSpec`, from the command line to every process that works on it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import orjson
+
+from ledgerbeam.io import Grouping, IndexLocation, SourceListing, canonical_url
+from ledgerbeam.ledger import Job
+
+__all__ = ["DEFAULT_LEDGERS", "JobSpec"]
+
+DEFAULT_LEDGERS = ".ledgerbeam"
+"""Folder, below the working folder, of the ledgers of jobs that name none."""
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """One job, as plain values that survive JSON.
+
+    Attributes:
+        pipeline: ``map`` or ``index``.
+        patterns: Source patterns, canonical URLs.
+        sources_from: URL of a list of sources in place of patterns.
+        base: Fixed part of the patterns, a folder URL ending in ``/``; output names are relative to it.
+        storage_options: Passed to fsspec untouched.
+        ledger: Ledger URL; empty until `resolve_ledger`.
+        index_root: Root of a mirrored tree of indexes; None lays them beside their sources.
+        index_rule: ``scheme`` or ``lhotse``.
+        build_index: Whether sources without an index are indexed.
+        group: How tar members make samples.
+        task_bytes: Size of a task (``map``) or byte range (``index``), in bytes.
+        pack_bytes: Size of a pack of small sources, in bytes; None packs nothing.
+        function: ``module:function`` of ``map``.
+        function_source: Hash of the function's module.
+        output: URL of the output folder of ``map``.
+        to: Output format of ``map``.
+        check_purity: Whether the function is spot-checked.
+        workers: Local worker processes.
+        flush_interval: Longest time that a completion waits for its commit, in seconds.
+        flush_entries: Most completions of one commit.
+        run_dir: Folder of the running local job; None on other runners.
+    """
+
+    pipeline: Literal["map", "index"]
+    patterns: tuple[str, ...] = ()
+    sources_from: str | None = None
+    base: str | None = None
+    storage_options: dict[str, Any] = field(default_factory=dict)
+    ledger: str = ""
+    index_root: str | None = None
+    index_rule: Literal["scheme", "lhotse"] = "scheme"
+    build_index: bool = True
+    group: Grouping = "auto"
+    task_bytes: int = 16 * 2**20
+    pack_bytes: int | None = None
+    function: str | None = None
+    function_source: str | None = None
+    output: str | None = None
+    to: str | None = None
+    check_purity: bool = True
+    workers: int = 1
+    flush_interval: float = 1.0
+    flush_entries: int = 1000
+    run_dir: str | None = None
+
+    def job(self) -> Job:
+        """Returns what shapes the job's output: the ledger holds the progress of exactly this."""
+        parameters: dict[str, Any] = {"group": self.group, "task_bytes": self.task_bytes}
+        if self.pipeline == "map":
+            shaping = ("function", "function_source", "output", "to", "base", "pack_bytes")
+            parameters.update({name: getattr(self, name) for name in shaping})
+        else:
+            parameters.update({"index_root": self.index_root, "index_rule": self.index_rule})
+        return Job(self.pipeline, parameters)
+
+    def listing(self) -> SourceListing:
+        """Returns what the job reads."""
+        return SourceListing(self.patterns, self.sources_from, self.storage_options)
+
+    def index_location(self) -> IndexLocation:
+        """Returns where the indexes of sources lie."""
+        return IndexLocation(root=self.index_root, rule=self.index_rule)
+
+    def resolve_ledger(self, url: str | None) -> JobSpec:
+        """Returns the spec with its ledger: `url`, or one folder a job fingerprint below the working folder."""
+        if url is None:
+            url = os.path.join(DEFAULT_LEDGERS, f"{self.pipeline}-{self.job().fingerprint[:12]}")
+        return dataclasses.replace(self, ledger=canonical_url(url).rstrip("/"))
+
+    def to_json(self) -> bytes:
+        """Returns the spec as JSON."""
+        return orjson.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, data: bytes) -> JobSpec:
+        """Reads what `to_json` wrote."""
+        values = orjson.loads(data)
+        return cls(**{**values, "patterns": tuple(values["patterns"])})

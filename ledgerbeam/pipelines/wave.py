@@ -1,0 +1,58 @@
+"""The process that runs one wave of a local job: ``python -m ledgerbeam.pipelines.wave SPEC WAVE [BEAM OPTION...]``.
+
+The launcher watches it, and it watches the launcher: when the launcher's end of standard input closes, the whole
+process group is killed, so nothing outlives a launcher that was killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+
+from ledgerbeam.errors import LedgerbeamError
+from ledgerbeam.ledger import InflightMarks, close_shared_writers
+from ledgerbeam.pipelines.logs import quiet_beam
+from ledgerbeam.pipelines.spec import JobSpec
+from ledgerbeam.pipelines.wave_files import DIED, DONE, TRACEBACK, touch
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs one wave; returns 0 once every task of it has been done or has failed."""
+    threading.Thread(target=_die_with_launcher, daemon=True).start()
+    spec_path, wave_path, *beam_args = argv
+    with open(spec_path, "rb") as file:
+        spec = JobSpec.from_json(file.read())
+    run_dir = str(spec.run_dir)
+    threading.excepthook = lambda failure: touch(run_dir, DIED, f"{failure.exc_value}")
+    if spec.workers == 1:
+        InflightMarks(run_dir).register()
+    quiet_beam()
+    from ledgerbeam.pipelines.graph import run_locally  # noqa: PLC0415 - brings Beam, after logging is set up
+
+    try:
+        run_locally(spec, wave_path, beam_args)
+    except Exception:  # noqa: BLE001 - the launcher reports whatever ended the wave
+        touch(run_dir, TRACEBACK, traceback.format_exc())
+        with suppress(LedgerbeamError):  # the error above is the one to report
+            close_shared_writers()
+        return 1
+    touch(run_dir, DONE)
+    return 0
+
+
+def _die_with_launcher() -> None:
+    sys.stdin.buffer.read()
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(status)  # what FnApiRunner leaves behind must not hold the process

@@ -1,0 +1,142 @@
+"""Jobs as a user starts them: the installed command in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FUNCTIONS = '''
+"""User functions of the tests."""
+import os, random, signal, time
+
+def keep(record):
+    return record
+
+def upper(record):
+    return {**record, "text": record["text"].upper()}
+
+def odd(record):
+    return record if record["id"] % 2 else None
+
+def twice(record):
+    return [record, {**record, "copy": True}]
+
+def drop(record):
+    return None
+
+def sample(record):
+    return {"txt": record["text"].encode(), "json": b"{}"}
+
+def members(record):
+    return {"key": record.key, "sizes": {k: len(v) for k, v in record.items()}}
+
+def upper_members(record):
+    return {k: v.upper() for k, v in record.items()}
+
+def bad_seven(record):
+    if record["id"] == 7:
+        raise ValueError("seven is bad")
+    return record
+
+def wrong_shape(record):
+    return (record,)
+
+def unserialisable(record):
+    return {"id": record["id"], "value": object()}
+
+def random_text(record):
+    return {"id": record["id"], "r": random.random()}
+
+def slow(record):
+    time.sleep(0.002)
+    return record
+
+def poison(record):
+    if record["id"] == 13:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return record
+
+def leaves(record):
+    if record["id"] == 13:
+        os._exit(0)
+    return record
+'''
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A command that has ended."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """A folder in which a user works."""
+
+    root: Path
+    env: dict[str, str]
+
+    def run(self, *args: str | Path, timeout: float = 120, env: Mapping[str, str] | None = None) -> Ran:
+        command = [sys.executable, "-m", "ledgerbeam", *map(str, args)]
+        done = subprocess.run(
+            command,
+            cwd=self.root,
+            env={**self.env, **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    def start(self, *args: str | Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "ledgerbeam", *map(str, args)]
+        return subprocess.Popen(
+            command,
+            cwd=self.root,
+            env={**self.env, **(env or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def jsonl(self, name: str, count: int, *, first: int = 0, width: int = 20) -> Path:
+        """Writes a manifest of `count` records."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = [{"id": i, "text": f"text {i} ".ljust(width, "x")} for i in range(first, first + count)]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return path
+
+    def files(self, folder: str) -> dict[str, bytes]:
+        """Returns every file below a folder, by its relative name."""
+        root = self.root / folder
+        return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
+
+    def records(self, folder: str) -> list[Any]:
+        """Returns the records of every JSONL output, in the order of names."""
+        found = self.files(folder)
+        return [json.loads(line) for name in found if name.endswith(".jsonl") for line in found[name].splitlines()]
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    (tmp_path / "functions.py").write_text(FUNCTIONS)
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "LEDGERBEAM_"))}
+    return Workspace(tmp_path, env)

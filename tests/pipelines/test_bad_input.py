@@ -1,0 +1,265 @@
+"""Bad input: one clear line, the exit status that was designed, nothing lost and nothing half-written."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.pipelines.conftest import Ran, Workspace
+
+
+def mapped(workspace: Workspace, *sources: str | Path, function: str = "functions:keep") -> Ran:
+    ran = workspace.run("map", function, *sources, "--output", "out", "--to", "jsonl", "--workers", "1")
+    assert "Traceback" not in ran.err
+    return ran
+
+
+def test_a_missing_file(workspace: Workspace) -> None:
+    ran = mapped(workspace, "missing.jsonl")
+    assert ran.status == 1
+    assert ran.err.startswith("ledgerbeam: error: ")
+    assert str(workspace.root / "missing.jsonl") in ran.err
+
+
+def test_a_pattern_that_matches_nothing(workspace: Workspace) -> None:
+    assert mapped(workspace, "in/*.jsonl").status == 1
+
+
+def test_a_folder_in_place_of_a_pattern(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 1)
+    ran = mapped(workspace, "in")
+    assert ran.status == 2
+    assert "**/*.jsonl" in ran.err
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "b.tar.zst"])
+def test_a_compressed_source(workspace: Workspace, name: str) -> None:
+    (workspace.root / name).write_bytes(b"\x1f\x8b")
+    for ran in (mapped(workspace, name), workspace.run("index", name)):
+        assert ran.status == 1
+        assert "decompress" in ran.err
+
+
+def test_a_pipe(workspace: Workspace) -> None:
+    ran = workspace.run("index", "pipe:cat a.jsonl")
+    assert ran.status in {1, 2}
+    assert "pipe" in ran.err
+
+
+def test_an_unknown_format(workspace: Workspace) -> None:
+    (workspace.root / "a.txt").write_text("hello")
+    ran = mapped(workspace, "a.txt")
+    assert ran.status == 2
+    assert ".jsonl" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b'{"id": 1}\n{"id": \n{"id": 3}\n', "record 1"),
+        (b'{"id": 1}\n{"id": "\xff\xfe"}\n', "record 1"),
+        (b'\xef\xbb\xbf{"id": 1}\n', "BOM"),
+    ],
+)
+def test_a_record_that_is_not_json(workspace: Workspace, content: bytes, expected: str) -> None:
+    workspace.jsonl("in/good.jsonl", 3)
+    (workspace.root / "in/bad.jsonl").write_bytes(content)
+    ran = mapped(workspace, "in/*.jsonl")
+    assert ran.status == 3
+    assert expected in ran.err
+    assert "bad.jsonl" in ran.err
+    assert len(workspace.records("out")) == 3
+
+
+def test_a_truncated_tar(workspace: Workspace) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        info = tarfile.TarInfo("x.wav")
+        info.size = 5000
+        tar.addfile(info, io.BytesIO(bytes(5000)))
+    (workspace.root / "t.tar").write_bytes(buffer.getvalue()[:3000])
+    ran = workspace.run("index", "t.tar")
+    assert ran.status == 3
+    assert "x.wav" in ran.err
+    assert not (workspace.root / "t.tar.idx").exists()
+
+
+@pytest.mark.parametrize("damage", ["short", "unaligned", "decreasing", "empty", "text", "stale"])
+def test_an_index_that_does_not_fit(workspace: Workspace, damage: str) -> None:
+    path = workspace.jsonl("a.jsonl", 10)
+    workspace.run("index", path)
+    index = workspace.root / "a.jsonl.idx"
+    whole = index.read_bytes()
+    if damage == "stale":
+        later = index.stat().st_mtime + 5
+        os.utime(path, (later, later))
+    else:
+        index.write_bytes(
+            {
+                "short": whole[:-8],
+                "unaligned": whole[:-3],
+                "decreasing": whole[:16] + whole[24:32] + whole[16:24] + whole[32:],
+                "empty": b"",
+                "text": b"0\n37\n74\n111\n148\n",
+            }[damage]
+        )
+    ran = mapped(workspace, path)
+    assert ran.status == 3
+    assert str(index) in ran.err
+    assert f"ledgerbeam index --force {path}" in ran.err
+    assert workspace.files("out") == {}
+    assert workspace.run("index", "--force", path).status == 0
+    assert mapped(workspace, path).status == 0
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [("nowhere:f", "cannot be imported"), ("functions:missing", "has no 'missing'"), ("functions", "module:function")],
+)
+def test_a_function_that_cannot_be_imported(workspace: Workspace, function: str, expected: str) -> None:
+    workspace.jsonl("a.jsonl", 1)
+    ran = mapped(workspace, "a.jsonl", function=function)
+    assert ran.status == 1
+    assert expected in ran.err
+    assert not (workspace.root / "out").exists()
+
+
+@pytest.mark.parametrize(("function", "expected"), [("wrong_shape", "returned a tuple"), ("unserialisable", "object")])
+def test_a_function_of_the_wrong_shape(workspace: Workspace, function: str, expected: str) -> None:
+    workspace.jsonl("a.jsonl", 3)
+    ran = mapped(workspace, "a.jsonl", function=f"functions:{function}")
+    assert ran.status == 3
+    assert expected in ran.err
+    assert workspace.files("out") == {}
+
+
+def test_a_function_that_is_not_deterministic(workspace: Workspace) -> None:
+    workspace.jsonl("a.jsonl", 3)
+    ran = mapped(workspace, "a.jsonl", function="functions:random_text")
+    assert ran.status == 1
+    assert "two different results for the same record" in ran.err
+    assert workspace.files("out") == {}
+
+
+def test_a_ledger_of_another_job(workspace: Workspace) -> None:
+    workspace.jsonl("a.jsonl", 3)
+    base = ("map", "functions:keep", "a.jsonl", "--to", "jsonl", "--ledger", "L", "--output")
+    assert workspace.run(*base, "one").status == 0
+    ran = workspace.run(*base, "two")
+    assert ran.status == 1
+    assert "output" in ran.err
+    assert "--on-job-change" in ran.err
+    assert workspace.files("two") == {}
+
+
+def test_a_ledger_that_is_none(workspace: Workspace) -> None:
+    ran = workspace.run("ledger", "status", "nowhere")
+    assert ran.status == 1
+    assert "nowhere" in ran.err
+    assert not (workspace.root / "nowhere").exists()
+
+
+def test_an_output_that_is_a_file(workspace: Workspace) -> None:
+    workspace.jsonl("a.jsonl", 3)
+    (workspace.root / "out").write_text("mine")
+    assert mapped(workspace, "a.jsonl").status == 2
+    assert (workspace.root / "out").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("map",),
+        ("map", "functions:keep", "a.jsonl", "--output", "out"),
+        ("map", "functions:keep", "a.jsonl", "--output", "out", "--to", "parquet"),
+        ("map", "functions:keep", "--output", "out", "--to", "jsonl"),
+        ("map", "functions:keep", "a.jsonl", "--output", "out", "--to", "jsonl", "--unknown"),
+        ("map", "functions:keep", "a.jsonl", "--output", "out", "--to", "jsonl", "--workers", "0"),
+        ("map", "functions:keep", "a.jsonl", "--output", "out", "--to", "jsonl", "--task-bytes", "many"),
+        (
+            "map",
+            "functions:keep",
+            "a.jsonl",
+            "--output",
+            "out",
+            "--to",
+            "jsonl",
+            "--",
+            "--runner=DirectRunner",
+            "--x=1",
+        ),
+        ("index", "a.jsonl", "--storage-options", "[1]"),
+        ("ledger", "forget", "L"),
+        ("nothing",),
+        (),
+    ],
+)
+def test_wrong_usage(workspace: Workspace, arguments: tuple[str, ...]) -> None:
+    workspace.jsonl("a.jsonl", 3)
+    ran = workspace.run(*arguments)
+    assert ran.status == 2
+    assert ran.err.startswith("ledgerbeam: error: ")
+    assert "Traceback" not in ran.err
+    assert workspace.files("out") == {}
+
+
+def test_debug_shows_the_traceback(workspace: Workspace) -> None:
+    assert "Traceback" in workspace.run("show", "missing.jsonl", "--debug").err
+
+
+def test_a_remote_ledger_is_refused_with_what_works(workspace: Workspace) -> None:
+    workspace.jsonl("a.jsonl", 3)
+    ran = workspace.run("index", "a.jsonl", "--ledger", "s3://bucket/ledger")
+    assert ran.status == 2
+    assert "local" in ran.err
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(folder)], check=False)
+    if done.returncode:
+        pytest.skip("no small disk: run as root, so that a tmpfs can be mounted")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_of_outputs_loses_nothing(workspace: Workspace, small_disk: Path) -> None:
+    workspace.jsonl("a.jsonl", 2000, width=500)
+    command = ("map", "functions:keep", "a.jsonl", "--output", small_disk / "out", "--to", "jsonl")
+    options = ("--task-bytes", "50000", "--workers", "1", "--ledger", "L")
+    ran = workspace.run(*command, *options)
+    assert ran.status == 1, ran.err
+    assert "space" in ran.err or "full" in ran.err
+    assert "Traceback" not in ran.err
+    assert not [p for p in small_disk.rglob("*") if p.name.endswith(".lbtmp")]
+    done = workspace.run("ledger", "status", "L", "--json").json["tasks"]["done"]
+    assert done > 0
+    assert workspace.run("ledger", "verify", "L").status == 0
+    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True)
+    ran = workspace.run(*command, *options, "--json")
+    assert ran.status == 0, ran.err
+    assert ran.json["tasks"]["done"] > done
+    assert workspace.run("ledger", "verify", "L").status == 0
+
+
+def test_a_full_disk_of_the_ledger_loses_nothing(workspace: Workspace, small_disk: Path) -> None:
+    for i in range(400):
+        workspace.jsonl(f"in/{i:04d}.jsonl", 2)
+    command = ("map", "functions:keep", "in/*.jsonl", "--output", "out", "--to", "jsonl")
+    options = ("--workers", "1", "--ledger", small_disk / "L", "--flush-interval", "0.05")
+    ran = workspace.run(*command, *options)
+    if ran.status == 0:
+        pytest.skip("the ledger fitted the small disk")
+    assert ran.status == 1
+    assert "Traceback" not in ran.err
+    subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
+    assert workspace.run(*command, *options).status == 0
+    assert len(workspace.records("out")) == 800

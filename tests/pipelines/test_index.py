@@ -1,0 +1,111 @@
+"""`ledgerbeam index`, `verify` and `show` from end to end."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+
+import numpy as np
+import pytest
+
+from tests.pipelines.conftest import Workspace
+
+
+def offsets(workspace: Workspace, name: str) -> list[int]:
+    return [int(x) for x in np.frombuffer((workspace.root / name).read_bytes(), "<u8")]
+
+
+def write_tar(workspace: Workspace, name: str, keys: list[str]) -> None:
+    path = workspace.root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as tar:
+        for key in keys:
+            for extension in ("wav", "json"):
+                info = tarfile.TarInfo(f"{key}.{extension}")
+                info.size = 700
+                tar.addfile(info, io.BytesIO(b"{" + b" " * 698 + b"}"))
+
+
+def test_many_files_are_indexed_beside_them(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 10)
+    (workspace.root / "in/b.jsonl").write_bytes(b'{"a":1}\n{"b":2}')
+    (workspace.root / "in/empty.jsonl").touch()
+    write_tar(workspace, "in/c.tar", ["x", "y"])
+    ran = workspace.run("index", "in/*", "--workers", "2", "--json")
+    assert ran.status == 0, ran.err
+    assert ran.json["sources"] == {"complete": 4, "open": 0, "failed": 0}
+    assert ran.json["records"] == 14
+    assert offsets(workspace, "in/b.jsonl.idx") == [0, 8, 15]
+    assert offsets(workspace, "in/empty.jsonl.idx") == [0]
+    assert offsets(workspace, "in/c.tar.idx") == [0, 3072, 10240]
+
+
+def test_a_huge_file_fans_out_into_ranges_and_is_assembled(workspace: Workspace) -> None:
+    path = workspace.jsonl("a.jsonl", 5000)
+    assert workspace.run("index", path, "--index-root", "whole").status == 0
+    ran = workspace.run("index", path, "--task-bytes", "10000", "--workers", "2", "--json")
+    assert ran.status == 0, ran.err
+    assert ran.json["tasks"]["done"] == -(-path.stat().st_size // 10000) + 1
+    assert (workspace.root / "a.jsonl.idx").read_bytes() == (workspace.root / f"whole/file{path}.idx").read_bytes()
+    assert list((workspace.root / ".ledgerbeam").rglob("*.part")) == []
+
+
+def test_force_indexes_again(workspace: Workspace) -> None:
+    path = workspace.jsonl("a.jsonl", 10)
+    workspace.run("index", path)
+    whole = (workspace.root / "a.jsonl.idx").read_bytes()
+    (workspace.root / "a.jsonl.idx").write_bytes(whole[:-16])
+    assert workspace.run("verify", path).status == 1
+    assert workspace.run("index", path).status == 0
+    assert (workspace.root / "a.jsonl.idx").read_bytes() != whole
+    assert workspace.run("index", "--force", path).status == 0
+    assert (workspace.root / "a.jsonl.idx").read_bytes() == whole
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "tar"])
+def test_verify_finds_a_sound_index_and_names_a_stale_one(workspace: Workspace, kind: str) -> None:
+    if kind == "jsonl":
+        workspace.jsonl("s.jsonl", 10)
+    else:
+        write_tar(workspace, "s.tar", ["x", "y"])
+    source = workspace.root / f"s.{kind}"
+    workspace.run("index", source)
+    assert workspace.run("verify", source, "--deep").status == 0
+    later = source.stat().st_mtime + 10
+    os.utime(source, (later, later))
+    ran = workspace.run("verify", source)
+    assert ran.status == 1
+    assert str(source) in ran.out
+    assert f"ledgerbeam index --force {source}" in ran.out
+
+
+def test_deep_verification_finds_what_a_shallow_one_cannot(workspace: Workspace) -> None:
+    path = workspace.jsonl("a.jsonl", 10)
+    workspace.run("index", path)
+    index = workspace.root / "a.jsonl.idx"
+    moved = offsets(workspace, "a.jsonl.idx")
+    moved[4] += 1
+    index.write_bytes(np.array(moved, "<u8").tobytes())
+    assert workspace.run("verify", path).status == 0
+    ran = workspace.run("verify", path, "--deep", "--json")
+    assert ran.status == 1
+    assert "record 4" in ran.json["problems"][0]["problem"]
+
+
+def test_show_prints_facts_and_records(workspace: Workspace) -> None:
+    path = workspace.jsonl("a.jsonl", 10)
+    workspace.run("index", path)
+    assert workspace.run("show", path, "--json").json["records"] == 10
+    ran = workspace.run("show", path, "3", "-1")
+    assert [json.loads(line)["id"] for line in ran.out.splitlines()] == [3, 9]
+    out_of_range = workspace.run("show", path, "10")
+    assert out_of_range.status == 1
+    assert "no record 10" in out_of_range.err
+
+
+def test_show_prints_the_members_of_a_sample(workspace: Workspace) -> None:
+    write_tar(workspace, "s.tar", ["x", "y"])
+    workspace.run("index", "s.tar")
+    assert workspace.run("show", "s.tar", "1").out == "y: wav (700 bytes), json (700 bytes)\n"

@@ -1,0 +1,191 @@
+"""Killed, interrupted and failed jobs go on where they were."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+
+import pytest
+
+from ledgerbeam.ledger import open_store
+from tests.pipelines.conftest import Workspace
+
+SLOW = (
+    *("map", "functions:slow", "in/*.jsonl", "--output", "out", "--to", "jsonl"),
+    *("--task-bytes", "4000", "--ledger", "L"),
+)
+
+
+def tasks_done(workspace: Workspace) -> int:
+    try:
+        return open_store(str(workspace.root / "L"), create=False, read_only=True).totals().tasks
+    except FileNotFoundError:
+        return 0
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def processes_below(pid: int) -> list[int]:
+    """Returns the processes of the wave that a launcher has started, its workers last."""
+    found, parents = [], {pid}
+    for entry in sorted(int(e) for e in os.listdir("/proc") if e.isdigit()):
+        try:
+            with open(f"/proc/{entry}/stat") as file:
+                parent = int(file.read().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if parent in parents:
+            parents.add(entry)
+            found.append(entry)
+    return found
+
+
+@pytest.fixture
+def clean(workspace: Workspace) -> dict[str, bytes]:
+    """Makes the sources, and gives the outputs of one clean run."""
+    for name in "abcd":
+        workspace.jsonl(f"in/{name}.jsonl", 500, first=1000 * ord(name))
+    ran = workspace.run(*SLOW[:4], "clean", *SLOW[5:9], "--ledger", "clean-ledger", "--workers", "2")
+    assert ran.status == 0, ran.err
+    return workspace.files("clean")
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_killed_job_goes_on_and_ends_with_the_same_bytes(
+    workspace: Workspace, clean: dict[str, bytes], workers: str
+) -> None:
+    process = workspace.start(*SLOW, "--workers", workers)
+    wait_for(lambda: tasks_done(workspace) > 5, process)
+    children = processes_below(process.pid)
+    process.kill()
+    process.communicate()
+    for _ in range(100):
+        if not any(os.path.exists(f"/proc/{pid}") for pid in children):
+            break
+        time.sleep(0.05)
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in children), "the wave outlived its launcher"
+    done = tasks_done(workspace)
+    assert done > 0
+    ran = workspace.run(*SLOW, "--workers", workers, "--json")
+    assert ran.status == 0, ran.err
+    assert ran.json["complete"] is True
+    assert workspace.files("out") == clean
+    assert ran.json["tasks"]["done"] > done
+
+
+def test_a_killed_worker_does_not_hang_the_job(workspace: Workspace, clean: dict[str, bytes]) -> None:
+    process = workspace.start(*SLOW, "--workers", "2")
+    wait_for(lambda: tasks_done(workspace) > 3, process)
+    os.kill(processes_below(process.pid)[-1], signal.SIGKILL)
+    out = process.communicate(timeout=60)[0]
+    assert process.returncode == 0, out
+    assert "starting again with what is left" in out
+    assert workspace.files("out") == clean
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_an_interrupted_job_says_how_to_go_on(workspace: Workspace, clean: dict[str, bytes], name: str) -> None:
+    process = workspace.start(*SLOW)
+    wait_for(lambda: tasks_done(workspace) > 3, process)
+    process.send_signal(getattr(signal, name))
+    out = process.communicate(timeout=30)[0]
+    assert process.returncode == 130
+    assert "to go on, run the same command again" in out
+    assert "Traceback" not in out
+    assert workspace.run(*SLOW).status == 0
+    assert workspace.files("out") == clean
+
+
+@pytest.mark.parametrize("function", ["poison", "leaves"])
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_task_that_kills_its_workers_is_quarantined_and_the_rest_is_done(
+    workspace: Workspace, function: str, workers: str
+) -> None:
+    for i in range(4):
+        workspace.jsonl(f"in/{i}.jsonl", 10, first=10 * i)
+    command = ("map", f"functions:{function}", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")
+    ran = workspace.run(*command, "--workers", workers, "--json", timeout=240)
+    assert ran.status == 3, ran.err
+    assert ran.json["sources"] == {"complete": 3, "open": 0, "failed": 1}
+    assert sorted(r["id"] for r in workspace.records("out")) == [*range(10), *range(20, 40)]
+    (failure,) = workspace.run("ledger", "failures", "L", "--json").json["failures"]
+    assert failure["quarantined"]
+    assert failure["source"].endswith("in/1.jsonl")
+    again = workspace.run(*command, "--workers", workers, "--json")
+    assert again.status == 3
+    assert "starting again" not in again.err
+
+
+def test_a_failed_task_is_retried_by_the_next_run(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 20)
+    workspace.jsonl("in/b.jsonl", 20, first=20)
+    command = ("map", "functions:bad_seven", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")
+    ran = workspace.run(*command, "--task-bytes", "200")
+    assert ran.status == 3
+    assert "seven is bad" in ran.err
+    assert "record 7" in ran.err
+    status = workspace.run("ledger", "status", "L", "--json").json
+    assert status["sources"] == {"complete": 1, "open": 0, "failed": 1}
+    assert status["tasks"]["failed"] == 1
+    assert status["complete"] is False
+    functions = workspace.root / "functions.py"
+    functions.write_text(functions.read_text().replace('raise ValueError("seven is bad")', "return None"))
+    refused = workspace.run(*command, "--task-bytes", "200")
+    assert refused.status == 1
+    assert "function_source" in refused.err
+    accepted = workspace.run(*command, "--task-bytes", "200", "--on-job-change", "accept")
+    assert accepted.status == 0, accepted.err
+    assert [r["id"] for r in workspace.records("out")] == [i for i in range(40) if i != 7]
+    assert workspace.run("ledger", "failures", "L", "--json").json["failures"] == []
+
+
+def test_restart_drops_the_progress_of_the_other_job_and_its_outputs(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 200)
+    command = ("map", "functions:keep", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")
+    workspace.run(*command, "--task-bytes", "1000")
+    assert len(workspace.files("out")) > 4
+    ran = workspace.run(*command, "--on-job-change", "restart", "--json")
+    assert ran.status == 0, ran.err
+    assert sorted(workspace.files("out")) == ["a.jsonl-0000000000.jsonl", "a.jsonl-0000000000.jsonl.idx"]
+
+
+def test_forgotten_sources_run_again(workspace: Workspace) -> None:
+    for name in "ab":
+        workspace.jsonl(f"in/{name}.jsonl", 5)
+    command = ("map", "functions:keep", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L", "--json")
+    workspace.run(*command)
+    (workspace.root / "out/a.jsonl-0000000000.jsonl").unlink()
+    (workspace.root / "out/b.jsonl-0000000000.jsonl").write_text("x")
+    ran = workspace.run("ledger", "verify", "L")
+    assert ran.status == 1
+    assert "a.jsonl-0000000000.jsonl" in ran.out
+    assert "expected" in ran.out
+    assert len(workspace.run("ledger", "forget", "L", "*.jsonl", "--json").json["forgotten"]) == 2
+    assert workspace.run(*command).json["skipped"] == 0
+    assert workspace.run("ledger", "verify", "L").status == 0
+
+
+def test_every_bundle_run_twice_gives_the_same_outputs(workspace: Workspace, clean: dict[str, bytes]) -> None:
+    ran = workspace.run(*SLOW, "--workers", "1", "--", "--direct_runner_bundle_repeat=1")
+    assert ran.status == 0, ran.err
+    assert workspace.files("out") == clean
+
+
+def test_a_task_that_ends_otherwise_than_recorded_is_an_error(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 20)
+    ran = workspace.run(
+        *("map", "functions:random_text", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--workers", "1"),
+        *("--no-purity-check", "--", "--direct_runner_bundle_repeat=1"),
+    )
+    assert ran.status == 1
+    assert "in/a.jsonl" in ran.err
+    assert "Traceback" not in ran.err

@@ -1,0 +1,63 @@
+"""The main job with sources, indexes and outputs on an object store."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import numpy as np
+import pytest
+import s3fs
+
+from tests.conftest import S3Server
+from tests.pipelines.conftest import Workspace
+
+pytestmark = pytest.mark.s3
+
+
+def lines(first: int, count: int) -> bytes:
+    return b"".join(json.dumps({"id": i, "text": f"text {i}"}).encode() + b"\n" for i in range(first, first + count))
+
+
+def test_map_is_killed_and_goes_on_where_it_was(workspace: Workspace, s3: S3Server) -> None:
+    bucket = s3.bucket()
+    store = s3fs.S3FileSystem(**s3.options, skip_instance_cache=True)
+    for i in range(8):
+        store.pipe_file(f"{bucket}/in/{i}.jsonl", lines(100 * i, 100))
+    command = ("map", "functions:slow", f"s3://{bucket}/in/*.jsonl", "--to", "jsonl", "--task-bytes", "1000")
+    clean = workspace.run(*command, "--output", f"s3://{bucket}/clean", "--ledger", "C", env=s3.env)
+    assert clean.status == 0, clean.err
+    process = workspace.start(*command, "--output", f"s3://{bucket}/out", "--ledger", "L", env=s3.env)
+    while not store.glob(f"{bucket}/out/*.jsonl"):
+        store.invalidate_cache()
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.kill()
+    process.communicate()
+    ran = workspace.run(*command, "--output", f"s3://{bucket}/out", "--ledger", "L", "--json", env=s3.env)
+    assert ran.status == 0, ran.err
+    store.invalidate_cache()
+    names = {name.partition("/clean/")[2]: store.cat_file(name) for name in store.find(f"{bucket}/clean")}
+    assert {name.partition("/out/")[2]: store.cat_file(name) for name in store.find(f"{bucket}/out")} == names
+    assert len(names) > 16
+    assert store.exists(f"{bucket}/in/3.jsonl.idx")
+    assert workspace.run("ledger", "verify", "L", env=s3.env).status == 0
+
+
+def test_index_show_and_verify_a_bucket_in_place(workspace: Workspace, s3: S3Server) -> None:
+    bucket = s3.bucket()
+    store = s3fs.S3FileSystem(**s3.options, skip_instance_cache=True)
+    store.pipe_file(f"{bucket}/a.jsonl", lines(0, 1000))
+    ran = workspace.run("index", f"s3://{bucket}/*.jsonl", "--task-bytes", "5000", "--json", env=s3.env)
+    assert ran.status == 0, ran.err
+    assert ran.json["tasks"]["done"] > 3
+    assert len(np.frombuffer(store.cat_file(f"{bucket}/a.jsonl.idx"), "<u8")) == 1001
+    assert workspace.run("verify", f"s3://{bucket}/*.jsonl", "--deep", env=s3.env).status == 0
+    assert '"id":999' in workspace.run("show", f"s3://{bucket}/a.jsonl", "-1", env=s3.env).out
+
+
+def test_a_missing_bucket_is_one_clear_line(workspace: Workspace, s3: S3Server) -> None:
+    ran = workspace.run("index", "s3://no-such-bucket-here/a.jsonl", env=s3.env)
+    assert ran.status == 1
+    assert "s3://no-such-bucket-here/a.jsonl" in ran.err
+    assert "Traceback" not in ran.err
