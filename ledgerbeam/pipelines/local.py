@@ -34,6 +34,9 @@ class LocalRunner:
         run_dir: Folder of the run, which exists.
         beam_args: Beam options of the user.
         debug: Whether errors carry whole tracebacks.
+
+    Attributes:
+        deaths: How often a worker died so far.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class LocalRunner:
         module = "ledgerbeam.pipelines.wave"
         self._command = [sys.executable, "-m", module, spec_path, self._wave_path, *beam_args]
         self._next_tick = 0.0
+        self.deaths = 0
 
     def run(self, sources: Sequence[Source], listed: Listed) -> None:
         """Runs the tasks of `sources` until each source is complete or has a recorded failure.
@@ -74,6 +78,7 @@ class LocalRunner:
             dump_sources(self._wave_path, sources)
             end = run_wave(self._command, self._run_dir, on_tick=lambda: self._tick(listed), debug=self._debug)
             if end.died:
+                self.deaths += 1
                 self._blame(end)
             fruitless = 0 if end.marks or self._store.totals() != before else fruitless + 1
             if end.died and fruitless == FRUITLESS_WAVES:

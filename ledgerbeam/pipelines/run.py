@@ -9,13 +9,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ledgerbeam.io import delete, expand_braces, is_local, remove_stale_temporaries
+from ledgerbeam.io import expand_braces
 from ledgerbeam.ledger import LedgerStore, Source, Totals
 from ledgerbeam.pipelines.listed import Listed
 from ledgerbeam.pipelines.local import LocalRunner
 from ledgerbeam.pipelines.logs import quiet_beam
 from ledgerbeam.pipelines.report import Reporter
 from ledgerbeam.pipelines.spec import JobSpec
+from ledgerbeam.pipelines.tidy import drop_dead_runs, remove_superseded, sweep_temporaries
 
 __all__ = ["Outcome", "run_job"]
 
@@ -70,7 +71,15 @@ def run_job(
 
         check_options(beam_args)
     started = time.monotonic()
+    others = drop_dead_runs(spec)
+    if others:
+        reporter.warn(
+            f"another run is at work on this ledger (processes {', '.join(map(str, others))}): nothing is lost, "
+            "but tasks may be done twice"
+        )
     before = store.totals()
+    last = store.status()["last_run"]
+    clean = last is None or last["outcome"] == "done"
     run = store.begin_run({"pid": os.getpid(), "host": os.uname().nodename, "workers": spec.workers})
     if force:
         _forget_sources(spec, store)
@@ -78,19 +87,22 @@ def run_job(
     outcome = "failed"
     try:
         if _is_local(beam_args):
-            _run_local(spec, store, reporter, listed, beam_args, debug=debug)
+            clean &= _run_local(spec, store, reporter, listed, beam_args, debug=debug)
         else:
             from ledgerbeam.pipelines.remote import run_on_beam  # noqa: PLC0415 - brings Beam
 
             run_on_beam(spec, store, beam_args)
             counts = store.status()["sources"]
             store.note_listing(run, listed=sum(counts.values()), finished=True)
-        _tidy(spec, store)
+        if not others:
+            remove_superseded(spec, store)
         outcome = "done"
     except KeyboardInterrupt:
         outcome = "interrupted"
     finally:
         store.end_run(run, outcome)
+        if not clean or outcome != "done":
+            sweep_temporaries(spec)
     after = store.totals()
     done = Totals(*(now - then for now, then in zip(after, before, strict=True)))
     return Outcome(store.status(), listed.skipped, done, time.monotonic() - started, outcome == "interrupted")
@@ -116,7 +128,8 @@ def _run_local(
     beam_args: Sequence[str],
     *,
     debug: bool,
-) -> None:
+) -> bool:
+    """Runs the job in waves; returns whether no worker died."""
     run_dir = os.path.join(spec.ledger, "run", listed.run)
     os.makedirs(run_dir)
     try:
@@ -124,6 +137,7 @@ def _run_local(
         with reporter.progress():
             for wave in _waves(listed.open_sources()):
                 runner.run(wave, listed)
+        return not runner.deaths
     finally:
         shutil.rmtree(run_dir, ignore_errors=True)  # nothing in it outlives the run; the next run makes its own
 
@@ -138,20 +152,3 @@ def _waves(pages: Iterator[list[Source]]) -> Iterator[list[Source]]:
             wave = []
     if wave:
         yield wave
-
-
-def _tidy(spec: JobSpec, store: LedgerStore) -> None:
-    """Removes what no source owes or yields any more: superseded outputs, scan parts, temporaries of killed writers."""
-    stale = store.stale_outputs()
-    for name in stale:
-        delete(name if spec.output is None else f"{spec.output}/{name}", spec.storage_options, missing_ok=True)
-    store.drop_stale(stale)
-    work = os.path.join(spec.ledger, "work")
-    if os.path.isdir(work):
-        parts = sorted(os.listdir(work))
-        ids = [bytes.fromhex(name.partition("-")[0]) for name in parts]
-        for name, complete in zip(parts, store.completed_mask(ids), strict=True):
-            if complete:
-                os.unlink(os.path.join(work, name))
-    if spec.output is not None and is_local(spec.output):
-        remove_stale_temporaries(spec.output)

@@ -1,0 +1,57 @@
+"""What a run removes: superseded outputs, scan parts of complete sources, and what killed writers have left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from ledgerbeam.io import delete, expand_braces, fixed_part, is_local, remove_stale_temporaries
+from ledgerbeam.ledger import LedgerStore, live_pids
+from ledgerbeam.pipelines.spec import JobSpec
+
+__all__ = ["drop_dead_runs", "remove_superseded", "sweep_temporaries"]
+
+
+def remove_superseded(spec: JobSpec, store: LedgerStore) -> None:
+    """Removes outputs that no source yields any more, and the parts of indexes that are published.
+
+    Call it when no worker is at work on the ledger: between publishing an object and recording it, it looks stale.
+    """
+    stale = store.stale_outputs()
+    for name in stale:
+        delete(name if spec.output is None else f"{spec.output}/{name}", spec.storage_options, missing_ok=True)
+    store.drop_stale(stale)
+    work = os.path.join(spec.ledger, "work")
+    if os.path.isdir(work):
+        remove_stale_temporaries(work)
+        parts = [name for name in sorted(os.listdir(work)) if not name.startswith(".")]
+        ids = [bytes.fromhex(name.partition("-")[0]) for name in parts]
+        for name, complete in zip(parts, store.completed_mask(ids), strict=True):
+            if complete:
+                os.unlink(os.path.join(work, name))
+
+
+def sweep_temporaries(spec: JobSpec) -> None:
+    """Removes the hidden files of writers that were killed, wherever the job writes; those of live writers stay."""
+    folders = {spec.output, spec.index_root}
+    if spec.index_root is None:
+        folders.update(fixed_part(plain) for pattern in spec.patterns for plain in expand_braces(pattern))
+    for folder in sorted(folder for folder in folders if folder is not None and is_local(folder)):
+        remove_stale_temporaries(folder)
+
+
+def drop_dead_runs(spec: JobSpec) -> list[int]:
+    """Removes the folders of runs that have ended.
+
+    Returns:
+        Process ids of workers of other runs that are still at work on this ledger.
+    """
+    runs = os.path.join(spec.ledger, "run")
+    alive: list[int] = []
+    for name in sorted(os.listdir(runs)) if os.path.isdir(runs) else []:
+        folder = os.path.join(runs, name)
+        pids = live_pids(folder)
+        alive += pids
+        if not pids:
+            shutil.rmtree(folder, ignore_errors=True)  # what cannot be removed now is tried again by the next run
+    return alive
