@@ -23,6 +23,7 @@ from ledgerbeam.io.tar_groups import Grouping
 __all__ = ["FORMATS", "Format", "Reader", "format_of", "is_compressed", "stream_records"]
 
 _COMPRESSED = {".gz": "gunzip", ".tgz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd", ".lz4": "unlz4"}
+_BY_SUFFIX = {".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".tar": "tar"}
 _STREAMED = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz"}
 
 
@@ -181,8 +182,8 @@ def is_compressed(url: str) -> bool:
 def format_of(url: str) -> Format:
     """Finds the format of a source by its name.
 
-    Any suffix counts, so that `cuts.jsonl.000001` is JSONL and `x.tar.0` a tar: `.jsonl`, `.json` and `.ndjson`
-    are JSONL, `.tar` is tar.
+    Any suffix counts, and the last one that is known decides, so that `cuts.jsonl.000001` is JSONL and `x.tar.0` a tar:
+    `.jsonl`, `.json` and `.ndjson` are JSONL, `.tar` is tar.
 
     Raises:
         NotIndexableError: The name is that of a compressed file, or a pipe.
@@ -197,10 +198,9 @@ def format_of(url: str) -> Format:
                 f"{url}: {suffix} is compressed and has no byte offsets to index; decompress it, "
                 f"e.g. {_COMPRESSED[suffix]} {os.path.basename(url)}"
             )
-    if any(suffix in (".jsonl", ".json", ".ndjson") for suffix in suffixes):
-        return FORMATS["jsonl"]
-    if ".tar" in suffixes:
-        return FORMATS["tar"]
+    for suffix in reversed(suffixes):
+        if suffix in _BY_SUFFIX:
+            return FORMATS[_BY_SUFFIX[suffix]]
     raise UsageError(f"{url}: the name tells no known format; expected a suffix .jsonl, .json, .ndjson or .tar.")
 
 

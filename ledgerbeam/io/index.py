@@ -154,7 +154,7 @@ class IndexFile:
     def mismatch(self, what: str) -> IndexMismatchError:
         """Words an error that names index, source and remedy."""
         return IndexMismatchError(
-            f"{self.url} does not fit {self.source}: {what}{self._text_hint()}. Rebuild it: ledgerbeam index "
+            f"{self.url} does not fit {self.source}: {what}{self._text_hint()}. Rebuild it: ledgerbeam index --force "
             f"{self.source}"
         )
 

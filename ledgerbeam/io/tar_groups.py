@@ -41,11 +41,17 @@ def split_key(name: str) -> tuple[str, str] | None:
         Key and extension; None for names that belong to no sample: hidden ones, those without a dot, and those whose
         first part is `__x__`.
     """
+    length = _key_length(name)
+    return (name[:length], name[length + 1 :]) if length else None
+
+
+def _key_length(name: str) -> int:
+    """Gives the length of a name's key; 0 for names that belong to no sample."""
     base = name.rfind("/") + 1
     dot = name.find(".", base)
     if dot <= base or dot == len(name) - 1 or (name.startswith("__") and _META.match(name)):
-        return None
-    return name[:dot], name[dot + 1 :]
+        return 0
+    return dot
 
 
 def are_pairs(names: Sequence[str]) -> bool:
@@ -126,21 +132,20 @@ def group_key(members: TarMembers, url: str) -> NDArray[np.intp]:
         ArchiveError: An extension comes twice in one sample.
     """
     starts: list[int] = []
-    current: str | None = None
-    extensions: set[str] = set()
-    regular = members.regular.tolist()
-    for number, name in enumerate(members.names):
-        parts = split_key(name) if regular[number] else None
-        if parts is None:
+    current = ""
+    run: set[str] = set()
+    for number, (name, regular) in enumerate(zip(members.names, members.regular.tolist(), strict=True)):
+        length = _key_length(name) if regular else 0
+        if not length:
             continue
-        key, extension = parts
-        if key != current:
+        if name[:length] != current:
             starts.append(number)
-            current, extensions = key, set()
-        elif extension in extensions:
+            current, run = name[:length], {name}
+        elif name in run:
             raise ArchiveError(
                 f"{url}: member {name!r} at byte {members.header_offset[number]} repeats an extension of sample "
-                f"{key!r}; expected each once. Give the samples different keys."
+                f"{current!r}; expected each once. Give the samples different keys."
             )
-        extensions.add(extension)
+        else:
+            run.add(name)
     return np.array(starts, np.intp)

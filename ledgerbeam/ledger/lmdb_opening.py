@@ -57,7 +57,11 @@ def open_environment(path: str, *, read_only: bool, create: bool, map_bytes: int
         try:
             if not read_only:
                 environment.reader_check()
-            return environment, _open_tables(environment, path, read_only=read_only, create=create)
+            while True:
+                try:
+                    return environment, _open_tables(environment, path, read_only=read_only, create=create)
+                except lmdb.MapResizedError:
+                    environment.set_mapsize(0)  # another process has grown it just now: take its size
         except BaseException:
             environment.close()
             raise

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from fnmatch import translate
 from re import compile as compile_pattern
+from typing import Any
 
 from ledgerbeam.ledger.identity import ID_BYTES, name_key, url_key
 from ledgerbeam.ledger.lmdb_commit import add_totals, clear_failures, decode_output
@@ -48,9 +49,11 @@ from ledgerbeam.ledger.lmdb_rows import (
 from ledgerbeam.ledger.task import Source
 
 
-def encode_source(source: Source) -> bytes:
-    """Make the row of a source that is not complete."""
-    row = {"url": source.url, "size": source.size, "version": source.version}
+def encode_source(source: Source, *, replaces: bool = False) -> bytes:
+    """Make the row of a source that is not complete; `replaces` says that it took the place of another."""
+    row: dict[str, Any] = {"url": source.url, "size": source.size, "version": source.version}
+    if replaces:
+        row["replaces"] = True
     if source.members:
         row["members"] = [[member.url, member.size, member.version] for member in source.members]
     return encode(row)
@@ -73,8 +76,10 @@ def register(txn: Transaction, sources: Sequence[Source]) -> None:
     for owner in sorted({owners[url] for url, _ in taken if url in owners}):
         retire(txn, owner)
     txn.put_many(URLS, taken)
+    replacing = {owner for url, owner in taken if url in owners}
     ids = sorted(claiming)
-    txn.put_many(SOURCES, [(source, encode_source(claiming[source])) for source in ids], overwrite=False)
+    rows = [(source, encode_source(claiming[source], replaces=source in replacing)) for source in ids]
+    txn.put_many(SOURCES, rows, overwrite=False)
     for table in (RETIRED, GONE):
         if txn.count(table):
             for source in ids:

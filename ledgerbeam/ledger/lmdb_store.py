@@ -31,6 +31,7 @@ from ledgerbeam.ledger.lmdb_rows import (
     PENDING_ROW,
     SOURCES,
     Transaction,
+    decode,
 )
 from ledgerbeam.ledger.store import CommitResult, Failure, FailureRow, Leaf, Mark, OutputRow, Totals
 from ledgerbeam.ledger.task import Source
@@ -158,6 +159,12 @@ class LmdbStore:
         with self._open().read() as txn:
             rows = txn.scan(ATTEMPTS, source_id)
         return {key[ID_BYTES:]: ATTEMPTS_ROW.unpack(row)[0] for key, row in rows}
+
+    def is_replacement(self, source_id: bytes) -> bool:
+        """Tell whether a source took the place of another; see `LedgerStore.is_replacement`."""
+        with self._open().read() as txn:
+            row = txn.get(SOURCES, source_id)
+        return row is not None and "replaces" in decode(row)
 
     def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
         """Record finished and failed tasks in one transaction; see `LedgerStore.commit`."""

@@ -211,6 +211,9 @@ class LedgerStore(Protocol):
     def applied(self, source_id: bytes) -> dict[bytes, int]:
         """The entries of an open source, delta by node, `identity.ROOT` included. Empty once it is complete."""
 
+    def is_replacement(self, source_id: bytes) -> bool:
+        """Tell whether a source took over a URL: what lies there has changed since this job entered it before."""
+
     def pending(self, source_id: bytes) -> int:
         """Live tasks of a source: 0 for a complete or unknown one."""
 

@@ -29,7 +29,7 @@ def import_function(reference: str) -> Callable[[Any], Any]:
         sys.path.insert(0, os.getcwd())
     try:
         target: Any = importlib.import_module(module_name)
-    except Exception as error:  # noqa: BLE001 - user code may raise anything while it is imported
+    except Exception as error:
         where = "" if isinstance(error, ModuleNotFoundError) else f" ({last_frame(error)})"
         raise FunctionError(
             f"{reference}: module {module_name!r} cannot be imported: {type(error).__name__}: {error}{where}; "
@@ -37,9 +37,7 @@ def import_function(reference: str) -> Callable[[Any], Any]:
         ) from error
     for name in attribute.split("."):
         if not hasattr(target, name):
-            offers = sorted(
-                n for n, v in vars(target).items() if inspect.isfunction(v) and not n.startswith("_")
-            )
+            offers = sorted(n for n, v in vars(target).items() if inspect.isfunction(v) and not n.startswith("_"))
             raise FunctionError(
                 f"{reference}: {module_name!r} has no {name!r}; it has {', '.join(offers[:10]) or 'no functions'}"
             )

@@ -9,10 +9,11 @@ import sys
 from itertools import islice
 from typing import Any
 
-from ledgerbeam.errors import StorageError, UsageError
+from ledgerbeam.errors import LedgerError, StorageError, UsageError
 from ledgerbeam.io import canonical_url, common_base, is_local
 from ledgerbeam.ledger import LedgerStore, function_identity, open_store
-from ledgerbeam.pipelines.report import Reporter, print_json
+from ledgerbeam.pipelines.listed import first_page_checked
+from ledgerbeam.pipelines.report import Reporter, count, print_json
 from ledgerbeam.pipelines.run import Outcome, run_job
 from ledgerbeam.pipelines.sources import source_listing
 from ledgerbeam.pipelines.spec import JobSpec
@@ -27,13 +28,16 @@ def main(args: argparse.Namespace, beam_args: list[str]) -> int:
     """Runs an ``index`` or ``map`` job. Returns 0, 3 if some tasks failed, or 130 if it was interrupted."""
     reporter = Reporter(as_json=args.json, quiet=args.quiet)
     spec = _index_spec(args) if args.command == "index" else _map_spec(args)
+    pages = first_page_checked(spec.listing().pages())
+    if spec.output is not None and is_local(spec.output):
+        _check_writable(spec.output)
     spec = spec.resolve_ledger(args.ledger)
     store = open_store(spec.ledger, create=True)
     resumed = store.job() is not None
     store.open_job(spec.job(), on_change=args.on_job_change)
     shown = os.path.relpath(spec.ledger) if is_local(spec.ledger) and not args.ledger else spec.ledger
     reporter.say(f"ledger: {shown} ({_state(store) if resumed else 'new'})")
-    outcome = run_job(spec, store, reporter, beam_args, force=getattr(args, "force", False), debug=args.debug)
+    outcome = run_job(spec, store, pages, reporter, beam_args, force=getattr(args, "force", False), debug=args.debug)
     if args.json:
         print_json(_summary(spec, outcome))
     else:
@@ -42,13 +46,18 @@ def main(args: argparse.Namespace, beam_args: list[str]) -> int:
         _warn_of_failures(spec, store, outcome, reporter)
     if outcome.interrupted:
         return 130
+    if outcome.status["sources"]["open"]:
+        raise LedgerError(
+            f"{spec.ledger}: {count(outcome.status['sources']['open'], 'source')} left open, though nothing failed; "
+            "another run may have taken the ledger over; run the same command again"
+        )
     return FAILED_TASKS if outcome.status["tasks"]["failed"] else 0
 
 
 def _state(store: LedgerStore) -> str:
     sources, tasks = (store.status()[name] for name in ("sources", "tasks"))
-    owing = sources["open"] + sources["failed"]
-    return f"going on: {sources['complete']:,} sources complete, {owing:,} open, {tasks['done']:,} tasks done"
+    complete, owing = count(sources["complete"], "source"), sources["open"] + sources["failed"]
+    return f"going on: {complete} complete, {owing:,} open, {count(tasks['done'], 'task')} done"
 
 
 def _common(args: argparse.Namespace) -> dict[str, Any]:
@@ -67,7 +76,8 @@ def _common(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _index_spec(args: argparse.Namespace) -> JobSpec:
-    return JobSpec("index", **_common(args))
+    common = _common(args)
+    return JobSpec("index", **common, base=common_base(common["patterns"]))
 
 
 def _map_spec(args: argparse.Namespace) -> JobSpec:
@@ -75,8 +85,6 @@ def _map_spec(args: argparse.Namespace) -> JobSpec:
     base = canonical_url(args.base) if args.base else common_base(common["patterns"])
     identity = function_identity(args.function)
     output = canonical_url(args.output).rstrip("/")
-    if is_local(output):
-        _check_writable(output)
     return JobSpec(
         "map",
         **common,
@@ -117,24 +125,23 @@ def _summary(spec: JobSpec, outcome: Outcome) -> dict[str, Any]:
 def _print_summary(spec: JobSpec, outcome: Outcome, reporter: Reporter) -> None:
     sources, tasks = outcome.status["sources"], outcome.status["tasks"]
     if outcome.interrupted:
-        reporter.say(
-            f"interrupted: {tasks['done']:,} tasks and {sources['complete']:,} sources are recorded; to go on, run the "
-            f"same command again:\n  {shlex.join(['ledgerbeam', *sys.argv[1:]])}"
-        )
+        recorded = f"{count(tasks['done'], 'task')} and {count(sources['complete'], 'source')}"
+        command = shlex.join(["ledgerbeam", *sys.argv[1:]])
+        reporter.say(f"interrupted: {recorded} are recorded; to go on, run the same command again:\n  {command}")
         return
     where = f" -> {spec.output}" if spec.output else ""
     reporter.say(
-        f"done: {sources['complete']:,} sources complete ({outcome.skipped:,} skipped as complete before), "
-        f"{outcome.done.tasks:,} tasks and {outcome.done.records:,} records in this run, "
-        f"{outcome.seconds:,.1f} s{where}"
+        f"{'finished' if tasks['failed'] else 'done'}: {count(sources['complete'], 'source')} complete "
+        f"({outcome.skipped:,} skipped as complete before), {count(outcome.done.tasks, 'task')} and "
+        f"{count(outcome.done.records, 'record')} in this run, {outcome.seconds:,.1f} s{where}"
     )
 
 
 def _warn_of_failures(spec: JobSpec, store: LedgerStore, outcome: Outcome, reporter: Reporter) -> None:
     sources, tasks = outcome.status["sources"], outcome.status["tasks"]
     reporter.warn(
-        f"{tasks['failed']:,} tasks of {sources['failed']:,} sources failed; run the same command again to retry them; "
-        f"all of them: ledgerbeam ledger failures {shlex.quote(spec.ledger)}"
+        f"{count(tasks['failed'], 'task')} of {count(sources['failed'], 'source')} failed; run the same command again "
+        f"to retry; to see all: ledgerbeam ledger failures {shlex.quote(spec.ledger)}"
     )
     for row in islice(store.failures(), SHOWN_FAILURES):
         reporter.warn(f"  {row.error or row.reason}")

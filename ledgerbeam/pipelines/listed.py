@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain, islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from ledgerbeam.io import Page, format_of
 from ledgerbeam.ledger import LedgerStore, Source, open_packs, open_sources, source_ids
 from ledgerbeam.pipelines.spec import JobSpec
 
-__all__ = ["Listed"]
+__all__ = ["Listed", "first_page_checked"]
 
 _CHECKED_SUFFIXES = (".jsonl", ".tar")
 """Names that end so need no closer look; most do."""
@@ -23,12 +24,14 @@ class Listed:
     Args:
         spec: The job.
         store: Its ledger, taken for the job.
+        pages: The listing, not begun or only looked into.
         run: Id of the run.
     """
 
-    def __init__(self, spec: JobSpec, store: LedgerStore, run: str) -> None:
+    def __init__(self, spec: JobSpec, store: LedgerStore, pages: Iterator[Page], run: str) -> None:
         self._spec = spec
         self._store = store
+        self._pages = pages
         self.run = run
         self._seen: list[NDArray[np.uint64]] = []
         self.found = 0
@@ -43,7 +46,7 @@ class Listed:
             NotIndexableError: If a source is compressed.
             UsageError: If a source's name tells no known format.
         """
-        pages = (self._checked(page) for page in self._spec.listing().pages())
+        pages = (_checked(page) for page in self._pages)
         if self._spec.pack_bytes:
             members = (Source(*row) for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True))
             for sources, ids in open_packs(members, self._spec.pack_bytes, self._store):
@@ -63,12 +66,6 @@ class Listed:
         if sources:
             yield sources
 
-    def _checked(self, page: Page) -> Page:
-        for url in page.urls:
-            if not url.endswith(_CHECKED_SUFFIXES):
-                format_of(url)
-        return page
-
     def _gone(self) -> Iterator[bytes]:
         """Yields the ids that the ledger holds and the listing does not: 8 bytes a source tell them apart."""
         seen = np.concatenate(self._seen) if self._seen else np.empty(0, np.uint64)
@@ -79,6 +76,25 @@ class Listed:
             places[places == len(seen)] = 0
             missing = seen[places] != prefixes if len(seen) else np.ones(len(ids), bool)
             yield from (ids[i] for i in np.flatnonzero(missing))
+
+
+def first_page_checked(pages: Iterator[Page]) -> Iterator[Page]:
+    """Looks into a listing, so that a wrong pattern is told before anything is made, and gives it back whole.
+
+    Raises:
+        SourceNotFoundError: If a pattern matches nothing.
+        NotIndexableError: If a source is compressed.
+        UsageError: If a source's name tells no known format.
+    """
+    first = [_checked(page) for page in islice(pages, 1)]
+    return chain(first, pages)
+
+
+def _checked(page: Page) -> Page:
+    for url in page.urls:
+        if not url.endswith(_CHECKED_SUFFIXES):
+            format_of(url)
+    return page
 
 
 def _prefixes(ids: list[bytes]) -> NDArray[np.uint64]:

@@ -1,27 +1,36 @@
-"""Runs waves on the local runner until nothing of them is left open, whatever dies on the way."""
+"""The local runner: waves of processes, started until nothing of a job is left open, whatever dies on the way."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ledgerbeam.errors import WorkerDiedError
-from ledgerbeam.ledger import MAX_ATTEMPTS, LedgerStore, Source
+from ledgerbeam.ledger import MAX_ATTEMPTS, LedgerStore, Source, Totals
 from ledgerbeam.pipelines.listed import Listed
 from ledgerbeam.pipelines.report import Reporter
 from ledgerbeam.pipelines.spec import JobSpec
 from ledgerbeam.pipelines.supervise import WaveEnd, run_wave
 from ledgerbeam.pipelines.wave_files import dump_sources
 
-__all__ = ["LocalRunner"]
+__all__ = ["LocalRunner", "added"]
 
-FRUITLESS_WAVES = 3
-"""Waves in a row that record nothing before the run is given up."""
+WAVE_SOURCES = 100_000
+"""Sources of a wave: FnApiRunner holds what lies between stages in memory, some 0.7 KB a task."""
+
+FRUITLESS_PASSES = 3
+"""Passes in a row whose workers die before anything is done, until the run is given up."""
 
 PROGRESS_SECONDS = 0.5
+
+
+def added(after: Totals, before: Totals) -> Totals:
+    """Returns what lies between two sums of a ledger."""
+    return Totals(*(now - then for now, then in zip(after, before, strict=True)))
 
 
 class LocalRunner:
@@ -31,64 +40,83 @@ class LocalRunner:
         spec: The job.
         store: Its ledger.
         reporter: Told of progress and deaths.
-        run_dir: Folder of the run, which exists.
         beam_args: Beam options of the user.
         debug: Whether errors carry whole tracebacks.
 
     Attributes:
         deaths: How often a worker died so far.
+        done: What the passes so far have added to the ledger.
     """
 
     def __init__(
-        self,
-        spec: JobSpec,
-        store: LedgerStore,
-        reporter: Reporter,
-        run_dir: str,
-        beam_args: Sequence[str],
-        *,
-        debug: bool,
+        self, spec: JobSpec, store: LedgerStore, reporter: Reporter, beam_args: Sequence[str], *, debug: bool
     ) -> None:
+        self._spec = spec
         self._store = store
         self._reporter = reporter
-        self._run_dir = run_dir
+        self._beam_args = beam_args
         self._debug = debug
-        spec_path = os.path.join(run_dir, "job.json")
-        self._wave_path = os.path.join(run_dir, "wave.json")
-        with open(spec_path, "wb") as file:
-            file.write(dataclasses.replace(spec, run_dir=run_dir).to_json())
-        module = "ledgerbeam.pipelines.wave"
-        self._command = [sys.executable, "-m", module, spec_path, self._wave_path, *beam_args]
+        self._run_dir = ""
         self._next_tick = 0.0
         self.deaths = 0
+        self.done = Totals()
 
-    def run(self, sources: Sequence[Source], listed: Listed) -> None:
+    def run(self, listed: Listed) -> None:
+        """Runs what is open of a listing, in waves, so that memory does not grow with the number of sources.
+
+        Raises:
+            WorkerDiedError: If workers die again and again before anything is done.
+            LedgerbeamError: The error with which a worker ended the run, or the listing.
+        """
+        self._run_dir = os.path.join(self._spec.ledger, "run", listed.run)
+        os.makedirs(os.path.join(self._run_dir, "tmp"))
+        with open(os.path.join(self._run_dir, "job.json"), "wb") as file:
+            file.write(dataclasses.replace(self._spec, run_dir=self._run_dir).to_json())
+        try:
+            with self._reporter.progress():
+                for wave in _waves(listed.open_sources()):
+                    self._run_wave(wave, listed)
+        finally:
+            shutil.rmtree(self._run_dir, ignore_errors=True)  # what is left of it goes with the next run
+
+    def _run_wave(self, sources: Sequence[Source], listed: Listed) -> None:
         """Runs the tasks of `sources` until each source is complete or has a recorded failure.
 
         A source may need several passes: the index of a large file is assembled once its ranges are scanned, and a
         pass in which a worker died leaves work to the next.
-
-        Raises:
-            WorkerDiedError: If workers die again and again without getting anything done.
-            LedgerbeamError: The error with which a worker ended the run.
         """
         fruitless = 0
         while sources:
             before = self._store.totals()
-            dump_sources(self._wave_path, sources)
-            end = run_wave(self._command, self._run_dir, on_tick=lambda: self._tick(listed), debug=self._debug)
+            try:
+                end = self._pass(sources, listed)
+            finally:
+                fresh = added(self._store.totals(), before)
+                self.done = Totals(*(a + b for a, b in zip(self.done, fresh, strict=True)))
+            fruitless = 0 if end.marks or fresh.tasks else fruitless + 1
             if end.died:
                 self.deaths += 1
                 self._blame(end)
-            fruitless = 0 if end.marks or self._store.totals() != before else fruitless + 1
-            if end.died and fruitless == FRUITLESS_WAVES:
-                raise WorkerDiedError(
-                    f"{end.died}: for the {fruitless}rd time in a row, before anything was done; what is recorded is "
-                    "kept; find what ends the workers (memory?), then run the same command again"
-                )
-            sources = self._owing(sources, but_failed=not end.died)
-            if fruitless and not end.died:
+                if fruitless == FRUITLESS_PASSES:
+                    raise WorkerDiedError(
+                        f"{end.died}: {fruitless} times in a row before anything was done; what is recorded is kept; "
+                        "find what ends the workers (memory?), then run the same command again"
+                    )
+            elif fruitless:
                 return
+            sources = self._owing(sources, but_failed=not end.died)
+
+    def _pass(self, sources: Sequence[Source], listed: Listed) -> WaveEnd:
+        job, wave, tmp = (os.path.join(self._run_dir, name) for name in ("job.json", "wave.json", "tmp"))
+        dump_sources(wave, sources)
+        return run_wave(
+            [sys.executable, "-m", "ledgerbeam.pipelines.wave", job, wave, *self._beam_args],
+            self._run_dir,
+            # Beam leaves a folder of its own there when it is killed.
+            env={**os.environ, "TMPDIR": tmp},
+            on_tick=lambda: self._tick(listed),
+            debug=self._debug,
+        )
 
     def _owing(self, sources: Sequence[Source], *, but_failed: bool) -> list[Source]:
         """Returns the sources that need another pass; one with a failure has had its turn if the pass was whole."""
@@ -104,8 +132,8 @@ class LocalRunner:
             if mark.node in quarantined:
                 self._reporter.warn(f"  quarantined, since its worker died {MAX_ATTEMPTS} times: {mark.name}")
             else:
-                count = self._store.attempts(mark.source_id).get(mark.node, 0)
-                self._reporter.warn(f"  it was on {mark.name} (start {count} of {MAX_ATTEMPTS})")
+                deaths = self._store.attempts(mark.source_id).get(mark.node, 0)
+                self._reporter.warn(f"  it was on {mark.name} (death {deaths} of {MAX_ATTEMPTS})")
 
     def _tick(self, listed: Listed) -> None:
         now = time.monotonic()
@@ -114,3 +142,15 @@ class LocalRunner:
         self._next_tick = now + PROGRESS_SECONDS
         total = listed.found if listed.finished else None
         self._reporter.update(done=self._store.completed_count(), total=total, totals=self._store.totals())
+
+
+def _waves(pages: Iterator[list[Source]]) -> Iterator[list[Source]]:
+    """Gathers pages of open sources into waves."""
+    wave: list[Source] = []
+    for sources in pages:
+        wave.extend(sources)
+        if len(wave) >= WAVE_SOURCES:
+            yield wave
+            wave = []
+    if wave:
+        yield wave

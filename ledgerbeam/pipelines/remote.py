@@ -1,42 +1,20 @@
-"""Runs a job on any Beam runner, by Beam's own options."""
+"""Runs a job on any Beam runner, by Beam's own options. Beam is imported when it is needed, not with this module."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions, _BeamArgumentParser
+from typing import Any
 
 from ledgerbeam.errors import LedgerbeamError, UsageError
-from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.pipelines.graph import expand_job, match_open_sources
+from ledgerbeam.ledger import LedgerStore, Totals
+from ledgerbeam.pipelines.listed import Listed
+from ledgerbeam.pipelines.logs import quiet_beam
 from ledgerbeam.pipelines.spec import JobSpec
 
-__all__ = ["check_options", "run_on_beam"]
+__all__ = ["BeamRunner", "check_options"]
 
-_LOCAL_RUNNERS = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "PrismRunner")
+_OWN_RUNNERS = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "PrismRunner")
 """Runners whose options are all Beam's own; a job server may know more."""
-
-
-def run_on_beam(spec: JobSpec, store: LedgerStore, beam_args: Sequence[str]) -> None:
-    """Runs the job's pipeline, and again while it leaves open what another pass does, as index ranges do.
-
-    Raises:
-        LedgerbeamError: If the pipeline failed; what it had recorded stays recorded.
-    """
-    options = PipelineOptions(list(beam_args))
-    while True:
-        before = store.totals()
-        try:
-            pipeline = beam.Pipeline(options=options)
-            expand_job(match_open_sources(pipeline, spec), spec)
-            pipeline.run().wait_until_finish()
-        except LedgerbeamError:
-            raise
-        except Exception as error:
-            raise LedgerbeamError(f"the pipeline failed: {_last_line(error)}; --debug shows all of it") from error
-        if store.status()["sources"]["open"] == 0 or store.totals() == before:
-            return
 
 
 def check_options(beam_args: Sequence[str]) -> None:
@@ -45,8 +23,11 @@ def check_options(beam_args: Sequence[str]) -> None:
     Raises:
         UsageError: If there are such options, and no job server that may know them.
     """
+    quiet_beam()
+    from apache_beam.options.pipeline_options import PipelineOptions, _BeamArgumentParser  # noqa: PLC0415
+
     runner = PipelineOptions(list(beam_args)).get_all_options().get("runner")
-    if runner is not None and str(runner).rpartition(".")[2] not in _LOCAL_RUNNERS:
+    if runner is not None and str(runner).rpartition(".")[2] not in _OWN_RUNNERS:
         return
     parser = _BeamArgumentParser(allow_abbrev=False)
     for kind in PipelineOptions.__subclasses__():
@@ -56,6 +37,62 @@ def check_options(beam_args: Sequence[str]) -> None:
         raise UsageError(f"Beam does not know the options {' '.join(unknown)}")
 
 
-def _last_line(error: BaseException) -> str:
+class BeamRunner:
+    """A runner that Beam's options name.
+
+    Args:
+        spec: The job.
+        store: Its ledger.
+        beam_args: Beam options of the user.
+
+    Attributes:
+        deaths: Always 0: such a runner watches its workers itself.
+        done: What the passes so far have added to the ledger.
+    """
+
+    deaths = 0
+
+    def __init__(self, spec: JobSpec, store: LedgerStore, beam_args: Sequence[str]) -> None:
+        self._spec = spec
+        self._store = store
+        self._beam_args = beam_args
+        self.done = Totals()
+
+    def run(self, listed: Listed) -> None:
+        """Runs the job's pipeline, and again while it leaves open what another pass does, as index ranges do.
+
+        The pipeline lists the sources itself; `listed` is told how many there are.
+
+        Raises:
+            LedgerbeamError: If the pipeline failed; what it had recorded stays recorded.
+        """
+        while True:
+            before = self._store.totals()
+            self._pass()
+            # A source that changed takes its share away when it is registered, inside of the pipeline.
+            fresh = [max(0, now - then) for now, then in zip(self._store.totals(), before, strict=True)]
+            self.done = Totals(*(a + b for a, b in zip(self.done, fresh, strict=True)))
+            sources = self._store.status()["sources"]
+            if sources["open"] == 0 or not any(fresh):
+                break
+        self._store.note_listing(listed.run, listed=sum(sources.values()), finished=True)
+
+    def _pass(self) -> None:
+        import apache_beam as beam  # noqa: PLC0415 - takes a second, and comes after logging is set up
+        from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415
+
+        from ledgerbeam.pipelines.graph import expand_job, match_open_sources  # noqa: PLC0415
+
+        try:
+            pipeline = beam.Pipeline(options=PipelineOptions(list(self._beam_args)))
+            expand_job(match_open_sources(pipeline, self._spec), self._spec)
+            pipeline.run().wait_until_finish()
+        except LedgerbeamError:
+            raise
+        except Exception as error:
+            raise LedgerbeamError(f"the pipeline failed: {_last_line(error)}; --debug shows all of it") from error
+
+
+def _last_line(error: Any) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[-1] if lines else ''}"

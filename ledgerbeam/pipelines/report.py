@@ -16,10 +16,15 @@ from rich.table import Table
 
 from ledgerbeam.ledger import Totals
 
-__all__ = ["Reporter", "print_json", "print_table"]
+__all__ = ["Reporter", "count", "print_json", "print_table"]
 
 LINE_SECONDS = 10.0
 """How often a line of progress is printed where there is no terminal."""
+
+
+def count(number: int, noun: str) -> str:
+    """Returns ``1 task`` or ``1,234 tasks``."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def print_json(value: Any) -> None:

@@ -70,9 +70,9 @@ class JobSpec:
 
     def job(self) -> Job:
         """Returns what shapes the job's output: the ledger holds the progress of exactly this."""
-        parameters: dict[str, Any] = {"group": self.group, "task_bytes": self.task_bytes}
+        parameters: dict[str, Any] = {"group": self.group, "task_bytes": self.task_bytes, "base": self.base}
         if self.pipeline == "map":
-            shaping = ("function", "function_source", "output", "to", "base", "pack_bytes")
+            shaping = ("function", "function_source", "output", "to", "pack_bytes")
             parameters.update({name: getattr(self, name) for name in shaping})
         else:
             parameters.update({"index_root": self.index_root, "index_rule": self.index_rule})

@@ -12,7 +12,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ledgerbeam.errors import LedgerbeamError
@@ -40,12 +40,15 @@ class WaveEnd:
     marks: list[Mark] = field(default_factory=list)
 
 
-def run_wave(command: Sequence[str], run_dir: str, *, on_tick: Callable[[], None], debug: bool = False) -> WaveEnd:
+def run_wave(
+    command: Sequence[str], run_dir: str, *, env: Mapping[str, str], on_tick: Callable[[], None], debug: bool = False
+) -> WaveEnd:
     """Runs one wave to its end; its processes are gone when this returns or raises.
 
     Args:
         command: The wave's command line.
         run_dir: Folder in which the wave's processes leave their marks and errors.
+        env: The environment of the wave's processes.
         on_tick: Called about every 0.1 s.
         debug: Whether an unexpected failure carries Beam's whole traceback.
 
@@ -54,7 +57,7 @@ def run_wave(command: Sequence[str], run_dir: str, *, on_tick: Callable[[], None
         KeyboardInterrupt: If the launcher was interrupted.
     """
     clear(run_dir)
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, start_new_session=True)
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, env=env, start_new_session=True)
     try:
         _wait(process, run_dir, on_tick)
         # Judged before the group is ended: what dies with it is not to blame.

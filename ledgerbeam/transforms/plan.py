@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -13,12 +14,21 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from numpy.typing import NDArray
 
-from ledgerbeam.errors import DiskFullError, IndexNotFoundError, LedgerbeamError, LedgerError, UsageError
+from ledgerbeam.errors import (
+    DiskFullError,
+    IndexMismatchError,
+    IndexNotFoundError,
+    LedgerbeamError,
+    LedgerError,
+    UsageError,
+)
 from ledgerbeam.io import Format, Grouping, IndexFile, IndexLocation, format_of, stat, write_index
 from ledgerbeam.ledger import MAX_ATTEMPTS, FailedTask, NoneTask, Source, Task, is_done
 from ledgerbeam.transforms._worker import LedgerHandle
 
 __all__ = ["PlanTasks", "SourceFormat", "plan_spans"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -41,8 +51,13 @@ class SourceFormat:
         """Returns the index of a source, unopened."""
         return IndexFile(self.index.url_for(url), self.storage_options, source=url)
 
-    def load_index(self, url: str) -> NDArray[np.uint64]:
+    def load_index(self, url: str, *, changed: bool = False) -> NDArray[np.uint64]:
         """Returns a source's offsets, checked against it; builds and publishes them if it has none.
+
+        Args:
+            url: The source.
+            changed: Whether the source is known to have changed since the job read it: an index that does not fit is
+                then that of the former content, and is built anew with a warning.
 
         Returns:
             N+1 byte offsets, the last the end of the last record.
@@ -56,13 +71,17 @@ class SourceFormat:
         index = self.index_of(url)
         try:
             kind.check_index(index, stat(url, self.storage_options))
+            return index.load()
         except IndexNotFoundError:
             if not self.build_index:
                 raise
-            offsets = kind.build_index(url, options=self.storage_options, group=self.group)
-            write_index(index.url, offsets, self.storage_options)
-            return offsets
-        return index.load()
+        except IndexMismatchError as error:
+            if not (changed and self.build_index):
+                raise
+            _log.warning("%s: changed since this job read it; it is indexed again (%s)", url, error)
+        offsets = kind.build_index(url, options=self.storage_options, group=self.group)
+        write_index(index.url, offsets, self.storage_options)
+        return offsets
 
 
 def plan_spans(
@@ -153,7 +172,7 @@ class _Plan(beam.DoFn):
             store = self._ledger.store()
             if store.attempts(source.id).get(whole.node, 0) >= MAX_ATTEMPTS:
                 return
-            planned = self._plan(whole)
+            planned = self._plan(whole, changed=store.is_replacement(source.id))
             applied = store.applied(source.id)
             attempts = store.attempts(source.id)
         for item in planned:
@@ -165,13 +184,13 @@ class _Plan(beam.DoFn):
                 self._planned.inc()
                 yield item
 
-    def _plan(self, whole: Task) -> list[Task | NoneTask | FailedTask]:
+    def _plan(self, whole: Task, *, changed: bool = False) -> list[Task | NoneTask | FailedTask]:
         source = whole.source
         if source.members:
             spans = [(0, len(source.members))]
         else:
             try:
-                spans = plan_spans(self._format.load_index(source.url), **self._limits)
+                spans = plan_spans(self._format.load_index(source.url, changed=changed), **self._limits)
             except (DiskFullError, LedgerError):
                 raise
             except LedgerbeamError as error:

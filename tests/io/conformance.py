@@ -268,12 +268,12 @@ class ReaderConformance(ABC):
             with pytest.raises(ChangedSourceError, match=str(part)):
                 read()
         touch(url, -10)
-        with pytest.raises(IndexMismatchError, match=f"{part}.*ledgerbeam index {url}"):
+        with pytest.raises(IndexMismatchError, match=f"{part}.*ledgerbeam index --force {url}"):
             self.format.open(url)
 
     def test_a_source_newer_than_its_index_is_stale(self, source: tuple[str, list[Any]]) -> None:
         touch(source[0], 10)
-        with pytest.raises(IndexMismatchError, match=r"s older\. Rebuild it: ledgerbeam index"):
+        with pytest.raises(IndexMismatchError, match=r"s older\. Rebuild it: ledgerbeam index --force"):
             self.format.open(source[0])
 
     @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ class ReaderConformance(ABC):
     )
     def test_a_file_that_is_no_index(self, source: tuple[str, list[Any]], content: bytes, found: str) -> None:
         Path(source[0] + ".idx").write_bytes(content)
-        with pytest.raises(IndexMismatchError, match=f"{found}.*ledgerbeam index {source[0]}"):
+        with pytest.raises(IndexMismatchError, match=f"{found}.*ledgerbeam index --force {source[0]}"):
             self.format.open(source[0])
 
     def test_text_of_eight_byte_multiples_is_told_apart(self, source: tuple[str, list[Any]]) -> None:

@@ -18,6 +18,9 @@ from ledgerbeam.ledger.task import Source
 from ledgerbeam.ledger.writer import LedgerWriter
 from tests.ledger.builders import leaf_of, plain
 
+# Python 3.12 and later warn of every fork beside threads; here forks are what is tested.
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
 LEAVES = 5
 SOURCES = 12
 Log = dict[str, set[tuple[int, int]]]

@@ -176,7 +176,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if done.returncode:
         pytest.skip(f"cannot mount a tmpfs: {done.stderr.decode().strip()}")
     yield mounted
-    subprocess.run(["umount", mounted], check=True)
+    subprocess.run(["umount", "--lazy", mounted], check=True)  # a test that failed may still hold a file open
 
 
 @needs_root

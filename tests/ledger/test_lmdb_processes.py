@@ -14,6 +14,9 @@ from ledgerbeam.ledger.writer import shared_writer
 from tests.ledger.builders import leaf_of, leaves_of_split, plain
 from tests.ledger.processes import finish, start
 
+# Python 3.12 and later warn of every fork beside threads; here forks are what is tested.
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
 SMALL_MAP = 1 << 18
 
 WRITE_SHARE = """

@@ -102,6 +102,39 @@ def test_a_large_member_among_small_ones(tmp_path: Path) -> None:
     require_as_tarfile(walk_tar(str(tmp_path / "x.tar")), data)
 
 
+def test_a_long_payload_among_small_members_is_not_read(tmp_path: Path) -> None:
+    head = archive([(f"{i}", b"0", 100, 0) for i in range(600)])[: 600 * 1024]
+    large = tarfile.TarInfo("large")
+    large.size = 1 << 30
+    with (tmp_path / "x.tar").open("wb") as file:
+        file.write(head + large.tobuf(tarfile.USTAR_FORMAT))
+        file.seek(large.size, 1)
+        file.write(head + bytes(1024))
+    before = bytes_read()
+    found = walk_tar(str(tmp_path / "x.tar"))
+    assert bytes_read() - before < 10 * len(head)
+    assert len(found) == 1201
+    assert found.names[600] == "large"
+
+
+def bytes_read() -> int:
+    """What this process has asked the kernel for so far."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+@pytest.mark.parametrize("cut", [0, 100])
+def test_pairs_of_a_large_and_a_small_member_without_end_blocks(tmp_path: Path, cut: int) -> None:
+    items: list[_Item] = [(f"{i // 2}.{i % 2}", b"0", (40_000, 80)[i % 2], 0) for i in range(400)]
+    whole = archive(items)
+    end = walk_bytes(whole, "x").end
+    (tmp_path / "x.tar").write_bytes(whole[: end - cut])
+    if not cut:
+        assert len(walk_tar(str(tmp_path / "x.tar"))) == 400
+        return
+    with pytest.raises(ArchiveError, match=r"member '199\.1'"):
+        walk_tar(str(tmp_path / "x.tar"))
+
+
 @pytest.mark.parametrize("near", [0, 10**9])
 def test_remote_archives_by_blocks_and_by_hops(monkeypatch: pytest.MonkeyPatch, near: int) -> None:
     monkeypatch.setattr(tar_source, "_REMOTE", (near, 64 * 1024))
