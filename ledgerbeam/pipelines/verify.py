@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
 import numpy as np
 
 from ledgerbeam.errors import IndexMismatchError, LedgerbeamError
-from ledgerbeam.io import FileInfo, Format, IndexFile, IndexLocation, canonical_url, format_of
+from ledgerbeam.io import FileInfo, Format, IndexFile, IndexLocation, canonical_url, format_of, stat
 from ledgerbeam.pipelines.report import print_json
 from ledgerbeam.pipelines.sources import source_listing
 
@@ -26,19 +25,19 @@ def main(args: argparse.Namespace, _: list[str]) -> int:
     checked = records = 0
     problems: list[dict[str, str]] = []
 
-    def check(source: FileInfo) -> int | str:
+    def check(url: str) -> int | str:
         try:
-            return verify_source(source, location, args)
+            return verify_source(url, location, args)
         except LedgerbeamError as error:
             return str(error)
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        sources = _sources(args)
+        sources = (url for page in source_listing(args).pages() for url in page.urls)
         while chunk := list(islice(sources, 1000)):
-            for source, outcome in zip(chunk, pool.map(check, chunk), strict=True):
+            for url, outcome in zip(chunk, pool.map(check, chunk), strict=True):
                 checked += 1
                 if isinstance(outcome, str):
-                    problems.append({"source": source.url, "problem": outcome})
+                    problems.append({"source": url, "problem": outcome})
                     if not args.json:
                         print(outcome)
                 else:
@@ -50,12 +49,7 @@ def main(args: argparse.Namespace, _: list[str]) -> int:
     return 1 if problems else 0
 
 
-def _sources(args: argparse.Namespace) -> Iterator[FileInfo]:
-    for page in source_listing(args).pages():
-        yield from (FileInfo(*row) for row in zip(page.urls, page.sizes, page.versions, strict=True))
-
-
-def verify_source(source: FileInfo, location: IndexLocation, args: argparse.Namespace) -> int:
+def verify_source(url: str, location: IndexLocation, args: argparse.Namespace) -> int:
     """Checks one source's index and returns its number of records.
 
     Raises:
@@ -63,7 +57,8 @@ def verify_source(source: FileInfo, location: IndexLocation, args: argparse.Name
         IndexMismatchError: If the index does not fit; with ``--deep``, if a fresh scan gives other offsets.
         SourceError: With ``--deep``, if a record does not decode.
     """
-    kind: Format = format_of(source.url)
+    kind: Format = format_of(url)
+    source = stat(url, args.storage_options)
     index = IndexFile(location.url_for(source.url), args.storage_options, source=source.url)
     kind.check_index(index, source, deep=args.deep)
     if args.deep:
