@@ -50,7 +50,6 @@ from ledgerbeam.ledger.task import Task as Task
 from ledgerbeam.ledger.user_code import function_identity as function_identity
 from ledgerbeam.ledger.user_code import import_function as import_function
 from ledgerbeam.ledger.user_code import last_frame as last_frame
-from ledgerbeam.ledger.worker_errors import ERROR_SUFFIX as ERROR_SUFFIX
 from ledgerbeam.ledger.worker_errors import leave_error as leave_error
 from ledgerbeam.ledger.worker_errors import left_errors as left_errors
 from ledgerbeam.ledger.writer import LedgerWriter as LedgerWriter
@@ -58,7 +57,6 @@ from ledgerbeam.ledger.writer import close_shared_writers as close_shared_writer
 from ledgerbeam.ledger.writer import shared_writer as shared_writer
 
 __all__ = [
-    "ERROR_SUFFIX",
     "LEDGER_FORMAT",
     "MAX_ATTEMPTS",
     "ROOT",

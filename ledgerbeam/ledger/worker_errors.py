@@ -13,7 +13,7 @@ import orjson
 from ledgerbeam import errors
 from ledgerbeam.errors import LedgerbeamError
 
-__all__ = ["ERROR_SUFFIX", "leave_error", "left_errors"]
+__all__ = ["leave_error", "left_errors"]
 
 ERROR_SUFFIX = ".error"
 

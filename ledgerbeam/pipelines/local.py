@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from ledgerbeam.errors import WorkerDiedError
-from ledgerbeam.ledger import MAX_ATTEMPTS, LedgerStore, Source, Totals
+from ledgerbeam.ledger import MAX_ATTEMPTS, InflightMarks, LedgerStore, Source, Totals
 from ledgerbeam.pipelines.listed import Listed
 from ledgerbeam.pipelines.report import Reporter
 from ledgerbeam.pipelines.spec import JobSpec
@@ -57,6 +57,7 @@ class LocalRunner:
         self._beam_args = beam_args
         self._debug = debug
         self._run_dir = ""
+        self._passes = 0
         self._next_tick = 0.0
         self.deaths = 0
         self.done = Totals()
@@ -69,14 +70,14 @@ class LocalRunner:
             LedgerbeamError: The error with which a worker ended the run, or the listing.
         """
         self._run_dir = os.path.join(self._spec.ledger, "run", listed.run)
-        os.makedirs(os.path.join(self._run_dir, "tmp"))
-        with open(os.path.join(self._run_dir, "job.json"), "wb") as file:
-            file.write(dataclasses.replace(self._spec, run_dir=self._run_dir).to_json())
+        presence = InflightMarks(self._run_dir)
+        presence.register()  # other launchers see by it that this run lives
         try:
             with self._reporter.progress():
                 for wave in _waves(listed.open_sources()):
                     self._run_wave(wave, listed)
         finally:
+            presence.close()
             shutil.rmtree(self._run_dir, ignore_errors=True)  # what is left of it goes with the next run
 
     def _run_wave(self, sources: Sequence[Source], listed: Listed) -> None:
@@ -107,11 +108,17 @@ class LocalRunner:
             sources = self._owing(sources, but_failed=not end.died)
 
     def _pass(self, sources: Sequence[Source], listed: Listed) -> WaveEnd:
-        job, wave, tmp = (os.path.join(self._run_dir, name) for name in ("job.json", "wave.json", "tmp"))
+        self._passes += 1
+        # A folder of its own, so that nobody who is slow to die is taken for a worker of the next pass.
+        folder = os.path.join(self._run_dir, f"pass-{self._passes:04d}")
+        job, wave, tmp = (os.path.join(folder, name) for name in ("job.json", "wave.json", "tmp"))
+        os.makedirs(tmp)
+        with open(job, "wb") as file:
+            file.write(dataclasses.replace(self._spec, run_dir=folder).to_json())
         dump_sources(wave, sources)
         return run_wave(
             [sys.executable, "-m", "ledgerbeam.pipelines.wave", job, wave, *self._beam_args],
-            self._run_dir,
+            folder,
             # Beam leaves a folder of its own there when it is killed.
             env={**os.environ, "TMPDIR": tmp},
             on_tick=lambda: self._tick(listed),

@@ -17,11 +17,14 @@ from dataclasses import dataclass, field
 
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger import DeadWorker, Mark, dead_marks, left_errors
-from ledgerbeam.pipelines.wave_files import DIED, DONE, TRACEBACK, clear, read_text
+from ledgerbeam.pipelines.wave_files import DIED, DONE, TRACEBACK, read_text
 
 __all__ = ["WaveEnd", "run_wave"]
 
 POLL_SECONDS = 0.1
+
+END_SECONDS = 10.0
+"""How long killed processes are waited for; one that holds much memory takes a while to be gone."""
 
 GRACE_SECONDS = 4.0
 """How long a wave may outlive one of its workers: at the end of a pipeline the workers end first."""
@@ -47,7 +50,7 @@ def run_wave(
 
     Args:
         command: The wave's command line.
-        run_dir: Folder in which the wave's processes leave their marks and errors.
+        run_dir: Folder of this wave alone, in which its processes leave their marks and errors.
         env: The environment of the wave's processes.
         on_tick: Called about every 0.1 s.
         debug: Whether an unexpected failure carries Beam's whole traceback.
@@ -56,7 +59,6 @@ def run_wave(
         LedgerbeamError: The error with which a worker ended the wave.
         KeyboardInterrupt: If the launcher was interrupted.
     """
-    clear(run_dir)
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, env=env, start_new_session=True)
     try:
         _wait(process, run_dir, on_tick)
@@ -92,9 +94,14 @@ def _wait(process: subprocess.Popen[bytes], run_dir: str, on_tick: Callable[[], 
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kills what is left of the wave's process group and reaps its leader."""
-    with contextlib.suppress(ProcessLookupError):  # the whole group has ended by itself
+    """Kills what is left of the wave's process group, reaps its leader and waits for the others to be gone."""
+    deadline = time.monotonic() + END_SECONDS
+    with contextlib.suppress(ProcessLookupError):  # none of the group is left
         os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        while time.monotonic() < deadline:
+            os.killpg(process.pid, 0)
+            time.sleep(0.01)
     process.wait()
     if process.stdin is not None:
         process.stdin.close()

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 
 from ledgerbeam.io import delete, expand_braces, fixed_part, is_local, remove_stale_temporaries
-from ledgerbeam.ledger import LedgerStore, live_pids
+from ledgerbeam.ledger import LedgerStore, dead_marks, live_pids
 from ledgerbeam.pipelines.spec import JobSpec
 
 __all__ = ["drop_dead_runs", "remove_superseded", "sweep_temporaries"]
+
+BEGIN_SECONDS = 60.0
+"""How long a run may take from making its folder to marking it."""
 
 
 def remove_superseded(spec: JobSpec, store: LedgerStore) -> None:
@@ -41,17 +45,18 @@ def sweep_temporaries(spec: JobSpec) -> None:
 
 
 def drop_dead_runs(spec: JobSpec) -> list[int]:
-    """Removes the folders of runs that have ended.
+    """Removes the folders of runs whose launcher has died.
 
     Returns:
-        Process ids of workers of other runs that are still at work on this ledger.
+        Process ids of the launchers of other runs that are still at work on this ledger.
     """
     runs = os.path.join(spec.ledger, "run")
     alive: list[int] = []
     for name in sorted(os.listdir(runs)) if os.path.isdir(runs) else []:
         folder = os.path.join(runs, name)
-        pids = live_pids(folder)
-        alive += pids
-        if not pids:
+        launchers = live_pids(folder)
+        alive += launchers
+        # A folder without any mark is that of a run which has just begun, unless it is old.
+        if not launchers and (dead_marks(folder) or time.time() - os.stat(folder).st_mtime > BEGIN_SECONDS):
             shutil.rmtree(folder, ignore_errors=True)  # what cannot be removed now is tried again by the next run
     return alive

@@ -1,4 +1,4 @@
-"""The files by which a wave's process and its launcher speak: they lie in the run's folder and live as long as it."""
+"""The files by which a wave's process and its launcher speak: they lie in the wave's folder."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 import orjson
 
-from ledgerbeam.ledger import ERROR_SUFFIX, Source, remove_dead
+from ledgerbeam.ledger import Source
 
-__all__ = ["DIED", "DONE", "TRACEBACK", "clear", "dump_sources", "load_sources", "read_text", "touch"]
+__all__ = ["DIED", "DONE", "TRACEBACK", "dump_sources", "load_sources", "read_text", "touch"]
 
 DIED = "worker-died"
 """Written when a thread of the runner failed: it raises there that a worker process died."""
@@ -19,14 +19,6 @@ DONE = "done"
 
 TRACEBACK = "traceback"
 """What ended the wave, if it was an exception that no worker had reported."""
-
-
-def clear(run_dir: str) -> None:
-    """Removes what the last wave has left."""
-    remove_dead(run_dir)
-    for name in os.listdir(run_dir):
-        if name.endswith(ERROR_SUFFIX) or name in {DIED, DONE, TRACEBACK}:
-            os.unlink(os.path.join(run_dir, name))
 
 
 def touch(run_dir: str, name: str, text: str = "") -> None:

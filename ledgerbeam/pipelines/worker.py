@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import sys
 
 from ledgerbeam.ledger import InflightMarks
 from ledgerbeam.pipelines.logs import quiet_beam
 
 __all__ = ["main", "worker_command"]
+
+_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
 def worker_command(run_dir: str) -> str:
@@ -18,6 +22,7 @@ def worker_command(run_dir: str) -> str:
 
 def main(run_dir: str) -> None:
     """Serves the runner until it closes the channel. The process shows at once that it lives, before any task."""
+    _die_with_parent()
     marks = InflightMarks(run_dir)
     marks.register()
     quiet_beam()
@@ -25,6 +30,11 @@ def main(run_dir: str) -> None:
 
     sdk_worker_main.main([])
     marks.close()
+
+
+def _die_with_parent() -> None:
+    """Has the kernel kill this process with the one that runs the wave: a worker without a runner only complains."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,25 @@
+"""One clean run for all tests of the suite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fault.campaign import run_clean
+from tests.fault.corpus import Clean
+from tests.fault.processes import end_all, mark_of_this_process, processes
+
+
+@pytest.fixture(scope="session")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Clean:
+    """What a run that nobody disturbs leaves."""
+    return run_clean(tmp_path_factory.mktemp("fault") / "clean")
+
+
+@pytest.fixture(autouse=True)
+def _leave_nothing() -> Iterator[None]:
+    yield
+    left = processes(mark_of_this_process())
+    end_all()
+    assert not left

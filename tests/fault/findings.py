@@ -1,0 +1,201 @@
+"""What the suite counts, and the checks that count it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from ledgerbeam.errors import LedgerNotFoundError
+from ledgerbeam.io import stat
+from ledgerbeam.ledger import Source, node_id, open_store
+from tests.fault.corpus import (
+    RECORDS,
+    TASKS,
+    Clean,
+    Content,
+    TaskName,
+    content_of,
+    contents_below,
+    source_names,
+    task_of,
+)
+
+FLUSH_SECONDS = 0.2
+"""The flush interval of the suite's jobs."""
+
+COMMIT_SECONDS = 0.5
+"""What publishing a finished task and committing it may take beyond the flush interval, on a busy machine."""
+
+
+@dataclass
+class Findings:
+    """What was found wrong with one job. Sets, so that a fault that is seen after every kill counts once.
+
+    Attributes:
+        false_completions: Sources marked complete without all of their outputs.
+        lost: Outputs that were recorded, or are owed at the end, and do not exist with their content.
+        duplicated: Outputs that the clean run does not have.
+        rework: Tasks executed again although their completion was recorded, or had to be.
+        redone: Tasks begun more than once, for whatever reason.
+    """
+
+    false_completions: set[str] = field(default_factory=set)
+    lost: set[str] = field(default_factory=set)
+    duplicated: set[str] = field(default_factory=set)
+    rework: set[TaskName] = field(default_factory=set)
+    redone: set[TaskName] = field(default_factory=set)
+
+    @property
+    def bad(self) -> bool:
+        """Whether anything is wrong."""
+        return bool(self.false_completions or self.lost or self.duplicated or self.rework)
+
+
+@dataclass(frozen=True)
+class JobFiles:
+    """Where a job's files lie."""
+
+    sources: Path
+    outputs: Path
+    ledger: Path
+    trace: Path
+
+    @classmethod
+    def below(cls, folder: Path) -> JobFiles:
+        return cls(folder / "in", folder / "out", folder / "ledger", folder / "trace")
+
+
+class _Recorded(NamedTuple):
+    """What a ledger holds of a source: whether it is complete, the ordinals of finished tasks, the outputs."""
+
+    complete: bool
+    tasks: set[int]
+    outputs: dict[str, Content]
+
+
+def check_ledger(files: JobFiles, clean: Clean, findings: Findings) -> set[TaskName]:
+    """Checks a ledger against the files, also while its job runs: what is recorded must be there.
+
+    Returns:
+        The tasks that are recorded as finished.
+    """
+    recorded = _read_ledger(files)
+    for source, found in recorded.items():
+        owed = clean.outputs_of(source)
+        missing = {name for name, content in found.outputs.items() if content_of(files.outputs / name) != content}
+        findings.lost |= missing
+        findings.duplicated |= found.outputs.keys() - owed.keys()
+        if found.complete and (missing or found.outputs != owed):
+            findings.false_completions.add(source)
+    return {TaskName(source, ordinal) for source, found in recorded.items() for ordinal in found.tasks}
+
+
+def _read_ledger(files: JobFiles) -> dict[str, _Recorded]:
+    infos = [stat(str(files.sources / name)) for name in source_names()]
+    ids = [Source(info.url, info.size, info.version).id for info in infos]
+    try:
+        store = open_store(str(files.ledger), create=False, read_only=True)
+    except LedgerNotFoundError:
+        return {}  # the job was killed before it had made one
+    try:
+        # In this order: what is complete in an older view has all of its outputs in a newer one.
+        complete = store.completed_mask(ids).tolist()
+        applied = [store.applied(source) for source in ids]
+        outputs: dict[str, dict[str, Content]] = defaultdict(dict)
+        for row in store.outputs(ordered=False):
+            outputs[Path(row.url).name][row.output.name] = Content(row.output.size, row.output.checksum)
+    finally:
+        store.close()
+    recorded = {}
+    for name, source, done, entries in zip(source_names(), ids, complete, applied, strict=True):
+        tasks = {i for i in range(TASKS) if done or node_id(source, ((i, TASKS),)) in entries}
+        recorded[name] = _Recorded(done, tasks, outputs[name])
+    return recorded
+
+
+def check_end(files: JobFiles, clean: Clean, findings: Findings) -> None:
+    """Checks what a finished job has left: the files of the clean run, and nothing else."""
+    for folder, owed in ((files.outputs, clean.outputs), (files.sources, clean.sources)):
+        found = contents_below(folder)
+        findings.lost |= {name for name, content in owed.items() if found.get(name) != content}
+        findings.duplicated |= found.keys() - owed.keys()
+
+
+@dataclass
+class Timeline:
+    """What is known of a job's course besides its trace; times are CLOCK_MONOTONIC in nanoseconds.
+
+    Attributes:
+        recorded: When the suite first saw each task recorded as finished.
+        alive: When each process was last seen alive.
+    """
+
+    recorded: dict[TaskName, int] = field(default_factory=dict)
+    alive: dict[int, int] = field(default_factory=dict)
+
+    def see_alive(self, pids: Iterable[int], now: int) -> None:
+        self.alive.update(dict.fromkeys(pids, now))
+
+    def see_recorded(self, tasks: Iterable[TaskName], now: int) -> None:
+        for task in tasks:
+            self.recorded.setdefault(task, now)
+
+
+@dataclass
+class _Execution:
+    """What one process did of one task, by its trace."""
+
+    pid: int
+    records: list[str] = field(default_factory=list)
+    first: int = 0
+    last: int = 0
+
+    @property
+    def finished(self) -> bool:
+        return len(set(self.records)) == RECORDS
+
+
+def check_trace(trace: Path, timeline: Timeline, findings: Findings) -> int:
+    """Counts what was executed again, and what of it should not have been.
+
+    A task must not be executed again once it is recorded; nor by the same process; nor if the process that finished
+    it lived on for longer than a flush interval and a commit.
+
+    Returns:
+        The number of tasks executed at least once.
+    """
+    executions = _executions(trace)
+    alive = dict(timeline.alive)
+    for of_task in executions.values():
+        for one in of_task:
+            alive[one.pid] = max(alive.get(one.pid, 0), one.last)
+    for task, of_task in executions.items():
+        if len(of_task) > 1 or any(len(set(one.records)) < len(one.records) for one in of_task):
+            findings.redone.add(task)
+        if _is_rework(of_task, timeline.recorded.get(task), alive):
+            findings.rework.add(task)
+    return len(executions)
+
+
+def _is_rework(executions: list[_Execution], recorded: int | None, alive: Mapping[int, int]) -> bool:
+    if any(len(set(one.records)) < len(one.records) for one in executions):
+        return True
+    if recorded is not None and executions[-1].last > recorded:
+        return True
+    allowed = (FLUSH_SECONDS + COMMIT_SECONDS) * 1e9
+    return any(one.finished and alive[one.pid] - one.last > allowed for one in executions[:-1])
+
+
+def _executions(trace: Path) -> dict[TaskName, list[_Execution]]:
+    """Groups the lines of a trace by task and process; the executions of a task in the order of their ends."""
+    found: dict[TaskName, dict[int, _Execution]] = defaultdict(dict)
+    lines = trace.read_text().splitlines() if trace.exists() else []
+    for line in lines:
+        record, pid, time = line.split()
+        one = found[task_of(record)].setdefault(int(pid), _Execution(int(pid), first=int(time)))
+        one.records.append(record)
+        one.last = int(time)
+    return {task: sorted(of_task.values(), key=lambda one: one.last) for task, of_task in found.items()}

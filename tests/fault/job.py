@@ -1,0 +1,92 @@
+"""One job of the suite: a folder with sources, a ledger and outputs, started as often as it is killed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from ledgerbeam.ledger import open_store
+from tests.fault.corpus import TASK_BYTES, Clean, write_sources
+from tests.fault.findings import FLUSH_SECONDS, Findings, JobFiles, Timeline, check_end, check_ledger, check_trace
+from tests.fault.processes import Launch, mark_of_this_process
+from tests.fault.traced import TRACE_VARIABLE
+
+ROOT = Path(__file__).resolve().parents[2]
+
+FAULT_VARIABLE = "LEDGERBEAM_FAULT"
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Gives the environment of a job: this process's without what would steer it, with the user function in reach."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "LEDGERBEAM_"))}
+    return {**env, "PYTHONPATH": str(ROOT), **(extra or {})}
+
+
+class Job:
+    """A job in a folder of its own.
+
+    Args:
+        folder: Where it lies; made here.
+        workers: Worker processes.
+        env: Environment of its processes.
+        function: The user function.
+    """
+
+    def __init__(
+        self, folder: Path, workers: int, env: Mapping[str, str], function: str = "tests.fault.traced:work"
+    ) -> None:
+        self.folder = folder
+        self.workers = workers
+        self.files = JobFiles.below(folder)
+        self.findings = Findings()
+        self.timeline = Timeline()
+        temporary = folder / "tmp"  # a killed process leaves Beam's temporary folders behind
+        self._env = {**env, TRACE_VARIABLE: str(self.files.trace), "TMPDIR": str(temporary)}
+        self._starts = 0
+        write_sources(self.files.sources)
+        temporary.mkdir()
+        self._command = [
+            *(sys.executable, "-m", "ledgerbeam", "map", function, "in/*.jsonl", "--output", "out", "--to", "jsonl"),
+            *("--ledger", "ledger", "--workers", str(workers), "--task-bytes", str(TASK_BYTES)),
+            *("--flush-interval", str(FLUSH_SECONDS), "--no-purity-check"),  # which calls the function twice
+        ]
+
+    def start(self, fault: str | None = None) -> Launch:
+        """Starts the job's command, with a fault point armed in every one of its processes if one is given."""
+        self._starts += 1
+        env = {**self._env, FAULT_VARIABLE: fault} if fault else self._env
+        mark = mark_of_this_process() + str(self.folder)
+        return Launch(self._command, self.folder, env, mark, self.folder / f"log-{self._starts:02d}")
+
+    def records_done(self) -> int:
+        """How many lines the trace has: it grows by one with every record that is done."""
+        return self.files.trace.read_bytes().count(b"\n") if self.files.trace.exists() else 0
+
+    def check(self, clean: Clean) -> None:
+        """Checks the ledger against the files; the job may be running."""
+        tasks = check_ledger(self.files, clean, self.findings)
+        self.timeline.see_recorded(tasks, time.monotonic_ns())
+
+    def check_end(self, clean: Clean) -> int:
+        """Checks the finished job. Returns the number of tasks that its trace knows."""
+        self.check(clean)
+        check_end(self.files, clean, self.findings)
+        return check_trace(self.files.trace, self.timeline, self.findings)
+
+    def forgive(self) -> tuple[int, list[str]]:
+        """Lets failed tasks run again.
+
+        Returns:
+            How many of them were quarantined, and the errors of those that had failed otherwise.
+        """
+        store = open_store(str(self.files.ledger), create=False)
+        try:
+            failures = list(store.failures())
+            store.forget("*", failures_only=True)
+        finally:
+            store.close()
+        others = [row.error for row in failures if not row.quarantined]
+        return len(failures) - len(others), others

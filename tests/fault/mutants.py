@@ -1,0 +1,102 @@
+"""Ways to break the library that the suite must notice. Each is applied inside the processes of a job.
+
+`arm` gives the environment with which every process of a job breaks itself when it starts.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+MUTANT_VARIABLE = "LEDGERBEAM_TEST_MUTANT"
+
+HOOK = """
+import sys
+if any("ledgerbeam.pipelines.wave" in word for word in sys.orig_argv) or "sdk_worker_main" in " ".join(sys.orig_argv):
+    from tests.fault.mutants import apply
+    apply()
+"""
+"""Python runs a module of this text before anything else, if it finds it as `sitecustomize`."""
+
+LATE_SECONDS = 1.5
+
+
+def arm(folder: Path, name: str, python_path: str) -> dict[str, str]:
+    """Gives environment variables that apply a mutant to the processes that do the work of a job.
+
+    Args:
+        folder: Takes the hook; made here.
+        name: Of a mutant.
+        python_path: What PYTHONPATH would be.
+    """
+    folder.mkdir(parents=True)
+    (folder / "sitecustomize.py").write_text(HOOK)
+    return {MUTANT_VARIABLE: name, "PYTHONPATH": os.pathsep.join([str(folder), python_path])}
+
+
+def apply() -> None:
+    """Breaks this process as the environment says."""
+    MUTANTS[os.environ[MUTANT_VARIABLE]]()
+
+
+def _wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
+    """Replaces a function of a module or class by what `wrapper` makes of it."""
+    setattr(owner, name, wrapper(getattr(owner, name)))
+
+
+def _publish_late() -> None:
+    """Outputs are published in the background: they are recorded before they exist."""
+    from ledgerbeam.transforms import write
+
+    _wrap(write, "publish_bytes", lambda publish: lambda *args: threading.Timer(LATE_SECONDS, publish, args).start())
+
+
+def _drop_last_output() -> None:
+    """The last task of a source records an output that it never publishes."""
+    from ledgerbeam.transforms import write
+    from tests.fault.corpus import RECORDS, TASKS
+
+    last = f"{(TASKS - 1) * RECORDS:010d}"
+    _wrap(write, "publish_bytes", lambda publish: lambda url, *args: None if last in url else publish(url, *args))
+
+
+def _name_by_process() -> None:
+    """Outputs are named after the process that wrote them: a task done again leaves two."""
+    from ledgerbeam.transforms import write
+
+    _wrap(write, "output_name", lambda name: lambda *args: f"{name(*args)}.{os.getpid()}")
+
+
+def _complete_early() -> None:
+    """A source is complete with its first leaf, as where a child's -1 overtakes its parent's +N-1."""
+    from ledgerbeam.ledger import lmdb_commit
+    from tests.fault.corpus import TASKS
+
+    _wrap(lmdb_commit, "fold", lambda fold: lambda _, *rest: (0, fold(TASKS, *rest)[1]))
+
+
+def _commit_at_the_end() -> None:
+    """The group commit waits for the end of the bundle, as bundle finalizers would."""
+    from ledgerbeam.ledger.writer import LedgerWriter
+
+    _wrap(LedgerWriter, "_flush_by_time", lambda _: lambda _: None)
+
+
+def _forget_finished_tasks() -> None:
+    """A restarted source begins anew, whatever is recorded of it."""
+    from ledgerbeam.transforms import plan
+
+    _wrap(plan, "is_done", lambda _: lambda *_: False)
+
+
+MUTANTS: dict[str, Callable[[], None]] = {
+    "publish late": _publish_late,
+    "drop last output": _drop_last_output,
+    "name by process": _name_by_process,
+    "complete early": _complete_early,
+    "commit at the end": _commit_at_the_end,
+    "forget finished tasks": _forget_finished_tasks,
+}

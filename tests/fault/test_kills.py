@@ -1,0 +1,109 @@
+"""A short series of kills, and what a kill must never leave: a process, or a job that waits for ever."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.fault.campaign import Campaign
+from tests.fault.corpus import Clean
+from tests.fault.job import ROOT, Job, environment
+from tests.fault.processes import MARK_VARIABLE, processes, wait_until
+
+pytestmark = pytest.mark.slow
+
+LIMIT_SECONDS = 60
+
+
+def test_kills_lose_nothing(tmp_path: Path, clean: Clean) -> None:
+    figures = Campaign(tmp_path / "jobs", clean, 12, "short").run()
+    assert figures.kills == 12
+    assert figures.ok, (figures, figures.anomalies)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("records", [0, 40])
+def test_nothing_outlives_a_killed_launcher_by_three_seconds(tmp_path: Path, workers: int, records: int) -> None:
+    job = Job(tmp_path / "job", workers, environment())
+    launch = job.start()
+    try:
+        assert launch.wait_for("wave", LIMIT_SECONDS)
+        assert wait_until(lambda: job.records_done() >= records, LIMIT_SECONDS), launch.log()
+        launch.kill(launch.pids("launcher"))
+        assert launch.wait_gone(3) == []
+    finally:
+        launch.end()
+
+
+LEAVING = """
+import os, signal
+from tests.fault.traced import work
+
+held = []
+
+def leave(record):
+    if not held:
+        held.append(b"x" * {held_bytes})
+    if record["id"] == "s01-0005":
+        try:
+            os.close(os.open({left!r}, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return work(record)
+        {end}
+    return work(record)
+"""
+"""The first process that comes to one record ends there; the next one goes on."""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_a_worker_that_goes_never_hangs_its_job(tmp_path: Path, clean: Clean, workers: int, end: str) -> None:
+    run_with_a_worker_that_leaves(tmp_path, clean, workers, end, held_bytes=1)
+
+
+def test_a_worker_that_is_slow_to_die_is_not_taken_for_one_of_the_next_wave(tmp_path: Path, clean: Clean) -> None:
+    """A process that holds a gigabyte is still there when its killer goes on."""
+    run_with_a_worker_that_leaves(tmp_path, clean, 2, "os.kill(os.getpid(), signal.SIGKILL)", held_bytes=1 << 30)
+
+
+def run_with_a_worker_that_leaves(tmp_path: Path, clean: Clean, workers: int, end: str, *, held_bytes: int) -> None:
+    module = LEAVING.format(held_bytes=held_bytes, left=str(tmp_path / "left"), end=end)
+    (tmp_path / "leaving.py").write_text(module)
+    env = environment()
+    env["PYTHONPATH"] += f"{os.pathsep}{tmp_path}"
+    job = Job(tmp_path / "job", workers, env, "leaving:leave")
+    launch = job.start()
+    try:
+        assert launch.wait(LIMIT_SECONDS), launch.log()
+        assert launch.status == 0, launch.log()
+        assert launch.deaths() == 1, launch.log()
+    finally:
+        launch.end()
+    job.check_end(clean)
+    assert not job.findings.bad, job.findings
+
+
+def test_an_interrupted_suite_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
+    mark = f"suite:{os.getpid()}"
+    env = {**os.environ, "TMPDIR": str(tmp_path), MARK_VARIABLE: mark}
+    command = [sys.executable, "-m", "tests.fault", "--kills", "50"]
+    suite = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert wait_until(lambda: any(tmp_path.glob("*/lane-*/*/trace")), LIMIT_SECONDS)
+        jobs = f"{suite.pid}:"
+        assert processes(jobs)
+        time.sleep(random.random())
+        suite.send_signal(signal.SIGINT)
+        assert suite.wait(LIMIT_SECONDS) == 130
+        assert processes(jobs) == []
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        suite.kill()
+        suite.communicate()

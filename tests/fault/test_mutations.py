@@ -1,0 +1,58 @@
+"""The suite can fail: what breaks the library in one way shows in the figure that stands for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fault.corpus import RECORDS, TASKS, Clean
+from tests.fault.findings import Findings
+from tests.fault.job import Job, environment
+from tests.fault.mutants import MUTANTS, arm
+from tests.fault.processes import wait_until
+
+pytestmark = pytest.mark.slow
+
+LIMIT_SECONDS = 60
+
+FIGURES = {
+    "publish late": "lost",
+    "drop last output": "lost",
+    "name by process": "duplicated",
+    "complete early": "false_completions",
+    "commit at the end": "rework",
+    "forget finished tasks": "rework",
+}
+
+
+def killed_once(folder: Path, clean: Clean, mutant: str | None = None) -> Findings:
+    """Kills a job after some work, runs it to its end if all is well until then, and gives what was found."""
+    env = environment()
+    if mutant is not None:
+        env |= arm(folder / "hook", mutant, env["PYTHONPATH"])
+    job = Job(folder / "job", 1, env)
+    killed = job.start()
+    try:
+        assert wait_until(lambda: job.records_done() >= 4 * TASKS * RECORDS, LIMIT_SECONDS), killed.log()
+        killed.kill(killed.pids("launcher"))
+        assert killed.wait_gone(LIMIT_SECONDS) == []
+        job.check(clean)
+        if not job.findings.bad:
+            again = job.start()
+            assert again.wait(LIMIT_SECONDS)
+            job.check_end(clean)
+    finally:
+        killed.end()
+    return job.findings
+
+
+def test_without_a_mutant_nothing_is_found(tmp_path: Path, clean: Clean) -> None:
+    findings = killed_once(tmp_path, clean)
+    assert not findings.bad, findings
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_mutant_is_found(tmp_path: Path, clean: Clean, mutant: str) -> None:
+    findings = killed_once(tmp_path, clean, mutant)
+    assert getattr(findings, FIGURES[mutant]), findings
