@@ -22,7 +22,7 @@ demo: setup ## the main job on real text: run, SIGKILL, rerun, proof
 	$(BIN)/python examples/demo.py
 
 test: setup ## the whole suite that needs nothing but Python and what is on the machine
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest tests --numprocesses auto --dist worksteal
 
 lint: setup ## ruff check, ruff format --check, mypy strict
 	$(BIN)/ruff check .
@@ -40,8 +40,8 @@ conformance: setup ## peers in a venv of their own judge our formats, and their 
 fault: setup ## the reliability suite: make fault KILLS=N
 	$(BIN)/python -m tests.fault --kills $(KILLS)
 
-bench: setup ## every table of speed against peers and the physical limit, as ratios
-	scripts/bench.sh
+bench: setup ## every table of speed against peers and the physical limit; ARGS=--small is quick
+	scripts/bench.sh $(ARGS)
 
 clean: ## remove what setup, servers and tests made
 	rm -rf $(VENV) $(CACHE) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

@@ -39,7 +39,7 @@ def split_key(name: str) -> tuple[str, str] | None:
 
     Returns:
         Key and extension; None for names that belong to no sample: hidden ones, those without a dot, and those whose
-        first part is `__x__`.
+        first part is `__x__`. A hidden file in a folder goes by the folder: `d/.jpg` -> (`d/`, `jpg`).
     """
     length = _key_length(name)
     return (name[:length], name[length + 1 :]) if length else None
@@ -49,9 +49,13 @@ def _key_length(name: str) -> int:
     """Gives the length of a name's key; 0 for names that belong to no sample."""
     base = name.rfind("/") + 1
     dot = name.find(".", base)
-    if dot <= base or dot == len(name) - 1 or (name.startswith("__") and _META.match(name)):
+    if dot < 0 or (name.startswith("__") and _META.match(name)):
         return 0
-    return dot
+    if dot > base:
+        return dot
+    # A base name that begins with the dot: webdataset takes its folder for the key, if that has no dot itself.
+    folder = name[name.rfind("/", 0, max(base - 1, 0)) + 1 : base]
+    return dot if folder and "." not in folder else 0
 
 
 def are_pairs(names: Sequence[str]) -> bool:

@@ -135,8 +135,12 @@ class Workspace:
         return [json.loads(line) for name in found if name.endswith(".jsonl") for line in found[name].splitlines()]
 
 
+def make_workspace(root: Path) -> Workspace:
+    (root / "functions.py").write_text(FUNCTIONS)
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "LEDGERBEAM_"))}
+    return Workspace(root, env)
+
+
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
-    (tmp_path / "functions.py").write_text(FUNCTIONS)
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "LEDGERBEAM_"))}
-    return Workspace(tmp_path, env)
+    return make_workspace(tmp_path)

@@ -97,8 +97,8 @@ def test_an_index_that_does_not_fit(workspace: Workspace, damage: str) -> None:
     index = workspace.root / "a.jsonl.idx"
     whole = index.read_bytes()
     if damage == "stale":
-        later = index.stat().st_mtime + 5
-        os.utime(path, (later, later))
+        earlier = path.stat().st_mtime - 5
+        os.utime(index, (earlier, earlier))
     else:
         index.write_bytes(
             {

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from ledgerbeam.ledger import open_store
-from tests.pipelines.conftest import Workspace
+from tests.pipelines.conftest import Workspace, make_workspace
 
 SLOW = (
     *("map", "functions:slow", "in/*.jsonl", "--output", "out", "--to", "jsonl"),
@@ -49,14 +49,25 @@ def processes_below(pid: int) -> list[int]:
     return found
 
 
-@pytest.fixture
-def clean(workspace: Workspace) -> dict[str, bytes]:
-    """Makes the sources, and gives the outputs of one clean run."""
+def write_sources(workspace: Workspace) -> None:
     for name in "abcd":
         workspace.jsonl(f"in/{name}.jsonl", 500, first=1000 * ord(name))
-    ran = workspace.run(*SLOW[:4], "clean", *SLOW[5:9], "--ledger", "clean-ledger", "--workers", "2")
+
+
+@pytest.fixture(scope="module")
+def clean_outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    workspace = make_workspace(tmp_path_factory.mktemp("clean"))
+    write_sources(workspace)
+    ran = workspace.run(*SLOW, "--workers", "2")
     assert ran.status == 0, ran.err
-    return workspace.files("clean")
+    return workspace.files("out")
+
+
+@pytest.fixture
+def clean(workspace: Workspace, clean_outputs: dict[str, bytes]) -> dict[str, bytes]:
+    """Makes the sources, and gives the outputs of one clean run."""
+    write_sources(workspace)
+    return clean_outputs
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

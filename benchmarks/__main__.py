@@ -1,0 +1,78 @@
+"""Runs the tables: `python -m benchmarks [--small] [--long] [TABLE ...]`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import sys
+import time
+import traceback
+from collections import Counter
+from types import ModuleType
+
+from benchmarks import indexing, ledger, object_store, reads, skipping, workers
+from benchmarks.data import Data, open_data
+from benchmarks.peer import PEERS, ROOT
+from benchmarks.table import render
+
+TABLES: dict[str, ModuleType] = {
+    "indexing": indexing,
+    "reads": reads,
+    "object-store": object_store,
+    "ledger": ledger,
+    "skipping": skipping,
+    "workers": workers,
+}
+
+
+def main() -> int:
+    """Prints the tables. Returns 0 unless one of them could not be measured for a fault."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Speed against peers and limits.")
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"of {', '.join(TABLES)} (default: all)")
+    parser.add_argument("--small", action="store_true", help="a tenth of the data: a quick look, no verdict to trust")
+    parser.add_argument("--long", action="store_true", help="skip 10 million finished sources, not 1 million")
+    args = parser.parse_args()
+    unknown = [name for name in args.tables if name not in TABLES]
+    if unknown:
+        parser.error(f"there is no table {unknown[0]!r}; expected one of {', '.join(TABLES)}")
+    data = open_data(ROOT / ".cache" / "bench", small=args.small, long=args.long)
+    print(_machine(data), flush=True)
+    verdicts: Counter[str] = Counter()
+    for name in args.tables or TABLES:
+        verdicts += _table(TABLES[name], data)
+    print(", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items())))
+    return 1 if verdicts["broken"] else 0
+
+
+def _table(module: ModuleType, data: Data) -> Counter[str]:
+    """Prints one table and counts its verdicts."""
+    rows = []
+    verdicts: Counter[str] = Counter()
+    started = time.monotonic()
+    try:
+        for row in module.rows(data):
+            rows.append(row)
+            verdicts[row.verdict] += 1
+    except Exception:  # noqa: BLE001 - the other tables are still of use
+        traceback.print_exc()
+        verdicts["broken"] += 1
+    seconds = time.monotonic() - started
+    print(render(f"{module.TITLE}  [{seconds:.0f} s, load {os.getloadavg()[0]:.1f}]", rows), flush=True)
+    return verdicts
+
+
+def _machine(data: Data) -> str:
+    cores = len(os.sched_getaffinity(0))
+    packages = " ".join(f"{name} {importlib.metadata.version(name)}" for name in ("numpy", "orjson", "lmdb"))
+    peers = " ".join((PEERS / ".ready").read_text().split()) if (PEERS / ".ready").is_file() else "none"
+    return (
+        f"{cores} cores, {platform.machine()}, Linux {platform.release()}, Python {platform.python_version()}, "
+        f"{packages}\npeers: {peers}\nfiles of {data.size / 1e9:g} GB, all warm; best of several alternating runs "
+        "unless a row says otherwise\n"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

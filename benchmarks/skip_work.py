@@ -1,0 +1,135 @@
+"""What the table of skipping runs in processes of its own: making finished ledgers, and skipping what they hold."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from benchmarks.serve import serve
+from ledgerbeam.io import Page, list_pages
+from ledgerbeam.ledger import Job, Leaf, LedgerStore, Output, Source, open_sources, open_store, source_ids
+from ledgerbeam.pipelines.listed import Listed
+from ledgerbeam.pipelines.spec import JobSpec
+
+PAGE = 10_000
+MADE_AT_ONCE = 100_000
+_FILES_A_FOLDER = 1_000
+_CONTENT = b'{"text": "a line"}\n'
+
+
+def make_files(folder: str, ledger: str, count: int) -> None:
+    """Makes small files, 1,000 a folder, and a ledger that holds all of them as complete."""
+    if os.path.isdir(ledger):
+        return
+    for start in range(0, count, _FILES_A_FOLDER):
+        below = Path(folder, f"{start // _FILES_A_FOLDER:05d}")
+        below.mkdir(parents=True, exist_ok=True)
+        for number in range(start, min(start + _FILES_A_FOLDER, count)):
+            (below / f"part-{number:08d}.jsonl").write_bytes(_CONTENT)
+    _complete(ledger, list_pages([f"{folder}/**/*.jsonl"], None, PAGE))
+
+
+def make_ledger(ledger: str, count: int) -> None:
+    """Makes a ledger that holds `count` sources as complete."""
+    if not os.path.isdir(ledger):
+        _complete(ledger, _pages(count, MADE_AT_ONCE))
+
+
+def skip_files(folder: str, ledger: str) -> tuple[float, float]:
+    """Lists files and skips them."""
+    return _skip(ledger, list_pages([f"{folder}/**/*.jsonl"], None, PAGE), 0)
+
+
+def stat_files(folder: str) -> tuple[float, float]:
+    """Asks the kernel for every name and size, the least that a listing can do; gives seconds, and no memory."""
+    started = time.perf_counter()
+    for below in os.scandir(folder):
+        with os.scandir(below.path) as entries:
+            for entry in entries:
+                entry.stat()
+    return time.perf_counter() - started, 0.0
+
+
+def skip_pages(ledger: str, count: int) -> tuple[float, float]:
+    """Skips a listing that is made page by page; making it is not timed."""
+    pages = _Untimed(_pages(count))
+    seconds, memory = _skip(ledger, pages, count)
+    return seconds - pages.seconds, memory
+
+
+def _skip(ledger: str, pages: Iterator[Page], count: int) -> tuple[float, float]:
+    """Goes through a listing as the launcher of a rerun does; gives seconds, and the process's peak memory in MB."""
+    store = open_store(ledger, create=False)
+    run = store.begin_run({})
+    listed = Listed(JobSpec("map"), store, pages=pages, run=run)
+    started = time.perf_counter()
+    left = sum(len(sources) for sources in listed.open_sources())
+    seconds = time.perf_counter() - started
+    store.end_run(run, "done")
+    if left or not listed.found or listed.found != (count or listed.found):
+        raise RuntimeError(f"{ledger}: expected {count} complete sources, found {listed.found}, {left} of them open")
+    # Not ru_maxrss: a process starts with that of the one it was forked from.
+    status = Path("/proc/self/status").read_text()
+    return seconds, int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
+
+
+class _Untimed(Iterator[Page]):
+    """Pages, and the seconds that making them took."""
+
+    def __init__(self, pages: Iterator[Page]) -> None:
+        self._pages = pages
+        self.seconds = 0.0
+
+    def __next__(self) -> Page:
+        started = time.perf_counter()
+        try:
+            return next(self._pages)
+        finally:
+            self.seconds += time.perf_counter() - started
+
+
+def _open(page: Page, store: LedgerStore) -> list[Source]:
+    ids = source_ids(page.urls, page.sizes, page.versions)
+    return open_sources(ids, page.urls, page.sizes, page.versions, store)
+
+
+def _pages(count: int, size: int = PAGE) -> Iterator[Page]:
+    for start in range(0, count, size):
+        numbers = range(start, min(start + size, count))
+        urls = [f"/data/corpus/shards/{number // 1000:06d}/part-{number:09d}.jsonl" for number in numbers]
+        versions = [str(1_700_000_000_000_000_000 + 7_919 * number) for number in numbers]
+        yield Page(urls, [100_000 + number % 1_000 for number in numbers], versions)
+
+
+def _complete(ledger: str, pages: Iterator[Page]) -> None:
+    """Registers sources and commits one task of each, with an output, as a job does."""
+    partial = f"{ledger}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    store = open_store(partial, create=True)
+    store.open_job(Job("bench", {}))
+    for page in pages:
+        sources = _open(page, store)
+        store.commit([_leaf(source) for source in sources])
+    store.close()
+    os.rename(partial, ledger)
+
+
+def _leaf(source: Source) -> Leaf:
+    name = f"{source.url.removeprefix('/data/')}.{0:010d}.jsonl"
+    output = Output(name, source.size, source.id.hex(), 100)
+    return Leaf(source.id, ((0, 1),), "published", (output,), 100, source.size)
+
+
+WORKS: dict[str, Callable[..., object]] = {
+    "make_files": make_files,
+    "make_ledger": make_ledger,
+    "skip_files": skip_files,
+    "skip_pages": skip_pages,
+    "stat_files": stat_files,
+}
+
+if __name__ == "__main__":
+    serve(WORKS)

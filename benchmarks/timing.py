@@ -1,0 +1,49 @@
+"""Timing what is compared in turns, so that a slow minute of the machine slows all of it."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Mapping
+
+Contender = Callable[[], float]
+"""Does its work once and returns the seconds it took."""
+
+
+def timed(work: Callable[[], object]) -> Contender:
+    """Makes a contender of a function: wall seconds of one call, garbage collected before."""
+
+    def run() -> float:
+        gc.collect()
+        started = time.perf_counter()
+        work()
+        return time.perf_counter() - started
+
+    return run
+
+
+def alternate(contenders: Mapping[str, Contender], rounds: int, *, warm_up: bool = True) -> dict[str, list[float]]:
+    """Runs contenders in turns.
+
+    Args:
+        contenders: By name.
+        rounds: How often each is timed.
+        warm_up: Run each once before, untimed.
+
+    Returns:
+        The seconds of each round, by name.
+    """
+    if warm_up:
+        for run in contenders.values():
+            run()
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    order = list(contenders)
+    for turn in range(rounds):
+        for name in order if turn % 2 == 0 else reversed(order):
+            seconds[name].append(contenders[name]())
+    return seconds
+
+
+def best(contenders: Mapping[str, Contender], rounds: int = 5) -> dict[str, float]:
+    """Runs contenders in turns, after a warm-up, and gives the least seconds of each."""
+    return {name: min(seconds) for name, seconds in alternate(contenders, rounds).items()}

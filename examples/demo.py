@@ -1,0 +1,196 @@
+"""The main job on real text: index, map, SIGKILL, the same command again, proof. `make demo` runs it.
+
+The text is Python's own standard library, as JSONL and tar shards. The job cuts the documented functions out of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from itertools import count
+from pathlib import Path
+
+import orjson
+
+from ledgerbeam.errors import LedgerNotFoundError
+from ledgerbeam.ledger import open_store
+
+JSONL_SHARDS = 12
+TAR_SHARDS = 4
+TASK_BYTES = 2**20
+INDEX = "ledgerbeam index 'shards/*' --ledger indexing"
+MAP = (
+    "ledgerbeam map cleaning:documented_functions 'shards/*' "
+    "--output {output} --to jsonl --task-bytes 1M --ledger {ledger}"
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=64, help="how much text to make (default: 64)")
+    args = parser.parse_args(argv)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="ledgerbeam-demo-") as folder:
+        same = demonstrate(Path(folder), args.megabytes * 10**6)
+    say(f"\n{time.monotonic() - started:.0f} s in all; the temporary folder is gone")
+    return 0 if same else 1
+
+
+def demonstrate(folder: Path, size: int) -> bool:
+    shutil.copy(Path(__file__).with_name("cleaning.py"), folder)
+    job = MAP.format(output="out", ledger="progress")
+
+    title(1, "Real text: the sources of Python's standard library, repeated, as JSONL and tar shards")
+    say(f"\n{make_shards(folder / 'shards', size)}")
+
+    title(2, "Index them, so that every record is one read away")
+    run(folder, INDEX)
+    run(folder, "ledgerbeam show shards/00.jsonl")
+
+    title(3, "Map them: one record in, its documented functions out. At a third of the way, kill -9")
+    kill_at_a_third(folder, job, size)
+    run(folder, "ledgerbeam ledger status progress")
+
+    title(4, "The same command again goes on where the ledger stands")
+    before = progress(folder / "progress")
+    run(folder, job)
+    after = progress(folder / "progress")
+    say(f"\nRecorded before the kill: {before['tasks']} tasks, {before['sources']} shards whole. They were skipped.")
+    say(f"Done by the second run: {after['tasks'] - before['tasks']} of {after['tasks']} tasks.")
+    run(folder, "ledgerbeam ledger status progress")
+    run(folder, "ledgerbeam ledger verify progress")
+
+    title(5, "Proof: one run that nobody kills, and a comparison byte for byte")
+    run(folder, MAP.format(output="clean", ledger="undisturbed"))
+    return compare(folder / "out", folder / "clean")
+
+
+def say(text: str) -> None:
+    print(text, flush=True)  # in step with the commands, also through a pipe
+
+
+def title(number: int, text: str) -> None:
+    say(f"\n{number}. {text}")
+
+
+def start(folder: Path, command: str) -> subprocess.Popen[bytes]:
+    """Starts a command with this interpreter; the shell has no part in it, so patterns arrive as they are."""
+    environment = {**os.environ, "TMPDIR": str(folder)}  # what Beam leaves when it is killed goes with the rest
+    arguments = [sys.executable, "-m", *shlex.split(command)]
+    return subprocess.Popen(arguments, cwd=folder, env=environment, stderr=subprocess.STDOUT)
+
+
+def run(folder: Path, command: str) -> None:
+    say(f"\n$ {command}")
+    status = start(folder, command).wait()
+    if status:
+        raise SystemExit(f"the command ended with status {status}")
+
+
+def make_shards(folder: Path, size: int) -> str:
+    """Writes about `size` bytes of text, three quarters of it as JSONL. The same interpreter makes the same shards."""
+    folder.mkdir()
+    share = size // (JSONL_SHARDS + TAR_SHARDS)
+    texts = endless_sources()
+    for number in range(JSONL_SHARDS):
+        with (folder / f"{number:02d}.jsonl").open("wb") as file:
+            while file.tell() < share:
+                path, text = next(texts)
+                file.write(orjson.dumps({"path": path, "text": text}) + b"\n")
+    for number in range(TAR_SHARDS):
+        with tarfile.open(folder / f"{number:02d}.tar", "w", format=tarfile.USTAR_FORMAT) as archive:
+            while archive.offset < share:
+                path, text = next(texts)
+                key = f"{archive.offset:010d}"
+                add_member(archive, f"{key}.py", text.encode())
+                add_member(archive, f"{key}.json", orjson.dumps({"path": path}))
+    written = sum(path.stat().st_size for path in folder.iterdir())
+    return f"{JSONL_SHARDS} JSONL shards and {TAR_SHARDS} tar shards, {written / 1e6:.0f} MB"
+
+
+def endless_sources() -> Iterator[tuple[str, str]]:
+    """Yields path and text of the standard library's modules, over and over, each round under a header of its own."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    paths = sorted(path for path in library.rglob("*.py") if "site-packages" not in path.parts)
+    for copy in count(1):
+        for path in paths:
+            try:
+                text = path.read_text(encoding="utf-8")
+            except UnicodeDecodeError:
+                continue  # the library tests the parser with sources in other encodings
+            yield path.relative_to(library).as_posix(), f"# copy {copy}\n{text}"
+
+
+def add_member(archive: tarfile.TarFile, name: str, data: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    archive.addfile(member, io.BytesIO(data))
+
+
+def progress(ledger: Path) -> dict[str, int]:
+    """Returns how many sources and tasks a ledger holds as done; it may be read while its job runs."""
+    try:
+        status = open_store(str(ledger), create=False, read_only=True).status()
+    except LedgerNotFoundError:
+        return {"sources": 0, "tasks": 0, "filtered": 0}
+    return {"sources": status["sources"]["complete"], "tasks": status["tasks"]["done"], "filtered": status["filtered"]}
+
+
+def kill_at_a_third(folder: Path, command: str, size: int) -> None:
+    """Starts the job and sends its process SIGKILL, which no program can catch, once a third of it is recorded."""
+    shards = JSONL_SHARDS + TAR_SHARDS
+    third = shards * -(-size // shards // TASK_BYTES) // 3
+    say(f"\n$ {command} &")
+    process = start(folder, command)
+    try:
+        while process.poll() is None and progress(folder / "progress")["tasks"] < third:
+            time.sleep(0.05)
+    finally:
+        process.kill()
+        process.wait()
+    if process.returncode != -signal.SIGKILL:
+        raise SystemExit(f"the job ended with status {process.returncode} before it could be killed")
+    say(f"$ kill -9 {process.pid}")
+    time.sleep(1)  # its workers notice, and are gone
+    done = progress(folder / "progress")
+    lost = len(list((folder / "out").glob("*.jsonl"))) - (done["tasks"] - done["filtered"])
+    say(f"\nWritten but not yet recorded, so to be done again: {lost} shards.")
+
+
+def compare(found: Path, expected: Path) -> bool:
+    names = {
+        path.relative_to(root).as_posix() for root in (found, expected) for path in root.rglob("*") if path.is_file()
+    }
+    total = hashlib.blake2b(digest_size=16)
+    differing = 0
+    for number, name in enumerate(sorted(names)):
+        one, other = digest(found / name), digest(expected / name)
+        same = one == other
+        differing += not same
+        total.update(f"{name} {one}\n".encode())
+        if number < 3 or not same:
+            say(f"  {'same' if same else 'DIFFERENT'}  {one}  {other}  {name}")
+    say(f"  ... BLAKE2 of killed and rerun, of undisturbed, name; {total.hexdigest()} over all")
+    verdict = "identical, byte for byte" if not differing else f"{differing} DIFFERENT"
+    say(f"\n{len(names)} files of the killed job and of the undisturbed one: {verdict}")
+    return bool(names) and not differing
+
+
+def digest(path: Path) -> str:
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest() if path.is_file() else "missing" + " " * 25
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Makes .cache/peers: a venv of the programs that our formats are judged against and our speed is compared with.
+# It is kept between runs: what is missing is added, and a complete one is left alone. torch alone takes 5 GB.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+PEERS=(
+  lhotse==2.0.0a7
+  megatron-energon==7.4.1
+  orjson==3.13.0
+  torch==2.13.0
+  webdataset==1.0.2
+)
+venv=.cache/peers
+mkdir -p .cache
+exec 9>.cache/peers.lock
+flock 9 # two makes at once would install over each other
+
+wanted=$(printf '%s\n' "${PEERS[@]}")
+if [[ -x $venv/bin/python && -f $venv/.ready && $(<"$venv/.ready") == "$wanted" ]]; then
+  exit 0
+fi
+echo "peers: making $venv (${PEERS[*]})" >&2
+[[ -x $venv/bin/python && -x $venv/bin/pip ]] || "${PYTHON:-python3}" -m venv "$venv"
+"$venv/bin/python" -m pip install --quiet "${PEERS[@]}"
+echo "$wanted" >"$venv/.ready"

@@ -1,0 +1,38 @@
+"""The peers, each a process in an environment of its own that `scripts/conformance.sh` makes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.peer import Peer, peer_python
+
+SKIPPED = 'run "make conformance"'
+
+
+def start(module: str) -> Iterator[Peer]:
+    """Starts a peer; skips unless the tests run under `make conformance`, where they must not be skipped."""
+    if "LEDGERBEAM_CONFORMANCE" not in os.environ:
+        pytest.skip(SKIPPED)
+    python = peer_python()
+    if python is None:
+        pytest.fail("the peers' environment is not complete: run scripts/peers.sh")
+    with Peer(f"tests.conformance.{module}", python) as peer:
+        yield peer
+
+
+@pytest.fixture(scope="session")
+def lhotse() -> Iterator[Peer]:
+    yield from start("peer_lhotse")
+
+
+@pytest.fixture(scope="session")
+def webdataset() -> Iterator[Peer]:
+    yield from start("peer_webdataset")
+
+
+@pytest.fixture(scope="session")
+def energon() -> Iterator[Peer]:
+    yield from start("peer_energon")

@@ -1,0 +1,135 @@
+"""Shar folders written by lhotse: our indexes are its bytes, it reads through them, and we read through its own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from benchmarks.peer import Peer
+from ledgerbeam.io import JsonlReader, Sample, TarReader, build_tar_index, encode_tar, format_of, write_index
+
+CUTS = 47
+SHARD = 10
+PLAIN = [f"cut-{number:03d}" for number in range(CUTS)]
+NESTED = [f"speaker.{number % 3}/cut.{number:03d}" for number in range(CUTS)]
+LONG = [f"{'a-long-name-' * 9}{number:03d}" for number in range(CUTS)]
+UNUSUAL = [f"größe-漢字-{number:03d}" for number in range(CUTS)]
+IDS = {"plain": PLAIN, "nested": NESTED, "long": LONG, "unusual": UNUSUAL}
+READ_BY_INDEX = {"plain", "nested"}
+"""lhotse 2.0.0a7 itself cannot read pax headers through any index: ids that are long or not ASCII."""
+
+
+@dataclass
+class Shar:
+    """A Shar folder and two folders of indexes of its files."""
+
+    name: str
+    folder: Path
+    ours: Path
+    theirs: Path
+
+    @property
+    def files(self) -> list[Path]:
+        return sorted(self.folder.iterdir())
+
+
+@pytest.fixture(scope="module", params=IDS)
+def shar(request: pytest.FixtureRequest, lhotse: Peer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shar]:
+    root = tmp_path_factory.mktemp(request.param)
+    made = Shar(request.param, root / "shar", root / "ours", root / "theirs")
+    lhotse.ask("write_shar", folder=str(made.folder), ids=IDS[request.param], shard_size=SHARD)
+    made.ours.mkdir()
+    made.theirs.mkdir()
+    for kind in ("jsonl", "tar"):
+        files = [path for path in made.files if path.suffix == f".{kind}"]
+        pairs = [[str(path), str(made.theirs / f"{path.name}.idx")] for path in files]
+        assert lhotse.ask("index", kind=kind, files=pairs) == [None] * len(files)
+    for path in made.files:
+        write_index(str(made.ours / f"{path.name}.idx"), format_of(path.name).build_index(str(path)))
+    yield made
+    shutil.rmtree(root)
+
+
+def member_names(path: Path) -> list[str]:
+    with tarfile.open(path) as archive:
+        return archive.getnames()
+
+
+def test_the_folder_holds_what_these_tests_mean_to_test(shar: Shar) -> None:
+    suffixes = {path.suffix for path in shar.files}
+    names = [name for path in shar.files if path.suffix == ".tar" for name in member_names(path)]
+    assert suffixes == {".jsonl", ".tar"}
+    assert {path.name.partition(".")[0] for path in shar.files} == {"cuts", "recording", "embedding", "track", "label"}
+    assert any(name.endswith(".nodata") for name in names)
+    assert any(name.endswith(".nometa") for name in names)
+    assert any(len(name.encode()) > 100 or not name.isascii() for name in names) == (shar.name not in READ_BY_INDEX)
+
+
+def test_our_indexes_are_the_bytes_that_lhotse_writes(shar: Shar) -> None:
+    for path in shar.files:
+        name = f"{path.name}.idx"
+        assert (shar.ours / name).read_bytes() == (shar.theirs / name).read_bytes(), name
+
+
+def test_lhotse_reads_through_our_indexes_what_it_reads_in_sequence(lhotse: Peer, shar: Shar) -> None:
+    if shar.name not in READ_BY_INDEX:
+        pytest.skip("lhotse reads no pax headers through an index, its own included")
+    before = {path.name: path.read_bytes() for path in shar.ours.iterdir()}
+    cuts = lhotse.ask("read_shar", folder=str(shar.folder), index=str(shar.ours))
+    assert cuts == lhotse.ask("read_shar", folder=str(shar.folder), index=None)
+    assert [cut["id"] for cut in cuts] == IDS[shar.name]
+    assert any(cut["embedding"] is None for cut in cuts)
+    assert before == {path.name: path.read_bytes() for path in shar.ours.iterdir()}
+
+
+def test_we_read_through_lhotses_indexes_what_tarfile_reads_in_sequence(shar: Shar) -> None:
+    for path in shar.files:
+        index = str(shar.theirs / f"{path.name}.idx")
+        if path.suffix == ".jsonl":
+            with JsonlReader(str(path), index) as reader:
+                assert list(reader) == [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+            continue
+        with TarReader(str(path), index, group="pairs") as samples, tarfile.open(path) as archive:
+            members = [(member.name, archive.extractfile(member).read()) for member in archive]  # type: ignore[union-attr]
+            assert len(samples) * 2 == len(members)
+            found = [(f"{sample.key}.{name}", sample[name]) for sample in samples for name in sample]
+            assert found == members
+
+
+def test_lhotse_reads_a_folder_that_the_command_line_indexed(lhotse: Peer, tmp_path: Path) -> None:
+    folder = tmp_path / "shar"
+    lhotse.ask("write_shar", folder=str(folder), ids=PLAIN, shard_size=SHARD)
+    cuts = lhotse.ask("read_shar", folder=str(folder), index=None)
+    command = [sys.executable, "-m", "ledgerbeam", "index", f"{folder}/*.jsonl", f"{folder}/*.tar"]
+    options = ["--index-root=indexes", "--index-rule=lhotse", "--ledger=ledger", "--workers=1"]
+    done = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    mirrored = tmp_path / "indexes" / os.path.relpath(folder, "/")
+    assert lhotse.ask("read_shar", folder=str(folder), index=str(mirrored)) == cuts
+
+
+def test_lhotse_reads_the_pairs_that_we_write(lhotse: Peer, tmp_path: Path) -> None:
+    manifest = {"storage_type": "shar", "storage_path": "", "storage_key": "", "shape": [4]}
+    samples = [
+        Sample(f"cut-{number:03d}", {"npy": os.urandom(number * 7), "json": json.dumps(manifest).encode()})
+        for number in range(200)
+    ]
+    path, index = tmp_path / "pairs.tar", tmp_path / "pairs.tar.idx"
+    data, offsets = encode_tar(samples)
+    path.write_bytes(data)
+    write_index(str(index), offsets)
+    expected = [[f"{sample.key}.npy", hashlib.sha256(sample["npy"]).hexdigest()] for sample in samples]
+    assert lhotse.ask("read_tar", path=str(path), index=str(index)) == expected
+    assert lhotse.ask("index", kind="tar", files=[[str(path), str(tmp_path / "theirs")]]) == [None]
+    assert index.read_bytes() == (tmp_path / "theirs").read_bytes()
+    assert offsets.tolist() == build_tar_index(str(path)).tolist()

@@ -1,0 +1,91 @@
+"""The example of a pipeline of one's own does what it says, and restarts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from examples import own_pipeline
+from ledgerbeam.errors import JobMismatchError
+from ledgerbeam.io import JsonlReader
+from ledgerbeam.ledger import close_shared_writers
+
+LONG = "x" * own_pipeline.LONG
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    """A folder with a mixed source, one of doubles, and one of which nothing is left."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    write(folder / "mixed.jsonl", ["short", LONG, "also short"])
+    write(folder / "doubles.jsonl", ["one", "two", "one"])
+    write(folder / "blank.jsonl", ["", "  "])
+    return folder
+
+
+def write(path: Path, texts: list[str]) -> None:
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+
+def run(folder: Path, *beam_args: str) -> int:
+    arguments = [str(folder / "texts" / "*.jsonl"), "--output", str(folder / "out"), "--ledger", str(folder / "ledger")]
+    try:
+        return own_pipeline.main([*arguments, *beam_args])
+    finally:
+        close_shared_writers()
+
+
+def outputs(folder: Path) -> dict[str, list[str]]:
+    """The texts of every shard that was written, by its name."""
+    paths = sorted((folder / "out").rglob("*.jsonl"))
+    return {path.name: [record["text"] for record in JsonlReader(str(path))] for path in paths}
+
+
+def test_it_splits_and_filters(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(texts.parent) == 0
+    assert capsys.readouterr().out == "3 sources complete, 0 open, 0 failed\n"
+    assert outputs(texts.parent) == {
+        "mixed.jsonl-0000000000-000000.jsonl": ["short", "also short"],
+        "mixed.jsonl-0000000000-000001.jsonl": [LONG],
+        "doubles.jsonl-0000000000-000000.jsonl": ["one", "two"],
+        "doubles.jsonl-0000000000-000001.jsonl": [],
+    }
+
+
+def test_a_rerun_does_what_is_missing_and_nothing_else(texts: Path) -> None:
+    write(texts / "broken.jsonl", ["fine"])
+    with (texts / "broken.jsonl").open("a") as file:
+        file.write("{no json\n")
+    assert run(texts.parent) == 3
+    written = {path: path.stat().st_mtime_ns for path in (texts.parent / "out").iterdir()}
+
+    (texts / "broken.jsonl.idx").unlink()
+    write(texts / "broken.jsonl", ["mended"])
+    assert run(texts.parent) == 0
+    assert outputs(texts.parent)["broken.jsonl-0000000000-000000.jsonl"] == ["mended"]
+    assert {path: path.stat().st_mtime_ns for path in written} == written
+
+
+def test_its_ledger_is_refused_for_another_job(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(texts.parent)
+    monkeypatch.setattr(own_pipeline, "LONG", 3)
+    with pytest.raises(JobMismatchError, match="long: was 1000, is 3"):
+        run(texts.parent)
+
+
+@pytest.mark.slow
+def test_it_runs_as_a_program_with_options_for_beam(texts: Path) -> None:
+    program = Path(own_pipeline.__file__)
+    command = [sys.executable, str(program), "--output", "out", "--ledger", "ledger", "texts/*.jsonl"]
+    options = ["--direct_num_workers=2", "--direct_running_mode=multi_processing"]
+    done = subprocess.run(
+        [*command, *options], cwd=texts.parent, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "3 sources complete, 0 open, 0 failed"
+    assert len(outputs(texts.parent)) == 4

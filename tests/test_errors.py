@@ -1,0 +1,79 @@
+"""The error tree: what Beam, pickle and its own docstring need of it."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import re
+
+import pytest
+
+from ledgerbeam import errors
+from ledgerbeam.errors import LedgerbeamError, UsageError
+
+CLASSES: list[type[LedgerbeamError]] = sorted(
+    (value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, LedgerbeamError)),
+    key=lambda error: error.__name__,
+)
+TREE_LINE = re.compile(r"^    (?P<indent>[│ ├└─]*)(?P<name>\w+) *(?:\((?P<standard>\w+)\))?")
+
+
+def drawn_tree() -> dict[str, tuple[str | None, str | None]]:
+    """The tree of the module's docstring: name -> (name of its parent, name of the standard class)."""
+    tree: dict[str, tuple[str | None, str | None]] = {}
+    above: list[str] = []
+    drawing = str(errors.__doc__).split("\n\n")[1]
+    for line in drawing.splitlines():
+        found = TREE_LINE.match(line)
+        assert found, line
+        depth = len(found["indent"]) // 4
+        above[depth:] = [found["name"]]
+        tree[found["name"]] = (above[depth - 1] if depth else None, found["standard"])
+    return tree
+
+
+@pytest.mark.parametrize("error", CLASSES)
+def test_an_error_takes_exactly_one_positional_message(error: type[LedgerbeamError]) -> None:
+    assert str(error("a.jsonl: record 3: found 7")) == "a.jsonl: record 3: found 7"
+    assert "__init__" not in vars(error), "a constructor of its own would not survive Beam"
+
+
+@pytest.mark.parametrize("error", CLASSES)
+def test_an_error_survives_what_beam_does_to_it(error: type[LedgerbeamError]) -> None:
+    raised = error("a.jsonl: record 3")
+    rebuilt = type(raised)(raised.args[0] + " [while running 'ReadTasks']", *raised.args[1:])
+    assert type(rebuilt) is error
+    assert str(rebuilt) == "a.jsonl: record 3 [while running 'ReadTasks']"
+
+
+@pytest.mark.parametrize("error", CLASSES)
+def test_an_error_survives_pickle(error: type[LedgerbeamError]) -> None:
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        copy = pickle.loads(pickle.dumps(error("Größe: 7 erwartet"), protocol))
+        assert type(copy) is error
+        assert str(copy) == "Größe: 7 erwartet"
+
+
+def test_the_drawing_shows_every_class_below_its_parent() -> None:
+    tree = drawn_tree()
+    assert sorted(tree) == [error.__name__ for error in CLASSES]
+    for error in CLASSES:
+        parent, standard = tree[error.__name__]
+        bases = [base.__name__ for base in error.__bases__]
+        expected = [name for name in (parent or "Exception", standard) if name]
+        assert bases == expected, f"{error.__name__} is drawn as {expected}"
+
+
+def test_the_module_exports_every_class_and_nothing_else() -> None:
+    assert sorted(errors.__all__) == [error.__name__ for error in CLASSES]
+
+
+@pytest.mark.parametrize("error", CLASSES)
+def test_every_class_says_what_it_means(error: type[LedgerbeamError]) -> None:
+    assert "__doc__" in vars(error)
+    assert len(inspect.getdoc(error) or "") > 20
+
+
+@pytest.mark.parametrize("error", CLASSES)
+def test_only_usage_errors_end_the_command_line_with_status_2(error: type[LedgerbeamError]) -> None:
+    assert error.exit_status == (2 if error is UsageError else 1)

@@ -1,0 +1,145 @@
+"""The distributions, built and installed as a user would, without the network."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import ledgerbeam
+
+ROOT = Path(__file__).resolve().parents[1]
+NOT_SOURCES = (
+    ".git",
+    ".venv",
+    ".cache",
+    ".*_cache",
+    ".hypothesis",
+    ".ledgerbeam",
+    "__pycache__",
+    "build",
+    "dist",
+    "*.egg-info",
+)
+CLEAN_ENV = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PIP_"))}
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    done = subprocess.run(command, cwd=cwd, env=CLEAN_ENV, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist and the wheel that is built from it."""
+    folder = tmp_path_factory.mktemp("packaging")
+    shutil.copytree(ROOT, folder / "checkout", ignore=shutil.ignore_patterns(*NOT_SOURCES))
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "dist", cwd=folder / "checkout")
+    return folder / "dist"
+
+
+def only(folder: Path, pattern: str) -> Path:
+    (found,) = folder.glob(pattern)
+    return found
+
+
+def library_files() -> set[str]:
+    files = [path for path in (ROOT / "ledgerbeam").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    return {path.relative_to(ROOT).as_posix() for path in files}
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_library_and_nothing_else(distributions: Path) -> None:
+    with zipfile.ZipFile(only(distributions, "*.whl")) as wheel:
+        names = {name for name in wheel.namelist() if ".dist-info/" not in name}
+        licences = [name for name in wheel.namelist() if name.endswith("LICENSE")]
+    assert names == library_files()
+    assert "ledgerbeam/py.typed" in names
+    assert licences
+
+
+@pytest.mark.slow
+def test_the_sdist_holds_what_building_needs_and_no_tests(distributions: Path) -> None:
+    with tarfile.open(only(distributions, "*.tar.gz")) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    assert library_files() | {"pyproject.toml", "setup.py", "README.md", "LICENSE"} <= names
+    assert not [name for name in names if name.startswith("tests")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["*.whl", "*.tar.gz"])
+def test_a_distribution_installs_and_runs_in_a_clean_environment(
+    distributions: Path, tmp_path: Path, kind: str
+) -> None:
+    python = clean_environment(tmp_path / "venv")
+    run(
+        *pip(python),
+        "install",
+        "--no-deps",
+        "--no-index",
+        "--no-build-isolation",
+        only(distributions, kind),
+        cwd=tmp_path,
+    )
+    where = run(python, "-c", "import ledgerbeam; print(ledgerbeam.__file__)", cwd=tmp_path)
+    assert Path(where.strip()).is_relative_to(tmp_path / "venv"), "the checkout was imported"
+
+    script = python.parent / "ledgerbeam"
+    assert run(script, "--version", cwd=tmp_path) == f"ledgerbeam {ledgerbeam.__version__}\n"
+    assert run(python, "-m", "ledgerbeam", "--help", cwd=tmp_path).startswith("usage: ledgerbeam")
+    (tmp_path / "lines.jsonl").write_text('{"id": 0}\n{"id": 1}\n')
+    summary = json.loads(run(script, "index", "lines.jsonl", "--workers", "1", "--json", cwd=tmp_path))
+    assert summary["records"] == 2
+    assert (tmp_path / "lines.jsonl.idx").stat().st_size == 3 * 8
+
+
+def clean_environment(folder: Path) -> Path:
+    """Makes a virtual environment that sees the dependencies of this one, and nothing of the checkout.
+
+    A path in a `.pth` file is searched, but the `.pth` files in it, such as that of an editable install, are not run.
+    """
+    run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder.parent)
+    python = folder / "bin" / "python"
+    site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).strip())
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return python
+
+
+def pip(python: Path) -> tuple[str | Path, ...]:
+    return sys.executable, "-m", "pip", "--python", python, "--quiet", "--disable-pip-version-check"
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    declared = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert declared
+    assert declared[1] == ledgerbeam.__version__
+    assert f"[{ledgerbeam.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["map", "--help"], ["--version"]])
+def test_help_imports_neither_beam_nor_numpy(arguments: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "ledgerbeam", *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60)
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines() if "|" in line}
+    assert "argparse" in imported, "the import times were not read"
+    assert not imported & {"apache_beam", "numpy", "fsspec", "lmdb"}
+
+
+def test_help_answers_in_under_300_milliseconds(tmp_path: Path) -> None:
+    seconds = []
+    for _ in range(5):
+        started = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "ledgerbeam", "--help"], cwd=tmp_path, capture_output=True, check=True)
+        seconds.append(time.perf_counter() - started)
+    assert min(seconds) < 0.3
