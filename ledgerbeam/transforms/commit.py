@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,10 +59,9 @@ class _Commit(beam.DoFn):
         self._tasks.inc()
 
     def finish_bundle(self) -> None:
-        started = time.monotonic()
         with self._ledger.fatal_errors():
-            self._ledger.writer().flush()
-        self._commit_ms.update(int(1000 * (time.monotonic() - started)))
+            result = self._ledger.writer().flush()
+        self._commit_ms.update(int(1000 * result.seconds))
 
 
 def _leaf(element: Any) -> Leaf:

@@ -1,0 +1,118 @@
+"""The whole chain as a user writes it: what it counts, what it shows, and what it does twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.metrics.metric import MetricsFilter
+from apache_beam.runners.runner import PipelineResult
+from apache_beam.transforms.display import DisplayData
+
+from ledgerbeam.errors import UnsupportedShapeError
+from ledgerbeam.io import SourceListing
+from ledgerbeam.ledger import Job, LedgerStore, Task, open_store
+from ledgerbeam.transforms import (
+    CommitTasks,
+    LedgerHandle,
+    MatchSources,
+    PlanTasks,
+    ProcessBatch,
+    ProcessTask,
+    ReadTasks,
+    SkipCompleted,
+    WriteTasks,
+)
+
+
+def keep(task: Task) -> Task:
+    return task
+
+
+def keep_all(tasks: list[Task]) -> list[Task]:
+    return tasks
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LedgerStore:
+    for name in "ab":
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"id": i}) + "\n" for i in range(100)))
+    store = open_store(str(tmp_path / "ledger"), create=True)
+    store.open_job(Job("test", {}))
+    return store
+
+
+def run(tmp_path: Path, pattern: str = "*.jsonl") -> PipelineResult:
+    ledger = LedgerHandle(str(tmp_path / "ledger"))
+    pipeline = beam.Pipeline("FnApiRunner")
+    (
+        pipeline
+        | MatchSources(SourceListing((str(tmp_path / pattern),)))
+        | SkipCompleted(ledger)
+        | PlanTasks(ledger, task_records=30)
+        | ReadTasks(ledger=ledger)
+        | ProcessTask(keep, ledger)
+        | ProcessBatch(keep_all, batch_size=3)
+        | WriteTasks(str(tmp_path / "out"), "jsonl", base=f"{tmp_path}/")
+        | CommitTasks(ledger)
+    )
+    result = pipeline.run()
+    result.wait_until_finish()
+    return result
+
+
+def counters(result: PipelineResult) -> dict[str, int]:
+    found = result.metrics().query(MetricsFilter().with_namespace("ledgerbeam"))["counters"]
+    return {metric.key.metric.name: metric.committed for metric in found}
+
+
+def test_sources_tasks_records_and_bytes_are_counted(tmp_path: Path, store: LedgerStore) -> None:
+    found = counters(run(tmp_path))
+    assert found["sources_open"] == 2
+    assert found["tasks_planned"] == found["tasks_committed"] == 8
+    assert found["records_read"] == found["records_written"] == 200
+    assert found["bytes_written"] == sum(p.stat().st_size for p in tmp_path.glob("out/*.jsonl"))
+    assert store.status()["sources"] == {"complete": 2, "open": 0, "failed": 0}
+
+
+def test_commit_time_is_a_distribution(tmp_path: Path, store: LedgerStore) -> None:
+    found = run(tmp_path).metrics().query(MetricsFilter().with_name("commit_ms"))["distributions"]
+    assert found[0].committed.count >= 1
+
+
+def test_a_second_run_skips_what_is_complete_and_finished_tasks_of_the_rest(tmp_path: Path, store: LedgerStore) -> None:
+    run(tmp_path, "a.jsonl")
+    found = counters(run(tmp_path))
+    assert (found["sources_skipped"], found["sources_open"], found["tasks_committed"]) == (1, 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("transform", "shown"),
+    [
+        (MatchSources(SourceListing(("/data/*.jsonl",))), "/data/*.jsonl"),
+        (SkipCompleted(LedgerHandle("/ledger")), "/ledger"),
+        (PlanTasks(task_bytes=1234), 1234),
+        (ProcessTask(keep), "keep"),
+        (ProcessBatch(keep_all, batch_size=17), 17),
+        (WriteTasks("/out", "tar"), "tar"),
+        (CommitTasks(LedgerHandle("/ledger")), "/ledger"),
+    ],
+)
+def test_a_console_shows_what_a_transform_does(transform: Any, shown: object) -> None:
+    assert shown in [item.value for item in DisplayData.create_from(transform).items]
+
+
+def test_what_was_not_written_is_not_recorded(tmp_path: Path, store: LedgerStore) -> None:
+    ledger = LedgerHandle(str(tmp_path / "ledger"))
+    with pytest.raises(UnsupportedShapeError, match="was not written"), beam.Pipeline("FnApiRunner") as p:
+        (
+            p
+            | MatchSources(SourceListing((str(tmp_path / "*.jsonl"),)))
+            | SkipCompleted(ledger)
+            | PlanTasks(ledger)
+            | CommitTasks(ledger)
+        )
+    assert store.status()["tasks"]["done"] == 0
