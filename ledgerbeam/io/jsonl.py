@@ -27,6 +27,7 @@ _BLANK = b" \t\r\n"
 _BOM = b"\xef\xbb\xbf"
 _PREVIEW = 120
 _NEWLINE = b"\n"
+_loads = orjson.loads
 
 
 def decode_line(line: bytes, url: str, record: int, start: int) -> Any:
@@ -135,10 +136,10 @@ class JsonlReader(IndexedRecords[Any]):
 
     def _decode(self, data: bytes, record: int, start: int) -> Any:
         lead = 1 if start else 0
-        if data.find(_NEWLINE, lead) != len(data) - 1 or (lead and data[0] != _NEWLINE[0]):
+        if data.find(10, lead) != len(data) - 1 or (lead and data[0] != 10):
             self._require_line(data[lead:], data[:lead], record, start)
         try:
-            return orjson.loads(data)  # the newline before the record is white space to JSON
+            return _loads(data)  # the newline before the record is white space to JSON
         except orjson.JSONDecodeError:
             return decode_line(data[lead:], self.url, record, start)
 

@@ -6,7 +6,7 @@ Local files are read with `os.pread`, everything else through fsspec, a bounded 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -102,14 +102,14 @@ class RangeReader:
             StorageError: The store refused or gave too few bytes.
             UsageError: Not `0 <= start <= stop`.
         """
-        if not 0 <= start <= stop:
-            raise self._meaningless(start, stop)
-        if start == stop:
-            return b""
-        data = self._pread(start, stop) if self._local else self._fetch([start], [stop])[0]
-        if len(data) != stop - start:
-            raise self._short(start, stop, len(data))
-        return data
+        try:
+            size = stop - start
+            data = os.pread(self._handle["fd"], size, start)
+            if len(data) == size:
+                return data
+        except (KeyError, OSError):  # not open yet, remote, or what `_read` words an error for
+            pass
+        return self._read(start, stop)
 
     def read_many(
         self,
@@ -119,7 +119,7 @@ class RangeReader:
         gap: int | None = None,
         max_request: int = _MAX_REQUEST,
     ) -> list[bytes]:
-        """Reads many ranges; neighbours share a request.
+        """Reads many ranges; neighbours share a request, of a local source those asked one after the other.
 
         Args:
             starts: First byte of each range; a list or an integer array, in any order, overlaps allowed.
@@ -134,24 +134,75 @@ class RangeReader:
             ChangedSourceError: The source ends before one of the ranges.
             UsageError: One of them is not `0 <= start <= stop`; also the other errors of `read`.
         """
-        if gap is None:
-            gap = _LOCAL_GAP if self._local else _REMOTE_GAP
-        asked = [(int(start), int(stop), i) for i, (start, stop) in enumerate(zip(starts, stops, strict=True))]
-        for start, stop, _ in asked:
-            if not 0 <= start <= stop:
-                raise self._meaningless(start, stop)
-        groups = _merge(asked, gap, max_request)
+        return list(self.iterate_many(starts, stops, gap=gap, max_request=max_request))
+
+    def iterate_many(
+        self,
+        starts: Positions,
+        stops: Positions,
+        *,
+        gap: int | None = None,
+        max_request: int = _MAX_REQUEST,
+    ) -> Iterator[bytes]:
+        """Reads many ranges as `read_many` does, local ones not before they are taken.
+
+        Yields:
+            The bytes of each range, in the order asked.
+        """
+        bounds = np.array([starts, stops], np.int64)
+        wrong = np.flatnonzero((bounds[0] < 0) | (bounds[1] < bounds[0]))
+        if len(wrong):
+            raise self._meaningless(*bounds[:, wrong[0]].tolist())
         if self._local:
-            blocks = [self.read(start, stop) for start, stop, _ in groups]
-        else:
-            blocks = self._fetch([group[0] for group in groups], [group[1] for group in groups])
-        pieces: list[bytes] = [b""] * len(starts)
+            return self._iterate_local(bounds[0], bounds[1], _LOCAL_GAP if gap is None else gap, max_request)
+        firsts, lasts = bounds.tolist()
+        return iter(self._fetch_merged(firsts, lasts, _REMOTE_GAP if gap is None else gap, max_request))
+
+    def _iterate_local(
+        self, starts: NDArray[np.int64], stops: NDArray[np.int64], gap: int, max_request: int
+    ) -> Iterator[bytes]:
+        ordered = (starts[1:] >= starts[:-1]) & (stops[1:] >= stops[:-1])
+        filled = stops > starts  # an empty range may lie anywhere
+        joined = ordered & filled[1:] & filled[:-1] & (starts[1:] <= stops[:-1] + gap)
+        if not joined.any():
+            yield from map(self.read, starts.tolist(), stops.tolist())
+            return
+        edges = np.flatnonzero(np.concatenate(([True], ~joined, [True]))) if len(starts) else starts
+        heads, tails = starts[edges[:-1]].tolist(), stops[edges[1:] - 1].tolist()
+        read = self.read
+        for head, tail, first, last in zip(heads, tails, edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+            if last - first == 1:
+                yield read(head, tail)
+                continue
+            place = first
+            while place < last:
+                begin = int(starts[place])
+                after = max(place + 1, place + int(stops[place:last].searchsorted(begin + max_request, "right")))
+                block = read(begin, int(stops[after - 1]))
+                cuts = zip((starts[place:after] - begin).tolist(), (stops[place:after] - begin).tolist(), strict=True)
+                yield from [block[start:stop] for start, stop in cuts]
+                place = after
+
+    def _fetch_merged(self, starts: list[int], stops: list[int], gap: int, max_request: int) -> list[bytes]:
+        groups = _merge(list(zip(starts, stops, range(len(starts)), strict=True)), gap, max_request)
+        blocks = self._fetch([group[0] for group in groups], [group[1] for group in groups])
+        pieces = [b""] * len(starts)
         for (start, stop, members), block in zip(groups, blocks, strict=True):
             if len(block) != stop - start:
                 raise self._short(start, stop, len(block))
             for position, first, last in members:
                 pieces[position] = block[first - start : last - start]
         return pieces
+
+    def _read(self, start: int, stop: int) -> bytes:
+        if not 0 <= start <= stop:
+            raise self._meaningless(start, stop)
+        if start == stop:
+            return b""
+        data = self._pread(start, stop) if self._local else self._fetch([start], [stop])[0]
+        if len(data) != stop - start:
+            raise self._short(start, stop, len(data))
+        return data
 
     def _pread(self, start: int, stop: int) -> bytes:
         try:

@@ -7,6 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Generic, Self, TypeVar, overload
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.index import IndexFile, Kind, Offsets, check_index, check_offsets
 from ledgerbeam.io.storage import Options, RangeReader, canonical_url, stat
@@ -16,6 +19,7 @@ __all__ = ["IndexedRecords"]
 _T = TypeVar("_T")
 
 _ITERATE = 4 * 1024 * 1024
+_FEW = 32  # so few records of a local source are read one by one: less work than arrays of them
 
 
 class IndexedRecords(ABC, Generic[_T]):
@@ -84,13 +88,13 @@ class IndexedRecords(ABC, Generic[_T]):
     @overload
     def __getitem__(self, item: slice, /) -> list[_T]: ...
     def __getitem__(self, item: int | slice, /) -> _T | list[_T]:
-        if isinstance(item, slice):
-            return self.read_many(range(*item.indices(len(self))))
         entries = self._entries
-        if entries is None or type(item) is not int or not 0 <= item < self._count:
-            item, start, stop = self._locate(item)
-        else:  # the same without a call
+        if entries is not None and type(item) is int and 0 <= item < self._count:  # the common case without a call
             start, stop = entries[item], entries[item + 1]
+        elif isinstance(item, slice):
+            return self.read_many(range(*item.indices(len(self))))
+        else:
+            item, start, stop = self._locate(item)
         return self._decode(self._reader.read(start - self._lead if start else 0, stop), item, start)
 
     def __iter__(self) -> Iterator[_T]:
@@ -111,18 +115,19 @@ class IndexedRecords(ABC, Generic[_T]):
             indices: Their numbers, in any order, negative ones counting from the end.
 
         Returns:
-            The records in the order asked; neighbours came with one request.
+            The records in the order asked; neighbours in a remote source came with one request.
 
         Raises:
             IndexError: A number out of range.
             RecordError: A record that cannot be decoded, a blank JSONL line included.
         """
-        located = [self._locate(index) for index in indices]
-        lead = self._lead
-        blocks = self._reader.read_many(
-            [start - lead if start else 0 for _, start, _ in located], [stop for _, _, stop in located]
-        )
-        return [self._decode(data, record, start) for data, (record, start, _) in zip(blocks, located, strict=True)]
+        if len(indices) < _FEW and self._reader.local_path is not None:
+            return [self[index] for index in map(operator.index, indices)]
+        offsets = self._load()
+        records = self._numbers(indices)
+        starts = offsets[records]
+        blocks = self._reader.iterate_many(starts - np.minimum(starts, np.uint64(self._lead)), offsets[records + 1])
+        return list(map(self._decode, blocks, records.tolist(), starts.tolist()))
 
     def raw(self, index: int) -> bytes:
         """Reads the bytes of one record as they lie in the source.
@@ -130,6 +135,9 @@ class IndexedRecords(ABC, Generic[_T]):
         Raises:
             IndexError: The number is out of range.
         """
+        entries = self._entries
+        if entries is not None and type(index) is int and 0 <= index < self._count:  # the common case without a call
+            return self._reader.read(entries[index], entries[index + 1])
         _, start, stop = self._locate(index)
         return self._reader.read(start, stop)
 
@@ -191,6 +199,18 @@ class IndexedRecords(ABC, Generic[_T]):
         if not 0 <= record < count:
             raise IndexError(f"{self.url}: there is no record {index}; it has {count}.")
         return record, entries[record], entries[record + 1]
+
+    def _numbers(self, indices: Sequence[int]) -> NDArray[np.int64]:
+        """Gives records' numbers from the begin."""
+        try:
+            records = np.fromiter(map(operator.index, indices), np.int64, len(indices))
+        except OverflowError:
+            records = np.full(1, self._count)
+        records[records < 0] += self._count
+        if ((records < 0) | (records >= self._count)).any():
+            for index in indices:
+                self._locate(index)  # raises
+        return records
 
     @abstractmethod
     def _decode(self, data: bytes, record: int, start: int) -> _T:
