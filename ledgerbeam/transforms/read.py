@@ -116,6 +116,7 @@ class _Read(beam.DoFn):
         self._ledger = ledger
         self._reader: TaskReader | None = None
         self._records = Metrics.counter("ledgerbeam", "records_read")
+        self._blank = Metrics.counter("ledgerbeam", "blank_lines_skipped")
 
     def process(self, task: Task | NoneTask | FailedTask) -> Iterator[Task | NoneTask | FailedTask]:
         if not isinstance(task, Task):
@@ -136,6 +137,8 @@ class _Read(beam.DoFn):
         except (SourceError, IndexError_, StorageError) as error:
             return FailedTask(task, type(error).__name__, str(error))
         self._records.inc(len(records))
+        if not task.source.members:
+            self._blank.inc(task.stop - task.start - len(records))
         return task.replace(records=records)
 
     def teardown(self) -> None:

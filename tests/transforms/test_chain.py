@@ -78,6 +78,12 @@ def test_sources_tasks_records_and_bytes_are_counted(tmp_path: Path, store: Ledg
     assert store.status()["sources"] == {"complete": 2, "open": 0, "failed": 0}
 
 
+def test_blank_lines_are_skipped_and_counted(tmp_path: Path, store: LedgerStore) -> None:
+    (tmp_path / "c.jsonl").write_text('{"id": 1}\n\n  \n{"id": 2}\n')
+    found = counters(run(tmp_path, "c.jsonl"))
+    assert (found["records_read"], found["blank_lines_skipped"]) == (2, 2)
+
+
 def test_commit_time_is_a_distribution(tmp_path: Path, store: LedgerStore) -> None:
     found = run(tmp_path).metrics().query(MetricsFilter().with_name("commit_ms"))["distributions"]
     assert found[0].committed.count >= 1
