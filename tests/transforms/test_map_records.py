@@ -90,6 +90,23 @@ def test_a_function_that_is_not_pure_ends_the_job() -> None:
         mapped("counting", [1])
 
 
+def test_only_the_first_records_of_a_process_are_mapped_twice() -> None:
+    mapper = MapRecords(f"{HERE}:counted", "jsonl")
+    calls.clear()
+    mapper(task_of(list(range(100))))
+    assert len(calls) == 100 + 16
+    mapper(task_of(list(range(100))))
+    assert len(calls) == 216
+
+
+def counted(record: Any) -> Any:
+    calls.append(record)
+    return record
+
+
+calls: list[Any] = []
+
+
 def test_the_purity_check_can_be_left_out() -> None:
     assert len(mapped("counting", [1, 2], check_purity=False).records) == 2
 
