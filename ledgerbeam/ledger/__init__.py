@@ -43,6 +43,7 @@ from ledgerbeam.ledger.store import Mark as Mark
 from ledgerbeam.ledger.store import Output as Output
 from ledgerbeam.ledger.store import OutputRow as OutputRow
 from ledgerbeam.ledger.store import Totals as Totals
+from ledgerbeam.ledger.store import content_checksum as content_checksum
 from ledgerbeam.ledger.task import FailedTask as FailedTask
 from ledgerbeam.ledger.task import NoneTask as NoneTask
 from ledgerbeam.ledger.task import Source as Source
@@ -84,6 +85,7 @@ __all__ = [
     "Terminal",
     "Totals",
     "close_shared_writers",
+    "content_checksum",
     "dead_marks",
     "entries",
     "fold",

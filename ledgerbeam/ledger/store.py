@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -35,7 +36,7 @@ class Output:
     Attributes:
         name: path relative to the output root of the job. No two sources use the same name.
         size: bytes.
-        checksum: of its content, with its kind, for instance ``blake2b:...``.
+        checksum: of its content, see `content_checksum`.
         records: how many it holds.
         first: orders the outputs of one source, normally the first record of the task's span.
     """
@@ -45,6 +46,14 @@ class Output:
     checksum: str
     records: int
     first: int = 0
+
+
+def content_checksum(chunks: Iterable[bytes]) -> str:
+    """The checksum of an output's content, given in chunks: BLAKE2b of 16 bytes as hexadecimal digits."""
+    digest = blake2b(digest_size=16)
+    for chunk in chunks:
+        digest.update(chunk)
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +143,14 @@ class Totals(NamedTuple):
     records: int = 0
     bytes: int = 0
     filtered: int = 0
+
+    def plus(self, other: Totals) -> Totals:
+        """The sum, part by part."""
+        return Totals(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+    def minus(self, other: Totals) -> Totals:
+        """The difference, part by part."""
+        return Totals(*(mine - theirs for mine, theirs in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import hashlib
 import shlex
 from collections import Counter
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import Any
 
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io import RangeReader
-from ledgerbeam.ledger import FailureRow, LedgerStore, OutputRow, open_store
+from ledgerbeam.ledger import FailureRow, LedgerStore, OutputRow, content_checksum, open_store
 from ledgerbeam.pipelines.report import print_json, print_table
 
 __all__ = ["main"]
@@ -127,17 +126,16 @@ def _verify(store: LedgerStore, args: argparse.Namespace) -> int:
 
 def _output_problem(url: str, row: OutputRow, options: dict[str, Any]) -> str | None:
     """Returns what is wrong with a recorded output, or None."""
-    digest = hashlib.blake2b(digest_size=16)
     try:
         with RangeReader(url, options) as reader:
             if reader.size != row.output.size:
                 return f"expected {row.output.size} bytes, found {reader.size}"
-            for start in range(0, reader.size, READ_BYTES):
-                digest.update(reader.read(start, min(start + READ_BYTES, reader.size)))
+            starts = range(0, reader.size, READ_BYTES)
+            found = content_checksum(reader.read(start, min(start + READ_BYTES, reader.size)) for start in starts)
     except LedgerbeamError as error:
         return str(error)
-    if digest.hexdigest() != row.output.checksum:
-        return f"expected the checksum {row.output.checksum}, found {digest.hexdigest()}"
+    if found != row.output.checksum:
+        return f"expected the checksum {row.output.checksum}, found {found}"
     return None
 
 

@@ -39,7 +39,7 @@ class Listed:
         self.finished = False
 
     def open_sources(self) -> Iterator[list[Source]]:
-        """Yields the sources that owe work, page by page, registered in the ledger.
+        """Yields the sources that owe work, page by page (a page may owe none), registered in the ledger.
 
         Raises:
             SourceNotFoundError: If a pattern matches nothing.
@@ -50,21 +50,21 @@ class Listed:
         if self._spec.pack_bytes:
             members = (Source(*row) for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True))
             for sources, ids in open_packs(members, self._spec.pack_bytes, self._store):
-                yield from self._count(sources, ids)
+                self._count(sources, ids)
+                yield sources
         else:
             for page in pages:
                 ids = source_ids(page.urls, page.sizes, page.versions)
                 sources = open_sources(ids, page.urls, page.sizes, page.versions, self._store)
-                yield from self._count(sources, ids)
+                self._count(sources, ids)
+                yield sources
         self.finished = True
         self._store.note_listing(self.run, listed=self.found, finished=True, gone=self._gone())
 
-    def _count(self, sources: list[Source], ids: list[bytes]) -> Iterator[list[Source]]:
+    def _count(self, sources: list[Source], ids: list[bytes]) -> None:
         self.found += len(ids)
         self.skipped += len(ids) - len(sources)
         self._seen.append(_prefixes(ids))
-        if sources:
-            yield sources
 
     def _gone(self) -> Iterator[bytes]:
         """Yields the ids that the ledger holds and the listing does not: 8 bytes a source tell them apart."""

@@ -17,7 +17,7 @@ from ledgerbeam.pipelines.spec import JobSpec
 from ledgerbeam.pipelines.supervise import WaveEnd, run_wave
 from ledgerbeam.pipelines.wave_files import dump_sources
 
-__all__ = ["LocalRunner", "added"]
+__all__ = ["LocalRunner"]
 
 WAVE_SOURCES = 100_000
 """Sources of a wave: FnApiRunner holds what lies between stages in memory, some 0.7 KB a task."""
@@ -26,11 +26,6 @@ FRUITLESS_PASSES = 3
 """Passes in a row whose workers die before anything is done, until the run is given up."""
 
 PROGRESS_SECONDS = 0.5
-
-
-def added(after: Totals, before: Totals) -> Totals:
-    """Returns what lies between two sums of a ledger."""
-    return Totals(*(now - then for now, then in zip(after, before, strict=True)))
 
 
 class LocalRunner:
@@ -92,8 +87,8 @@ class LocalRunner:
             try:
                 end = self._pass(sources, listed)
             finally:
-                fresh = added(self._store.totals(), before)
-                self.done = Totals(*(a + b for a, b in zip(self.done, fresh, strict=True)))
+                fresh = self._store.totals().minus(before)
+                self.done = self.done.plus(fresh)
             fruitless = 0 if end.marks or fresh.tasks else fruitless + 1
             if end.died:
                 self.deaths += 1

@@ -70,8 +70,8 @@ class BeamRunner:
             before = self._store.totals()
             self._pass()
             # A source that changed takes its share away when it is registered, inside of the pipeline.
-            fresh = [max(0, now - then) for now, then in zip(self._store.totals(), before, strict=True)]
-            self.done = Totals(*(a + b for a, b in zip(self.done, fresh, strict=True)))
+            fresh = Totals(*(max(0, part) for part in self._store.totals().minus(before)))
+            self.done = self.done.plus(fresh)
             sources = self._store.status()["sources"]
             if sources["open"] == 0 or not any(fresh):
                 break

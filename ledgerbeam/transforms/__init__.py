@@ -12,7 +12,6 @@ from __future__ import annotations
 from ledgerbeam.transforms._worker import LedgerHandle as LedgerHandle
 from ledgerbeam.transforms.commit import CommitTasks as CommitTasks
 from ledgerbeam.transforms.function import MapRecords as MapRecords
-from ledgerbeam.transforms.index import PART_SUFFIX as PART_SUFFIX
 from ledgerbeam.transforms.index import BuildIndexes as BuildIndexes
 from ledgerbeam.transforms.index import PlanIndexes as PlanIndexes
 from ledgerbeam.transforms.match import MatchSources as MatchSources
@@ -29,7 +28,6 @@ from ledgerbeam.transforms.write import WrittenTask as WrittenTask
 from ledgerbeam.transforms.write import output_name as output_name
 
 __all__ = [
-    "PART_SUFFIX",
     "BuildIndexes",
     "CommitTasks",
     "LedgerHandle",

@@ -7,7 +7,6 @@ the launcher runs the chain again for the sources that are still open.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,7 +33,7 @@ from ledgerbeam.io import (
     read_bytes,
     scan_newlines,
 )
-from ledgerbeam.ledger import MAX_ATTEMPTS, FailedTask, Output, Source, Task, is_done, reach
+from ledgerbeam.ledger import MAX_ATTEMPTS, FailedTask, Output, Source, Task, content_checksum, is_done, reach
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.plan import SourceFormat
 from ledgerbeam.transforms.write import WrittenTask
@@ -169,8 +168,7 @@ class _BuildIndexes(beam.DoFn):
         reach("publish.before")
         publish_bytes(url, data, self._format.storage_options)
         reach("publish.after")
-        checksum = hashlib.blake2b(data, digest_size=16).hexdigest()
         records = len(offsets) - 1
         self._records.inc(records)
         scanned = task.source.size if task.lineage == ((0, 1),) else 0  # else the ranges have counted the bytes
-        return WrittenTask(task, (Output(url, len(data), checksum, records, 0),), records, scanned)
+        return WrittenTask(task, (Output(url, len(data), content_checksum([data]), records, 0),), records, scanned)

@@ -170,11 +170,11 @@ class _Plan(beam.DoFn):
             return
         with self._ledger.fatal_errors(), self._ledger.working_on([whole]):
             store = self._ledger.store()
-            if store.attempts(source.id).get(whole.node, 0) >= MAX_ATTEMPTS:
+            attempts = store.attempts(source.id)
+            if attempts.get(whole.node, 0) >= MAX_ATTEMPTS:
                 return
             planned = self._plan(whole, changed=store.is_replacement(source.id))
             applied = store.applied(source.id)
-            attempts = store.attempts(source.id)
         for item in planned:
             if isinstance(item, Task) and (
                 attempts.get(item.node, 0) >= MAX_ATTEMPTS or is_done(item.lineage, source.id, applied)

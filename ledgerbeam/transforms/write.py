@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +12,7 @@ from apache_beam.pvalue import PCollection
 
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io import FORMATS, canonical_url, index_bytes, publish_bytes
-from ledgerbeam.ledger import FailedTask, NoneTask, Output, Task, reach
+from ledgerbeam.ledger import FailedTask, NoneTask, Output, Task, content_checksum, reach
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
 
 __all__ = ["WriteTasks", "WrittenTask", "output_name"]
@@ -130,5 +129,4 @@ class _Write(beam.DoFn):
 
     def _publish(self, name: str, data: bytes, records: int, task: Task) -> Output:
         publish_bytes(f"{self._output}/{name}", data, self._options)
-        checksum = hashlib.blake2b(data, digest_size=16).hexdigest()
-        return Output(name=name, size=len(data), checksum=checksum, records=records, first=task.start)
+        return Output(name=name, size=len(data), checksum=content_checksum([data]), records=records, first=task.start)
