@@ -31,17 +31,22 @@ from ledgerbeam.ledger.lmdb_store import LmdbStore as LmdbStore
 from ledgerbeam.ledger.opening import ledger_exists as ledger_exists
 from ledgerbeam.ledger.opening import open_store as open_store
 from ledgerbeam.ledger.packing import pack_sources as pack_sources
+from ledgerbeam.ledger.selection import OpenSource as OpenSource
 from ledgerbeam.ledger.selection import open_packs as open_packs
 from ledgerbeam.ledger.selection import open_sources as open_sources
+from ledgerbeam.ledger.selection import with_progress as with_progress
 from ledgerbeam.ledger.store import MAX_ATTEMPTS as MAX_ATTEMPTS
 from ledgerbeam.ledger.store import CommitResult as CommitResult
 from ledgerbeam.ledger.store import Failure as Failure
 from ledgerbeam.ledger.store import FailureRow as FailureRow
+from ledgerbeam.ledger.store import HistoryRow as HistoryRow
 from ledgerbeam.ledger.store import Leaf as Leaf
 from ledgerbeam.ledger.store import LedgerStore as LedgerStore
 from ledgerbeam.ledger.store import Mark as Mark
 from ledgerbeam.ledger.store import Output as Output
 from ledgerbeam.ledger.store import OutputRow as OutputRow
+from ledgerbeam.ledger.store import Progress as Progress
+from ledgerbeam.ledger.store import SourceRow as SourceRow
 from ledgerbeam.ledger.store import Totals as Totals
 from ledgerbeam.ledger.store import content_checksum as content_checksum
 from ledgerbeam.ledger.task import FailedTask as FailedTask
@@ -67,6 +72,7 @@ __all__ = [
     "FailedTask",
     "Failure",
     "FailureRow",
+    "HistoryRow",
     "InflightMarks",
     "Job",
     "Json",
@@ -78,9 +84,12 @@ __all__ = [
     "Mark",
     "NoneTask",
     "OnJobChange",
+    "OpenSource",
     "Output",
     "OutputRow",
+    "Progress",
     "Source",
+    "SourceRow",
     "Task",
     "Terminal",
     "Totals",
@@ -109,4 +118,5 @@ __all__ = [
     "source_id",
     "source_ids",
     "url_key",
+    "with_progress",
 ]

@@ -132,6 +132,8 @@ def is_done(lineage: Lineage, source_id: bytes, applied: Mapping[bytes, int]) ->
         if delta is None:
             return False
         children = delta + 1
+        if children > len(applied):
+            return False  # most of them have no entry
         waiting.extend((*here, (ordinal, children)) for ordinal in range(children))
     return True
 

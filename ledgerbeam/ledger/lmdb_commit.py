@@ -11,6 +11,7 @@ from operator import attrgetter, itemgetter
 from ledgerbeam.errors import LedgerError, NonDeterministicTaskError
 from ledgerbeam.ledger.counting import Entry, entries, fold
 from ledgerbeam.ledger.identity import ROOT, name_key, node_id
+from ledgerbeam.ledger.lmdb_history import add_durations, add_to_history, duration_steps
 from ledgerbeam.ledger.lmdb_rows import (
     APPLIED,
     ATTEMPTS,
@@ -61,6 +62,8 @@ class Outcome:
     completed: list[bytes] = field(default_factory=list)
     fresh: int = 0
     tally: Totals = field(default_factory=Totals)
+    seconds: list[float] = field(default_factory=list)
+    failures: int = 0
     errors: list[LedgerError] = field(default_factory=list)
 
 
@@ -109,10 +112,13 @@ def record(
     outcome = Outcome()
     for source, leaves in by_source:
         _SourceCommit(txn, source, outcome).record(leaves, now)
+    for failure in sorted(failures, key=attrgetter("source_id")):
+        outcome.failures += _record_failure(txn, failure, now)
     if outcome.fresh:
         add_totals(txn, outcome.tally, 1)
-    for failure in sorted(failures, key=attrgetter("source_id")):
-        _record_failure(txn, failure, now)
+        add_durations(txn, duration_steps(outcome.seconds))
+    if outcome.fresh or outcome.failures:
+        add_to_history(txn, now, outcome.tally, completed=len(outcome.completed), failures=outcome.failures)
     return outcome
 
 
@@ -170,9 +176,10 @@ class _SourceCommit:
             self._applied[node] = DELTA.pack(delta)
         self._applied[leaf.node] += leaf.digest
         self._fresh += 1
-        filtered = leaf.leaf.kind == "filtered"
-        self._tally = _plus(self._tally, leaf.leaf.records, leaf.leaf.bytes, filtered)
-        self._outcome.tally = _plus(self._outcome.tally, leaf.leaf.records, leaf.leaf.bytes, filtered)
+        share = leaf.leaf.share()
+        self._tally = self._tally.plus(share)
+        self._outcome.tally = self._outcome.tally.plus(share)
+        self._outcome.seconds.append(leaf.leaf.seconds)
         for table in (FAILED, ATTEMPTS):
             if self._txn.count(table):
                 for node, _ in fresh:  # what fanned out has succeeded as well
@@ -247,10 +254,6 @@ class _SourceCommit:
         self._outcome.errors.append(kind(f"source {name}: {message}"))
 
 
-def _plus(tally: Totals, records: int, size: int, filtered: bool) -> Totals:
-    return Totals(tally.tasks + 1, tally.records + records, tally.bytes + size, tally.filtered + filtered)
-
-
 def read_totals(txn: Transaction) -> Totals:
     """The sum of all tallies."""
     row = txn.get(META, KEY_TOTALS)
@@ -279,10 +282,10 @@ def _is_open(txn: Transaction, source: bytes, node: bytes) -> bool:
     )
 
 
-def _record_failure(txn: Transaction, failure: Failure, now: float) -> None:
+def _record_failure(txn: Transaction, failure: Failure, now: float) -> bool:
     node = node_id(failure.source_id, failure.lineage)
     if not _is_open(txn, failure.source_id, node):
-        return
+        return False
     key = failure.source_id + node
     known = txn.get(FAILED, key)
     before = {"attempts": 0, "quarantined": False} if known is None else decode(known)
@@ -295,6 +298,7 @@ def _record_failure(txn: Transaction, failure: Failure, now: float) -> None:
         "quarantined": before["quarantined"],
     }
     txn.put(FAILED, key, encode(row))
+    return True
 
 
 def count_deaths(txn: Transaction, marks: Iterable[Mark], now: float) -> list[Mark]:

@@ -83,6 +83,11 @@ def last_run(txn: Transaction) -> dict[str, Any] | None:
     return None if newest is None else {"id": newest[0].decode(), **decode(newest[1])}
 
 
+def all_runs(txn: Transaction) -> list[dict[str, Any]]:
+    """Every run, by id."""
+    return [{"id": key.decode(), **decode(row)} for key, row in txn.scan(RUNS, b"")]
+
+
 def _get(txn: Transaction, run: str) -> dict[str, Any]:
     row = txn.get(RUNS, run.encode())
     if row is None:

@@ -15,7 +15,9 @@ outputs     source + `identity.name_key`     JSON of `store.Output` and the node
 superseded  source + `identity.name_key`     name of an output that the source had before it was replaced or redone
 retired     source                           JSON list of URLs of a source that was replaced
 gone        source                           empty: the last listing no longer had it
-runs        six digits                       JSON
+runs        id                               JSON
+history     `HISTORY_KEY`                    `HISTORY_ROW`
+durations   `DURATION_KEY`                   `DURATION_ROW`
 =========== ================================ ===============================================================
 
 "source" and "node" are 16 bytes. The entry "source enters" is the existence of its row in `sources`, so that a
@@ -46,6 +48,8 @@ SUPERSEDED = "superseded"
 RETIRED = "retired"
 GONE = "gone"
 RUNS = "runs"
+HISTORY = "history"
+DURATIONS = "durations"
 
 TABLES = (
     META,
@@ -61,17 +65,31 @@ TABLES = (
     RETIRED,
     GONE,
     RUNS,
+    HISTORY,
+    DURATIONS,
 )
 """Every table of a ledger."""
 
 COMPLETED_ROW = Struct("<II")
 """Completion time (seconds since 1970) and number of leaves (capped at 2**32 - 1)."""
 
-PENDING_ROW = Struct("<qqqqq")
-"""Live tasks; then the tally of the source's recorded leaves: tasks, records, bytes, filtered."""
+PENDING_ROW = Struct("<qqqqqq")
+"""Live tasks; then the `store.Totals` of the source's recorded leaves."""
 
-TALLY_ROW = Struct("<qqqq")
-"""The sum of all tallies: tasks, records, bytes, filtered."""
+TALLY_ROW = Struct("<qqqqq")
+"""`store.Totals`: of all sources, or of a step of history."""
+
+HISTORY_KEY = Struct(">I")
+"""Number of the step since 1970."""
+
+HISTORY_ROW = Struct("<qqqqqqq")
+"""`store.Totals` of a step; then its completed sources and its failures."""
+
+DURATION_KEY = Struct(">H")
+"""Step of the scale of `lmdb_history`."""
+
+DURATION_ROW = Struct("<q")
+"""Number of tasks."""
 
 DELTA = Struct("<q")
 """What an entry added to the count of its source."""

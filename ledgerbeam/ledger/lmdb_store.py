@@ -13,27 +13,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import LedgerError, UsageError
-from ledgerbeam.ledger import lmdb_commit, lmdb_jobs, lmdb_sources, lmdb_views
+from ledgerbeam.ledger import lmdb_commit, lmdb_history, lmdb_jobs, lmdb_sources, lmdb_views
 from ledgerbeam.ledger.faults import reach
-from ledgerbeam.ledger.identity import ID_BYTES, ROOT
 from ledgerbeam.ledger.job import Job, OnJobChange
 from ledgerbeam.ledger.lmdb_completed import CompletedIds
 from ledgerbeam.ledger.lmdb_environment import Environment, acquire, release
 from ledgerbeam.ledger.lmdb_opening import INITIAL_MAP_BYTES
 from ledgerbeam.ledger.lmdb_pages import key_pages
-from ledgerbeam.ledger.lmdb_rows import (
-    APPLIED,
-    ATTEMPTS,
-    ATTEMPTS_ROW,
-    COMPLETED,
-    DELTA,
-    PENDING,
-    PENDING_ROW,
-    SOURCES,
-    Transaction,
-    decode,
+from ledgerbeam.ledger.lmdb_rows import COMPLETED, PENDING, PENDING_ROW, SOURCES, Transaction
+from ledgerbeam.ledger.store import (
+    CommitResult,
+    Failure,
+    FailureRow,
+    HistoryRow,
+    Leaf,
+    Mark,
+    OutputRow,
+    Progress,
+    SourceRow,
+    Totals,
 )
-from ledgerbeam.ledger.store import CommitResult, Failure, FailureRow, Leaf, Mark, OutputRow, Totals
 from ledgerbeam.ledger.task import Source
 
 _Result = TypeVar("_Result")
@@ -139,12 +138,7 @@ class LmdbStore:
     def applied(self, source_id: bytes) -> dict[bytes, int]:
         """The entries of an open source, delta by node; see `LedgerStore.applied`."""
         with self._open().read() as txn:
-            if txn.get(SOURCES, source_id) is None or txn.get(COMPLETED, source_id) is not None:
-                return {}
-            rows = txn.scan(APPLIED, source_id)
-        found = {key[ID_BYTES:]: DELTA.unpack_from(row)[0] for key, row in rows}
-        found[ROOT] = 1
-        return found
+            return lmdb_views.applied(txn, source_id)
 
     def pending(self, source_id: bytes) -> int:
         """Live tasks of a source; see `LedgerStore.pending`."""
@@ -157,14 +151,12 @@ class LmdbStore:
     def attempts(self, source_id: bytes) -> dict[bytes, int]:
         """Worker deaths of a source's unfinished tasks, by node."""
         with self._open().read() as txn:
-            rows = txn.scan(ATTEMPTS, source_id)
-        return {key[ID_BYTES:]: ATTEMPTS_ROW.unpack(row)[0] for key, row in rows}
+            return lmdb_views.attempts(txn, source_id)
 
-    def is_replacement(self, source_id: bytes) -> bool:
-        """Tell whether a source took the place of another; see `LedgerStore.is_replacement`."""
+    def progress(self, ids: Sequence[bytes]) -> list[Progress]:
+        """What is known of each of a page of open sources, in one transaction."""
         with self._open().read() as txn:
-            row = txn.get(SOURCES, source_id)
-        return row is not None and "replaces" in decode(row)
+            return [lmdb_views.progress(txn, source) for source in ids]
 
     def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
         """Record finished and failed tasks in one transaction; see `LedgerStore.commit`."""
@@ -242,6 +234,25 @@ class LmdbStore:
         """What the recorded leaves add up to."""
         with self._open().read() as txn:
             return lmdb_commit.read_totals(txn)
+
+    def history(self) -> list[HistoryRow]:
+        """What was recorded when; see `LedgerStore.history`."""
+        with self._open().read() as txn:
+            return lmdb_history.read_history(txn)
+
+    def durations(self) -> dict[float, int]:
+        """How many tasks took how long; see `LedgerStore.durations`."""
+        with self._open().read() as txn:
+            return lmdb_history.read_durations(txn)
+
+    def sources(self) -> Iterator[SourceRow]:
+        """Every registered source and how far it is, by id; read in pages."""
+        return lmdb_views.sources(self._open())
+
+    def runs(self) -> list[dict[str, Any]]:
+        """Every run in order."""
+        with self._open().read() as txn:
+            return lmdb_jobs.all_runs(txn)
 
     def failures(self) -> Iterator[FailureRow]:
         """The recorded failures, by source URL, then task. They are read at once."""

@@ -7,13 +7,28 @@ from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from ledgerbeam.ledger.identity import ID_BYTES
+from ledgerbeam.ledger.identity import ID_BYTES, ROOT
 from ledgerbeam.ledger.lmdb_commit import decode_output, read_totals
 from ledgerbeam.ledger.lmdb_environment import Environment
 from ledgerbeam.ledger.lmdb_jobs import last_run, read_job
 from ledgerbeam.ledger.lmdb_pages import row_pages
-from ledgerbeam.ledger.lmdb_rows import COMPLETED, FAILED, GONE, OUTPUTS, SOURCES, Transaction, decode
-from ledgerbeam.ledger.store import FailureRow, OutputRow
+from ledgerbeam.ledger.lmdb_rows import (
+    APPLIED,
+    ATTEMPTS,
+    ATTEMPTS_ROW,
+    COMPLETED,
+    COMPLETED_ROW,
+    DELTA,
+    FAILED,
+    GONE,
+    OUTPUTS,
+    PENDING,
+    PENDING_ROW,
+    SOURCES,
+    Transaction,
+    decode,
+)
+from ledgerbeam.ledger.store import FailureRow, OutputRow, Progress, SourceRow, Totals
 
 _SOURCES_A_TRANSACTION = 256
 
@@ -41,6 +56,48 @@ def status(txn: Transaction) -> dict[str, Any]:
         "gone": len(gone),
         "last_run": run,
     }
+
+
+def applied(txn: Transaction, source: bytes) -> dict[bytes, int]:
+    """The entries of an open source, delta by node; see `store.LedgerStore.applied`."""
+    if txn.get(SOURCES, source) is None or txn.get(COMPLETED, source) is not None:
+        return {}
+    rows = txn.scan(APPLIED, source) if txn.get(PENDING, source) is not None else []
+    return {ROOT: 1, **{key[ID_BYTES:]: DELTA.unpack_from(row)[0] for key, row in rows}}
+
+
+def attempts(txn: Transaction, source: bytes) -> dict[bytes, int]:
+    """Worker deaths of a source's unfinished tasks, by node."""
+    if not txn.count(ATTEMPTS):
+        return {}
+    return {key[ID_BYTES:]: ATTEMPTS_ROW.unpack(row)[0] for key, row in txn.scan(ATTEMPTS, source)}
+
+
+def progress(txn: Transaction, source: bytes) -> Progress:
+    """How far an open source is."""
+    row = txn.get(SOURCES, source)
+    return Progress(applied(txn, source), attempts(txn, source), row is not None and "replaces" in decode(row))
+
+
+def sources(environment: Environment) -> Iterator[SourceRow]:
+    """Every registered source and how far it is, by id."""
+    for page in row_pages(environment, SOURCES):
+        with environment.read() as txn:
+            failed = set(txn.prefixes(FAILED, ID_BYTES)) if txn.count(FAILED) else set()
+            rows = [_source_row(txn, source, decode(txn.get(SOURCES, source) or row), failed) for source, row in page]
+        yield from rows
+
+
+def _source_row(txn: Transaction, source: bytes, fields: dict[str, Any], failed: set[bytes]) -> SourceRow:
+    row = txn.get(COMPLETED, source)
+    about = (source, fields["url"], fields["size"], len(fields.get("members", ())))
+    if row is not None:
+        return SourceRow(*about, "complete", COMPLETED_ROW.unpack(row)[0], Totals(*fields["tally"]))
+    pending = txn.get(PENDING, source)
+    done = Totals() if pending is None else Totals(*PENDING_ROW.unpack(pending)[1:])
+    if txn.get(GONE, source) is not None:
+        return SourceRow(*about, "gone", 0, done)
+    return SourceRow(*about, "failed" if source in failed else "open", 0, done)
 
 
 def failures(txn: Transaction) -> list[FailureRow]:

@@ -2,16 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import compress, islice
 
+from ledgerbeam.ledger.counting import is_done
 from ledgerbeam.ledger.packing import pack_sources
-from ledgerbeam.ledger.store import LedgerStore
-from ledgerbeam.ledger.task import Source
+from ledgerbeam.ledger.store import MAX_ATTEMPTS, LedgerStore
+from ledgerbeam.ledger.task import Source, Task
 
-__all__ = ["open_packs", "open_sources"]
+__all__ = ["OpenSource", "open_packs", "open_sources", "with_progress"]
 
 PACKS_A_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSource:
+    """A source that owes work, with what the ledger knows of its tasks.
+
+    Attributes:
+        source: The source.
+        applied: Deltas of its recorded tasks by node; see `LedgerStore.applied`.
+        attempts: Worker deaths by node; see `LedgerStore.attempts`.
+        replaces: Whether what lies at its URL has changed since this job entered it before.
+    """
+
+    source: Source
+    applied: Mapping[bytes, int] = field(default_factory=dict)
+    attempts: Mapping[bytes, int] = field(default_factory=dict)
+    replaces: bool = False
+
+    @classmethod
+    def of(cls, element: OpenSource | Source) -> OpenSource:
+        """Returns an open source as it is, and a plain one as a source of which nothing is done."""
+        return element if isinstance(element, OpenSource) else cls(element)
+
+    def has_done(self, task: Task) -> bool:
+        """Tells whether `task` and all that grew from it is finished."""
+        return bool(self.applied) and is_done(task.lineage, self.source.id, self.applied)
+
+    def has_quarantined(self, task: Task) -> bool:
+        """Tells whether `task` is not to be started any more, since its workers died too often."""
+        return bool(self.attempts) and self.attempts.get(task.node, 0) >= MAX_ATTEMPTS
+
+
+def with_progress(sources: Sequence[Source], store: LedgerStore) -> list[OpenSource]:
+    """Returns registered sources with what `store` knows of them, in order."""
+    known = store.progress([source.id for source in sources])
+    return [OpenSource(source, *progress) for source, progress in zip(sources, known, strict=True)]
 
 
 def open_sources(

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +56,34 @@ def content_checksum(chunks: Iterable[bytes]) -> str:
     return digest.hexdigest()
 
 
+class Totals(NamedTuple):
+    """What the recorded leaves of a ledger add up to.
+
+    A source that changed, or that was forgotten, takes its share away and adds it again when it has run.
+
+    Attributes:
+        tasks: finished tasks, published or filtered.
+        records: records that they took in.
+        bytes: bytes that they took in.
+        filtered: those of `tasks` that were filtered.
+        milliseconds: time that they took, added up over all workers.
+    """
+
+    tasks: int = 0
+    records: int = 0
+    bytes: int = 0
+    filtered: int = 0
+    milliseconds: int = 0
+
+    def plus(self, other: Totals) -> Totals:
+        """The sum, part by part."""
+        return Totals(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+
+    def minus(self, other: Totals) -> Totals:
+        """The difference, part by part."""
+        return Totals(*(mine - theirs for mine, theirs in zip(self, other, strict=True)))
+
+
 @dataclass(frozen=True, slots=True)
 class Leaf:
     """A finished task. Everything in `outputs` must already be durable.
@@ -67,6 +95,7 @@ class Leaf:
         outputs: what it published; empty when filtered.
         records: records that it took in.
         bytes: bytes that it took in.
+        seconds: time that it took, from reading to the durable output.
 
     Raises:
         UnsupportedShapeError: see `counting.check_leaf`; also for a filtered leaf with outputs.
@@ -78,11 +107,16 @@ class Leaf:
     outputs: tuple[Output, ...] = ()
     records: int = 0
     bytes: int = 0
+    seconds: float = 0.0
 
     def __post_init__(self) -> None:
         check_leaf(self.source_id, self.lineage, self.kind)
         if self.kind == "filtered" and self.outputs:
             raise UnsupportedShapeError(f"a filtered leaf has no outputs, found {self.outputs[0].name!r}")
+
+    def share(self) -> Totals:
+        """What it adds to the totals of its ledger."""
+        return Totals(1, self.records, self.bytes, int(self.kind == "filtered"), round(1000 * self.seconds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,30 +161,61 @@ class CommitResult:
     seconds: float = 0.0
 
 
-class Totals(NamedTuple):
-    """What the recorded leaves of a ledger add up to.
-
-    A source that changed, or that was forgotten, takes its share away and adds it again when it has run.
+class Progress(NamedTuple):
+    """How far an open source is.
 
     Attributes:
-        tasks: finished tasks, published or filtered.
-        records: records that they took in.
-        bytes: bytes that they took in.
-        filtered: those of `tasks` that were filtered.
+        applied: what `LedgerStore.applied` gives.
+        attempts: what `LedgerStore.attempts` gives.
+        replaces: it took over a URL: what lies there has changed since this job entered it before.
     """
 
-    tasks: int = 0
-    records: int = 0
-    bytes: int = 0
-    filtered: int = 0
+    applied: Mapping[bytes, int]
+    attempts: Mapping[bytes, int]
+    replaces: bool
 
-    def plus(self, other: Totals) -> Totals:
-        """The sum, part by part."""
-        return Totals(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
-    def minus(self, other: Totals) -> Totals:
-        """The difference, part by part."""
-        return Totals(*(mine - theirs for mine, theirs in zip(self, other, strict=True)))
+HISTORY_SECONDS = 10
+"""The step of `LedgerStore.history`."""
+
+
+class HistoryRow(NamedTuple):
+    """What was recorded in one step of time.
+
+    Attributes:
+        time: begin of the step, seconds since 1970 UTC.
+        totals: of the leaves that were recorded in it.
+        completed: sources that became complete in it.
+        failures: failures that were recorded in it.
+    """
+
+    time: int
+    totals: Totals
+    completed: int
+    failures: int
+
+
+class SourceRow(NamedTuple):
+    """A registered source.
+
+    Attributes:
+        source_id: 16 bytes.
+        url: of its first member, if it is a pack.
+        size: bytes.
+        members: number of packed sources; 0 for a plain one.
+        state: ``complete``, ``failed`` (open, with a failure), ``open`` or ``gone`` (not complete, and not in the
+            last listing).
+        completed: time of its completion, seconds since 1970 UTC; 0 for others.
+        totals: of its recorded leaves.
+    """
+
+    source_id: bytes
+    url: str
+    size: int
+    members: int
+    state: Literal["complete", "failed", "open", "gone"]
+    completed: int
+    totals: Totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +293,8 @@ class LedgerStore(Protocol):
     def applied(self, source_id: bytes) -> dict[bytes, int]:
         """The entries of an open source, delta by node, `identity.ROOT` included. Empty once it is complete."""
 
-    def is_replacement(self, source_id: bytes) -> bool:
-        """Tell whether a source took over a URL: what lies there has changed since this job entered it before."""
+    def progress(self, ids: Sequence[bytes]) -> list[Progress]:
+        """What is known of each of a page of open sources, in their order."""
 
     def pending(self, source_id: bytes) -> int:
         """Live tasks of a source: 0 for a complete or unknown one."""
@@ -305,6 +370,18 @@ class LedgerStore(Protocol):
 
     def totals(self) -> Totals:
         """What the recorded leaves add up to."""
+
+    def history(self) -> list[HistoryRow]:
+        """What was recorded when, in time order: one row for each `HISTORY_SECONDS` in which anything was."""
+
+    def durations(self) -> dict[float, int]:
+        """How many tasks took how long: seconds (a logarithmic scale, steps of 9 %) to number, ascending."""
+
+    def sources(self) -> Iterator[SourceRow]:
+        """Every registered source and how far it is, by id."""
+
+    def runs(self) -> list[dict[str, Any]]:
+        """Every run in order, as ``last_run`` of `status` shows one."""
 
     def failures(self) -> Iterator[FailureRow]:
         """The recorded failures, by source URL, then task."""

@@ -74,6 +74,7 @@ class Task:
         stop: one past the last, >= start.
         lineage: path from the source to this task; see `identity.Lineage`.
         records: what earlier steps made of the span; None until it is read.
+        started: when reading it began, by `time.monotonic`; 0 until then.
     """
 
     source: Source
@@ -81,6 +82,7 @@ class Task:
     stop: int
     lineage: Lineage = ()
     records: Any = None
+    started: float = 0.0
 
     @property
     def node(self) -> bytes:
@@ -102,7 +104,7 @@ class Task:
         """
         count = len(spans)
         return [
-            Task(self.source, start, stop, (*self.lineage, (ordinal, count)), self.records)
+            Task(self.source, start, stop, (*self.lineage, (ordinal, count)), self.records, self.started)
             for ordinal, (start, stop) in enumerate(spans)
         ]
 
@@ -117,7 +119,7 @@ class Task:
         """
         count = len(batches)
         return [
-            Task(self.source, self.start, self.stop, (*self.lineage, (ordinal, count)), records)
+            Task(self.source, self.start, self.stop, (*self.lineage, (ordinal, count)), records, self.started)
             for ordinal, records in enumerate(batches)
         ]
 
@@ -126,7 +128,7 @@ class Task:
         return dataclasses.replace(self, **changes)
 
     def __reduce__(self) -> tuple[type[Task], tuple[Any, ...]]:
-        return Task, (self.source, self.start, self.stop, self.lineage, self.records)
+        return Task, (self.source, self.start, self.stop, self.lineage, self.records, self.started)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from apache_beam.pvalue import PCollection
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.transforms.environments import Environment, SubprocessSDKEnvironment
 
-from ledgerbeam.ledger import Source
+from ledgerbeam.ledger import OpenSource
 from ledgerbeam.pipelines.spec import JobSpec
 from ledgerbeam.pipelines.wave_files import load_sources
 from ledgerbeam.pipelines.worker import worker_command
@@ -45,7 +45,7 @@ def run_locally(spec: JobSpec, wave_path: str, beam_args: Sequence[str]) -> None
     options = PipelineOptions([f"--direct_num_workers={spec.workers}", *beam_args])
     pipeline = beam.Pipeline(FnApiRunner(workers), options)
     wave = pipeline | "Wave" >> beam.Create([wave_path], reshuffle=False)
-    expand_job(wave | "LoadSources" >> beam.FlatMap(load_sources).with_output_types(Source), spec)
+    expand_job(wave | "LoadSources" >> beam.FlatMap(load_sources).with_output_types(OpenSource), spec)
     pipeline.run().wait_until_finish()
 
 
@@ -54,14 +54,14 @@ def _ledger_handle(spec: JobSpec) -> LedgerHandle:
     return LedgerHandle(spec.ledger, spec.job().fingerprint, spec.flush_interval, spec.flush_entries, spec.run_dir)
 
 
-def match_open_sources(pipeline: beam.Pipeline, spec: JobSpec) -> PCollection[Source]:
+def match_open_sources(pipeline: beam.Pipeline, spec: JobSpec) -> PCollection[OpenSource]:
     """Lists a job's sources inside the pipeline, for runners that are not local."""
     skip = SkipCompleted(_ledger_handle(spec), spec.pack_bytes)
-    sources: PCollection[Source] = pipeline | MatchSources(spec.listing()) | skip
+    sources: PCollection[OpenSource] = pipeline | MatchSources(spec.listing()) | skip
     return sources
 
 
-def expand_job(sources: PCollection[Source], spec: JobSpec) -> PCollection[None]:
+def expand_job(sources: PCollection[OpenSource], spec: JobSpec) -> PCollection[None]:
     """Applies the transforms of a job to its open sources."""
     ledger = _ledger_handle(spec)
     source_format = SourceFormat(spec.group, spec.index_location(), spec.build_index, spec.storage_options)
@@ -69,7 +69,7 @@ def expand_job(sources: PCollection[Source], spec: JobSpec) -> PCollection[None]
     if spec.pipeline == "index":
         written: Any = (
             spread
-            | PlanIndexes(ledger, spec.task_bytes)
+            | PlanIndexes(spec.task_bytes)
             | "SpreadTasks" >> beam.Reshuffle()
             | BuildIndexes(ledger, f"{spec.ledger}/work", source_format)
         )

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from ledgerbeam.errors import WorkerDiedError
-from ledgerbeam.ledger import MAX_ATTEMPTS, InflightMarks, LedgerStore, Source, Totals
+from ledgerbeam.ledger import MAX_ATTEMPTS, InflightMarks, LedgerStore, Source, Totals, with_progress
 from ledgerbeam.pipelines.listed import Listed
 from ledgerbeam.pipelines.report import Reporter
 from ledgerbeam.pipelines.spec import JobSpec
@@ -110,7 +110,7 @@ class LocalRunner:
         os.makedirs(tmp)
         with open(job, "wb") as file:
             file.write(dataclasses.replace(self._spec, run_dir=folder).to_json())
-        dump_sources(wave, sources)
+        dump_sources(wave, with_progress(sources, self._store))
         return run_wave(
             [sys.executable, "-m", "ledgerbeam.pipelines.wave", job, wave, *self._beam_args],
             folder,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Iterator, Sequence
 
-import orjson
-
-from ledgerbeam.ledger import Source
+from ledgerbeam.ledger import OpenSource
 
 __all__ = ["DIED", "DONE", "TRACEBACK", "dump_sources", "load_sources", "read_text", "touch"]
 
@@ -36,16 +35,16 @@ def read_text(run_dir: str, name: str) -> str:
         return ""
 
 
-def dump_sources(path: str, sources: Sequence[Source]) -> None:
+def dump_sources(path: str, sources: Sequence[OpenSource]) -> None:
     """Writes the sources of a wave, for `load_sources`."""
-    rows = [[s.url, s.size, s.version, [[m.url, m.size, m.version] for m in s.members]] for s in sources]
     with open(path, "wb") as file:
-        file.write(orjson.dumps(rows))
+        pickle.dump(len(sources), file)
+        for source in sources:
+            pickle.dump(source, file)
 
 
-def load_sources(path: str) -> Iterator[Source]:
+def load_sources(path: str) -> Iterator[OpenSource]:
     """Yields the sources of a wave file."""
     with open(path, "rb") as file:
-        rows = orjson.loads(file.read())
-    for url, size, version, members in rows:
-        yield Source(url, size, version, tuple(Source(*member) for member in members))
+        for _ in range(pickle.load(file)):  # noqa: S301 - written by our own launcher, into its own folder
+            yield pickle.load(file)  # noqa: S301

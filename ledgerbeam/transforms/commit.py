@@ -67,7 +67,15 @@ class _Commit(beam.DoFn):
 def _leaf(element: Any) -> Leaf:
     if isinstance(element, WrittenTask):
         task = element.task
-        return Leaf(task.source.id, task.lineage, "published", element.outputs, element.records, element.size)
+        return Leaf(
+            task.source.id,
+            task.lineage,
+            "published",
+            element.outputs,
+            element.records,
+            element.size,
+            element.seconds,
+        )
     if isinstance(element, NoneTask):
         return Leaf(element.task.source.id, element.task.lineage, "filtered", (), 0, 0)
     what = f"a task that was not written ({element.name})" if isinstance(element, Task) else type(element).__name__

@@ -7,8 +7,9 @@ the launcher runs the chain again for the sources that are still open.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import apache_beam as beam
@@ -33,7 +34,7 @@ from ledgerbeam.io import (
     read_bytes,
     scan_newlines,
 )
-from ledgerbeam.ledger import MAX_ATTEMPTS, FailedTask, Output, Source, Task, content_checksum, is_done, reach
+from ledgerbeam.ledger import FailedTask, OpenSource, Output, Source, Task, content_checksum, reach
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.plan import SourceFormat
 from ledgerbeam.transforms.write import WrittenTask
@@ -49,21 +50,18 @@ def part_name(source: Source, ordinal: int) -> str:
 
 
 @dataclass
-class PlanIndexes(beam.PTransform[PCollection[Source], PCollection[Task]]):
+class PlanIndexes(beam.PTransform[PCollection[OpenSource], PCollection[Task]]):
     """Cuts sources into index tasks: byte ranges, or the whole source, or the assembly of ranges that are done.
 
     Attributes:
-        ledger: The job's ledger.
         range_bytes: Size of a byte range; a JSONL source above it fans out.
     """
 
-    ledger: LedgerHandle
     range_bytes: int = 256 * 2**20
 
-    def expand(self, sources: PCollection[Source]) -> PCollection[Task]:
+    def expand(self, sources: PCollection[OpenSource]) -> PCollection[Task]:
         """Applies the transform to open sources."""
-        plan = _PlanIndexes(self.ledger, self.range_bytes)
-        return sources | "PlanIndexes" >> beam.ParDo(plan).with_output_types(Any)
+        return sources | "PlanIndexes" >> beam.ParDo(_PlanIndexes(self.range_bytes)).with_output_types(Any)
 
     def display_data(self) -> dict[str, Any]:
         """Shows the range size in a runner's console."""
@@ -71,18 +69,14 @@ class PlanIndexes(beam.PTransform[PCollection[Source], PCollection[Task]]):
 
 
 class _PlanIndexes(beam.DoFn):
-    def __init__(self, ledger: LedgerHandle, range_bytes: int) -> None:
-        self._ledger = ledger
+    def __init__(self, range_bytes: int) -> None:
         self._range_bytes = range_bytes
 
-    def process(self, source: Source) -> Iterator[Task]:
-        with self._ledger.fatal_errors():
-            store = self._ledger.store()
-            applied = store.applied(source.id)
-            attempts = store.attempts(source.id)
-        *ranges, last = self._tasks(source)
-        owing = [task for task in ranges if not is_done(task.lineage, source.id, applied)] or [last]
-        yield from (task for task in owing if attempts.get(task.node, 0) < MAX_ATTEMPTS)
+    def process(self, element: OpenSource | Source) -> Iterator[Task]:
+        source = OpenSource.of(element)
+        *ranges, last = self._tasks(source.source)
+        owing = [task for task in ranges if not source.has_done(task)] or [last]
+        yield from (task for task in owing if not source.has_quarantined(task))
 
     def _tasks(self, source: Source) -> list[Task]:
         """Returns the byte ranges in order, then the task that publishes the index."""
@@ -129,12 +123,15 @@ class _BuildIndexes(beam.DoFn):
             yield self._do(task)
 
     def _do(self, task: Task) -> WrittenTask | FailedTask:
+        started = time.monotonic()
         with self._ledger.fatal_errors():
             try:
                 ((ordinal, count),) = task.lineage
                 if ordinal < count - 1:
-                    return self._scan(task, ordinal)
-                return self._publish(task, self._offsets(task.source, count - 1))
+                    written = self._scan(task, ordinal)
+                else:
+                    written = self._publish(task, self._offsets(task.source, count - 1))
+                return replace(written, seconds=time.monotonic() - started)
             except (DiskFullError, LedgerError):
                 raise
             except LedgerbeamError as error:
@@ -143,7 +140,9 @@ class _BuildIndexes(beam.DoFn):
     def _scan(self, task: Task, ordinal: int) -> WrittenTask:
         with RangeReader(task.source.url, self._format.storage_options, size=task.source.size) as reader:
             part = scan_newlines(reader, task.start, task.stop)
-        publish_bytes(f"{self._work}/{part_name(task.source, ordinal)}", index_bytes(part))
+        publish_bytes(
+            f"{self._work}/{part_name(task.source, ordinal)}", index_bytes(part), self._format.storage_options
+        )
         return WrittenTask(task, (), 0, task.stop - task.start)
 
     def _offsets(self, source: Source, parts: int) -> NDArray[np.uint64]:
@@ -155,7 +154,7 @@ class _BuildIndexes(beam.DoFn):
     def _part(self, source: Source, ordinal: int) -> NDArray[np.uint64]:
         url = f"{self._work}/{part_name(source, ordinal)}"
         try:
-            return np.frombuffer(read_bytes(url), "<u8")
+            return np.frombuffer(read_bytes(url, self._format.storage_options), "<u8")
         except SourceNotFoundError as error:
             raise LedgerDamagedError(
                 f"{url}: missing, though the ledger records this byte range of {source.url} as scanned; "

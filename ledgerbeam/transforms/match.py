@@ -17,7 +17,7 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
 from ledgerbeam.io import Page, SourceListing
-from ledgerbeam.ledger import Source, open_packs, open_sources, source_ids
+from ledgerbeam.ledger import OpenSource, Source, open_packs, open_sources, source_ids, with_progress
 from ledgerbeam.transforms._worker import LedgerHandle
 
 __all__ = ["MatchSources", "SkipCompleted"]
@@ -47,8 +47,10 @@ class MatchSources(beam.PTransform[PBegin, PCollection[Page]]):
 
 
 @dataclass
-class SkipCompleted(beam.PTransform[PCollection[Page], PCollection[Source]]):
-    """Drops the sources that the ledger holds as complete and registers the others as open.
+class SkipCompleted(beam.PTransform[PCollection[Page], PCollection[OpenSource]]):
+    """Drops the sources that the ledger holds as complete, registers the others as open, and says what of them is done.
+
+    From here on no transform reads the ledger: what is known of a source travels with it.
 
     Attributes:
         ledger: The job's ledger.
@@ -59,10 +61,10 @@ class SkipCompleted(beam.PTransform[PCollection[Page], PCollection[Source]]):
     ledger: LedgerHandle
     pack_bytes: int | None = None
 
-    def expand(self, pages: PCollection[Page]) -> PCollection[Source]:
+    def expand(self, pages: PCollection[Page]) -> PCollection[OpenSource]:
         """Applies the transform to pages of a listing."""
         skip = _SkipPacks(self.ledger, self.pack_bytes) if self.pack_bytes else _SkipPages(self.ledger)
-        return pages | "SkipCompleted" >> beam.ParDo(skip).with_output_types(Source)
+        return pages | "SkipCompleted" >> beam.ParDo(skip).with_output_types(OpenSource)
 
     def display_data(self) -> dict[str, Any]:
         """Shows the ledger in a runner's console."""
@@ -75,10 +77,11 @@ class _SkipPages(beam.DoFn):
         self._open = Metrics.counter("ledgerbeam", "sources_open")
         self._skipped = Metrics.counter("ledgerbeam", "sources_skipped")
 
-    def process(self, page: Page) -> Iterator[Source]:
+    def process(self, page: Page) -> Iterator[OpenSource]:
         with self._ledger.fatal_errors():
+            store = self._ledger.store()
             ids = source_ids(page.urls, page.sizes, page.versions)
-            sources = open_sources(ids, page.urls, page.sizes, page.versions, self._ledger.store())
+            sources = with_progress(open_sources(ids, page.urls, page.sizes, page.versions, store), store)
         self._open.inc(len(sources))
         self._skipped.inc(len(page.urls) - len(sources))
         yield from sources
@@ -102,7 +105,9 @@ class _SkipPacks(beam.DoFn):
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         with self._ledger.fatal_errors():
-            found = list(open_packs(self._members, self._pack_bytes, self._ledger.store()))
+            store = self._ledger.store()
+            packs = open_packs(self._members, self._pack_bytes, store)
+            found = [(with_progress(sources, store), ids) for sources, ids in packs]
         for sources, ids in found:
             self._open.inc(len(sources))
             self._skipped.inc(len(ids) - len(sources))

@@ -23,7 +23,7 @@ from ledgerbeam.errors import (
     UsageError,
 )
 from ledgerbeam.io import Format, Grouping, IndexFile, IndexLocation, format_of, stat, write_index
-from ledgerbeam.ledger import MAX_ATTEMPTS, FailedTask, NoneTask, Source, Task, is_done
+from ledgerbeam.ledger import FailedTask, NoneTask, OpenSource, Source, Task
 from ledgerbeam.transforms._worker import LedgerHandle
 
 __all__ = ["PlanTasks", "SourceFormat", "plan_spans"]
@@ -113,14 +113,14 @@ def plan_spans(
 
 
 @dataclass
-class PlanTasks(beam.PTransform[PCollection[Source], PCollection[Task]]):
-    """Cuts each source into tasks, spans of records, and leaves out the tasks that the ledger holds as done.
+class PlanTasks(beam.PTransform[PCollection[OpenSource], PCollection[Task]]):
+    """Cuts each source into tasks, spans of records, and leaves out those that are done.
 
     A source that has nothing to read becomes one `NoneTask`, one that cannot be opened one `FailedTask`; both pass
     through the rest of the chain to the ledger.
 
     Attributes:
-        ledger: The job's ledger; None plans every task.
+        ledger: The job's ledger; lets a death of the process be laid to the source it worked on.
         source_format: How sources are opened and where their indexes lie.
         task_bytes: Size of a task in bytes; 16 MiB if neither limit is given.
         task_records: Records of a task, at most.
@@ -139,8 +139,8 @@ class PlanTasks(beam.PTransform[PCollection[Source], PCollection[Task]]):
         if self.task_bytes is None and self.task_records is None:
             self.task_bytes = 16 * 2**20
 
-    def expand(self, sources: PCollection[Source]) -> PCollection[Task]:
-        """Applies the transform to open sources."""
+    def expand(self, sources: PCollection[OpenSource]) -> PCollection[Task]:
+        """Applies the transform to what `SkipCompleted` gives, or to plain `Source` values, of which all is planned."""
         plan = _Plan(self.ledger, self.source_format, self.task_bytes, self.task_records)
         return sources | "PlanTasks" >> beam.ParDo(plan).with_output_types(Any)
 
@@ -163,22 +163,18 @@ class _Plan(beam.DoFn):
         self._planned = Metrics.counter("ledgerbeam", "tasks_planned")
         self._skipped = Metrics.counter("ledgerbeam", "tasks_skipped")
 
-    def process(self, source: Source) -> Iterator[Task | NoneTask | FailedTask]:
-        whole = Task(source, 0, 0)
-        if self._ledger is None:
-            yield from self._plan(whole)
+    def process(self, element: OpenSource | Source) -> Iterator[Task | NoneTask | FailedTask]:
+        source = OpenSource.of(element)
+        whole = Task(source.source, 0, 0)
+        if source.has_quarantined(whole):
             return
-        with self._ledger.fatal_errors(), self._ledger.working_on([whole]):
-            store = self._ledger.store()
-            attempts = store.attempts(source.id)
-            if attempts.get(whole.node, 0) >= MAX_ATTEMPTS:
-                return
-            planned = self._plan(whole, changed=store.is_replacement(source.id))
-            applied = store.applied(source.id)
+        if self._ledger is None:
+            planned = self._plan(whole)
+        else:
+            with self._ledger.fatal_errors(), self._ledger.working_on([whole]):
+                planned = self._plan(whole, changed=source.replaces)
         for item in planned:
-            if isinstance(item, Task) and (
-                attempts.get(item.node, 0) >= MAX_ATTEMPTS or is_done(item.lineage, source.id, applied)
-            ):
+            if isinstance(item, Task) and (source.has_quarantined(item) or source.has_done(item)):
                 self._skipped.inc()
             else:
                 self._planned.inc()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -132,6 +133,7 @@ class _Read(beam.DoFn):
     def _read(self, task: Task) -> Task | FailedTask:
         if self._reader is None:
             self._reader = TaskReader(self._format)
+        started = time.monotonic()
         try:
             records = self._reader.read(task)
         except (SourceError, IndexError_, StorageError) as error:
@@ -139,7 +141,7 @@ class _Read(beam.DoFn):
         self._records.inc(len(records))
         if not task.source.members:
             self._blank.inc(task.stop - task.start - len(records))
-        return task.replace(records=records)
+        return task.replace(records=records, started=started)
 
     def teardown(self) -> None:
         self._reader = None

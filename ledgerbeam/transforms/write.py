@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,12 +21,21 @@ __all__ = ["WriteTasks", "WrittenTask", "output_name"]
 
 @dataclass(frozen=True)
 class WrittenTask:
-    """A task whose outputs are durable outside the pipeline, and what they are."""
+    """A task whose outputs are durable outside the pipeline.
+
+    Attributes:
+        task: The task, without its records.
+        outputs: What it published.
+        records: Records that it wrote.
+        size: Bytes that it wrote.
+        seconds: Time from its reading to now.
+    """
 
     task: Task
     outputs: tuple[Output, ...]
     records: int
     size: int
+    seconds: float = 0.0
 
 
 def output_name(task: Task, base: str | None, suffix: str) -> str:
@@ -125,7 +135,8 @@ class _Write(beam.DoFn):
         reach("publish.after")
         self._records.inc(outputs[0].records)
         self._bytes.inc(outputs[0].size)
-        return WrittenTask(task.replace(records=None), tuple(outputs), outputs[0].records, outputs[0].size)
+        seconds = time.monotonic() - task.started if task.started else 0.0
+        return WrittenTask(task.replace(records=None), tuple(outputs), outputs[0].records, outputs[0].size, seconds)
 
     def _publish(self, name: str, data: bytes, records: int, task: Task) -> Output:
         publish_bytes(f"{self._output}/{name}", data, self._options)

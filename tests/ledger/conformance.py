@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,12 +17,14 @@ from ledgerbeam.ledger.counting import is_done
 from ledgerbeam.ledger.identity import ROOT, Lineage, node_id
 from ledgerbeam.ledger.job import Job
 from ledgerbeam.ledger.store import (
+    HISTORY_SECONDS,
     MAX_ATTEMPTS,
     Failure,
     Leaf,
     LedgerStore,
     Mark,
     Output,
+    Progress,
     Totals,
 )
 from ledgerbeam.ledger.task import Source
@@ -137,6 +141,62 @@ class LedgerStoreConformance:
         assert is_done(((0, 2),), source.id, applied)
         assert not is_done(((1, 2),), source.id, applied)
         assert not is_done((), source.id, applied)
+
+    def test_progress_of_open_sources(self, store: LedgerStore) -> None:
+        fresh, begun, blamed = plain("fresh"), plain("begun"), plain("blamed")
+        store.register([fresh, begun, blamed])
+        store.commit(leaves_of_split(begun, 2)[:1])
+        mark = Mark(blamed.id, node_id(blamed.id, ()), "blamed")
+        store.blame([mark])
+        changed = plain("fresh", version="2")
+        store.register([changed])
+        assert store.progress([begun.id, blamed.id, changed.id]) == [
+            Progress(store.applied(begun.id), {}, False),
+            Progress({ROOT: 1}, {mark.node: 1}, False),
+            Progress({ROOT: 1}, {}, True),
+        ]
+        assert len(store.applied(begun.id)) == 3
+
+    def test_what_was_recorded_when_and_how_long_it_took(self, store: LedgerStore) -> None:
+        sources = [plain(f"s{n}") for n in range(4)]
+        store.register(sources)
+        before = time.time()
+        times = [0.01, 0.01, 1.0]
+        leaves = [replace(leaf_of(s), seconds=took) for s, took in zip(sources, times, strict=False)]
+        store.commit(leaves, [failure_of(sources[3], ())])
+        store.commit(leaves)
+        rows = store.history()
+        assert sum(row.totals.tasks for row in rows) == 3
+        assert sum(row.totals.milliseconds for row in rows) == 1020
+        assert (sum(row.completed for row in rows), sum(row.failures for row in rows)) == (3, 1)
+        assert all(before - HISTORY_SECONDS <= row.time <= time.time() for row in rows)
+        (short, two), (long, one) = store.durations().items()
+        assert (two, one) == (2, 1)
+        assert (short, long) == (pytest.approx(0.01, rel=0.05), pytest.approx(1.0, rel=0.05))
+
+    def test_every_source_is_listed_with_its_state(self, store: LedgerStore) -> None:
+        done, begun, failed, gone = (plain(name) for name in ("done", "begun", "failed", "gone"))
+        store.register([done, begun, failed, gone])
+        store.commit([leaf_of(done), leaves_of_split(begun, 2)[0]], [failure_of(failed, ())])
+        store.set_gone([gone.id])
+        rows = {row.url: row for row in store.sources()}
+        assert {url: row.state for url, row in rows.items()} == {
+            done.url: "complete",
+            begun.url: "open",
+            failed.url: "failed",
+            gone.url: "gone",
+        }
+        assert (rows[done.url].totals.tasks, rows[begun.url].totals.tasks) == (1, 1)
+        assert rows[done.url].completed > 0
+
+    def test_runs_are_kept_in_order(self, store: LedgerStore) -> None:
+        first = store.begin_run({"pid": 1})
+        store.end_run(first, "done")
+        second = store.begin_run({"pid": 2})
+        assert [(run["id"], run["outcome"], run["info"]["pid"]) for run in store.runs()] == [
+            (first, "done", 1),
+            (second, None, 2),
+        ]
 
     def test_masks_of_pages(self, store: LedgerStore) -> None:
         sources = [plain(f"s{n}") for n in range(300)]

@@ -1,0 +1,69 @@
+"""What was recorded when, and how long tasks took: for people, not for restart. Forgetting a source takes nothing away.
+
+Durations are counted on a logarithmic scale, eight steps to a doubling, so that the table stays small whatever a job
+does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from ledgerbeam.ledger.lmdb_rows import (
+    DURATION_KEY,
+    DURATION_ROW,
+    DURATIONS,
+    HISTORY,
+    HISTORY_KEY,
+    HISTORY_ROW,
+    Transaction,
+)
+from ledgerbeam.ledger.store import HISTORY_SECONDS, HistoryRow, Totals
+
+_SHORTEST = 1e-4  # seconds
+_STEPS_A_DOUBLING = 8
+_LAST_STEP = 2**16 - 1
+
+
+def add_to_history(txn: Transaction, now: float, totals: Totals, *, completed: int, failures: int) -> None:
+    """Add what one commit recorded to the step that `now` (seconds since 1970 UTC) falls into."""
+    key = HISTORY_KEY.pack(int(now) // HISTORY_SECONDS)
+    known = txn.get(HISTORY, key)
+    before = HISTORY_ROW.unpack(known) if known is not None else (0,) * 7
+    after = (*totals, completed, failures)
+    txn.put(HISTORY, key, HISTORY_ROW.pack(*(was + more for was, more in zip(before, after, strict=True))))
+
+
+def read_history(txn: Transaction) -> list[HistoryRow]:
+    """Every step in which something was recorded, in time order."""
+    rows = []
+    for key, value in txn.scan(HISTORY, b""):
+        *totals, completed, failures = HISTORY_ROW.unpack(value)
+        rows.append(HistoryRow(HISTORY_KEY.unpack(key)[0] * HISTORY_SECONDS, Totals(*totals), completed, failures))
+    return rows
+
+
+def duration_steps(seconds: Iterable[float]) -> Counter[int]:
+    """Count durations by step of the scale."""
+    return Counter(
+        min(_LAST_STEP, max(0, round(_STEPS_A_DOUBLING * math.log2(max(value, _SHORTEST) / _SHORTEST))))
+        for value in seconds
+    )
+
+
+def add_durations(txn: Transaction, steps: Mapping[int, int]) -> None:
+    """Add to the number of tasks of each step."""
+    for step, count in sorted(steps.items()):
+        key = DURATION_KEY.pack(step)
+        known = txn.get(DURATIONS, key)
+        before = DURATION_ROW.unpack(known)[0] if known is not None else 0
+        txn.put(DURATIONS, key, DURATION_ROW.pack(before + count))
+
+
+def read_durations(txn: Transaction) -> dict[float, int]:
+    """Tasks by duration in seconds, ascending; a duration stands for those within half a step of it."""
+    return {
+        _SHORTEST * 2 ** (DURATION_KEY.unpack(key)[0] / _STEPS_A_DOUBLING): DURATION_ROW.unpack(value)[0]
+        for key, value in txn.scan(DURATIONS, b"")
+    }
