@@ -26,6 +26,7 @@ from ledgerbeam.io.listing import Page as Page
 from ledgerbeam.io.listing import list_pages as list_pages
 from ledgerbeam.io.listing import read_source_list as read_source_list
 from ledgerbeam.io.listing import stat_pages as stat_pages
+from ledgerbeam.io.objects import ObjectFolder as ObjectFolder
 from ledgerbeam.io.patterns import common_base as common_base
 from ledgerbeam.io.patterns import expand_braces as expand_braces
 from ledgerbeam.io.patterns import fixed_part as fixed_part
@@ -58,6 +59,7 @@ __all__ = [
     "IndexFile",
     "IndexLocation",
     "JsonlReader",
+    "ObjectFolder",
     "Options",
     "Page",
     "RangeReader",

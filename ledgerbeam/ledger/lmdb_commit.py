@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import groupby
 from operator import attrgetter, itemgetter
+from typing import Any
 
 from ledgerbeam.errors import LedgerError, NonDeterministicTaskError
 from ledgerbeam.ledger.counting import Entry, entries, fold
 from ledgerbeam.ledger.identity import ROOT, name_key, node_id
+from ledgerbeam.ledger.json_rows import decode, encode
 from ledgerbeam.ledger.lmdb_history import add_durations, add_to_history, duration_steps
 from ledgerbeam.ledger.lmdb_rows import (
     APPLIED,
@@ -29,8 +31,6 @@ from ledgerbeam.ledger.lmdb_rows import (
     SOURCES,
     TALLY_ROW,
     Transaction,
-    decode,
-    encode,
 )
 from ledgerbeam.ledger.store import MAX_ATTEMPTS, Failure, Leaf, Mark, Output, Totals
 
@@ -57,14 +57,14 @@ class PreparedLeaf:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a commit changed, and the errors of the leaves that it left out."""
+    """What a commit changed, and the leaves that it left out."""
 
     completed: list[bytes] = field(default_factory=list)
     fresh: int = 0
     tally: Totals = field(default_factory=Totals)
     seconds: list[float] = field(default_factory=list)
     failures: int = 0
-    errors: list[LedgerError] = field(default_factory=list)
+    refused: list[tuple[Leaf, LedgerError]] = field(default_factory=list)
 
 
 def prepare(leaves: Iterable[Leaf]) -> list[tuple[bytes, list[PreparedLeaf]]]:
@@ -139,7 +139,9 @@ class _SourceCommit:
         row = txn.get(SOURCES, source)
         if row is None:
             if txn.get(RETIRED, source) is None:  # else it changed, and what is late is of no use
-                self._refuse(LedgerError, "it was never registered; register sources before their tasks are committed")
+                message = "it was never registered; register sources before their tasks are committed"
+                for leaf in leaves:
+                    self._refuse(leaf, LedgerError, message)
             return
         if txn.get(COMPLETED, source) is not None:
             for leaf in leaves:
@@ -164,7 +166,7 @@ class _SourceCommit:
         try:
             pending, fresh = fold(self._pending, self._delta, leaf.group)
         except LedgerError as error:
-            self._refuse(type(error), f"task at {leaf.leaf.lineage}: {error}")
+            self._refuse(leaf, type(error), f"task at {leaf.leaf.lineage}: {error}")
             return
         if not fresh:
             self._compare_result(leaf)
@@ -202,6 +204,7 @@ class _SourceCommit:
                 self._txn.delete(OUTPUTS, mine)
             name = decode_output(row)[0].name
             self._refuse(
+                leaf,
                 NonDeterministicTaskError,
                 f"task at {leaf.leaf.lineage} published {name!r}, which another task of the source has published; give "
                 "every task names of its own",
@@ -215,6 +218,7 @@ class _SourceCommit:
         if row is None or row[DELTA.size :] == leaf.digest or not self._compare_outputs(leaf):
             return
         self._refuse(
+            leaf,
             NonDeterministicTaskError,
             f"task at {leaf.leaf.lineage} published other objects, or none, when it ran before: now "
             f"{[output.name for output in leaf.leaf.outputs]}; make processing a pure function of its input, then run "
@@ -230,6 +234,7 @@ class _SourceCommit:
             (before, _), (now, _) = decode_output(known), decode_output(row)
             if (before.size, before.checksum) != (now.size, now.checksum):
                 self._refuse(
+                    leaf,
                     NonDeterministicTaskError,
                     f"task at {leaf.leaf.lineage} published {now.name!r} with {before.size} bytes, {before.checksum} "
                     f"before, and with {now.size} bytes, {now.checksum} now; make processing a pure function of its "
@@ -248,10 +253,10 @@ class _SourceCommit:
         txn.put(SOURCES, source, encode({**decode(row), "tally": list(self._tally)}))
         self._outcome.completed.append(source)
 
-    def _refuse(self, kind: type[LedgerError], message: str) -> None:
+    def _refuse(self, leaf: PreparedLeaf, kind: type[LedgerError], message: str) -> None:
         row = self._txn.get(SOURCES, self._source)
         name = self._source.hex() if row is None else decode(row)["url"]
-        self._outcome.errors.append(kind(f"source {name}: {message}"))
+        self._outcome.refused.append((leaf.leaf, kind(f"source {name}: {message}")))
 
 
 def read_totals(txn: Transaction) -> Totals:
@@ -273,7 +278,7 @@ def clear_failures(txn: Transaction, source: bytes) -> None:
             txn.delete_prefix(table, source)
 
 
-def _is_open(txn: Transaction, source: bytes, node: bytes) -> bool:
+def is_open(txn: Transaction, source: bytes, node: bytes) -> bool:
     """Tell whether a task of a registered source is still to be finished."""
     return (
         txn.get(SOURCES, source) is not None
@@ -284,21 +289,29 @@ def _is_open(txn: Transaction, source: bytes, node: bytes) -> bool:
 
 def _record_failure(txn: Transaction, failure: Failure, now: float) -> bool:
     node = node_id(failure.source_id, failure.lineage)
-    if not _is_open(txn, failure.source_id, node):
+    if not is_open(txn, failure.source_id, node):
         return False
     key = failure.source_id + node
     known = txn.get(FAILED, key)
-    before = {"attempts": 0, "quarantined": False} if known is None else decode(known)
-    row = {
+    row = failure_row(failure, now)
+    if known is not None:
+        before = decode(known)
+        newer = row if now >= before["last"] else before  # they may come in late
+        row = {**newer, "attempts": before["attempts"] + 1, "quarantined": before["quarantined"]}
+    txn.put(FAILED, key, encode(row))
+    return True
+
+
+def failure_row(failure: Failure, now: float) -> dict[str, Any]:
+    """The row of a task that failed for the first time."""
+    return {
         "task": failure.task,
         "reason": failure.reason,
         "error": failure.error[:ERROR_CHARACTERS],
-        "attempts": before["attempts"] + 1,
+        "attempts": 1,
         "last": now,
-        "quarantined": before["quarantined"],
+        "quarantined": False,
     }
-    txn.put(FAILED, key, encode(row))
-    return True
 
 
 def count_deaths(txn: Transaction, marks: Iterable[Mark], now: float) -> list[Mark]:
@@ -306,7 +319,7 @@ def count_deaths(txn: Transaction, marks: Iterable[Mark], now: float) -> list[Ma
     quarantined = []
     for mark in sorted(marks, key=itemgetter(0, 1)):
         key = mark.source_id + mark.node
-        if not _is_open(txn, mark.source_id, mark.node):
+        if not is_open(txn, mark.source_id, mark.node):
             continue
         row = txn.get(ATTEMPTS, key)
         deaths = 1 + (0 if row is None else ATTEMPTS_ROW.unpack(row)[0])

@@ -7,7 +7,14 @@ from typing import Any
 
 from ledgerbeam.errors import JobMismatchError, LedgerError
 from ledgerbeam.ledger.job import Job, OnJobChange
-from ledgerbeam.ledger.lmdb_rows import KEY_FINGERPRINT, KEY_JOB, META, RUNS, Transaction, decode, encode
+from ledgerbeam.ledger.json_rows import decode, encode
+from ledgerbeam.ledger.lmdb_rows import (
+    KEY_FINGERPRINT,
+    KEY_JOB,
+    META,
+    RUNS,
+    Transaction,
+)
 from ledgerbeam.ledger.lmdb_sources import restart
 
 
@@ -17,21 +24,22 @@ def read_job(txn: Transaction) -> Job | None:
     return None if row is None else Job.from_dict(decode(row))
 
 
-def take(txn: Transaction, job: Job, on_change: OnJobChange, path: str) -> None:
+def take(txn: Transaction, job: Job, on_change: OnJobChange, path: str, number: int = 0) -> None:
     """Take the ledger for a job; see `store.LedgerStore.open_job`."""
     stored = read_job(txn)
     fingerprint = job.fingerprint.encode()
     if txn.get(META, KEY_FINGERPRINT) == fingerprint:
         return
     if stored is not None and on_change == "refuse":
-        raise JobMismatchError(_mismatch(job, stored, path))
+        raise JobMismatchError(mismatch(job, stored, path))
     if stored is not None and on_change == "restart":
-        restart(txn)
+        restart(txn, number)
     txn.put(META, KEY_JOB, encode(job.as_dict()))
     txn.put(META, KEY_FINGERPRINT, fingerprint)
 
 
-def _mismatch(job: Job, stored: Job, path: str) -> str:
+def mismatch(job: Job, stored: Job, path: str) -> str:
+    """Say how a ledger's job differs from the one that asks for it, and what to do."""
     lines = job.differences(stored) or ["the format of the ledger's jobs"]
     return "\n".join(
         [
@@ -62,9 +70,20 @@ def begin_run(txn: Transaction, info: Mapping[str, Any], now: float) -> str:
     """Add a run; gives its id."""
     newest = last_run(txn)
     run = f"{1 + (0 if newest is None else int(newest['id'])):06d}"
+    add_run(txn, run, info, now)
+    return run
+
+
+def add_run(txn: Transaction, run: str, info: Mapping[str, Any], now: float) -> None:
+    """Add a run under its id."""
     row = {"began": now, "ended": None, "outcome": None, "listed": None, "listing_finished": False}
     _put(txn, run, {**row, "info": dict(info)})
-    return run
+
+
+def change_run(txn: Transaction, run: str, changed: Mapping[str, Any]) -> None:
+    """Change fields of a run; one that is not known is ignored."""
+    if txn.get(RUNS, run.encode()) is not None:
+        _put(txn, run, {**_get(txn, run), **changed})
 
 
 def note_listing(txn: Transaction, run: str, *, listed: int, finished: bool) -> None:

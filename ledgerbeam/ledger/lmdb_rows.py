@@ -12,12 +12,14 @@ applied     source + node                    `DELTA`; behind the delta of a leaf
 failed      source + node                    JSON task, reason, error, attempts, last, quarantined
 attempts    source + node                    `ATTEMPTS_ROW`: worker deaths
 outputs     source + `identity.name_key`     JSON of `store.Output` and the node
-superseded  source + `identity.name_key`     name of an output that the source had before it was replaced or redone
+superseded  source + `identity.name_key`     `SUPERSEDED_ROW`, then the name of an output that the source had before
 retired     source                           JSON list of URLs of a source that was replaced
 gone        source                           empty: the last listing no longer had it
 runs        id                               JSON
 history     `HISTORY_KEY`                    `HISTORY_ROW`
 durations   `DURATION_KEY`                   `DURATION_ROW`
+floors      source                           `FLOOR_ROW`; of a sidecar only, see `sidecar`
+folded      name of an object                empty; of a sidecar only
 =========== ================================ ===============================================================
 
 "source" and "node" are 16 bytes. The entry "source enters" is the existence of its row in `sources`, so that a
@@ -26,14 +28,12 @@ registered source costs two rows. Completed sources are always registered. Integ
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from itertools import islice
 from struct import Struct
 from typing import Any
 
 import lmdb
-import orjson
 
 META = "meta"
 COMPLETED = "completed"
@@ -50,6 +50,8 @@ GONE = "gone"
 RUNS = "runs"
 HISTORY = "history"
 DURATIONS = "durations"
+FLOORS = "floors"
+FOLDED = "folded"
 
 TABLES = (
     META,
@@ -67,6 +69,8 @@ TABLES = (
     RUNS,
     HISTORY,
     DURATIONS,
+    FLOORS,
+    FOLDED,
 )
 """Every table of a ledger."""
 
@@ -91,6 +95,12 @@ DURATION_KEY = Struct(">H")
 DURATION_ROW = Struct("<q")
 """Number of tasks."""
 
+SUPERSEDED_ROW = Struct("<Q")
+"""Number of what superseded it, in a remote ledger; else 0."""
+
+FLOOR_ROW = Struct("<QQ")
+"""The least numbers that leaves, and failures, of a source must have to count."""
+
 DELTA = Struct("<q")
 """What an entry added to the count of its source."""
 
@@ -105,22 +115,6 @@ KEY_WITHDRAWN = b"withdrawn"
 
 Handles = dict[str, Any]
 """LMDB's handle of each table."""
-
-
-def encode(value: Any) -> bytes:
-    """Encode a row as JSON. Names that are not UTF-8 travel as escaped surrogates, which orjson refuses."""
-    try:
-        return orjson.dumps(value)
-    except TypeError:
-        return json.dumps(value).encode("ascii")
-
-
-def decode(data: bytes) -> Any:
-    """Decode a row of `encode`. Raises ValueError for damaged rows."""
-    try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return json.loads(data)
 
 
 class Transaction:

@@ -1,18 +1,9 @@
-"""Which sources a job has: entering them, replacing those that changed, forgetting them, and what that supersedes.
+"""Which sources a job has: entering them, replacing those that changed, forgetting them.
 
 Every registered source owns its URLs alone: `urls` maps each of them to it. To register a source for a URL that
 another one owns is to replace that one. A replaced source loses its rows and is remembered as retired, so that its
 late leaves are ignored. What it had published is superseded, and so are the outputs of a source that was forgotten
-and those of a job that restarts.
-
-A superseded output is stale, its object to be deleted, once whatever took its source's place is complete:
-
-- the source itself, if it is registered (it was forgotten, or its job restarted);
-- else every source that owns a URL of the retired source now (several, when a pack was cut anew). URLs that nobody
-  took over have left the listing and do not count;
-- nothing, if the source is unknown to the job that restarted.
-
-Its name must also not be the name of an output that any source has now.
+and those of a job that restarts; see `lmdb_superseded`.
 """
 
 from __future__ import annotations
@@ -22,10 +13,11 @@ from fnmatch import translate
 from re import compile as compile_pattern
 from typing import Any
 
-from ledgerbeam.ledger.identity import ID_BYTES, name_key, url_key
-from ledgerbeam.ledger.lmdb_commit import add_totals, clear_failures, decode_output
+from ledgerbeam.ledger.identity import url_key
+from ledgerbeam.ledger.json_rows import decode, encode
+from ledgerbeam.ledger.lmdb_commit import add_totals, clear_failures
 from ledgerbeam.ledger.lmdb_environment import Environment
-from ledgerbeam.ledger.lmdb_pages import PAGE_ROWS, key_pages, row_pages
+from ledgerbeam.ledger.lmdb_pages import PAGE_ROWS, row_pages
 from ledgerbeam.ledger.lmdb_rows import (
     APPLIED,
     ATTEMPTS,
@@ -40,18 +32,18 @@ from ledgerbeam.ledger.lmdb_rows import (
     PENDING_ROW,
     RETIRED,
     SOURCES,
-    SUPERSEDED,
     URLS,
     Transaction,
-    decode,
-    encode,
 )
+from ledgerbeam.ledger.lmdb_superseded import supersede
 from ledgerbeam.ledger.task import Source
 
 
-def encode_source(source: Source, *, replaces: bool = False) -> bytes:
+def encode_source(source: Source, *, replaces: bool = False, number: int = 0) -> bytes:
     """Make the row of a source that is not complete; `replaces` says that it took the place of another."""
     row: dict[str, Any] = {"url": source.url, "size": source.size, "version": source.version}
+    if number:
+        row["number"] = number
     if replaces:
         row["replaces"] = True
     if source.members:
@@ -65,25 +57,55 @@ def urls_of(row: bytes) -> list[str]:
     return [member[0] for member in fields.get("members", ())] or [fields["url"]]
 
 
-def register(txn: Transaction, sources: Sequence[Source]) -> None:
-    """Enter sources that are not known yet, and retire those whose URLs they take over."""
-    claims, claiming = _claims(sources)
+def register(txn: Transaction, sources: Sequence[Source], *, number: int = 0) -> None:
+    """Enter sources that are not known yet, and retire those whose URLs they take over.
+
+    Args:
+        txn: open for writing.
+        sources: the later of two that name the same URL has it.
+        number: orders the registrations of a remote ledger, which may come in late: a source does not take over the
+            URL of one with a greater number. All registrations of a local ledger have 0.
+    """
+    claims, claiming = _claims(_not_late(txn, sources, number))
     for late in sources:
         if late.id not in claiming and txn.get(SOURCES, late.id) is None:
             txn.put(RETIRED, late.id, encode(list(late.urls)))  # it changed while it was listed
     owners = txn.get_many(URLS, sorted(claims))
     taken = [(url, owner) for url, owner in sorted(claims.items()) if owners.get(url) != owner]
     for owner in sorted({owners[url] for url, _ in taken if url in owners}):
-        retire(txn, owner)
+        retire(txn, owner, number)
     txn.put_many(URLS, taken)
     replacing = {owner for url, owner in taken if url in owners}
     ids = sorted(claiming)
-    rows = [(source, encode_source(claiming[source], replaces=source in replacing)) for source in ids]
+    rows = [(source, encode_source(claiming[source], replaces=source in replacing, number=number)) for source in ids]
     txn.put_many(SOURCES, rows, overwrite=False)
     for table in (RETIRED, GONE):
         if txn.count(table):
             for source in ids:
                 txn.delete(table, source)
+
+
+def _not_late(txn: Transaction, sources: Sequence[Source], number: int) -> Sequence[Source]:
+    """Leave out the sources of which a URL went to a source with a greater number; they are retired at once."""
+    if not number:
+        return sources
+    in_time = []
+    for source in sources:
+        later = _later_owners(txn, source, number)
+        if not later:
+            in_time.append(source)
+        elif txn.get(SOURCES, source.id) is None:
+            txn.put(RETIRED, source.id, encode(list(source.urls)))
+            for owner, fields in later.items():
+                txn.put(SOURCES, owner, encode({**fields, "replaces": True}))
+    return in_time
+
+
+def _later_owners(txn: Transaction, source: Source, number: int) -> dict[bytes, dict[str, Any]]:
+    owners = {txn.get(URLS, url_key(url)) for url in source.urls} - {None, source.id}
+    rows = {owner: txn.get(SOURCES, owner) for owner in owners if owner is not None}
+    fields = {owner: decode(row) for owner, row in rows.items() if row is not None}
+    return {owner: row for owner, row in fields.items() if row.get("number", 0) > number}
 
 
 def _claims(sources: Sequence[Source]) -> tuple[dict[bytes, bytes], dict[bytes, Source]]:
@@ -93,18 +115,24 @@ def _claims(sources: Sequence[Source]) -> tuple[dict[bytes, bytes], dict[bytes, 
     return {url: source for url, source in last.items() if source in claiming}, claiming
 
 
-def retire(txn: Transaction, source: bytes) -> None:
+def retire(txn: Transaction, source: bytes, number: int = 0) -> None:
     """Replace a source: its progress goes, its outputs are superseded."""
     row = txn.get(SOURCES, source)
     if row is None:
         return
-    _withdraw(txn, source, row)
+    _withdraw(txn, source, row, number)
     txn.delete(SOURCES, source)
     txn.delete(GONE, source)
     txn.put(RETIRED, source, encode(urls_of(row)))
 
 
-def forget(txn: Transaction, sources: Iterable[bytes], *, failures_only: bool) -> list[str]:
+def urls_of_sources(txn: Transaction, sources: Iterable[bytes]) -> list[str]:
+    """The URLs of those sources that are registered, sorted; of a pack that of its first member."""
+    found = (txn.get(SOURCES, source) for source in sources)
+    return sorted(decode(row)["url"] for row in found if row is not None)
+
+
+def forget(txn: Transaction, sources: Iterable[bytes], *, failures_only: bool, number: int = 0) -> list[str]:
     """Make registered sources run again; gives their URLs. See `store.LedgerStore.forget`."""
     urls = []
     for source in sources:
@@ -116,42 +144,44 @@ def forget(txn: Transaction, sources: Iterable[bytes], *, failures_only: bool) -
         if failures_only:
             clear_failures(txn, source)
         else:
-            _withdraw(txn, source, row)
+            _withdraw(txn, source, row, number)
             if fields.pop("tally", None):
                 txn.put(SOURCES, source, encode(fields))
     return sorted(urls)
 
 
-def _withdraw(txn: Transaction, source: bytes, row: bytes) -> None:
+def _withdraw(txn: Transaction, source: bytes, row: bytes, number: int) -> None:
     """Drop the progress of a source and supersede its outputs."""
     if txn.delete(COMPLETED, source):
         add_totals(txn, decode(row)["tally"], -1)
-        withdrawals = int(txn.get(META, KEY_WITHDRAWN) or b"0") + 1
-        txn.put(META, KEY_WITHDRAWN, str(withdrawals).encode())
+        count_withdrawal(txn)
     pending = txn.pop(PENDING, source)
     if pending is not None:
         add_totals(txn, PENDING_ROW.unpack(pending)[1:], -1)
         txn.delete_prefix(APPLIED, source)
     clear_failures(txn, source)
-    supersede(txn, txn.delete_prefix(OUTPUTS, source))
+    supersede(txn, txn.delete_prefix(OUTPUTS, source), number)
 
 
-def supersede(txn: Transaction, rows: Iterable[tuple[bytes, bytes]]) -> None:
-    """Take rows of `outputs` over into `superseded`."""
-    txn.put_many(
-        SUPERSEDED, [(key, decode_output(row)[0].name.encode("utf-8", "surrogateescape")) for key, row in rows]
-    )
+def restart(txn: Transaction, number: int = 0) -> None:
+    """Drop the progress of every source, for another job. Outputs are superseded; runs are kept.
 
-
-def restart(txn: Transaction) -> None:
-    """Drop the progress of every source, for another job. Outputs are superseded; runs are kept."""
+    Args:
+        txn: open for writing.
+        number: of the restart, in a remote ledger; here and below it is what supersedes outputs.
+    """
     start = b""
     while rows := txn.page(OUTPUTS, start, PAGE_ROWS):
-        supersede(txn, rows)
+        supersede(txn, rows, number)
         start = rows[-1][0] + b"\0"
     for table in (COMPLETED, SOURCES, URLS, PENDING, APPLIED, FAILED, ATTEMPTS, OUTPUTS, RETIRED, GONE):
         txn.clear(table)
     txn.delete(META, KEY_TOTALS)
+    count_withdrawal(txn)
+
+
+def count_withdrawal(txn: Transaction) -> None:
+    """Note that a completion was taken back: who holds completed ids in memory has to read them again."""
     withdrawals = int(txn.get(META, KEY_WITHDRAWN) or b"0") + 1
     txn.put(META, KEY_WITHDRAWN, str(withdrawals).encode())
 
@@ -171,51 +201,3 @@ def set_gone(txn: Transaction, ids: Iterable[bytes]) -> None:
     for source in ids:
         if txn.get(SOURCES, source) is not None:
             txn.put(GONE, source, b"")
-
-
-def stale_outputs(environment: Environment) -> list[str]:
-    """Names of superseded outputs whose objects may be deleted, sorted."""
-    with environment.read() as txn:
-        if not txn.count(SUPERSEDED):
-            return []
-        stale = {
-            key[ID_BYTES:]: name.decode("utf-8", "surrogateescape")
-            for source in txn.prefixes(SUPERSEDED, ID_BYTES)
-            if _is_replaced(txn, source)
-            for key, name in txn.scan(SUPERSEDED, source)
-        }
-    if stale:
-        for page in key_pages(environment, OUTPUTS):
-            for key in page:
-                stale.pop(key[ID_BYTES:], None)
-    return sorted(stale.values())
-
-
-def drop_stale(txn: Transaction, names: Iterable[str]) -> None:
-    """Forget superseded outputs of replaced sources: those named, and those that were written again in place."""
-    dropped = {name_key(name) for name in names}
-    for source in list(txn.prefixes(SUPERSEDED, ID_BYTES)):
-        if not _is_replaced(txn, source):
-            continue
-        owners = _successors(txn, source) or {source}
-        for key, _ in txn.scan(SUPERSEDED, source):
-            name = key[ID_BYTES:]
-            if name in dropped or any(txn.get(OUTPUTS, owner + name) is not None for owner in owners):
-                txn.delete(SUPERSEDED, key)
-
-
-def _is_replaced(txn: Transaction, source: bytes) -> bool:
-    """Tell whether what took a source's place is complete; see the module's rule."""
-    if txn.get(SOURCES, source) is not None:
-        return txn.get(COMPLETED, source) is not None
-    if txn.get(RETIRED, source) is None:
-        return True
-    successors = _successors(txn, source)
-    return bool(successors) and all(txn.get(COMPLETED, successor) is not None for successor in successors)
-
-
-def _successors(txn: Transaction, source: bytes) -> set[bytes]:
-    """The registered sources that own a URL of a retired source now."""
-    row = txn.get(RETIRED, source)
-    owners = {txn.get(URLS, url_key(url)) for url in ([] if row is None else decode(row))}
-    return {owner for owner in owners if owner is not None and txn.get(SOURCES, owner) is not None}

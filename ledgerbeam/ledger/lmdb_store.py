@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import LedgerError, UsageError
-from ledgerbeam.ledger import lmdb_commit, lmdb_history, lmdb_jobs, lmdb_sources, lmdb_views
+from ledgerbeam.ledger import lmdb_commit, lmdb_history, lmdb_jobs, lmdb_sources, lmdb_superseded, lmdb_views
 from ledgerbeam.ledger.faults import reach
 from ledgerbeam.ledger.job import Job, OnJobChange
 from ledgerbeam.ledger.lmdb_completed import CompletedIds
@@ -111,6 +111,9 @@ class LmdbStore:
             raise UsageError(f"ledger {self._path}: it was opened read only; open it for writing to change it")
         return self._open().write(change)
 
+    def refresh(self) -> None:
+        """Does nothing: what a process of this host commits is there for all."""
+
     def open_job(self, job: Job, on_change: OnJobChange = "refuse") -> None:
         """Take the ledger for a job; see `LedgerStore.open_job`."""
         self._write(lambda txn: lmdb_jobs.take(txn, job, on_change, self._path))
@@ -172,8 +175,8 @@ class LmdbStore:
             return outcome
 
         outcome = self._write(change)
-        if outcome.errors:
-            raise _first(outcome.errors)
+        if outcome.refused:
+            raise first_error(outcome.refused)
         return CommitResult(outcome.completed, outcome.fresh, time.monotonic() - started)
 
     def blame(self, marks: Sequence[Mark]) -> list[Mark]:
@@ -187,13 +190,13 @@ class LmdbStore:
         return self._write(lambda txn: lmdb_sources.forget(txn, found, failures_only=failures_only))
 
     def stale_outputs(self) -> list[str]:
-        """Names of outputs that may be deleted; see `LedgerStore.stale_outputs` and `lmdb_sources`."""
-        return lmdb_sources.stale_outputs(self._open())
+        """Names of outputs that may be deleted; see `LedgerStore.stale_outputs` and `lmdb_superseded`."""
+        return lmdb_superseded.stale_outputs(self._open())
 
     def drop_stale(self, names: Iterable[str]) -> None:
         """Forget stale outputs whose objects were deleted."""
         dropped = list(names)
-        self._write(lambda txn: lmdb_sources.drop_stale(txn, dropped))
+        self._write(lambda txn: lmdb_superseded.drop_stale(txn, dropped))
 
     def set_gone(self, ids: Iterable[bytes]) -> None:
         """Say which sources the last listing no longer had."""
@@ -269,10 +272,10 @@ def _reopen(path: str, read_only: bool, job: str | None, map_bytes: int) -> Lmdb
     return LmdbStore(path, read_only=read_only, job=job, map_bytes=map_bytes)
 
 
-def _first(errors: Sequence[LedgerError]) -> LedgerError:
-    if len(errors) == 1:
-        return errors[0]
-    return type(errors[0])(f"{errors[0]} (and {len(errors) - 1} more tasks in error)")
+def first_error(refused: Sequence[tuple[Leaf, LedgerError]]) -> LedgerError:
+    """The error of the first leaf that a commit left out, which says how many there were."""
+    error = refused[0][1]
+    return error if len(refused) == 1 else type(error)(f"{error} (and {len(refused) - 1} more tasks in error)")
 
 
 def _after_fork() -> None:

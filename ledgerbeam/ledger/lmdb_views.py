@@ -8,6 +8,7 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from ledgerbeam.ledger.identity import ID_BYTES, ROOT
+from ledgerbeam.ledger.json_rows import decode
 from ledgerbeam.ledger.lmdb_commit import decode_output, read_totals
 from ledgerbeam.ledger.lmdb_environment import Environment
 from ledgerbeam.ledger.lmdb_jobs import last_run, read_job
@@ -26,7 +27,6 @@ from ledgerbeam.ledger.lmdb_rows import (
     PENDING_ROW,
     SOURCES,
     Transaction,
-    decode,
 )
 from ledgerbeam.ledger.store import FailureRow, OutputRow, Progress, SourceRow, Totals
 

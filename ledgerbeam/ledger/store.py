@@ -394,5 +394,8 @@ class LedgerStore(Protocol):
                 order that means nothing, in bounded memory.
         """
 
+    def refresh(self) -> None:
+        """Take in what other hosts have recorded since. Does nothing for a ledger that all its users share."""
+
     def close(self) -> None:
         """Give up what the store holds open. It opens again when it is used again."""

@@ -100,7 +100,8 @@ class LedgerStoreConformance:
     @settings(
         max_examples=40,
         deadline=None,
-        suppress_health_check=[HealthCheck.function_scoped_fixture],
+        # One class tests several stores: each run has a store of its own.
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
     )
     @given(tree=TREES, data=st.data())
     def test_any_order_any_batches_any_writer_any_repetition(
@@ -172,7 +173,7 @@ class LedgerStoreConformance:
         assert all(before - HISTORY_SECONDS <= row.time <= time.time() for row in rows)
         (short, two), (long, one) = store.durations().items()
         assert (two, one) == (2, 1)
-        assert (short, long) == (pytest.approx(0.01, rel=0.05), pytest.approx(1.0, rel=0.05))
+        assert [short, long] == pytest.approx([0.01, 1.0], rel=0.05)
 
     def test_every_source_is_listed_with_its_state(self, store: LedgerStore) -> None:
         done, begun, failed, gone = (plain(name) for name in ("done", "begun", "failed", "gone"))

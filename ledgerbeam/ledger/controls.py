@@ -1,0 +1,152 @@
+"""Control objects: the few objects of a remote ledger whose order matters.
+
+============================  =====================================================================
+``job.json``                  the job that the ledger was made for; created once, never changed
+``controls/000007.json``      what happened as number 7: a run began (``run``), sources were forgotten
+                              (``forget``), another job took the ledger over (``accept``, ``restart``)
+============================  =====================================================================
+
+Numbers are a logical clock. Whoever wants one takes the greatest that it sees and creates the next; where the store
+creates exclusively, one of several wins and the others take the number after it. An object that carries number n was
+written by somebody who had seen n, so clocks of hosts do not matter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ledgerbeam.errors import LedgerVersionError
+from ledgerbeam.ledger.job import LEDGER_FORMAT, Job
+from ledgerbeam.ledger.json_rows import decode, encode
+from ledgerbeam.ledger.segment import column, damaged, identity, integer, mapping, seconds, text
+
+JOB_NAME = "job.json"
+"""The object that makes a folder a ledger."""
+
+CONTROLS = "controls"
+"""Folder of the numbered control objects."""
+
+Kind = Literal["run", "forget", "accept", "restart"]
+
+_NAME = re.compile(rf"{CONTROLS}/(\d{{6,12}})(-[0-9a-f]+)?\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """One numbered step of a ledger.
+
+    Attributes:
+        number: >= 1.
+        kind: what happened.
+        at: when, seconds since 1970 UTC.
+        token: random; tells the creation of one host from the same by another.
+        info: of a run, shown by `status`.
+        sources: that were forgotten.
+        failures_only: only their failures were.
+        job: that took the ledger over.
+    """
+
+    number: int
+    kind: Kind
+    at: float
+    token: str
+    info: Mapping[str, Any] = field(default_factory=dict)
+    sources: Sequence[bytes] = ()
+    failures_only: bool = False
+    job: Job | None = None
+
+    @property
+    def run(self) -> str:
+        """The id of the run that it begins."""
+        return f"{self.number:06d}"
+
+
+def control_name(control: Control, *, exclusive: bool) -> str:
+    """The name of a control object: unique by its token where the store cannot decide who was first."""
+    return f"{CONTROLS}/{control.number:06d}{'' if exclusive else f'-{control.token}'}.json"
+
+
+def control_number(name: str) -> int | None:
+    """The number in the name of a control object; None for another name."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else int(match[1])
+
+
+def encode_control(control: Control) -> bytes:
+    """Make the bytes of a control object."""
+    fields: dict[str, Any] = {
+        "format": LEDGER_FORMAT,
+        "kind": control.kind,
+        "number": control.number,
+        "at": control.at,
+        "token": control.token,
+    }
+    if control.kind == "run":
+        fields["info"] = dict(control.info)
+    elif control.kind == "forget":
+        fields["sources"] = [source.hex() for source in control.sources]
+        fields["failures_only"] = control.failures_only
+    elif control.job is not None:
+        fields["job"] = control.job.as_dict()
+    return encode(fields)
+
+
+def decode_control(data: bytes, url: str) -> Control:
+    """Read the bytes of a control object.
+
+    Raises:
+        LedgerVersionError: a newer ledgerbeam wrote it.
+        LedgerDamagedError: a value of it cannot be.
+    """
+    try:
+        fields = mapping(decode(data))
+        check_format(fields, url)
+        kind = fields.get("kind")
+        if kind not in ("run", "forget", "accept", "restart"):
+            raise ValueError(f"expected run, forget, accept or restart, found {kind!r}")
+        return Control(
+            number=integer(fields.get("number"), 1),
+            kind=kind,
+            at=seconds(fields.get("at")),
+            token=text(fields.get("token")),
+            info=mapping(fields.get("info", {})),
+            sources=column(fields, "sources", identity),
+            failures_only=fields.get("failures_only") is True,
+            job=read_job(fields["job"]) if "job" in fields else None,
+        )
+    except ValueError as error:
+        raise damaged(url, f"{error}") from None
+
+
+def encode_ledger(token: str, job: Job) -> bytes:
+    """Make the bytes of ``job.json``: the ledger's own id and its first job."""
+    return encode({"format": LEDGER_FORMAT, "ledger": token, **job.as_dict(), "fingerprint": job.fingerprint})
+
+
+def decode_ledger(data: bytes, url: str) -> tuple[str, Job]:
+    """Read ``job.json``. Raises as `decode_control` does."""
+    try:
+        fields = mapping(decode(data))
+        check_format(fields, url)
+        return text(fields.get("ledger")), read_job(fields)
+    except ValueError as error:
+        raise damaged(url, f"{error}") from None
+
+
+def read_job(value: Any) -> Job:
+    """Read `Job.as_dict`. Raises ValueError."""
+    fields = mapping(value)
+    return Job(text(fields.get("pipeline")), mapping(fields.get("parameters")))
+
+
+def check_format(fields: Mapping[str, Any], url: str) -> None:
+    """Check the version of the ledger that an object says. Raises LedgerVersionError or ValueError."""
+    found = integer(fields.get("format"), 1)
+    if found > LEDGER_FORMAT:
+        raise LedgerVersionError(
+            f"{url}: it has format {found}, and this ledgerbeam reads formats up to {LEDGER_FORMAT}; install the "
+            "version of ledgerbeam that wrote it, or a newer one"
+        )

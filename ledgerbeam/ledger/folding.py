@@ -1,0 +1,223 @@
+"""Bringing a sidecar up to date: finding the objects of a ledger that it has not folded, and folding them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from ledgerbeam.errors import LedgerDamagedError
+from ledgerbeam.ledger import lmdb_jobs, sidecar
+from ledgerbeam.ledger.controls import CONTROLS, JOB_NAME, control_number, decode_control, decode_ledger
+from ledgerbeam.ledger.json_rows import decode, encode
+from ledgerbeam.ledger.lmdb_environment import Environment
+from ledgerbeam.ledger.lmdb_rows import META, Transaction
+from ledgerbeam.ledger.objects import Objects
+from ledgerbeam.ledger.segment import Segment, column, damaged, decode_segment, integer, mapping, seal, text, unseal
+
+SEGMENTS = "segments"
+"""Folder of the segments."""
+
+SNAPSHOTS = "snapshots"
+"""Folder of the snapshots."""
+
+_SEGMENT = re.compile(rf"{SEGMENTS}/(\d{{6,12}})/([stz])-[A-Za-z0-9.-]{{1,200}}\.seg")
+_MANIFEST = re.compile(rf"{SNAPSHOTS}/(\d{{6,12}})-[0-9a-f]{{8,64}}\.json")
+_PART = re.compile(rf"{SNAPSHOTS}/(\d{{6,12}})-[0-9a-f]{{8,64}}/\d{{6,12}}\.seg")
+_READ_AT_ONCE = 32
+_FOLDS = 20  # that may be overtaken by compactions before something must be wrong
+
+
+class _Overtaken(Exception):  # noqa: N818 - it is not an error: the listing is made again
+    """An object that was listed is gone: a snapshot stands for it now."""
+
+
+_CONTROL, _SNAPSHOT, _SOURCES, _TASKS, _SWEEP = range(5)
+_KINDS = {"s": _SOURCES, "t": _TASKS, "z": _SWEEP}
+
+
+class _Piece(NamedTuple):
+    """An object to fold. They sort in the order of folding: sources are registered before their tasks have ended."""
+
+    kind: int
+    number: int
+    name: str
+
+
+class Manifest(NamedTuple):
+    """What makes a snapshot whole.
+
+    Attributes:
+        number: the greatest control that was folded into it.
+        parts: names of its objects, in the order in which they are folded.
+        covers: names of the objects that it stands for.
+    """
+
+    number: int
+    parts: Sequence[str]
+    covers: Sequence[str]
+
+
+def segment_name(segment: Segment, number: int, writer: str, sequence: int) -> str:
+    """The name of a writer's segment, which tells whether it registers sources or says what was deleted."""
+    kind = "s" if segment.sources else "z" if segment.dropped else "t"
+    return f"{SEGMENTS}/{number:06d}/{kind}-{writer}-{sequence:06d}.seg"
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Make the bytes of a manifest."""
+    return seal(encode(manifest._asdict()))
+
+
+def decode_manifest(data: bytes, url: str) -> Manifest:
+    """Read the bytes of a manifest.
+
+    Raises:
+        LedgerDamagedError: it is not whole, or a value of it cannot be.
+        LedgerVersionError: a newer ledgerbeam wrote it.
+    """
+    payload = unseal(data, url)
+    try:
+        fields = mapping(decode(payload))
+        manifest = Manifest(
+            integer(fields.get("number")), column(fields, "parts", text), column(fields, "covers", text)
+        )
+        if not all(_PART.fullmatch(name) for name in manifest.parts):
+            raise ValueError("a part has a name that no part has")
+        if not all(is_object(name) for name in manifest.covers):
+            raise ValueError("it stands for an object of a name that no object has")
+    except ValueError as error:
+        raise damaged(url, f"{error}") from None
+    return manifest
+
+
+def is_object(name: str) -> bool:
+    """Tell whether a snapshot may stand for an object of this name."""
+    return any(pattern.fullmatch(name) for pattern in (_SEGMENT, _MANIFEST, _PART))
+
+
+class Folder:
+    """Folds the objects of one ledger into one sidecar."""
+
+    def __init__(self, objects: Objects, environment: Environment) -> None:
+        self._objects = objects
+        self._environment = environment
+
+    def fold_new(self) -> list[str]:
+        """Fold whatever is not folded yet.
+
+        Returns:
+            The names of the segments and snapshots that lie there now; all of them are folded.
+
+        Raises:
+            LedgerDamagedError: an object does not read. All others that come before it were folded.
+        """
+        for _ in range(_FOLDS):
+            try:
+                return self._fold_listed()
+            except _Overtaken:
+                continue
+        raise LedgerDamagedError(
+            f"ledger {self._objects.url}: objects that are listed cannot be read, {_FOLDS} times in a row; somebody "
+            "deletes them, or the store lists what it does not have"
+        )
+
+    def _fold_listed(self) -> list[str]:
+        # In this order: a segment that is seen has its controls seen, and one that is gone its snapshot.
+        names = self._objects.names(SEGMENTS) + self._objects.names(SNAPSHOTS)
+        pieces = [_Piece(_KINDS[m[2]], int(m[1]), name) for name in names if (m := _SEGMENT.fullmatch(name))]
+        pieces += [_Piece(_SNAPSHOT, int(m[1]), name) for name in names if (m := _MANIFEST.fullmatch(name))]
+        for name in self._objects.names(CONTROLS):
+            number = control_number(name)
+            if number is not None:
+                pieces.append(_Piece(_CONTROL, number, name))
+        self._fold_job()
+        unfolded = sorted(self._unfolded(pieces))
+        start = 0
+        while start < len(unfolded):
+            kind = unfolded[start].kind
+            stop = start + 1
+            while stop < len(unfolded) and stop - start < _READ_AT_ONCE and unfolded[stop].kind == kind:
+                stop += 1
+            _FOLD[kind](self, [piece.name for piece in unfolded[start:stop]])
+            start = stop
+        return [piece.name for piece in pieces if piece.kind != _CONTROL]
+
+    def _unfolded(self, pieces: Sequence[_Piece]) -> Iterator[_Piece]:
+        for start in range(0, len(pieces), 10_000):
+            page = pieces[start : start + 10_000]
+            with self._environment.read() as txn:
+                known = [sidecar.is_folded(txn, piece.name) for piece in page]
+            yield from (piece for piece, done in zip(page, known, strict=True) if not done)
+
+    def _fold_job(self) -> None:
+        with self._environment.read() as txn:
+            if lmdb_jobs.read_job(txn) is not None:
+                return
+        (data,) = self._objects.read([JOB_NAME])
+        if data is None:
+            return
+        token, job = decode_ledger(data, self._url(JOB_NAME))
+
+        def change(txn: Transaction) -> None:
+            txn.put(META, sidecar.KEY_LEDGER, token.encode())
+            if lmdb_jobs.read_job(txn) is None:
+                lmdb_jobs.take(txn, job, "accept", self._objects.url)
+
+        self._environment.write(change)
+
+    def _fold_controls(self, names: list[str]) -> None:
+        for name, data in self._read(names):
+            control = decode_control(data, self._url(name))
+            if control.number != control_number(name):
+                raise damaged(self._url(name), f"it says that it is number {control.number}")
+            self._environment.write(partial(sidecar.fold_control, name=name, control=control, url=self._objects.url))
+
+    def _fold_segments(self, names: list[str]) -> None:
+        segments = [(name, decode_segment(data, self._url(name))) for name, data in self._read(names)]
+
+        def change(txn: Transaction) -> None:
+            for name, segment in segments:
+                try:
+                    sidecar.fold_segment(txn, name, segment)
+                except ValueError as error:
+                    raise damaged(self._url(name), f"{error}") from None
+
+        self._environment.write(change)
+
+    def _fold_snapshots(self, names: list[str]) -> None:
+        for name, data in self._read(names):
+            manifest = decode_manifest(data, self._url(name))
+            pieces = [_Piece(0, 0, covered) for covered in manifest.covers]
+            if any(True for _ in self._unfolded(pieces)):
+                for _, part in self._unfolded_parts(manifest):
+                    self._fold_segments([part])
+
+            def change(txn: Transaction, name: str = name, manifest: Manifest = manifest) -> None:
+                for folded in (name, *manifest.covers):
+                    sidecar.mark_folded(txn, folded)
+
+            self._environment.write(change)
+
+    def _unfolded_parts(self, manifest: Manifest) -> Iterator[tuple[int, str]]:
+        parts = [_Piece(0, 0, part) for part in manifest.parts]
+        return ((piece.number, piece.name) for piece in list(self._unfolded(parts)))
+
+    def _read(self, names: list[str]) -> Iterator[tuple[str, bytes]]:
+        for name, data in zip(names, self._objects.read(names), strict=True):
+            if data is None:
+                raise _Overtaken
+            yield name, data
+
+    def _url(self, name: str) -> str:
+        return f"{self._objects.url}/{name}"
+
+
+_FOLD: dict[int, Any] = {
+    _CONTROL: Folder._fold_controls,  # noqa: SLF001
+    _SNAPSHOT: Folder._fold_snapshots,  # noqa: SLF001
+    _SOURCES: Folder._fold_segments,  # noqa: SLF001
+    _TASKS: Folder._fold_segments,  # noqa: SLF001
+    _SWEEP: Folder._fold_segments,  # noqa: SLF001
+}

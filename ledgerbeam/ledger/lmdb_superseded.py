@@ -1,0 +1,117 @@
+"""Outputs that a source had before it was replaced, forgotten, or its job restarted.
+
+A superseded output is stale, its object to be deleted, once whatever took its source's place is complete:
+
+- the source itself, if it is registered (it was forgotten, or its job restarted);
+- else every source that owns a URL of the retired source now (several, when a pack was cut anew). URLs that nobody
+  took over have left the listing and do not count;
+- nothing, if the source is unknown to the job that restarted.
+
+Its name must also not be the name of an output that any source has now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ledgerbeam.ledger.identity import ID_BYTES, name_key, url_key
+from ledgerbeam.ledger.json_rows import decode
+from ledgerbeam.ledger.lmdb_commit import decode_output
+from ledgerbeam.ledger.lmdb_environment import Environment
+from ledgerbeam.ledger.lmdb_pages import key_pages
+from ledgerbeam.ledger.lmdb_rows import (
+    COMPLETED,
+    OUTPUTS,
+    RETIRED,
+    SOURCES,
+    SUPERSEDED,
+    SUPERSEDED_ROW,
+    URLS,
+    Transaction,
+)
+
+
+def supersede(txn: Transaction, rows: Iterable[tuple[bytes, bytes]], number: int) -> None:
+    """Take rows of `outputs` over into `superseded`.
+
+    Args:
+        txn: open for writing.
+        rows: in key order.
+        number: of what supersedes them, in a remote ledger; 0 in a local one.
+    """
+    txn.put_many(
+        SUPERSEDED,
+        [(key, encode_superseded(number, decode_output(row)[0].name)) for key, row in rows],
+    )
+
+
+def encode_superseded(number: int, name: str) -> bytes:
+    """Make a row of `superseded`."""
+    return SUPERSEDED_ROW.pack(number) + name.encode("utf-8", "surrogateescape")
+
+
+def decode_superseded(row: bytes) -> tuple[int, str]:
+    """Read a row of `superseded`: the number of what superseded it, and its name."""
+    return SUPERSEDED_ROW.unpack_from(row)[0], row[SUPERSEDED_ROW.size :].decode("utf-8", "surrogateescape")
+
+
+def stale_outputs(environment: Environment) -> list[str]:
+    """Names of superseded outputs whose objects may be deleted, sorted."""
+    with environment.read() as txn:
+        if not txn.count(SUPERSEDED):
+            return []
+        stale = {
+            key[ID_BYTES:]: decode_superseded(row)[1]
+            for source in txn.prefixes(SUPERSEDED, ID_BYTES)
+            if _is_replaced(txn, source)
+            for key, row in txn.scan(SUPERSEDED, source)
+        }
+    if stale:
+        for page in key_pages(environment, OUTPUTS):
+            for key in page:
+                stale.pop(key[ID_BYTES:], None)
+    return sorted(stale.values())
+
+
+def drop_stale(txn: Transaction, names: Iterable[str], number: int | None = None) -> None:
+    """Forget superseded outputs of replaced sources: those named, and those that were written again in place.
+
+    Args:
+        txn: open for writing.
+        names: whose objects were deleted.
+        number: in a remote ledger: what was superseded after it stays, since it was not seen by who deleted.
+    """
+    dropped = {name_key(name) for name in names}
+    for source in list(txn.prefixes(SUPERSEDED, ID_BYTES)):
+        if not _is_replaced(txn, source):
+            continue
+        owners = _successors(txn, source) or {source}
+        for key, row in txn.scan(SUPERSEDED, source):
+            name = key[ID_BYTES:]
+            if number is not None and decode_superseded(row)[0] > number:
+                continue
+            if name in dropped or any(txn.get(OUTPUTS, owner + name) is not None for owner in owners):
+                txn.delete(SUPERSEDED, key)
+
+
+def _is_replaced(txn: Transaction, source: bytes) -> bool:
+    """Tell whether what took a source's place is complete; see the module's rule."""
+    if txn.get(SOURCES, source) is not None:
+        return txn.get(COMPLETED, source) is not None
+    if txn.get(RETIRED, source) is None:
+        return True
+    successors = _successors(txn, source)
+    return bool(successors) and all(txn.get(COMPLETED, successor) is not None for successor in successors)
+
+
+def _successors(txn: Transaction, source: bytes) -> set[bytes]:
+    """The registered sources that own a URL of a retired source now."""
+    row = txn.get(RETIRED, source)
+    owners = {txn.get(URLS, url_key(url)) for url in ([] if row is None else decode(row))}
+    return {owner for owner in owners if owner is not None and txn.get(SOURCES, owner) is not None}
+
+
+def retired_at(txn: Transaction, source: bytes) -> int:
+    """The number of what took the place of a retired source."""
+    rows = (txn.get(SOURCES, successor) for successor in _successors(txn, source))
+    return max((decode(row).get("number", 0) for row in rows if row is not None), default=0)

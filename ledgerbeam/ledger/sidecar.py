@@ -1,0 +1,156 @@
+"""Folding: taking the objects of a remote ledger into the local environment in which it is read.
+
+The entries of a ledger are a set, so segments may be folded in any order, each once (table `folded`). What is not a
+set - who owns a URL, what was forgotten, which job the ledger is of - is ordered by numbers (`controls`):
+
+- whoever writes knows the greatest number that it has seen, and every object carries that of its writer;
+- a source that is forgotten, or that comes back to its URL, has a floor from then on: leaves with a lower number, which
+  were written before, do not count, however late they arrive (table `floors`);
+- a job that restarts sets a floor for all sources.
+
+Two leaves of one task that contradict each other must not make a source complete on one host and not on another. The
+source is held open (`lmdb_floors`), with a failure that says why, until it is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ledgerbeam.ledger import lmdb_commit, lmdb_jobs, lmdb_sources, lmdb_superseded
+from ledgerbeam.ledger.controls import Control
+from ledgerbeam.ledger.json_rows import decode, encode
+from ledgerbeam.ledger.lmdb_floors import floors, note_contradiction, raise_floors
+from ledgerbeam.ledger.lmdb_rows import FOLDED, GONE, META, RETIRED, SOURCES, Transaction
+from ledgerbeam.ledger.segment import Segment
+from ledgerbeam.ledger.snapshot_rows import merge_state, supersede_state
+from ledgerbeam.ledger.store import Leaf
+from ledgerbeam.ledger.task import Source
+
+KEY_LEDGER = b"ledger"
+KEY_NUMBER = b"number"
+KEY_GONE = b"gone"
+KEY_FLOOR = b"floor"
+KEY_DROPPED_JOBS = b"dropped jobs"
+
+
+def read_gone(txn: Transaction) -> tuple[list[bytes], int]:
+    """The sources that the last listing no longer had, and the number of its writer."""
+    return [key for key, _ in txn.scan(GONE, b"")], _number(txn, KEY_GONE)
+
+
+def is_folded(txn: Transaction, name: str) -> bool:
+    """Tell whether an object was taken in."""
+    return txn.get(FOLDED, name.encode()) is not None
+
+
+def mark_folded(txn: Transaction, name: str) -> None:
+    """Note that an object was taken in."""
+    txn.put(FOLDED, name.encode(), b"")
+
+
+def highest_number(txn: Transaction) -> int:
+    """The greatest number of a control object that was folded."""
+    return _number(txn, KEY_NUMBER)
+
+
+def fold_segment(txn: Transaction, name: str, segment: Segment) -> None:
+    """Take a segment in, once."""
+    if is_folded(txn, name):
+        return
+    mark_folded(txn, name)
+    if segment.number < _number(txn, KEY_FLOOR) or (segment.job or "") in _dropped_jobs(txn):
+        _supersede_all(txn, segment)
+        return
+    enter(txn, segment.sources, segment.number)
+    leaves = [leaf for leaf in segment.leaves if _counts(txn, segment.number, leaf)]
+    failures = [failure for failure in segment.failures if segment.number >= floors(txn, failure.source_id)[1]]
+    outcome = lmdb_commit.record(txn, lmdb_commit.prepare(leaves), failures, segment.at)
+    for leaf, error in outcome.refused:
+        note_contradiction(txn, leaf, error, segment.at)
+    deaths = [mark for mark in segment.deaths if segment.number >= floors(txn, mark.source_id)[1]]
+    lmdb_commit.count_deaths(txn, deaths, segment.at)
+    if segment.dropped:
+        lmdb_superseded.drop_stale(txn, segment.dropped, segment.number)
+    for run, changed in (segment.runs or {}).items():
+        lmdb_jobs.change_run(txn, run, changed)
+    if segment.gone is not None and segment.number >= _number(txn, KEY_GONE):
+        _put_number(txn, KEY_GONE, segment.number)
+        lmdb_sources.set_gone(txn, sorted(segment.gone))
+    if segment.state is not None:
+        merge_state(txn, segment.state, segment.number)
+
+
+def enter(txn: Transaction, sources: Sequence[Source], number: int) -> None:
+    """Register sources. One that was replaced and is back counts from this number on."""
+    for source in sources:
+        if txn.get(RETIRED, source.id) is not None:
+            raise_floors(txn, source.id, number, number)
+    lmdb_sources.register(txn, sources, number=number)
+
+
+def _counts(txn: Transaction, number: int, leaf: Leaf) -> bool:
+    """Tell whether a leaf counts; what one that does not had published is superseded."""
+    source = leaf.source_id
+    floor = floors(txn, source)[0]
+    if txn.get(SOURCES, source) is None and txn.get(RETIRED, source) is not None:
+        floor = max(floor, lmdb_superseded.retired_at(txn, source))
+    elif number >= floor:
+        return True
+    _supersede(txn, leaf, floor)
+    return False
+
+
+def _supersede(txn: Transaction, leaf: Leaf, number: int) -> None:
+    ((_, (prepared,)),) = lmdb_commit.prepare([leaf])
+    lmdb_superseded.supersede(txn, prepared.outputs, number)
+
+
+def _supersede_all(txn: Transaction, segment: Segment) -> None:
+    """Supersede the outputs of a segment of a job that was restarted: as if it had been folded before."""
+    floor = _number(txn, KEY_FLOOR)
+    for leaf in segment.leaves:
+        _supersede(txn, leaf, floor)
+    if segment.state is not None:
+        supersede_state(txn, segment.state, floor)
+
+
+def fold_control(txn: Transaction, name: str, control: Control, url: str) -> None:
+    """Take a control object in, once.
+
+    Args:
+        txn: open for writing.
+        name: of the object.
+        control: its content.
+        url: of the ledger, for messages.
+    """
+    if is_folded(txn, name):
+        return
+    mark_folded(txn, name)
+    _put_number(txn, KEY_NUMBER, max(control.number, _number(txn, KEY_NUMBER)))
+    if control.kind == "run":
+        lmdb_jobs.add_run(txn, control.run, control.info, control.at)
+    elif control.kind == "forget":
+        for source in control.sources:
+            raise_floors(txn, source, 0 if control.failures_only else control.number, control.number)
+        lmdb_sources.forget(txn, control.sources, failures_only=control.failures_only, number=control.number)
+    elif control.job is not None:
+        before = lmdb_jobs.read_job(txn)
+        if control.kind == "restart":
+            _put_number(txn, KEY_FLOOR, max(control.number, _number(txn, KEY_FLOOR)))
+            dropped = _dropped_jobs(txn) | ({before.fingerprint} if before else set())
+            txn.put(META, KEY_DROPPED_JOBS, encode(sorted(dropped - {control.job.fingerprint})))
+        lmdb_jobs.take(txn, control.job, "restart" if control.kind == "restart" else "accept", url, control.number)
+
+
+def _dropped_jobs(txn: Transaction) -> set[str]:
+    row = txn.get(META, KEY_DROPPED_JOBS)
+    return set() if row is None else set(decode(row))
+
+
+def _number(txn: Transaction, key: bytes) -> int:
+    row = txn.get(META, key)
+    return 0 if row is None else int(row)
+
+
+def _put_number(txn: Transaction, key: bytes, number: int) -> None:
+    txn.put(META, key, str(number).encode())

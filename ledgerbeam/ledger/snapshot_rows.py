@@ -1,0 +1,248 @@
+"""The rows of a snapshot: what the segments that it replaces had added up to, as the field ``state`` of a segment.
+
+Sources, the leaves of open ones, and runs are ordinary columns of a segment. The others are here, each a list of rows:
+
+============  ==================================================================
+complete      id, time, the five numbers of `store.Totals`, outputs
+contradicted  id
+failed        id, node, task, reason, error, attempts, last, quarantined
+attempts      id, node, deaths
+superseded    id, name of an output, number of what superseded it
+retired       id, URLs
+floors        id, floor of leaves, floor of failures
+replaces      id of a source that took over a URL
+history       step, the five numbers of `store.Totals`, completed, failures
+durations     step, tasks
+============  ==================================================================
+
+Merging is idempotent, and commutes with folding the segments that a snapshot covers, so a reader that has folded some
+of them, and a second snapshot that overlaps with the first, do no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ledgerbeam.ledger import lmdb_commit
+from ledgerbeam.ledger.identity import ID_BYTES, name_key
+from ledgerbeam.ledger.json_rows import decode, encode
+from ledgerbeam.ledger.lmdb_environment import Environment
+from ledgerbeam.ledger.lmdb_floors import contradict, floors, is_contradicted, raise_floors
+from ledgerbeam.ledger.lmdb_pages import row_pages
+from ledgerbeam.ledger.lmdb_rows import (
+    APPLIED,
+    ATTEMPTS,
+    ATTEMPTS_ROW,
+    COMPLETED,
+    COMPLETED_ROW,
+    DURATION_KEY,
+    DURATION_ROW,
+    DURATIONS,
+    FAILED,
+    FLOOR_ROW,
+    FLOORS,
+    HISTORY,
+    HISTORY_KEY,
+    HISTORY_ROW,
+    OUTPUTS,
+    PENDING,
+    PENDING_ROW,
+    RETIRED,
+    SOURCES,
+    SUPERSEDED,
+    Transaction,
+)
+from ledgerbeam.ledger.lmdb_superseded import decode_superseded, encode_superseded, retired_at, supersede
+from ledgerbeam.ledger.segment import identity, integer, output_name, output_row, read_output, rows, seconds, text
+from ledgerbeam.ledger.store import Totals
+
+_Rows = list[list[Any]]
+
+
+def merge_state(txn: Transaction, state: Mapping[str, Any], number: int) -> None:
+    """Take the rows of a snapshot in, in a write transaction. Raises ValueError for rows that cannot be."""
+    for name, merge in _MERGES.items():
+        for row in rows(state.get(name, [])):
+            merge(txn, rows(row), number)
+
+
+def supersede_state(txn: Transaction, state: Mapping[str, Any], number: int) -> None:
+    """Supersede the outputs in the rows of a snapshot of a job that was restarted. Raises as `merge_state` does."""
+    for row in rows(state.get("complete", [])):
+        source, _, _, outputs = rows(row)
+        supersede(txn, _output_rows(identity(source), outputs), number)
+    for row in rows(state.get("superseded", [])):
+        _merge_superseded(txn, rows(row), number)
+
+
+def _output_rows(source: bytes, outputs: Any) -> list[tuple[bytes, bytes]]:
+    """The rows of `outputs` of a complete source, in key order."""
+    known = [read_output(output) for output in rows(outputs)]
+    return sorted((source + name_key(output.name), lmdb_commit.encode_output(output, "")) for output in known)
+
+
+def _merge_complete(txn: Transaction, row: list[Any], number: int) -> None:
+    source_hex, completed, totals, outputs = row
+    source = identity(source_hex)
+    tally = Totals(*(integer(part) for part in rows(totals)))
+    pairs = _output_rows(source, outputs)
+    fields = txn.get(SOURCES, source)
+    if fields is None or number < floors(txn, source)[0]:
+        supersede(txn, pairs, floors(txn, source)[0] or retired_at(txn, source))
+        return
+    if txn.get(COMPLETED, source) is not None or is_contradicted(txn, source):
+        return
+    pending = txn.pop(PENDING, source)
+    if pending is not None:
+        lmdb_commit.add_totals(txn, PENDING_ROW.unpack(pending)[1:], -1)
+        txn.delete_prefix(APPLIED, source)
+    lmdb_commit.clear_failures(txn, source)
+    lmdb_commit.add_totals(txn, tally, 1)
+    txn.put_many(OUTPUTS, pairs, overwrite=False)
+    txn.put(COMPLETED, source, COMPLETED_ROW.pack(integer(completed) % 2**32, min(tally.tasks, 2**32 - 1)))
+    txn.put(SOURCES, source, encode({**decode(fields), "tally": list(tally)}))
+
+
+def _merge_contradicted(txn: Transaction, row: list[Any], number: int) -> None:
+    (source,) = row
+    if number >= floors(txn, identity(source))[0]:
+        contradict(txn, identity(source))
+
+
+def _merge_failed(txn: Transaction, row: list[Any], number: int) -> None:
+    source, node, task, reason, error, attempts, last, quarantined = row
+    key = identity(source) + identity(node)
+    if number < floors(txn, identity(source))[1] or not lmdb_commit.is_open(txn, identity(source), identity(node)):
+        return
+    known = txn.get(FAILED, key)
+    before = {"attempts": 0, "quarantined": False} if known is None else decode(known)
+    failure = {
+        "task": text(task),
+        "reason": text(reason),
+        "error": text(error),
+        "attempts": max(integer(attempts), before["attempts"]),
+        "last": seconds(last),
+        "quarantined": quarantined is True or before["quarantined"],
+    }
+    txn.put(FAILED, key, encode(failure))
+
+
+def _merge_attempts(txn: Transaction, row: list[Any], number: int) -> None:
+    source, node, deaths = row
+    key = identity(source) + identity(node)
+    if number < floors(txn, identity(source))[1] or not lmdb_commit.is_open(txn, identity(source), identity(node)):
+        return
+    known = txn.get(ATTEMPTS, key)
+    before = 0 if known is None else ATTEMPTS_ROW.unpack(known)[0]
+    txn.put(ATTEMPTS, key, ATTEMPTS_ROW.pack(max(before, min(integer(deaths), 2**32 - 1))))
+
+
+def _merge_superseded(txn: Transaction, row: list[Any], _: int) -> None:
+    source, name, number = row
+    key = identity(source) + name_key(output_name(name))
+    if txn.get(OUTPUTS, key) is None:
+        txn.put(SUPERSEDED, key, encode_superseded(integer(number), name))
+
+
+def _merge_retired(txn: Transaction, row: list[Any], _: int) -> None:
+    source, urls = row
+    if txn.get(SOURCES, identity(source)) is None:
+        txn.put(RETIRED, identity(source), encode([text(url) for url in rows(urls)]))
+
+
+def _merge_floors(txn: Transaction, row: list[Any], _: int) -> None:
+    source, leaves, failures = row
+    raise_floors(txn, identity(source), integer(leaves), integer(failures))
+
+
+def _merge_replaces(txn: Transaction, row: list[Any], _: int) -> None:
+    (source,) = row
+    fields = txn.get(SOURCES, identity(source))
+    if fields is not None:
+        txn.put(SOURCES, identity(source), encode({**decode(fields), "replaces": True}))
+
+
+def _merge_history(txn: Transaction, row: list[Any], _: int) -> None:
+    step, *parts = (integer(value) for value in row)
+    if len(parts) != 7 or step >= 2**32:
+        raise ValueError(f"expected a step of history, found {row}")
+    key = HISTORY_KEY.pack(step)
+    known = txn.get(HISTORY, key)
+    before = (0,) * 7 if known is None else HISTORY_ROW.unpack(known)
+    txn.put(HISTORY, key, HISTORY_ROW.pack(*map(max, before, parts)))
+
+
+def _merge_durations(txn: Transaction, row: list[Any], _: int) -> None:
+    step, count = (integer(value) for value in row)
+    if step >= 2**16:
+        raise ValueError(f"expected a step of durations, found {row}")
+    key = DURATION_KEY.pack(step)
+    known = txn.get(DURATIONS, key)
+    before = 0 if known is None else DURATION_ROW.unpack(known)[0]
+    txn.put(DURATIONS, key, DURATION_ROW.pack(max(before, count)))
+
+
+_MERGES: dict[str, Callable[[Transaction, list[Any], int], None]] = {
+    "floors": _merge_floors,
+    "retired": _merge_retired,
+    "replaces": _merge_replaces,
+    "complete": _merge_complete,
+    "contradicted": _merge_contradicted,
+    "failed": _merge_failed,
+    "attempts": _merge_attempts,
+    "superseded": _merge_superseded,
+    "history": _merge_history,
+    "durations": _merge_durations,
+}
+"""In the order in which they must be merged."""
+
+
+def state_pages(environment: Environment) -> Iterator[dict[str, _Rows]]:
+    """Yield the rows of a sidecar that a snapshot keeps, as values of ``state``, a page at a time."""
+    for page in row_pages(environment, FLOORS):
+        yield {"floors": [[key.hex(), *FLOOR_ROW.unpack(row)] for key, row in page]}
+    for page in row_pages(environment, RETIRED):
+        yield {"retired": [[key.hex(), decode(row)] for key, row in page]}
+    for page in row_pages(environment, SOURCES):
+        yield from _source_state(environment, page)
+    for page in row_pages(environment, FAILED):
+        yield {"failed": [_failed_row(key, decode(row)) for key, row in page]}
+    for page in row_pages(environment, ATTEMPTS):
+        yield {"attempts": [[*_halves(key), ATTEMPTS_ROW.unpack(row)[0]] for key, row in page]}
+    for page in row_pages(environment, SUPERSEDED):
+        named = ((key[:ID_BYTES].hex(), *decode_superseded(row)) for key, row in page)
+        yield {"superseded": [[source, name, number] for source, number, name in named]}
+    for page in row_pages(environment, HISTORY):
+        yield {"history": [[HISTORY_KEY.unpack(key)[0], *HISTORY_ROW.unpack(row)] for key, row in page]}
+    for page in row_pages(environment, DURATIONS):
+        yield {"durations": [[DURATION_KEY.unpack(key)[0], *DURATION_ROW.unpack(row)] for key, row in page]}
+
+
+def _source_state(environment: Environment, page: list[tuple[bytes, bytes]]) -> Iterator[dict[str, _Rows]]:
+    complete: _Rows = []
+    contradicted: _Rows = []
+    with environment.read() as txn:
+        for source, row in page:
+            done = txn.get(COMPLETED, source)
+            if done is not None:
+                tally = decode(txn.get(SOURCES, source) or row)["tally"]
+                outputs = [lmdb_commit.decode_output(value)[0] for _, value in txn.scan(OUTPUTS, source)]
+                completed = COMPLETED_ROW.unpack(done)[0]
+                complete.append([source.hex(), completed, tally, [output_row(output) for output in outputs]])
+            elif is_contradicted(txn, source):
+                contradicted.append([source.hex()])
+    yield {
+        "replaces": [[source.hex()] for source, row in page if "replaces" in decode(row)],
+        "complete": complete,
+        "contradicted": contradicted,
+    }
+
+
+def _halves(key: bytes) -> tuple[str, str]:
+    return key[:ID_BYTES].hex(), key[ID_BYTES:].hex()
+
+
+def _failed_row(key: bytes, row: Mapping[str, Any]) -> list[Any]:
+    named = (row[name] for name in ("task", "reason", "error", "attempts", "last", "quarantined"))
+    return [*_halves(key), *named]
