@@ -16,14 +16,17 @@ ROOT = Path(ledgerbeam.__file__).parent
 MODULES = sorted(ROOT.rglob("*.py"))
 PACKAGES = [path for path in MODULES if path.name == "__init__.py"]
 PARTS = ("io", "ledger", "transforms", "pipelines")
+MODULES_ALONE = ("errors", "ledgers")
+"""Modules at the top that are a part of their own."""
 
 ALLOWED = {
     "": {"errors", "pipelines"},  # __main__ starts the command line
     "errors": set(),
     "io": {"io", "errors"},
     "ledger": {"ledger", "errors"},
-    "transforms": {"transforms", "io", "ledger", "errors"},
-    "pipelines": {"pipelines", "transforms", "io", "ledger", "errors", ""},  # "": the version
+    "ledgers": {"io", "ledger", "errors"},
+    "transforms": {"transforms", "ledgers", "io", "ledger", "errors"},
+    "pipelines": {"pipelines", "transforms", "ledgers", "io", "ledger", "errors", ""},  # "": the version
 }
 """What the modules of each part may import of ledgerbeam."""
 
@@ -39,7 +42,7 @@ def part_of(path: Path) -> str:
     top = path.relative_to(ROOT).parts[0]
     if top in PARTS:
         return top
-    return "errors" if top == "errors.py" else ""
+    return top.removesuffix(".py") if top.removesuffix(".py") in MODULES_ALONE else ""
 
 
 def imported_modules(source: str) -> Iterator[str]:
@@ -59,7 +62,7 @@ def imported_parts(source: str) -> set[str]:
         top, _, rest = module.partition(".")
         if top == "ledgerbeam":
             part = rest.partition(".")[0]
-            parts.add(part if part in {*PARTS, "errors"} else "")
+            parts.add(part if part in {*PARTS, *MODULES_ALONE} else "")
     return parts
 
 

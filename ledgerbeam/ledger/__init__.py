@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from ledgerbeam.ledger.compaction import Compaction as Compaction
+from ledgerbeam.ledger.compaction import compact as compact
 from ledgerbeam.ledger.counting import Entry as Entry
 from ledgerbeam.ledger.counting import Terminal as Terminal
 from ledgerbeam.ledger.counting import entries as entries
@@ -28,9 +30,13 @@ from ledgerbeam.ledger.job import Job as Job
 from ledgerbeam.ledger.job import Json as Json
 from ledgerbeam.ledger.job import OnJobChange as OnJobChange
 from ledgerbeam.ledger.lmdb_store import LmdbStore as LmdbStore
+from ledgerbeam.ledger.objects import Objects as Objects
 from ledgerbeam.ledger.opening import ledger_exists as ledger_exists
 from ledgerbeam.ledger.opening import open_store as open_store
+from ledgerbeam.ledger.opening import sidecar_folder as sidecar_folder
 from ledgerbeam.ledger.packing import pack_sources as pack_sources
+from ledgerbeam.ledger.remote_sink import RemoteSink as RemoteSink
+from ledgerbeam.ledger.remote_store import RemoteStore as RemoteStore
 from ledgerbeam.ledger.selection import OpenSource as OpenSource
 from ledgerbeam.ledger.selection import open_packs as open_packs
 from ledgerbeam.ledger.selection import open_sources as open_sources
@@ -41,6 +47,7 @@ from ledgerbeam.ledger.store import Failure as Failure
 from ledgerbeam.ledger.store import FailureRow as FailureRow
 from ledgerbeam.ledger.store import HistoryRow as HistoryRow
 from ledgerbeam.ledger.store import Leaf as Leaf
+from ledgerbeam.ledger.store import LedgerSink as LedgerSink
 from ledgerbeam.ledger.store import LedgerStore as LedgerStore
 from ledgerbeam.ledger.store import Mark as Mark
 from ledgerbeam.ledger.store import Output as Output
@@ -67,6 +74,7 @@ __all__ = [
     "MAX_ATTEMPTS",
     "ROOT",
     "CommitResult",
+    "Compaction",
     "DeadWorker",
     "Entry",
     "FailedTask",
@@ -77,23 +85,28 @@ __all__ = [
     "Job",
     "Json",
     "Leaf",
+    "LedgerSink",
     "LedgerStore",
     "LedgerWriter",
     "Lineage",
     "LmdbStore",
     "Mark",
     "NoneTask",
+    "Objects",
     "OnJobChange",
     "OpenSource",
     "Output",
     "OutputRow",
     "Progress",
+    "RemoteSink",
+    "RemoteStore",
     "Source",
     "SourceRow",
     "Task",
     "Terminal",
     "Totals",
     "close_shared_writers",
+    "compact",
     "content_checksum",
     "dead_marks",
     "entries",
@@ -115,6 +128,7 @@ __all__ = [
     "reach",
     "remove_dead",
     "shared_writer",
+    "sidecar_folder",
     "source_id",
     "source_ids",
     "url_key",

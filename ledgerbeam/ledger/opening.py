@@ -1,17 +1,21 @@
-"""Finding and opening a ledger by its URL."""
+"""Finding and opening a local ledger, and the local place of a remote one."""
 
 from __future__ import annotations
 
 import os
+import re
+import tempfile
+from hashlib import blake2b
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.ledger.lmdb_filesystem import refuse_network_filesystem
 from ledgerbeam.ledger.lmdb_opening import DATA_FILE
 from ledgerbeam.ledger.lmdb_store import LmdbStore
 from ledgerbeam.ledger.store import LedgerStore
 
 
 def open_store(url: str, *, create: bool, read_only: bool = False, job: str | None = None) -> LedgerStore:
-    """Open a ledger.
+    """Open a local ledger.
 
     Args:
         url: local path of its folder, or a ``file://`` URL.
@@ -53,10 +57,38 @@ def local_path(url: str) -> str:
     scheme, separator, rest = url.partition("://")
     if separator and scheme != "file":
         raise UsageError(
-            f"ledger {url}: a ledger lies in a local folder, found the scheme {scheme}://; give a path on a local "
-            "disk, for instance --ledger /data/ledger (sources and outputs may stay remote)"
+            f"ledger {url}: expected the path of a local folder, found the scheme {scheme}://; open a remote ledger "
+            "with ledgerbeam.ledgers.open_ledger"
         )
     path = rest if separator else url
     if not path:
         raise UsageError("the URL of a ledger is empty; give the path of a local folder")
     return os.path.abspath(path)
+
+
+def sidecar_folder(url: str) -> str:
+    """Give the local folder in which what is read of a remote ledger is kept.
+
+    It lies below ``$LEDGERBEAM_CACHE``, else ``$XDG_CACHE_HOME/ledgerbeam`` or ``~/.cache/ledgerbeam``; below the
+    system's temporary folder where those are on a network filesystem, or not writable. Losing it costs only time.
+
+    Args:
+        url: of the ledger, canonical.
+    """
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", url.rpartition("://")[2])[-40:].strip("-")
+    folder = os.path.join("sidecars", f"{name}-{blake2b(url.encode(), digest_size=8).hexdigest()}")
+    home = os.environ.get("LEDGERBEAM_CACHE")
+    if home:
+        return os.path.join(os.path.abspath(home), folder)
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    for root in (os.path.join(cache, "ledgerbeam"), os.path.join(tempfile.gettempdir(), f"ledgerbeam-{os.getuid()}")):
+        try:
+            os.makedirs(root, mode=0o700, exist_ok=True)
+            refuse_network_filesystem(root)
+        except (OSError, UsageError):
+            continue
+        if os.access(root, os.W_OK | os.X_OK):
+            return os.path.join(root, folder)
+    raise UsageError(
+        f"ledger {url}: found no local folder to keep what is read of it; set LEDGERBEAM_CACHE to one on a local disk"
+    )

@@ -255,7 +255,17 @@ class FailureRow:
     quarantined: bool
 
 
-class LedgerStore(Protocol):
+class LedgerSink(Protocol):
+    """What a worker needs of a ledger: to record. Every store is one."""
+
+    def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
+        """Record finished and failed tasks, durably; see `LedgerStore.commit`."""
+
+    def close(self) -> None:
+        """Give up what it holds open. It opens again when it is used again."""
+
+
+class LedgerStore(LedgerSink, Protocol):
     """A ledger. Thread-safe; may be pickled and carried through fork: it is opened anew where it arrives."""
 
     @property
@@ -396,6 +406,3 @@ class LedgerStore(Protocol):
 
     def refresh(self) -> None:
         """Take in what other hosts have recorded since. Does nothing for a ledger that all its users share."""
-
-    def close(self) -> None:
-        """Give up what the store holds open. It opens again when it is used again."""

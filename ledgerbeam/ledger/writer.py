@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import TypeVar
 
 from ledgerbeam.errors import NegativePendingCountError, NonDeterministicTaskError, UsageError
 from ledgerbeam.ledger.faults import reach
 from ledgerbeam.ledger.opening import local_path, open_store
-from ledgerbeam.ledger.store import CommitResult, Failure, Leaf, LedgerStore
+from ledgerbeam.ledger.store import CommitResult, Failure, Leaf, LedgerSink
 
 INTERVAL = 1.0
 """Default age, in seconds, at which an entry is committed."""
@@ -29,7 +30,7 @@ _Row = TypeVar("_Row", Leaf, Failure)
 class LedgerWriter:
     """Gathers finished and failed tasks and commits them to a store. Thread-safe; not carried through fork."""
 
-    def __init__(self, store: LedgerStore, interval: float = INTERVAL, max_entries: int = MAX_ENTRIES) -> None:
+    def __init__(self, store: LedgerSink, interval: float = INTERVAL, max_entries: int = MAX_ENTRIES) -> None:
         """Start a writer and its background thread.
 
         Args:
@@ -63,8 +64,8 @@ class LedgerWriter:
         self._thread.start()
 
     @property
-    def store(self) -> LedgerStore:
-        """The store that this writer commits to."""
+    def store(self) -> LedgerSink:
+        """What this writer commits to."""
         return self._store
 
     def add(self, leaf: Leaf) -> None:
@@ -180,22 +181,28 @@ _shared_lock = threading.Lock()
 
 
 def shared_writer(
-    url: str, *, job: str | None = None, interval: float = INTERVAL, max_entries: int = MAX_ENTRIES
+    url: str,
+    *,
+    job: str | None = None,
+    interval: float = INTERVAL,
+    max_entries: int = MAX_ENTRIES,
+    open_sink: Callable[[], LedgerSink] | None = None,
 ) -> LedgerWriter:
     """Give this process's writer for a ledger, made at the first call. A forked process gets its own.
 
     Args:
         url: of a ledger that exists.
         job: fingerprint that the ledger must still have when something is committed; None does not check.
+        open_sink: how to reach a ledger that is not local.
         interval: seconds; of the first call.
         max_entries: of the first call.
     """
-    key = (local_path(url), job)
+    key = (local_path(url) if open_sink is None else url, job)
     with _shared_lock:
         writer = _shared.get(key)
         if writer is None:
-            store = open_store(url, create=False, job=job)
-            writer = _shared[key] = LedgerWriter(store, interval, max_entries)
+            sink = open_store(url, create=False, job=job) if open_sink is None else open_sink()
+            writer = _shared[key] = LedgerWriter(sink, interval, max_entries)
         return writer
 
 

@@ -158,6 +158,7 @@ def _add_ledger(commands: Any) -> None:
         "failures": "the tasks that failed, and why",
         "outputs": "what the job has written, in order",
         "verify": "check that every output exists with its recorded size and checksum",
+        "compact": "put one snapshot in the place of the many objects of a remote ledger",
         "forget": "make the job do sources again",
     }
     for name, text in texts.items():
@@ -167,8 +168,7 @@ def _add_ledger(commands: Any) -> None:
         if name == "forget":
             action.add_argument("patterns", metavar="PATTERN", nargs="+", help="source URLs, with *, ? and [...]")
             action.add_argument("--failures-only", action="store_true", help="forget only failures and quarantine")
-        if name == "verify":
-            _add_storage(action)
+        _add_storage(action)
 
 
 def _add_storage(parser: argparse.ArgumentParser) -> None:

@@ -51,7 +51,15 @@ def run_locally(spec: JobSpec, wave_path: str, beam_args: Sequence[str]) -> None
 
 def _ledger_handle(spec: JobSpec) -> LedgerHandle:
     """Returns how the workers of a job reach its ledger."""
-    return LedgerHandle(spec.ledger, spec.job().fingerprint, spec.flush_interval, spec.flush_entries, spec.run_dir)
+    return LedgerHandle(
+        spec.ledger,
+        spec.job().fingerprint,
+        spec.flush_interval,
+        spec.flush_entries,
+        spec.run_dir,
+        spec.storage_options,
+        spec.run,
+    )
 
 
 def match_open_sources(pipeline: beam.Pipeline, spec: JobSpec) -> PCollection[OpenSource]:

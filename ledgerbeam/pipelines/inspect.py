@@ -12,7 +12,8 @@ from typing import Any
 
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io import RangeReader
-from ledgerbeam.ledger import FailureRow, LedgerStore, OutputRow, content_checksum, open_store
+from ledgerbeam.ledger import FailureRow, LedgerStore, OutputRow, RemoteStore, compact, content_checksum
+from ledgerbeam.ledgers import open_ledger
 from ledgerbeam.pipelines.report import print_json, print_table
 
 __all__ = ["main"]
@@ -22,7 +23,9 @@ READ_BYTES = 8 * 2**20
 
 def main(args: argparse.Namespace, _: list[str]) -> int:
     """Runs one action on a ledger. Returns 0; ``verify`` returns 1 if an output is not as recorded."""
-    store = open_store(args.url, create=False, read_only=args.action != "forget")
+    store = open_ledger(
+        args.url, args.storage_options, create=False, read_only=args.action not in ("forget", "compact")
+    )
     return _ACTIONS[args.action](store, args)
 
 
@@ -153,6 +156,17 @@ def _forget(store: LedgerStore, args: argparse.Namespace) -> int:
     return 0
 
 
+def _compact(store: LedgerStore, args: argparse.Namespace) -> int:
+    if not isinstance(store, RemoteStore):
+        raise UsageError(f"ledger {args.url}: only a remote ledger is compacted; a local one needs none")
+    done = compact(store)
+    if args.json:
+        print_json(dataclasses.asdict(done))
+    else:
+        print(f"{done.replaced:,} objects replaced by a snapshot of {done.parts:,}, {done.bytes:,} bytes")
+    return 0
+
+
 def _time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
@@ -170,4 +184,5 @@ _ACTIONS: dict[str, Callable[[LedgerStore, argparse.Namespace], int]] = {
     "outputs": _outputs,
     "verify": _verify,
     "forget": _forget,
+    "compact": _compact,
 }

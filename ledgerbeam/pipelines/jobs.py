@@ -11,7 +11,8 @@ from typing import Any
 
 from ledgerbeam.errors import LedgerError, StorageError, UsageError
 from ledgerbeam.io import canonical_url, common_base, is_local
-from ledgerbeam.ledger import LedgerStore, function_identity, open_store
+from ledgerbeam.ledger import LedgerStore, function_identity
+from ledgerbeam.ledgers import open_ledger
 from ledgerbeam.pipelines.listed import first_page_checked
 from ledgerbeam.pipelines.report import Reporter, count, print_json
 from ledgerbeam.pipelines.run import Outcome, run_job
@@ -32,7 +33,7 @@ def main(args: argparse.Namespace, beam_args: list[str]) -> int:
     if spec.output is not None and is_local(spec.output):
         _check_writable(spec.output)
     spec = spec.resolve_ledger(args.ledger)
-    store = open_store(spec.ledger, create=True)
+    store = open_ledger(spec.ledger, spec.storage_options, create=True)
     resumed = store.job() is not None
     store.open_job(spec.job(), on_change=args.on_job_change)
     shown = os.path.relpath(spec.ledger) if is_local(spec.ledger) and not args.ledger else spec.ledger

@@ -9,13 +9,16 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
+import orjson
+
 from ledgerbeam.errors import WorkerDiedError
 from ledgerbeam.ledger import MAX_ATTEMPTS, InflightMarks, LedgerStore, Source, Totals, with_progress
+from ledgerbeam.ledgers import scratch_folder
 from ledgerbeam.pipelines.listed import Listed
 from ledgerbeam.pipelines.report import Reporter
 from ledgerbeam.pipelines.spec import JobSpec
 from ledgerbeam.pipelines.supervise import WaveEnd, run_wave
-from ledgerbeam.pipelines.wave_files import dump_sources
+from ledgerbeam.pipelines.wave_files import STORAGE_OPTIONS, dump_sources
 
 __all__ = ["LocalRunner"]
 
@@ -26,6 +29,9 @@ FRUITLESS_PASSES = 3
 """Passes in a row whose workers die before anything is done, until the run is given up."""
 
 PROGRESS_SECONDS = 0.5
+
+REFRESH_SECONDS = 5.0
+"""How often the launcher takes in what its workers have recorded in a remote ledger."""
 
 
 class LocalRunner:
@@ -54,6 +60,7 @@ class LocalRunner:
         self._run_dir = ""
         self._passes = 0
         self._next_tick = 0.0
+        self._next_refresh = 0.0
         self.deaths = 0
         self.done = Totals()
 
@@ -64,7 +71,7 @@ class LocalRunner:
             WorkerDiedError: If workers die again and again before anything is done.
             LedgerbeamError: The error with which a worker ended the run, or the listing.
         """
-        self._run_dir = os.path.join(self._spec.ledger, "run", listed.run)
+        self._run_dir = os.path.join(scratch_folder(self._spec.ledger), "run", listed.run)
         presence = InflightMarks(self._run_dir)
         presence.register()  # other launchers see by it that this run lives
         try:
@@ -87,6 +94,7 @@ class LocalRunner:
             try:
                 end = self._pass(sources, listed)
             finally:
+                self._store.refresh()
                 fresh = self._store.totals().minus(before)
                 self.done = self.done.plus(fresh)
             fruitless = 0 if end.marks or fresh.tasks else fruitless + 1
@@ -109,13 +117,13 @@ class LocalRunner:
         job, wave, tmp = (os.path.join(folder, name) for name in ("job.json", "wave.json", "tmp"))
         os.makedirs(tmp)
         with open(job, "wb") as file:
-            file.write(dataclasses.replace(self._spec, run_dir=folder).to_json())
+            file.write(dataclasses.replace(self._spec, run=listed.run, run_dir=folder).to_json())
         dump_sources(wave, with_progress(sources, self._store))
         return run_wave(
             [sys.executable, "-m", "ledgerbeam.pipelines.wave", job, wave, *self._beam_args],
             folder,
             # Beam leaves a folder of its own there when it is killed.
-            env={**os.environ, "TMPDIR": tmp},
+            env={**os.environ, "TMPDIR": tmp, STORAGE_OPTIONS: orjson.dumps(self._spec.storage_options).decode()},
             on_tick=lambda: self._tick(listed),
             debug=self._debug,
         )
@@ -142,6 +150,9 @@ class LocalRunner:
         if now < self._next_tick:
             return
         self._next_tick = now + PROGRESS_SECONDS
+        if now >= self._next_refresh:
+            self._next_refresh = now + REFRESH_SECONDS
+            self._store.refresh()
         total = listed.found if listed.finished else None
         self._reporter.update(done=self._store.completed_count(), total=total, totals=self._store.totals())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ledgerbeam.errors import LedgerbeamError, UsageError
@@ -68,7 +69,8 @@ class BeamRunner:
         """
         while True:
             before = self._store.totals()
-            self._pass()
+            self._pass(listed.run)
+            self._store.refresh()
             # A source that changed takes its share away when it is registered, inside of the pipeline.
             fresh = Totals(*(max(0, part) for part in self._store.totals().minus(before)))
             self.done = self.done.plus(fresh)
@@ -77,7 +79,7 @@ class BeamRunner:
                 break
         self._store.note_listing(listed.run, listed=sum(sources.values()), finished=True)
 
-    def _pass(self) -> None:
+    def _pass(self, run: str) -> None:
         import apache_beam as beam  # noqa: PLC0415 - takes a second, and comes after logging is set up
         from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415
 
@@ -85,7 +87,8 @@ class BeamRunner:
 
         try:
             pipeline = beam.Pipeline(options=PipelineOptions(list(self._beam_args)))
-            expand_job(match_open_sources(pipeline, self._spec), self._spec)
+            spec = replace(self._spec, run=run)
+            expand_job(match_open_sources(pipeline, spec), spec)
             pipeline.run().wait_until_finish()
         except LedgerbeamError:
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,7 +74,16 @@ def run_job(
         )
     last = store.status()["last_run"]
     clean = last is None or last["outcome"] == "done"
-    run = store.begin_run({"pid": os.getpid(), "host": os.uname().nodename, "workers": spec.workers})
+    elsewhere = None if clean else run_elsewhere(last)
+    if elsewhere:
+        reporter.warn(
+            f"an older run may still be at work on this ledger ({elsewhere}): nothing is lost, but tasks may be done "
+            "twice, and outputs that are out of date stay until the next run"
+        )
+    runner_name = "local" if _is_local(beam_args) else " ".join(w for w in beam_args if w.startswith("--runner"))
+    run = store.begin_run(
+        {"pid": os.getpid(), "host": os.uname().nodename, "workers": spec.workers, "runner": runner_name}
+    )
     if force:
         _forget_sources(spec, store)
     listed = Listed(spec, store, pages, run)
@@ -86,7 +95,7 @@ def run_job(
     outcome = "failed"
     try:
         runner.run(listed)
-        if not others:
+        if not others and not elsewhere:
             remove_superseded(spec, store)
         outcome = "done"
     except KeyboardInterrupt:
@@ -96,6 +105,18 @@ def run_job(
         if not clean or runner.deaths or outcome != "done":
             sweep_temporaries(spec)
     return Outcome(store.status(), listed.skipped, runner.done, time.monotonic() - started, outcome == "interrupted")
+
+
+def run_elsewhere(last: Mapping[str, Any]) -> str | None:
+    """Describes the last run if it has not ended and its workers cannot be seen from here.
+
+    The workers of a local run on this host die with their launcher, and leave marks while they live.
+    """
+    info = last["info"]
+    if last["outcome"] is not None or (info.get("host") == os.uname().nodename and info.get("runner") == "local"):
+        return None
+    where = "" if info.get("runner") == "local" else f" with {info.get('runner')}"
+    return f"run {last['id']}, launched by process {info.get('pid')} on {info.get('host')}{where}"
 
 
 def _forget_sources(spec: JobSpec, store: LedgerStore) -> None:

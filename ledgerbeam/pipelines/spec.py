@@ -43,6 +43,7 @@ class JobSpec:
         workers: Local worker processes.
         flush_interval: Longest time that a completion waits for its commit, in seconds.
         flush_entries: Most completions of one commit.
+        run: Id of the run, once it has begun.
         run_dir: Folder of the running local job; None on other runners.
     """
 
@@ -66,6 +67,7 @@ class JobSpec:
     workers: int = 1
     flush_interval: float = 1.0
     flush_entries: int = 1000
+    run: str = ""
     run_dir: str | None = None
 
     def job(self) -> Job:
@@ -93,11 +95,11 @@ class JobSpec:
         return dataclasses.replace(self, ledger=canonical_url(url).rstrip("/"))
 
     def to_json(self) -> bytes:
-        """Returns the spec as JSON."""
-        return orjson.dumps(dataclasses.asdict(self))
+        """Returns the spec as JSON, without the storage options: they may hold credentials, and this goes to a file."""
+        return orjson.dumps({**dataclasses.asdict(self), "storage_options": {}})
 
     @classmethod
-    def from_json(cls, data: bytes) -> JobSpec:
+    def from_json(cls, data: bytes, storage_options: dict[str, Any]) -> JobSpec:
         """Reads what `to_json` wrote."""
         values = orjson.loads(data)
-        return cls(**{**values, "patterns": tuple(values["patterns"])})
+        return cls(**{**values, "patterns": tuple(values["patterns"]), "storage_options": storage_options})

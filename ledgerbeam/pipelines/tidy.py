@@ -5,12 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from itertools import compress
 
-from ledgerbeam.io import delete, expand_braces, fixed_part, is_local, remove_stale_temporaries
+from ledgerbeam.io import ObjectFolder, delete, expand_braces, fixed_part, is_local, remove_stale_temporaries
 from ledgerbeam.ledger import LedgerStore, dead_marks, live_pids
+from ledgerbeam.ledgers import scratch_folder
 from ledgerbeam.pipelines.spec import JobSpec
 
 __all__ = ["drop_dead_runs", "remove_superseded", "sweep_temporaries"]
+
+PART_SUFFIX = ".part"
+"""How the names of the parts of indexes end, see `transforms.index`."""
+
+INDEX_SUFFIX = ".idx"
 
 BEGIN_SECONDS = 60.0
 """How long a run may take from making its folder to marking it."""
@@ -23,16 +30,17 @@ def remove_superseded(spec: JobSpec, store: LedgerStore) -> None:
     """
     stale = store.stale_outputs()
     for name in stale:
-        delete(name if spec.output is None else f"{spec.output}/{name}", spec.storage_options, missing_ok=True)
+        if spec.output is not None:
+            delete(f"{spec.output}/{name}", spec.storage_options, missing_ok=True)
+        elif name.endswith(INDEX_SUFFIX):  # of an index job, which names its outputs by their URL
+            delete(name, spec.storage_options, missing_ok=True)
     store.drop_stale(stale)
-    work = os.path.join(spec.ledger, "work")
-    if os.path.isdir(work):
-        remove_stale_temporaries(work)
-        parts = [name for name in sorted(os.listdir(work)) if not name.startswith(".")]
-        ids = [bytes.fromhex(name.partition("-")[0]) for name in parts]
-        for name, complete in zip(parts, store.completed_mask(ids), strict=True):
-            if complete:
-                os.unlink(os.path.join(work, name))
+    work = f"{spec.ledger}/work"
+    remove_stale_temporaries(work)
+    folder = ObjectFolder(work, spec.storage_options)
+    parts = [name for name in folder.names("") if name.endswith(PART_SUFFIX)]
+    ids = [bytes.fromhex(name.partition("-")[0]) for name in parts]
+    folder.delete(compress(parts, store.completed_mask(ids)))
 
 
 def sweep_temporaries(spec: JobSpec) -> None:
@@ -50,7 +58,7 @@ def drop_dead_runs(spec: JobSpec) -> list[int]:
     Returns:
         Process ids of the launchers of other runs that are still at work on this ledger.
     """
-    runs = os.path.join(spec.ledger, "run")
+    runs = os.path.join(scratch_folder(spec.ledger), "run")
     alive: list[int] = []
     for name in sorted(os.listdir(runs)) if os.path.isdir(runs) else []:
         folder = os.path.join(runs, name)

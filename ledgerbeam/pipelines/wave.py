@@ -14,11 +14,13 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 
+import orjson
+
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger import InflightMarks, close_shared_writers
 from ledgerbeam.pipelines.logs import quiet_beam
 from ledgerbeam.pipelines.spec import JobSpec
-from ledgerbeam.pipelines.wave_files import DIED, DONE, TRACEBACK, touch
+from ledgerbeam.pipelines.wave_files import DIED, DONE, STORAGE_OPTIONS, TRACEBACK, touch
 
 __all__ = ["main"]
 
@@ -28,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     threading.Thread(target=_die_with_launcher, daemon=True).start()
     spec_path, wave_path, *beam_args = argv
     with open(spec_path, "rb") as file:
-        spec = JobSpec.from_json(file.read())
+        spec = JobSpec.from_json(file.read(), orjson.loads(os.environ[STORAGE_OPTIONS]))
     run_dir = str(spec.run_dir)
     threading.excepthook = lambda failure: touch(run_dir, DIED, f"{failure.exc_value}")
     if spec.workers == 1:

@@ -8,7 +8,10 @@ from collections.abc import Iterator, Sequence
 
 from ledgerbeam.ledger import OpenSource
 
-__all__ = ["DIED", "DONE", "TRACEBACK", "dump_sources", "load_sources", "read_text", "touch"]
+__all__ = ["DIED", "DONE", "STORAGE_OPTIONS", "TRACEBACK", "dump_sources", "load_sources", "read_text", "touch"]
+
+STORAGE_OPTIONS = "LEDGERBEAM_STORAGE_OPTIONS"
+"""Environment variable that carries the storage options, as JSON: they may hold credentials, which no file may."""
 
 DIED = "worker-died"
 """Written when a thread of the runner failed: it raises there that a worker process died."""

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from ledgerbeam.errors import LedgerbeamError
+from ledgerbeam.io import canonical_url
 from ledgerbeam.ledger import InflightMarks, LedgerStore, LedgerWriter, Task, leave_error, shared_writer
+from ledgerbeam.ledgers import open_ledger, open_sink
 
 __all__ = ["LedgerHandle", "fatal_errors"]
+
+_stores: dict[tuple[str, str | None, str], LedgerStore] = {}
+_stores_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -18,12 +25,14 @@ class LedgerHandle:
     """How a worker reaches the ledger of its job. Cheap to pickle; everything is opened on first use.
 
     Attributes:
-        url: The ledger, as given to `ledgerbeam.ledger.open_store`.
+        url: The ledger, as given to `open_ledger`.
         job: Fingerprint that the ledger must have whenever something is committed; None does not check.
         flush_interval: Longest time that a completion waits for its commit, in seconds.
         flush_entries: Most completions of one commit.
         run_dir: Folder of the running local job in which workers leave marks of what they work on and the error
             that ended them; None where a runner of its own watches the workers.
+        storage_options: How a remote ledger is reached; passed to fsspec untouched.
+        run: The run that is recorded for, as `begin_run` of a remote ledger gave it; empty for the newest.
     """
 
     url: str
@@ -31,14 +40,28 @@ class LedgerHandle:
     flush_interval: float = 1.0
     flush_entries: int = 1000
     run_dir: str | None = None
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    run: str = ""
 
     def store(self) -> LedgerStore:
-        """Returns the process's store of this ledger."""
-        return self.writer().store
+        """Returns the process's store of this ledger; a remote one as of when it was first asked for."""
+        key = (self.url, self.job, self.run)
+        with _stores_lock:
+            store = _stores.get(key)
+            if store is None:
+                store = open_ledger(self.url, self.storage_options, create=False, job=self.job, run=self.run)
+                _stores[key] = store
+            return store
 
     def writer(self) -> LedgerWriter:
         """Returns the process's group commit of this ledger."""
-        return shared_writer(self.url, job=self.job, interval=self.flush_interval, max_entries=self.flush_entries)
+        return shared_writer(
+            canonical_url(self.url),
+            job=self.job,
+            interval=self.flush_interval,
+            max_entries=self.flush_entries,
+            open_sink=lambda: open_sink(self.url, self.storage_options, job=self.job, run=self.run),
+        )
 
     @contextmanager
     def working_on(self, tasks: Sequence[Task]) -> Iterator[None]:

@@ -216,6 +216,7 @@ def test_a_process_has_one_shared_writer_for_a_ledger(store: LmdbStore, tmp_path
     writer = shared_writer(store.url)
     assert shared_writer(f"{store.url}/") is writer
     assert shared_writer(f"file://{store.url}") is writer
+    assert isinstance(writer.store, LmdbStore)
     assert writer.store.url == store.url
     writer.add(leaf_of(plain()))
     close_shared_writers()

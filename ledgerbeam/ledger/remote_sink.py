@@ -1,0 +1,103 @@
+"""How a worker records in a remote ledger: it writes segments and reads nothing, so it needs no sidecar."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from ledgerbeam.errors import JobMismatchError
+from ledgerbeam.ledger.controls import CONTROLS, control_number, decode_control
+from ledgerbeam.ledger.faults import reach
+from ledgerbeam.ledger.folding import segment_name
+from ledgerbeam.ledger.objects import Objects
+from ledgerbeam.ledger.remote_store import writer_name
+from ledgerbeam.ledger.segment import Segment, encode_segment
+from ledgerbeam.ledger.store import CommitResult, Failure, Leaf
+
+CHECK_SECONDS = 10.0
+"""How often a worker looks whether the ledger was taken for another job."""
+
+
+class RemoteSink:
+    """Records in a remote ledger, one segment a commit. Thread-safe; picklable; of use after fork.
+
+    What contradicts the ledger is found when the segment is folded, not here: the source then stays open, with a
+    failure that says why.
+    """
+
+    def __init__(self, objects: Objects, *, job: str | None = None, run: str = "") -> None:
+        """Name the ledger; nothing is read or written yet.
+
+        Args:
+            objects: its folder.
+            job: fingerprint of the job that is recorded for; None does not check.
+            run: the run that is recorded for; empty for the newest when the sink is used first.
+        """
+        self._objects = objects
+        self._job = job
+        self._run = run
+        self._forget_parent()
+
+    def _forget_parent(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._writer = writer_name()
+        self._sequence = 0
+        self._seen = int(self._run or 0)
+        self._checked = 0.0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _sink, (self._objects, self._job, self._run)
+
+    def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
+        """Create a segment of finished and failed tasks.
+
+        Returns:
+            What was written; which sources it completes is not known here.
+
+        Raises:
+            JobMismatchError: the ledger was taken for another job, as seen at most `CHECK_SECONDS` ago. Nothing was
+                recorded.
+            StorageError: the store does not answer. Nothing was recorded, or it was and may be recorded again.
+        """
+        started = time.monotonic()
+        if self._pid != os.getpid():
+            self._forget_parent()
+        with self._lock:
+            if time.monotonic() - self._checked > CHECK_SECONDS or not self._checked:
+                self._check_job()
+            number = int(self._run or self._seen)
+            segment = Segment(number, round(time.time(), 3), self._job, leaves=leaves, failures=failures)
+            self._sequence += 1
+            name = segment_name(segment, number, self._writer, self._sequence)
+            data = encode_segment(segment)
+        reach("flush.before_commit")
+        self._objects.create(name, data)
+        return CommitResult([], len(leaves), time.monotonic() - started)
+
+    def close(self) -> None:
+        """Does nothing: a sink holds nothing open."""
+
+    def _check_job(self) -> None:
+        """Look at the control objects that came since the last look."""
+        numbers = {name: control_number(name) or 0 for name in self._objects.names(CONTROLS)}
+        news = sorted((number, name) for name, number in numbers.items() if number > self._seen)
+        for start in range(0, len(news), 64):
+            page = [name for _, name in news[start : start + 64]]
+            for name, data in zip(page, self._objects.read(page), strict=True):
+                control = decode_control(data or b"{}", f"{self._objects.url}/{name}")
+                if control.job is not None and self._job is not None and control.job.fingerprint != self._job:
+                    raise JobMismatchError(
+                        f"ledger {self._objects.url}: it was taken for another job while this one ran (fingerprint "
+                        f"expected {self._job}, found {control.job.fingerprint}); nothing more of this job is "
+                        "recorded. Stop this job, or run it again with a ledger of its own"
+                    )
+        self._seen = max([self._seen, *numbers.values()])
+        self._checked = time.monotonic()
+
+
+def _sink(objects: Objects, job: str | None, run: str) -> RemoteSink:
+    return RemoteSink(objects, job=job, run=run)
