@@ -18,6 +18,7 @@ from itertools import groupby
 from typing import Any
 
 from ledgerbeam.ledger import sidecar
+from ledgerbeam.ledger.faults import reach
 from ledgerbeam.ledger.folding import SNAPSHOTS, Folder, Manifest, decode_manifest, encode_manifest
 from ledgerbeam.ledger.json_rows import decode
 from ledgerbeam.ledger.lmdb_environment import Environment
@@ -32,7 +33,7 @@ from ledgerbeam.ledger.store import Leaf
 
 _READ_AT_ONCE = 16
 _PART_LEAVES = 50_000
-_DELETED_AT_ONCE = 1000
+_DELETED_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ def compact(store: RemoteStore) -> Compaction:
     covers = [*segments, *manifests, *old]
     snapshot.finish([*sources, *leaves, *rest], covers)
     for start in range(0, len(covers), _DELETED_AT_ONCE):
+        reach("compact.delete")
         objects.delete(covers[start : start + _DELETED_AT_ONCE])
     return Compaction(len(covers), snapshot.parts, snapshot.bytes)
 
@@ -102,7 +104,9 @@ class _Snapshot:
 
     def finish(self, parts: Sequence[str], covers: Sequence[str]) -> None:
         name = f"{self._name}.json"
+        reach("compact.before_manifest")
         self._objects.create(name, encode_manifest(Manifest(self.number, parts, covers)))
+        reach("compact.after_manifest")
 
         def change(txn: Transaction) -> None:
             for folded in (name, *parts):

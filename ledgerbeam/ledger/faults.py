@@ -25,15 +25,25 @@ def _parse(text: str) -> tuple[str, int] | None:
     return point, int(count)
 
 
-_FAULT = _parse(os.environ.get(VARIABLE, ""))
+_fault = _parse(os.environ.get(VARIABLE, ""))
 _lock = threading.Lock()
 _reached = 0
 
 
+def arm(fault: str) -> None:
+    """Set the fault of this process, as the environment variable would have; for one that was forked.
+
+    Raises:
+        UsageError: it is not ``point:n``, nor empty.
+    """
+    global _fault, _reached
+    _fault, _reached = _parse(fault), 0
+
+
 def reach(point: str) -> None:
     """Say that this process is at `point`; it does not return if the fault is due."""
-    if _FAULT is not None and point == _FAULT[0]:
-        _count_and_kill(_FAULT[1])
+    if _fault is not None and point == _fault[0]:
+        _count_and_kill(_fault[1])
 
 
 def _count_and_kill(limit: int) -> None:

@@ -35,6 +35,7 @@ from ledgerbeam.ledger.controls import (
     encode_control,
     encode_ledger,
 )
+from ledgerbeam.ledger.faults import reach
 from ledgerbeam.ledger.folding import Folder, segment_name
 from ledgerbeam.ledger.job import Job, OnJobChange
 from ledgerbeam.ledger.lmdb_environment import Environment, acquire, release
@@ -168,7 +169,9 @@ class RemoteStore(LmdbStore):
                 name = names.setdefault(number, self._next_name(segment, number))
                 whole = dataclasses.replace(segment, number=number, at=at, job=self._job)
                 sidecar.mark_folded(txn, name)
+                reach("record.before")
                 self._objects.create(name, encode_segment(whole))
+                reach("record.after")
             return result
 
         return self._open().write(both)

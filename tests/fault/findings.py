@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from ledgerbeam.errors import LedgerNotFoundError
 from ledgerbeam.io import stat
-from ledgerbeam.ledger import Source, node_id, open_store
+from ledgerbeam.ledger import Source, node_id
+from ledgerbeam.ledgers import open_ledger
 from tests.fault.corpus import (
     RECORDS,
     TASKS,
@@ -60,12 +61,12 @@ class JobFiles:
 
     sources: Path
     outputs: Path
-    ledger: Path
     trace: Path
+    ledger: str
 
     @classmethod
-    def below(cls, folder: Path) -> JobFiles:
-        return cls(folder / "in", folder / "out", folder / "ledger", folder / "trace")
+    def below(cls, folder: Path, ledger: str | None = None) -> JobFiles:
+        return cls(folder / "in", folder / "out", folder / "trace", ledger or str(folder / "ledger"))
 
 
 class _Recorded(NamedTuple):
@@ -97,7 +98,7 @@ def _read_ledger(files: JobFiles) -> dict[str, _Recorded]:
     infos = [stat(str(files.sources / name)) for name in source_names()]
     ids = [Source(info.url, info.size, info.version).id for info in infos]
     try:
-        store = open_store(str(files.ledger), create=False, read_only=True)
+        store = open_ledger(files.ledger, create=False, read_only=True)
     except LedgerNotFoundError:
         return {}  # the job was killed before it had made one
     try:

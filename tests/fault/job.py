@@ -82,7 +82,7 @@ class Job:
         Returns:
             How many of them were quarantined, and the errors of those that had failed otherwise.
         """
-        store = open_store(str(self.files.ledger), create=False)
+        store = open_store(self.files.ledger, create=False)
         try:
             failures = list(store.failures())
             store.forget("*", failures_only=True)

@@ -87,9 +87,9 @@ def _commit_at_the_end() -> None:
 
 def _forget_finished_tasks() -> None:
     """A restarted source begins anew, whatever is recorded of it."""
-    from ledgerbeam.transforms import plan
+    from ledgerbeam.ledger import selection
 
-    _wrap(plan, "is_done", lambda _: lambda *_: False)
+    _wrap(selection, "is_done", lambda _: lambda *_: False)
 
 
 MUTANTS: dict[str, Callable[[], None]] = {
