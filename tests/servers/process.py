@@ -111,6 +111,17 @@ class Process:
             time.sleep(POLL_SECONDS)
         return self
 
+    def wait(self, seconds: float) -> int:
+        """Waits until it has ended; gives its exit status, 128 plus the number of the signal that killed it.
+
+        Raises:
+            ServerError: The time passed.
+        """
+        try:
+            return self._leash.wait(seconds)
+        except subprocess.TimeoutExpired as error:
+            raise ServerError(f"{self.name} did not end within {seconds:.0f} s:\n{self.tail()}") from error
+
     def kill(self) -> None:
         """Sends SIGKILL to the server, as the out-of-memory killer would, and waits until its tree is gone."""
         with contextlib.suppress(ProcessLookupError):
