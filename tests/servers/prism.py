@@ -1,0 +1,77 @@
+"""Prism, Beam's own portable runner, as a server of its own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.servers import pins
+from tests.servers.engine import portable_options
+from tests.servers.process import Process, free_port, listens, server_folder
+from tests.servers.worker_pool import WorkerPool, worker_pool
+
+START_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Prism:
+    """A running Prism.
+
+    Attributes:
+        job_port: Where jobs are sent to.
+        process: The server.
+        pool: Its Python workers.
+    """
+
+    job_port: int
+    process: Process
+    pool: WorkerPool
+    name = "Prism"
+
+    @property
+    def options(self) -> list[str]:
+        """Beam options that run a job on it, its workers in the pool."""
+        return portable_options(self.job_port, self.pool)
+
+    @property
+    def workers(self) -> list[int]:
+        """Process ids of the living Python workers; Prism takes one for a job."""
+        return self.pool.workers
+
+    @property
+    def executors(self) -> list[int]:
+        """None: Prism works in one process."""
+        return []
+
+    def pids(self) -> list[int]:
+        """Process ids of all that is running of it."""
+        return [self.process.pid, self.pool.process.pid, *self.pool.process.descendants()]
+
+
+def missing() -> str | None:
+    """Says what is missing to run it; None when nothing is."""
+    return None if pins.PRISM.path.is_file() else f"no Prism: {pins.REMEDY}"
+
+
+@contextlib.contextmanager
+def prism(folder: Path | None = None, *, env: Mapping[str, str] | None = None) -> Iterator[Prism]:
+    """Runs Prism with a worker pool.
+
+    Args:
+        folder: Takes the logs; a temporary one by default.
+        env: Added to the workers' environment.
+
+    Raises:
+        ServerError: It did not start.
+    """
+    port = free_port()
+    command = [str(pins.PRISM.path), f"--job_port={port}", "--serve_http=false", "--log_kind=text"]
+    with (
+        server_folder("prism", folder) as logs,
+        worker_pool(logs, env=env) as pool,
+        Process(command, name="prism", folder=logs) as process,
+    ):
+        process.wait_until(lambda: listens(port), seconds=START_SECONDS)
+        yield Prism(port, process, pool)

@@ -1,0 +1,221 @@
+"""A server process: started on a leash, waited for until it is healthy, ended with all that it started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from tests.servers import leash
+
+POLL_SECONDS = 0.05
+GRACE_SECONDS = 5.0
+TAIL_LINES = 25
+
+
+class ServerError(RuntimeError):
+    """A server that did not start, or ended."""
+
+
+class Process:
+    """One process of a server.
+
+    Args:
+        command: Command line. Its program is looked for on the PATH of `env`.
+        name: Of the log file, and in messages.
+        folder: Where `NAME.log` is written.
+        env: Added to this process's environment.
+        work: A folder for the process alone: made now, removed when it has ended, however that was.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        name: str,
+        folder: Path,
+        env: Mapping[str, str] | None = None,
+        work: Path | None = None,
+    ) -> None:
+        self.name = name
+        self.log = folder / f"{name}.log"
+        if work is not None:
+            work.mkdir(parents=True)
+        reading, writing = os.pipe()
+        leashed = [sys.executable, "-I", "-S", leash.__file__, str(writing), str(GRACE_SECONDS), str(work or "")]
+        try:
+            with self.log.open("ab") as log:
+                self._leash = subprocess.Popen(
+                    [*leashed, *command],
+                    env={**os.environ, **(env or {})},
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=(writing,),
+                    start_new_session=True,
+                )
+            os.close(writing)
+            self.pid = int(os.read(reading, 32) or 0)
+            """Process id of the server itself."""
+        finally:
+            os.close(reading)
+
+    def __repr__(self) -> str:
+        return f"Process({self.name!r}, pid={self.pid})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the server has not ended."""
+        return self._leash.poll() is None
+
+    def descendants(self) -> list[int]:
+        """Lists the living processes that the server has started, directly or not, also those left as orphans."""
+        return [pid for pid in leash.descendants(self._leash.pid) if pid != self.pid]
+
+    def tail(self) -> str:
+        """Gives the last lines of its log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
+
+    def wait_until(self, ready: Callable[[], bool], *, seconds: float, what: str = "healthy") -> Self:
+        """Waits until a condition is true.
+
+        Raises:
+            ServerError: The process ended, or the time passed; the message ends with the tail of its log.
+        """
+        deadline = time.monotonic() + seconds
+        while not ready():
+            if not self.alive:
+                raise ServerError(f"{self.name} ended before it was {what}; the end of {self.log}:\n{self.tail()}")
+            if time.monotonic() > deadline:
+                raise ServerError(
+                    f"{self.name} was not {what} within {seconds:.0f} s; the end of {self.log}:\n{self.tail()}"
+                )
+            time.sleep(POLL_SECONDS)
+        return self
+
+    def wait(self, seconds: float) -> int:
+        """Waits until it has ended; gives its exit status, 128 plus the number of the signal that killed it.
+
+        Raises:
+            ServerError: The time passed.
+        """
+        try:
+            return self._leash.wait(seconds)
+        except subprocess.TimeoutExpired as error:
+            raise ServerError(f"{self.name} did not end within {seconds:.0f} s:\n{self.tail()}") from error
+
+    def kill(self) -> None:
+        """Sends SIGKILL to the server, as the out-of-memory killer would, and waits until its tree is gone."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        self._leash.wait()
+
+    def stop(self) -> None:
+        """Ends the server and whatever it started; does nothing when they have ended."""
+        if self._leash.stdin is not None:
+            self._leash.stdin.close()
+        self._leash.wait()
+
+
+@contextlib.contextmanager
+def server_folder(name: str, folder: Path | None = None) -> Iterator[Path]:
+    """Gives the folder of one server's logs.
+
+    Args:
+        name: Of the server.
+        folder: Used, and kept, when it is given. Else a temporary one: removed at the end, kept after an error, which
+            then names it.
+    """
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
+        return
+    made = Path(tempfile.mkdtemp(prefix=f"ledgerbeam-{name}-"))
+    try:
+        yield made
+    except Exception as error:
+        error.add_note(f"the logs of {name} are kept in {made}")
+        raise
+    except BaseException:  # an interrupted command has no use for its logs
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    shutil.rmtree(made, ignore_errors=True)
+
+
+def wait_until(condition: Callable[[], bool], *, seconds: float) -> bool:
+    """Waits for a condition; tells whether it came true in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True
+
+
+def free_port() -> int:
+    """Finds a loopback port on which nothing listens.
+
+    It lies below the range from which the kernel takes the ports of outgoing connections, one of which could
+    otherwise have it before its server does.
+    """
+    while True:
+        port = random.randint(15_000, 31_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
+
+
+def listens(port: int, host: str = "127.0.0.1") -> bool:
+    """Tells whether a connection to a port succeeds."""
+    try:
+        with socket.create_connection((host, port), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+def answers(url: str) -> bool:
+    """Tells whether a URL is answered with a status of success."""
+    try:
+        with urllib.request.urlopen(url, timeout=2):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def command_of(pid: int) -> str:
+    """Gives the command line of a process, empty when it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def resident_mebibytes(pids: Sequence[int]) -> float:
+    """Adds up the resident memory of processes, in MiB; what they share counts once for each."""
+    pages = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
