@@ -1,67 +1,131 @@
-"""``python -m tests.fault --kills N [--seed S] [--keep]``: kills local jobs and checks that nothing is lost."""
+"""``python -m tests.fault --kills N [--seed S] [--keep]``: kills writers and jobs; nothing may be lost.
+
+Lanes run side by side: whole jobs of the command line, forked writers of a local ledger, and forked writers of a
+ledger on a real S3 server.
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
+import json
 import operator
+import pickle
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import Protocol
 
 from tests.fault.campaign import Campaign, run_clean
+from tests.fault.corpus import Clean
 from tests.fault.figures import Figures
-from tests.fault.processes import end_all
+from tests.fault.job import environment
+from tests.fault.processes import MARK_VARIABLE, end_all, mark_of_this_process
+from tests.servers import s3
 
-LANES = 2
-"""Campaigns at a time: jobs mostly start and sleep."""
+JOB_SHARE = 0.02
+"""Part of the kills that hit whole jobs, which take a second to come to work; `LEAST_JOB_KILLS` at least."""
 
-PROGRESS_KILLS = 10
+LEAST_JOB_KILLS = 20
+
+REMOTE_SHARE = 0.35
+"""Part of the others that hit writers of a remote ledger."""
+
+PROGRESS_SECONDS = 10.0
+
+
+class Lane(Protocol):
+    """A series of kills."""
+
+    figures: Figures
+
+    def run(self) -> Figures:
+        """Makes the kills."""
+
+
+class WriterLane:
+    """A `writers.WriterCampaign` in a process of its own: it forks, and this process has threads.
+
+    Args:
+        folder: Where its jobs lie; exists.
+        clean: File with what a clean run leaves.
+        kills: How many to make.
+        seed: Of all choices and times.
+        server: On which its ledgers lie; None for local ledgers.
+    """
+
+    def __init__(self, folder: Path, clean: Path, kills: int, seed: str, server: s3.S3Server | None) -> None:
+        self.figures = Figures()
+        self._kills = kills
+        self._command = [sys.executable, "-m", "tests.fault.writers", str(folder), f"--clean={clean}"]
+        self._command += [f"--kills={kills}", f"--seed={seed}"]
+        self._env = environment(server.env if server else None)
+        if server is not None:
+            self._command.append(f"--remote=s3://{server.bucket()}")
+
+    def run(self) -> Figures:
+        """Makes the kills.
+
+        Raises:
+            RuntimeError: If the process ended without its figures.
+        """
+        if self._kills:
+            env = {**self._env, MARK_VARIABLE: f"{mark_of_this_process()}writers"}
+            with subprocess.Popen(self._command, env=env, stdout=subprocess.PIPE, start_new_session=True) as process:
+                for line in process.stdout or ():
+                    told = json.loads(line)
+                    if "figures" in told:
+                        self.figures = pickle.loads(bytes.fromhex(told["figures"]))
+                        return self.figures
+                    self.figures.kills = told["kills"]
+            raise RuntimeError(f"{' '.join(self._command)} ended with status {process.returncode}")
+        return self.figures
 
 
 class Suite:
-    """Several campaigns side by side.
+    """The lanes.
 
     Args:
         folder: Where everything lies; exists.
         kills: How many to make, in all.
         seed: Of what is killed, and when.
+        server: S3 server for remote ledgers; None leaves them out.
         keep: Whether the folders of good jobs are kept.
     """
 
-    def __init__(self, folder: Path, kills: int, seed: int, *, keep: bool) -> None:
+    def __init__(self, folder: Path, kills: int, seed: int, server: s3.S3Server | None, *, keep: bool) -> None:
         self._started = time.monotonic()
         self._stop = threading.Event()
-        self._lock = threading.Lock()
-        self._shown = 0
-        clean = run_clean(folder / "clean")
-        shares = [(kills + lane) // LANES for lane in range(LANES)]
-        self._campaigns = [
-            Campaign(
-                folder / f"lane-{lane}",
-                clean,
-                share,
-                f"{seed}-{lane}",
-                keep=keep,
-                on_kill=self._show,
-                stop=self._stop,
-            )
-            for lane, share in enumerate(shares)
-        ]
+        clean: Clean = run_clean(folder / "clean")
+        (folder / "clean.pickle").write_bytes(pickle.dumps(clean))
+        of_jobs = min(kills, max(LEAST_JOB_KILLS, round(kills * JOB_SHARE)))
+        of_remote = round((kills - of_jobs) * REMOTE_SHARE) if server else 0
+        jobs = Campaign(folder / "lane-jobs", clean, of_jobs, f"{seed}-jobs", keep=keep, stop=self._stop)
+        lanes = {"local": (kills - of_jobs - of_remote, None), "remote": (of_remote, server)}
+        self._lanes: list[Lane] = [jobs]
+        for name, (share, where) in lanes.items():
+            lane = folder / f"lane-{name}"
+            self._lanes.append(WriterLane(lane, folder / "clean.pickle", share, f"{seed}-{name}", where))
 
     def figures(self) -> Figures:
-        return functools.reduce(operator.add, (campaign.figures for campaign in self._campaigns))
+        return functools.reduce(operator.add, (lane.figures for lane in self._lanes))
 
-    def run(self) -> None:
-        """Runs the campaigns; when this returns or raises, no process of theirs is left."""
-        with ThreadPoolExecutor(LANES) as pool:
-            running = [pool.submit(campaign.run) for campaign in self._campaigns]
+    def run(self, show: Callable[[str], None]) -> None:
+        """Runs the lanes; when this returns or raises, no process of theirs is left."""
+        with ThreadPoolExecutor(len(self._lanes)) as pool:
+            running = [pool.submit(lane.run) for lane in self._lanes]
             try:
+                while not all(done.done() for done in running):
+                    wait(running, timeout=PROGRESS_SECONDS)
+                    show(f"{time.monotonic() - self._started:6.1f} s  {self.figures().line()}")
                 for done in running:
                     done.result()
             finally:
@@ -71,13 +135,6 @@ class Suite:
 
     def seconds_a_kill(self) -> float:
         return (time.monotonic() - self._started) / max(self.figures().kills, 1)
-
-    def _show(self) -> None:
-        with self._lock:
-            figures = self.figures()
-            if figures.kills >= self._shown + PROGRESS_KILLS:
-                self._shown = figures.kills
-                print(f"{time.monotonic() - self._started:6.1f} s  {figures.line()}", flush=True)
 
 
 def main() -> int:
@@ -91,8 +148,14 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="ledgerbeam-fault-"))
     bad = True
     try:
-        suite = Suite(folder, args.kills, args.seed, keep=args.keep)
-        suite.run()
+        with contextlib.ExitStack() as stack:
+            if s3.missing():
+                print(f"without remote ledgers: {s3.missing()}")
+                server = None
+            else:
+                server = stack.enter_context(s3.s3_server(folder))
+            suite = Suite(folder, args.kills, args.seed, server, keep=args.keep)
+            suite.run(functools.partial(print, flush=True))
         figures = suite.figures()
         bad = not figures.ok
     except KeyboardInterrupt:
@@ -103,7 +166,7 @@ def main() -> int:
         if args.keep or bad:
             print(f"jobs, logs and traces: {folder}")
         else:
-            shutil.rmtree(folder)
+            shutil.rmtree(folder, ignore_errors=True)
     for anomaly in figures.anomalies:
         print(f"anomaly: {anomaly}")
     print(f"{figures.details()}, {suite.seconds_a_kill():.2f} s a kill, seed {args.seed}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -28,7 +29,8 @@ FLUSH_SECONDS = 0.2
 """The flush interval of the suite's jobs."""
 
 COMMIT_SECONDS = 0.5
-"""What publishing a finished task and committing it may take beyond the flush interval, on a busy machine."""
+"""What publishing a finished task and committing it may take beyond the flush interval, on a machine with no more to do
+than it has cores for; in proportion more on a busier one."""
 
 
 @dataclass
@@ -186,7 +188,8 @@ def _is_rework(executions: list[_Execution], recorded: int | None, alive: Mappin
         return True
     if recorded is not None and executions[-1].last > recorded:
         return True
-    allowed = (FLUSH_SECONDS + COMMIT_SECONDS) * 1e9
+    busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    allowed = (FLUSH_SECONDS + COMMIT_SECONDS * busy) * 1e9
     return any(one.finished and alive[one.pid] - one.last > allowed for one in executions[:-1])
 
 

@@ -149,7 +149,9 @@ class _Starter:
         settings = {**self.settings, "taskmanager.host": where.address, "taskmanager.bind-host": where.address}
         conf = _configure(self.folder / f"{name}-conf", settings, work)
         jvm, dynamic = _resources(conf)
-        command = java_command(pins.FLINK.class_path, _TASK_MANAGER, "--configDir", str(conf), *dynamic, options=[*jvm, _LOGGING])
+        command = java_command(
+            pins.FLINK.class_path, _TASK_MANAGER, "--configDir", str(conf), *dynamic, options=[*jvm, _LOGGING]
+        )
         process = Process([*where.prefix, *command], name=name, folder=self.folder, work=work)
         return self.stack.enter_context(process)
 
@@ -196,7 +198,11 @@ def flink_cluster(
         work = logs / "job-manager"
         conf = _configure(logs / "job-manager-conf", settings, work)
         command = java_command(
-            pins.FLINK.class_path, _JOB_MANAGER, "--configDir", str(conf), options=["-Xmx320m", _LOGGING, f"-Djava.io.tmpdir={work}"]
+            pins.FLINK.class_path,
+            _JOB_MANAGER,
+            "--configDir",
+            str(conf),
+            options=["-Xmx320m", _LOGGING, f"-Djava.io.tmpdir={work}"],
         )
         manager = stack.enter_context(Process(command, name="job-manager", folder=logs, work=work))
         pool_port = free_port()
@@ -217,9 +223,7 @@ def flink_cluster(
         stack.enter_context(server)
         starter = _Starter(stack, logs, settings, places)
         managers = [starter.task_manager(number) for number in range(len(places))]
-        cluster = FlinkCluster(
-            f"http://{address}:{rest}", job_port, manager, server, managers, pools, _starter=starter
-        )
+        cluster = FlinkCluster(f"http://{address}:{rest}", job_port, manager, server, managers, pools, _starter=starter)
         manager.wait_until(
             lambda: _count(cluster) == len(places), seconds=START_SECONDS, what=f"joined by {len(places)} task managers"
         )
