@@ -57,7 +57,7 @@ def start_worker(path: str, log: str, round_: int, seed: int, fault: tuple[str, 
     if pid:
         return pid
     try:
-        faults._FAULT = fault
+        faults.arm(f"{fault[0]}:{fault[1]}" if fault else "")
         work(path, log, round_, seed)
     finally:
         os._exit(1)
