@@ -14,6 +14,7 @@ from ledgerbeam.io import canonical_url, common_base, is_local
 from ledgerbeam.ledger import LedgerStore, function_identity
 from ledgerbeam.ledgers import open_ledger
 from ledgerbeam.pipelines.listed import first_page_checked
+from ledgerbeam.pipelines.remote import check_options, check_reach
 from ledgerbeam.pipelines.report import Reporter, count, print_json
 from ledgerbeam.pipelines.run import Outcome, run_job
 from ledgerbeam.pipelines.sources import source_listing
@@ -29,10 +30,13 @@ def main(args: argparse.Namespace, beam_args: list[str]) -> int:
     """Runs an ``index`` or ``map`` job. Returns 0, 3 if some tasks failed, or 130 if it was interrupted."""
     reporter = Reporter(as_json=args.json, quiet=args.quiet)
     spec = _index_spec(args) if args.command == "index" else _map_spec(args)
+    spec = spec.resolve_ledger(args.ledger)
+    if beam_args:
+        check_options(beam_args)
+        check_reach(spec, beam_args)
     pages = first_page_checked(spec.listing().pages())
     if spec.output is not None and is_local(spec.output):
         _check_writable(spec.output)
-    spec = spec.resolve_ledger(args.ledger)
     store = open_ledger(spec.ledger, spec.storage_options, create=True)
     resumed = store.job() is not None
     store.open_job(spec.job(), on_change=args.on_job_change)

@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from ledgerbeam.errors import LedgerbeamError, UsageError
+from ledgerbeam.io import is_local
 from ledgerbeam.ledger import LedgerStore, Totals
 from ledgerbeam.pipelines.listed import Listed
 from ledgerbeam.pipelines.logs import quiet_beam
 from ledgerbeam.pipelines.spec import JobSpec
 
-__all__ = ["BeamRunner", "check_options"]
+__all__ = ["BeamRunner", "check_options", "check_reach"]
 
 _OWN_RUNNERS = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "PrismRunner")
 """Runners whose options are all Beam's own; a job server may know more."""
@@ -36,6 +37,37 @@ def check_options(beam_args: Sequence[str]) -> None:
     _, unknown = parser.parse_known_args(list(beam_args))
     if unknown:
         raise UsageError(f"Beam does not know the options {' '.join(unknown)}")
+
+
+def check_reach(spec: JobSpec, beam_args: Sequence[str]) -> None:
+    """Refuses what workers on other machines could not reach.
+
+    Runners that start their workers on this machine, and workers in the launcher (``--environment_type=LOOPBACK``), may
+    use local paths.
+
+    Raises:
+        UsageError: If the job's ledger, sources, indexes or outputs are local and its workers may not be.
+    """
+    quiet_beam()
+    from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415
+
+    options = PipelineOptions(list(beam_args)).get_all_options()
+    runner = str(options.get("runner") or _OWN_RUNNERS[0]).rpartition(".")[2]
+    if runner in _OWN_RUNNERS or options.get("environment_type") == "LOOPBACK":
+        return
+    places = {
+        "--ledger": [spec.ledger],
+        "the sources": [*spec.patterns, *filter(None, [spec.sources_from])],
+        "--output": filter(None, [spec.output]),
+        "--index-root": filter(None, [spec.index_root]),
+    }
+    for name, urls in places.items():
+        for url in urls:
+            if is_local(url):
+                raise UsageError(
+                    f"{url}: {name} must be on an object store: workers of {runner} may run on other machines; "
+                    "give a URL such as s3://bucket/folder, or run the workers here with --environment_type=LOOPBACK"
+                )
 
 
 class BeamRunner:

@@ -12,7 +12,7 @@ from ledgerbeam.io import Page, expand_braces
 from ledgerbeam.ledger import LedgerStore, Totals
 from ledgerbeam.pipelines.listed import Listed
 from ledgerbeam.pipelines.local import LocalRunner
-from ledgerbeam.pipelines.remote import BeamRunner, check_options
+from ledgerbeam.pipelines.remote import BeamRunner
 from ledgerbeam.pipelines.report import Reporter
 from ledgerbeam.pipelines.spec import JobSpec
 from ledgerbeam.pipelines.tidy import drop_dead_runs, remove_superseded, sweep_temporaries
@@ -63,8 +63,6 @@ def run_job(
     Raises:
         LedgerbeamError: What ended the run early. All that was recorded stays recorded.
     """
-    if beam_args:
-        check_options(beam_args)
     started = time.monotonic()
     others = drop_dead_runs(spec)
     if others:

@@ -265,3 +265,29 @@ def test_a_full_disk_of_the_ledger_loses_nothing(workspace: Workspace, small_dis
     subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
     assert workspace.run(*command, *options).status == 0
     assert len(workspace.records("out")) == 800
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"--ledger": "L"}, "--ledger"),
+        ({"--output": "out"}, "--output"),
+        ({"SOURCES": "in/*.jsonl"}, "the sources"),
+        ({"--index-root": "idx"}, "--index-root"),
+        ({}, None),
+    ],
+)
+def test_workers_elsewhere_cannot_reach_local_paths(
+    workspace: Workspace, changed: dict[str, str], named: str | None
+) -> None:
+    words = {"SOURCES": "s3://b/in/*.jsonl", "--ledger": "s3://b/L", "--output": "s3://b/out", **changed}
+    sources = words.pop("SOURCES")
+    options = [word for pair in words.items() for word in pair]
+    beam = ("--runner=PortableRunner", "--job_endpoint=localhost:1", "--environment_type=EXTERNAL")
+    ran = workspace.run("map", "functions:keep", sources, *options, "--to", "jsonl", "--", *beam)
+    if named is None:
+        assert "must be on an object store" not in ran.err
+    else:
+        assert ran.status == 2
+        assert f"{named} must be on an object store" in ran.err
+        assert not (workspace.root / "L").exists()
