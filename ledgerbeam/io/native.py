@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,6 @@ __all__ = ["Compiled", "compiled"]
 
 _Bytes = NDArray[np.uint8]
 _Numbers = NDArray[np.uint64]
-_Positions = NDArray[np.int64]
 
 
 class Compiled(Protocol):
@@ -75,14 +74,21 @@ class Compiled(Protocol):
             or when the file ends there or cannot be read.
         """
 
-    def read_ranges(self, descriptor: int, starts: _Positions, stops: _Positions, first: int, most: int, /) -> list[bytes]:
-        """Reads the ranges of a file from number `first` on, until they have about `most` bytes.
+    def read_lines(self, descriptor: int, starts: _Numbers, stops: _Numbers, first: int, most: int, /) -> list[bytes]:
+        """Reads the lines `[start, stop)` of a file as `read_line` does.
+
+        Args:
+            descriptor: The open file.
+            starts: First byte of each.
+            stops: End of each.
+            first: Number of the line to begin with.
+            most: Ends when the lines have so many bytes or more.
 
         Returns:
-            Their bytes: fewer than there are, perhaps none, before a range that cannot be read whole.
+            The lines: fewer than there are, perhaps none, before one for which `read_line` gives None.
         """
 
-    def read_line(self, descriptor: int, offsets: Any, record: int, /) -> bytes | None:
+    def read_line(self, descriptor: int, offsets: memoryview[int], record: int, /) -> bytes | None:
         """Reads a line with the newline before it, if it is not the first.
 
         Args:

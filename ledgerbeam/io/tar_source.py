@@ -101,9 +101,11 @@ class _StoredHeaders:
             data = self._blocks.take(position, size)
             if data is not None:
                 return data
+        # A damaged header can tell any size.
+        stop = min(position + size, self.size)
         if self._descriptor is not None:
-            return os.pread(self._descriptor, size, position)
-        return self._reader.read(min(position, self.size), min(position + size, self.size))
+            return os.pread(self._descriptor, max(0, stop - position), position)
+        return self._reader.read(min(position, stop), stop)
 
     def headers(self, position: int) -> Run:
         """Chases through a block, or from header to header of a local file."""

@@ -15,6 +15,8 @@ from ledgerbeam.errors import IndexMismatchError, RecordError
 from ledgerbeam.io.index import write_index
 from ledgerbeam.io.jsonl import JsonlReader, build_jsonl_index, encode_jsonl, split_jsonl
 
+pytestmark = pytest.mark.usefixtures("implementation")
+
 _values = st.recursive(
     st.none()
     | st.booleans()

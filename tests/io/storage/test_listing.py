@@ -13,6 +13,8 @@ from ledgerbeam.io.publish import publish_bytes
 from tests.conftest import S3Requests
 from tests.io.storage.conftest import Place
 
+pytestmark = pytest.mark.usefixtures("implementation")
+
 TREE = [
     "b.jsonl",
     "a.jsonl",
