@@ -152,6 +152,8 @@ class JsonlReader(IndexedRecords[Any]):
             except orjson.JSONDecodeError:
                 break  # worded below
         done = len(values)
+        if done == len(records):
+            return values
         return values + super()._read_scattered(records[done:], starts[done:], stops[done:])
 
     def _decode(self, data: bytes, record: int, start: int) -> Any:

@@ -9,7 +9,6 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 from ledgerbeam.errors import SourceNotFoundError
@@ -214,6 +213,16 @@ def _scan(folder: str) -> tuple[list[str], list[tuple[str, bool]]]:
 
 
 def _stat_local(folder: str, names: list[str]) -> Page:
+    page = Page()
+    while names:
+        run = _stat_run(folder, names)
+        page.extend(run)
+        names = names[len(run) + 1 :]  # the one between was removed meanwhile, as if a moment earlier
+    return page
+
+
+def _stat_run(folder: str, names: list[str]) -> Page:
+    """Describes files up to the first that is not there."""
     prefix = folder.rstrip("/") + "/"
     urls = [prefix + name for name in names]
     sizes: list[int] = []
@@ -222,15 +231,13 @@ def _stat_local(folder: str, names: list[str]) -> Page:
         sizes, versions = native.compiled.stat_files(folder, names)
     ask = os.stat
     try:
-        for url in islice(urls, len(sizes), None):
+        for url in itertools.islice(urls, len(sizes), None):
             found = ask(url)
             sizes.append(found.st_size)
             versions.append(str(found.st_mtime_ns))
     except OSError as error:
         if isinstance(error, FileNotFoundError) and not os.path.lexists(url):
-            page = Page(urls[: len(sizes)], sizes, versions)
-            page.extend(_stat_local(folder, names[len(sizes) + 1 :]))  # removed meanwhile, as if a moment earlier
-            return page
+            return Page(urls[: len(sizes)], sizes, versions)
         if isinstance(error, FileNotFoundError):
             raise SourceNotFoundError(
                 f"{url}: a symbolic link to {os.readlink(url)}, which does not exist; repair or remove it."
@@ -315,7 +322,7 @@ def stat_pages(blocks: Iterable[list[str]], options: Options | None = None, page
         StorageError: No permission, or the store did not answer.
     """
     names = itertools.chain.from_iterable(blocks)
-    while batch := list(islice(names, page_size)):
+    while batch := list(itertools.islice(names, page_size)):
         infos = stat_many(batch, options)
         yield Page([i.url for i in infos], [i.size for i in infos], [i.version for i in infos])
 

@@ -36,6 +36,7 @@ _REMOTE_GAP = 64 * 1024
 _LOCAL_GAP = 4 * 1024  # copying a longer gap costs more than another pread
 _MAX_REQUEST = 8 * 1024 * 1024
 _LINES_AT_ONCE = 1024 * 1024
+_MANY_NEIGHBOURS = 0.25
 
 
 class RangeReader:
@@ -210,9 +211,11 @@ class RangeReader:
 
         Yields:
             Some lines, in the order asked. It ends before the first that has to be read otherwise, perhaps at once: as
-            in `read_line`, and when neighbours are among them, which `iterate_many` reads together.
+            in `read_line`, and when many are neighbours, which `iterate_many` reads together.
         """
-        if native.compiled is None or not self._local or _joined(starts, stops, _LOCAL_GAP).any():
+        if native.compiled is None or not self._local:
+            return
+        if np.count_nonzero(_joined(starts, stops, _LOCAL_GAP)) > _MANY_NEIGHBOURS * len(starts):
             return
         try:
             descriptor = self._open()
