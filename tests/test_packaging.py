@@ -30,12 +30,15 @@ NOT_SOURCES = (
     "build",
     "dist",
     "*.egg-info",
+    "*.so",
 )
+SOURCE, COMPILED = "ledgerbeam/io/_native.c", "ledgerbeam/io/_native.abi3.so"
 CLEAN_ENV = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PIP_"))}
 
 
-def run(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run(command, cwd=cwd, env=CLEAN_ENV, capture_output=True, text=True, check=False, timeout=240)
+def run(*command: str | Path, cwd: Path, **env: str) -> str:
+    env = CLEAN_ENV | env
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
     return done.stdout
 
@@ -56,7 +59,10 @@ def only(folder: Path, pattern: str) -> Path:
 
 def library_files() -> set[str]:
     files = [path for path in (ROOT / "ledgerbeam").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-    return {path.relative_to(ROOT).as_posix() for path in files}
+    return {path.relative_to(ROOT).as_posix() for path in files} - {COMPILED}
+
+
+needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler (cc): install gcc or clang")
 
 
 @pytest.mark.slow
@@ -64,9 +70,16 @@ def test_the_wheel_holds_the_library_and_nothing_else(distributions: Path) -> No
     with zipfile.ZipFile(only(distributions, "*.whl")) as wheel:
         names = {name for name in wheel.namelist() if ".dist-info/" not in name}
         licences = [name for name in wheel.namelist() if name.endswith("LICENSE")]
-    assert names == library_files()
+    assert names - {COMPILED} == library_files() - {SOURCE}
     assert "ledgerbeam/py.typed" in names
     assert licences
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_the_wheel_holds_the_compiled_module_for_every_python(distributions: Path) -> None:
+    with zipfile.ZipFile(only(distributions, "ledgerbeam-*-cp311-abi3-*.whl")) as wheel:
+        assert COMPILED in wheel.namelist()
 
 
 @pytest.mark.slow
@@ -83,15 +96,7 @@ def test_a_distribution_installs_and_runs_in_a_clean_environment(
     distributions: Path, tmp_path: Path, kind: str
 ) -> None:
     python = clean_environment(tmp_path / "venv")
-    run(
-        *pip(python),
-        "install",
-        "--no-deps",
-        "--no-index",
-        "--no-build-isolation",
-        only(distributions, kind),
-        cwd=tmp_path,
-    )
+    install(python, only(distributions, kind))
     where = run(python, "-c", "import ledgerbeam; print(ledgerbeam.__file__)", cwd=tmp_path)
     assert Path(where.strip()).is_relative_to(tmp_path / "venv"), "the checkout was imported"
 
@@ -104,6 +109,31 @@ def test_a_distribution_installs_and_runs_in_a_clean_environment(
     assert (tmp_path / "lines.jsonl.idx").stat().st_size == 3 * 8
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("compiler", [pytest.param("cc", marks=needs_compiler), "/bin/false", "no-such-compiler"])
+def test_an_installation_without_a_compiler_does_its_work_in_python(
+    distributions: Path, tmp_path: Path, compiler: str
+) -> None:
+    python = clean_environment(tmp_path / "venv")
+    install(python, only(distributions, "*.tar.gz"), CC=compiler)
+    show = "import ledgerbeam.io.native as native; print(native.compiled is not None)"
+    assert run(python, "-c", show, cwd=tmp_path) == f"{compiler == 'cc'}\n"
+    (tmp_path / "lines.jsonl").write_text('{"id": 0}\n{"id": 1}\n')
+    run(python.parent / "ledgerbeam", "index", "lines.jsonl", "--workers", "1", cwd=tmp_path)
+    assert (tmp_path / "lines.jsonl.idx").stat().st_size == 3 * 8
+
+
+@pytest.mark.slow
+def test_dependencies_can_be_installed_before_the_code_is_there(tmp_path: Path) -> None:
+    """As the worker image does, so that a change of the code does not install them again."""
+    (tmp_path / "ledgerbeam").mkdir()
+    (tmp_path / "ledgerbeam" / "__init__.py").touch()
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    python = clean_environment(tmp_path / "venv")
+    install(python, tmp_path)
+
+
 def clean_environment(folder: Path) -> Path:
     """Makes a virtual environment that sees the dependencies of this one, and nothing of the checkout.
 
@@ -114,6 +144,10 @@ def clean_environment(folder: Path) -> Path:
     site = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).strip())
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return python
+
+
+def install(python: Path, what: Path, **env: str) -> None:
+    run(*pip(python), "install", "--no-deps", "--no-index", "--no-build-isolation", what, cwd=python.parents[1], **env)
 
 
 def pip(python: Path) -> tuple[str | Path, ...]:

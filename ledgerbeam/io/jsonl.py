@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.index import Offsets
@@ -133,6 +134,27 @@ class JsonlReader(IndexedRecords[Any]):
 
     kind = "jsonl"
     _lead = 1
+
+    def _read_one(self, entries: memoryview[int], record: int) -> Any:
+        line = self._reader.read_line(entries, record)
+        if line is not None:
+            try:
+                return _loads(line)
+            except orjson.JSONDecodeError:
+                pass  # worded below
+        return super()._read_one(entries, record)
+
+    def _read_scattered(self, records: NDArray[np.int64], starts: Offsets, stops: Offsets) -> list[Any]:
+        values: list[Any] = []
+        for lines in self._reader.iterate_lines(starts, stops):
+            try:
+                values += [_loads(line) for line in lines]
+            except orjson.JSONDecodeError:
+                break  # worded below
+        done = len(values)
+        if done == len(records):
+            return values
+        return values + super()._read_scattered(records[done:], starts[done:], stops[done:])
 
     def _decode(self, data: bytes, record: int, start: int) -> Any:
         lead = 1 if start else 0

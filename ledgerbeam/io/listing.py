@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ledgerbeam.errors import SourceNotFoundError
+from ledgerbeam.io import native
 from ledgerbeam.io.file_info import info_of, stat_many
 from ledgerbeam.io.patterns import Part, Pattern, common_base, expand_braces, fixed_part, parse
 from ledgerbeam.io.ranges import RangeReader
@@ -159,9 +160,8 @@ def _list_local(pattern: Pattern, size: int) -> Iterator[Page]:
         if last in states:
             names = pattern.parts[last].select(names)
             names.sort()
-            prefix = folder.rstrip("/") + "/"
             for begin in range(0, len(names), size):
-                yield _stat_local([prefix + name for name in names[begin : begin + size]])
+                yield _stat_local(folder, names[begin : begin + size])
         for name, linked in sorted(folders, reverse=True):
             below = _below(pattern.parts, states, name, linked)
             if below:
@@ -194,6 +194,9 @@ def _scan(folder: str) -> tuple[list[str], list[tuple[str, bool]]]:
     names = []
     folders = []
     try:
+        found = native.compiled and native.compiled.scan_folder(folder)
+        if found:
+            return found[0], [(name, False) for name in found[1]]
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.is_file():
@@ -209,21 +212,32 @@ def _scan(folder: str) -> tuple[list[str], list[tuple[str, bool]]]:
     return names, folders
 
 
-def _stat_local(urls: list[str]) -> Page:
-    sizes = []
-    versions = []
+def _stat_local(folder: str, names: list[str]) -> Page:
+    page = Page()
+    while names:
+        run = _stat_run(folder, names)
+        page.extend(run)
+        names = names[len(run) + 1 :]  # the one between was removed meanwhile, as if a moment earlier
+    return page
+
+
+def _stat_run(folder: str, names: list[str]) -> Page:
+    """Describes files up to the first that is not there."""
+    prefix = folder.rstrip("/") + "/"
+    urls = [prefix + name for name in names]
+    sizes: list[int] = []
+    versions: list[str] = []
+    if native.compiled is not None:
+        sizes, versions = native.compiled.stat_files(folder, names)
     ask = os.stat
     try:
-        for url in urls:
+        for url in itertools.islice(urls, len(sizes), None):
             found = ask(url)
             sizes.append(found.st_size)
             versions.append(str(found.st_mtime_ns))
     except OSError as error:
         if isinstance(error, FileNotFoundError) and not os.path.lexists(url):
-            rest = urls[len(sizes) + 1 :]  # removed while it was listed, as if a moment earlier
-            page = Page(urls[: len(sizes)], sizes, versions)
-            page.extend(_stat_local(rest))
-            return page
+            return Page(urls[: len(sizes)], sizes, versions)
         if isinstance(error, FileNotFoundError):
             raise SourceNotFoundError(
                 f"{url}: a symbolic link to {os.readlink(url)}, which does not exist; repair or remove it."

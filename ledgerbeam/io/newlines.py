@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import ChangedSourceError
+from ledgerbeam.io import native
 from ledgerbeam.io.ahead import map_ahead
 from ledgerbeam.io.index import Offsets
 from ledgerbeam.io.local import open_local
@@ -45,9 +46,14 @@ class _Scanner:
         self._hits = np.empty(_BLOCK // 8, np.bool_)
         self._found = np.empty(_BLOCK // 8, np.uint64)  # reused: fresh temporaries cost page faults, most in threads
         self._scratch = np.empty(_BLOCK // 8, np.uint64)
+        self._ends: Offsets = np.empty(_BLOCK, np.uint64)
 
     def scan(self, descriptor: int, path: str, start: int, stop: int) -> Offsets:
         """Reads at most `_BLOCK` bytes of a file and gives the offsets just after their newlines."""
+        if native.compiled is not None:
+            count, done = native.compiled.find_newlines(descriptor, start, stop, self._buffer, self._ends)
+            if done == stop:
+                return self._ends[:count].copy()
         view = self._buffer[: stop - start]
         filled = 0
         while filled < len(view):

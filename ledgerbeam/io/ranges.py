@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import ChangedSourceError, StorageError, UsageError
+from ledgerbeam.io import native
 from ledgerbeam.io.file_info import stat
 from ledgerbeam.io.remote import (
     CONCURRENCY,
@@ -29,9 +30,13 @@ from ledgerbeam.io.remote import (
 Positions = Sequence[int] | NDArray[np.integer[Any]]
 """Byte offsets, at least 0."""
 
+_Integer = TypeVar("_Integer", np.int64, np.uint64)
+
 _REMOTE_GAP = 64 * 1024
 _LOCAL_GAP = 4 * 1024  # copying a longer gap costs more than another pread
 _MAX_REQUEST = 8 * 1024 * 1024
+_LINES_AT_ONCE = 1024 * 1024
+_MANY_NEIGHBOURS = 0.25
 
 
 class RangeReader:
@@ -161,9 +166,7 @@ class RangeReader:
     def _iterate_local(
         self, starts: NDArray[np.int64], stops: NDArray[np.int64], gap: int, max_request: int
     ) -> Iterator[bytes]:
-        ordered = (starts[1:] >= starts[:-1]) & (stops[1:] >= stops[:-1])
-        filled = stops > starts  # an empty range may lie anywhere
-        joined = ordered & filled[1:] & filled[:-1] & (starts[1:] <= stops[:-1] + gap)
+        joined = _joined(starts, stops, gap)
         if not joined.any():
             yield from map(self.read, starts.tolist(), stops.tolist())
             return
@@ -182,6 +185,46 @@ class RangeReader:
                 cuts = zip((starts[place:after] - begin).tolist(), (stops[place:after] - begin).tolist(), strict=True)
                 yield from [block[start:stop] for start, stop in cuts]
                 place = after
+
+    def read_line(self, offsets: memoryview[int], record: int) -> bytes | None:
+        """Reads a line of a local source in one call, with the newline before it unless it is the first.
+
+        Args:
+            offsets: Where each line begins, and the end of the last.
+            record: Number of the line, from 0.
+
+        Returns:
+            Its bytes. None where it has to be read and looked at otherwise: there is no compiled module, the source is
+            remote or not open yet, or these are not the bytes of one line.
+        """
+        descriptor = self._handle.get("fd")
+        if descriptor is None or native.compiled is None:
+            return None
+        return native.compiled.read_line(descriptor, offsets, record)
+
+    def iterate_lines(self, starts: NDArray[np.uint64], stops: NDArray[np.uint64]) -> Iterator[list[bytes]]:
+        """Reads lines as `read_line` does, about a megabyte at a time.
+
+        Args:
+            starts: First byte of each line.
+            stops: End of each line, exclusive.
+
+        Yields:
+            Some lines, in the order asked. It ends before the first that has to be read otherwise, perhaps at once: as
+            in `read_line`, and when many are neighbours, which `iterate_many` reads together.
+        """
+        if native.compiled is None or not self._local:
+            return
+        if np.count_nonzero(_joined(starts, stops, _LOCAL_GAP)) > _MANY_NEIGHBOURS * len(starts):
+            return
+        try:
+            descriptor = self._open()
+        except OSError:  # to be worded by the read that follows
+            return
+        place = 0
+        while lines := native.compiled.read_lines(descriptor, starts, stops, place, _LINES_AT_ONCE):
+            yield lines
+            place += len(lines)
 
     def _fetch_merged(self, starts: list[int], stops: list[int], gap: int, max_request: int) -> list[bytes]:
         groups = _merge(list(zip(starts, stops, range(len(starts)), strict=True)), gap, max_request)
@@ -206,9 +249,7 @@ class RangeReader:
 
     def _pread(self, start: int, stop: int) -> bytes:
         try:
-            descriptor = self._handle.get("fd")
-            if descriptor is None:
-                descriptor = self._open()
+            descriptor = self._open()
             data = os.pread(descriptor, stop - start, start)
             if len(data) == stop - start:
                 return data
@@ -223,6 +264,10 @@ class RangeReader:
         return b"".join(parts)
 
     def _open(self) -> int:
+        """Gives the descriptor, opening the file first if need be."""
+        kept = self._handle.get("fd")
+        if kept is not None:
+            return kept
         mine = os.open(self.url, os.O_RDONLY)
         # No lock, which a fork could carry over locked: of two threads that open, the later one yields.
         kept = self._handle.setdefault("fd", mine)
@@ -257,6 +302,13 @@ class RangeReader:
                 "indexed: index it again and run again."
             )
         return StorageError(f"{wanted}, although the source has {size} bytes; run again.")
+
+
+def _joined(starts: NDArray[_Integer], stops: NDArray[_Integer], gap: int) -> NDArray[np.bool_]:
+    """Tells of each range but the first whether it is worth reading together with the one before it."""
+    ordered = (starts[1:] >= starts[:-1]) & (stops[1:] >= stops[:-1])
+    filled = stops > starts  # an empty range may lie anywhere
+    return ordered & filled[1:] & filled[:-1] & (starts[1:] <= stops[:-1] + starts.dtype.type(gap))
 
 
 _Member = tuple[int, int, int]

@@ -89,13 +89,12 @@ class IndexedRecords(ABC, Generic[_T]):
     def __getitem__(self, item: slice, /) -> list[_T]: ...
     def __getitem__(self, item: int | slice, /) -> _T | list[_T]:
         entries = self._entries
-        if entries is not None and type(item) is int and 0 <= item < self._count:  # the common case without a call
-            start, stop = entries[item], entries[item + 1]
-        elif isinstance(item, slice):
-            return self.read_many(range(*item.indices(len(self))))
-        else:
-            item, start, stop = self._locate(item)
-        return self._decode(self._reader.read(start - self._lead if start else 0, stop), item, start)
+        if entries is None or type(item) is not int or not 0 <= item < self._count:
+            if isinstance(item, slice):
+                return self.read_many(range(*item.indices(len(self))))
+            item = self._locate(item)[0]
+            entries = self._load().data
+        return self._read_one(entries, item)
 
     def __iter__(self) -> Iterator[_T]:
         """Reads all records in order, some MB at a time; blank JSONL lines are left out."""
@@ -126,8 +125,7 @@ class IndexedRecords(ABC, Generic[_T]):
         offsets = self._load()
         records = self._numbers(indices)
         starts = offsets[records]
-        blocks = self._reader.iterate_many(starts - np.minimum(starts, np.uint64(self._lead)), offsets[records + 1])
-        return list(map(self._decode, blocks, records.tolist(), starts.tolist()))
+        return self._read_scattered(records, starts, offsets[records + 1])
 
     def raw(self, index: int) -> bytes:
         """Reads the bytes of one record as they lie in the source.
@@ -211,6 +209,14 @@ class IndexedRecords(ABC, Generic[_T]):
             for index in indices:
                 self._locate(index)  # raises
         return records
+
+    def _read_one(self, entries: memoryview[int], record: int) -> _T:
+        start = entries[record]
+        return self._decode(self._reader.read(start - self._lead if start else 0, entries[record + 1]), record, start)
+
+    def _read_scattered(self, records: NDArray[np.int64], starts: Offsets, stops: Offsets) -> list[_T]:
+        blocks = self._reader.iterate_many(starts - np.minimum(starts, np.uint64(self._lead)), stops)
+        return list(map(self._decode, blocks, records.tolist(), starts.tolist()))
 
     @abstractmethod
     def _decode(self, data: bytes, record: int, start: int) -> _T:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import ArchiveError
+from ledgerbeam.io import native
 from ledgerbeam.io.tar_walk import TarMembers
 
 __all__ = ["Grouping", "are_pairs", "group_key", "group_pairs", "name_sample", "split_key", "split_stem"]
@@ -135,6 +136,11 @@ def group_key(members: TarMembers, url: str) -> NDArray[np.intp]:
     Raises:
         ArchiveError: An extension comes twice in one sample.
     """
+    if native.compiled is not None:
+        found = np.empty(len(members), np.int64)
+        count = native.compiled.group_names(members.names, members.regular, found)
+        if count is not None:
+            return found[:count].astype(np.intp)
     starts: list[int] = []
     current = ""
     run: set[str] = set()

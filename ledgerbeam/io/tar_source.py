@@ -14,15 +14,13 @@ from typing import Protocol
 from ledgerbeam.io.ahead import map_ahead
 from ledgerbeam.io.local import open_local
 from ledgerbeam.io.storage import Options, RangeReader
+from ledgerbeam.io.tar_chase import PEEK, Chaser, Run
 from ledgerbeam.io.tar_headers import BLOCK
 
 __all__ = ["SMALL", "HeaderSource", "MemoryHeaders", "open_headers"]
 
-_BATCH = 1024
-_FIRST_BATCH = 64
-_PEEK = 2 * 1024
 _FIRST_REQUEST = 1024 * 1024
-SMALL = _PEEK - 2 * BLOCK
+SMALL = PEEK - 2 * BLOCK
 """A payload of at most so many bytes lies with the next header in one short read."""
 
 _MIXED = 0.25
@@ -40,12 +38,8 @@ class HeaderSource(Protocol):
     def read(self, position: int, size: int) -> bytes:
         """Reads bytes near the position of the walk; fewer at the end of the archive."""
 
-    def headers(self, position: int) -> list[bytes]:
-        """Chases the headers from `position` on: 512 bytes each, taking each size field for plain octal.
-
-        A chase goes as far as is cheap; one that meets an unusual header may go astray, which its checksum shows. Empty
-        when not even the first can be read so.
-        """
+    def headers(self, position: int) -> Run:
+        """Chases the plain headers from `position` on, as far as is cheap."""
 
     def moved(self, distance: float, small: float) -> None:
         """Lets the source choose how to go on.
@@ -66,16 +60,15 @@ class MemoryHeaders:
     def __init__(self, data: bytes) -> None:
         self.size = len(data)
         self._data = data
+        self._chaser = Chaser()
 
     def read(self, position: int, size: int) -> bytes:
         """Slices the bytes."""
         return self._data[position : position + size]
 
-    def headers(self, position: int) -> list[bytes]:
-        """Chases to the end."""
-        found: list[bytes] = []
-        _chase_block(self._data, position, found)
-        return found
+    def headers(self, position: int) -> Run:
+        """Chases through the bytes."""
+        return self._chaser.chase_bytes(self._data, position)
 
     def moved(self, distance: float, small: float) -> None:
         """Changes nothing: there is nothing to read."""
@@ -93,8 +86,8 @@ class _StoredHeaders:
         self.size = reader.size
         self._reader = reader
         self._descriptor = descriptor
-        self._batch = _FIRST_BATCH
-        self._chase = _chase_file
+        self._chaser = Chaser()
+        self._peek = BLOCK
         self._near, self._step = _LOCAL
         self._ahead = 0
         self._blocks: _Blocks | None = None
@@ -108,22 +101,23 @@ class _StoredHeaders:
             data = self._blocks.take(position, size)
             if data is not None:
                 return data
+        # A damaged header can tell any size.
+        stop = min(position + size, self.size)
         if self._descriptor is not None:
-            return os.pread(self._descriptor, size, position)
-        return self._reader.read(min(position, self.size), min(position + size, self.size))
+            return os.pread(self._descriptor, max(0, stop - position), position)
+        return self._reader.read(min(position, stop), stop)
 
-    def headers(self, position: int) -> list[bytes]:
+    def headers(self, position: int) -> Run:
         """Chases through a block, or from header to header of a local file."""
         if self._blocks is not None:
-            return self._blocks.headers(position)
+            return self._chaser.chase_bytes(*self._blocks.at(position))
         if self._descriptor is None:
-            return []
-        count, self._batch = self._batch, _BATCH
-        return self._chase(self._descriptor, position, count)
+            return self._chaser.chase_bytes(b"", 0)
+        return self._chaser.chase_file(self._descriptor, position, self._peek)
 
     def moved(self, distance: float, small: float) -> None:
         """Reads in blocks while headers are near each other, else hops."""
-        self._chase = _chase_mixed if small > _MIXED else _chase_file
+        self._peek = PEEK if small > _MIXED else BLOCK
         if distance > self._near:
             self.close()
         elif self._blocks is None or self._blocks.step != self._step:
@@ -150,24 +144,15 @@ class _Blocks:
 
     def take(self, position: int, size: int) -> bytes | None:
         """Gives bytes that the block at `position` holds whole, else None."""
-        offset = self._seek(position)
-        return self._block[offset : offset + size] if offset + size <= len(self._block) else None
-
-    def headers(self, position: int) -> list[bytes]:
-        found: list[bytes] = []
-        reached = -1
-        while len(found) < _BATCH and reached != position:
-            reached = position
-            offset = self._seek(position)
-            position += _chase_block(self._block, offset, found) - offset
-        return found
+        block, offset = self.at(position)
+        return block[offset : offset + size] if offset + size <= len(block) else None
 
     def close(self) -> None:
         if self._coming is not None:
             self._coming.close()
 
-    def _seek(self, position: int) -> int:
-        """Makes the block that holds `position` the present one and gives its place there; past the end, no block."""
+    def at(self, position: int) -> tuple[bytes, int]:
+        """Gives the block that holds `position`, and its place there; past the end, no bytes."""
         while not self._base <= position < self._base + len(self._block):
             if self._coming is None or not self._base <= position < self._reach:
                 self.close()
@@ -176,7 +161,7 @@ class _Blocks:
             self._reach = self._base + (self._ahead + 2) * self.step
             if not self._block:
                 break
-        return position - self._base
+        return self._block, position - self._base
 
     def _read_from(self, position: int) -> Generator[tuple[int, bytes]]:
         def read(start: int) -> tuple[int, bytes]:
@@ -210,47 +195,3 @@ def open_headers(url: str, options: Options | None) -> Iterator[HeaderSource]:
         source = _StoredHeaders(reader, descriptor)
         stack.callback(source.close)
         yield source
-
-
-def _chase_file(descriptor: int, position: int, count: int) -> list[bytes]:
-    headers: list[bytes] = []
-    pread, add = os.pread, headers.append
-    # Anything unusual stops the chase here and is read again, with its error, by `next_member`.
-    with contextlib.suppress(ValueError, OSError):
-        for _ in range(count):
-            header = pread(descriptor, BLOCK, position)
-            position += (int(header[124:135], 8) + 1023) & -512
-            add(header)
-    if headers and len(headers[-1]) < BLOCK:
-        headers.pop()
-    return headers
-
-
-def _chase_mixed(descriptor: int, position: int, count: int) -> list[bytes]:
-    """Reads a little more than a header, which often holds the next one too."""
-    headers: list[bytes] = []
-    pread, add = os.pread, headers.append
-    with contextlib.suppress(ValueError, OSError):
-        while len(headers) < count:
-            chunk = pread(descriptor, _PEEK, position)
-            offset, last = 0, len(chunk) - BLOCK
-            if last < 0:
-                break
-            while 0 <= offset <= last:
-                header = chunk[offset : offset + BLOCK]
-                offset += (int(header[124:135], 8) + 1023) & -512
-                add(header)
-            position += offset
-    return headers
-
-
-def _chase_block(block: bytes, offset: int, headers: list[bytes]) -> int:
-    """Adds the headers that a block holds from `offset` on; returns where in it the next one is."""
-    add, last = headers.append, len(block) - BLOCK
-    with contextlib.suppress(ValueError):
-        while 0 <= offset <= last:
-            header = block[offset : offset + BLOCK]
-            following = offset + ((int(header[124:135], 8) + 1023) & -512)
-            add(header)
-            offset = following
-    return offset

@@ -1,8 +1,7 @@
 """Walking the headers of a tar archive without reading its payloads.
 
 Headers form a chain: each gives the size of its payload and so the place of the next. A run of plain headers is chased
-taking each size for plain octal, then checked and taken apart as an array. What is not plain (extension headers, links
-with a size, base-256 sizes, sparse files, damage, the end) is read by `next_member`, one member at a time.
+(`tar_chase`) and taken apart as an array. What is not plain is read by `next_member`, one member at a time.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ from numpy.typing import NDArray
 
 from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io.storage import Options, canonical_url
-from ledgerbeam.io.tar_headers import BLOCK, DIRECTORY, GNU_MAGIC, NO_DATA, REGULAR, Member, next_member
+from ledgerbeam.io.tar_chase import Run
+from ledgerbeam.io.tar_headers import BLOCK, DIRECTORY, GNU_MAGIC, REGULAR, Member, next_member
 from ledgerbeam.io.tar_source import SMALL, HeaderSource, MemoryHeaders, open_headers
 
 __all__ = ["TarMembers", "walk_bytes", "walk_tar"]
@@ -24,11 +24,6 @@ _CALM = 16  # so many plain headers in a row end the reading member by member
 _DECIDE = 64  # members between two looks at how far headers lie apart
 _FIRST_DECISION = 4
 
-_OCTAL = 8 ** np.arange(10, -1, -1, dtype=np.uint64)
-_PLAIN = np.ones(256, np.bool_)
-_PLAIN[list(b"xXgLKS")] = False
-_EMPTY = np.zeros(256, np.bool_)
-_EMPTY[list(NO_DATA)] = True
 # Global pax values that change what a plain header says.
 _TELLING = ("path", "size", "GNU.sparse.name", "GNU.sparse.major", "GNU.sparse.size")
 
@@ -117,8 +112,10 @@ class _Walk:
         unusual = 0  # while positive, members are read one by one
         while True:
             if unusual <= 0 and not any(key in defaults for key in _TELLING):
-                headers = source.headers(self._position)
-                complete = bool(headers) and self._take(headers) == len(headers)
+                run = source.headers(self._position)
+                complete = run.complete
+                if len(run.sizes):
+                    self._take(run)
             else:
                 complete = False
             if not complete:
@@ -136,13 +133,9 @@ class _Walk:
             self._source.moved((self._position - self._seen_at) / count, self._small / count)
             self._seen, self._seen_at, self._small, self._next_decision = len(self._names), self._position, 0, _DECIDE
 
-    def _take(self, headers: list[bytes]) -> int:
-        """Takes the plain and correct ones from the begin of a chase; returns how many."""
-        blocks = np.frombuffer(b"".join(headers), np.uint8).reshape(-1, BLOCK)
-        sizes, count = _plain_sizes(blocks)
-        if not count:
-            return 0
-        blocks, sizes = blocks[:count], sizes[:count]
+    def _take(self, run: Run) -> None:
+        """Adds the members of a run."""
+        blocks, sizes, _ = run
         ends = np.cumsum((sizes + np.uint64(2 * BLOCK - 1)) & ~np.uint64(BLOCK - 1)) + np.uint64(self._position)
         starts = np.concatenate((np.array([self._position], np.uint64), ends[:-1]))
         kinds = blocks[:, 156].copy()
@@ -154,7 +147,6 @@ class _Walk:
         self._position = int(ends[-1])
         if self._position > self._source.size:
             self._cut_off(names[-1], int(starts[-1]), int(starts[-1]) + BLOCK + int(sizes[-1]))
-        return count
 
     def _add(self, member: Member) -> None:
         if member.end > self._source.size:
@@ -184,23 +176,6 @@ class _Walk:
         columns = zip(*self._columns, strict=True) if self._columns else [[empty]] * 4
         header, data, size, kind = (np.concatenate(list(column)) for column in columns)
         return TarMembers(header, data, size, kind.astype(np.uint8), self._names, end, consumed)
-
-
-def _plain_sizes(blocks: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], int]:
-    """Reads the sizes of headers and counts how many from the begin are plain and have the right checksum."""
-    digits = blocks[:, 124:135] - np.uint8(ord("0"))
-    ends = blocks[:, 135]
-    plain = (digits < 8).all(1) & ((ends == 0) | (ends == ord(" ")))
-    sizes = digits @ _OCTAL
-    kinds = blocks[:, 156]
-    plain &= _PLAIN[kinds] & ~(_EMPTY[kinds] & (sizes > 0))
-    fields = blocks[:, 148:156]
-    digits = fields[:, :6] - np.uint8(ord("0"))
-    plain &= (digits < 8).all(1) & ((fields[:, 6] == 0) | (fields[:, 6] == ord(" ")))
-    told = digits @ _OCTAL[-6:]
-    sums = blocks.sum(1, dtype=np.uint32) - fields.sum(1, dtype=np.uint32) + np.uint32(8 * ord(" "))
-    plain &= told == sums
-    return sizes, len(plain) if plain.all() else int(plain.argmin())
 
 
 def _plain_names(blocks: NDArray[np.uint8], kinds: NDArray[np.uint8]) -> list[str]:

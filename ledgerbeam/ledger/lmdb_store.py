@@ -138,6 +138,11 @@ class LmdbStore:
         with self._open().read() as txn:
             return txn.count(COMPLETED)
 
+    def source_count(self) -> int:
+        """Number of registered sources."""
+        with self._open().read() as txn:
+            return txn.count(SOURCES)
+
     def applied(self, source_id: bytes) -> dict[bytes, int]:
         """The entries of an open source, delta by node; see `LedgerStore.applied`."""
         with self._open().read() as txn:

@@ -300,6 +300,9 @@ class LedgerStore(LedgerSink, Protocol):
     def completed_count(self) -> int:
         """Number of complete sources; costs nothing."""
 
+    def source_count(self) -> int:
+        """Number of registered sources, complete or not; costs nothing."""
+
     def applied(self, source_id: bytes) -> dict[bytes, int]:
         """The entries of an open source, delta by node, `identity.ROOT` included. Empty once it is complete."""
 

@@ -70,6 +70,9 @@ class Listed:
         """Yields the ids that the ledger holds and the listing does not: 8 bytes a source tell them apart."""
         seen = np.concatenate(self._seen) if self._seen else np.empty(0, np.uint64)
         seen.sort()
+        # The ledger holds all that was listed; if that is all it holds, nothing is gone, and none of it is read.
+        if len(seen) and np.count_nonzero(seen[1:] != seen[:-1]) + 1 == self._store.source_count():
+            return
         for ids in self._store.source_ids():
             prefixes = _prefixes(ids)
             places = np.searchsorted(seen, prefixes)

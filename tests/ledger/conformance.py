@@ -514,6 +514,7 @@ class LedgerStoreConformance:
         store.register(sources)
         found = [source for page in store.source_ids() for source in page]
         assert found == sorted(source.id for source in sources)
+        assert store.source_count() == 50
 
     # Jobs, runs, views
 

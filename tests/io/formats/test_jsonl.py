@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 from ledgerbeam.errors import IndexMismatchError, RecordError
 from ledgerbeam.io.index import write_index
 from ledgerbeam.io.jsonl import JsonlReader, build_jsonl_index, encode_jsonl, split_jsonl
+
+pytestmark = pytest.mark.usefixtures("implementation")
 
 _values = st.recursive(
     st.none()
@@ -84,6 +87,51 @@ def test_a_bad_line_is_named_with_record_bytes_and_preview(tmp_path: Path, line:
         with pytest.raises(RecordError, match=f"(?s){where}.*{found}"):
             read()
     assert reader[3] == {"b": 2}
+
+
+def test_scattered_records_are_read_in_their_order_whatever_lies_between(tmp_path: Path) -> None:
+    """More than are read one by one: neighbours, repeats, the first, and a last line without newline among them."""
+    lines = [b'{"id": %d, "text": "%s"}' % (i, b"x" * (i * 37 % 500)) for i in range(2000)]
+    reader = reader_of(tmp_path, b"\n".join(lines))
+    chance = random.Random(2)
+    for wanted in (
+        chance.choices(range(2000), k=500),
+        [*chance.sample(range(2000), 100), 0, 1, 2, 3, 1999, *chance.sample(range(2000), 100)],
+        list(range(2000)),
+        list(range(1999, -1, -1)),
+        [7] * 100,
+    ):
+        assert [record["id"] for record in reader.read_many(wanted)] == wanted
+    reader.close()
+    assert [record["id"] for record in reader.read_many(range(0, 2000, 20))] == list(range(0, 2000, 20))
+
+
+def test_bad_lines_among_scattered_ones_are_named(tmp_path: Path) -> None:
+    lines = [b'{"id": %d}' % i + b" " * 5000 for i in range(200)]
+    lines[150], lines[160] = b"{tru}", b""
+    reader = reader_of(tmp_path, b"\n".join([*lines, b""]))
+    wanted = list(range(0, 200, 2))
+    with pytest.raises(RecordError, match=r"record 150, bytes .*expected JSON"):
+        reader.read_many(wanted)
+    with pytest.raises(RecordError, match=r"record 160, .*blank line"):
+        reader.read_many(wanted[::-1])
+    wanted.remove(150)
+    wanted.remove(160)
+    assert [record["id"] for record in reader.read_many(wanted)] == wanted
+
+
+def test_an_index_of_other_lines_gives_no_record(tmp_path: Path) -> None:
+    content = b"".join(b'{"id": %d}\n' % i for i in range(100, 200))
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(content)
+    for shift in (1, -1, 5):
+        offsets = build_jsonl_index(str(path))
+        offsets[50] = int(offsets[50]) + shift
+        write_index(f"{path}.idx", offsets)
+        reader = JsonlReader(str(path))
+        for read in (lambda: reader[50], lambda: reader[49], lambda: reader.read_many([*range(99, -1, -1)])):  # noqa: B023
+            with pytest.raises(IndexMismatchError, match=r"record (49|50) to"):
+                read()
 
 
 def test_a_preview_is_short(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from ledgerbeam.io import newlines
 from ledgerbeam.io.newlines import assemble_jsonl_index, build_jsonl_index, scan_newlines
 from ledgerbeam.io.storage import RangeReader, filesystem
 
+pytestmark = pytest.mark.usefixtures("implementation")
+
 # Newlines at every distance: side by side, in one word of eight bytes, far apart.
 _texts = st.lists(
     st.one_of(st.binary(max_size=20), st.just(b"\n"), st.just(b"\n\n\n"), st.integers(1, 300).map(lambda n: b"x" * n)),

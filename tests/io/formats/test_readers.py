@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from ledgerbeam.io.formats import FORMATS
 from ledgerbeam.io.tar import Sample
 from tests.io.conformance import ReaderConformance
+
+pytestmark = pytest.mark.usefixtures("implementation")
 
 
 class TestJsonl(ReaderConformance):

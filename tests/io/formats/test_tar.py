@@ -20,6 +20,8 @@ from ledgerbeam.io.index import write_index
 from ledgerbeam.io.tar import Sample, TarReader, build_tar_index, encode_tar, split_tar
 from ledgerbeam.io.tar_groups import Grouping, are_pairs, name_sample, split_key, split_stem
 
+pytestmark = pytest.mark.usefixtures("implementation")
+
 _Member = str | tuple[str, bytes]
 
 

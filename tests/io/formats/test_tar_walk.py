@@ -21,6 +21,8 @@ from ledgerbeam.io.storage import filesystem
 from ledgerbeam.io.tar_walk import TarMembers, walk_bytes, walk_tar
 from tests.conftest import S3Server
 
+pytestmark = pytest.mark.usefixtures("implementation")
+
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 KINDS = [tarfile.REGTYPE] * 6 + [tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CONTTYPE]
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from ledgerbeam.io.listing import Page, list_pages, read_source_list, stat_pages
 from ledgerbeam.io.publish import publish_bytes
 from tests.conftest import S3Requests
 from tests.io.storage.conftest import Place
+
+pytestmark = pytest.mark.usefixtures("implementation")
 
 TREE = [
     "b.jsonl",
@@ -173,6 +176,16 @@ def test_a_file_removed_while_listing_is_passed_over(tmp_path: Path) -> None:
     assert len(next(pages)) == 2
     os.unlink(tmp_path / "4.jsonl")
     assert [os.path.basename(url) for page in pages for url in page.urls] == ["2.jsonl", "3.jsonl", "5.jsonl"]
+
+
+def test_a_folder_removed_while_listing_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    for i in range(3000):
+        (tmp_path / "d" / f"{i:04d}.jsonl").touch()
+    pages = list_pages([f"{tmp_path}/d/*.jsonl"], page_size=1000)
+    assert len(next(pages)) == 1000
+    shutil.rmtree(tmp_path / "d")
+    assert list(pages) == []
 
 
 def test_pipes_and_sockets_are_no_sources(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from ledgerbeam.io.storage import FileInfo, RangeReader
 from tests.conftest import S3Requests
 from tests.io.storage.conftest import Place
 
+pytestmark = pytest.mark.usefixtures("implementation")
+
 DATA = np.random.default_rng(7).integers(0, 256, 300_000, np.uint8).tobytes()
 
 

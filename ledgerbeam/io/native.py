@@ -1,0 +1,133 @@
+"""The compiled inner loops, where they are installed.
+
+`_native.c` holds the few loops that interpreted Python is too slow for. It is built where there is a C compiler when
+the package is installed; without it, or with the environment variable `LEDGERBEAM_PURE_PYTHON` set to anything but the
+empty string, the same work is done in Python, with the same results and the same errors, only slower.
+
+The compiled functions do the common case and stop before anything else, a failed system call included, so that all that
+is unusual is met, and all errors are worded, in one place: the Python code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Compiled", "compiled"]
+
+_Bytes = NDArray[np.uint8]
+_Numbers = NDArray[np.uint64]
+
+
+class Compiled(Protocol):
+    """What the compiled module offers. Arrays are contiguous, numbers 8 bytes; none is held beyond the call."""
+
+    def chase_file(self, descriptor: int, position: int, peek: int, headers: _Bytes, sizes: _Numbers, /) -> int:
+        """Reads tar headers of a file from `position` on, each payload's size leading to the next.
+
+        Args:
+            descriptor: The open file.
+            position: Where the first header is.
+            peek: Bytes of each read, 512 to 4096: more than 512 may hold the next header too.
+            headers: Filled with 512 bytes for each header.
+            sizes: Filled with the size of each payload; the shorter of the two says how many there are at most.
+
+        Returns:
+            How many plain headers with the right checksum came first. Fewer than there is room for: the next one is not
+            plain, or damaged, or cannot be read.
+        """
+
+    def chase_bytes(self, data: bytes, offset: int, headers: _Bytes, sizes: _Numbers, /) -> int:
+        """Does the same in bytes, from an offset on; ends where they do not hold the next header whole."""
+
+    def group_names(self, names: list[str], regular: NDArray[np.bool_], starts: NDArray[np.int64], /) -> int | None:
+        """Finds where samples begin, as `tar_groups.group_key` does.
+
+        Args:
+            names: The names of the members of an archive.
+            regular: Which of them are files.
+            starts: Filled with the number of each sample's first member; as long as `names`.
+
+        Returns:
+            How many samples there are; None when a name is hidden, begins with `__`, is not UTF-8 or comes twice, or a
+            sample is large.
+        """
+
+    def find_newlines(
+        self, descriptor: int, start: int, stop: int, scratch: memoryview, ends: _Numbers, /
+    ) -> tuple[int, int]:
+        """Finds the newlines of a file in `[start, stop)`.
+
+        Args:
+            descriptor: The open file.
+            start: First byte.
+            stop: End, exclusive.
+            scratch: Where blocks are read to.
+            ends: Filled with the offset just after each newline.
+
+        Returns:
+            How many were found, and how far the range is done: less than `stop` when there was no more room in `ends`,
+            or when the file ends there or cannot be read.
+        """
+
+    def read_lines(self, descriptor: int, starts: _Numbers, stops: _Numbers, first: int, most: int, /) -> list[bytes]:
+        """Reads the lines `[start, stop)` of a file as `read_line` does.
+
+        Args:
+            descriptor: The open file.
+            starts: First byte of each.
+            stops: End of each.
+            first: Number of the line to begin with.
+            most: Ends when the lines have so many bytes or more.
+
+        Returns:
+            The lines: fewer than there are, perhaps none, before one for which `read_line` gives None.
+        """
+
+    def read_line(self, descriptor: int, offsets: memoryview[int], record: int, /) -> bytes | None:
+        """Reads a line with the newline before it, if it is not the first.
+
+        Args:
+            descriptor: The open file.
+            offsets: A buffer of u64, the begins of the lines and the end of the last.
+            record: Number of the line.
+
+        Returns:
+            The bytes; None unless the line begins after a newline and its only newline is its last byte.
+        """
+
+    def scan_folder(self, folder: str, /) -> tuple[list[str], list[str]] | None:
+        """Reads a folder.
+
+        Returns:
+            The names of the files and of the folders in it, neither of links; None when it holds links or the file
+            system does not tell what it holds.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+
+    def stat_files(self, folder: str, names: list[str], /) -> tuple[list[int], list[str]]:
+        """Describes files of a folder.
+
+        Returns:
+            Their sizes in bytes and times of modification in nanoseconds as decimal text: fewer than asked, perhaps
+            none, before a file that cannot be described.
+        """
+
+
+def _load() -> Compiled | None:
+    if os.environ.get("LEDGERBEAM_PURE_PYTHON"):
+        return None
+    try:
+        return cast(Compiled, importlib.import_module("ledgerbeam.io._native"))
+    except ImportError:  # not built
+        return None
+
+
+compiled: Compiled | None = _load()
+"""The compiled module, None where Python does its work."""

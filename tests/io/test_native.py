@@ -1,0 +1,335 @@
+"""The compiled module: bounds, hostile input, failures of the system, and that it changes nothing but the speed."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from ledgerbeam.errors import ArchiveError
+from ledgerbeam.io import native
+from ledgerbeam.io.tar_groups import group_key
+from ledgerbeam.io.tar_headers import BLOCK
+from ledgerbeam.io.tar_walk import TarMembers
+from tests.io.fuzz_native import archive, fuzz, pure_python
+
+MOST = 2**63 - 1
+
+
+@pytest.fixture(scope="module")
+def compiled() -> native.Compiled:
+    if native.compiled is None:
+        pytest.skip('no compiled module: run "make setup" where there is a C compiler, LEDGERBEAM_PURE_PYTHON unset')
+    return native.compiled
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Callable[[bytes], int]]:
+    """Writes a file and opens it."""
+    descriptors = []
+
+    def write(content: bytes) -> int:
+        (tmp_path / "data").write_bytes(content)
+        descriptors.append(os.open(tmp_path / "data", os.O_RDONLY))
+        return descriptors[-1]
+
+    yield write
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("value", ["1", "", None])
+def test_a_variable_turns_it_off(compiled: native.Compiled, value: str | None) -> None:
+    environment = {name: text for name, text in os.environ.items() if name != "LEDGERBEAM_PURE_PYTHON"}
+    if value is not None:
+        environment["LEDGERBEAM_PURE_PYTHON"] = value
+    program = "import ledgerbeam.io.native as native; print(native.compiled is None)"
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{bool(value)}\n"
+
+
+def test_damaged_archives_give_the_same_members_or_the_same_error(compiled: native.Compiled, tmp_path: Path) -> None:
+    count = 2000
+    assert 0.2 * count < fuzz(count, seed=5, folder=tmp_path) < 0.8 * count
+
+
+def header(size: int) -> bytes:
+    info = tarfile.TarInfo("x")
+    info.size = size
+    return info.tobuf(tarfile.USTAR_FORMAT)
+
+
+def arrays(room: int) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
+    return np.zeros((room, BLOCK), np.uint8), np.zeros(room, np.uint64)
+
+
+@pytest.mark.parametrize("room", [0, 1, 2, 3, 9])
+def test_a_chase_ends_with_its_room_or_the_data(
+    compiled: native.Compiled, opened: Callable[[bytes], int], room: int
+) -> None:
+    data = header(0) + header(700) + bytes(1024) + header(5) + bytes(300)
+    for peek in (-1, 0, 512, 700, 2048, 4096, 10**6):
+        headers, sizes = arrays(room)
+        assert compiled.chase_file(opened(data), 0, peek, headers, sizes) == min(room, 3)
+        assert sizes.tolist() == [0, 700, 5, 0, 0, 0, 0, 0, 0][:room]
+        assert compiled.chase_bytes(data, 0, headers, sizes) == min(room, 3)
+        assert headers[:3].tobytes() == (header(0) + header(700) + header(5))[: room * BLOCK]
+    assert compiled.chase_bytes(data, 0, np.zeros(1000, np.uint8), np.zeros(9, np.uint64)) == 1
+    assert compiled.chase_bytes(data, 0, np.zeros(5000, np.uint8), np.zeros(2, np.uint64)) == 2
+
+
+@pytest.mark.parametrize("position", [-1, -(2**63), 1, 511, 512, 1024, MOST - 600, MOST])
+def test_a_chase_from_anywhere_stays_inside(
+    compiled: native.Compiled, opened: Callable[[bytes], int], position: int
+) -> None:
+    data = header(8**11 - 1)
+    assert compiled.chase_file(opened(data), position, 512, *arrays(4)) == 0
+    assert compiled.chase_bytes(data, position, *arrays(4)) == 0
+    assert compiled.chase_bytes(data[:511], 0, *arrays(4)) == 0
+
+
+@pytest.mark.parametrize("room", [0, 1, 2, 100])
+@pytest.mark.parametrize("scratch", [0, 1, 7, 64])
+def test_newlines_with_little_room(
+    compiled: native.Compiled, opened: Callable[[bytes], int], room: int, scratch: int
+) -> None:
+    data = b"\nab\n\nccc\nend"
+    descriptor = opened(data)
+    for start in range(len(data)):
+        ends = np.zeros(room, np.uint64)
+        wanted = [i + 1 for i in range(start, len(data)) if data[i] == 10]
+        count, done = compiled.find_newlines(descriptor, start, len(data), memoryview(bytearray(scratch)), ends)
+        assert ends[:count].tolist() == wanted[: min(room, len(wanted)) if scratch else 0]
+        if scratch and room > len(wanted):
+            assert done == len(data)
+        elif scratch and room:
+            assert done == (wanted[room - 1] if len(wanted) > room else done)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-5, 10), (3, 1), (0, MOST), (MOST - 1, MOST), (-(2**63), MOST)])
+def test_newlines_of_ranges_that_are_none(
+    compiled: native.Compiled, opened: Callable[[bytes], int], start: int, stop: int
+) -> None:
+    ends = np.zeros(9, np.uint64)
+    count, done = compiled.find_newlines(opened(b"a\nb\n"), start, stop, memoryview(bytearray(64)), ends)
+    assert (count, done) == ((2, 4) if start == 0 else (0, start))
+
+
+LINES = b"one\ntwo\n\nlast"
+OFFSETS = [0, 4, 8, 9, 13]
+
+
+def as_buffer(offsets: list[int]) -> memoryview:
+    return np.array(offsets, np.uint64).data
+
+
+def test_a_line_is_read_only_if_it_is_one(compiled: native.Compiled, opened: Callable[[bytes], int]) -> None:
+    descriptor = opened(LINES)
+    found = [compiled.read_line(descriptor, as_buffer(OFFSETS), record) for record in range(-2, 6)]
+    assert found == [None, None, b"one\n", b"\ntwo\n", b"\n\n", None, None, None]
+    for wrong in (
+        [1, 4],
+        [0, 3],
+        [0, 8],
+        [4, 4],
+        [8, 4],
+        [0, 100],
+        [0, 2**64 - 1],
+        [2**63, 2**64 - 1],
+        [2**63 - 9, 2**63],
+    ):
+        assert compiled.read_line(descriptor, as_buffer(wrong), 0) is None
+    for record in (MOST, -MOST - 1):
+        assert compiled.read_line(descriptor, as_buffer(OFFSETS), record) is None
+    for empty in (b"", b"1234567", b"12345678"):
+        assert compiled.read_line(descriptor, memoryview(empty), 0) is None
+    for bad in (-1, 10**6, 2**40):
+        assert compiled.read_line(bad, as_buffer(OFFSETS), 0) is None
+
+
+def test_a_line_too_long_for_memory_is_an_error(compiled: native.Compiled, opened: Callable[[bytes], int]) -> None:
+    descriptor, bounds = opened(LINES), np.array([0, 2**61], np.uint64)
+    with pytest.raises(MemoryError):
+        compiled.read_line(descriptor, bounds.data, 0)
+    with pytest.raises(MemoryError):
+        compiled.read_lines(descriptor, bounds[:1], bounds[1:], 0, 100)
+
+
+def test_lines_end_before_the_first_that_is_none(compiled: native.Compiled, opened: Callable[[bytes], int]) -> None:
+    data = b"".join(b"%d\n" % i for i in range(1000))
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10).astype(np.uint64) + np.uint64(1)
+    starts = np.concatenate((np.zeros(1, np.uint64), ends[:-1]))
+    want = [b"0\n", *(b"\n%d\n" % i for i in range(1, 1000))]
+    descriptor = opened(data)
+    assert compiled.read_lines(descriptor, starts, ends, 0, 10**9) == want
+    assert compiled.read_lines(descriptor, starts[::-1].copy(), ends[::-1].copy(), 0, 10**9) == want[::-1]
+    assert compiled.read_lines(descriptor, starts, ends, 990, 10**9) == want[990:]
+    assert compiled.read_lines(descriptor, starts, ends[:5], 0, 10**9) == want[:5]
+    for first in (-1, 1000, MOST, -MOST - 1):
+        assert compiled.read_lines(descriptor, starts, ends, first, 10**9) == []
+    for most in (0, -1, 1, 3, 1000):
+        part = compiled.read_lines(descriptor, starts, ends, 0, most)
+        assert part == want[: len(part)]
+        assert sum(map(len, part[:-1])) < max(most, 1)
+    for place in (0, 1, 63, 64, 65, 500):
+        for wrong in (0, 2**63, 2**64 - 1, int(ends[place]) - 1, int(ends[place]) + 1):
+            broken = ends.copy()
+            broken[place] = wrong
+            assert compiled.read_lines(descriptor, starts, broken, 0, 10**9) == want[:place]
+    assert compiled.read_lines(-1, starts, ends, 0, 10**9) == []
+
+
+def test_files_are_described_up_to_the_first_that_cannot_be(compiled: native.Compiled, tmp_path: Path) -> None:
+    names = [f"{i:04d}" for i in range(300)]
+    for i, name in enumerate(names):
+        (tmp_path / name).write_bytes(b"x" * i)
+    times = [0, -1, -(10**9) - 1, 1, 10**18, -(10**9) * 3]
+    for name, time in zip(names, times, strict=False):
+        os.utime(tmp_path / name, ns=(0, time))
+    found = [os.stat(tmp_path / name) for name in names]
+    sizes, versions = compiled.stat_files(str(tmp_path), names)
+    assert sizes == [one.st_size for one in found]
+    assert versions == [str(one.st_mtime_ns) for one in found]
+    for place in (0, 1, 63, 64, 200, 299):
+        os.unlink(tmp_path / names[place])
+        assert compiled.stat_files(str(tmp_path), names) == (sizes[:place], versions[:place])
+        (tmp_path / names[place]).write_bytes(b"x" * place)
+        os.utime(tmp_path / names[place], ns=(0, found[place].st_mtime_ns))
+    assert compiled.stat_files(str(tmp_path / "none"), names) == ([], [])
+    assert compiled.stat_files(str(tmp_path / names[0]), names) == ([], [])
+    assert compiled.stat_files(str(tmp_path), []) == ([], [])
+    assert compiled.stat_files(str(tmp_path), ["/" * 5000]) == ([], [])
+
+
+@pytest.mark.parametrize("name", ["a\0b", b"bytes", 7, None])
+def test_what_is_no_name_is_refused(compiled: native.Compiled, tmp_path: Path, name: object) -> None:
+    (tmp_path / "a").touch()
+    with pytest.raises((TypeError, ValueError)):
+        compiled.stat_files(str(tmp_path), ["a", name])  # type: ignore[list-item]
+    with pytest.raises((TypeError, ValueError)):
+        compiled.scan_folder(f"{tmp_path}/\0")
+    with pytest.raises(TypeError):
+        compiled.stat_files(str(tmp_path), ("a",))  # type: ignore[arg-type]
+
+
+def test_a_folder_is_read_as_the_operating_system_names_it(compiled: native.Compiled, tmp_path: Path) -> None:
+    odd = [b"\xff\xfe", "größe".encode(), b"new\nline", b".hidden", b"..x", b"x" * 255]
+    for name in odd:
+        (tmp_path / os.fsdecode(name)).touch()
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    found = compiled.scan_folder(str(tmp_path))
+    assert found is not None
+    assert sorted(found[0]) == sorted(map(os.fsdecode, odd))
+    assert found[1] == ["folder"]
+    assert compiled.stat_files(str(tmp_path), found[0])[0] == [0] * len(odd)
+    (tmp_path / "link").symlink_to("folder")
+    assert compiled.scan_folder(str(tmp_path)) is None
+    with pytest.raises(FileNotFoundError, match="none"):
+        compiled.scan_folder(f"{tmp_path}/none")
+    with pytest.raises(NotADirectoryError):
+        compiled.scan_folder(f"{tmp_path}/..x")
+
+
+_parts = st.sampled_from(["a", "b", ".", "/", "__", "é", "x.y", "\udcff", "\0"])
+
+
+@given(st.lists(st.tuples(st.lists(_parts, max_size=5).map("".join), st.booleans()), max_size=12))
+def test_names_are_grouped_as_in_python(members: list[tuple[str, bool]]) -> None:
+    names = [name for name, _ in members]
+    zeros = np.zeros(len(names), np.uint64)
+    kinds = np.array([48 if regular else 53 for _, regular in members], np.uint8)
+    archive_members = TarMembers(zeros, zeros, zeros, kinds, names, 0, 0)
+
+    def grouped() -> object:
+        try:
+            return group_key(archive_members, "x").tolist()
+        except ArchiveError as error:
+            return str(error)
+
+    found = grouped()
+    with pure_python():
+        assert grouped() == found
+
+
+def test_grouping_asks_for_room_and_leaves_large_samples_to_python(compiled: native.Compiled) -> None:
+    names = [f"key.{i}" for i in range(100)]
+    starts, files = np.zeros(100, np.int64), np.ones(100, np.bool_)
+    assert compiled.group_names(names, files, starts) is None
+    assert compiled.group_names(names[:20], files, starts[:19]) is None
+    assert compiled.group_names(names[:20], files[:19], starts) is None
+    assert compiled.group_names(names[:20], files, starts) == 1
+    assert compiled.group_names([], files[:0], starts[:0]) == 0
+
+
+def test_a_file_that_is_cut_while_it_is_read_ends_the_work_and_not_the_process(
+    compiled: native.Compiled, tmp_path: Path
+) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"line\n" * 200_000)
+    stop = threading.Event()
+
+    def cut() -> None:
+        while not stop.is_set():
+            os.truncate(path, 0)
+            path.write_bytes(b"line\n" * 200_000)
+
+    thread = threading.Thread(target=cut)
+    thread.start()
+    descriptor = os.open(path, os.O_RDONLY)
+    starts = np.arange(0, 1_000_000, 5, dtype=np.uint64)
+    ends = np.empty(200_000, np.uint64)
+    try:
+        for _ in range(50):
+            lines = compiled.read_lines(descriptor, starts, starts + np.uint64(5), 0, 10**9)
+            assert set(lines) <= {b"line\n", b"\nline\n"}
+            count, done = compiled.find_newlines(descriptor, 0, 1_000_000, memoryview(bytearray(65536)), ends)
+            assert done == 5 * count or done % 5
+    finally:
+        stop.set()
+        thread.join()
+        os.close(descriptor)
+
+
+def test_nothing_is_kept(compiled: native.Compiled, opened: Callable[[bytes], int], tmp_path: Path) -> None:
+    data = bytes(archive(random.Random(3)))
+    descriptor = opened(LINES + data)
+    offsets = np.array(OFFSETS, np.uint64)
+    names = ["a.b", "a.c", "b.c"]
+    (tmp_path / "sub").mkdir()
+
+    def everything() -> None:
+        compiled.chase_bytes(data, 0, *arrays(5))
+        compiled.chase_file(descriptor, len(LINES), 512, *arrays(5))
+        compiled.find_newlines(descriptor, 0, 99, memoryview(bytearray(10)), np.zeros(9, np.uint64))
+        compiled.read_lines(descriptor, offsets[:-1], offsets[1:], 0, 99)
+        for record in range(5):
+            compiled.read_line(descriptor, offsets.data, record)
+        compiled.group_names(names, np.ones(3, np.bool_), np.zeros(3, np.int64))
+        compiled.scan_folder(str(tmp_path))
+        compiled.stat_files(str(tmp_path), ["data", "none", "sub"])
+        with pytest.raises(FileNotFoundError):
+            compiled.scan_folder(f"{tmp_path}/none")
+        with pytest.raises(ValueError, match="null"):
+            compiled.stat_files(str(tmp_path), ["data", "\0"])
+
+    everything()
+    gc.collect()
+    blocks, descriptors = sys.getallocatedblocks(), len(os.listdir("/proc/self/fd"))
+    for _ in range(300):
+        everything()
+    gc.collect()
+    assert sys.getallocatedblocks() - blocks < 200
+    assert len(os.listdir("/proc/self/fd")) == descriptors
