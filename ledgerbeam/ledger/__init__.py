@@ -28,6 +28,9 @@ from ledgerbeam.ledger.job import Job as Job
 from ledgerbeam.ledger.job import Json as Json
 from ledgerbeam.ledger.job import OnJobChange as OnJobChange
 from ledgerbeam.ledger.lmdb_store import LmdbStore as LmdbStore
+from ledgerbeam.ledger.manifest import DatasetManifest as DatasetManifest
+from ledgerbeam.ledger.manifest import Shard as Shard
+from ledgerbeam.ledger.manifest import dataset_manifest as dataset_manifest
 from ledgerbeam.ledger.opening import ledger_exists as ledger_exists
 from ledgerbeam.ledger.opening import open_store as open_store
 from ledgerbeam.ledger.packing import pack_sources as pack_sources
@@ -67,6 +70,7 @@ __all__ = [
     "MAX_ATTEMPTS",
     "ROOT",
     "CommitResult",
+    "DatasetManifest",
     "DeadWorker",
     "Entry",
     "FailedTask",
@@ -88,6 +92,7 @@ __all__ = [
     "Output",
     "OutputRow",
     "Progress",
+    "Shard",
     "Source",
     "SourceRow",
     "Task",
@@ -95,6 +100,7 @@ __all__ = [
     "Totals",
     "close_shared_writers",
     "content_checksum",
+    "dataset_manifest",
     "dead_marks",
     "entries",
     "fold",

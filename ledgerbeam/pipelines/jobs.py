@@ -6,6 +6,8 @@ import argparse
 import os
 import shlex
 import sys
+from fnmatch import fnmatchcase
+from glob import escape
 from itertools import islice
 from typing import Any
 
@@ -37,7 +39,9 @@ def main(args: argparse.Namespace, beam_args: list[str]) -> int:
     store.open_job(spec.job(), on_change=args.on_job_change)
     shown = os.path.relpath(spec.ledger) if is_local(spec.ledger) and not args.ledger else spec.ledger
     reporter.say(f"ledger: {shown} ({_state(store) if resumed else 'new'})")
-    outcome = run_job(spec, store, pages, reporter, beam_args, force=getattr(args, "force", False), debug=args.debug)
+    only = None if args.only_failed is None else _sources_that_failed(store, args.only_failed)
+    force = getattr(args, "force", False)
+    outcome = run_job(spec, store, pages, reporter, beam_args, force=force, only=only, debug=args.debug)
     if args.json:
         print_json(_summary(spec, outcome))
     else:
@@ -46,7 +50,7 @@ def main(args: argparse.Namespace, beam_args: list[str]) -> int:
         _warn_of_failures(spec, store, outcome, reporter)
     if outcome.interrupted:
         return 130
-    if outcome.status["sources"]["open"]:
+    if outcome.status["sources"]["open"] and only is None:
         raise LedgerError(
             f"{spec.ledger}: {count(outcome.status['sources']['open'], 'source')} left open, though nothing failed; "
             "another run may have taken the ledger over; run the same command again"
@@ -58,6 +62,19 @@ def _state(store: LedgerStore) -> str:
     sources, tasks = (store.status()[name] for name in ("sources", "tasks"))
     complete, owing = count(sources["complete"], "source"), sources["open"] + sources["failed"]
     return f"going on: {complete} complete, {owing:,} open, {count(tasks['done'], 'task')} done"
+
+
+def _sources_that_failed(store: LedgerStore, pattern: str) -> frozenset[bytes]:
+    """Returns the ids of the sources with a failure whose reason matches; their quarantined tasks are freed."""
+    rows = [row for row in store.failures() if fnmatchcase(row.reason, pattern)]
+    if not rows:
+        raise UsageError(
+            f"--only-failed {pattern}: no failure has such a reason; to see all: "
+            f"ledgerbeam ledger failures {shlex.quote(store.url)}"
+        )
+    for url in sorted({row.url for row in rows if row.quarantined}):
+        store.forget(escape(url), failures_only=True)
+    return frozenset(row.source_id for row in rows)
 
 
 def _common(args: argparse.Namespace) -> dict[str, Any]:

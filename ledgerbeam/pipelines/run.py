@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Page, expand_braces
 from ledgerbeam.ledger import LedgerStore, Totals
 from ledgerbeam.pipelines.listed import Listed
 from ledgerbeam.pipelines.local import LocalRunner
 from ledgerbeam.pipelines.remote import BeamRunner, check_options
 from ledgerbeam.pipelines.report import Reporter
+from ledgerbeam.pipelines.run_info import run_info
 from ledgerbeam.pipelines.spec import JobSpec
 from ledgerbeam.pipelines.tidy import drop_dead_runs, remove_superseded, sweep_temporaries
 
@@ -47,6 +48,7 @@ def run_job(
     beam_args: Sequence[str] = (),
     *,
     force: bool = False,
+    only: Collection[bytes] | None = None,
     debug: bool = False,
 ) -> Outcome:
     """Runs a job to its end: every source complete, or with failures recorded.
@@ -58,11 +60,14 @@ def run_job(
         reporter: Told of the course of the run.
         beam_args: Beam options of the user; a ``--runner`` other than FnApiRunner leaves the local runner.
         force: Whether sources that the ledger holds as complete are done again.
+        only: Ids of the only sources to do; None does every open one.
         debug: Whether errors carry whole tracebacks.
 
     Raises:
         LedgerbeamError: What ended the run early. All that was recorded stays recorded.
     """
+    if only is not None and not _is_local(beam_args):
+        raise UsageError("--only-failed works on the local runner only; without it all that is open is done")
     if beam_args:
         check_options(beam_args)
     started = time.monotonic()
@@ -74,10 +79,10 @@ def run_job(
         )
     last = store.status()["last_run"]
     clean = last is None or last["outcome"] == "done"
-    run = store.begin_run({"pid": os.getpid(), "host": os.uname().nodename, "workers": spec.workers})
+    run = store.begin_run(run_info(store, spec.workers))
     if force:
         _forget_sources(spec, store)
-    listed = Listed(spec, store, pages, run)
+    listed = Listed(spec, store, pages, run, only)
     runner: LocalRunner | BeamRunner = (
         LocalRunner(spec, store, reporter, beam_args, debug=debug)
         if _is_local(beam_args)
