@@ -107,7 +107,7 @@ def _write_parquet(table: Table, store: LedgerStore, file: BinaryIO, advance: Ca
 
 
 def _as_arrow(column: tuple[Any, ...], kind: ColumnType) -> list[Any] | tuple[Any, ...]:
-    """Returns a column as pyarrow takes it: times in milliseconds, text as UTF-8 with other bytes as ``\\xff``."""
+    """Returns a column as pyarrow takes it: times in milliseconds, text as UTF-8 with other bytes escaped."""
     if kind == "time":
         return [None if value is None else round(value * 1000) for value in column]
     if kind == "text":

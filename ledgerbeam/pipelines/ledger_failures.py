@@ -47,9 +47,7 @@ def failures(store: LedgerStore, args: argparse.Namespace) -> int:
     return 0
 
 
-def grouped_failures(
-    rows: list[FailureRow], ledger: str, last_run: dict[str, Any] | None
-) -> list[dict[str, Any]]:
+def grouped_failures(rows: list[FailureRow], ledger: str, last_run: dict[str, Any] | None) -> list[dict[str, Any]]:
     """Returns the failures by reason: the largest group first, equal ones by reason.
 
     ``{"reason", "count", "sources", "quarantined", "example", "retry"}``: numbers of tasks, of their sources and of

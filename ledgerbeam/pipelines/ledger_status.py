@@ -20,6 +20,7 @@ __all__ = ["status"]
 
 SHOWN_RUNS = 10
 SHOWN_CHANGES = 10
+SHOWN_COMMAND = 1000  # letters
 
 
 def status(store: LedgerStore, args: argparse.Namespace) -> int:
@@ -36,7 +37,10 @@ def status(store: LedgerStore, args: argparse.Namespace) -> int:
         rows.append(("changed", _changes_line(changes)))
     rows += [
         (name, _rates_line(rates))
-        for name, rates in (("last minute", progress.minute), ("this run" if progress.running else "last run", progress.run))
+        for name, rates in (
+            ("last minute", progress.minute),
+            ("this run" if progress.running else "last run", progress.run),
+        )
         if rates is not None
     ]
     if progress.running:
@@ -44,7 +48,9 @@ def status(store: LedgerStore, args: argparse.Namespace) -> int:
         rows.append(("time left", "not known yet" if left is None else f"about {duration(left)}"))
     print_facts(rows)
     if changes:
-        print("\n" + "\n".join(f"{change.problem}: {without_secrets(change.url)}" for change in changes[:SHOWN_CHANGES]))
+        print(
+            "\n" + "\n".join(f"{change.problem}: {without_secrets(change.url)}" for change in changes[:SHOWN_CHANGES])
+        )
     if runs:
         print()
         _print_runs(runs)
@@ -121,6 +127,7 @@ def _print_runs(runs: list[dict[str, Any]]) -> None:
     print_table(["run", "began", "took", "outcome", "listed", "tasks", "sources", "process"], cells)
     if len(runs) > SHOWN_RUNS:
         print(f"and {len(runs) - SHOWN_RUNS:,} runs before; --json has all")
-    command = runs[-1]["info"].get("command")
+    command = shlex.join(runs[-1]["info"].get("command", ()))
     if command:
-        print(f"\nlast command, in {runs[-1]['info'].get('folder')}:\n  {shlex.join(command)}")
+        shown = command if len(command) <= SHOWN_COMMAND else f"{command[:SHOWN_COMMAND]} ..."
+        print(f"\nlast command, in {runs[-1]['info'].get('folder')}:\n  {shown}")

@@ -109,5 +109,3 @@ def _time_left(
         elif row.completed >= int(run["began"]):
             done_bytes += row.size
     return left_bytes * seconds / done_bytes if done_bytes else None
-
-

@@ -10,9 +10,9 @@ __all__ = ["command_without_secrets", "printable", "without_secrets"]
 HIDDEN = "***"
 
 _USERINFO = re.compile(r"([a-z][a-z0-9+.-]*://[^\s/:@]*):[^\s/@]+@", re.IGNORECASE)
-_SECRET_NAME = r"[\w.-]*(?:secret|password|passwd|token|signature|credential|api[_-]?key|access[_-]?key)[\w.-]*"
-_QUERY = re.compile(rf"([?&](?:{_SECRET_NAME}|sig)=)[^&\s'\"]+", re.IGNORECASE)
-_SECRET_OPTION = re.compile(rf"--{_SECRET_NAME}", re.IGNORECASE)
+_SENSITIVE = r"[\w.-]*(?:secret|password|passwd|token|signature|credential|api[_-]?key|access[_-]?key)[\w.-]*"
+_QUERY = re.compile(rf"([?&](?:{_SENSITIVE}|sig)=)[^&\s'\"]+", re.IGNORECASE)
+_SECRET_OPTION = re.compile(rf"--{_SENSITIVE}", re.IGNORECASE)
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 _STORAGE_OPTIONS = "--storage-options"
 
@@ -44,5 +44,5 @@ def command_without_secrets(words: Iterable[str]) -> list[str]:
 
 
 def printable(text: str) -> str:
-    """Replaces what could steer a terminal or is no text, but not line ends and tabs: ``\\x1b``, ``\\udcff``."""
+    """Replaces what could steer a terminal or is no text by escapes as Python writes them; keeps line ends and tabs."""
     return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

@@ -46,8 +46,8 @@ def timestamp(seconds: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Returns ``3.2 s``, ``4 min 10 s``, ``5 h 3 min`` or ``2 d 7 h``."""
-    if seconds < 60:
+    """Returns ``3.2 s``, ``25 s``, ``4 min 10 s``, ``5 h 3 min`` or ``2 d 7 h``."""
+    if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
     for size, unit, small, small_unit in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
@@ -58,7 +58,7 @@ def duration(seconds: float) -> str:
 
 
 def json_bytes(value: Any, *, indent: bool = False) -> bytes:
-    """Encodes JSON. Names that are not UTF-8 travel as escaped surrogates (``\\udcff``), which orjson refuses."""
+    """Encodes JSON. Names that are not UTF-8 travel as escaped surrogates, which orjson refuses."""
     try:
         return orjson.dumps(value, option=orjson.OPT_INDENT_2 if indent else None)
     except TypeError:
@@ -116,7 +116,9 @@ def counting(noun: str) -> Iterator[Callable[[int, int], None]]:
         rate = decimal(int(size / max(time.monotonic() - started, 0.001)))
         return f"{done:,} {noun}, {decimal(size)}, {rate}/s" if size else f"{done:,} {noun}"
 
-    with Progress(TextColumn("{task.description}"), console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(
+        TextColumn("{task.description}"), console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         task = bar.add_task("", total=None)
 
         def advance(number: int, more: int = 0) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -21,6 +22,7 @@ STEPS = 60
 SLOWEST = 15
 SHOWN_RUNS = 30
 SHOWN_KINDS = 12
+LEAD_SECONDS = 60  # of a run before its first task ends
 DURATIONS_A_BIN = 4  # of eight to a doubling
 
 _STEP_SECONDS = tuple(
@@ -33,21 +35,25 @@ _DAY = 86_400
 
 @dataclass(frozen=True)
 class Step:
-    """What was recorded in one step of time, as long as all others of a report.
+    """What was recorded in one step of time.
 
     Attributes:
         begin: Seconds since 1970 UTC.
-        seconds: Its length.
+        end: Seconds since 1970 UTC, later than `begin`.
         work: What was recorded in it.
         failures: Failures that were recorded in it.
         tasks_so_far: Tasks recorded up to its end.
     """
 
-    begin: int
-    seconds: int
+    begin: float
+    end: float
     work: Work
     failures: int
     tasks_so_far: int
+
+    def rate(self, number: int) -> float:
+        """Returns how many a second `number` in this step is."""
+        return number / (self.end - self.begin)
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,9 @@ class ReportData:
         ledger: Its URL.
         status: What `LedgerStore.status` gave.
         progress: Rates and time left.
-        steps: Course of the job, in time order, without gaps.
+        steps: Course of the job, in time order, without gaps; the first begins with the first run, the last ends with
+            the last.
+        step_seconds: Length of the other steps.
         durations: Task durations, shortest first, without gaps.
         quantiles: Durations in seconds below which half, 95 % and 99 % of tasks are, and the longest, by their name.
         kinds: Failures by reason, most first; the last may stand for all further reasons.
@@ -90,6 +98,7 @@ class ReportData:
     status: Mapping[str, Any]
     progress: Progress
     steps: Sequence[Step]
+    step_seconds: int
     durations: Sequence[DurationBin]
     quantiles: Mapping[str, float]
     kinds: Sequence[FailureKind]
@@ -101,13 +110,16 @@ class ReportData:
 def report_data(store: LedgerStore) -> ReportData:
     """Reads from a ledger what its report shows."""
     status, runs, durations = store.status(), shown_runs(store, store.url), store.durations()
+    history = store.history()
+    step_seconds = _step_seconds(history)
     with counting("sources") as advance:
         slowest = heapq.nlargest(SLOWEST, _counted(store.sources(), advance), key=_task_time)
     return ReportData(
         ledger=store.url,
         status=status,
         progress=job_progress(store, status, runs),
-        steps=_steps(store.history()),
+        steps=_steps(history, step_seconds, runs),
+        step_seconds=step_seconds,
         durations=_duration_bins(durations),
         quantiles=_quantiles(durations),
         kinds=_kinds(list(store.failures()), store.url),
@@ -127,27 +139,38 @@ def _task_time(row: SourceRow) -> int:
     return row.totals.milliseconds
 
 
-def _steps(history: Sequence[HistoryRow]) -> list[Step]:
-    """Adds history up to at most `STEPS` steps of a round length."""
+def _steps(history: Sequence[HistoryRow], seconds: int, runs: Sequence[Mapping[str, Any]]) -> list[Step]:
+    """Adds history up to steps of a length."""
     if not history:
         return []
-    span = history[-1].time + HISTORY_SECONDS - history[0].time
-    seconds = _step_seconds(span)
-    found = {
-        begin: list(rows) for begin, rows in groupby(history, key=lambda row: row.time // seconds * seconds)
-    }
+    found = {begin: list(rows) for begin, rows in groupby(history, key=lambda row: row.time // seconds * seconds)}
+    begins = range(min(found), max(found) + 1, seconds)
+    first, last = _bounds(history, runs)
     steps: list[Step] = []
     so_far = 0
-    for begin in range(min(found), max(found) + 1, seconds):
+    for begin in begins:
         rows = found.get(begin, [])
         work = Work.of(rows)
         so_far += work.tasks
-        steps.append(Step(begin, seconds, work, sum(row.failures for row in rows), so_far))
+        failures = sum(row.failures for row in rows)
+        steps.append(Step(max(begin, first) if steps else first, min(begin + seconds, last), work, failures, so_far))
     return steps
 
 
-def _step_seconds(span: int) -> int:
-    """Returns the shortest round step of which fewer than `STEPS` cover a span."""
+def _bounds(history: Sequence[HistoryRow], runs: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+    """Returns when the first run began and the last ended, or now, so far as they lie in the ends of history."""
+    first, last = history[0].time, history[-1].time
+    begins = [run["began"] for run in runs if first - LEAD_SECONDS < run["began"] < first + HISTORY_SECONDS - 1]
+    ends = [
+        end for end in (*(run["ended"] for run in runs), time.time()) if end and last < end < last + HISTORY_SECONDS
+    ]
+    begin = max(begins, default=float(first))
+    return begin, max(begin + 1, max(ends, default=float(last + HISTORY_SECONDS)))
+
+
+def _step_seconds(history: Sequence[HistoryRow]) -> int:
+    """Returns the shortest round step of which fewer than `STEPS` cover a history."""
+    span = history[-1].time + HISTORY_SECONDS - history[0].time if history else 0
     for seconds in _STEP_SECONDS:
         if span < seconds * (STEPS - 1):
             return seconds

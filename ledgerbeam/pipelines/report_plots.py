@@ -6,7 +6,7 @@ narrow, since text that shrinks with its plot cannot be read on a phone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
@@ -20,12 +20,13 @@ WIDE, NARROW = 560, 330
 HEIGHT = 220
 BAR_HEIGHT = 26
 LABEL_WIDTH = 150
+LABEL_SHARE = 0.15  # of a plot's width, so that two labels do not meet
 
 _CONFIG: dict[str, Any] = {
     "aria": False,
-    "font": "system-ui, sans-serif",
+    "font": "Helvetica, Arial, Liberation Sans, sans-serif",
     "background": None,
-    "padding": {"left": 2, "right": 12, "top": 8, "bottom": 2},
+    "padding": {"left": 6, "right": 14, "top": 20, "bottom": 2},
     "view": {"stroke": None},
     "axis": {
         "labelColor": "var(--muted)",
@@ -61,8 +62,8 @@ def progress_plot(steps: Sequence[Step], runs: Sequence[float], label: str) -> P
         runs: When runs began, seconds since 1970; each is marked.
         label: What the plot says, for those who do not see it.
     """
-    first, end = steps[0].begin, steps[-1].begin + steps[-1].seconds
-    points = [(first, 0), *((step.begin + step.seconds, step.tasks_so_far) for step in steps)]
+    first, end = steps[0].begin, steps[-1].end
+    points = [(first, 0), *((step.end, step.tasks_so_far) for step in steps)]
     return _draw(
         label,
         layer=[
@@ -87,9 +88,7 @@ def progress_plot(steps: Sequence[Step], runs: Sequence[float], label: str) -> P
 
 def throughput_plot(steps: Sequence[Step], label: str) -> Plot:
     """Draws tasks a second over time; see `progress_plot`."""
-    rows = [
-        {"time": 1000 * s.begin, "end": 1000 * (s.begin + s.seconds), "rate": s.work.tasks / s.seconds} for s in steps
-    ]
+    rows = [{"time": 1000 * step.begin, "end": 1000 * step.end, "rate": step.rate(step.work.tasks)} for step in steps]
     return _draw(
         label,
         data={"values": rows},
@@ -102,11 +101,14 @@ def throughput_plot(steps: Sequence[Step], label: str) -> Plot:
     )
 
 
-def durations_plot(bins: Sequence[DurationBin], quantiles: dict[str, float], label: str) -> Plot:
+def durations_plot(bins: Sequence[DurationBin], quantiles: Mapping[str, float], label: str) -> Plot:
     """Draws how many tasks took how long, on a logarithmic scale, with lines at some quantiles."""
     scale = {"type": "log", "domain": [bins[0].low, bins[-1].high], "nice": False}
     axis = {"title": "seconds", "format": "~g", "tickCount": 4}
-    marked = [{"at": value, "name": name} for name, value in quantiles.items() if name in {"half", "95 %"}]
+    half, most = quantiles["half"], quantiles["95 %"]
+    marked = [{"at": half, "name": "half"}]
+    if (most / half) > (bins[-1].high / bins[0].low) ** LABEL_SHARE:
+        marked.append({"at": most, "name": "95 %"})
     at = {"field": "at", "type": "quantitative", "scale": scale}
     return _draw(
         label,
@@ -127,8 +129,7 @@ def durations_plot(bins: Sequence[DurationBin], quantiles: dict[str, float], lab
             },
             {
                 "data": {"values": marked},
-                "mark": {"type": "text", "align": "left", "dx": 4, "dy": 4, "baseline": "top", "fontSize": 12,
-                         "color": "var(--text)"},
+                "mark": {"type": "text", "dy": -4, "baseline": "bottom", "fontSize": 12, "color": "var(--text)"},
                 "encoding": {"x": at, "y": {"value": 0}, "text": {"field": "name"}},
             },
         ],
@@ -171,7 +172,9 @@ def _draw(label: str, **spec: Any) -> Plot:
     try:
         import vl_convert  # noqa: PLC0415 - an extra, and large
     except ImportError as error:
-        raise UsageError("the report needs its extra packages; install them: pip install 'ledgerbeam[report]'") from error
+        raise UsageError(
+            "the report needs its extra packages; install them: pip install 'ledgerbeam[report]'"
+        ) from error
     whole = {"height": HEIGHT, "autosize": {"type": "fit-x", "contains": "padding"}, "config": _CONFIG, **spec}
     wide, narrow = (_labelled(vl_convert.vegalite_to_svg({**whole, "width": width}), label) for width in (WIDE, NARROW))
     return Plot(wide, narrow)

@@ -17,6 +17,9 @@ __all__ = ["Work", "retry_command", "run_info", "run_state", "work_by_run"]
 
 ONLY_FAILED = "--only-failed"
 
+LONGEST_COMMAND = 100_000
+"""Letters of a command line that is recorded; a shell that expands patterns makes longer ones."""
+
 RunState = Literal["done", "interrupted", "failed", "running", "killed", "running, or killed"]
 
 
@@ -50,16 +53,14 @@ def run_info(store: LedgerStore, workers: int) -> dict[str, Any]:
     """Returns what `LedgerStore.begin_run` records of this process.
 
     ``{"pid", "host", "workers", "command", "folder", "before"}``: the command line without secrets, as a list of
-    words; the working folder; and what had been recorded when the run began, as a `Work`.
+    words, left out if it is very long; the working folder; and what had been recorded when the run began, as a
+    `Work`.
     """
-    return {
-        "pid": os.getpid(),
-        "host": os.uname().nodename,
-        "workers": workers,
-        "command": ["ledgerbeam", *command_without_secrets(sys.argv[1:])],
-        "folder": os.getcwd(),
-        "before": Work.of(store.history())._asdict(),
-    }
+    command = ["ledgerbeam", *command_without_secrets(sys.argv[1:])]
+    info: dict[str, Any] = {"pid": os.getpid(), "host": os.uname().nodename, "workers": workers, "folder": os.getcwd()}
+    if sum(map(len, command)) <= LONGEST_COMMAND:
+        info["command"] = command
+    return {**info, "before": Work.of(store.history())._asdict()}
 
 
 def run_state(run: Mapping[str, Any], ledger: str) -> RunState:
