@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any, BinaryIO
 
@@ -77,7 +77,8 @@ def _write_jsonl(table: Table, store: LedgerStore, file: BinaryIO, advance: Call
 
 def _moment(seconds: float) -> str:
     """Returns a time as RFC 3339 with milliseconds."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    moment = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=round(seconds * 1000))
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _write_parquet(table: Table, store: LedgerStore, file: BinaryIO, advance: Callable[[int, int], None]) -> int:

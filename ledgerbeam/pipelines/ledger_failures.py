@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import Any
 
 from ledgerbeam.ledger import FailureRow, LedgerStore
-from ledgerbeam.pipelines.redaction import printable, without_secrets
+from ledgerbeam.pipelines.redaction import HIDDEN, printable, without_secrets
 from ledgerbeam.pipelines.report import count, print_json, print_table, timestamp
 from ledgerbeam.pipelines.run_info import retry_command
 
@@ -44,6 +44,8 @@ def failures(store: LedgerStore, args: argparse.Namespace) -> int:
         "\nTo retry all that are not quarantined, run the same command again. After an edit of the function, add "
         "--on-job-change=accept."
     )
+    if any(HIDDEN in (group["retry"] or "") for group in groups):
+        print(f"Ledgers keep no secrets: put yours in place of {HIDDEN}.")
     return 0
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-__all__ = ["command_without_secrets", "printable", "without_secrets"]
+__all__ = ["HIDDEN", "command_without_secrets", "printable", "without_secrets"]
 
 HIDDEN = "***"
+"""Stands where a secret was."""
 
 _USERINFO = re.compile(r"([a-z][a-z0-9+.-]*://[^\s/:@]*):[^\s/@]+@", re.IGNORECASE)
 _SENSITIVE = r"[\w.-]*(?:secret|password|passwd|token|signature|credential|api[_-]?key|access[_-]?key)[\w.-]*"

@@ -20,6 +20,7 @@ WIDE, NARROW = 560, 330
 HEIGHT = 220
 BAR_HEIGHT = 26
 LABEL_WIDTH = 150
+LONG_NUMBER = 100_000  # from here on 0.1M is written
 LABEL_SHARE = 0.15  # of a plot's width, so that two labels do not meet
 
 _CONFIG: dict[str, Any] = {
@@ -43,7 +44,6 @@ _CONFIG: dict[str, Any] = {
     },
     "axisX": {"grid": False, "tickCount": 5},
     "axisY": {"domain": False, "ticks": False, "tickCount": 4},
-    "axisQuantitative": {"format": "~s"},
 }
 
 
@@ -75,7 +75,7 @@ def progress_plot(steps: Sequence[Step], runs: Sequence[float], label: str) -> P
                     "fillOpacity": 0.16,
                     "line": {"color": "var(--accent)", "strokeWidth": 2},
                 },
-                "encoding": {"x": _time_axis(), "y": _whole_axis("tasks", "tasks")},
+                "encoding": {"x": _time_axis(), "y": _tasks_axis(steps[-1].tasks_so_far)},
             },
             {
                 "data": {"values": [{"time": 1000 * min(max(began, first), end)} for began in runs]},
@@ -119,7 +119,7 @@ def durations_plot(bins: Sequence[DurationBin], quantiles: Mapping[str, float], 
                 "encoding": {
                     "x": {"field": "low", "type": "quantitative", "bin": "binned", "scale": scale, "axis": axis},
                     "x2": {"field": "high"},
-                    "y": _whole_axis("tasks", "tasks"),
+                    "y": _tasks_axis(max(b.tasks for b in bins)),
                 },
             },
             {
@@ -145,7 +145,7 @@ def failures_plot(kinds: Sequence[FailureKind], label: str) -> Plot:
         "sort": None,
         "axis": {"title": None, "labelLimit": LABEL_WIDTH, "labelColor": "var(--text)"},
     }
-    x = _whole_axis("tasks", "tasks")
+    x = _tasks_axis(max(kind.tasks for kind in kinds))
     return _draw(
         label,
         height={"step": BAR_HEIGHT},
@@ -164,8 +164,9 @@ def _time_axis() -> dict[str, Any]:
     return {"field": "time", "type": "temporal", "scale": {"type": "utc"}, "axis": {"title": "time, UTC"}}
 
 
-def _whole_axis(field: str, title: str) -> dict[str, Any]:
-    return {"field": field, "type": "quantitative", "axis": {"title": title, "tickMinStep": 1}}
+def _tasks_axis(largest: int) -> dict[str, Any]:
+    form = ",d" if largest < LONG_NUMBER else "~s"
+    return {"field": "tasks", "type": "quantitative", "axis": {"title": "tasks", "tickMinStep": 1, "format": form}}
 
 
 def _draw(label: str, **spec: Any) -> Plot:
