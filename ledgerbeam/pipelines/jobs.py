@@ -50,9 +50,12 @@ def main(args: argparse.Namespace, beam_args: list[str]) -> int:
         _warn_of_failures(spec, store, outcome, reporter)
     if outcome.interrupted:
         return 130
-    if outcome.status["sources"]["open"] and only is None:
+    left = outcome.status["sources"]["open"]
+    if left and only is not None:
+        reporter.warn(f"{count(left, 'source')} left open, since --only-failed did not ask for them")
+    elif left:
         raise LedgerError(
-            f"{spec.ledger}: {count(outcome.status['sources']['open'], 'source')} left open, though nothing failed; "
+            f"{spec.ledger}: {count(left, 'source')} left open, though nothing failed; "
             "another run may have taken the ledger over; run the same command again"
         )
     return FAILED_TASKS if outcome.status["tasks"]["failed"] else 0

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from glob import escape
 
-from ledgerbeam.errors import LedgerbeamError
+from ledgerbeam.errors import LedgerbeamError, SourceNotFoundError
 from ledgerbeam.io import Options, RangeReader, is_local, stat
 from ledgerbeam.io.storage import CONCURRENCY
 from ledgerbeam.ledger import LedgerStore, Output, OutputRow, content_checksum
@@ -91,6 +91,8 @@ def _size_problem(url: str, output: Output, options: Options) -> str | None:
     """Returns what is wrong with an output that can be seen without reading it, or None."""
     try:
         size = stat(url, options).size
+    except SourceNotFoundError:
+        return f"expected {output.size} bytes, found no such file or object"
     except LedgerbeamError as error:
         return str(error)
     return None if size == output.size else f"expected {output.size} bytes, found {size}"
@@ -104,6 +106,8 @@ def _content_problem(url: str, output: Output, options: Options) -> str | None:
                 return f"expected {output.size} bytes, found {reader.size}"
             starts = range(0, reader.size, READ_BYTES)
             found = content_checksum(reader.read(start, min(start + READ_BYTES, reader.size)) for start in starts)
+    except SourceNotFoundError:
+        return f"expected {output.size} bytes, found no such file or object"
     except LedgerbeamError as error:
         return str(error)
     return None if found == output.checksum else f"expected the checksum {output.checksum}, found {found}"
