@@ -15,7 +15,7 @@ import pytest
 
 from ledgerbeam.io import storage
 from ledgerbeam.ledger import Failure, Job, Leaf, Output, Source, content_checksum, open_store
-from ledgerbeam.pipelines import ledger_export
+from ledgerbeam.pipelines import ledger_export, tables
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace
 
@@ -109,7 +109,7 @@ def test_one_table_goes_to_one_file_in_row_groups_of_bounded_size(
     monkeypatch.setattr(ledger_export, "BLOCK_ROWS", 4)
     store = open_store(str(job.root / "L"), create=False, read_only=True)
     with open(tmp_path / "x", "wb") as file:
-        rows = ledger_export._write_parquet(ledger_export.TABLES["outputs"], store, file, lambda *_: None)
+        rows = ledger_export._write_parquet(tables.TABLES["outputs"], store, file, lambda *_: None)
     assert rows == 9
     groups = pq.ParquetFile(tmp_path / "x").metadata
     assert [groups.row_group(i).num_rows for i in range(groups.num_row_groups)] == [4, 4, 1]
