@@ -15,6 +15,7 @@ from ledgerbeam.errors import LedgerError, StorageError, UsageError
 from ledgerbeam.io import canonical_url, common_base, is_local
 from ledgerbeam.ledger import LedgerStore, function_identity, open_store
 from ledgerbeam.pipelines.listed import first_page_checked
+from ledgerbeam.pipelines.redaction import printable, without_secrets
 from ledgerbeam.pipelines.report import Reporter, count, print_json
 from ledgerbeam.pipelines.run import Outcome, run_job
 from ledgerbeam.pipelines.sources import source_listing
@@ -164,4 +165,4 @@ def _warn_of_failures(spec: JobSpec, store: LedgerStore, outcome: Outcome, repor
         f"to retry; to see all: ledgerbeam ledger failures {shlex.quote(spec.ledger)}"
     )
     for row in islice(store.failures(), SHOWN_FAILURES):
-        reporter.warn(f"  {row.error or row.reason}")
+        reporter.warn(f"  {printable(without_secrets(row.error or row.reason))}")
