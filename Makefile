@@ -12,7 +12,7 @@ help: ## list the targets
 
 setup: $(VENV)/.ready ## make .venv from pyproject.toml; a second call does nothing
 
-$(VENV)/.ready: pyproject.toml
+$(VENV)/.ready: pyproject.toml setup.py ledgerbeam/io/_native.c
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip setuptools
 	$(BIN)/python -m pip install --quiet --editable '.[dev,s3]'
@@ -44,6 +44,6 @@ bench: setup ## every table of speed against peers and the physical limit; ARGS=
 	scripts/bench.sh $(ARGS)
 
 clean: ## remove what setup, servers and tests made
-	rm -rf $(VENV) $(CACHE) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(CACHE) ledgerbeam/io/*.so build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 
 .PHONY: help setup demo test lint servers conformance fault bench clean

@@ -30,6 +30,9 @@ from ledgerbeam.ledger.job import Job as Job
 from ledgerbeam.ledger.job import Json as Json
 from ledgerbeam.ledger.job import OnJobChange as OnJobChange
 from ledgerbeam.ledger.lmdb_store import LmdbStore as LmdbStore
+from ledgerbeam.ledger.manifest import DatasetManifest as DatasetManifest
+from ledgerbeam.ledger.manifest import Shard as Shard
+from ledgerbeam.ledger.manifest import dataset_manifest as dataset_manifest
 from ledgerbeam.ledger.objects import Objects as Objects
 from ledgerbeam.ledger.opening import ledger_exists as ledger_exists
 from ledgerbeam.ledger.opening import open_store as open_store
@@ -75,6 +78,7 @@ __all__ = [
     "ROOT",
     "CommitResult",
     "Compaction",
+    "DatasetManifest",
     "DeadWorker",
     "Entry",
     "FailedTask",
@@ -100,6 +104,7 @@ __all__ = [
     "Progress",
     "RemoteSink",
     "RemoteStore",
+    "Shard",
     "Source",
     "SourceRow",
     "Task",
@@ -108,6 +113,7 @@ __all__ = [
     "close_shared_writers",
     "compact",
     "content_checksum",
+    "dataset_manifest",
     "dead_marks",
     "entries",
     "fold",

@@ -90,14 +90,15 @@ def sources(environment: Environment) -> Iterator[SourceRow]:
 
 def _source_row(txn: Transaction, source: bytes, fields: dict[str, Any], failed: set[bytes]) -> SourceRow:
     row = txn.get(COMPLETED, source)
-    about = (source, fields["url"], fields["size"], len(fields.get("members", ())))
+    members = tuple(member[0] for member in fields.get("members", ()))
+    about = (source, fields["url"], fields["size"], len(members))
     if row is not None:
-        return SourceRow(*about, "complete", COMPLETED_ROW.unpack(row)[0], Totals(*fields["tally"]))
+        return SourceRow(*about, "complete", COMPLETED_ROW.unpack(row)[0], Totals(*fields["tally"]), members)
     pending = txn.get(PENDING, source)
     done = Totals() if pending is None else Totals(*PENDING_ROW.unpack(pending)[1:])
     if txn.get(GONE, source) is not None:
-        return SourceRow(*about, "gone", 0, done)
-    return SourceRow(*about, "failed" if source in failed else "open", 0, done)
+        return SourceRow(*about, "gone", 0, done, members)
+    return SourceRow(*about, "failed" if source in failed else "open", 0, done, members)
 
 
 def failures(txn: Transaction) -> list[FailureRow]:

@@ -207,6 +207,7 @@ class SourceRow(NamedTuple):
             last listing).
         completed: time of its completion, seconds since 1970 UTC; 0 for others.
         totals: of its recorded leaves.
+        member_urls: of the packed sources, in order; empty for a plain one.
     """
 
     source_id: bytes
@@ -216,6 +217,7 @@ class SourceRow(NamedTuple):
     state: Literal["complete", "failed", "open", "gone"]
     completed: int
     totals: Totals
+    member_urls: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

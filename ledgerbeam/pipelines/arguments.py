@@ -153,22 +153,38 @@ def _add_show(commands: Any) -> None:
 def _add_ledger(commands: Any) -> None:
     ledger = _command(commands, "ledger", "look at a ledger, or make it forget")
     actions = ledger.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
-    texts = {
-        "status": "how far the job is",
-        "failures": "the tasks that failed, and why",
-        "outputs": "what the job has written, in order",
-        "verify": "check that every output exists with its recorded size and checksum",
-        "compact": "put one snapshot in the place of the many objects of a remote ledger",
-        "forget": "make the job do sources again",
-    }
-    for name, text in texts.items():
-        action = _command(actions, name, text)
-        action.add_argument("url", metavar="URL", help="the ledger")
-        action.add_argument("--json", action="store_true", help="print JSON")
-        if name == "forget":
-            action.add_argument("patterns", metavar="PATTERN", nargs="+", help="source URLs, with *, ? and [...]")
-            action.add_argument("--failures-only", action="store_true", help="forget only failures and quarantine")
-        _add_storage(action)
+    status = _action(actions, "status", "how far the job is, how fast it goes, and what its runs did")
+    status.add_argument(
+        "--check-sources",
+        action="store_true",
+        help="also ask for every source whether it has changed since it was listed: one request each",
+    )
+    _action(actions, "failures", "the tasks that failed, by reason, with the commands that try them again")
+    _action(actions, "outputs", "what the job has written, in order")
+    verify = _action(actions, "verify", "check that every output exists with its recorded size and checksum")
+    verify.add_argument("--sizes-only", action="store_true", help="read nothing: check that outputs exist, and sizes")
+    export = _action(actions, "export", "write the tables of the ledger to files")
+    export.add_argument("--output", required=True, metavar="URL", help="file to write, or the folder of all tables")
+    export.add_argument("--format", choices=["jsonl", "parquet"], default="jsonl", help="default: jsonl")
+    export.add_argument(
+        "--table",
+        choices=["sources", "outputs", "failures", "runs", "history", "durations"],
+        help="what to write (default: every table, each to a file of its own below --output)",
+    )
+    report = _action(actions, "report", "write one HTML page that shows how the job went")
+    report.add_argument("--output", required=True, metavar="URL", help="file to write, for example report.html")
+    _action(actions, "compact", "put one snapshot in the place of the many objects of a remote ledger")
+    forget = _action(actions, "forget", "make the job do sources again")
+    forget.add_argument("patterns", metavar="PATTERN", nargs="+", help="source URLs, with *, ? and [...]")
+    forget.add_argument("--failures-only", action="store_true", help="forget only failures and quarantine")
+
+
+def _action(actions: Any, name: str, text: str) -> argparse.ArgumentParser:
+    action = _command(actions, name, text)
+    action.add_argument("url", metavar="URL", help="the ledger")
+    action.add_argument("--json", action="store_true", help="print JSON")
+    _add_storage(action)
+    return action
 
 
 def _add_storage(parser: argparse.ArgumentParser) -> None:
@@ -240,6 +256,11 @@ def _add_job(parser: argparse.ArgumentParser, *, task_bytes: str, task_help: str
         default=1.0,
         metavar="SECONDS",
         help="longest time that a completion waits for its commit (default: 1)",
+    )
+    parser.add_argument(
+        "--only-failed",
+        metavar="REASON",
+        help="do only the sources with a failure of this reason, a shell pattern; 'ledger failures' shows reasons",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
     parser.add_argument("--quiet", action="store_true", help="no progress")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import signal
 import sys
@@ -60,6 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run() -> None:
     """Entry point of the ``ledgerbeam`` script. SIGTERM ends a run as Ctrl-C does: with its state saved."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="surrogateescape")  # names need not be UTF-8: their bytes are printed as they are
     sys.exit(main())
 
 

@@ -6,6 +6,8 @@ import argparse
 import os
 import shlex
 import sys
+from fnmatch import fnmatchcase
+from glob import escape
 from itertools import islice
 from typing import Any
 
@@ -14,6 +16,7 @@ from ledgerbeam.io import canonical_url, common_base, is_local
 from ledgerbeam.ledger import LedgerStore, function_identity
 from ledgerbeam.ledgers import open_ledger
 from ledgerbeam.pipelines.listed import first_page_checked
+from ledgerbeam.pipelines.redaction import printable, without_secrets
 from ledgerbeam.pipelines.remote import check_options, check_reach
 from ledgerbeam.pipelines.report import Reporter, count, print_json
 from ledgerbeam.pipelines.run import Outcome, run_job
@@ -42,7 +45,9 @@ def main(args: argparse.Namespace, beam_args: list[str]) -> int:
     store.open_job(spec.job(), on_change=args.on_job_change)
     shown = os.path.relpath(spec.ledger) if is_local(spec.ledger) and not args.ledger else spec.ledger
     reporter.say(f"ledger: {shown} ({_state(store) if resumed else 'new'})")
-    outcome = run_job(spec, store, pages, reporter, beam_args, force=getattr(args, "force", False), debug=args.debug)
+    only = None if args.only_failed is None else _sources_that_failed(store, args.only_failed)
+    force = getattr(args, "force", False)
+    outcome = run_job(spec, store, pages, reporter, beam_args, force=force, only=only, debug=args.debug)
     if args.json:
         print_json(_summary(spec, outcome))
     else:
@@ -51,9 +56,12 @@ def main(args: argparse.Namespace, beam_args: list[str]) -> int:
         _warn_of_failures(spec, store, outcome, reporter)
     if outcome.interrupted:
         return 130
-    if outcome.status["sources"]["open"]:
+    left = outcome.status["sources"]["open"]
+    if left and only is not None:
+        reporter.warn(f"{count(left, 'source')} left open, since --only-failed did not ask for them")
+    elif left:
         raise LedgerError(
-            f"{spec.ledger}: {count(outcome.status['sources']['open'], 'source')} left open, though nothing failed; "
+            f"{spec.ledger}: {count(left, 'source')} left open, though nothing failed; "
             "another run may have taken the ledger over; run the same command again"
         )
     return FAILED_TASKS if outcome.status["tasks"]["failed"] else 0
@@ -63,6 +71,19 @@ def _state(store: LedgerStore) -> str:
     sources, tasks = (store.status()[name] for name in ("sources", "tasks"))
     complete, owing = count(sources["complete"], "source"), sources["open"] + sources["failed"]
     return f"going on: {complete} complete, {owing:,} open, {count(tasks['done'], 'task')} done"
+
+
+def _sources_that_failed(store: LedgerStore, pattern: str) -> frozenset[bytes]:
+    """Returns the ids of the sources with a failure whose reason matches; their quarantined tasks are freed."""
+    rows = [row for row in store.failures() if fnmatchcase(row.reason, pattern)]
+    if not rows:
+        raise UsageError(
+            f"--only-failed {pattern}: no failure has such a reason; to see all: "
+            f"ledgerbeam ledger failures {shlex.quote(store.url)}"
+        )
+    for url in sorted({row.url for row in rows if row.quarantined}):
+        store.forget(escape(url), failures_only=True)
+    return frozenset(row.source_id for row in rows)
 
 
 def _common(args: argparse.Namespace) -> dict[str, Any]:
@@ -149,4 +170,4 @@ def _warn_of_failures(spec: JobSpec, store: LedgerStore, outcome: Outcome, repor
         f"to retry; to see all: ledgerbeam ledger failures {shlex.quote(spec.ledger)}"
     )
     for row in islice(store.failures(), SHOWN_FAILURES):
-        reporter.warn(f"  {row.error or row.reason}")
+        reporter.warn(f"  {printable(without_secrets(row.error or row.reason))}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import chain, islice
 
 import numpy as np
@@ -26,12 +26,21 @@ class Listed:
         store: Its ledger, taken for the job.
         pages: The listing, not begun or only looked into.
         run: Id of the run.
+        only: Ids of the only sources to do; None gives every open one.
     """
 
-    def __init__(self, spec: JobSpec, store: LedgerStore, pages: Iterator[Page], run: str) -> None:
+    def __init__(
+        self,
+        spec: JobSpec,
+        store: LedgerStore,
+        pages: Iterator[Page],
+        run: str,
+        only: Collection[bytes] | None = None,
+    ) -> None:
         self._spec = spec
         self._store = store
         self._pages = pages
+        self._only = only
         self.run = run
         self._seen: list[NDArray[np.uint64]] = []
         self.found = 0
@@ -51,15 +60,19 @@ class Listed:
             members = (Source(*row) for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True))
             for sources, ids in open_packs(members, self._spec.pack_bytes, self._store):
                 self._count(sources, ids)
-                yield sources
+                yield self._wanted(sources)
         else:
             for page in pages:
                 ids = source_ids(page.urls, page.sizes, page.versions)
                 sources = open_sources(ids, page.urls, page.sizes, page.versions, self._store)
                 self._count(sources, ids)
-                yield sources
+                yield self._wanted(sources)
         self.finished = True
         self._store.note_listing(self.run, listed=self.found, finished=True, gone=self._gone())
+
+    def _wanted(self, sources: list[Source]) -> list[Source]:
+        only = self._only
+        return sources if only is None else [source for source in sources if source.id in only]
 
     def _count(self, sources: list[Source], ids: list[bytes]) -> None:
         self.found += len(ids)

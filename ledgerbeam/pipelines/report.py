@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -16,7 +18,18 @@ from rich.table import Table
 
 from ledgerbeam.ledger import Totals
 
-__all__ = ["Reporter", "count", "print_json", "print_table"]
+__all__ = [
+    "Reporter",
+    "count",
+    "counting",
+    "duration",
+    "json_bytes",
+    "print_facts",
+    "print_json",
+    "print_json_stream",
+    "print_table",
+    "timestamp",
+]
 
 LINE_SECONDS = 10.0
 """How often a line of progress is printed where there is no terminal."""
@@ -27,19 +40,98 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
+def timestamp(seconds: float) -> str:
+    """Returns a time in seconds since 1970 as ``2026-01-31T12:00:00+00:00``."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def duration(seconds: float) -> str:
+    """Returns ``3.2 s``, ``25 s``, ``4 min 10 s``, ``5 h 3 min`` or ``2 d 7 h``."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for size, unit, small, small_unit in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            rest = whole % size // small
+            return f"{whole // size} {unit}" + (f" {rest} {small_unit}" if rest else "")
+    return f"{whole} s"
+
+
+def json_bytes(value: Any, *, indent: bool = False) -> bytes:
+    """Encodes JSON. Names that are not UTF-8 travel as escaped surrogates, which orjson refuses."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_INDENT_2 if indent else None)
+    except TypeError:
+        return json.dumps(value, indent=2 if indent else None).encode("ascii")
+
+
 def print_json(value: Any) -> None:
     """Prints one JSON object, the only thing on standard output when ``--json`` is asked for."""
-    sys.stdout.buffer.write(orjson.dumps(value, option=orjson.OPT_INDENT_2) + b"\n")
+    sys.stdout.buffer.write(json_bytes(value, indent=True) + b"\n")
     sys.stdout.flush()
+
+
+def print_json_stream(head: dict[str, Any], name: str, rows: Iterable[Any]) -> None:
+    """Prints one JSON object whose last member is a list of any length, one row a line, without holding it."""
+    out = sys.stdout.buffer
+    out.write(json_bytes(head, indent=True).removesuffix(b"\n}") + f',\n  "{name}": ['.encode())
+    separator = b"\n    "
+    for row in rows:
+        out.write(separator + json_bytes(row))
+        separator = b",\n    "
+    out.write(b"\n  ]\n}\n")
+    out.flush()
+
+
+def print_facts(rows: Sequence[tuple[str, str]]) -> None:
+    """Prints names and values below one another, the values in a column."""
+    width = max(len(name) for name, _ in rows)
+    print("\n".join(f"{name:<{width}}  {value}" for name, value in rows))
 
 
 def print_table(columns: list[str], rows: list[list[str]]) -> None:
     """Prints rows under column heads, wide where the output is no terminal so that nothing is cut."""
-    console = Console(width=None if sys.stdout.isatty() else 10_000, highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else 10_000, highlight=False, markup=False)
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
         table.add_row(*row)
     console.print(table, soft_wrap=True)
+
+
+@contextmanager
+def counting(noun: str) -> Iterator[Callable[[int, int], None]]:
+    """Shows on standard error how far something of unknown length is.
+
+    Args:
+        noun: What is counted, in the plural.
+
+    Yields:
+        A function to call with how many were done, and their bytes, since it was called last.
+    """
+    console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+    started = last = time.monotonic()
+    done = size = 0
+
+    def text() -> str:
+        rate = decimal(int(size / max(time.monotonic() - started, 0.001)))
+        return f"{done:,} {noun}, {decimal(size)}, {rate}/s" if size else f"{done:,} {noun}"
+
+    with Progress(
+        TextColumn("{task.description}"), console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("", total=None)
+
+        def advance(number: int, more: int = 0) -> None:
+            nonlocal done, size, last
+            done, size = done + number, size + more
+            now = time.monotonic()
+            if console.is_terminal:
+                bar.update(task, description=text())
+            elif now - last > LINE_SECONDS:
+                last = now
+                console.print(text())
+
+        yield advance
 
 
 class Reporter:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Page, expand_braces
 from ledgerbeam.ledger import LedgerStore, Totals
 from ledgerbeam.pipelines.listed import Listed
 from ledgerbeam.pipelines.local import LocalRunner
 from ledgerbeam.pipelines.remote import BeamRunner
 from ledgerbeam.pipelines.report import Reporter
+from ledgerbeam.pipelines.run_info import run_elsewhere, run_info
 from ledgerbeam.pipelines.spec import JobSpec
 from ledgerbeam.pipelines.tidy import drop_dead_runs, remove_superseded, sweep_temporaries
 
@@ -47,6 +48,7 @@ def run_job(
     beam_args: Sequence[str] = (),
     *,
     force: bool = False,
+    only: Collection[bytes] | None = None,
     debug: bool = False,
 ) -> Outcome:
     """Runs a job to its end: every source complete, or with failures recorded.
@@ -58,11 +60,14 @@ def run_job(
         reporter: Told of the course of the run.
         beam_args: Beam options of the user; a ``--runner`` other than FnApiRunner leaves the local runner.
         force: Whether sources that the ledger holds as complete are done again.
+        only: Ids of the only sources to do; None does every open one.
         debug: Whether errors carry whole tracebacks.
 
     Raises:
         LedgerbeamError: What ended the run early. All that was recorded stays recorded.
     """
+    if only is not None and not _is_local(beam_args):
+        raise UsageError("--only-failed works on the local runner only; without it all that is open is done")
     started = time.monotonic()
     others = drop_dead_runs(spec)
     if others:
@@ -79,12 +84,10 @@ def run_job(
             "twice, and outputs that are out of date stay until the next run"
         )
     runner_name = "local" if _is_local(beam_args) else " ".join(w for w in beam_args if w.startswith("--runner"))
-    run = store.begin_run(
-        {"pid": os.getpid(), "host": os.uname().nodename, "workers": spec.workers, "runner": runner_name}
-    )
+    run = store.begin_run(run_info(store, spec.workers, runner_name))
     if force:
         _forget_sources(spec, store)
-    listed = Listed(spec, store, pages, run)
+    listed = Listed(spec, store, pages, run, only)
     runner: LocalRunner | BeamRunner = (
         LocalRunner(spec, store, reporter, beam_args, debug=debug)
         if _is_local(beam_args)
@@ -103,18 +106,6 @@ def run_job(
         if not clean or runner.deaths or outcome != "done":
             sweep_temporaries(spec)
     return Outcome(store.status(), listed.skipped, runner.done, time.monotonic() - started, outcome == "interrupted")
-
-
-def run_elsewhere(last: Mapping[str, Any]) -> str | None:
-    """Describes the last run if it has not ended and its workers cannot be seen from here.
-
-    The workers of a local run on this host die with their launcher, and leave marks while they live.
-    """
-    info = last["info"]
-    if last["outcome"] is not None or (info.get("host") == os.uname().nodename and info.get("runner") == "local"):
-        return None
-    where = "" if info.get("runner") == "local" else f" with {info.get('runner')}"
-    return f"run {last['id']}, launched by process {info.get('pid')} on {info.get('host')}{where}"
 
 
 def _forget_sources(spec: JobSpec, store: LedgerStore) -> None:

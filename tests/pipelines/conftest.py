@@ -64,6 +64,13 @@ def poison(record):
         os.kill(os.getpid(), signal.SIGKILL)
     return record
 
+def needs_service(record):
+    if record["id"] == 7:
+        raise ValueError("seven <b>is</b> bad")
+    if record["id"] in (3, 13) and not os.path.exists("service-is-up"):
+        raise ConnectionError("the service is down")
+    return record
+
 def leaves(record):
     if record["id"] == 13:
         os._exit(0)
@@ -144,3 +151,26 @@ def make_workspace(root: Path) -> Workspace:
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
     return make_workspace(tmp_path)
+
+
+FAILING = (
+    *("map", "functions:needs_service", "in/*.jsonl", "--output", "out", "--to", "jsonl"),
+    *("--task-bytes", "200", "--ledger", "L", "--workers", "1"),
+)
+"""A job of which tasks fail for two reasons: of `ConnectionError` two, of `ValueError` one."""
+
+
+def run_failing(workspace: Workspace, *options: str) -> None:
+    """Runs `FAILING` over three sources: in `a` tasks fail for both reasons, in `b` for one, in `c` none does."""
+    for number, name in enumerate("abc"):
+        workspace.jsonl(f"in/{name}.jsonl", 10, first=10 * number)
+    ran = workspace.run(*FAILING, *options)
+    assert ran.status == 3, ran.err
+
+
+@pytest.fixture(scope="session")
+def failed_job(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """The folder of a job with failures, ended, which was given a secret. Tests only look at it."""
+    workspace = make_workspace(tmp_path_factory.mktemp("failed"))
+    run_failing(workspace, "--storage-options", '{"password": "hunter2"}')
+    return workspace

@@ -1,0 +1,35 @@
+"""``ledgerbeam ledger outputs``: what a job has written, in the order of sources and records."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import Any
+
+from ledgerbeam.ledger import LedgerStore, OutputRow
+from ledgerbeam.pipelines.redaction import without_secrets
+from ledgerbeam.pipelines.report import print_json_stream
+
+__all__ = ["outputs"]
+
+
+def outputs(store: LedgerStore, args: argparse.Namespace) -> int:
+    """Prints one line for each output, or one JSON object; memory does not grow with their number. Returns 0."""
+    rows = store.outputs()
+    if args.json:
+        job = store.job()
+        root = job.parameters.get("output") if job else None
+        head = {
+            "complete": store.status()["complete"],
+            "output": without_secrets(root) if isinstance(root, str) else None,
+        }
+        print_json_stream(head, "outputs", map(_as_json, rows))
+        return 0
+    for row in rows:
+        output = row.output
+        print(output.name, output.records, output.size, output.checksum, without_secrets(row.url), sep="\t")
+    return 0
+
+
+def _as_json(row: OutputRow) -> dict[str, Any]:
+    return {**dataclasses.asdict(row.output), "source": without_secrets(row.url), "complete": row.complete}

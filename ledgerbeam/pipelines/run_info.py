@@ -1,0 +1,154 @@
+"""What a run tells the ledger about itself when it begins, and what can be said of it later."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from ledgerbeam.ledger import HistoryRow, LedgerStore, live_pids
+from ledgerbeam.ledgers import scratch_folder
+from ledgerbeam.pipelines.redaction import command_without_secrets, without_secrets
+
+__all__ = ["Work", "retry_command", "run_elsewhere", "run_info", "run_state", "work_by_run"]
+
+ONLY_FAILED = "--only-failed"
+
+LONGEST_COMMAND = 100_000
+"""Letters of a command line that is recorded; a shell that expands patterns makes longer ones."""
+
+RunState = Literal["done", "interrupted", "failed", "running", "killed", "running, or killed"]
+
+
+class Work(NamedTuple):
+    """What was recorded in some time.
+
+    Attributes:
+        tasks: finished tasks.
+        records: their records.
+        bytes: their bytes.
+        sources: sources that became complete.
+    """
+
+    tasks: int = 0
+    records: int = 0
+    bytes: int = 0
+    sources: int = 0
+
+    @classmethod
+    def of(cls, rows: Iterable[HistoryRow]) -> Work:
+        """Adds up steps of history."""
+        parts = [(row.totals.tasks, row.totals.records, row.totals.bytes, row.completed) for row in rows]
+        return cls(*map(sum, zip(*parts, strict=True))) if parts else cls()
+
+    def minus(self, other: Work) -> Work:
+        """The difference, part by part, never below zero."""
+        return Work(*(max(0, mine - theirs) for mine, theirs in zip(self, other, strict=True)))
+
+
+def run_info(store: LedgerStore, workers: int, runner: str) -> dict[str, Any]:
+    """Returns what `LedgerStore.begin_run` records of this process.
+
+    ``{"pid", "host", "workers", "runner", "command", "folder", "before"}``: the runner as the Beam options name it, or
+    ``local``; the command line without secrets, as a list of
+    words, left out if it is very long; the working folder; and what had been recorded when the run began, as a
+    `Work`.
+    """
+    command = ["ledgerbeam", *command_without_secrets(sys.argv[1:])]
+    where = {"pid": os.getpid(), "host": os.uname().nodename, "folder": os.getcwd()}
+    info: dict[str, Any] = {**where, "workers": workers, "runner": runner}
+    if sum(map(len, command)) <= LONGEST_COMMAND:
+        info["command"] = command
+    return {**info, "before": Work.of(store.history())._asdict()}
+
+
+def run_elsewhere(last: Mapping[str, Any]) -> str | None:
+    """Describes the last run if it has not ended and its workers cannot be seen from here.
+
+    The workers of a local run on this host die with their launcher, and leave marks while they live.
+    """
+    info = last["info"]
+    if last["outcome"] is not None or (info.get("host") == os.uname().nodename and info.get("runner") == "local"):
+        return None
+    where = "" if info.get("runner") == "local" else f" with {info.get('runner')}"
+    return f"run {last['id']}, launched by process {info.get('pid')} on {info.get('host')}{where}"
+
+
+def run_state(run: Mapping[str, Any], ledger: str) -> RunState:
+    """Tells how a run ended, or whether it still works; a run of another host that has not ended may do either."""
+    if run["outcome"] is not None:
+        state: RunState = run["outcome"]
+        return state
+    info = run["info"]
+    if live_pids(os.path.join(scratch_folder(ledger), "run", run["id"])):
+        return "running"
+    elsewhere = info.get("host") != os.uname().nodename or info.get("runner") != "local"
+    if elsewhere or not isinstance(info.get("pid"), int):
+        return "running, or killed"
+    return "running" if _lives(info["pid"]) else "killed"
+
+
+def _lives(pid: int) -> bool:
+    with contextlib.suppress(PermissionError):  # somebody else's process
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+    return True
+
+
+def work_by_run(runs: Sequence[Mapping[str, Any]], recorded: Work) -> list[Work | None]:
+    """Returns what was recorded from the begin of each run to that of the next; None where a run did not tell.
+
+    Args:
+        runs: All runs of a ledger, in order.
+        recorded: What is recorded by now.
+    """
+    begins = [Work(**run["info"]["before"]) if "before" in run["info"] else None for run in runs]
+    ends = [*begins[1:], recorded]
+    return [
+        None if begin is None or end is None else end.minus(begin) for begin, end in zip(begins, ends, strict=False)
+    ]
+
+
+def retry_command(run: Mapping[str, Any] | None, ledger: str, reason: str) -> str | None:
+    """Returns the shell command that does again only the sources with a failure of this reason.
+
+    Args:
+        run: A run of the job, normally the last.
+        ledger: URL of the ledger; named in the command even where the run took the default, which an edit of the
+            function would change.
+        reason: As in `FailureRow.reason`.
+
+    Returns:
+        The run's own command line with ``--only-failed``, for the folder that it ran in; None if the run did not
+        record its command.
+    """
+    info = {} if run is None else run["info"]
+    if "command" not in info:
+        return None
+    words = _without(info["command"], ONLY_FAILED)
+    cut = words.index("--") if "--" in words else len(words)
+    if not any(word == "--ledger" or word.startswith("--ledger=") for word in words[:cut]):
+        words[cut:cut] = ["--ledger", without_secrets(ledger)]
+        cut += 2
+    command = shlex.join([*words[:cut], f"{ONLY_FAILED}={_literal(reason)}", *words[cut:]])
+    return command if info["folder"] == os.getcwd() else f"cd {shlex.quote(info['folder'])} && {command}"
+
+
+def _literal(text: str) -> str:
+    """Returns a shell pattern that matches exactly `text`."""
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in text)
+
+
+def _without(words: Sequence[str], option: str) -> list[str]:
+    kept: list[str] = []
+    skip = False
+    for word in words:
+        if not skip and word != option and not word.startswith(f"{option}="):
+            kept.append(word)
+        skip = word == option
+    return kept
