@@ -74,7 +74,8 @@ def test_a_job_goes_on_without_its_launcher_until_it_is_cancelled(tmp_path: Path
     with flink.flink_cluster(tmp_path / "server") as cluster:
         job = Job(tmp_path / "left", 400, 0.2, cluster.options)
         job.wait_until_done(3)
-        os.kill(job.process.pid, signal.SIGKILL)
+        job.process.kill()
+        job.process.wait()
         left = len(job.done())
         assert wait_until(lambda: len(job.done()) > left + 5, seconds=30)
         running = cluster.running()
