@@ -149,7 +149,9 @@ class _Starter:
         settings = {**self.settings, "taskmanager.host": where.address, "taskmanager.bind-host": where.address}
         conf = _configure(self.folder / f"{name}-conf", settings, work)
         jvm, dynamic = _resources(conf)
-        command = java_command(pins.FLINK.class_path, _TASK_MANAGER, "--configDir", str(conf), *dynamic, options=[*jvm, _LOGGING])
+        command = java_command(
+            pins.FLINK.class_path, _TASK_MANAGER, "--configDir", str(conf), *dynamic, options=[*jvm, _LOGGING]
+        )
         process = Process([*where.prefix, *command], name=name, folder=self.folder, work=work)
         return self.stack.enter_context(process)
 
@@ -198,7 +200,11 @@ def flink_cluster(
         work = logs / "job-manager"
         conf = _configure(logs / "job-manager-conf", settings, work)
         command = java_command(
-            pins.FLINK.class_path, _JOB_MANAGER, "--configDir", str(conf), options=["-Xmx320m", _LOGGING, f"-Djava.io.tmpdir={work}"]
+            pins.FLINK.class_path,
+            _JOB_MANAGER,
+            "--configDir",
+            str(conf),
+            options=["-Xmx320m", _LOGGING, f"-Djava.io.tmpdir={work}"],
         )
         manager = stack.enter_context(Process(command, name="job-manager", folder=logs, work=work))
         pools = [pool] if pool else list(_start_pools(stack, logs, env, places))
@@ -213,9 +219,7 @@ def flink_cluster(
         stack.enter_context(server)
         starter = _Starter(stack, logs, settings, places)
         managers = [starter.task_manager(number) for number in range(len(places))]
-        cluster = FlinkCluster(
-            f"http://{address}:{rest}", job_port, manager, server, managers, pools, _starter=starter
-        )
+        cluster = FlinkCluster(f"http://{address}:{rest}", job_port, manager, server, managers, pools, _starter=starter)
         manager.wait_until(
             lambda: _count(cluster) == len(places), seconds=START_SECONDS, what=f"joined by {len(places)} task managers"
         )
@@ -228,9 +232,7 @@ def _start_pools(
     """Starts a worker pool at each different place, all on one port: a task manager asks its own host."""
     port = free_port()
     for number, place in enumerate(dict.fromkeys(places), start=1):
-        yield stack.enter_context(
-            worker_pool(logs, env=env, name=f"workers-{number}", port=port, prefix=place.prefix)
-        )
+        yield stack.enter_context(worker_pool(logs, env=env, name=f"workers-{number}", port=port, prefix=place.prefix))
 
 
 def _count(cluster: FlinkCluster) -> int:

@@ -93,7 +93,9 @@ def missing() -> str | None:
     for program in ("ip", "nsenter", "unshare"):
         if shutil.which(program) is None:
             return f"no {program}: install iproute2 and util-linux"
-    tried = subprocess.run(["unshare", "--net", "--mount", "--uts", "true"], capture_output=True, text=True, check=False)
+    tried = subprocess.run(
+        ["unshare", "--net", "--mount", "--uts", "true"], capture_output=True, text=True, check=False
+    )
     if os.geteuid() != 0 or tried.returncode:
         return f"hosts are network namespaces, which need root: run the tests as root ({tried.stderr.strip()})"
     return s3.missing()

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.servers import pins
+from tests.servers.flink import Place, flink_cluster
+from tests.servers.job import Job
 from tests.servers.make import MakeError
 from tests.servers.process import Process, listens, server_folder
 from tests.servers.worker_pool import WorkerPool
 
 IMAGE = "localhost/ledgerbeam-worker:0.1.0"
+JOB_SIZE = 50
 POOL_PORT = 50_000  # which boot gives to its worker pool
 START_SECONDS = 90.0
 
@@ -87,13 +92,32 @@ def image_pool(data: Path, folder: Path | None = None) -> Iterator[WorkerPool]:
             yield WorkerPool(POOL_PORT, process)
 
 
-def size_mebibytes() -> float:
-    """Gives the size of the image."""
-    described = _run(["buildah", "inspect", "--type", "image", "--format", "{{.FromImageID}}", IMAGE]).strip()
-    listed = _run(["buildah", "images", "--json", described])
-    import json
+def try_out() -> str:
+    """Builds the image, runs a job in it on a Flink cluster, and gives one line that says how that went.
 
-    return float(json.loads(listed)[0]["size"].split()[0])
+    Raises:
+        AssertionError: The job did not give what it should.
+        MakeError: The image could not be built.
+    """
+    started = time.monotonic()
+    build()
+    built = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="ledgerbeam-image-") as folder:
+        data = Path(folder)
+        output = data / "output"
+        output.mkdir()
+        data.chmod(0o755)
+        output.chmod(0o777)  # the container's user writes there
+        # The stock pool cannot tell the workers of two task managers from each other, so there is one.
+        with image_pool(data) as pool, flink_cluster(places=[Place()], pool=pool) as cluster:
+            job = Job(output, JOB_SIZE, 0.02, cluster.options)
+            job.check()
+        owners = {path.stat().st_uid for path in output.iterdir()}
+    size = json.loads(_run(["buildah", "images", "--json", IMAGE]))[0]["size"]
+    return (
+        f"image {IMAGE}: {size}, built in {built - started:.0f} s; {JOB_SIZE} of {JOB_SIZE} results from its worker "
+        f"pool on Flink, written by user {owners}, in {time.monotonic() - built:.0f} s with the start of the cluster"
+    )
 
 
 def _build_base() -> None:
@@ -114,7 +138,10 @@ def _import(root: Path, name: str) -> None:
 
 
 def _exists(image: str) -> bool:
-    return subprocess.run(["buildah", "inspect", "--type", "image", image], capture_output=True, check=False).returncode == 0
+    return (
+        subprocess.run(["buildah", "inspect", "--type", "image", image], capture_output=True, check=False).returncode
+        == 0
+    )
 
 
 def _run(command: Sequence[str]) -> str:

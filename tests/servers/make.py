@@ -21,7 +21,7 @@ from hashlib import file_digest
 from pathlib import Path
 
 from tests.servers.merge import merge_jars
-from tests.servers.pins import CACHE, PIECES, PROGRAMS, SERVERS, GoProgram, JavaRuntime, Jars, java
+from tests.servers.pins import CACHE, PIECES, PROGRAMS, SERVERS, GoProgram, Jars, JavaRuntime, java
 
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy-dependencies"
 

