@@ -29,10 +29,11 @@ lint: setup ## ruff check, ruff format --check, mypy strict
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-servers: $(CACHE)/bin/minio ## build the S3 server (MinIO) into .cache/
+servers: setup ## bring MinIO, Prism, Flink, Spark and Beam's boot program into .cache/, what is missing of them
+	$(BIN)/python -m tests.servers make
 
-$(CACHE)/bin/minio: scripts/build_minio.sh
-	scripts/build_minio.sh $(CACHE)/bin
+image: servers ## build the worker image and run it as the worker pool of a Flink cluster (root, buildah)
+	$(BIN)/python -m tests.servers image
 
 conformance: setup ## peers in a venv of their own judge our formats, and their files are read by us
 	scripts/conformance.sh
@@ -46,4 +47,4 @@ bench: setup ## every table of speed against peers and the physical limit; ARGS=
 clean: ## remove what setup, servers and tests made
 	rm -rf $(VENV) $(CACHE) ledgerbeam/io/*.so build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 
-.PHONY: help setup demo test lint servers conformance fault bench clean
+.PHONY: help setup demo test lint servers image conformance fault bench clean

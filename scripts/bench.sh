@@ -5,6 +5,6 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 scripts/peers.sh || echo "bench: no peers' environment; rows that need it are left out" >&2
-[[ -x .cache/bin/minio ]] || scripts/build_minio.sh .cache/bin ||
+.venv/bin/python -m tests.servers make minio ||
   echo "bench: no S3 server; rows that need it are left out" >&2
 exec .venv/bin/python -m benchmarks "$@"

@@ -331,7 +331,11 @@ def _merge(asked: list[tuple[int, int, int]], gap: int, max_request: int) -> lis
 
 
 def fetch_many(store: Any, urls: list[str], starts: list[Any], stops: list[Any], **kwargs: Any) -> list[bytes]:
-    """Runs ranged requests side by side; only those that fail for a passing reason are made again."""
+    """Runs ranged requests side by side; only those that fail for a passing reason are made again.
+
+    A store that throttles refuses some of many requests each time. So the tries are counted anew as long as some of
+    the answers come.
+    """
     found: list[Any] = [None] * len(urls)
     left = list(range(len(urls)))
     if getattr(store, "async_impl", False):
@@ -357,5 +361,11 @@ def fetch_many(store: Any, urls: list[str], starts: list[Any], stops: list[Any],
         if left:
             raise found[left[0]]
 
-    call(urls[left[0]], "read", fetch)
+    while left:
+        before = len(left)
+        try:
+            call(urls[left[0]], "read", fetch)
+        except StorageError as error:
+            if len(left) == before or not is_transient(error.__cause__ or error):
+                raise
     return found

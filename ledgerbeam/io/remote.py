@@ -23,6 +23,9 @@ Options = Mapping[str, Any]
 ATTEMPTS = 5
 """How often a remote call is tried before its error is final."""
 
+PAUSE_SECONDS = 0.2
+"""Bound of the random pause before a remote call is tried again; it doubles with every try, up to 5 s."""
+
 CONCURRENCY = 16
 """How many requests one call keeps in flight."""
 
@@ -61,6 +64,12 @@ _TRANSIENT_NAMES = frozenset(
     }
 )
 _TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+# S3 says these with a status that is final otherwise. An upload is unknown when the answer to its completion was lost
+# and it is completed again; the next try writes the object from its beginning.
+_TRANSIENT_CODES = frozenset({"NoSuchUpload", "OperationAborted", "RequestTimeout"})
+_EXPIRED_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
+_THROTTLED_CODES = frozenset({"SlowDown", "ServiceUnavailable", "Throttling", "TooManyRequests"})
+_THROTTLED_STATUS = frozenset({429, 503})
 
 _filesystems: dict[tuple[int, str, str], Any] = {}
 
@@ -191,7 +200,7 @@ def retrying() -> tenacity.Retrying:
     """Gives the retry policy of remote calls: transient errors only, after random pauses that grow up to 5 s."""
     return tenacity.Retrying(
         stop=tenacity.stop_after_attempt(ATTEMPTS),
-        wait=tenacity.wait_random_exponential(multiplier=0.2, max=5.0),
+        wait=tenacity.wait_random_exponential(multiplier=PAUSE_SECONDS, max=5.0),
         retry=tenacity.retry_if_exception(is_transient),
         reraise=True,
     )
@@ -204,6 +213,8 @@ def is_transient(error: BaseException) -> bool:
     """
     if isinstance(error, LedgerbeamError):
         return False
+    if s3_code(error) in _TRANSIENT_CODES:
+        return True
     status = http_status(error)
     if status is not None:
         return status in _TRANSIENT_STATUS
@@ -232,6 +243,17 @@ def http_status(error: BaseException) -> int | None:
     return None
 
 
+def s3_code(error: BaseException) -> str | None:
+    """Gives the error code of an S3 answer, such as `SlowDown`; None when there is none."""
+    for cause in _chain(error):
+        response = getattr(cause, "response", None)
+        if isinstance(response, Mapping):
+            code = response.get("Error", {}).get("Code")
+            if isinstance(code, str) and not code.isdecimal():  # a HEAD has no body, and its status stands for it
+                return code
+    return None
+
+
 def _chain(error: BaseException) -> Iterator[BaseException]:
     seen: BaseException | None = error
     while seen is not None:
@@ -254,9 +276,19 @@ def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
 
     Returns:
         `SourceNotFoundError` when the URL names nothing, `DiskFullError` when there is no room, else
-        `StorageError`, with a remedy where permission is missing.
+        `StorageError`, with a remedy where one is known.
     """
     detail = str(error) or type(error).__name__
+    code, status = s3_code(error), http_status(error)
+    if code in _EXPIRED_CODES:
+        remedy = "renew them and run again"
+        return StorageError(f"{url}: cannot {doing}, the credentials have expired ({code}: {detail}); {remedy}.")
+    if code in _THROTTLED_CODES or status in _THROTTLED_STATUS:
+        remedy = "run again, with fewer workers if it goes on"
+        return StorageError(f"{url}: cannot {doing}, the store refuses so many requests ({detail}); {remedy}.")
+    if status == 400 and code is None:
+        remedy = "S3 answers so to a HEAD request when credentials have expired; check them"
+        return StorageError(f"{url}: cannot {doing}, the store gave no reason ({detail}); {remedy}.")
     if isinstance(error, FileNotFoundError) and doing == "write":
         return StorageError(f"{url}: cannot write, its bucket or folder does not exist; create it first.")
     if isinstance(error, FileNotFoundError):

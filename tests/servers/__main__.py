@@ -69,13 +69,15 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     making = commands.add_parser("make", help="bring what is missing into .cache/")
     making.add_argument("names", nargs="*", metavar="NAME", help=f"only these: {', '.join(PIECES)}")
+    commands.add_parser("image", help="build the worker image and run a job in it, as the worker pool of Flink")
     for name in _SERVERS:
         commands.add_parser(name, help=f"run {name} until Ctrl-C; prints how to reach it")
     arguments = parser.parse_args()
     if arguments.command == "make":
         return _make(parser, arguments.names)
+    if arguments.command == "image":
+        return _image()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # Its workers take their credentials and endpoints from here, as they would on a host of their own.
     try:
         with _SERVERS[arguments.command]() as how:
             print(how, flush=True)
@@ -94,6 +96,17 @@ def _make(parser: argparse.ArgumentParser, names: list[str]) -> int:
     except MakeError as error:
         print(f"servers: {error}", file=sys.stderr)
         return 1
+    return os.EX_OK
+
+
+def _image() -> int:
+    from tests.servers.image import missing, try_out
+
+    lacking = missing()
+    if lacking:
+        print(f"image: {lacking}", file=sys.stderr)
+        return 1
+    print(try_out())
     return os.EX_OK
 
 

@@ -1,4 +1,4 @@
-"""A Flink cluster: a job manager, task managers of one slot each, Beam's job server and pools of Python workers."""
+"""A Flink cluster: a job manager, task managers, Beam's job server and pools of Python workers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Place:
     """
 
     address: str = HOST
-    prefix: Sequence[str] = ()
+    prefix: tuple[str, ...] = ()
 
 
 @dataclass
@@ -168,6 +168,7 @@ def flink_cluster(
     env: Mapping[str, str] | None = None,
     address: str = HOST,
     places: Sequence[Place] = (Place(),) * TASK_MANAGERS,
+    pool: WorkerPool | None = None,
 ) -> Iterator[FlinkCluster]:
     """Runs a Flink cluster.
 
@@ -176,6 +177,7 @@ def flink_cluster(
         env: Added to the Python workers' environment.
         address: Of the job manager; the task managers must reach it.
         places: Where each task manager runs. Each different place has a worker pool of its own.
+        pool: A worker pool that runs already, in place of these.
 
     Raises:
         ServerError: A part of it did not start.
@@ -190,7 +192,7 @@ def flink_cluster(
             "rest.address": address,
             "rest.bind-address": address,
             "rest.port": str(rest),
-            "taskmanager.numberOfTaskSlots": "1",
+            "taskmanager.numberOfTaskSlots": str(PARALLELISM // len(places)),
             "parallelism.default": str(PARALLELISM),
             "heartbeat.interval": "2000",
             "heartbeat.timeout": "10000",
@@ -205,13 +207,7 @@ def flink_cluster(
             options=["-Xmx320m", _LOGGING, f"-Djava.io.tmpdir={work}"],
         )
         manager = stack.enter_context(Process(command, name="job-manager", folder=logs, work=work))
-        pool_port = free_port()
-        pools = [
-            stack.enter_context(
-                worker_pool(logs, env=env, name=f"workers-{number}", port=pool_port, prefix=place.prefix)
-            )
-            for number, place in enumerate(dict.fromkeys(places), start=1)
-        ]
+        pools = [pool] if pool else list(_start_pools(stack, logs, env, places))
         server, job_port = job_server(
             pins.FLINK.merged,
             _JOB_SERVER,
@@ -228,6 +224,15 @@ def flink_cluster(
             lambda: _count(cluster) == len(places), seconds=START_SECONDS, what=f"joined by {len(places)} task managers"
         )
         yield cluster
+
+
+def _start_pools(
+    stack: contextlib.ExitStack, logs: Path, env: Mapping[str, str] | None, places: Sequence[Place]
+) -> Iterator[WorkerPool]:
+    """Starts a worker pool at each different place, all on one port: a task manager asks its own host."""
+    port = free_port()
+    for number, place in enumerate(dict.fromkeys(places), start=1):
+        yield stack.enter_context(worker_pool(logs, env=env, name=f"workers-{number}", port=port, prefix=place.prefix))
 
 
 def _count(cluster: FlinkCluster) -> int:

@@ -118,15 +118,18 @@ class Process:
             ServerError: The time passed.
         """
         try:
-            return self._leash.wait(seconds)
+            status = self._leash.wait(seconds)
         except subprocess.TimeoutExpired as error:
             raise ServerError(f"{self.name} did not end within {seconds:.0f} s:\n{self.tail()}") from error
+        self.stop()
+        return status
 
     def kill(self) -> None:
         """Sends SIGKILL to the server, as the out-of-memory killer would, and waits until its tree is gone."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         self._leash.wait()
+        self.stop()
 
     def stop(self) -> None:
         """Ends the server and whatever it started; does nothing when they have ended."""

@@ -25,6 +25,9 @@ _HEAD_LIMIT = 1 << 20
 _NO_BODY = frozenset({204, 304})
 
 
+Kind = Literal["status", "reset", "lost", "truncated", "short", "late", "silent"]
+
+
 @dataclass(frozen=True)
 class Request:
     """A request as the proxy saw it.
@@ -64,7 +67,7 @@ class Fault:
         hits: How many requests it has hit.
     """
 
-    kind: Literal["status", "reset", "lost", "truncated", "short", "late", "silent"]
+    kind: Kind
     methods: frozenset[str] = frozenset()
     key: str = "*"
     times: int | None = None
@@ -170,6 +173,7 @@ def s3_proxy(server: S3Server) -> Iterator[S3Proxy]:
             for connection in connections:
                 connection.cancel()
             await asyncio.gather(*connections, return_exceptions=True)
+            await asyncio.sleep(0.01)  # transports close in the next rounds of the loop
 
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), name="s3-proxy")
     thread.start()
@@ -191,12 +195,16 @@ class _Connections:
         self._upstream = (host, int(port))
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            while await self._serve_one(reader, writer):
-                pass
-        writer.close()
-        with contextlib.suppress(ConnectionError):
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                while await self._serve_one(reader, writer):
+                    pass
+            writer.close()
             await writer.wait_closed()
+        except (ConnectionError, asyncio.CancelledError):
+            pass  # the client has gone, or the proxy is stopped
+        finally:
+            writer.transport.abort()
 
     async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Serves one request; tells whether the connection can take another."""
@@ -245,7 +253,7 @@ class _Connections:
                 return status, answer, b""
             return status, answer, await _read_body(reader, _headers(answer))
         finally:
-            writer.close()
+            writer.transport.abort()
 
 
 def _parse(head: bytes) -> Request:

@@ -23,7 +23,7 @@ def need(missing: str | None) -> None:
 
 
 def check_that_it_works(server: AbstractContextManager[Engine], folder: Path, *, kill: bool = True) -> None:
-    """Runs a job; kills a Python worker of another one; checks that the server is usable after that, and gone at last."""
+    """Runs a job, kills a Python worker of another one, runs a third; then nothing of the server may be left."""
     with server as engine:
         Job(folder / "clean", 20, 0.01, engine.options).check()
         if kill:
@@ -74,7 +74,8 @@ def test_a_job_goes_on_without_its_launcher_until_it_is_cancelled(tmp_path: Path
     with flink.flink_cluster(tmp_path / "server") as cluster:
         job = Job(tmp_path / "left", 400, 0.2, cluster.options)
         job.wait_until_done(3)
-        os.kill(job.process.pid, signal.SIGKILL)
+        job.process.kill()
+        job.process.wait()
         left = len(job.done())
         assert wait_until(lambda: len(job.done()) > left + 5, seconds=30)
         running = cluster.running()

@@ -1,150 +1,227 @@
-"""What happens when the network or the store fails, between a real client and a real server."""
+"""What happens when the network or the store fails, between a real client and a real server.
+
+Every operation of the storage layer under every fault: it gives the right answer, or one error that names the object
+and the cause. Never a wrong byte, a missing one, or half a listing.
+"""
 
 from __future__ import annotations
 
-import selectors
-import socket
-import socketserver
-import struct
-import threading
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
-from ledgerbeam.errors import StorageError
+from ledgerbeam.errors import LedgerbeamError, SourceNotFoundError, StorageError
 from ledgerbeam.io import listing, remote, storage
-from ledgerbeam.io.publish import publish_bytes
+from ledgerbeam.io.index import write_index
+from ledgerbeam.io.jsonl import JsonlReader, encode_jsonl
+from ledgerbeam.io.publish import publish, publish_bytes
 from ledgerbeam.io.storage import RangeReader
-from tests.conftest import S3Server
+from tests.servers.s3_proxy import Fault, Kind, S3Proxy, expired, throttled
 
 pytestmark = pytest.mark.s3
 
-REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-
-
-@dataclass
-class Weather:
-    """How the next connections fare."""
-
-    target: tuple[str, int]
-    failures: int = 0
-    how: Literal["refuse", "reset"] = "refuse"
-    seen: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def next_fails(self) -> bool:
-        with self.lock:
-            self.seen += 1
-            self.failures -= 1
-            return self.failures >= 0
-
-
-class Gateway(socketserver.BaseRequestHandler):
-    """Passes bytes between a client and the server, except when the weather is bad."""
-
-    server: Proxy
-
-    def handle(self) -> None:
-        weather = self.server.weather
-        if not weather.next_fails():
-            with socket.create_connection(weather.target) as upstream:
-                self._pass(upstream)
-            return
-        if weather.how == "reset":
-            self.request.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            self.request.close()
-        else:
-            self.request.recv(65536)
-            self.request.sendall(REFUSAL)
-
-    def _pass(self, upstream: socket.socket) -> None:
-        other = {self.request: upstream, upstream: self.request}
-        with selectors.DefaultSelector() as selector:
-            for end in other:
-                selector.register(end, selectors.EVENT_READ)
-            while True:
-                for key, _ in selector.select():
-                    data = key.fileobj.recv(65536)  # type: ignore[union-attr]
-                    if not data:
-                        return
-                    other[key.fileobj].sendall(data)
-
-
-class Proxy(socketserver.ThreadingTCPServer):
-    daemon_threads = True
-    weather: Weather
+CONTENT = bytes(range(256)) * 400
+STARTS = list(range(0, 100_000, 5_000))
 
 
 @dataclass(frozen=True)
-class BadLine:
-    """A bucket seen through the proxy, each attempt of ours on a connection of its own."""
+class Line:
+    """A bucket seen through a proxy.
+
+    Attributes:
+        url: Of the bucket.
+        proxy: The proxy.
+        direct: Storage options that go past it.
+    """
 
     url: str
-    options: dict[str, Any]
-    weather: Weather
+    proxy: S3Proxy
+    direct: dict[str, Any]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Storage options that go through the proxy and lose patience soon."""
+        options = self.proxy.options
+        patience = {"connect_timeout": 1, "read_timeout": 1}
+        return {**options, "config_kwargs": {**options["config_kwargs"], **patience}}
 
 
 @pytest.fixture
-def line(s3: S3Server) -> Iterator[BadLine]:
-    host, _, port = s3.endpoint.removeprefix("http://").partition(":")
-    with Proxy(("127.0.0.1", 0), Gateway) as proxy:
-        proxy.weather = Weather((host, int(port)))
-        thread = threading.Thread(target=proxy.serve_forever, args=(0.05,))
-        thread.start()
-        options = {
-            **s3.options,
-            "client_kwargs": {"endpoint_url": f"http://127.0.0.1:{proxy.server_address[1]}"},
-            "config_kwargs": {"retries": {"total_max_attempts": 1}},
-        }
-        bucket = s3.bucket()
-        publish_bytes(f"s3://{bucket}/x", b"0123456789" * 100, s3.options)
-        yield BadLine(f"s3://{bucket}", options, proxy.weather)
-        proxy.shutdown()
-        thread.join()
+def line(faulty_s3: S3Proxy, monkeypatch: pytest.MonkeyPatch) -> Line:
+    monkeypatch.setattr(remote, "PAUSE_SECONDS", 0.02)
+    bucket = faulty_s3.server.bucket()
+    direct = faulty_s3.server.options
+    publish_bytes(f"s3://{bucket}/x", CONTENT, direct)
+    return Line(f"s3://{bucket}", faulty_s3, direct)
 
 
-def test_an_answer_of_503_is_asked_again(line: BadLine) -> None:
-    line.weather.failures = 3
-    assert RangeReader(f"{line.url}/x", line.options).read(5, 15) == b"5678901234"
-    assert line.weather.seen == 4
+Operation = Callable[[Line], None]
 
 
-def test_broken_connections_are_made_again(line: BadLine) -> None:
-    line.weather.how = "reset"
-    line.weather.failures = remote.ATTEMPTS + 1  # s3fs itself gives up one before
-    assert RangeReader(f"{line.url}/x", line.options).read(5, 15) == b"5678901234"
-    assert line.weather.seen > remote.ATTEMPTS + 1
+def read_whole(line: Line) -> None:
+    assert storage.read_bytes(f"{line.url}/x", line.options) == CONTENT
 
 
-def test_only_the_failed_ranges_of_many_are_asked_again(line: BadLine) -> None:
-    line.weather.failures = 4
-    pieces = RangeReader(f"{line.url}/x", line.options).read_many(range(0, 1000, 50), range(1, 1001, 50), gap=0)
-    assert pieces == [b"0"] * 20
-    assert line.weather.seen <= 20 + 4
+def read_one_range(line: Line) -> None:
+    assert RangeReader(f"{line.url}/x", line.options).read(1_000, 90_000) == CONTENT[1_000:90_000]
 
 
-def test_writing_and_listing_go_on_after_an_outage(line: BadLine) -> None:
-    line.weather.failures = 2
-    publish_bytes(f"{line.url}/y", b"new", line.options)
-    line.weather.failures = 2
-    assert sum(map(len, listing.list_pages([f"{line.url}/*"], line.options))) == 2
+def read_many_ranges(line: Line) -> None:
+    stops = [start + 100 for start in STARTS]
+    pieces = RangeReader(f"{line.url}/x", line.options).read_many(STARTS, stops, gap=0)
+    assert pieces == [CONTENT[start:stop] for start, stop in zip(STARTS, stops, strict=True)]
 
 
-def test_an_outage_that_lasts_ends_in_one_error_with_its_cause(line: BadLine) -> None:
-    line.weather.failures = 1000
-    with pytest.raises(StorageError, match=rf"{line.url}/x: cannot read") as caught:
-        storage.stat(f"{line.url}/x", line.options)
-    assert remote.http_status(caught.value) == 503
-    assert line.weather.seen == remote.ATTEMPTS
+def ask(line: Line) -> None:
+    assert storage.stat(f"{line.url}/x", line.options).size == len(CONTENT)
 
 
-def test_what_is_final_is_not_asked_again(line: BadLine) -> None:
+def list_all(line: Line) -> None:
+    pages = listing.list_pages([f"{line.url}/*"], line.options)
+    assert [url for page in pages for url in page.urls] == [f"{line.url}/x"]
+
+
+def publish_small(line: Line) -> None:
+    publish_bytes(f"{line.url}/new", CONTENT, line.options)
+    assert storage.read_bytes(f"{line.url}/new", line.direct) == CONTENT
+
+
+def publish_over(line: Line) -> None:
+    with publish(f"{line.url}/x", line.options) as file:
+        file.write(b"another")
+    assert storage.read_bytes(f"{line.url}/x", line.direct) == b"another"
+
+
+def delete(line: Line) -> None:
+    storage.delete(f"{line.url}/x", line.options)
+    with pytest.raises(SourceNotFoundError):
+        storage.stat(f"{line.url}/x", line.direct)
+
+
+OPERATIONS = [read_whole, read_one_range, read_many_ranges, ask, list_all, publish_small, publish_over, delete]
+
+PASSING = {
+    "an answer of 500": lambda: Fault("status", status=500, code="InternalError", times=3),
+    "an answer of 503": lambda: Fault("status", times=3),
+    "throttling": lambda: throttled(times=3),
+    "an answer of 502 from a gateway": lambda: Fault("status", status=502, code="BadGateway", times=3),
+    "a reset before the server acts": lambda: Fault("reset", times=3),
+    "an answer that is lost": lambda: Fault("lost", times=3),
+    "a body that ends in its middle": lambda: Fault("truncated", times=3),
+    "silence": lambda: Fault("silent", seconds=30, times=1),
+    "a long wait": lambda: Fault("late", seconds=0.5, times=1),
+    "every second request": lambda: Fault("status", every=2),
+    "one request in five": lambda: Fault("reset", chance=0.2, seed=7),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
+@pytest.mark.parametrize("fault", PASSING)
+def test_what_passes_is_survived(line: Line, operation: Operation, fault: str) -> None:
+    line.proxy.faults.append(PASSING[fault]())
+    operation(line)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (lambda: Fault("reset"), "connect|reset by peer|disconnected"),
+        (expired, "credentials have expired"),
+    ],
+    ids=["resets", "expired credentials"],
+)
+def test_what_stays_is_one_error_that_says_so(
+    line: Line, operation: Operation, fault: Callable[[], Fault], said: str
+) -> None:
+    line.proxy.faults.append(fault())
+    with pytest.raises(StorageError, match=rf"(?i){line.url}.*({said})") as caught:
+        operation(line)
+    assert not isinstance(caught.value, SourceNotFoundError)
+    line.proxy.clear()
+    assert storage.read_bytes(f"{line.url}/x", line.direct) == CONTENT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operation", [ask, publish_small], ids=lambda operation: operation.__name__)
+def test_throttling_without_end_is_one_error_that_says_so(line: Line, operation: Operation) -> None:
+    line.proxy.faults.append(throttled())
+    with pytest.raises(StorageError, match=rf"{line.url}.*refuses so many requests.*fewer workers"):
+        operation(line)
+
+
+def test_what_is_final_is_not_asked_again(line: Line) -> None:
     wrong = {**line.options, "secret": "wrong-secret"}
     with pytest.raises(StorageError, match="permission"):
         RangeReader(f"{line.url}/x", wrong).read(0, 1)
-    assert line.weather.seen == 1
+    line.proxy.faults.append(expired())
+    with pytest.raises(StorageError, match="ExpiredToken"):
+        RangeReader(f"{line.url}/x", line.options).read(0, 1)
+    assert line.proxy.count() == 2
+
+
+def test_only_the_failed_ranges_of_many_are_asked_again(line: Line) -> None:
+    line.proxy.faults.append(Fault("status", times=4))
+    read_many_ranges(line)
+    assert line.proxy.count("GET") == len(STARTS) + 4
+
+
+def test_many_ranges_are_read_from_a_store_that_refuses_most_requests(line: Line) -> None:
+    line.proxy.faults.append(Fault("status", chance=0.8, seed=3))
+    read_many_ranges(line)
+
+
+def test_a_range_that_comes_short_without_a_word_is_noticed(line: Line) -> None:
+    line.proxy.faults.append(Fault("short", methods=frozenset({"GET"})))
+    with pytest.raises(StorageError, match=r"expected 1000 bytes at \[0, 1000\), found 500"):
+        RangeReader(f"{line.url}/x", line.options).read(0, 1000)
+    with pytest.raises(StorageError, match=r"expected 100 bytes at \[0, 100\), found 50"):
+        read_many_ranges(line)
+
+
+def test_records_are_right_or_missing_with_an_error_under_any_weather(line: Line) -> None:
+    records = [{"id": number, "text": "x" * (number % 300)} for number in range(3_000)]
+    url = f"{line.url}/records.jsonl"
+    data, offsets = encode_jsonl(records)
+    publish_bytes(url, data, line.direct)
+    write_index(f"{url}.idx", offsets, line.direct)
+    kinds: list[Kind] = ["status", "reset", "truncated", "short", "lost"]
+    line.proxy.faults += [Fault(kind, chance=0.05, seed=seed) for seed, kind in enumerate(kinds)]
+    read = 0
+    said: list[str] = []
+    for start in range(0, 3_000, 50):
+        wanted = list(range(start, start + 50))
+        try:
+            with JsonlReader(url, options=line.options) as reader:
+                found = reader.read_many(wanted)
+        except LedgerbeamError as error:
+            said.append(str(error))
+            continue
+        assert found == [records[number] for number in wanted]
+        read += 1
+    assert read > 40
+    assert [text for text in said if "expected" not in text] == []  # short bodies, and nothing else
+    assert all(fault.hits for fault in line.proxy.faults)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["status", "lost"])
+def test_a_large_output_is_whole_after_faults_at_every_step(line: Line, kind: Kind) -> None:
+    part = bytes(range(256)) * 4096
+    size = 110
+    line.proxy.faults += [
+        Fault(kind, methods=frozenset({"POST"}), key="*/large", every=2, times=2),
+        Fault(kind, methods=frozenset({"PUT"}), key="*/large", every=2, times=2),
+    ]
+    with publish(f"{line.url}/large", line.proxy.options) as file:
+        for _ in range(size):
+            file.write(part)
+    assert all(fault.hits for fault in line.proxy.faults)
+    reader = RangeReader(f"{line.url}/large", line.direct)
+    assert reader.size == size * len(part)
+    assert all(reader.read(at * len(part), (at + 1) * len(part)) == part for at in range(0, size, 7))
 
 
 @pytest.mark.parametrize(
