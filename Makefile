@@ -22,7 +22,7 @@ demo: setup ## the main job on real text: run, SIGKILL, rerun, proof
 	$(BIN)/python examples/demo.py
 
 test: setup ## the whole suite that needs nothing but Python and what is on the machine
-	$(BIN)/python -m pytest tests --numprocesses auto --dist worksteal
+	$(BIN)/python -m pytest tests --ignore tests/matrix --numprocesses auto --dist worksteal
 
 lint: setup ## ruff check, ruff format --check, mypy strict
 	$(BIN)/ruff check .
@@ -34,6 +34,9 @@ servers: setup ## bring MinIO, Prism, Flink, Spark and Beam's boot program into 
 
 image: servers ## build the worker image and run it as the worker pool of a Flink cluster (root, buildah)
 	$(BIN)/python -m tests.servers image
+
+matrix: servers ## the job on every engine, with kills; ends with one row for each
+	$(BIN)/python -m pytest tests/matrix --numprocesses 0
 
 conformance: setup ## peers in a venv of their own judge our formats, and their files are read by us
 	scripts/conformance.sh
@@ -47,4 +50,4 @@ bench: setup ## every table of speed against peers and the physical limit; ARGS=
 clean: ## remove what setup, servers and tests made
 	rm -rf $(VENV) $(CACHE) ledgerbeam/io/*.so build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 
-.PHONY: help setup demo test lint servers image conformance fault bench clean
+.PHONY: help setup demo test lint servers image matrix conformance fault bench clean

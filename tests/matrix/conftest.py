@@ -1,0 +1,82 @@
+"""The engines of the matrix, each started once, and the table at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.matrix.runs import Jobs, Row, write_sources
+from tests.servers import flink, prism, spark
+from tests.servers.engine import Engine
+from tests.servers.s3 import S3Server
+
+COLUMNS = ("clean", "killed worker", "killed executor", "killed launcher", "rerun", "identical")
+ENGINES = ("FnApiRunner, 1 process", "FnApiRunner, 2 processes", "Prism", "Flink", "Spark")
+
+_rows: list[Row] = []
+
+
+@pytest.fixture(scope="session")
+def bucket(s3: S3Server) -> str:
+    return write_sources(s3)
+
+
+@pytest.fixture(scope="session")
+def reference(s3: S3Server, bucket: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes | None]:
+    """What the job leaves on the local runner, undisturbed, with one worker."""
+    folder = tmp_path_factory.mktemp("reference") / "jobs"
+    jobs = Jobs(folder, s3, bucket, name="reference", options=["--workers", "1"], engine=None)
+    jobs.finish("out")
+    found = jobs.contents("out")
+    assert len(found) > 30
+    return found
+
+
+@pytest.fixture(scope="session", params=ENGINES)
+def jobs(
+    request: pytest.FixtureRequest, s3: S3Server, bucket: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Jobs]:
+    name: str = request.param
+    folder = tmp_path_factory.mktemp("engine")
+    with ExitStack() as stack:
+        engine = _start(name, folder, s3, stack) if name in _STARTS else None
+        options = ["--workers", name.split()[1]] if engine is None else ["--", *engine.options]
+        place = "".join(letter for letter in name.lower() if letter.isalnum())
+        jobs = Jobs(folder / "jobs", s3, bucket, name=place, options=options, engine=engine)
+        jobs.row.engine = name
+        _rows.append(jobs.row)
+        yield jobs
+
+
+_STARTS: dict[str, Any] = {
+    "Prism": (prism.missing, prism.prism),
+    "Flink": (flink.missing, flink.flink_cluster),
+    "Spark": (spark.missing, spark.spark_cluster),
+}
+
+
+def _start(name: str, folder: Path, s3: S3Server, stack: ExitStack) -> Engine:
+    missing, start = _STARTS[name]
+    if missing() is not None:
+        pytest.skip(missing())
+    engine: Engine = stack.enter_context(start(folder, env={**s3.env, "LEDGERBEAM_CACHE": str(folder / "workers")}))
+    return engine
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if not _rows:
+        return
+    terminalreporter.section("runner matrix")
+    head = f"{'engine':<26}" + "".join(f"{column:>17}" for column in COLUMNS) + f"{'kills':>7}{'seconds':>9}{'MiB':>7}"
+    terminalreporter.write_line(head)
+    for row in _rows:
+        cells = "".join(f"{_told(row, column):>17}" for column in COLUMNS)
+        terminalreporter.write_line(f"{row.engine:<26}{cells}{row.killed:>7}{row.seconds:>9.1f}{row.mebibytes:>7.0f}")
+
+
+def _told(row: Row, column: str) -> str:
+    return "-" if column not in row.passed else "ok" if row.passed[column] else "FAILED"

@@ -1,0 +1,212 @@
+"""One job on any engine: started as a user would, killed, and compared with what it left elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ledgerbeam.io import ObjectFolder
+from tests.servers.engine import Engine
+from tests.servers.process import resident_mebibytes, wait_until
+from tests.servers.s3 import S3Server
+
+SOURCES = 16
+RECORDS = 60
+TASK_BYTES = 1500
+LIMIT_SECONDS = 240.0
+RERUNS = 4
+SAMPLE_SECONDS = 0.5
+
+
+@dataclass
+class Row:
+    """What is told of an engine.
+
+    Attributes:
+        engine: Its name.
+        passed: By column: whether it went well.
+        killed: Processes that were killed, all of which it survived.
+        seconds: Of the clean run.
+        mebibytes: Most memory that the launcher and the engine held at once, in the clean run.
+    """
+
+    engine: str
+    passed: dict[str, bool] = field(default_factory=dict)
+    killed: int = 0
+    seconds: float = 0.0
+    mebibytes: float = 0.0
+
+
+class Jobs:
+    """The jobs of one engine.
+
+    Args:
+        folder: Where launchers work and log.
+        server: On which sources, indexes, ledgers and outputs lie.
+        bucket: With the sources, as `write_sources` left them.
+        name: Of the engine; a part of the names of outputs and ledgers.
+        options: Words of the command line that choose the engine.
+        engine: To kill parts of; None for the local runner.
+    """
+
+    def __init__(
+        self, folder: Path, server: S3Server, bucket: str, *, name: str, options: Sequence[str], engine: Engine | None
+    ) -> None:
+        folder.mkdir(parents=True)
+        self._folder = folder
+        self._objects = ObjectFolder(f"s3://{bucket}", server.options)
+        self._bucket = bucket
+        self._name = name
+        self._options = options
+        self._env = {**os.environ, **server.env, "LEDGERBEAM_CACHE": str(folder / "cache")}
+        self._started = 0
+        self.engine = engine
+        self.row = Row(name)
+
+    def start(self, output: str) -> Launcher:
+        """Starts the job, with outputs and ledger of its own below `output`."""
+        to = ("--output", f"s3://{self._bucket}/{self._name}/{output}", "--to", "jsonl")
+        ledger = ("--ledger", f"s3://{self._bucket}/{self._name}/{output}-ledger", "--flush-interval", "0.3")
+        command = ["map", "tests.matrix.work:work", f"s3://{self._bucket}/in/*.jsonl", *to, *ledger]
+        return self._launch([*command, "--task-bytes", str(TASK_BYTES), *self._options])
+
+    def index(self) -> int:
+        """Indexes one source in ranges, with the indexes in a tree of their own; gives the exit status."""
+        root = f"s3://{self._bucket}/{self._name}/idx"
+        ledger = ("--ledger", f"s3://{self._bucket}/{self._name}/idx-ledger", "--index-root", root)
+        command = ["index", f"s3://{self._bucket}/large.jsonl", *ledger, "--task-bytes", "20000", *self._options]
+        return self._launch(command).end()
+
+    def _launch(self, command: Sequence[str]) -> Launcher:
+        self._started += 1
+        return Launcher(command, self._folder, self._env, self._folder / f"launcher-{self._started:02d}.log")
+
+    def finish(self, output: str) -> Launcher:
+        """Starts the job until it ends well.
+
+        Raises:
+            AssertionError: If it does not, in `RERUNS` times.
+        """
+        for _ in range(RERUNS):
+            launcher = self.start(output)
+            if launcher.end() == 0:
+                return launcher
+        raise AssertionError(f"not done after {RERUNS} runs:\n{launcher.log()}")
+
+    def wait_for_outputs(self, output: str, launcher: Launcher, count: int = 4) -> None:
+        """Waits until a job has published something, and recorded something."""
+        assert wait_until(
+            lambda: launcher.ended or (len(self.names(output)) >= count and bool(self.segments(output))),
+            seconds=LIMIT_SECONDS,
+        )
+        assert not launcher.ended, launcher.log()
+
+    def segments(self, output: str) -> list[str]:
+        return [name for name in self._objects.names(f"{self._name}/{output}-ledger/segments") if "/t-" in name]
+
+    def names(self, output: str) -> list[str]:
+        return self._objects.names(f"{self._name}/{output}")
+
+    def contents(self, output: str) -> dict[str, bytes | None]:
+        """What lies below an output folder, by relative name."""
+        prefix = f"{self._name}/{output}/"
+        names = [name for name in self.names(output) if name.startswith(prefix)]
+        return {name[len(prefix) :]: data for name, data in zip(names, self._objects.read(names), strict=True)}
+
+
+class Launcher:
+    """A started command of ledgerbeam, with all that it starts on this machine."""
+
+    def __init__(self, command: Sequence[str], folder: Path, env: Mapping[str, str], log: Path) -> None:
+        self._log = log
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "ledgerbeam", *command],
+                cwd=folder,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    @property
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")[-4000:]
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def end(self) -> int:
+        """Waits for its end; gives its exit status.
+
+        Raises:
+            AssertionError: If it does not end.
+        """
+        try:
+            return self.process.wait(LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"does not end:\n{self.log()}") from None
+
+
+@contextlib.contextmanager
+def most_memory(pids: Callable[[], Sequence[int]], row: Row) -> Iterator[None]:
+    """Notes the most memory that processes hold together while the body runs."""
+    done = threading.Event()
+
+    def sample() -> None:
+        while not done.wait(SAMPLE_SECONDS):
+            row.mebibytes = max(row.mebibytes, resident_mebibytes(pids()))
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        row.seconds = time.monotonic() - started
+        done.set()
+        thread.join()
+
+
+def descendants(pid: int) -> list[int]:
+    """A process and all that it has started, as far as they live."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            parent = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(name))
+    found = [pid]
+    for parent in found:
+        found += children.get(parent, [])
+    return found
+
+
+def write_sources(server: S3Server) -> str:
+    """Makes a bucket with sources; gives its name."""
+    bucket = server.bucket()
+    objects = ObjectFolder(f"s3://{bucket}", server.options)
+
+    def lines(first: int, count: int) -> bytes:
+        return b"".join(
+            json.dumps({"id": i, "text": f"text {i}"}).encode() + b"\n" for i in range(first, first + count)
+        )
+
+    for number in range(SOURCES):
+        objects.create(f"in/{number:02d}.jsonl", lines(number * RECORDS, RECORDS))
+    objects.create("large.jsonl", lines(0, 3000))
+    return bucket

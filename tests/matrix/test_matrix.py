@@ -1,0 +1,115 @@
+"""One job on every engine: undisturbed, killed in every part, started again. The outputs are the same bytes each time.
+
+Sources, indexes, ledgers and outputs lie on a real S3 server; engines run in processes of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from tests.matrix.runs import LIMIT_SECONDS, SOURCES, Jobs, Launcher, Row, descendants, most_memory
+from tests.servers.flink import FlinkCluster
+from tests.servers.process import command_of, wait_until
+
+pytestmark = [pytest.mark.s3, pytest.mark.slow, pytest.mark.timeout(1200)]
+
+Contents = dict[str, bytes | None]
+
+
+@contextmanager
+def told(row: Row, column: str) -> Iterator[None]:
+    """Notes in the table whether the body went well."""
+    row.passed[column] = False
+    yield
+    row.passed[column] = True
+
+
+def check_identical(jobs: Jobs, output: str, reference: Contents) -> None:
+    same = jobs.contents(output) == reference
+    row = jobs.row
+    row.passed["identical"] = same and row.passed.get("identical", True)
+    assert same, (output, sorted(jobs.contents(output)), sorted(reference))
+
+
+def python_workers(jobs: Jobs, launcher: Launcher) -> list[int]:
+    if jobs.engine is not None:
+        return jobs.engine.workers
+    found = descendants(launcher.process.pid)
+    of_waves = [pid for pid in found if "ledgerbeam.pipelines.wave" in command_of(pid)]
+    return [pid for pid in found if "ledgerbeam.pipelines.worker" in command_of(pid)] or of_waves
+
+
+def kill_one(pids: Callable[[], Sequence[int]]) -> None:
+    assert wait_until(lambda: bool(pids()), seconds=LIMIT_SECONDS)
+    os.kill(random.choice(list(pids())), signal.SIGKILL)
+
+
+class TestMatrix:
+    """The same job, on one engine after the other."""
+
+    def test_an_undisturbed_run(self, jobs: Jobs, reference: Contents) -> None:
+        with told(jobs.row, "clean"):
+            launcher = jobs.start("clean")
+            pids = lambda: [*descendants(launcher.process.pid), *(jobs.engine.pids() if jobs.engine else [])]  # noqa: E731
+            with most_memory(pids, jobs.row):
+                assert launcher.end() == 0, launcher.log()
+            check_identical(jobs, "clean", reference)
+            assert jobs.index() == 0
+            (index,) = jobs.contents("idx").values()
+            assert index is not None
+            assert len(index) == 8 * 3001
+
+    def test_a_finished_job_is_skipped(self, jobs: Jobs, reference: Contents) -> None:
+        with told(jobs.row, "rerun"):
+            jobs.finish("clean")
+            again = jobs.finish("clean")
+            assert f"({SOURCES} skipped" in again.log() or "0 tasks and 0 records" in again.log(), again.log()
+            check_identical(jobs, "clean", reference)
+
+    def test_a_killed_python_worker(self, jobs: Jobs, reference: Contents) -> None:
+        with told(jobs.row, "killed worker"):
+            launcher = jobs.start("worker")
+            jobs.wait_for_outputs("worker", launcher)
+            kill_one(lambda: python_workers(jobs, launcher))
+            jobs.row.killed += 1
+            if launcher.end():
+                jobs.finish("worker")
+            check_identical(jobs, "worker", reference)
+
+    def test_a_killed_executor(self, jobs: Jobs, reference: Contents) -> None:
+        if jobs.engine is None or jobs.engine.name == "Prism":
+            pytest.skip("this engine works in one process")
+        with told(jobs.row, "killed executor"):
+            launcher = jobs.start("executor")
+            jobs.wait_for_outputs("executor", launcher)
+            engine = jobs.engine
+            kill_one(lambda: engine.executors)
+            jobs.row.killed += 1
+            status = launcher.end()
+            if isinstance(engine, FlinkCluster):
+                engine.add_task_manager()
+            if status:
+                jobs.finish("executor")
+            check_identical(jobs, "executor", reference)
+
+    def test_a_killed_launcher_and_a_rerun_beside_what_it_left(self, jobs: Jobs, reference: Contents) -> None:
+        with told(jobs.row, "killed launcher"):
+            launcher = jobs.start("launcher")
+            jobs.wait_for_outputs("launcher", launcher)
+            launcher.kill()
+            jobs.row.killed += 1
+            again = jobs.finish("launcher")
+            if jobs.engine is not None:
+                assert "an older run may still be at work" in again.log() or "skipped" in again.log()
+                if isinstance(jobs.engine, FlinkCluster):
+                    for job in jobs.engine.running():
+                        jobs.engine.cancel(job)
+                time.sleep(1)
+            check_identical(jobs, "launcher", reference)
