@@ -119,8 +119,7 @@ def copied(sources: Sequence[FileInfo], target: str, options: Options | None = N
     try:
         least = max(LEAST_PART, sum(source.size for source in sources) // _MOST_PARTS)
         parts = plan_parts([source.size for source in sources], least, max(_MOST_PART, 2 * least))
-        with contextlib.closing(map_ahead(put, enumerate(parts, 1), _SIDE_BY_SIDE)) as done:  # type: ignore[type-var]
-            tags = list(done)
+        tags = list(map_ahead(put, enumerate(parts, 1), _SIDE_BY_SIDE))
         yield
         ask("complete_multipart_upload", UploadId=upload, MultipartUpload={"Parts": tags})
     except BaseException:

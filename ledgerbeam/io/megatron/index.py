@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -39,6 +38,11 @@ class Rows(NamedTuple):
     lengths: NDArray[np.int32]
     pointers: NDArray[np.int64]
     modes: NDArray[np.int8] | None
+
+    def part(self, start: int, stop: int) -> Rows:
+        """Gives the sequences `[start, stop)` of these."""
+        modes = None if self.modes is None else self.modes[start:stop]
+        return Rows(self.lengths[start:stop], self.pointers[start:stop], modes)
 
 
 class MegatronIndex:
@@ -109,9 +113,8 @@ class MegatronIndex:
         def read(start: int) -> tuple[int, bytes]:
             return start, self._reader.read(start, min(start + _REQUEST, size))
 
-        with contextlib.closing(map_ahead(read, range(0, size, _REQUEST), _AHEAD)) as pieces:  # type: ignore[type-var]
-            for start, piece in pieces:
-                content[start : start + len(piece)] = piece
+        for start, piece in map_ahead(read, range(0, size, _REQUEST), _AHEAD):
+            content[start : start + len(piece)] = piece
         return memoryview(content).toreadonly()
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO
@@ -94,20 +93,19 @@ def _joined(indexes: Sequence[MegatronIndex]) -> Layout:
 def _write_index(indexes: Sequence[MegatronIndex], layout: Layout, file: BinaryIO) -> None:
     writer = IndexWriter(file, layout)
     before = 0
-    with contextlib.closing(map_ahead(_load, indexes, _AHEAD)) as loaded:  # type: ignore[type-var]
-        for index in loaded:
-            sequences, documents = index.layout.sequences, index.layout.documents
-            place = end = 0
-            for start in range(0, sequences, BLOCK):
-                rows = index.rows(start, min(start + BLOCK, sequences))
-                place = index.check_rows(rows, start, place)
-                writer.add_sequences(rows.lengths, rows.modes)
-            for start in range(0, documents, BLOCK):
-                ends = index.document_ends(start, min(start + BLOCK, documents))
-                end = index.check_document_ends(ends, start, end)
-                writer.add_documents(ends + before)
-            before += sequences
-            index.close()
+    for index in map_ahead(_load, indexes, _AHEAD):
+        sequences, documents = index.layout.sequences, index.layout.documents
+        place = end = 0
+        for start in range(0, sequences, BLOCK):
+            rows = index.rows(start, min(start + BLOCK, sequences))
+            place = index.check_rows(rows, start, place)
+            writer.add_sequences(rows.lengths, rows.modes)
+        for start in range(0, documents, BLOCK):
+            ends = index.document_ends(start, min(start + BLOCK, documents))
+            end = index.check_document_ends(ends, start, end)
+            writer.add_documents(ends + before)
+        before += sequences
+        index.close()
 
 
 def _load(index: MegatronIndex) -> MegatronIndex:

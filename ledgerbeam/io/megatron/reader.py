@@ -177,7 +177,7 @@ class MegatronReader:
             while start < len(reach):
                 done = int(reach[start - 1]) if start else 0
                 stop = max(start + 1, int(reach.searchsorted(done + _ITERATE, "right")))
-                yield from self._read_rows(_part(rows, start, stop), range(first + start, first + stop))
+                yield from self._read_rows(rows.part(start, stop), range(first + start, first + stop))
                 start = stop
 
     def read_many(self, indices: Sequence[int]) -> list[Any]:
@@ -285,8 +285,7 @@ class MegatronReader:
         """
         source = self._open()
         at = self._number(index)
-        start = self._pointers[at]
-        return self._take(source, start, start + self._lengths[at] * self.dtype.itemsize, at).tobytes()
+        return self._take(source, *self._bounds(at), at).tobytes()
 
     def verify(self) -> None:
         """Reads the whole index and checks each entry: lengths, places without gaps, documents in order.
@@ -333,8 +332,11 @@ class MegatronReader:
     def _read_one(self, index: int) -> Any:
         source = self._open()
         at = self._number(index)
+        return self._item(self._take(source, *self._bounds(at), at), at)
+
+    def _bounds(self, at: int) -> tuple[int, int]:
         start = self._pointers[at]
-        return self._item(self._take(source, start, start + self._lengths[at] * self.dtype.itemsize, at), at)
+        return start, start + self._lengths[at] * self.dtype.itemsize
 
     def _item(self, tokens: Tokens, at: int) -> Any:
         return tokens if self._modes is None else (tokens, self._modes[at])
@@ -401,8 +403,3 @@ class MegatronReader:
             for index in indices:
                 self._number(index)  # raises
         return numbers
-
-
-def _part(rows: Rows, start: int, stop: int) -> Rows:
-    modes = None if rows.modes is None else rows.modes[start:stop]
-    return Rows(rows.lengths[start:stop], rows.pointers[start:stop], modes)
