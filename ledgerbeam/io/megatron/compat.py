@@ -33,9 +33,7 @@ def compat_slice(
     """
     start, _, step = part.indices(len(lengths))
     if step != 1:
-        raise UsageError(
-            f"{part} is not contiguous; Megatron's slices have step 1. Leave compat out, or use a step of 1."
-        )
+        raise UsageError(f"{part} has a step of {step}; Megatron's slices are contiguous. Leave compat out.")
     if start >= len(lengths):
         raise IndexError(f"{part} begins at the end of {len(lengths)} sequences, where Megatron finds no pointer.")
     cuts = [0, *np.cumsum(lengths[part], dtype=np.int64).tolist()]

@@ -144,7 +144,7 @@ class MegatronBuilder:
             if not isinstance(lengths, np.ndarray):
                 return array("i", lengths)
             sizes = array("i")
-            sizes.frombytes(TokenEncoder(np.dtype("<i4")).encode(lengths))
+            sizes.frombytes(TokenEncoder(np.dtype("<i4")).encode(lengths).tobytes())
         except (OverflowError, TypeError, ValueError) as error:
             raise self._refused(f"a sequence has up to {2**31 - 1} tokens: {error}") from error
         return sizes

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ledgerbeam.errors import ChangedSourceError, IndexMismatchError, IndexNotFoundError, SourceNotFoundError
+from ledgerbeam.errors import ChangedSourceError, IndexNotFoundError, SourceNotFoundError
 from ledgerbeam.io.megatron import MegatronReader, write_megatron
 from tests.conftest import S3Server
 from tests.io.conformance import COUNT, SequenceConformance
@@ -66,18 +64,6 @@ class TestMapped(SequenceConformance):
         with pytest.raises(IndexNotFoundError, match=index):
             self.open(data, check=check)[0]
 
-    @pytest.mark.parametrize("change", [-2, -1, 1, 2])
-    def test_an_index_that_does_not_fill_its_data_is_refused(self, source: tuple[str, list[Any]], change: int) -> None:
-        os.truncate(source[0], os.path.getsize(source[0]) + change)
-        with pytest.raises(IndexMismatchError, match=r"expected its sequences to fill bytes \[0, "):
-            self.open(source[0])
-
-    def test_the_index_of_another_dataset_is_refused(self, source: tuple[str, list[Any]], tmp_path: Path) -> None:
-        other, _ = self.store(str(tmp_path), COUNT - 7)
-        shutil.copy(self.files(other)[1], self.files(source[0])[1])
-        with pytest.raises(IndexMismatchError):
-            self.open(source[0])
-
 
 class TestFile(TestMapped):
     arguments = {"mmap": False}  # noqa: RUF012
@@ -128,14 +114,6 @@ class TestCompat(TestMapped):
     @pytest.mark.parametrize("part", [slice(3, 9), slice(None), slice(-5, None), slice(190, 999)])
     def test_slices_are_those_of_a_list(self, source: tuple[str, list[Any]], part: slice) -> None:
         super().test_slices_are_those_of_a_list(source, part)
-
-    @pytest.mark.parametrize("change", [2])
-    def test_an_index_that_does_not_fill_its_data_is_refused(self, source: tuple[str, list[Any]], change: int) -> None:
-        os.truncate(source[0], os.path.getsize(source[0]) + change)
-        assert len(self.open(source[0])) == COUNT
-
-    def test_the_index_of_another_dataset_is_refused(self, source: tuple[str, list[Any]], tmp_path: Path) -> None:
-        """Megatron sees no difference, as long as there is enough data."""
 
 
 class TestModes(TestMapped):
