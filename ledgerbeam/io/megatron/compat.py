@@ -41,9 +41,7 @@ def compat_slice(
     return first, first + cuts[-1] * width, cuts if len(cuts) > 1 else [0, 0]
 
 
-def compat_part(
-    pointer: int, count: int, offset: int, length: int | None, *, width: int, limit: int
-) -> tuple[int, int]:
+def compat_part(pointer: int, count: int, offset: int, length: int | None, *, width: int, size: int) -> tuple[int, int]:
     """Finds the bytes that Megatron takes for a part of a sequence, which need not be of that sequence.
 
     Args:
@@ -52,8 +50,8 @@ def compat_part(
         offset: First token, from the begin of the sequence; may be negative.
         length: How many tokens; negative for all up to the end of the file. Default: up to the end of the sequence.
         width: Bytes of a token.
-        limit: Size of the `.bin`.
+        size: Size of the `.bin`.
     """
     start = pointer + offset * width
     wanted = count - offset if length is None else length
-    return start, limit if wanted < 0 else start + wanted * width
+    return start, size if wanted < 0 else start + wanted * width

@@ -74,15 +74,12 @@ class MegatronReader:
         self._size: int | None = None
         self._forget()
         if check:
-            self._check()
-
-    def _check(self) -> None:
-        self._require_modes()
-        self._size = stat(self.url, self.options).size
-        if self.compat:
-            self.index.check_documents_end()
-        else:
-            self.index.check_ends(self._size)
+            self._require_modes()
+            self._size = stat(self.url, self.options).size
+            if compat:
+                self.index.check_documents_end()
+            else:
+                self.index.check_ends(self._size)
 
     def _require_modes(self) -> None:
         layout = self.index.layout
@@ -241,7 +238,10 @@ class MegatronReader:
         at = self._number(index)
         count, pointer, width = self._lengths[at], self._pointers[at], self.dtype.itemsize
         if self.compat:
-            start, stop = compat_part(pointer, count, offset, length, width=width, limit=source.limit)
+            size = stat(self.url, self.options).size if self._size is None else self._size
+            start, stop = compat_part(pointer, count, offset, length, width=width, size=size)
+            if (stop - start) % width:
+                raise self.index.mismatch(f"expected whole tokens up to the end, found {size} bytes of data")
         else:
             wanted = count - offset if length is None else length
             if not (0 <= offset <= count and 0 <= wanted <= count - offset):
