@@ -127,11 +127,6 @@ class MegatronReader:
         return self.index.lengths
 
     @property
-    def sequence_pointers(self) -> NDArray[np.int64]:
-        """Where each sequence begins in the `.bin`, in bytes: i64, shape `(N,)`, read-only."""
-        return self.index.pointers
-
-    @property
     def sequence_modes(self) -> NDArray[np.int8] | None:
         """Mode of each sequence: i8, shape `(N,)`, read-only; None when the dataset has none."""
         return self.index.modes

@@ -109,7 +109,7 @@ def test_properties_are_those_of_the_index(prefix: str) -> None:
     reader = MegatronReader(prefix)
     assert reader.dtype == np.int32
     assert reader.sequence_lengths.tolist() == [3, 2, 0, 4, 1]
-    assert reader.sequence_pointers.tolist() == [0, 12, 20, 20, 36]
+    assert reader.index.pointers.tolist() == [0, 12, 20, 20, 36]
     assert reader.sequence_modes is not None
     assert reader.sequence_modes.tolist() == [1, 0, 0, -2, 5]
     assert reader.raw(1) == np.array([3, 4], "<i4").tobytes()
