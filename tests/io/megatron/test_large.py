@@ -23,7 +23,7 @@ COUNT = BLOCK + 12_345
 def dataset() -> Iterator[tuple[str, NDArray[np.int32], NDArray[np.uint8]]]:
     """A prefix, its lengths and tokens: more than a block of sequences, documents and tokens."""
     chance = np.random.default_rng(4)
-    lengths = chance.integers(0, 16, COUNT, dtype=np.int32)
+    lengths = chance.integers(0, 24, COUNT, dtype=np.int32)
     tokens = chance.integers(0, 256, int(lengths.sum()), dtype=np.uint8)
     with TemporaryDirectory() as folder:
         with write_megatron(f"{folder}/whole", "uint8") as builder:
@@ -48,6 +48,8 @@ def test_reads_of_several_blocks_cut_where_sequences_do(dataset: Any, mmap: bool
     found = reader[:] if mmap else list(reader)
     assert list(map(len, found)) == lengths.tolist()
     assert b"".join(map(bytes, found)) == tokens.tobytes()
+    if not mmap:
+        assert max(part.base.nbytes for part in found) <= 8 << 20, "all tokens came as one block"
     assert reader[-1].tobytes() == tokens[edges[-2] :].tobytes()
 
 

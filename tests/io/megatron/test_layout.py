@@ -144,7 +144,7 @@ def test_a_sequence_outside_of_the_data_is_an_error_and_never_other_memory(
 def test_pointers_between_tokens_are_followed(tmp_path: Path) -> None:
     data = bytes(range(36))
     reader = MegatronReader(store(tmp_path, index(pointers=(0, 13, 20)), data))
-    for found in (reader[1], reader[:][1], reader.read_many(range(3))[1]):
+    for found in (reader[1], reader[:][1], reader.read_span(0, 3)[1]):
         assert found.tobytes() == data[13:21]
 
 

@@ -187,22 +187,29 @@ def test_a_body_that_raises_leaves_a_former_dataset(tmp_path: Path) -> None:
 
 KILLED = """
 import os, signal, sys
-from ledgerbeam.io.megatron import write_megatron
+from ledgerbeam.io.megatron import merge_megatron, write_megatron
+prefix, work = sys.argv[1:]
+with write_megatron(prefix + "-part") as builder:
+    builder.add_document(list(range(1000)))
 replace = os.replace
 def replace_and_die(*names):
     replace(*names)
     os.kill(os.getpid(), signal.SIGKILL)
 os.replace = replace_and_die
-with write_megatron(sys.argv[1]) as builder:
-    builder.add_document(list(range(1000)))
+if work == "merge":
+    merge_megatron([prefix + "-part"], prefix)
+else:
+    with write_megatron(prefix) as builder:
+        builder.add_document(list(range(1000)))
 """
 
 
-def test_a_kill_between_the_two_files_leaves_no_pair_that_does_not_fit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("work", ["write", "merge"])
+def test_a_kill_between_the_two_files_leaves_no_pair_that_does_not_fit(tmp_path: Path, work: str) -> None:
     prefix = str(tmp_path / "d")
     with write_megatron(prefix) as builder:
         builder.add_document([1, 2])
-    done = subprocess.run([sys.executable, "-c", KILLED, prefix], check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", KILLED, prefix, work], check=False, timeout=60)
     assert done.returncode == -signal.SIGKILL
     assert os.path.getsize(prefix + ".bin") == 4000
     with pytest.raises(IndexNotFoundError, match=r"d\.bin has no index"):
