@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 from ledgerbeam.errors import ChangedSourceError
+from ledgerbeam.io.ahead import map_ahead
 from ledgerbeam.io.local import open_local
 from ledgerbeam.io.publish import publish
 from ledgerbeam.io.s3_copy import can_copy, copied
@@ -17,6 +18,7 @@ from ledgerbeam.io.storage import FileInfo, Options, RangeReader, is_local
 __all__ = ["concatenated"]
 
 _CHUNK = 8 * 1024 * 1024
+_AHEAD = 4
 _KERNEL_CHUNK = 1 << 30
 # What a kernel or a file system says that has no such copy between these two files.
 _NO_COPY = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM})
@@ -83,8 +85,12 @@ def _send(source: int, target: int, count: int, offset: int) -> int:
 
 def _stream(source: FileInfo, file: BinaryIO, options: Options | None) -> None:
     with RangeReader(source.url, options, source.size) as reader:
-        for start in range(0, source.size, _CHUNK):
-            file.write(reader.read(start, min(start + _CHUNK, source.size)))
+
+        def read(start: int) -> bytes:
+            return reader.read(start, min(start + _CHUNK, source.size))
+
+        for block in map_ahead(read, range(0, source.size, _CHUNK), _AHEAD):
+            file.write(block)
 
 
 def _changed(source: FileInfo, size: int) -> ChangedSourceError:

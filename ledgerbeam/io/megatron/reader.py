@@ -31,9 +31,9 @@ class MegatronReader:
     give lists. With `multimodal` each is a pair of tokens and mode. fairseq's datasets are read too: each of their
     sequences is a document.
 
-    Deterministic, picklable, safe to share between threads and to carry through a fork. Arrays outlive the reader. Of a
-    mapped dataset they are views of the file: who cuts it ends a process that then looks at them (SIGBUS), as with any
-    map; with `mmap=False` a file that was cut is a `ChangedSourceError`.
+    Deterministic, picklable, safe to share between threads and to carry through a fork. Arrays outlive the reader. Of
+    mapped tokens they are views of the file: who cuts it ends a process that then looks at them (SIGBUS), as with any
+    map; with `mmap=False` a `.bin` that was cut is a `ChangedSourceError`. The index of a local dataset is always mapped.
 
     Args:
         prefix: What the names of the two files begin with; the name of one of them will do.
