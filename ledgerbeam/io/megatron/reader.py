@@ -33,7 +33,7 @@ class MegatronReader:
 
     Deterministic, picklable, safe to share between threads and to carry through a fork. Arrays outlive the reader. Of
     mapped tokens they are views of the file: who cuts it ends a process that then looks at them (SIGBUS), as with any
-    map; with `mmap=False` a `.bin` that was cut is a `ChangedSourceError`. The index of a local dataset is always mapped.
+    map; with `mmap=False` a `.bin` that was cut is a `ChangedSourceError`. A local index is always mapped.
 
     Args:
         prefix: What the names of the two files begin with; the name of one of them will do.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -12,7 +13,9 @@ from numpy.typing import NDArray
 
 from ledgerbeam.errors import IndexMismatchError
 from ledgerbeam.io.megatron import MegatronReader, merge_megatron, write_megatron
+from ledgerbeam.io.megatron.encode import IndexWriter
 from ledgerbeam.io.megatron.index import BLOCK
+from ledgerbeam.io.megatron.layout import Layout
 from ledgerbeam.io.publish import publish_bytes
 from ledgerbeam.io.storage import filesystem, read_bytes
 
@@ -80,3 +83,19 @@ def test_a_fault_in_any_block_is_found(dataset: Any, at: int) -> None:
     publish_bytes(prefix + "-bad.bin", tokens.tobytes())
     with pytest.raises(IndexMismatchError, match=f"expected sequence {at} at byte {lengths[:at].sum()}, found"):
         MegatronReader(prefix + "-bad").verify()
+
+
+@pytest.mark.parametrize("compat", [False, True])
+def test_slices_of_more_than_two_billion_tokens(tmp_path: Path, compat: bool) -> None:
+    """Megatron adds lengths up in 32 bits."""
+    lengths = np.array([1_100_000_000, 1_100_000_000, 3], np.int32)
+    with (tmp_path / "d.idx").open("wb") as file:
+        writer = IndexWriter(file, Layout(np.dtype("u1"), 3, 2))
+        writer.add_documents(np.array([3]))
+        writer.add_sequences(lengths)
+    with (tmp_path / "d.bin").open("wb") as data:  # sparse: takes no room
+        data.seek(2_200_000_000)
+        data.write(b"\1\2\3")
+    found = MegatronReader(str(tmp_path / "d"), compat=compat)[:]
+    assert list(map(len, found)) == lengths.tolist()
+    assert found[2].tolist() == [1, 2, 3]
