@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from ledgerbeam.errors import StorageError
+from ledgerbeam.errors import ChangedSourceError, StorageError
 from ledgerbeam.io.ahead import map_ahead
-from ledgerbeam.io.remote import call, filesystem, split_scheme
+from ledgerbeam.io.remote import call, filesystem, http_status, split_scheme
 from ledgerbeam.io.storage import FileInfo, Options, RangeReader
 
 __all__ = ["Piece", "can_copy", "copied", "plan_parts"]
@@ -20,6 +21,7 @@ LEAST_PART = 5 * 1024 * 1024
 _MOST_PART = 512 * 1024 * 1024  # S3 takes 5 GiB; smaller ones are copied side by side
 _MOST_PARTS = 9_000  # S3 takes 10,000
 _SIDE_BY_SIDE = 8
+_NO_MATCH = 412  # HTTP status of a condition that does not hold
 
 
 class Piece(NamedTuple):
@@ -87,7 +89,7 @@ def copied(sources: Sequence[FileInfo], target: str, options: Options | None = N
         options: Storage options of all of them.
 
     Raises:
-        ChangedSourceError: A source is shorter than it was.
+        ChangedSourceError: A source is not what was listed.
         SourceNotFoundError: There is no such source; also StorageError.
     """
     store = filesystem(target, options)
@@ -99,6 +101,19 @@ def copied(sources: Sequence[FileInfo], target: str, options: Options | None = N
 
     upload = ask("create_multipart_upload")["UploadId"]
 
+    def copy(piece: Piece, which: dict[str, Any]) -> Any:
+        source = sources[piece.source]
+        from_bucket, from_key, _ = store.split_path(source.url)
+        origin = {"CopySource": {"Bucket": from_bucket, "Key": from_key}, "CopySourceIfMatch": source.version}
+        span = f"bytes={piece.start}-{piece.stop - 1}"
+        try:
+            method = partial(store.call_s3, "upload_part_copy", **place, **which, **origin, CopySourceRange=span)
+            return call(source.url, "read", method)["CopyPartResult"]["ETag"]
+        except StorageError as error:
+            if http_status(error) == _NO_MATCH:
+                raise ChangedSourceError(f"{source.url} is not what was listed any more; run again.") from error
+            raise
+
     def read(piece: Piece) -> bytes:
         with RangeReader(sources[piece.source].url, options, sources[piece.source].size) as reader:
             return reader.read(piece.start, piece.stop)
@@ -107,11 +122,7 @@ def copied(sources: Sequence[FileInfo], target: str, options: Options | None = N
         number, pieces = part
         which = {"UploadId": upload, "PartNumber": number}
         if len(pieces) == 1:
-            source, start, stop = pieces[0]
-            from_bucket, from_key, _ = store.split_path(sources[source].url)
-            origin = {"CopySource": {"Bucket": from_bucket, "Key": from_key}}
-            done = ask("upload_part_copy", **which, **origin, CopySourceRange=f"bytes={start}-{stop - 1}")
-            tag = done["CopyPartResult"]["ETag"]
+            tag = copy(pieces[0], which)
         else:
             tag = ask("upload_part", **which, Body=b"".join(map(read, pieces)))["ETag"]
         return {"PartNumber": number, "ETag": tag}

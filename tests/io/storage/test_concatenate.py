@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgerbeam.errors import ChangedSourceError, StorageError
+from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError
 from ledgerbeam.io.concatenate import concatenated
 from ledgerbeam.io.publish import publish_bytes
 from ledgerbeam.io.s3_copy import LEAST_PART, plan_parts
@@ -68,15 +68,27 @@ def test_between_file_systems_the_kernel_sends(tmp_path: Path) -> None:
 
 
 @pytest.mark.s3
-def test_a_failed_join_in_s3_leaves_no_upload_behind(s3_place: Place, s3_requests: S3Requests) -> None:
+def test_a_source_that_is_gone_from_s3_leaves_no_upload_behind(s3_place: Place, s3_requests: S3Requests) -> None:
     sources, _ = store(s3_place, [LEAST_PART, LEAST_PART])
     filesystem(s3_place.url, s3_place.options).rm_file(sources[1].url)
     with (
-        pytest.raises(StorageError, match="joined"),
+        pytest.raises(SourceNotFoundError, match="source-1"),
         concatenated(sources, s3_place / "joined", s3_place.options),
     ):
         pytest.fail("the body ran")
     assert s3_requests.take()[-1] == "abort_multipart_upload"
+
+
+@pytest.mark.s3
+def test_a_source_that_was_replaced_in_s3_is_an_error(s3_place: Place) -> None:
+    sources, _ = store(s3_place, [LEAST_PART, LEAST_PART])
+    publish_bytes(sources[1].url, bytes(LEAST_PART), s3_place.options)
+    with (
+        pytest.raises(ChangedSourceError, match="source-1 is not what was listed"),
+        concatenated(sources, s3_place / "joined", s3_place.options),
+    ):
+        pytest.fail("the body ran")
+    assert not filesystem(s3_place.url, s3_place.options).exists(s3_place / "joined")
 
 
 @given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 12), st.integers(2, 5))
