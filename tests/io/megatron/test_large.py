@@ -48,7 +48,7 @@ def test_reads_of_several_blocks_cut_where_sequences_do(dataset: Any, mmap: bool
     prefix, lengths, tokens = dataset
     reader = MegatronReader(prefix, mmap=mmap)
     edges = [0, *np.cumsum(lengths).tolist()]
-    found = reader[:] if mmap else list(reader)
+    found = list(reader) if mmap else reader[:]
     assert list(map(len, found)) == lengths.tolist()
     assert b"".join(map(bytes, found)) == tokens.tobytes()
     if not mmap:
