@@ -20,9 +20,7 @@ from benchmarks.table import Row, Work, absent_row, speed_row
 from benchmarks.timing import best, timed
 from ledgerbeam.io.megatron import MegatronBuilder, MegatronReader, merge_megatron, write_megatron
 
-TITLE = (
-    "Megatron: 1 M documents of about 200 uint16 tokens, 400 MB, warm (ours fsyncs what it merges, Megatron does not)"
-)
+TITLE = "Megatron: documents of about 200 uint16 tokens, warm cache (ours fsyncs what it merges, Megatron does not)"
 
 DOCUMENTS = 1_000_000
 TOKENS = (50, 350)  # of a document

@@ -19,7 +19,7 @@ from ledgerbeam.io.storage import Options, is_local, stat
 
 __all__ = ["MegatronReader"]
 
-_FEW = 16  # so few sequences are looked up one by one: less work than arrays of them
+_FEW = 64  # so few sequences are looked up one by one: less work than arrays of them
 _ITERATE = 4 * 1024 * 1024
 _LOOK_AHEAD = 65_536  # sequences whose index entries are taken at a time
 
@@ -96,8 +96,7 @@ class MegatronReader:
         self._modes: NDArray[np.int8] | None = None
 
     def __repr__(self) -> str:
-        flags = "".join(f", {name}=True" for name in ("multimodal", "compat") if getattr(self, name))
-        return f"MegatronReader({self.prefix!r}, mmap={self.mmap}{flags})"
+        return f"MegatronReader({self.prefix!r}, mmap={self.mmap}, multimodal={self.multimodal}, compat={self.compat})"
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("prefix", "url", "options", "multimodal", "compat", "mmap", "index", "_size")
@@ -307,8 +306,7 @@ class MegatronReader:
             self._modes = self.index.modes if self.multimodal else None
             self._lengths = lengths
             if isinstance(source, MappedTokens):
-                self._array, self._mask = source.array, self.dtype.itemsize - 1
-                self._shift = self._mask.bit_length()
+                self._array, self._mask, self._shift = source.array, source.mask, source.shift
                 self._viewed = len(lengths)  # last: other threads look at it first
         return source
 
@@ -342,9 +340,11 @@ class MegatronReader:
         start, stop, step = part.indices(len(self))
         if step != 1:
             return self.read_many(range(start, stop, step))
-        self._open()
-        if stop - start < _FEW and self._viewed:
-            return [self[index] for index in range(start, stop)]
+        source = self._source if self._viewed else self._open()
+        if stop - start < _FEW and isinstance(source, MappedTokens) and self._modes is None:
+            found = source.few(self._lengths[start:stop], self._pointers[start:stop])
+            if found is not None:
+                return found
         return self.read_span(start, max(start, stop))
 
     def _slice_as_megatron(self, part: slice) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
 
@@ -47,14 +48,30 @@ class MappedTokens:
     Attributes:
         limit: Size in bytes.
         array: All tokens.
+        mask: Bits of a byte offset that must be 0 where a token begins.
+        shift: How many bits to the right make a byte offset one of tokens.
     """
 
     def __init__(self, path: str, dtype: np.dtype[Any]) -> None:
         content = map_file(path)
         self.limit = len(content)
         self.array: Tokens = np.frombuffer(content, dtype, len(content) // dtype.itemsize)
+        self.mask = dtype.itemsize - 1
+        self.shift = self.mask.bit_length()
         self._content = content
         self._dtype = dtype
+
+    def few(self, lengths: Sequence[int], pointers: Sequence[int]) -> list[Tokens] | None:
+        """Gives views of a few sequences, sooner than `many`; None when one of them needs a closer look."""
+        array, mask, shift = self.array, self.mask, self.shift
+        found = []
+        for length, pointer in zip(lengths, pointers, strict=True):
+            start = pointer >> shift
+            tokens = array[start : start + length]
+            if pointer & mask or not len(tokens) == length > 0:
+                return None
+            found.append(tokens)
+        return found
 
     def one(self, start: int, stop: int) -> Tokens:
         """Gives a view of a range."""
