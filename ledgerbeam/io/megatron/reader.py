@@ -14,7 +14,7 @@ from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.megatron.compat import compat_part, compat_slice
 from ledgerbeam.io.megatron.index import MegatronIndex, Rows
 from ledgerbeam.io.megatron.layout import dataset_prefix
-from ledgerbeam.io.megatron.tokens import MappedTokens, RangedTokens, Tokens, TokenSource
+from ledgerbeam.io.megatron.tokens import FEW, MappedTokens, RangedTokens, Tokens, TokenSource
 from ledgerbeam.io.storage import Options, is_local, stat
 
 __all__ = ["MegatronReader"]
@@ -341,7 +341,7 @@ class MegatronReader:
         if step != 1:
             return self.read_many(range(start, stop, step))
         source = self._source if self._viewed else self._open()
-        if stop - start < _FEW and isinstance(source, MappedTokens) and self._modes is None:
+        if stop - start < FEW and isinstance(source, MappedTokens) and self._modes is None:
             found = source.few(self._lengths[start:stop], self._pointers[start:stop])
             if found is not None:
                 return found

@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 from ledgerbeam.io.megatron.mapped import map_file
 from ledgerbeam.io.storage import Options, RangeReader
 
-__all__ = ["MappedTokens", "RangedTokens", "TokenSource", "Tokens"]
+__all__ = ["FEW", "MappedTokens", "RangedTokens", "TokenSource", "Tokens"]
+
+FEW = 256
+"""Below so many sequences `MappedTokens.few` is sooner done than `many`."""
 
 Tokens: TypeAlias = NDArray[Any]
 """Tokens of a sequence: shape `(length,)`, read-only."""
