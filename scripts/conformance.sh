@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Lets lhotse, webdataset and Energon judge our formats, and ours theirs; then the walk against real archives.
+# Lets lhotse, webdataset, Energon and Megatron judge our formats, and ours theirs; then the walk against real archives.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

@@ -6,6 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 PEERS=(
   lhotse==2.0.0a7
+  megatron-core==0.16.1
   megatron-energon==7.4.1
   orjson==3.13.0
   torch==2.13.0

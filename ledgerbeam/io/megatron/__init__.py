@@ -1,0 +1,24 @@
+"""Megatron datasets: token sequences grouped into documents, in `<prefix>.bin` and `<prefix>.idx`.
+
+The layout stands in `layout`; what is read and written, and where we differ from Megatron, in docs/megatron.md.
+"""
+
+from __future__ import annotations
+
+from ledgerbeam.io.megatron.layout import Layout as Layout
+from ledgerbeam.io.megatron.layout import optimal_dtype as optimal_dtype
+from ledgerbeam.io.megatron.merge import merge_megatron as merge_megatron
+from ledgerbeam.io.megatron.reader import MegatronReader as MegatronReader
+from ledgerbeam.io.megatron.writer import MegatronBuilder as MegatronBuilder
+from ledgerbeam.io.megatron.writer import encode_part as encode_part
+from ledgerbeam.io.megatron.writer import write_megatron as write_megatron
+
+__all__ = [
+    "Layout",
+    "MegatronBuilder",
+    "MegatronReader",
+    "encode_part",
+    "merge_megatron",
+    "optimal_dtype",
+    "write_megatron",
+]

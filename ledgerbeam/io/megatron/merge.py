@@ -1,0 +1,114 @@
+"""Joining Megatron datasets: the `.bin` as bytes, the `.idx` by arithmetic on its arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import BinaryIO
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io.ahead import map_ahead
+from ledgerbeam.io.concatenate import concatenated
+from ledgerbeam.io.megatron.encode import IndexWriter
+from ledgerbeam.io.megatron.index import BLOCK, MegatronIndex
+from ledgerbeam.io.megatron.layout import Layout, dataset_prefix, dtype_code
+from ledgerbeam.io.publish import publish
+from ledgerbeam.io.storage import CONCURRENCY, FileInfo, Options, delete, stat
+
+__all__ = ["merge_megatron"]
+
+_AHEAD = 4
+_LOAD = 8 * 1024 * 1024  # an index up to this size is read at once
+
+
+def merge_megatron(prefixes: Sequence[str], output: str, options: Options | None = None) -> Layout:
+    """Joins datasets in the order given.
+
+    The result is byte for byte what one builder writes that is given all documents, and what Megatron's `add_index`
+    makes; so it does not matter into how many parts a build was cut. Each part is checked entry by entry on the way.
+    The `.bin` is copied by the kernel, or inside S3 by the server, else streamed. Memory is bounded by blocks of
+    about a million sequences.
+
+    Args:
+        prefixes: Of the datasets, at least one. fairseq's may be among them; each of their sequences is a document.
+        output: Prefix of the result, which appears when all is complete, the `.idx` last.
+        options: Storage options of all of them.
+
+    Returns:
+        The layout of the result: its dtype, sequences and documents.
+
+    Raises:
+        IndexMismatchError: The two files of a part do not fit each other.
+        IndexNotFoundError: A part has no `.idx`.
+        SourceNotFoundError: A part has no `.bin`.
+        UsageError: No parts, parts of different dtypes or with and without modes, or an output that is one of them.
+    """
+    target = dataset_prefix(output)
+    indexes = [MegatronIndex(prefix, options) for prefix in prefixes]
+    if not indexes:
+        raise UsageError(f"{target}: there is nothing to merge; give the prefix of at least one dataset.")
+    if target in [index.prefix for index in indexes]:
+        raise UsageError(f"{target} is both a part and the result; choose another output.")
+    with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-merge") as pool:
+        sources = list(pool.map(_check, indexes))
+    layout = _joined(indexes)
+    with publish(target + ".idx", options) as file:
+        _write_index(indexes, layout, file)
+        with concatenated(sources, target + ".bin", options):
+            delete(target + ".idx", options)  # no reader may find a former one with the new `.bin`
+    return layout
+
+
+def _check(index: MegatronIndex) -> FileInfo:
+    """Checks that the files of a part fit by size and describes its `.bin`."""
+    source = stat(index.prefix + ".bin", index.options)
+    index.check_ends(source.size)
+    index.close()
+    return source
+
+
+def _joined(indexes: Sequence[MegatronIndex]) -> Layout:
+    first = indexes[0]
+    sequences = documents = 0
+    with_modes: dict[bool, MegatronIndex] = {}
+    for index in indexes:
+        layout = index.layout
+        if layout.dtype != first.layout.dtype:
+            raise UsageError(
+                f"{index.url} holds {layout.dtype.name}, {first.url} {first.layout.dtype.name}; merge datasets of one "
+                "dtype, or tokenize the others again."
+            )
+        if layout.sequences:  # without any, none can have a mode
+            with_modes.setdefault(layout.modes, index)
+        sequences += layout.sequences
+        documents += layout.documents
+    if len(with_modes) == 2:
+        raise UsageError(
+            f"{with_modes[True].url} has modes, {with_modes[False].url} has none; merge datasets of one kind."
+        )
+    dtype_code(first.layout.dtype)  # fairseq has dtypes that Megatron has not
+    return Layout(first.layout.dtype, sequences, documents + 1, modes=True in with_modes)
+
+
+def _write_index(indexes: Sequence[MegatronIndex], layout: Layout, file: BinaryIO) -> None:
+    writer = IndexWriter(file, layout)
+    before = 0
+    for index in map_ahead(_load, indexes, _AHEAD):
+        sequences, documents = index.layout.sequences, index.layout.documents
+        place = end = 0
+        for start in range(0, sequences, BLOCK):
+            rows = index.rows(start, min(start + BLOCK, sequences))
+            place = index.check_rows(rows, start, place)
+            writer.add_sequences(rows.lengths, rows.modes)
+        for start in range(0, documents, BLOCK):
+            ends = index.document_ends(start, min(start + BLOCK, documents))
+            end = index.check_document_ends(ends, start, end)
+            writer.add_documents(ends + before)
+        before += sequences
+        index.close()
+
+
+def _load(index: MegatronIndex) -> MegatronIndex:
+    if index.layout.size <= _LOAD:
+        index.load()
+    return index

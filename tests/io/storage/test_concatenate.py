@@ -1,0 +1,102 @@
+"""Joining sources: by the kernel, between file systems, inside S3, streamed; whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError
+from ledgerbeam.io.concatenate import concatenated
+from ledgerbeam.io.publish import publish_bytes
+from ledgerbeam.io.s3_copy import LEAST_PART, plan_parts
+from ledgerbeam.io.storage import FileInfo, filesystem, read_bytes, stat
+from tests.conftest import S3Requests
+from tests.io.storage.conftest import Place
+
+SIZES = [0, 70_000, 1, 0, 3_000_000]
+
+
+def store(place: Place, sizes: list[int], seed: int = 1) -> tuple[list[FileInfo], bytes]:
+    """Writes sources; gives them and what they are joined."""
+    chance = random.Random(seed)
+    contents = [chance.randbytes(size) for size in sizes]
+    for number, content in enumerate(contents):
+        publish_bytes(place / f"source-{number}", content, place.options)
+    return [stat(place / f"source-{n}", place.options) for n in range(len(sizes))], b"".join(contents)
+
+
+def test_sources_are_joined_in_order_when_the_body_ends(place: Place) -> None:
+    sources, joined = store(place, SIZES)
+    with concatenated(sources, place / "joined", place.options):
+        assert not filesystem(place.url, place.options).exists(place / "joined")
+    assert read_bytes(place / "joined", place.options) == joined
+
+
+def test_a_body_that_raises_leaves_nothing(place: Place) -> None:
+    sources, _ = store(place, SIZES)
+    with pytest.raises(ZeroDivisionError), concatenated(sources, place / "joined", place.options):
+        raise ZeroDivisionError
+    assert not filesystem(place.url, place.options).exists(place / "joined")
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_a_local_source_that_changed_is_an_error(tmp_path: Path, change: int) -> None:
+    sources, _ = store(Place(str(tmp_path)), SIZES)
+    os.truncate(sources[4].url, sources[4].size + change)
+    with (
+        pytest.raises(ChangedSourceError, match=f"expected 3000000 bytes, found {3_000_000 + change}"),
+        concatenated(sources, str(tmp_path / "joined")),
+    ):
+        pytest.fail("the body ran")
+    assert not os.path.exists(tmp_path / "joined")
+
+
+def test_between_file_systems_the_kernel_sends(tmp_path: Path) -> None:
+    if not os.path.isdir("/dev/shm") or os.stat("/dev/shm").st_dev == os.stat(tmp_path).st_dev:
+        pytest.skip("needs a second file system: mount a tmpfs at /dev/shm")
+    with TemporaryDirectory(dir="/dev/shm") as other:
+        sources, joined = store(Place(other), SIZES)
+        with concatenated(sources, str(tmp_path / "joined")):
+            pass
+        assert (tmp_path / "joined").read_bytes() == joined
+
+
+@pytest.mark.s3
+def test_a_source_that_is_gone_from_s3_leaves_no_upload_behind(s3_place: Place, s3_requests: S3Requests) -> None:
+    sources, _ = store(s3_place, [LEAST_PART, LEAST_PART])
+    filesystem(s3_place.url, s3_place.options).rm_file(sources[1].url)
+    with (
+        pytest.raises(SourceNotFoundError, match="source-1"),
+        concatenated(sources, s3_place / "joined", s3_place.options),
+    ):
+        pytest.fail("the body ran")
+    assert s3_requests.take()[-1] == "abort_multipart_upload"
+
+
+@pytest.mark.s3
+def test_a_source_that_was_replaced_in_s3_is_an_error(s3_place: Place) -> None:
+    sources, _ = store(s3_place, [LEAST_PART, LEAST_PART])
+    publish_bytes(sources[1].url, bytes(LEAST_PART), s3_place.options)
+    with (
+        pytest.raises(ChangedSourceError, match="source-1 is not what was listed"),
+        concatenated(sources, s3_place / "joined", s3_place.options),
+    ):
+        pytest.fail("the body ran")
+    assert not filesystem(s3_place.url, s3_place.options).exists(s3_place / "joined")
+
+
+@given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 12), st.integers(2, 5))
+def test_parts_cover_all_bytes_and_have_sizes_that_s3_takes(sizes: list[int], least: int, factor: int) -> None:
+    most = least * factor
+    parts = plan_parts(sizes, least, most)
+    covered = [(source, byte) for part in parts for source, start, stop in part for byte in range(start, stop)]
+    assert covered == [(source, byte) for source, size in enumerate(sizes) for byte in range(size)]
+    lengths = [sum(piece.stop - piece.start for piece in part) for part in parts]
+    assert all(least <= length <= most for length in lengths[:-1])
+    assert all(length <= least for part, length in zip(parts, lengths, strict=True) if len(part) > 1)
