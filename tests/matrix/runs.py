@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ledgerbeam.io import ObjectFolder
+from tests.servers import pins
 from tests.servers.engine import Engine
 from tests.servers.process import resident_mebibytes, wait_until
 from tests.servers.s3 import S3Server
@@ -67,7 +68,8 @@ class Jobs:
         self._bucket = bucket
         self._name = name
         self._options = options
-        self._env = {**os.environ, **server.env, "LEDGERBEAM_CACHE": str(folder / "cache")}
+        paths = os.pathsep.join(filter(None, [str(pins.ROOT), os.environ.get("PYTHONPATH")]))
+        self._env = {**os.environ, **server.env, "LEDGERBEAM_CACHE": str(folder / "cache"), "PYTHONPATH": paths}
         self._started = 0
         self.engine = engine
         self.row = Row(name)
