@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ledgerbeam.io.graph.identity import require_shard
 from ledgerbeam.io.graph.node import IteratorNode
 from ledgerbeam.io.graph.state import State, field
 from ledgerbeam.io.graph.tokens import Token
@@ -86,9 +87,10 @@ class StagedNode(IteratorNode):
             state["source"] = self.child_of(self._stage).save()
         if self._left:
             state["left"] = [[stage, before, left] for stage, (before, left) in sorted(self._left.items())]
-        return {"stage": self._stage, "before": self._before, **state}
+        return {"stage": self._stage, "before": self._before, "shard": list(self._shard), **state}
 
     def load(self, state: Mapping[str, Any]) -> None:
+        require_shard(field(state, "shard", self._name), self._shard)
         self._stage = field(state, "stage", self._name)
         self._before = field(state, "before", self._name)
         self._left = {stage: (before, left) for stage, before, left in state.get("left", ())}
@@ -105,18 +107,19 @@ class StagedNode(IteratorNode):
         before: int = states[reached.index(first)]["before"]
         last = max([*reached, *(left[0] for state in states for left in state.get("left", ()))])
         last = last if self.stages is None else min(last, self.stages - 1)
-        merged: State = {"stage": first, "before": before, "left": []}
+        merged: State = {"stage": first, "before": before, "shard": None, "left": []}
         for stage in range(first, last + 1):
             child = self.child_of(stage)
-            parts = [self._state_of(stage, before, shard, states) for shard in range(len(states))]
+            parts = [self._state_of(stage, before, state) for state in states]
             merged["left"].append([stage, before, child.merge(parts)])
             before += self.places_of(stage)
         return merged
 
-    def _state_of(self, stage: int, before: int, shard: int, states: Sequence[Mapping[str, Any]]) -> State:
+    def _state_of(self, stage: int, before: int, state: Mapping[str, Any]) -> State:
         """Gives the state of a stage's child in one shard: saved, whole or finished."""
-        self._shard = shard, len(states)
-        self.load(states[shard])
+        shard, shards = state["shard"]
+        self._shard = shard, shards
+        self.load(state)
         child, reached = self.child_of(stage), self._stage
         if reached != stage:
             self._stage, self._before, self._entered = stage, before, False
