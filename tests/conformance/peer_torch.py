@@ -11,7 +11,16 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from benchmarks.serve import serve
-from ledgerbeam.io.graph import Batches, Filter, GlobalShuffle, IndexedManifest, IteratorNode, Mux, Shuffle, merge_states
+from ledgerbeam.io.graph import (
+    Batches,
+    Filter,
+    GlobalShuffle,
+    IndexedManifest,
+    IteratorNode,
+    Mux,
+    Shuffle,
+    merge_states,
+)
 from ledgerbeam.io.graph.torch_data import GraphDataset, GraphSequence, shard_states
 
 MODES: dict[str, dict[str, Any]] = {
