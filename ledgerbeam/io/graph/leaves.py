@@ -18,11 +18,13 @@ from ledgerbeam.io.graph.ordered import OrderedNode
 from ledgerbeam.io.graph.tokens import MISSING, Token
 from ledgerbeam.io.index import IndexFile
 from ledgerbeam.io.jsonl import JsonlReader
-from ledgerbeam.io.storage import FileInfo, Options, stat
+from ledgerbeam.io.storage import FileInfo, Options, is_local, stat
 from ledgerbeam.io.tar import TarReader
 from ledgerbeam.io.tar_groups import Grouping
 
 __all__ = ["IndexedManifest", "IndexedTar", "RecordReader", "Records", "require_indexable"]
+
+_FIRST_REMOTE_BLOCK = 512  # a request costs as much as some hundred records
 
 
 class RecordReader(Protocol):
@@ -67,6 +69,16 @@ class Records(OrderedNode):
     @property
     def record_bytes(self) -> float:
         return self._source.size / max(1, len(self)) if self.name is None else super().record_bytes
+
+    @property
+    def first_block(self) -> int:
+        near = self.name is not None or is_local(self.records.url)
+        return super().first_block if near else _FIRST_REMOTE_BLOCK
+
+    def release(self) -> None:
+        close: Callable[[], None] | None = getattr(self.records, "close", None)
+        if close is not None:
+            close()
 
     def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
         found: list[Token] = self.order(positions, epoch).tolist()

@@ -17,7 +17,6 @@ from ledgerbeam.io.graph.tokens import MISSING, Token
 
 __all__ = ["OrderedNode"]
 
-_FIRST_BLOCK = 32
 _LARGEST_BLOCK = 2048
 _BLOCK_BYTES = 4 * 1024 * 1024
 
@@ -25,7 +24,7 @@ _BLOCK_BYTES = 4 * 1024 * 1024
 class OrderedNode(IteratorNode):
     """A pass over `positions` places, in their order or shuffled anew each epoch, read in blocks.
 
-    A shard takes every S-th place. The state is how many of them are done. A block has at first 32 items, so that
+    A shard takes every S-th place. The state is how many of them are done. A block has at first few items, so that
     something comes soon, and then up to 2,048 or 4 MiB; it is not part of the state.
 
     Args:
@@ -53,6 +52,11 @@ class OrderedNode(IteratorNode):
         return len(self)
 
     @property
+    def first_block(self) -> int:
+        """How many items are read first."""
+        return 32
+
+    @property
     def record_bytes(self) -> float:
         """Mean size of an item in bytes, by which blocks are bounded."""
         return _BLOCK_BYTES / _LARGEST_BLOCK
@@ -60,7 +64,7 @@ class OrderedNode(IteratorNode):
     def pairs(self) -> Iterator[tuple[Token, Any]]:
         share = self._share
         largest = max(1, min(_LARGEST_BLOCK, int(_BLOCK_BYTES / max(1.0, self.record_bytes))))
-        size = min(_FIRST_BLOCK, largest)
+        size = min(self.first_block, largest)
         while self._done < len(share):
             stop = min(len(share), self._done + size)
             places = share.positions(self._done, stop)
@@ -70,6 +74,10 @@ class OrderedNode(IteratorNode):
                 if item is not MISSING:
                     yield token, item
             size = min(2 * size, largest)
+        self.release()
+
+    def release(self) -> None:
+        """Closes what a pass had open; a later read opens it again."""
 
     def order(self, positions: Positions, epoch: int | None = None) -> Positions:
         """Gives the records that lie at places of a pass."""

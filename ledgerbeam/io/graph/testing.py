@@ -5,6 +5,8 @@ class TestDouble(NodeContract):
         return Double(Records(list(range(50)), name="numbers"))
 """
 
+# ruff: noqa: D102 - the names of the tests say what they hold
+
 from __future__ import annotations
 
 import copy

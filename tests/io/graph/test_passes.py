@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +114,7 @@ def test_each_epoch_has_its_own_order() -> None:
 def test_repeating_is_a_new_epoch_each_time() -> None:
     leaf = numbers(30, shuffle=True)
     alone = [list(leaf) for _ in range(3)]
-    assert list(Repeat(numbers(30, shuffle=True), 3)) == sum(alone, [])
+    assert list(Repeat(numbers(30, shuffle=True), 3)) == list(chain(*alone))
     twice = Repeat(Repeat(numbers(30, shuffle=True), 2), 2)
     assert len({tuple(twice.read_span(start, start + 30)) for start in (0, 30, 60, 90)}) == 4
 
@@ -149,7 +149,7 @@ def test_batches_keep_their_limits() -> None:
     padded = list(Batches(numbers(200, shuffle=True), 7, max_cost=40, cost=data.length, padded=True))
     costs = [[data.length(item) for item in batch] for batch in padded]
     assert all(len(batch) <= 7 and len(batch) * max(batch) <= 40 for batch in costs)
-    assert sorted(sum(padded, [])) == list(range(200))
+    assert sorted(chain(*padded)) == list(range(200))
     assert [len(batch) for batch in Batches(numbers(10), 4)] == [4, 4, 2]
     assert [len(batch) for batch in Batches(numbers(10), 4, drop_last=True)] == [4, 4]
     assert list(Batches(numbers(4), max_cost=1, cost=data.length)) == [[0], [1], [2], [3]]
@@ -158,7 +158,7 @@ def test_batches_keep_their_limits() -> None:
 def test_buckets_make_batches_of_like_length() -> None:
     graph = Buckets(numbers(2000, shuffle=True), data.length, [3, 6, 8], max_cost=64, buffer_size=300, seed=2)
     batches = list(graph)
-    assert sorted(sum(batches, [])) == list(range(2000))
+    assert sorted(chain(*batches)) == list(range(2000))
     for batch in batches:
         lengths = [data.length(item) for item in batch]
         assert len({sum(length > bound for bound in (3, 6, 8)) for length in lengths}) == 1

@@ -113,7 +113,7 @@ def test_other_data_is_refused_with_the_difference(tmp_path: Path) -> None:
     graph.load_state_dict(state, trust_data=True)
     assert len(list(graph)) == 17
     data.write_lines(tmp_path / "a.jsonl", 21)
-    with pytest.raises(CheckpointMismatchError, match="data.size: was"):
+    with pytest.raises(CheckpointMismatchError, match=r"data\.size: was"):
         Shuffle(IndexedManifest(lines), 5).load_state_dict(state, trust_data=True)
 
 
@@ -219,7 +219,7 @@ def test_nodes_that_cannot_mean_anything_are_refused(tmp_path: Path) -> None:
     refused: list[tuple[Callable[[], Any], type[Exception]]] = [
         (lambda: Records([1]), UsageError),
         (lambda: Map([1], data.double), UsageError),
-        (lambda: Chain(), UsageError),
+        (Chain, UsageError),
         (lambda: Mux(numbers(2), weights=[1, 2]), UsageError),
         (lambda: Mux(numbers(2), weights=[0]), UsageError),
         (lambda: Slice(numbers(3), 3, 3), UsageError),
