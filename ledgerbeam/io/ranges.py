@@ -165,7 +165,7 @@ class RangeReader:
         filled = stops > starts  # an empty range may lie anywhere
         joined = ordered & filled[1:] & filled[:-1] & (starts[1:] <= stops[:-1] + gap)
         if not joined.any():
-            yield from map(self.read, starts.tolist(), stops.tolist())
+            yield from self._iterate_apart(starts, stops)
             return
         edges = np.flatnonzero(np.concatenate(([True], ~joined, [True]))) if len(starts) else starts
         heads, tails = starts[edges[:-1]].tolist(), stops[edges[1:] - 1].tolist()
@@ -182,6 +182,19 @@ class RangeReader:
                 cuts = zip((starts[place:after] - begin).tolist(), (stops[place:after] - begin).tolist(), strict=True)
                 yield from [block[start:stop] for start, stop in cuts]
                 place = after
+
+    def _iterate_apart(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> Iterator[bytes]:
+        pread, descriptor = os.pread, self._handle.get("fd", -1)
+        for start, size in zip(starts.tolist(), (stops - starts).tolist(), strict=True):
+            try:
+                data = pread(descriptor, size, start)
+            except OSError:  # not open yet, or what `_read` words an error for
+                data = b""
+            if len(data) == size:
+                yield data
+            else:
+                yield self._read(start, start + size)
+                descriptor = self._handle.get("fd", -1)
 
     def _fetch_merged(self, starts: list[int], stops: list[int], gap: int, max_request: int) -> list[bytes]:
         groups = _merge(list(zip(starts, stops, range(len(starts)), strict=True)), gap, max_request)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from ledgerbeam.errors import UsageError
@@ -155,7 +155,10 @@ class Batches(BatchingNode):
 
     def _next_batch(self, source: Iterator[Pair]) -> list[Pair]:
         limits, held = self.limits, self._held
-        batch: list[Pair] = []
+        if limits.max_cost is None and not held:
+            batch = list(islice(source, limits.max_records))
+            return [] if self.drop_last and len(batch) != limits.max_records else batch
+        batch = []
         cost = largest = 0.0
         while len(batch) != limits.max_records:
             pair = held.popleft() if held else next(source, None)

@@ -188,12 +188,8 @@ class GlobalShuffle(OrderedNode):
     def divide(self, shard: int, shards: int) -> None:
         self._shard = shard, shards  # the sources are only read by place
 
-    def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
-        found: list[Token] = self.order(positions, epoch).tolist()
-        return found
-
-    def read_at(self, positions: Positions, epoch: int | None = None) -> list[Any]:
-        return self._read(self.order(positions, epoch), epoch)
+    def read_numbers(self, numbers: Positions, epoch: int | None = None) -> list[Any]:
+        return _read_places(self.sources, *_locate(self.sources, numbers), self._when(epoch))
 
     def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
         for token in tokens:
@@ -201,7 +197,7 @@ class GlobalShuffle(OrderedNode):
                 raise UsageError(f"{self!r}: expected the number of an item as token, found {token!r}.")
             if not 0 <= token < len(self):
                 raise IndexError(f"{self!r}: there is no item {token}; it has {len(self)}.")
-        items = self._read(np.array(tokens, np.int64), epoch)
+        items = self.read_numbers(np.array(tokens, np.int64), epoch)
         for token, item in zip(tokens, items, strict=True):
             if item is MISSING:
                 raise IndexError(f"{self!r}: there is no item {token}: it is blank or a filter drops it.")
@@ -209,9 +205,6 @@ class GlobalShuffle(OrderedNode):
 
     def parameters(self) -> dict[str, Any]:
         return {"seed": self.seed}
-
-    def _read(self, numbers: Positions, epoch: int | None) -> list[Any]:
-        return _read_places(self.sources, *_locate(self.sources, numbers), self._when(epoch))
 
 
 def child_at(sources: Sequence[IteratorNode], number: Any, owner: str) -> IteratorNode:

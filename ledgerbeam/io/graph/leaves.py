@@ -80,12 +80,13 @@ class Records(OrderedNode):
         if close is not None:
             close()
 
-    def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
-        found: list[Token] = self.order(positions, epoch).tolist()
-        return found
+    def read_numbers(self, numbers: Positions, epoch: int | None = None) -> list[Any]:
+        return self._read(numbers.tolist())
 
     def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
-        numbers = [self._number(token) for token in tokens]
+        return self._read([self._number(token) for token in tokens])
+
+    def _read(self, numbers: list[int]) -> list[Any]:
         read_many: Callable[[Sequence[int]], list[Any]] | None = getattr(self.records, "read_many", None)
         return list(map(self.records.__getitem__, numbers)) if read_many is None else read_many(numbers)
 
@@ -133,8 +134,7 @@ class IndexedManifest(Records):
         require_indexable(url)
         super().__init__(JsonlReader(url, index, options), shuffle=shuffle, seed=seed)
 
-    def read_at(self, positions: Positions, epoch: int | None = None) -> list[Any]:
-        numbers = self.order(positions, epoch)
+    def read_numbers(self, numbers: Positions, epoch: int | None = None) -> list[Any]:
         if len(numbers) and (np.diff(numbers) == 1).all():
             first = int(numbers[0])
             items: list[Any] = self.records.read_span(first, first + len(numbers))

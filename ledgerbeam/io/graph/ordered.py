@@ -18,14 +18,15 @@ from ledgerbeam.io.graph.tokens import MISSING, Token
 __all__ = ["OrderedNode"]
 
 _LARGEST_BLOCK = 2048
+_ORDER_AHEAD = 15  # blocks of one size, or four that double: 1 + 2 + 4 + 8
 _BLOCK_BYTES = 4 * 1024 * 1024
 
 
 class OrderedNode(IteratorNode):
     """A pass over `positions` places, in their order or shuffled anew each epoch, read in blocks.
 
-    A shard takes every S-th place. The state is how many of them are done. A block has at first few items, so that
-    something comes soon, and then up to 2,048 or 4 MiB; it is not part of the state.
+    Its tokens are numbers. A shard takes every S-th place. The state is how many of them are done. A block has at first
+    few items, so that something comes soon, and then up to 2,048 or 4 MiB; it is not part of the state.
 
     Args:
         shuffle: Go through the places in the order of a `Permutation`.
@@ -66,15 +67,27 @@ class OrderedNode(IteratorNode):
         largest = max(1, min(_LARGEST_BLOCK, int(_BLOCK_BYTES / max(1.0, self.record_bytes))))
         size = min(self.first_block, largest)
         while self._done < len(share):
-            stop = min(len(share), self._done + size)
-            places = share.positions(self._done, stop)
-            tokens, items = self.tokens(places), self.read_at(places)
-            for token, item in zip(tokens, items, strict=True):
-                self._done += 1
-                if item is not MISSING:
-                    yield token, item
-            size = min(2 * size, largest)
+            stop = min(len(share), self._done + _ORDER_AHEAD * size)
+            numbers = self.order(share.positions(self._done, stop))  # an order costs less in large pieces
+            while len(numbers):
+                block, numbers = numbers[:size], numbers[size:]
+                for number, item in zip(block.tolist(), self.read_numbers(block), strict=True):
+                    self._done += 1
+                    if item is not MISSING:
+                        yield number, item
+                size = min(2 * size, largest)
         self.release()
+
+    @abstractmethod
+    def read_numbers(self, numbers: Positions, epoch: int | None = None) -> list[Any]:
+        """Reads items by number, `MISSING` where there is none."""
+
+    def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
+        found: list[Token] = self.order(positions, epoch).tolist()
+        return found
+
+    def read_at(self, positions: Positions, epoch: int | None = None) -> list[Any]:
+        return self.read_numbers(self.order(positions, epoch), epoch)
 
     def release(self) -> None:
         """Closes what a pass had open; a later read opens it again."""
