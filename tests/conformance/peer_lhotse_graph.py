@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 from lhotse.dataset import dataloading
+from lhotse.index_pack import IndexPackCollectionSpec, write_index_pack
 from lhotse.lazy import (
     GraphOriginDict,
     LazyFilter,
@@ -20,6 +21,8 @@ from lhotse.lazy import (
     LazySlicer,
     get_graph_origin,
 )
+from lhotse.packed_lazy import LazyPackedManifestIterator
+from lhotse.shar.readers.indexed import LazyIndexedSharIterator
 
 from benchmarks.serve import serve
 
@@ -76,6 +79,27 @@ def rebuild(name: str, paths: list[str], seed: int, tokens: list[Any]) -> list[A
     return [made[token] for token in tokens]
 
 
+def shar(folder: str, shuffle: bool, seed: int, shard: int, shards: int) -> list[Any]:
+    """The tokens and ids of a pass over a Shar folder."""
+    dataloading.get_worker_partition = lambda: (shard, shards)
+    node = LazyIndexedSharIterator(in_dir=folder, shuffle=shuffle, seed=seed, split_for_dataloading=True)
+    return [[get_graph_origin(cut), cut.id] for cut in node]
+
+
+def pack(paths: list[str], output: str) -> str:
+    """Packs the indexes of sources; gives the key of the collection."""
+    spec = IndexPackCollectionSpec("manifest", "json-lines", ["all", 1], tuple(paths))
+    write_index_pack(output, [spec])
+    return str(spec.key.hex())
+
+
+def packed(path: str, key: str, shuffle: bool, seed: int) -> list[Any]:
+    """The tokens and items of a pass over a pack."""
+    dataloading.get_worker_partition = lambda: (0, 1)
+    node = LazyPackedManifestIterator(path, key, shuffle_shards=shuffle, seed=seed, decode=GraphOriginDict)
+    return [[get_graph_origin(item), item] for item in node]
+
+
 def _negative(record: Any) -> Any:
     return GraphOriginDict(n=-record["n"])
 
@@ -89,4 +113,5 @@ def _pieces(record: Any) -> list[Any]:
 
 
 if __name__ == "__main__":
-    serve({"iterate": iterate, "rebuild": rebuild})
+    works = (iterate, rebuild, shar, pack, packed)
+    serve({work.__name__: work for work in works})

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.peer import Peer
+from ledgerbeam.io import IndexPack, collection_key
 from ledgerbeam.io.graph import (
     Chain,
     Filter,
     Flatten,
     GlobalShuffle,
     IndexedManifest,
+    IndexedShar,
     IteratorNode,
     Map,
     Mux,
+    PackedManifest,
     Repeat,
     Shuffle,
     Slice,
@@ -114,3 +118,44 @@ def test_lhotse_rebuilds_from_our_tokens_the_items_that_we_gave(nodes: Peer, pat
     ours = iterate(name, paths, 7)
     tokens = [token for token, _ in ours]
     assert nodes.ask("rebuild", name=name, paths=paths, seed=7, tokens=tokens) == [item for _, item in ours]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_shar_folder_that_lhotse_wrote_is_read_in_its_orders(
+    lhotse: Peer, nodes: Peer, tmp_path: Path, shuffle: bool
+) -> None:
+    folder, ids = str(tmp_path / "shar"), [f"cut-{number:03d}" for number in range(25)]
+    lhotse.ask("write_shar", folder=folder, ids=ids, shard_size=10)
+    for kind in ("jsonl", "tar"):
+        files = [[str(path), f"{path}.idx"] for path in Path(folder).glob(f"*.{kind}")]
+        assert lhotse.ask("index", kind=kind, files=files) == [None] * len(files)
+    described = {cut["id"]: cut for cut in lhotse.ask("read_shar", folder=folder, index=folder)}
+    for shard, shards in ((0, 1), (1, 3)):
+        graph = IndexedShar(folder, shuffle=shuffle, seed=5)
+        graph.partition(shard, shards)
+        graph.begin(0)
+        pairs = json.loads(json.dumps([(token, cut["id"]) for token, cut in graph.pairs()]))
+        assert pairs == nodes.ask("shar", folder=folder, shuffle=shuffle, seed=5, shard=shard, shards=shards)
+    cuts = list(IndexedShar(folder, shuffle=shuffle))
+    assert sorted(cut["id"] for cut in cuts) == ids
+    for cut in cuts:
+        theirs = described[cut["id"]]
+        assert cut["recording"]["wav"].startswith(b"RIFF")
+        assert cut["supervisions"][0]["text"] == theirs["texts"][0]
+        assert cut.get("label") == theirs["label"]
+        assert ("embedding" in cut) == (theirs["embedding"] is not None)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_pack_that_lhotse_wrote_is_read_in_its_orders(
+    nodes: Peer, paths: list[str], tmp_path: Path, shuffle: bool
+) -> None:
+    pack = str(tmp_path / "a.idxpack")
+    key = nodes.ask("pack", paths=paths, output=pack)
+    assert key == collection_key("manifest", "json-lines", ("all", 1)).hex()
+    IndexPack(pack).verify()
+    graph = PackedManifest(pack, key, shuffle=shuffle, seed=5)
+    graph.begin(0)
+    assert json.loads(json.dumps(list(graph.pairs()))) == nodes.ask(
+        "packed", path=pack, key=key, shuffle=shuffle, seed=5
+    )

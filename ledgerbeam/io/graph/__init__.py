@@ -22,8 +22,10 @@ from ledgerbeam.io.graph.node import IteratorNode as IteratorNode
 from ledgerbeam.io.graph.node import resolve_iterator_source as resolve_iterator_source
 from ledgerbeam.io.graph.node import supports_graph_restore as supports_graph_restore
 from ledgerbeam.io.graph.ordered import OrderedNode as OrderedNode
+from ledgerbeam.io.graph.packed import PackedManifest as PackedManifest
 from ledgerbeam.io.graph.permutation import Permutation as Permutation
 from ledgerbeam.io.graph.repeat import Repeat as Repeat
+from ledgerbeam.io.graph.shar import IndexedShar as IndexedShar
 from ledgerbeam.io.graph.shuffle import Shuffle as Shuffle
 from ledgerbeam.io.graph.state import State as State
 from ledgerbeam.io.graph.streams import Jsonl as Jsonl
@@ -47,6 +49,7 @@ __all__ = [
     "Flatten",
     "GlobalShuffle",
     "IndexedManifest",
+    "IndexedShar",
     "IndexedTar",
     "IteratorNode",
     "Jsonl",
@@ -55,6 +58,7 @@ __all__ = [
     "Mix",
     "Mux",
     "OrderedNode",
+    "PackedManifest",
     "Permutation",
     "Records",
     "Repeat",

@@ -1,6 +1,6 @@
 """Nodes whose pass is an order of places that is known before anything is read."""
 
-# ruff: noqa: D102 - what overrides a method of IteratorNode is described there
+# ruff: noqa: ARG002, D102 - what overrides a method of IteratorNode is described there
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BLOCK_BYTES = 4 * 1024 * 1024
 class OrderedNode(IteratorNode):
     """A pass over `positions` places, in their order or shuffled anew each epoch, read in blocks.
 
-    Its tokens are numbers. A shard takes every S-th place. The state is how many of them are done. A block has at first
+    A shard takes every S-th place. The state is how many of them are done. A block has at first
     few items, so that something comes soon, and then up to 2,048 or 4 MiB; it is not part of the state.
 
     Args:
@@ -71,10 +71,10 @@ class OrderedNode(IteratorNode):
             numbers = self.order(share.positions(self._done, stop))  # an order costs less in large pieces
             while len(numbers):
                 block, numbers = numbers[:size], numbers[size:]
-                for number, item in zip(block.tolist(), self.read_numbers(block), strict=True):
+                for token, item in zip(self.tokens_of(block, self._epoch), self.read_numbers(block), strict=True):
                     self._done += 1
                     if item is not MISSING:
-                        yield number, item
+                        yield token, item
                 size = min(2 * size, largest)
         self.release()
 
@@ -82,9 +82,13 @@ class OrderedNode(IteratorNode):
     def read_numbers(self, numbers: Positions, epoch: int | None = None) -> list[Any]:
         """Reads items by number, `MISSING` where there is none."""
 
-    def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
-        found: list[Token] = self.order(positions, epoch).tolist()
+    def tokens_of(self, numbers: Positions, epoch: int) -> list[Token]:
+        """Gives the tokens of numbers. Default: the numbers themselves."""
+        found: list[Token] = numbers.tolist()
         return found
+
+    def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
+        return self.tokens_of(self.order(positions, epoch), self._when(epoch))
 
     def read_at(self, positions: Positions, epoch: int | None = None) -> list[Any]:
         return self.read_numbers(self.order(positions, epoch), epoch)

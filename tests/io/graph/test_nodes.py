@@ -16,6 +16,7 @@ from ledgerbeam.io.graph import (
     Flatten,
     GlobalShuffle,
     IndexedManifest,
+    IndexedShar,
     IndexedTar,
     IteratorNode,
     Jsonl,
@@ -23,6 +24,7 @@ from ledgerbeam.io.graph import (
     Map,
     Mix,
     Mux,
+    PackedManifest,
     Repeat,
     Shuffle,
     Slice,
@@ -63,6 +65,32 @@ class TestManifestWithBlankLines(Files):
 class TestIndexedTar(Files):
     def node(self) -> IteratorNode:
         return IndexedTar(self.samples, shuffle=True)
+
+
+class TestIndexedShar(NodeContract):
+    @pytest.fixture(autouse=True)
+    def _shar(self, tmp_path: Path) -> None:
+        self.folder = data.write_shar(tmp_path / "shar")
+
+    def node(self) -> IteratorNode:
+        return IndexedShar(self.folder, shuffle=True)
+
+
+class TestPackedManifest(Files):
+    shuffle = False
+
+    def node(self) -> IteratorNode:
+        folder = Path(self.lines).parent
+        pack = folder / "sources.idxpack"
+        return PackedManifest(str(pack), shuffle=self.shuffle)
+
+    @pytest.fixture(autouse=True)
+    def _pack(self, _folder: None, tmp_path: Path) -> None:
+        data.write_pack(tmp_path / "sources.idxpack", [self.lines, self.more])
+
+
+class TestShuffledPackedManifest(TestPackedManifest):
+    shuffle = True
 
 
 class TestJsonl(Files):
