@@ -32,10 +32,6 @@ class Flatten(Transform):
         self._open: list[tuple[Token | None, int]] = []
 
     @property
-    def positions(self) -> int | None:
-        return self.source.positions
-
-    @property
     def is_checkpointable(self) -> bool:  # type: ignore[override]
         return self.source.is_checkpointable and self.source.has_constant_time_access
 
@@ -56,10 +52,6 @@ class Flatten(Transform):
         outer = list(dict.fromkeys(part[0] for part in parts))
         items = dict(zip(outer, self.source.read_many(outer, epoch), strict=True))
         return read_grouped(parts, lambda token, numbers: _take(items[token], numbers, token))
-
-    def read_span(self, start: int, stop: int, epoch: int | None = None) -> list[Any]:
-        """Reads the pieces of the items at the places `[start, stop)` of the source."""
-        return list(chain.from_iterable(self.source.read_span(start, stop, epoch)))
 
     def save(self) -> State:
         return {**super().save(), "open": [[outer, given] for outer, given in self._open]}

@@ -7,14 +7,19 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ledgerbeam.errors import CheckpointError, UnsupportedShapeError, UsageError
 from ledgerbeam.io.graph.chain import child_at, read_grouped
 from ledgerbeam.io.graph.chance import load_chance, new_chance, save_chance
-from ledgerbeam.io.graph.node import IteratorNode, resolve_iterator_source, supports_graph_restore
+from ledgerbeam.io.graph.node import IteratorNode, Positions, resolve_iterator_source, supports_graph_restore
 from ledgerbeam.io.graph.state import State, field
 from ledgerbeam.io.graph.tokens import Token, pair_token
+
+if TYPE_CHECKING:
+    import random
 
 __all__ = ["Mux"]
 
@@ -56,6 +61,10 @@ class Mux(IteratorNode):
         self.stop_early = stop_early
         self._chance = new_chance(seed)
         self._ended = [False] * len(self.sources)
+        self._planned: tuple[int, list[Positions]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_planned": None}
 
     def __repr__(self) -> str:
         return f"Mux({len(self.sources)} sources)"
@@ -77,15 +86,18 @@ class Mux(IteratorNode):
     def has_constant_time_access(self) -> bool:  # type: ignore[override]
         return all(map(supports_graph_restore, self.sources))
 
+    @property
+    def positions(self) -> int | None:
+        """All places of all sources, if each has a fixed order; a place without an item shifts those after it."""
+        if self.stop_early or not all(source.is_positional for source in self.sources):
+            return None
+        return sum(source.positions or 0 for source in self.sources)
+
     def pairs(self) -> Iterator[tuple[Token | None, Any]]:
         passes = [source.pairs() for source in self.sources]
         chance, ended = self._chance, self._ended
         while not (any(ended) if self.stop_early else all(ended)):
-            active = [number for number, has_ended in enumerate(ended) if not has_ended]
-            bounds = list(accumulate(self.weights[number] for number in active))
-            total, last = bounds[-1], len(active) - 1
-            while True:
-                number = active[bisect_right(bounds, chance.random() * total, 0, last)]
+            for number in self._draws(chance, ended):
                 pair = next(passes[number], None)
                 if pair is None:
                     ended[number] = True
@@ -101,6 +113,15 @@ class Mux(IteratorNode):
     def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
         parts = [pair_token(token, self._name, "(number of the source, token of the source)") for token in tokens]
         return read_grouped(parts, lambda number, inner: self._source(number).read_many(inner, self._when(epoch)))
+
+    def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
+        when, pairs = self._when(epoch), self._locate(positions, epoch)
+        found = read_grouped(pairs, lambda number, places: self.sources[number].tokens(np.array(places), when))
+        return [(number, token) for (number, _), token in zip(pairs, found, strict=True)]
+
+    def read_at(self, positions: Positions, epoch: int | None = None) -> list[Any]:
+        when, pairs = self._when(epoch), self._locate(positions, epoch)
+        return read_grouped(pairs, lambda number, places: self.sources[number].read_at(np.array(places), when))
 
     def save(self) -> State:
         sources = [source.save() for source in self.sources]
@@ -127,6 +148,46 @@ class Mux(IteratorNode):
 
     def parameters(self) -> dict[str, Any]:
         return {"weights": self.weights, "seed": self.seed, "stop_early": self.stop_early}
+
+    def _locate(self, positions: Positions, epoch: int | None) -> list[tuple[int, int]]:
+        """Finds, for places of a pass, the source and the place in it."""
+        if self.positions is None:
+            raise UnsupportedShapeError(f"{self!r}: its items have no places that are known before it is read.")
+        when = self._when(epoch)
+        if self._planned is None or self._planned[0] != when:
+            self._planned = when, self._plan(when)
+        found: dict[int, tuple[int, int]] = {}
+        for number, taken in enumerate(self._planned[1]):
+            ranks = np.minimum(taken.searchsorted(positions), max(0, len(taken) - 1))
+            mine = np.flatnonzero(taken[ranks] == positions) if len(taken) else ranks[:0]
+            found.update(
+                (place, (number, rank)) for place, rank in zip(mine.tolist(), ranks[mine].tolist(), strict=True)
+            )
+        return [found[place] for place in range(len(positions))]
+
+    def _plan(self, epoch: int) -> list[Positions]:
+        """Draws a whole pass without reading; gives for each source the places that it fills, increasing."""
+        chance, ended = new_chance(self.seed + epoch), [False] * len(self.sources)
+        left = [source.positions or 0 for source in self.sources]
+        taken: list[list[int]] = [[] for _ in self.sources]
+        place = 0
+        while not all(ended):
+            for number in self._draws(chance, ended):
+                if not left[number]:
+                    ended[number] = True
+                    break
+                left[number] -= 1
+                taken[number].append(place)
+                place += 1
+        return [np.array(places, np.int64) for places in taken]
+
+    def _draws(self, chance: random.Random, ended: Sequence[bool]) -> Iterator[int]:
+        """Draws sources by weight, without end, of those that have not ended."""
+        active = [number for number, has_ended in enumerate(ended) if not has_ended]
+        bounds = list(accumulate(self.weights[number] for number in active))
+        total, last, draw = bounds[-1], len(active) - 1, chance.random
+        while True:
+            yield active[bisect_right(bounds, draw() * total, 0, last)]
 
     def _source(self, number: Any) -> IteratorNode:
         return child_at(self.sources, number, repr(self))
