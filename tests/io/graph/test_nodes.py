@@ -137,7 +137,8 @@ class TestGlobalShuffleOfFiltered(NodeContract):
 
 class TestMux(NodeContract):
     def node(self) -> IteratorNode:
-        return Mux(numbers(30), numbers(8, 100, shuffle=True), numbers(15, 200), weights=[3, 1, 0.5], seed=2)
+        parts = numbers(30), numbers(8, 100, shuffle=True), numbers(15, 200), numbers(20, 300)
+        return Mux(*parts, weights=[3, 1, 0.5, 0.5], seed=2)
 
 
 class TestMuxThatStopsEarly(NodeContract):

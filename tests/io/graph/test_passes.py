@@ -21,6 +21,7 @@ from ledgerbeam.io.graph import (
     IndexedManifest,
     IteratorNode,
     Map,
+    Mix,
     Mux,
     Records,
     Repeat,
@@ -102,6 +103,7 @@ def test_each_epoch_has_its_own_order() -> None:
         Mux(numbers(20), numbers(20, 100)),
         Chain(*(numbers(3, n * 10) for n in range(12)), shuffle=True),
         Map(numbers(40), data.add_noise, seed=0),
+        Mix(numbers(40), numbers(9, 100), data.mix),
         Buckets(numbers(40), data.length, [5], max_records=4, buffer_size=20),
     ]
     for graph in shuffled:
@@ -126,6 +128,10 @@ def test_many_short_sources_are_shared_out_evenly() -> None:
         graph.partition(shard, 8)
         sizes.append(len(list(graph)))
     assert sizes == [75] * 8
+
+
+def test_a_slice_of_what_has_no_fixed_order_counts() -> None:
+    assert list(Slice(Filter(numbers(40), data.is_even), 2, 3)) == [4, 10, 16, 22, 28, 34]
 
 
 def test_a_slice_reads_only_what_it_gives() -> None:
