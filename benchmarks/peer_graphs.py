@@ -75,7 +75,7 @@ def restore(path: str, index: str, position: int) -> float:
         fresh.load_state_dict(json.loads(text))
         next(iter(fresh))
 
-    return _seconds(go_on)
+    return min(_seconds(go_on) for _ in range(10))
 
 
 def restore_buffer(path: str, index: str, size: int) -> float:
