@@ -138,7 +138,8 @@ class IndexPack:
         if row["flags"]:
             raise UsageError(f"{self.url}: collection {wanted.hex()} has no offsets of records to read by.")
         first, rows = int(row["first"]), int(row["rows"])
-        return PackedRecords(self, wanted, self._sequences[first : first + rows])
+        sequences = self._sequences[first : first + rows]
+        return PackedRecords(self, wanted, sequences, int(self._segments["source_size"][sequences["segment"]].sum()))
 
     def verify(self) -> None:
         """Compares the checksum of every segment's offsets: reads the whole pack.
@@ -215,14 +216,16 @@ class PackedRecords:
     Attributes:
         url: The pack.
         key: The key of the collection, 32 bytes.
+        size: Bytes of all its sources.
         ends: For each source the number of records up to its end: shape `(sources,)`, i64.
     """
 
-    def __init__(self, pack: IndexPack, key: bytes, rows: NDArray[Any]) -> None:
+    def __init__(self, pack: IndexPack, key: bytes, rows: NDArray[Any], size: int) -> None:
         self.pack = pack
         self.url = pack.url
         self.options = pack.options
         self.key = key
+        self.size = size
         self.ends: NDArray[np.int64] = rows["end"].astype(np.int64)
         self._segments: list[int] = rows["segment"].tolist()
         self._open: OrderedDict[int, Reader] = OrderedDict()

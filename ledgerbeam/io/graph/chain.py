@@ -13,7 +13,7 @@ import numpy as np
 
 from ledgerbeam.errors import UnsupportedShapeError, UsageError
 from ledgerbeam.io.graph.chance import new_chance
-from ledgerbeam.io.graph.node import IteratorNode, Positions, resolve_iterator_source, supports_graph_restore
+from ledgerbeam.io.graph.node import IteratorNode, Positions, resolve_iterator_source, supports_graph_restore, walk
 from ledgerbeam.io.graph.ordered import OrderedNode
 from ledgerbeam.io.graph.share import count_places
 from ledgerbeam.io.graph.stages import StagedNode
@@ -165,6 +165,7 @@ class GlobalShuffle(OrderedNode):
                     f"GlobalShuffle: {source!r} cannot be read at any place; use Shuffle, which has a buffer."
                 )
         self._count: int | None = None
+        self._bytes: float | None = None
 
     def __repr__(self) -> str:
         return f"GlobalShuffle({len(self.sources)} sources)"
@@ -177,6 +178,13 @@ class GlobalShuffle(OrderedNode):
     @property
     def is_indexed(self) -> bool:  # type: ignore[override]
         return all(source.is_indexed for source in self.sources)
+
+    @property
+    def record_bytes(self) -> float:
+        if self._bytes is None:
+            leaves = [node for source in self.sources for node in walk(source) if isinstance(node, OrderedNode)]
+            self._bytes = max((leaf.record_bytes for leaf in leaves), default=0.0)
+        return self._bytes
 
     has_constant_time_access = True
 

@@ -16,7 +16,7 @@ from ledgerbeam.io.graph import identity as identities
 from ledgerbeam.io.graph.state import State, field
 from ledgerbeam.io.graph.tokens import MISSING, Token, attach_graph_origin
 
-__all__ = ["IteratorNode", "Positions", "State", "resolve_iterator_source", "supports_graph_restore"]
+__all__ = ["IteratorNode", "Positions", "State", "resolve_iterator_source", "supports_graph_restore", "walk"]
 
 Positions: TypeAlias = NDArray[np.int64]
 """Places in the order of a whole pass, from 0."""
@@ -290,7 +290,7 @@ class IteratorNode(ABC):
         return type(self).__name__
 
     def _not_checkpointable(self) -> CheckpointError:
-        streams = [node for node in _walk(self) if not node.children and not node.has_constant_time_access]
+        streams = [node for node in walk(self) if not node.children and not node.has_constant_time_access]
         blame = f" because of {streams[0]!r} below it" if streams and streams != [self] else ""
         return CheckpointError(
             f"{self._name}: it cannot be saved and restored exactly{blame}; read indexed data, e.g. IndexedManifest."
@@ -312,7 +312,7 @@ class IteratorNode(ABC):
 
     def _check_graph(self) -> None:
         seen: set[int] = set()
-        for node in _walk(self):
+        for node in walk(self):
             if id(node) in seen:
                 raise UsageError(
                     f"{node!r} occurs twice in one graph, and a node has one position; make a second node of it."
@@ -339,7 +339,8 @@ def supports_graph_restore(node: Any) -> bool:
     return bool(getattr(node, "has_constant_time_access", False)) and hasattr(node, "__getitem__")
 
 
-def _walk(node: IteratorNode) -> Iterator[IteratorNode]:
+def walk(node: IteratorNode) -> Iterator[IteratorNode]:
+    """Gives a node and all below it."""
     yield node
     for child in node.children:
-        yield from _walk(child)
+        yield from walk(child)

@@ -46,7 +46,7 @@ class PackedManifest(Records):
 
     @property
     def record_bytes(self) -> float:
-        return super(Records, self).record_bytes
+        return float(self.records.size) / max(1, len(self))
 
     def tokens_of(self, numbers: Positions, epoch: int) -> list[Token]:
         if self.shuffle:

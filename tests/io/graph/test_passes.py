@@ -23,6 +23,7 @@ from ledgerbeam.io.graph import (
     Map,
     Mix,
     Mux,
+    PackedManifest,
     Records,
     Repeat,
     Shuffle,
@@ -83,6 +84,23 @@ def test_blocks_grow_from_few_records_to_many() -> None:
     reader = CountingReader(10_000)
     assert list(Records(reader, "large")) == list(range(10_000))
     assert [len(call) for call in reader.calls[:8]] == [32, 64, 128, 256, 512, 1024, 2048, 2048]
+
+
+def test_blocks_of_large_records_are_bounded_by_bytes(tmp_path: Path) -> None:
+    lines = data.write_text(tmp_path / "large.jsonl", "".join(f'"{"x" * 99_990}{n:05d}"\n' for n in range(60)))
+    pack = data.write_pack(tmp_path / "large.idxpack", [lines])
+    shuffled = GlobalShuffle(Map(IndexedManifest(lines), data.wrap), IndexedManifest(lines))
+    for graph in (IndexedManifest(lines), PackedManifest(pack), shuffled):
+        assert graph.record_bytes == pytest.approx(100_000, rel=0.01)
+
+
+def test_a_block_has_no_more_than_its_bytes() -> None:
+    class Large(Records):
+        record_bytes = 300_000.0
+
+    reader = CountingReader(100)
+    assert list(Large(reader, "large")) == list(range(100))
+    assert {len(call) for call in reader.calls} == {13, 9}
 
 
 def test_the_size_of_a_state_does_not_depend_on_the_position() -> None:
