@@ -13,6 +13,8 @@
     ├── IndexError_                (ValueError)         an index that cannot be used
     │   ├── IndexNotFoundError     (FileNotFoundError)
     │   └── IndexMismatchError                          stale, short, unaligned, decreasing or foreign
+    ├── CheckpointError            (RuntimeError)       a graph that cannot be saved or restored exactly
+    │   └── CheckpointMismatchError                     the checkpoint of another graph, or of other data
     ├── FunctionError              (ValueError)         user code: cannot be imported, or a wrong shape returned
     ├── UnsupportedShapeError      (ValueError)         a transform whose lineage cannot be followed
     ├── WorkerDiedError            (RuntimeError)       a worker ended without a word
@@ -34,6 +36,8 @@ from __future__ import annotations
 __all__ = [
     "ArchiveError",
     "ChangedSourceError",
+    "CheckpointError",
+    "CheckpointMismatchError",
     "DiskFullError",
     "FunctionError",
     "IndexError_",
@@ -113,6 +117,14 @@ class IndexNotFoundError(IndexError_, FileNotFoundError):
 
 class IndexMismatchError(IndexError_):
     """An index that does not fit its source: stale, short, unaligned, decreasing or of another format."""
+
+
+class CheckpointError(LedgerbeamError, RuntimeError):
+    """An iterator graph that cannot be saved or restored exactly: what it takes is missing."""
+
+
+class CheckpointMismatchError(CheckpointError):
+    """A checkpoint of another graph, of other data or of another shard."""
 
 
 class FunctionError(LedgerbeamError, ValueError):

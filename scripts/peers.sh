@@ -9,7 +9,9 @@ PEERS=(
   megatron-core==0.16.1
   megatron-energon==7.4.1
   orjson==3.13.0
+  tenacity==9.2.1 # of ours, which runs among the peers in torch's workers
   torch==2.13.0
+  torchdata==0.11.0
   webdataset==1.0.2
 )
 venv=.cache/peers

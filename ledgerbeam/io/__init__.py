@@ -16,6 +16,9 @@ from ledgerbeam.io.index import check_index as check_index
 from ledgerbeam.io.index import index_bytes as index_bytes
 from ledgerbeam.io.index import write_index as write_index
 from ledgerbeam.io.index_location import IndexLocation as IndexLocation
+from ledgerbeam.io.index_pack import IndexPack as IndexPack
+from ledgerbeam.io.index_pack import PackedRecords as PackedRecords
+from ledgerbeam.io.index_pack import collection_key as collection_key
 from ledgerbeam.io.jsonl import JsonlReader as JsonlReader
 from ledgerbeam.io.jsonl import assemble_jsonl_index as assemble_jsonl_index
 from ledgerbeam.io.jsonl import build_jsonl_index as build_jsonl_index
@@ -32,6 +35,7 @@ from ledgerbeam.io.patterns import expand_braces as expand_braces
 from ledgerbeam.io.patterns import fixed_part as fixed_part
 from ledgerbeam.io.publish import publish_bytes as publish_bytes
 from ledgerbeam.io.publish import remove_stale_temporaries as remove_stale_temporaries
+from ledgerbeam.io.shar import SharReader as SharReader
 from ledgerbeam.io.source_listing import SourceListing as SourceListing
 from ledgerbeam.io.storage import FileInfo as FileInfo
 from ledgerbeam.io.storage import Options as Options
@@ -58,13 +62,16 @@ __all__ = [
     "Grouping",
     "IndexFile",
     "IndexLocation",
+    "IndexPack",
     "JsonlReader",
     "ObjectFolder",
     "Options",
+    "PackedRecords",
     "Page",
     "RangeReader",
     "Reader",
     "Sample",
+    "SharReader",
     "SourceListing",
     "TarMembers",
     "TarReader",
@@ -73,6 +80,7 @@ __all__ = [
     "build_tar_index",
     "canonical_url",
     "check_index",
+    "collection_key",
     "common_base",
     "delete",
     "encode_jsonl",

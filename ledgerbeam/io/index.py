@@ -139,6 +139,25 @@ class IndexFile:
             raise
         return np.frombuffer(data, "<u8")
 
+    def ranges(self, records: NDArray[np.int64]) -> tuple[Offsets, Offsets]:
+        """Reads where some records begin and end, without the rest of the index; neighbours share a request.
+
+        Args:
+            records: Their numbers, `0 <= record < N`, in any order.
+
+        Returns:
+            First bytes and ends, shape `(n,)` each, u64.
+
+        Raises:
+            IndexNotFoundError: There is no such file; also the errors of `RangeReader.read_many`.
+        """
+        try:
+            found = self._reader.read_many(records * _ENTRY, (records + 2) * _ENTRY)
+        except SourceNotFoundError as error:
+            raise self._missing() from error
+        pairs = np.frombuffer(b"".join(found), "<u8").reshape(-1, 2)
+        return pairs[:, 0], pairs[:, 1]
+
     def first_and_last(self) -> tuple[int, int, int]:
         """Reads the first offset, the last record's and the sentinel; without records all three are the sentinel."""
         count = self.count

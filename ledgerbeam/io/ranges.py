@@ -168,7 +168,7 @@ class RangeReader:
     ) -> Iterator[bytes]:
         joined = _joined(starts, stops, gap)
         if not joined.any():
-            yield from map(self.read, starts.tolist(), stops.tolist())
+            yield from self._iterate_apart(starts, stops)
             return
         edges = np.flatnonzero(np.concatenate(([True], ~joined, [True]))) if len(starts) else starts
         heads, tails = starts[edges[:-1]].tolist(), stops[edges[1:] - 1].tolist()
@@ -225,6 +225,19 @@ class RangeReader:
         while lines := native.compiled.read_lines(descriptor, starts, stops, place, _LINES_AT_ONCE):
             yield lines
             place += len(lines)
+
+    def _iterate_apart(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> Iterator[bytes]:
+        pread, descriptor = os.pread, self._handle.get("fd", -1)
+        for start, size in zip(starts.tolist(), (stops - starts).tolist(), strict=True):
+            try:
+                data = pread(descriptor, size, start)
+            except OSError:  # not open yet, or what `_read` words an error for
+                data = b""
+            if len(data) == size:
+                yield data
+            else:
+                yield self._read(start, start + size)
+                descriptor = self._handle.get("fd", -1)
 
     def _fetch_merged(self, starts: list[int], stops: list[int], gap: int, max_request: int) -> list[bytes]:
         groups = _merge(list(zip(starts, stops, range(len(starts)), strict=True)), gap, max_request)

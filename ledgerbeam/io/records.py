@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Generic, Self, TypeVar, overload
 
 import numpy as np
@@ -19,14 +19,16 @@ __all__ = ["IndexedRecords"]
 _T = TypeVar("_T")
 
 _ITERATE = 4 * 1024 * 1024
+_RARE = 256  # while fewer than one record in so many was asked for, they are looked up one by one
 _FEW = 32  # so few records of a local source are read one by one: less work than arrays of them
 
 
 class IndexedRecords(ABC, Generic[_T]):
     """Random access to the records of a source with an index.
 
-    Deterministic, picklable, safe to share between threads and to carry through a fork. `[i]`, `read_many`, slices and
-    iteration load the index once, 8 bytes a record; `read_span` alone reads only its part of it.
+    Deterministic, picklable, safe to share between threads and to carry through a fork. `[i]`, slices and iteration
+    load the index once, 8 bytes a record, and so does `read_many`, but not for a few records of a large source;
+    `read_span` reads only its part of it.
 
     Args:
         url: The source.
@@ -65,6 +67,7 @@ class IndexedRecords(ABC, Generic[_T]):
             size = source.size
         self._reader = RangeReader(self.url, options, size)
         self._count = 0
+        self._looked_up = 0
         self._offsets: Offsets | None = None
         self._entries: memoryview[int] | None = None
 
@@ -120,12 +123,10 @@ class IndexedRecords(ABC, Generic[_T]):
             IndexError: A number out of range.
             RecordError: A record that cannot be decoded, a blank JSONL line included.
         """
-        if len(indices) < _FEW and self._reader.local_path is not None:
+        if len(indices) < _FEW and self._reader.local_path is not None and self._offsets is not None:
             return [self[index] for index in map(operator.index, indices)]
-        offsets = self._load()
-        records = self._numbers(indices)
-        starts = offsets[records]
-        return self._read_scattered(records, starts, offsets[records + 1])
+        records, starts, stops = self._ranges(indices)
+        return self._read_scattered(records, starts, stops)
 
     def raw(self, index: int) -> bytes:
         """Reads the bytes of one record as they lie in the source.
@@ -184,6 +185,20 @@ class IndexedRecords(ABC, Generic[_T]):
             self._offsets = offsets
         return self._offsets
 
+    def _ranges(self, indices: Sequence[int]) -> tuple[NDArray[np.int64], Offsets, Offsets]:
+        """Gives records' numbers from the begin, first bytes and ends; of few at first without loading the index."""
+        if self._offsets is None:
+            self._looked_up += len(indices)
+            self._count = len(self)
+            if self._looked_up * _RARE < self._count:
+                records = self._numbers(indices)
+                starts, stops = self.index.ranges(records)
+                if (starts < stops).all():
+                    return records, starts, stops
+        offsets = self._load()  # says what is wrong with it, if something is
+        records = self._numbers(indices)
+        return records, offsets[records], offsets[records + 1]
+
     def _locate(self, index: int) -> tuple[int, int, int]:
         """Gives a record's number from the begin, its first byte and its end."""
         entries = self._entries
@@ -216,7 +231,11 @@ class IndexedRecords(ABC, Generic[_T]):
 
     def _read_scattered(self, records: NDArray[np.int64], starts: Offsets, stops: Offsets) -> list[_T]:
         blocks = self._reader.iterate_many(starts - np.minimum(starts, np.uint64(self._lead)), stops)
-        return list(map(self._decode, blocks, records.tolist(), starts.tolist()))
+        return self._decode_many(blocks, records.tolist(), starts.tolist())
+
+    def _decode_many(self, blocks: Iterable[bytes], records: list[int], starts: list[int]) -> list[_T]:
+        """Decodes records; see `_decode`."""
+        return list(map(self._decode, blocks, records, starts))
 
     @abstractmethod
     def _decode(self, data: bytes, record: int, start: int) -> _T:

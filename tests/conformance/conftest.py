@@ -41,3 +41,8 @@ def energon() -> Iterator[Peer]:
 @pytest.fixture(scope="session")
 def megatron() -> Iterator[Peer]:
     yield from start("peer_megatron")
+
+
+@pytest.fixture(scope="session")
+def torch() -> Iterator[Peer]:
+    yield from start("peer_torch")

@@ -1,0 +1,325 @@
+"""`.idxpack`: the indexes of many sources in one file, as `lhotse.index_pack` 2.0.0a7 writes it, versions 2 and 3.
+
+All integers are little-endian. A header of 256 bytes is followed by rows of collections, sequences and segments,
+strings, and the payload: the bytes of each `.idx`. A collection is a sequence of segments; a segment is a source and
+its index.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import zlib
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, UsageError
+from ledgerbeam.io.formats import Reader, format_of
+from ledgerbeam.io.index import IndexFile, Offsets
+from ledgerbeam.io.storage import Options, RangeReader, canonical_url
+
+__all__ = ["IndexPack", "PackedRecords", "collection_key"]
+
+_MAGIC = b"IDXPACK2"
+_HEADER = struct.Struct("<8sII10Q32s")
+_HEADER_BYTES = 256
+_COLLECTION = np.dtype(
+    [
+        ("key", "V32"),
+        ("first", "<u8"),
+        ("rows", "<u8"),
+        ("records", "<u8"),
+        ("kind", "<u8"),
+        ("size", "<u4"),
+        ("flags", "<u4"),
+    ]
+)
+_SEQUENCE = np.dtype([("segment", "<u8"), ("end", "<u8")])
+_SEGMENT = np.dtype(
+    [
+        ("path", "<u8"),
+        ("payload", "<u8"),
+        ("path_size", "<u4"),
+        ("flags", "<u4"),
+        ("items", "<u8"),
+        ("source_size", "<u8"),
+        ("payload_size", "<u8"),
+        ("crc", "<u4"),
+        ("reserved", "<u4"),
+    ]
+)
+_ENTRY = 8
+_MOST_OPEN = 32
+
+
+def collection_key(role: str, kind: str, source_spec: Any) -> bytes:
+    """Computes the key of a collection from what its writer declared.
+
+    Args:
+        role: Purpose, such as `"manifest"`.
+        kind: Storage, such as `"json-lines"`.
+        source_spec: The declared sources: what JSON can hold.
+
+    Returns:
+        32 bytes: SHA-256 of compact JSON with sorted keys.
+    """
+    declared = {"kind": kind, "role": role, "source_spec": _plain(source_spec)}
+    text = json.dumps(declared, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)
+
+
+class IndexPack:
+    """A pack of indexes. Reads its header and catalog when it is made, offsets when they are needed.
+
+    May be pickled, shared by threads and carried through a fork.
+
+    Args:
+        url: The pack.
+        options: Storage options of the pack and its sources.
+
+    Raises:
+        SourceNotFoundError: There is no such file.
+        IndexMismatchError: It is no pack, of another version, cut off, or its parts do not fit together.
+    """
+
+    def __init__(self, url: str, options: Options | None = None) -> None:
+        self.url = canonical_url(url)
+        self.options = options
+        self._reader = RangeReader(self.url, options)
+        size = self._reader.size
+        if size < _HEADER_BYTES:
+            raise self._damaged(f"expected a header of {_HEADER_BYTES} bytes, found {size} bytes")
+        magic, self.version, header, *sections, layout = _HEADER.unpack(self._reader.read(0, _HEADER.size))
+        if magic != _MAGIC or self.version not in (2, 3) or header != _HEADER_BYTES:
+            raise self._damaged(f"expected {_MAGIC!r} of version 2 or 3, found {magic!r} of version {self.version}")
+        self.layout_hash: bytes = layout
+        self._take_catalog(sections, size)
+
+    def __repr__(self) -> str:
+        return f"IndexPack({self.url!r})"
+
+    @property
+    def keys(self) -> list[bytes]:
+        """The keys of its collections, 32 bytes each, in the order of the pack."""
+        return [bytes(key) for key in self._collections["key"]]
+
+    def collection(self, key: bytes | str | None = None) -> PackedRecords:
+        """Opens a collection as a reader.
+
+        Args:
+            key: Its key (`collection_key`), as bytes or hexadecimal. Default: of the only one.
+
+        Raises:
+            IndexNotFoundError: There is no such collection.
+            UsageError: No key is given and there are several; or it has no offsets of records.
+        """
+        keys = self.keys
+        if key is None and len(keys) != 1:
+            raise UsageError(f"{self.url}: expected the key of one of {len(keys)} collections, found none.")
+        wanted = keys[0] if key is None else bytes.fromhex(key) if isinstance(key, str) else key
+        if wanted not in keys:
+            raise IndexNotFoundError(
+                f"{self.url}: there is no collection {wanted.hex()}; it has {', '.join(known.hex() for known in keys)}."
+            )
+        row = self._collections[keys.index(wanted)]
+        if row["flags"]:
+            raise UsageError(f"{self.url}: collection {wanted.hex()} has no offsets of records to read by.")
+        first, rows = int(row["first"]), int(row["rows"])
+        sequences = self._sequences[first : first + rows]
+        return PackedRecords(self, wanted, sequences, int(self._segments["source_size"][sequences["segment"]].sum()))
+
+    def verify(self) -> None:
+        """Compares the checksum of every segment's offsets: reads the whole pack.
+
+        Raises:
+            IndexMismatchError: One differs.
+        """
+        for number, segment in enumerate(self._segments):
+            start = int(segment["payload"])
+            if zlib.crc32(self._reader.read(start, start + int(segment["payload_size"]))) != segment["crc"]:
+                raise self._damaged(f"expected segment {number} to have CRC32 {segment['crc']:#010x}, found another")
+
+    def source(self, segment: int) -> str:
+        """Gives the URL of a segment's source."""
+        row = self._segments[segment]
+        start = int(row["path"]) - self._strings_at
+        return self._strings[start : start + int(row["path_size"])].decode()
+
+    def index(self, segment: int) -> IndexFile:
+        """Gives the index of a segment's source."""
+        row = self._segments[segment]
+        return _PackedIndex(self.url, self.options, self.source(segment), int(row["payload"]), int(row["items"]) - 1)
+
+    def close(self) -> None:
+        """Closes the file, if it is open; a later read opens it again."""
+        self._reader.close()
+
+    def _take_catalog(self, sections: list[int], size: int) -> None:
+        at = dict(zip(("collections", "sequences", "segments", "strings", "payload"), sections[::2], strict=True))
+        counts = sections[1::2]
+        ends = [
+            at["collections"] + counts[0] * _COLLECTION.itemsize,
+            at["sequences"] + counts[1] * _SEQUENCE.itemsize,
+            at["segments"] + counts[2] * _SEGMENT.itemsize,
+            -(-(at["strings"] + counts[3]) // _ENTRY) * _ENTRY,
+            at["payload"] + counts[4],
+        ]
+        if [_HEADER_BYTES, *ends] != [*at.values(), size]:
+            raise self._damaged(f"expected its sections one after another up to byte {size}, found {sections}")
+        data = self._reader.read(_HEADER_BYTES, at["payload"])
+        shift = _HEADER_BYTES
+        self._collections = np.frombuffer(data, _COLLECTION, counts[0], at["collections"] - shift)
+        self._sequences = np.frombuffer(data, _SEQUENCE, counts[1], at["sequences"] - shift)
+        self._segments = np.frombuffer(data, _SEGMENT, counts[2], at["segments"] - shift)
+        self._strings_at = at["strings"]
+        self._strings = data[at["strings"] - shift : at["strings"] - shift + counts[3]]
+        self._check_rows(at["payload"], size)
+
+    def _check_rows(self, payload: int, size: int) -> None:
+        rows, segments = self._collections["rows"].astype(np.int64), self._segments
+        if rows.sum() != len(self._sequences) or (np.cumsum(rows) - rows != self._collections["first"]).any():
+            raise self._damaged("expected its collections to share out its sequences, found gaps or overlaps")
+        if len(self._sequences) and int(self._sequences["segment"].max()) >= len(segments):
+            raise self._damaged("a sequence names a segment that is not there")
+        sizes = segments["payload_size"].astype(np.int64)
+        width = np.where(segments["flags"] & 2, 4, _ENTRY)
+        if (np.cumsum(sizes) - sizes + payload != segments["payload"]).any() or sizes.sum() != size - payload:
+            raise self._damaged("expected its segments one after another, found gaps or overlaps")
+        if (segments["items"].astype(np.int64) * width != sizes).any():
+            raise self._damaged("a segment has another length than its number of offsets")
+        texts = segments["path"].astype(np.int64) - self._strings_at
+        if ((texts < 0) | (texts + segments["path_size"] > len(self._strings))).any():
+            raise self._damaged("a segment's path lies outside its strings")
+
+    def _damaged(self, what: str) -> IndexMismatchError:
+        return IndexMismatchError(f"{self.url}: {what}; write the pack again with lhotse.index_pack.write_index_pack.")
+
+
+class PackedRecords:
+    """Random access to the records of all sources of a collection, one after the other.
+
+    At most 32 sources are open at a time. That a source is as long as when it was packed is checked when it is opened.
+
+    Attributes:
+        url: The pack.
+        key: The key of the collection, 32 bytes.
+        size: Bytes of all its sources.
+        ends: For each source the number of records up to its end: shape `(sources,)`, i64.
+    """
+
+    def __init__(self, pack: IndexPack, key: bytes, rows: NDArray[Any], size: int) -> None:
+        self.pack = pack
+        self.url = pack.url
+        self.options = pack.options
+        self.key = key
+        self.size = size
+        self.ends: NDArray[np.int64] = rows["end"].astype(np.int64)
+        self._segments: list[int] = rows["segment"].tolist()
+        self._open: OrderedDict[int, Reader] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"PackedRecords({self.url!r}, {self.key.hex()[:12]})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": OrderedDict()}
+
+    def __len__(self) -> int:
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+    def __getitem__(self, index: int) -> Any:
+        return self.read_many([index])[0]
+
+    def read_many(self, indices: Sequence[int]) -> list[Any]:
+        """Reads records by number, in the order asked; neighbours in a source share a request.
+
+        Raises:
+            IndexError: A number out of range.
+            IndexMismatchError: A source is not the one that was packed; also the errors of its format's reader.
+        """
+        numbers = np.array(indices, np.int64).reshape(-1)
+        wrong = np.flatnonzero((numbers < 0) | (numbers >= len(self)))
+        if len(wrong):
+            raise IndexError(f"{self.url}: there is no record {indices[int(wrong[0])]}; it has {len(self)}.")
+        sources, inside = self.locate(numbers)
+        found: list[Any] = [None] * len(numbers)
+        for source in np.unique(sources).tolist():
+            places = np.flatnonzero(sources == source)
+            records = self._reader(source).read_many(inside[places].tolist())
+            for place, record in zip(places.tolist(), records, strict=True):
+                found[place] = record
+        return found
+
+    def locate(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Finds, for numbers of records, the source of each and the number in it."""
+        sources = self.ends.searchsorted(numbers, "right")
+        return sources, numbers - np.where(sources > 0, self.ends[sources - 1], 0)
+
+    def close(self) -> None:
+        """Closes what is open; a later read opens it again."""
+        for reader in self._open.values():
+            reader.close()
+        self._open.clear()
+        self.pack.close()
+
+    def _reader(self, source: int) -> Reader:
+        reader = self._open.pop(source, None)
+        if reader is None:
+            segment = self._segments[source]
+            url = self.pack.source(segment)
+            reader = format_of(url).open(url, self.pack.index(segment), self.options)
+            if len(self._open) >= _MOST_OPEN:
+                self._open.popitem(last=False)[1].close()
+        self._open[source] = reader
+        return reader
+
+
+class _PackedIndex(IndexFile):
+    """The part of a pack that is one source's index."""
+
+    __slots__ = ("_at", "_records")
+
+    def __init__(self, url: str, options: Options | None, source: str, at: int, records: int) -> None:
+        super().__init__(url, options, source=source)
+        self._at = at
+        self._records = records
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _PackedIndex, (self.url, self.options, self.source, self._at, self._records)
+
+    @property
+    def count(self) -> int:
+        return self._records
+
+    def slice(self, start: int, stop: int) -> Offsets:
+        if stop > self._records:
+            raise self.mismatch(f"expected at least {stop} records, found {self._records}")
+        return np.frombuffer(self._reader.read(self._at + start * _ENTRY, self._at + (stop + 1) * _ENTRY), "<u8")
+
+    def ranges(self, records: NDArray[np.int64]) -> tuple[Offsets, Offsets]:
+        found = self._reader.read_many(self._at + records * _ENTRY, self._at + (records + 2) * _ENTRY)
+        pairs = np.frombuffer(b"".join(found), "<u8").reshape(-1, 2)
+        return pairs[:, 0], pairs[:, 1]
+
+    def first_and_last(self) -> tuple[int, int, int]:
+        last = max(0, self._records - 1)
+        return (
+            int(self.slice(0, 0)[0]),
+            int(self.slice(last, last)[0]),
+            int(self.slice(self._records, self._records)[0]),
+        )
+
+    def _text_hint(self) -> str:
+        return ""

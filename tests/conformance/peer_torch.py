@@ -1,0 +1,104 @@
+"""torch's side of the tests: graphs in its loaders; runs in the peers' environment."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from benchmarks.serve import serve
+from ledgerbeam.io.graph import (
+    Batches,
+    Filter,
+    GlobalShuffle,
+    IndexedManifest,
+    IteratorNode,
+    Mux,
+    Shuffle,
+    merge_states,
+)
+from ledgerbeam.io.graph.torch_data import GraphDataset, GraphSequence, shard_states
+
+DataLoader: Any = importlib.import_module("torch.utils.data").DataLoader
+StatefulDataLoader: Any = importlib.import_module("torchdata.stateful_dataloader").StatefulDataLoader
+
+MODES: dict[str, dict[str, Any]] = {
+    "main": {"num_workers": 0},
+    "fork": {"num_workers": 2, "multiprocessing_context": "fork"},
+    "persistent": {"num_workers": 2, "multiprocessing_context": "fork", "persistent_workers": True},
+    "spawn": {"num_workers": 2, "multiprocessing_context": "spawn"},
+}
+
+
+def graph(paths: list[str]) -> IteratorNode:
+    mixed = Mux(*(IndexedManifest(path, shuffle=True, seed=2) for path in paths), weights=[2, 1], seed=1)
+    return Batches(Shuffle(Filter(mixed, _is_not_fifth), 10, seed=3), 4)
+
+
+def loader(paths: list[str], mode: str, **kwargs: Any) -> Any:
+    return StatefulDataLoader(GraphDataset(graph(paths), **kwargs), batch_size=None, **MODES[mode])
+
+
+def restored(paths: list[str], mode: str, steps: list[int]) -> list[Any]:
+    """Saves after some steps, loads in new loaders, and gives for each what was to come and what came."""
+    whole = loader(paths, mode)
+    found, states = [], {}
+    for step, batch in enumerate(whole, 1):
+        found.append(_numbers(batch))
+        if step in steps:
+            states[step] = json.loads(json.dumps(whole.state_dict()))
+    results = []
+    for step, state in states.items():
+        other = loader(paths, mode)
+        other.load_state_dict(state)
+        results.append([found[step:], [_numbers(batch) for batch in other]])
+    return results
+
+
+def passes(paths: list[str], mode: str, count: int) -> list[list[Any]]:
+    """Gives the batches of several passes of one plain loader, whose workers know of no epochs unless they persist."""
+    dataset = GraphDataset(graph(paths))
+    plain = DataLoader(dataset, batch_size=None, **MODES[mode])
+    results = []
+    for epoch in range(count):
+        if mode in ("fork", "spawn"):
+            dataset.set_epoch(epoch)
+        results.append([_numbers(batch) for batch in plain])
+    return results
+
+
+def elastic(*, paths: list[str], ranks: int, mode: str, steps: int, new_ranks: int, new_mode: str) -> list[Any]:
+    """Saves all workers of all ranks, goes on with others, and gives what each part of the job gave."""
+    given, states = [], []
+    for rank in range(ranks):
+        one = loader(paths, mode, rank=rank, world_size=ranks)
+        batches: Iterator[Any] = iter(one)
+        given += [_numbers(batch) for batch in islice(batches, steps + rank)]
+        states += shard_states(one.state_dict())
+    merged = json.loads(json.dumps(merge_states(graph(paths), states)))
+    for rank in range(new_ranks):
+        dataset = GraphDataset(graph(paths), rank=rank, world_size=new_ranks)
+        dataset.load_merged(merged)
+        given += [_numbers(batch) for batch in StatefulDataLoader(dataset, batch_size=None, **MODES[new_mode])]
+    return given
+
+
+def sampled(paths: list[str], batch_size: int) -> list[Any]:
+    """Reads a graph of fixed order as a map-style dataset with torch's own shuffling."""
+    dataset = GraphSequence(GlobalShuffle(*map(IndexedManifest, paths)))
+    return list(DataLoader(dataset, batch_size=batch_size, shuffle=True, collate_fn=_numbers, **MODES["fork"]))
+
+
+def _numbers(batch: Any) -> list[int]:
+    return [record["n"] for record in batch]
+
+
+def _is_not_fifth(record: dict[str, int]) -> bool:
+    return record["n"] % 5 != 0
+
+
+if __name__ == "__main__":
+    works = (restored, passes, elastic, sampled)
+    serve({work.__name__: work for work in works})

@@ -1,0 +1,73 @@
+"""Graphs in torch's loaders: in the main process and in two workers, forked, spawned or persistent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.peer import Peer
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io.graph.torch_data import GraphDataset
+from tests.io.graph.data import numbers, write_lines
+
+KEPT = [n for n in (*range(60), *range(1000, 1035)) if n % 5]
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> list[str]:
+    return [write_lines(tmp_path / "a.jsonl", 60), write_lines(tmp_path / "b.jsonl", 35, 1000)]
+
+
+def flat(batches: list[list[Any]]) -> list[Any]:
+    return sorted(number for batch in batches for number in batch)
+
+
+@pytest.mark.parametrize(
+    ("mode", "steps"),
+    [
+        ("main", list(range(1, 20))),
+        ("fork", [1, 2, 9, 20]),
+        ("persistent", [1, 9]),
+        pytest.param("spawn", [5], marks=pytest.mark.slow),
+    ],
+)
+def test_a_stateful_loader_goes_on_with_the_batches_that_were_to_come(
+    torch: Peer, paths: list[str], mode: str, steps: list[int]
+) -> None:
+    for expected, found in torch.ask("restored", paths=paths, mode=mode, steps=steps):
+        assert found == expected
+
+
+@pytest.mark.parametrize("mode", ["main", "fork", "persistent"])
+def test_every_pass_of_a_loader_has_each_item_once_and_an_order_of_its_own(
+    torch: Peer, paths: list[str], mode: str
+) -> None:
+    passes = torch.ask("passes", paths=paths, mode=mode, count=3)
+    assert [flat(batches) for batches in passes] == [sorted(KEPT)] * 3
+    assert len({str(batches) for batches in passes}) == 3
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"ranks": 2, "mode": "fork"}, {"new_ranks": 3, "new_mode": "main"}),
+        ({"ranks": 1, "mode": "main"}, {"new_ranks": 2, "new_mode": "fork"}),
+        ({"ranks": 3, "mode": "main"}, {"new_ranks": 1, "new_mode": "main"}),
+    ],
+)
+def test_other_ranks_and_workers_go_on_with_exactly_the_rest(
+    torch: Peer, paths: list[str], before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    given = torch.ask("elastic", paths=paths, steps=3, **before, **after)
+    assert flat(given) == sorted(KEPT)
+
+
+def test_a_sampler_of_torch_chooses_the_places_of_a_sequence(torch: Peer, paths: list[str]) -> None:
+    assert flat(torch.ask("sampled", paths=paths, batch_size=8)) == [*range(60), *range(1000, 1035)]
+
+
+def test_without_torch_the_dataset_says_what_is_missing() -> None:
+    with pytest.raises(UsageError, match=r"ledgerbeam\[torch\]"):
+        GraphDataset(numbers(3))

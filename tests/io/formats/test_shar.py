@@ -1,0 +1,71 @@
+"""Shar folders: cuts with the values of their fields, by position and by id."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from ledgerbeam.errors import IndexNotFoundError, RecordError, SourceError, SourceNotFoundError
+from ledgerbeam.io import SharReader, encode_jsonl, publish_bytes, write_index
+from tests.io.graph.data import SHAR_IDS, write_shar
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    return write_shar(tmp_path / "shar")
+
+
+def test_cuts_come_with_their_fields(folder: str) -> None:
+    reader = SharReader(folder)
+    assert reader.fields == ("audio", "label")
+    cuts = list(reader)
+    assert [cut["id"] for cut in cuts] == SHAR_IDS
+    assert [cut["label"] for cut in cuts] == [name[-1] for name in SHAR_IDS]
+    heard = [cut["audio"]["wav"].decode() for cut in cuts if "audio" in cut]
+    assert heard == [name for number, name in enumerate(SHAR_IDS) if number % 10 % 3]
+    assert reader[3:5] == reader.read_many([3, 4]) == pickle.loads(pickle.dumps(reader)).read_span(3, 5)
+    assert reader[-1] == cuts[-1]
+    for wrong in (23, -24):
+        with pytest.raises(IndexError, match="it has 23"):
+            reader[wrong]
+
+
+def test_only_the_fields_that_are_wanted_are_read(folder: str) -> None:
+    for path in Path(folder).glob("audio*"):
+        path.unlink()
+    assert "audio" not in SharReader(folder)[1]
+    assert list(SharReader(folder, [])[1]) == ["id"]
+    with pytest.raises(SourceError, match="no field 'audio'"):
+        SharReader(folder, ["audio"])
+
+
+def test_a_shard_or_an_index_that_is_missing_is_an_error(folder: str) -> None:
+    (Path(folder) / "label.000001.jsonl.idx").unlink()
+    with pytest.raises(IndexNotFoundError, match=r"label\.000001"):
+        SharReader(folder)
+    (Path(folder) / "label.000001.jsonl").unlink()
+    with pytest.raises(SourceError, match=r"'label'.*'\.000001'"):
+        SharReader(folder)
+
+
+def test_a_field_of_other_cuts_is_an_error(folder: str) -> None:
+    def write_labels(names: list[str]) -> None:
+        url = f"{folder}/label.000000.jsonl"
+        data, offsets = encode_jsonl([{"cut_id": name, "label": name} for name in names])
+        publish_bytes(url, data)
+        write_index(f"{url}.idx", offsets)
+
+    write_labels(SHAR_IDS[9::-1])
+    with pytest.raises(RecordError, match=r"label\.000000.*'cut-000', found that of 'cut-009'"):
+        SharReader(folder)[0]
+    write_labels(SHAR_IDS[:9])
+    with pytest.raises(SourceError, match="expected 10 records"):
+        SharReader(folder)
+
+
+def test_a_folder_without_cuts_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("nothing")
+    with pytest.raises(SourceNotFoundError, match="expected shards of cuts"):
+        SharReader(str(tmp_path))
