@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Any
 
 from ledgerbeam.io.publish import TEMPORARY_SUFFIX, make_folders, sync_folder
@@ -195,7 +197,7 @@ class ObjectFolder:
         return True
 
     def delete(self, names: Iterable[str]) -> None:
-        """Deletes objects; those that do not exist are passed over.
+        """Deletes objects, durably; those that do not exist are passed over.
 
         Raises:
             StorageError: The store refused.
@@ -204,13 +206,8 @@ class ObjectFolder:
         if not self._local:
             self._delete_remote(urls)
             return
-        for url in urls:
-            try:
-                os.unlink(url)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise storage_error(error, url, "delete") from error
+        for folder, paths in groupby(sorted(urls), key=os.path.dirname):
+            _delete_local(folder, paths)
 
     def _delete_remote(self, urls: list[str]) -> None:
         if not urls:
@@ -234,3 +231,14 @@ def _linked(aside: str, path: str) -> bool:
     except FileExistsError:
         return False
     return True
+
+
+def _delete_local(folder: str, paths: Iterable[str]) -> None:
+    try:
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+        if os.path.isdir(folder):
+            sync_folder(folder)
+    except OSError as error:
+        raise storage_error(error, folder, "delete") from error
