@@ -175,9 +175,9 @@ def broken_sums(store: LmdbStore) -> Iterator[str]:
             yield f"half applied: {row.url} is complete with {len(applied)} entries and {pending} live tasks"
         if row.state != "complete" and (pending < 1 or pending != sum(applied.values())):
             yield f"half applied: {row.url} has {pending} live tasks, and its entries say {sum(applied.values())}"
-        published = {output.output.name.partition(".jsonl")[0] for output in outputs.pop(row.source_id, [])}
-        if len(published) != row.totals.tasks - row.totals.filtered:
-            yield f"half applied: {row.url} has {row.totals.tasks} finished tasks and outputs of {len(published)}"
+        shards = sum(not output.output.name.endswith(".idx") for output in outputs.pop(row.source_id, []))
+        if shards != row.totals.tasks - row.totals.filtered:
+            yield f"half applied: {row.url} has {row.totals.tasks} finished tasks and outputs of {shards}"
     if outputs:
         yield f"half applied: outputs of {len(outputs)} sources that are not registered"
     if totals != store.totals():
