@@ -34,8 +34,6 @@ from tests.fault.replay_trace import why_no_strace
 
 Contents = dict[str, bytes]
 
-SHOWN = 10
-
 _Fault = TypeVar("_Fault", Injection, Fault)
 
 
@@ -47,6 +45,7 @@ class Figures:
         injected: Runs in which a fault was met.
         reported: Those that ended with an error of ours, or recorded failed tasks.
         tolerated: Those that ended well all the same.
+        errors: How often each class of ours was the report.
         findings: Everything else, by kind.
         examples: Of findings.
     """
@@ -54,6 +53,7 @@ class Figures:
     injected: int = 0
     reported: int = 0
     tolerated: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
     findings: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
 
@@ -112,6 +112,7 @@ class Inspector:
             yield f"broken: the ledger does not open: {type(error).__name__}: {error}"
         if outcome.end == "typed" or (outcome.end == "ended" and failed):
             self._figures.reported += 1
+            self._figures.errors[outcome.message.partition(":")[0] or "failed tasks"] += 1
         elif outcome.end == "ended" and complete:
             self._figures.tolerated += 1
         else:
@@ -263,7 +264,8 @@ def main() -> int:
     try:
         for name, part in parts.items():
             found.append(part())
-            print(f"{name}: {found[-1].line()}", *found[-1].examples[:SHOWN], sep="\n  ", flush=True)
+            errors = ", ".join(f"{count} {kind}" for kind, count in found[-1].errors.most_common())
+            print(f"{name}: {found[-1].line()}", f"reports: {errors}", *found[-1].examples, sep="\n  ", flush=True)
     finally:
         shutil.rmtree(folder)
     injected = sum(figures.injected for figures in found)
