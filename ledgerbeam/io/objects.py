@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Any
 
-from ledgerbeam.io.publish import TEMPORARY_SUFFIX
+from ledgerbeam.io.publish import TEMPORARY_SUFFIX, make_folders, sync_folder
 from ledgerbeam.io.ranges import fetch_many
 from ledgerbeam.io.remote import (
     Options,
@@ -163,30 +165,21 @@ class ObjectFolder:
         """Writes aside and links: of several creators the first one's link stands."""
         folder = os.path.dirname(path)
         try:
-            os.makedirs(folder, exist_ok=True)
+            make_folders(folder)
             descriptor, aside = tempfile.mkstemp(suffix=TEMPORARY_SUFFIX, prefix=".", dir=folder)
             try:
                 with open(descriptor, "wb") as file:
                     file.write(data)
                     file.flush()
                     os.fsync(descriptor)
-                os.link(aside, path)
+                created = _linked(aside, path)
             finally:
                 os.unlink(aside)
-            self._sync(folder)
-        except FileExistsError:
-            return False
+            # Also what stands there already, perhaps from a creation that failed right here.
+            sync_folder(folder)
         except OSError as error:
             raise storage_error(error, path, "write") from error
-        return True
-
-    @staticmethod
-    def _sync(folder: str) -> None:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        return created
 
     def exists(self, name: str) -> bool:
         """Tells whether an object exists: one request for one byte, past whatever the client has cached.
@@ -204,7 +197,7 @@ class ObjectFolder:
         return True
 
     def delete(self, names: Iterable[str]) -> None:
-        """Deletes objects; those that do not exist are passed over.
+        """Deletes objects, durably; those that do not exist are passed over.
 
         Raises:
             StorageError: The store refused.
@@ -213,13 +206,8 @@ class ObjectFolder:
         if not self._local:
             self._delete_remote(urls)
             return
-        for url in urls:
-            try:
-                os.unlink(url)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise storage_error(error, url, "delete") from error
+        for folder, paths in groupby(sorted(urls), key=os.path.dirname):
+            _delete_local(folder, paths)
 
     def _delete_remote(self, urls: list[str]) -> None:
         if not urls:
@@ -235,3 +223,22 @@ class ObjectFolder:
                 call(url, "delete", store.rm_file, url)
             except FileNotFoundError:
                 continue
+
+
+def _linked(aside: str, path: str) -> bool:
+    try:
+        os.link(aside, path)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _delete_local(folder: str, paths: Iterable[str]) -> None:
+    try:
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+        if os.path.isdir(folder):
+            sync_folder(folder)
+    except OSError as error:
+        raise storage_error(error, folder, "delete") from error

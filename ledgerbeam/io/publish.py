@@ -29,7 +29,14 @@ from ledgerbeam.io.remote import (
     storage_error,
 )
 
-__all__ = ["TEMPORARY_SUFFIX", "publish", "publish_bytes", "remove_stale_temporaries"]
+__all__ = [
+    "TEMPORARY_SUFFIX",
+    "make_folders",
+    "publish",
+    "publish_bytes",
+    "remove_stale_temporaries",
+    "sync_folder",
+]
 
 TEMPORARY_SUFFIX = ".lbtmp"
 """How the names of files end that are still being written."""
@@ -118,7 +125,7 @@ def _upload(url: str, spool: BinaryIO, options: Options | None) -> None:
 def _publish_local(path: str) -> Iterator[BinaryIO]:
     folder = os.path.dirname(path)
     with _worded(path, folder):
-        _make_folders(folder)
+        make_folders(folder)
         temporary, descriptor = _open_temporary(path)
     file = open(descriptor, "wb", buffering=_BUFFER)  # noqa: SIM115 - closed below, after the lock has served
     try:
@@ -136,7 +143,7 @@ def _publish_local(path: str) -> Iterator[BinaryIO]:
             file.close()
         raise
     with file, _worded(path, folder):
-        _sync_folder(folder)
+        sync_folder(folder)
 
 
 @contextlib.contextmanager
@@ -172,7 +179,8 @@ def _full(url: str, place: str) -> DiskFullError:
     )
 
 
-def _make_folders(folder: str) -> None:
+def make_folders(folder: str) -> None:
+    """Makes a local folder and those above it, so that their names are on the disk when this returns."""
     missing = []
     while not os.path.isdir(folder):
         missing.append(folder)
@@ -180,10 +188,11 @@ def _make_folders(folder: str) -> None:
     for path in reversed(missing):
         with contextlib.suppress(FileExistsError):  # another writer was first; a file there fails at the next step
             os.mkdir(path)
-        _sync_folder(os.path.dirname(path))
+        sync_folder(os.path.dirname(path))
 
 
-def _sync_folder(folder: str) -> None:
+def sync_folder(folder: str) -> None:
+    """Brings the names in a local folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -74,9 +74,11 @@ def compact(store: RemoteStore) -> Compaction:
     rest = [snapshot.add(segment) for segment in _rest(environment, snapshot.number)]
     covers = [*segments, *manifests, *old]
     snapshot.finish([*sources, *leaves, *rest], covers)
-    for start in range(0, len(covers), _DELETED_AT_ONCE):
-        reach("compact.delete")
-        objects.delete(covers[start : start + _DELETED_AT_ONCE])
+    # While the manifest of a former snapshot lies there, a host that is new to the ledger needs its parts.
+    for gone in ([*segments, *manifests], old):
+        for start in range(0, len(gone), _DELETED_AT_ONCE):
+            reach("compact.delete")
+            objects.delete(gone[start : start + _DELETED_AT_ONCE])
     return Compaction(len(covers), snapshot.parts, snapshot.bytes)
 
 

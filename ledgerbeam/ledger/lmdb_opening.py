@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import time
 
 import lmdb
@@ -22,6 +23,9 @@ LOCK_FILE = "lock.mdb"
 
 INITIAL_MAP_BYTES = 1 << 30
 """Address space of a new environment. The file grows with its content only; the space doubles when it is full."""
+
+TEMPORARY_SUFFIX = ".lbtmp"
+"""How the name of a data file ends while it is made."""
 
 _ENGINE = 0  # LMDB 0.9; py-lmdb also bundles 1.0, whose files 0.9 cannot read
 _LOCK_FILE_BYTES = 1 << 16
@@ -50,7 +54,7 @@ def open_environment(path: str, *, read_only: bool, create: bool, map_bytes: int
     refuse_network_filesystem(path)
     with translated(path):
         if create:
-            os.makedirs(path, exist_ok=True)
+            _make_files(path, map_bytes)
         if not read_only:
             _reserve_lock_file(path)
         environment = _open(path, read_only=read_only, map_bytes=map_bytes)
@@ -86,6 +90,57 @@ def _not_found(path: str) -> LedgerNotFoundError:
     return LedgerNotFoundError(
         f"ledger {path}: there is none; check the path, or run the job that makes it with --ledger {path}"
     )
+
+
+def _make_files(path: str, map_bytes: int) -> None:
+    """Make the folder and the data file with its tables, if there are none, so that a power cut leaves all or nothing.
+
+    LMDB writes the first pages of a new file in place and syncs no folder: it could leave a file that nobody can
+    open, or commits that are lost with the name of their file.
+    """
+    _make_folders(path)
+    file = os.path.join(path, DATA_FILE)
+    if not os.path.exists(file):
+        aside = os.path.join(path, f".{DATA_FILE}.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}")
+        try:
+            _make_tables(aside, path, map_bytes)
+            # A filesystem without links says so here: then LMDB makes the file in place.
+            with contextlib.suppress(FileExistsError, PermissionError):
+                os.link(aside, file)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(aside)
+    _sync_folder(path)  # also for a process that made the file and did not get so far
+
+
+def _make_folders(path: str) -> None:
+    missing = []
+    while not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for folder in reversed(missing):
+        with contextlib.suppress(FileExistsError):  # another process was first; a file there fails at the next step
+            os.mkdir(folder)
+        _sync_folder(os.path.dirname(folder))
+
+
+def _sync_folder(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _make_tables(file: str, path: str, map_bytes: int) -> None:
+    """Make a data file that nobody else knows yet, so it needs no lock."""
+    environment = lmdb.open(
+        file, map_size=map_bytes, subdir=False, mode=0o644, max_dbs=len(TABLES), lock=False, lib_version=_ENGINE
+    )
+    try:
+        _open_tables(environment, path, read_only=False, create=True)
+    finally:
+        environment.close()
 
 
 def _reserve_lock_file(path: str) -> None:

@@ -1,0 +1,226 @@
+"""A small real job in one process, whose every system call may be made to fail: the chain of a job's transforms.
+
+``python -m tests.fault.errors_job SOCKET WARM`` runs it again and again, each time in a fork that waits for a signal,
+so that strace can be attached in between and nothing but the job is met by what it injects.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from ledgerbeam.errors import LedgerbeamError
+from ledgerbeam.io import SourceListing, remove_stale_temporaries
+from ledgerbeam.io.objects import ObjectFolder
+from ledgerbeam.ledger import (
+    Failure,
+    Job,
+    Leaf,
+    LedgerSink,
+    LedgerWriter,
+    OpenSource,
+    RemoteSink,
+    RemoteStore,
+    close_shared_writers,
+    compact,
+    open_sources,
+    shared_writer,
+    source_ids,
+    with_progress,
+)
+from ledgerbeam.ledger.lmdb_store import LmdbStore
+from ledgerbeam.ledger.objects import Objects
+from ledgerbeam.ledger.store import CommitResult
+from ledgerbeam.transforms import LedgerHandle, MapRecords, SourceFormat
+from ledgerbeam.transforms.commit import _Commit
+from ledgerbeam.transforms.plan import _Plan
+from ledgerbeam.transforms.process import _Process
+from ledgerbeam.transforms.read import _Read
+from ledgerbeam.transforms.write import _Write
+
+JOB = Job("map", {"output": "out"})
+
+SOURCES = 2
+TASKS = 2
+RECORDS = 4
+
+START = signal.SIGUSR1
+"""What a fork waits for."""
+
+Tell = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class Place:
+    """The folders of a job.
+
+    Attributes:
+        folder: Where everything lies.
+        remote: Whether its ledger is made of objects, in a folder, and read through a sidecar.
+    """
+
+    folder: str
+    remote: bool
+
+    def below(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+    def make(self) -> None:
+        """Writes the sources."""
+        os.makedirs(self.below("in"))
+        for number in range(SOURCES):
+            lines = (orjson.dumps({"id": f"{number}-{row}", "text": "x" * row}) for row in range(TASKS * RECORDS))
+            Path(self.below(f"in/{number}.jsonl")).write_bytes(b"\n".join([*lines, b""]))
+
+    def objects(self) -> ObjectFolder:
+        """The objects of a remote ledger."""
+        return ObjectFolder(self.below("objects"))
+
+    def store(self, objects: Objects | None = None) -> LmdbStore:
+        """The ledger, unopened."""
+        if self.remote:
+            return RemoteStore(objects or self.objects(), self.below("sidecar"))
+        return LmdbStore(self.below("ledger"))
+
+
+@dataclass
+class _Telling:
+    """A sink that tells what it was acknowledged."""
+
+    sink: LedgerSink
+    tell: Tell
+
+    def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
+        result = self.sink.commit(leaves, failures)
+        self.tell(json.dumps(["done", [[leaf.source_id.hex(), leaf.lineage] for leaf in leaves]]))
+        return result
+
+    def close(self) -> None:
+        self.sink.close()
+
+
+@dataclass(frozen=True)
+class _Handle(LedgerHandle):
+    """How the transforms reach a ledger that no URL leads to."""
+
+    sink: Callable[[], LedgerSink] = field(default=lambda: LmdbStore(""))
+
+    def writer(self) -> LedgerWriter:
+        return shared_writer(self.url, interval=self.flush_interval, max_entries=3, open_sink=self.sink)
+
+
+def run_job(place: Place, tell: Tell, objects: Objects | None = None) -> None:
+    """Runs the job to its end.
+
+    Args:
+        place: Its folders; the sources are there.
+        tell: Takes what is acknowledged.
+        objects: What a remote ledger is reached through, in the place of its folder.
+    """
+    for folder in ("in", "out"):
+        remove_stale_temporaries(place.below(folder))
+    store = place.store(objects)
+    try:
+        store.open(create=True)
+        store.open_job(JOB)
+        run = store.begin_run({})
+        sink: Callable[[], LedgerSink] = lambda: _Telling(  # noqa: E731
+            RemoteSink(objects or place.objects(), job=JOB.fingerprint, run=run) if place.remote else store, tell
+        )
+        chain = _Chain(place, _Handle(place.folder, JOB.fingerprint, 60.0, sink=sink))
+        sources = list(_open_sources(place, store))
+        for source in sources:
+            for task in chain.plan(source):
+                chain.do(task)
+        chain.finish()
+        store.refresh()
+        store.note_listing(run, listed=SOURCES, finished=True)
+        store.end_run(run, "done")
+        if isinstance(store, RemoteStore):
+            compact(store)
+    finally:
+        with suppress(LedgerbeamError):  # the error that ended the job is the one to report
+            close_shared_writers()
+        store.close()
+
+
+def _open_sources(place: Place, store: LmdbStore) -> Iterator[OpenSource]:
+    for page in SourceListing((place.below("in/*.jsonl"),), None, {}).pages():
+        ids = source_ids(page.urls, page.sizes, page.versions)
+        yield from with_progress(open_sources(ids, page.urls, page.sizes, page.versions, store), store)
+
+
+class _Chain:
+    def __init__(self, place: Place, handle: LedgerHandle) -> None:
+        source_format = SourceFormat()
+        self._plan = _Plan(handle, source_format, None, RECORDS)
+        self._commit = _Commit(handle)
+        self._steps: list[Any] = [
+            _Read(source_format, handle),
+            _Process(MapRecords("tests.fault.errors_job:work", "jsonl", check_purity=False), handle),
+            _Write(place.below("out"), "jsonl", place.below("in/"), {}, handle),
+        ]
+
+    def plan(self, source: OpenSource) -> Iterator[Any]:
+        return self._plan.process(source)
+
+    def do(self, task: Any) -> None:
+        elements = [task]
+        for step in self._steps:
+            elements = [result for element in elements for result in step.process(element)]
+        for element in elements:
+            self._commit.process(element)
+
+    def finish(self) -> None:
+        self._commit.finish_bundle()
+        close_shared_writers()
+
+
+def work(record: dict[str, Any]) -> dict[str, Any]:
+    """The user function."""
+    return {**record, "text": record["text"].upper()}
+
+
+def outcome_of(place: Place, tell: Tell, objects: Objects | None = None) -> list[str]:
+    """Runs the job; gives ``["ended"]``, or ``["raised", kind, message]`` with kind ``typed`` or ``untyped``."""
+    try:
+        run_job(place, tell, objects)
+    except LedgerbeamError as error:
+        return ["raised", "typed", f"{type(error).__name__}: {error}"]
+    except BaseException as error:  # noqa: BLE001 - that it comes to this is what is looked for
+        return ["raised", "untyped", f"{type(error).__name__}: {error}"]
+    return ["ended"]
+
+
+def main() -> None:
+    """Serves runs: a line names the folder and says whether the ledger is remote; the fork's id is the answer."""
+    messages = socket.socket(fileno=int(sys.argv[1]))
+    for remote in (False, True):  # brings everything into memory that is loaded when it is used first
+        place = Place(f"{sys.argv[2]}-{remote}", remote)
+        place.make()
+        run_job(place, len)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [START])
+    for line in sys.stdin:
+        pid = os.fork()
+        if not pid:
+            signal.sigwait([START])
+            place = Place(*json.loads(line))
+            # Sent, not written, because writes may be made to fail.
+            messages.send(json.dumps(outcome_of(place, lambda text: messages.send(text.encode()))).encode())
+            os._exit(0)
+        print(pid, flush=True)
+        print(os.waitpid(pid, 0)[1], flush=True)
+
+
+if __name__ == "__main__":
+    main()
