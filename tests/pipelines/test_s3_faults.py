@@ -74,7 +74,7 @@ def test_credentials_that_expire_in_the_middle_end_the_job_and_fresh_ones_finish
     assert sorted(row["id"] for row in rows) == list(range(SOURCES * RECORDS))
 
 
-def test_a_task_costs_one_request_for_its_index_one_for_its_data_and_one_for_its_output(
+def test_a_task_costs_one_request_for_its_index_one_for_its_data_and_one_for_each_output(
     workspace: Workspace, faulty_s3: S3Proxy, bucket: str
 ) -> None:
     assert workspace.run("index", f"s3://{bucket}/in/*.jsonl", env=faulty_s3.env).status == 0
@@ -95,4 +95,5 @@ def test_a_task_costs_one_request_for_its_index_one_for_its_data_and_one_for_its
     assert faulty_s3.count("GET", f"{bucket}/in/*.jsonl") == tasks
     # And two for each source, whose tasks are planned from its index.
     assert faulty_s3.count("GET", f"{bucket}/in/*.idx") == tasks + 2 * SOURCES
-    assert faulty_s3.count("PUT", f"{bucket}/out/*") == tasks
+    assert faulty_s3.count("PUT", f"{bucket}/out/*.jsonl") == tasks
+    assert faulty_s3.count("PUT", f"{bucket}/out/*.idx") == tasks

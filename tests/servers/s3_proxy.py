@@ -105,7 +105,7 @@ def throttled(**when: Any) -> Fault:
 
 
 def expired(**when: Any) -> Fault:
-    """Gives the answer to temporary credentials whose time has passed."""
+    """Gives the answer to temporary credentials whose time has passed: 400 ExpiredToken."""
     return Fault("status", status=400, code="ExpiredToken", **when)
 
 
