@@ -22,6 +22,7 @@ from typing import Any, Literal
 from tests.servers.s3 import S3Server, env_of, options_of
 
 _HEAD_LIMIT = 1 << 20
+_CLOSING_SECONDS = 0.01
 _NO_BODY = frozenset({204, 304})
 
 
@@ -104,7 +105,7 @@ def throttled(**when: Any) -> Fault:
 
 
 def expired(**when: Any) -> Fault:
-    """Gives the answer to temporary credentials whose time has passed."""
+    """Gives the answer to temporary credentials whose time has passed: 400 ExpiredToken."""
     return Fault("status", status=400, code="ExpiredToken", **when)
 
 
@@ -166,14 +167,16 @@ def s3_proxy(server: S3Server) -> Iterator[S3Proxy]:
     stop = asyncio.Event()
 
     async def serve() -> None:
-        async with await asyncio.start_server(_Connections(proxy).serve, sock=listener, limit=_HEAD_LIMIT):
-            started.set()
-            await stop.wait()
-            connections = asyncio.all_tasks() - {asyncio.current_task()}
+        listening = await asyncio.start_server(_Connections(proxy).serve, sock=listener, limit=_HEAD_LIMIT)
+        started.set()
+        await stop.wait()
+        listening.close()
+        await asyncio.sleep(_CLOSING_SECONDS)  # what was accepted last becomes a task
+        while connections := asyncio.all_tasks() - {asyncio.current_task()}:
             for connection in connections:
                 connection.cancel()
             await asyncio.gather(*connections, return_exceptions=True)
-            await asyncio.sleep(0.01)  # transports close in the next rounds of the loop
+            await asyncio.sleep(_CLOSING_SECONDS)  # transports close in the next rounds of the loop
 
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), name="s3-proxy")
     thread.start()
