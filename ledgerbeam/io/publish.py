@@ -13,6 +13,7 @@ import io
 import itertools
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Iterator
 from typing import BinaryIO, cast
@@ -124,6 +125,7 @@ def _upload(url: str, spool: BinaryIO, options: Options | None) -> None:
 @contextlib.contextmanager
 def _publish_local(path: str) -> Iterator[BinaryIO]:
     folder = os.path.dirname(path)
+    _require_plain(path)
     with _worded(path, folder):
         make_folders(folder)
         temporary, descriptor = _open_temporary(path)
@@ -144,6 +146,16 @@ def _publish_local(path: str) -> Iterator[BinaryIO]:
         raise
     with file, _worded(path, folder):
         sync_folder(folder)
+
+
+def _require_plain(path: str) -> None:
+    """Refuses to replace a device, a pipe or a socket by a file: /dev/null is one for every program."""
+    with contextlib.suppress(OSError):  # nothing there, or no permission to look: the next step says so
+        mode = os.stat(path).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise UsageError(
+                f"{path}: an output replaces what has its name, and this is not a file; give another name."
+            )
 
 
 @contextlib.contextmanager

@@ -64,7 +64,13 @@ def run() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="surrogateescape")  # names need not be UTF-8: their bytes are printed as they are
-    sys.exit(main())
+    status = main()
+    if "grpc" in sys.modules:
+        # A channel that Beam has left open may hold a lock for which the interpreter waits as it ends, for ever.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
 
 
 def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
