@@ -53,10 +53,10 @@ def comparable(text: str, folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def environment() -> dict[str, str]:
+def environment(tmp_path: Path) -> dict[str, str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "LEDGERBEAM_"))}
-    return {**kept, "PATH": path, "PYTHONWARNINGS": "ignore"}
+    return {**kept, "PATH": path, "PYTHONWARNINGS": "ignore", "LEDGERBEAM_CACHE": str(tmp_path / "cache")}
 
 
 def type_in(command: Command, folder: Path, environment: dict[str, str]) -> None:
