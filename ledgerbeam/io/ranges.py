@@ -221,6 +221,7 @@ class RangeReader:
             descriptor = self._open()
         except OSError:  # to be worded by the read that follows
             return
+        starts, stops = np.ascontiguousarray(starts), np.ascontiguousarray(stops)
         place = 0
         while lines := native.compiled.read_lines(descriptor, starts, stops, place, _LINES_AT_ONCE):
             yield lines
