@@ -61,8 +61,7 @@ class Line:
 
 @pytest.fixture
 def line(faulty_s3: S3Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Line:
-    if hasattr(remote, "PAUSE_SECONDS"):
-        monkeypatch.setattr(remote, "PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(remote, "PAUSE_SECONDS", 0.02)
     line = Line(faulty_s3, tmp_path)
     store = line.store(line.direct)
     store.open(create=True)
