@@ -112,7 +112,7 @@ class Inspector:
             yield f"broken: the ledger does not open: {type(error).__name__}: {error}"
         if outcome.end == "typed" or (outcome.end == "ended" and failed):
             self._figures.reported += 1
-            self._figures.errors[outcome.message.partition(":")[0] or "failed tasks"] += 1
+            self._figures.errors[outcome.message.partition(":")[0] if outcome.end == "typed" else "failed tasks"] += 1
         elif outcome.end == "ended" and complete:
             self._figures.tolerated += 1
         else:
