@@ -108,7 +108,11 @@ class StagedNode(IteratorNode):
         last = max([*reached, *(left[0] for state in states for left in state.get("left", ()))])
         last = last if self.stages is None else min(last, self.stages - 1)
         merged: State = {"stage": first, "before": before, "shard": None, "left": []}
+        # A shard that stands in a stage, or has it left, knows what it was divided with; one that has passed does not.
+        known = {stage: count for state in states for stage, count, _ in state.get("left", ())}
+        known.update({state["stage"]: state["before"] for state in states})
         for stage in range(first, last + 1):
+            before = known.get(stage, before)
             child = self.child_of(stage)
             parts = [self._state_of(stage, before, state) for state in states]
             merged["left"].append([stage, before, child.merge(parts)])

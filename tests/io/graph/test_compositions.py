@@ -8,6 +8,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, TypeAlias
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -151,9 +152,22 @@ def divided(draw: st.DrawFn, make: Make) -> Make:
     return nodes[draw(st.sampled_from(sorted(nodes)))]
 
 
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (2, 1, 3), (1, 0, 2, 5)])
+@pytest.mark.parametrize("rounds", [[[0, 1], [0], [0, 1], [0]], [[1], [0, 1], [0, 2, 1], [1, 0]]])
+def test_short_sources_of_a_chain_are_dealt_out_anew_again_and_again(
+    sizes: tuple[int, ...], rounds: list[list[int]]
+) -> None:
+    check_rounds(lambda: Chain(*(numbers(size, 100 * n) for n, size in enumerate(sizes))), rounds)
+
+
 @EXAMPLES
 @given(divisible(), st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=4), min_size=2, max_size=4))
 def test_any_numbers_of_shards_one_after_another_give_each_item_once(make: Make, rounds: list[list[int]]) -> None:
+    check_rounds(make, rounds)
+
+
+def check_rounds(make: Make, rounds: list[list[int]]) -> None:
+    """Goes on with as many shards as each round has numbers, each of which takes so many items; the last ones all."""
     graph = make()
     given_out: list[Any] = []
     merged: dict[str, Any] | None = None
