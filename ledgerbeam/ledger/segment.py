@@ -251,6 +251,22 @@ def _read_mark(row: Any) -> Mark:
     return Mark(identity(source), identity(node), text(name))
 
 
+def _read_run(value: Any) -> dict[str, Any]:
+    found = mapping(value)
+    for name, item in found.items():
+        if name not in _RUN_FIELDS:
+            raise ValueError(f"expected a field of a run, found {_shown(name)}")
+        if item is not None:
+            _RUN_FIELDS[name](item)
+    return found
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"expected true or false, found {_shown(value)}")
+    return value
+
+
 def _lineage(value: Any) -> tuple[tuple[int, int], ...]:
     pairs = (_row(pair, 2) for pair in rows(value))
     return tuple((integer(ordinal), integer(count)) for ordinal, count in pairs)
@@ -268,10 +284,20 @@ def _segment(payload: Any) -> Segment:
         failures=column(fields, "failures", _read_failure),
         deaths=column(fields, "deaths", _read_mark),
         dropped=column(fields, "dropped", output_name),
-        runs={text(run): mapping(changed) for run, changed in mapping(fields.get("runs", {})).items()} or None,
+        runs={run: _read_run(changed) for run, changed in mapping(fields.get("runs", {})).items()} or None,
         gone=column(fields, "gone", identity) if "gone" in fields else None,
         state=mapping(fields["state"]) if "state" in fields else None,
     )
+
+
+_RUN_FIELDS: dict[str, Callable[[Any], Any]] = {
+    "began": seconds,
+    "ended": seconds,
+    "outcome": text,
+    "listed": integer,
+    "listing_finished": _flag,
+    "info": mapping,
+}
 
 
 def _row(value: Any, *lengths: int) -> list[Any]:

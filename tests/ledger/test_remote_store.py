@@ -11,8 +11,8 @@ import pytest
 from ledgerbeam.io import ObjectFolder
 from ledgerbeam.ledger.compaction import compact
 from ledgerbeam.ledger.remote_store import RemoteStore
-from ledgerbeam.ledger.store import LedgerStore
 from tests.ledger.conformance import LedgerStoreConformance
+from tests.ledger.views import picture
 
 
 class Hosts:
@@ -40,27 +40,6 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
     hosts = Hosts(tmp_path)
     yield hosts
     hosts.close()
-
-
-def picture(store: LedgerStore) -> dict[str, Any]:
-    """Everything that a ledger says of its sources and tasks."""
-    ids = [source for page in store.source_ids() for source in page]
-    job = store.job()
-    status = store.status()
-    return {
-        "job": None if job is None else job.as_dict(),
-        "sources": {name: status["sources"][name] for name in ("complete", "open", "failed")},
-        "tasks": status["tasks"],
-        "gone": status["gone"],
-        "rows": [row._replace(completed=0) for row in store.sources()],
-        "totals": store.totals(),
-        "progress": store.progress(ids),
-        "pending": [store.pending(source) for source in ids],
-        "outputs": list(store.outputs()),
-        "failures": [(row.source_id, row.node, row.reason, row.quarantined) for row in store.failures()],
-        "stale": store.stale_outputs(),
-        "runs": [(run["id"], run["outcome"], run["listed"]) for run in store.runs()],
-    }
 
 
 class TestRemoteStore(LedgerStoreConformance):
