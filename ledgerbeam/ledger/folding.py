@@ -26,11 +26,12 @@ _SEGMENT = re.compile(rf"{SEGMENTS}/(\d{{6,12}})/([stz])-[A-Za-z0-9.-]{{1,200}}\
 _MANIFEST = re.compile(rf"{SNAPSHOTS}/(\d{{6,12}})-[0-9a-f]{{8,64}}\.json")
 _PART = re.compile(rf"{SNAPSHOTS}/(\d{{6,12}})-[0-9a-f]{{8,64}}/\d{{6,12}}\.seg")
 _READ_AT_ONCE = 32
-_FOLDS = 20  # that may be overtaken by compactions before something must be wrong
+FOLDS = 20
+"""So often may a listing be overtaken by compactions before something must be wrong."""
 
 
-class _Overtaken(Exception):  # noqa: N818 - it is not an error: the listing is made again
-    """An object that was listed is gone: a snapshot stands for it now."""
+class Overtaken(Exception):  # noqa: N818 - it is not an error: the listing is made again
+    """The listing is not whole: an object of it is gone, for a snapshot stands for it now, or one is missing."""
 
 
 _CONTROL, _SNAPSHOT, _SOURCES, _TASKS, _SWEEP = range(5)
@@ -103,6 +104,7 @@ class Folder:
     def __init__(self, objects: Objects, environment: Environment) -> None:
         self._objects = objects
         self._environment = environment
+        self._waited_for: set[str | int] = set()
 
     def fold_new(self) -> list[str]:
         """Fold whatever is not folded yet.
@@ -113,13 +115,13 @@ class Folder:
         Raises:
             LedgerDamagedError: an object does not read. All others that come before it were folded.
         """
-        for _ in range(_FOLDS):
+        for _ in range(FOLDS):
             try:
                 return self._fold_listed()
-            except _Overtaken:
+            except Overtaken:
                 continue
         raise LedgerDamagedError(
-            f"ledger {self._objects.url}: objects that are listed cannot be read, {_FOLDS} times in a row; somebody "
+            f"ledger {self._objects.url}: objects that are listed cannot be read, {FOLDS} times in a row; somebody "
             "deletes them, or the store lists what it does not have"
         )
 
@@ -132,6 +134,7 @@ class Folder:
             number = control_number(name)
             if number is not None:
                 pieces.append(_Piece(_CONTROL, number, name))
+        self._wait_for_controls({piece.number for piece in pieces if piece.kind == _CONTROL})
         self._fold_job()
         unfolded = sorted(self._unfolded(pieces))
         start = 0
@@ -143,6 +146,18 @@ class Folder:
             _FOLD[kind](self, [piece.name for piece in unfolded[start:stop]])
             start = stop
         return [piece.name for piece in pieces if piece.kind != _CONTROL]
+
+    def _wait_for_controls(self, numbers: set[int]) -> None:
+        """A listing is made page by page: it may have a number, and not the one before that was created meanwhile."""
+        for number in numbers:
+            if number > 1 and number - 1 not in numbers:
+                self._wait_once(number)
+
+    def _wait_once(self, what: str | int) -> None:
+        """Make the listing again, once for each cause: what was created before the last one is in the next."""
+        if what not in self._waited_for:
+            self._waited_for.add(what)
+            raise Overtaken
 
     def _unfolded(self, pieces: Sequence[_Piece]) -> Iterator[_Piece]:
         for start in range(0, len(pieces), 10_000):
@@ -179,6 +194,8 @@ class Folder:
 
         def change(txn: Transaction) -> None:
             for name, segment in segments:
+                if sidecar.lacks_sources(txn, segment):
+                    self._wait_once(name)  # they were registered, and the listing had passed that place
                 try:
                     sidecar.fold_segment(txn, name, segment)
                 except ValueError as error:
@@ -207,7 +224,7 @@ class Folder:
     def _read(self, names: list[str]) -> Iterator[tuple[str, bytes]]:
         for name, data in zip(names, self._objects.read(names), strict=True):
             if data is None:
-                raise _Overtaken
+                raise Overtaken
             yield name, data
 
     def _url(self, name: str) -> str:

@@ -191,9 +191,11 @@ class RemoteStore(LmdbStore):
 
         def change(txn: Transaction) -> Segment | None:
             ids = sorted(source.id for source in sources)
-            settled = txn.get_many(SOURCES, ids).keys() - txn.get_many(GONE, ids).keys()
-            news = [source for source in sources if source.id not in settled]
-            return _segment(sources=news) if news else None
+            known = txn.get_many(SOURCES, ids)
+            # What is known is not entered again: for who has not seen yet that it was replaced, it would come back.
+            news = [source for source in sources if source.id not in known]
+            back = sorted(txn.get_many(GONE, ids).keys() & known.keys())
+            return _segment(sources=news, back=back) if news or back else None
 
         if sources:
             self._record(change)

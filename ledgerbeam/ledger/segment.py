@@ -51,6 +51,7 @@ class Segment:
         deaths: tasks whose worker died.
         dropped: names of stale outputs whose objects were deleted.
         runs: fields of runs that have changed, by run.
+        back: sources that were gone and are listed again.
         gone: sources that a listing no longer had; None if it says nothing of it.
         state: rows of a snapshot, see `snapshot`.
     """
@@ -64,6 +65,7 @@ class Segment:
     deaths: Sequence[Mark] = ()
     dropped: Sequence[str] = ()
     runs: Mapping[str, Mapping[str, Any]] | None = None
+    back: Sequence[bytes] = ()
     gone: Sequence[bytes] | None = None
     state: Mapping[str, Any] | None = None
 
@@ -78,6 +80,7 @@ def encode_segment(segment: Segment) -> bytes:
         "deaths": [[mark.source_id.hex(), mark.node.hex(), mark.name] for mark in segment.deaths],
         "dropped": list(segment.dropped),
         "runs": segment.runs,
+        "back": [source.hex() for source in segment.back],
         "state": segment.state,
     }
     payload.update({name: column for name, column in columns.items() if column})
@@ -285,6 +288,7 @@ def _segment(payload: Any) -> Segment:
         deaths=column(fields, "deaths", _read_mark),
         dropped=column(fields, "dropped", output_name),
         runs={run: _read_run(changed) for run, changed in mapping(fields.get("runs", {})).items()} or None,
+        back=column(fields, "back", identity),
         gone=column(fields, "gone", identity) if "gone" in fields else None,
         state=mapping(fields["state"]) if "state" in fields else None,
     )

@@ -74,6 +74,10 @@ def apply_segment(txn: Transaction, segment: Segment) -> tuple[lmdb_commit.Outco
         _supersede_all(txn, segment)
         return lmdb_commit.Outcome(), []
     enter(txn, segment.sources, segment.number)
+    for source in segment.back:
+        lmdb_sources.come_back(txn, source, segment.number)
+        if segment.number >= _number(txn, KEY_GONE):
+            txn.delete(GONE, source)
     leaves = [leaf for leaf in segment.leaves if _counts(txn, segment.number, leaf)]
     failures = [failure for failure in segment.failures if segment.number >= floors(txn, failure.source_id)[1]]
     outcome = lmdb_commit.record(txn, lmdb_commit.prepare(leaves), failures, segment.at)
@@ -83,10 +87,19 @@ def apply_segment(txn: Transaction, segment: Segment) -> tuple[lmdb_commit.Outco
         lmdb_superseded.drop_stale(txn, segment.dropped, segment.number)
     if segment.gone is not None and segment.number >= _number(txn, KEY_GONE):
         _put_number(txn, KEY_GONE, segment.number)
-        lmdb_sources.set_gone(txn, sorted(segment.gone))
+        lmdb_sources.set_gone(txn, sorted(segment.gone), segment.number)
     if segment.state is not None:
         merge_state(txn, segment.state, segment.number)
     return outcome, quarantined
+
+
+def lacks_sources(txn: Transaction, segment: Segment) -> bool:
+    """Tell whether a segment has tasks of sources of which nothing is known."""
+    known = {source.id for source in segment.sources}
+    of_tasks = {task.source_id for tasks in (segment.leaves, segment.failures, segment.deaths) for task in tasks}
+    return segment.number >= _number(txn, KEY_FLOOR) and any(
+        txn.get(SOURCES, source) is None and txn.get(RETIRED, source) is None for source in of_tasks - known
+    )
 
 
 def enter(txn: Transaction, sources: Sequence[Source], number: int) -> None:
