@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -36,6 +37,10 @@ class Overtaken(Exception):  # noqa: N818 - it is not an error: the listing is m
 
 _CONTROL, _SNAPSHOT, _SOURCES, _TASKS, _SWEEP = range(5)
 _KINDS = {"s": _SOURCES, "t": _TASKS, "z": _SWEEP}
+
+
+UNFIT = (ValueError, struct.error)
+"""What folding raises for values that cannot be, each by itself or in their sum."""
 
 
 class _Piece(NamedTuple):
@@ -187,7 +192,11 @@ class Folder:
             control = decode_control(data, self._url(name))
             if control.number != control_number(name):
                 raise damaged(self._url(name), f"it says that it is number {control.number}")
-            self._environment.write(partial(sidecar.fold_control, name=name, control=control, url=self._objects.url))
+            fold = partial(sidecar.fold_control, name=name, control=control, url=self._objects.url)
+            try:
+                self._environment.write(fold)
+            except UNFIT as error:
+                raise damaged(self._url(name), f"{error}") from None
 
     def _fold_segments(self, names: list[str]) -> None:
         segments = [(name, decode_segment(data, self._url(name))) for name, data in self._read(names)]
@@ -198,7 +207,7 @@ class Folder:
                     self._wait_once(name)  # they were registered, and the listing had passed that place
                 try:
                     sidecar.fold_segment(txn, name, segment)
-                except ValueError as error:
+                except UNFIT as error:
                     raise damaged(self._url(name), f"{error}") from None
 
         self._environment.write(change)

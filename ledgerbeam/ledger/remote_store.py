@@ -302,10 +302,11 @@ class RemoteStore(LmdbStore):
 
         def change(txn: Transaction) -> None:
             txn.put(META, sidecar.KEY_LEDGER, token.encode())
-            lmdb_jobs.take(txn, stored, "accept", self.url)
+            if lmdb_jobs.read_job(txn) is None:  # else this host has folded the ledger meanwhile
+                lmdb_jobs.take(txn, stored, "accept", self.url)
 
         self._open().write(change)
-        return stored
+        return self.job() or stored
 
     def begin_run(self, info: Mapping[str, Any]) -> str:
         """Record that a run begins; gives its id. What this store records from then on belongs to it.

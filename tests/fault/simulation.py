@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 from unittest import mock
 
-from ledgerbeam.errors import JobMismatchError, StorageError
+from ledgerbeam.errors import JobMismatchError, LedgerError, StorageError
 from ledgerbeam.ledger import compaction, lmdb_store, remote_sink, remote_store, sidecar
 from ledgerbeam.ledger.compaction import compact
 from ledgerbeam.ledger.controls import JOB_NAME, decode_control, decode_ledger
@@ -114,7 +114,7 @@ class World:
 
     def _reach_local(self, _: str) -> None:
         actor = self.scheduler.current
-        if actor is not None and self.scheduler.chance(KILL_SHARE):
+        if actor is not None and self.scheduler.chance(self.scheduler.kill_share):
             raise Killed
 
     # What is listed
@@ -205,6 +205,13 @@ class World:
                 break
             except StorageError:
                 self.scheduler.point("commit again")
+            except LedgerError:
+                if self.kind == "remote" or isinstance(sys.exception(), JobMismatchError):
+                    raise
+                # Its job was restarted, and taken back: others know nothing of its sources any more.
+                known = {source.id for source in self.model.expected().leaves}
+                leaves = [leaf for leaf in leaves if leaf.source_id in known]
+                break
             finally:
                 if actor is not None:
                     del self._writing[actor]
@@ -313,6 +320,8 @@ class World:
             pictures[host] = self.check(store, f"{when}, {host}")
             # An object that is deleted may look stale on a host that learns of it late.
             pictures[host]["stale"] = sorted(self.published.keys() & set(pictures[host]["stale"]))
+            if when == "quiet":
+                pictures[host] = without_gone(pictures[host])
         first, *rest = pictures
         for host in rest:
             if pictures[host] != pictures[first]:
@@ -336,6 +345,12 @@ class World:
 
 class SimulationError(AssertionError):
     """What a ledger held was not what it should have held."""
+
+
+def without_gone(shown: dict[str, Any]) -> dict[str, Any]:
+    """A picture without what is gone: of listings that were killed or overtaken, hosts may have another opinion."""
+    rows = [row._replace(state="complete" if row.state == "complete" else "open") for row in shown["rows"]]
+    return {name: value for name, value in shown.items() if name not in ("gone", "sources")} | {"rows": rows}
 
 
 def launch(world: World, host: str) -> None:
@@ -376,7 +391,9 @@ def launch(world: World, host: str) -> None:
         gone = {source for page in store.source_ids() for source in page} - {source.id for source in listing}
         scheduler.point("listed")
         store.note_listing(run, listed=len(listing), finished=True, gone=gone)
-        if all(worker.ended for worker in world.workers):
+        before = len(world.model.deliveries)
+        store.refresh()
+        if all(worker.ended for worker in world.workers) and len(world.model.deliveries) == before:
             stale = store.stale_outputs()
             for name in stale:
                 world.published.pop(name, None)
