@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from ledgerbeam.errors import LedgerDamagedError
 from ledgerbeam.ledger import lmdb_jobs, sidecar
-from ledgerbeam.ledger.controls import CONTROLS, JOB_NAME, control_number, decode_control, decode_ledger
+from ledgerbeam.ledger.controls import CONTROLS, JOB_NAME, Control, control_number, decode_control, decode_ledger
 from ledgerbeam.ledger.json_rows import decode, encode
 from ledgerbeam.ledger.lmdb_environment import Environment
 from ledgerbeam.ledger.lmdb_rows import META, Transaction
@@ -192,11 +191,14 @@ class Folder:
             control = decode_control(data, self._url(name))
             if control.number != control_number(name):
                 raise damaged(self._url(name), f"it says that it is number {control.number}")
-            fold = partial(sidecar.fold_control, name=name, control=control, url=self._objects.url)
-            try:
-                self._environment.write(fold)
-            except UNFIT as error:
-                raise damaged(self._url(name), f"{error}") from None
+
+            def change(txn: Transaction, name: str = name, control: Control = control) -> None:
+                try:
+                    sidecar.fold_control(txn, name, control, self._objects.url)
+                except UNFIT as error:
+                    raise damaged(self._url(name), f"{error}") from None
+
+            self._environment.write(change)
 
     def _fold_segments(self, names: list[str]) -> None:
         segments = [(name, decode_segment(data, self._url(name))) for name, data in self._read(names)]

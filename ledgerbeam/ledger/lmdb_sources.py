@@ -17,6 +17,7 @@ from ledgerbeam.ledger.identity import url_key
 from ledgerbeam.ledger.json_rows import decode, encode
 from ledgerbeam.ledger.lmdb_commit import add_totals, clear_failures
 from ledgerbeam.ledger.lmdb_environment import Environment
+from ledgerbeam.ledger.lmdb_errors import translated
 from ledgerbeam.ledger.lmdb_pages import PAGE_ROWS, row_pages
 from ledgerbeam.ledger.lmdb_rows import (
     APPLIED,
@@ -199,8 +200,9 @@ def matching(environment: Environment, pattern: str) -> list[bytes]:
     """Ids of the registered sources of which a URL matches a shell pattern (case counts, ``*`` matches ``/``)."""
     match = compile_pattern(translate(pattern)).match
     found = []
-    for page in row_pages(environment, SOURCES):
-        found += [source for source, row in page if any(match(url) for url in urls_of(row))]
+    with translated(environment.path):
+        for page in row_pages(environment, SOURCES):
+            found += [source for source, row in page if any(match(url) for url in urls_of(row))]
     return found
 
 

@@ -149,7 +149,8 @@ def _merge_superseded(txn: Transaction, row: list[Any], _: int) -> None:
 
 
 def _merge_retired(txn: Transaction, row: list[Any], _: int) -> None:
-    source, urls = identity(row[0]), [text(url) for url in rows(row[1])]
+    source_hex, names = row
+    source, urls = identity(source_hex), [text(url) for url in rows(names)]
     if txn.get(SOURCES, source) is None:
         txn.put(RETIRED, source, encode(urls))
         for url in urls:

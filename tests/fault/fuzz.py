@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ledgerbeam.errors import LedgerbeamError
+from ledgerbeam.errors import LedgerbeamError, LedgerDamagedError
 from ledgerbeam.io import ObjectFolder
 from ledgerbeam.ledger import sidecar
 from ledgerbeam.ledger.controls import Control, decode_control, decode_ledger, encode_control, encode_ledger
@@ -161,7 +161,7 @@ class Sidecar:
         self._store: RemoteStore | None = None
 
     def fold(self, kind: str, found: Any) -> None:
-        """Folds what was decoded. Raises LedgerbeamError or `UNFIT` for what cannot be."""
+        """Folds what was decoded. Raises LedgerDamagedError for what cannot be."""
         if self._store is None or self._count >= STORE_FOLDS:
             self.close()
             self._made += 1
@@ -173,10 +173,13 @@ class Sidecar:
         _, environment = self._store.parts()
 
         def change(txn: Transaction) -> None:
-            if kind == "segment":
-                sidecar.fold_segment(txn, f"segments/{self._count}", found)
-            else:
-                sidecar.fold_control(txn, f"controls/{self._count}", found, "hostile")
+            try:
+                if kind == "segment":
+                    sidecar.fold_segment(txn, f"segments/{self._count}", found)
+                else:
+                    sidecar.fold_control(txn, f"controls/{self._count}", found, "hostile")
+            except UNFIT as error:
+                raise LedgerDamagedError(f"{error}") from None
 
         environment.write(change)
 
@@ -226,7 +229,7 @@ def fuzz(inputs: int, seed: int, folder: Path, fold_share: float = FOLD_SHARE) -
                 try:
                     target.fold(kind, found)
                     counts["folded"] += 1
-                except UNFIT:
+                except LedgerDamagedError:
                     counts["refused in folding"] += 1
         except LedgerbeamError:
             counts["refused"] += 1
