@@ -12,7 +12,7 @@ import traceback
 from collections import Counter
 from types import ModuleType
 
-from benchmarks import indexing, ledger, object_store, reads, skipping, workers
+from benchmarks import commits, indexing, ledger, object_store, reads, skipping, workers
 from benchmarks.data import Data, open_data
 from benchmarks.peer import PEERS, ROOT
 from benchmarks.table import render
@@ -22,6 +22,7 @@ TABLES: dict[str, ModuleType] = {
     "reads": reads,
     "object-store": object_store,
     "ledger": ledger,
+    "commits": commits,
     "skipping": skipping,
     "workers": workers,
 }

@@ -88,7 +88,8 @@ def _output_rows(source: bytes, outputs: Any) -> list[tuple[bytes, bytes]]:
 def _merge_complete(txn: Transaction, row: list[Any], number: int) -> None:
     source_hex, completed, totals, outputs = row
     source = identity(source_hex)
-    tally = Totals(*(integer(part) for part in rows(totals)))
+    tasks, records, size, filtered, milliseconds = (integer(part) for part in rows(totals))
+    tally = Totals(tasks, records, size, filtered, milliseconds)
     pairs = _output_rows(source, outputs)
     fields = txn.get(SOURCES, source)
     if fields is None or number < floors(txn, source)[0]:
