@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import secrets
+import struct
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from ledgerbeam.errors import LedgerDamagedError
 from ledgerbeam.ledger import lmdb_jobs, sidecar
-from ledgerbeam.ledger.controls import CONTROLS, JOB_NAME, control_number, decode_control, decode_ledger
+from ledgerbeam.ledger.controls import CONTROLS, JOB_NAME, Control, control_number, decode_control, decode_ledger
 from ledgerbeam.ledger.json_rows import decode, encode
 from ledgerbeam.ledger.lmdb_environment import Environment
 from ledgerbeam.ledger.lmdb_rows import META, Transaction
@@ -24,18 +23,23 @@ SNAPSHOTS = "snapshots"
 """Folder of the snapshots."""
 
 _SEGMENT = re.compile(rf"{SEGMENTS}/(\d{{6,12}})/([stz])-[A-Za-z0-9.-]{{1,200}}\.seg")
-_MANIFEST = re.compile(rf"{SNAPSHOTS}/(\d{{6,12}})-(\d{{6,12}})-[0-9a-f]{{8,64}}\.json")
-_PART = re.compile(rf"{SNAPSHOTS}/(\d{{6,12}})-(\d{{6,12}})-[0-9a-f]{{8,64}}/\d{{6,12}}\.seg")
+_MANIFEST = re.compile(rf"{SNAPSHOTS}/(\d{{6,12}})-[0-9a-f]{{8,64}}\.json")
+_PART = re.compile(rf"{SNAPSHOTS}/(\d{{6,12}})-[0-9a-f]{{8,64}}/\d{{6,12}}\.seg")
 _READ_AT_ONCE = 32
-_FOLDS = 20  # that may be overtaken by compactions before something must be wrong
+FOLDS = 20
+"""So often may a listing be overtaken by compactions before something must be wrong."""
 
 
-class _Overtaken(Exception):  # noqa: N818 - it is not an error: the listing is made again
-    """An object that was listed is gone: a snapshot stands for it now."""
+class Overtaken(Exception):  # noqa: N818 - it is not an error: the listing is made again
+    """The listing is not whole: an object of it is gone, for a snapshot stands for it now, or one is missing."""
 
 
 _CONTROL, _SNAPSHOT, _SOURCES, _TASKS, _SWEEP = range(5)
 _KINDS = {"s": _SOURCES, "t": _TASKS, "z": _SWEEP}
+
+
+UNFIT = (ValueError, struct.error)
+"""What folding raises for values that cannot be, each by itself or in their sum."""
 
 
 class _Piece(NamedTuple):
@@ -64,12 +68,6 @@ def segment_name(segment: Segment, number: int, writer: str, sequence: int) -> s
     """The name of a writer's segment, which tells whether it registers sources or says what was deleted."""
     kind = "s" if segment.sources else "z" if segment.dropped else "t"
     return f"{SEGMENTS}/{number:06d}/{kind}-{writer}-{sequence:06d}.seg"
-
-
-def snapshot_name(number: int, before: Sequence[str]) -> str:
-    """The name of a new snapshot, which sorts behind those of all that it stands for, so that listings end with it."""
-    ordinal = 1 + max((int(m[2]) for name in before if (m := _MANIFEST.fullmatch(name))), default=0)
-    return f"{SNAPSHOTS}/{number:06d}-{ordinal:06d}-{secrets.token_hex(8)}"
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -110,6 +108,7 @@ class Folder:
     def __init__(self, objects: Objects, environment: Environment) -> None:
         self._objects = objects
         self._environment = environment
+        self._waited_for: set[str | int] = set()
 
     def fold_new(self) -> list[str]:
         """Fold whatever is not folded yet.
@@ -120,18 +119,26 @@ class Folder:
         Raises:
             LedgerDamagedError: an object does not read. All others that come before it were folded.
         """
-        for _ in range(_FOLDS):
+        for _ in range(FOLDS):
             try:
                 return self._fold_listed()
-            except _Overtaken:
+            except Overtaken:
                 continue
         raise LedgerDamagedError(
-            f"ledger {self._objects.url}: objects that are listed cannot be read, {_FOLDS} times in a row; somebody "
+            f"ledger {self._objects.url}: objects that are listed cannot be read, {FOLDS} times in a row; somebody "
             "deletes them, or the store lists what it does not have"
         )
 
     def _fold_listed(self) -> list[str]:
-        pieces = self._list()
+        # In this order: a segment that is seen has its controls seen, and one that is gone its snapshot.
+        names = self._objects.names(SEGMENTS) + self._objects.names(SNAPSHOTS)
+        pieces = [_Piece(_KINDS[m[2]], int(m[1]), name) for name in names if (m := _SEGMENT.fullmatch(name))]
+        pieces += [_Piece(_SNAPSHOT, int(m[1]), name) for name in names if (m := _MANIFEST.fullmatch(name))]
+        for name in self._objects.names(CONTROLS):
+            number = control_number(name)
+            if number is not None:
+                pieces.append(_Piece(_CONTROL, number, name))
+        self._wait_for_controls({piece.number for piece in pieces if piece.kind == _CONTROL})
         self._fold_job()
         unfolded = sorted(self._unfolded(pieces))
         start = 0
@@ -144,19 +151,17 @@ class Folder:
             start = stop
         return [piece.name for piece in pieces if piece.kind != _CONTROL]
 
-    def _list(self) -> list[_Piece]:
-        """List the objects to fold: no segment without the controls that its writer had seen.
+    def _wait_for_controls(self, numbers: set[int]) -> None:
+        """A listing is made page by page: it may have a number, and not the one before that was created meanwhile."""
+        for number in numbers:
+            if number > 1 and number - 1 not in numbers:
+                self._wait_once(number)
 
-        Listings go by name, page by page: a segment that is gone from its page has its snapshot on a later one. A
-        control may have been created after its page was listed, and segments that carry its number listed.
-        """
-        names = self._objects.names("")
-        controls = _controls(names)
-        pieces = [_Piece(_KINDS[m[2]], int(m[1]), name) for name in names if (m := _SEGMENT.fullmatch(name))]
-        pieces += [_Piece(_SNAPSHOT, int(m[1]), name) for name in names if (m := _MANIFEST.fullmatch(name))]
-        if pieces and max(piece.number for piece in pieces) > max((piece.number for piece in controls), default=0):
-            controls = _controls(self._objects.names(CONTROLS))
-        return controls + pieces
+    def _wait_once(self, what: str | int) -> None:
+        """Make the listing again, once for each cause: what was created before the last one is in the next."""
+        if what not in self._waited_for:
+            self._waited_for.add(what)
+            raise Overtaken
 
     def _unfolded(self, pieces: Sequence[_Piece]) -> Iterator[_Piece]:
         for start in range(0, len(pieces), 10_000):
@@ -186,16 +191,25 @@ class Folder:
             control = decode_control(data, self._url(name))
             if control.number != control_number(name):
                 raise damaged(self._url(name), f"it says that it is number {control.number}")
-            self._environment.write(partial(sidecar.fold_control, name=name, control=control, url=self._objects.url))
+
+            def change(txn: Transaction, name: str = name, control: Control = control) -> None:
+                try:
+                    sidecar.fold_control(txn, name, control, self._objects.url)
+                except UNFIT as error:
+                    raise damaged(self._url(name), f"{error}") from None
+
+            self._environment.write(change)
 
     def _fold_segments(self, names: list[str]) -> None:
         segments = [(name, decode_segment(data, self._url(name))) for name, data in self._read(names)]
 
         def change(txn: Transaction) -> None:
             for name, segment in segments:
+                if sidecar.lacks_sources(txn, segment):
+                    self._wait_once(name)  # they were registered, and the listing had passed that place
                 try:
                     sidecar.fold_segment(txn, name, segment)
-                except ValueError as error:
+                except UNFIT as error:
                     raise damaged(self._url(name), f"{error}") from None
 
         self._environment.write(change)
@@ -221,16 +235,11 @@ class Folder:
     def _read(self, names: list[str]) -> Iterator[tuple[str, bytes]]:
         for name, data in zip(names, self._objects.read(names), strict=True):
             if data is None:
-                raise _Overtaken
+                raise Overtaken
             yield name, data
 
     def _url(self, name: str) -> str:
         return f"{self._objects.url}/{name}"
-
-
-def _controls(names: Sequence[str]) -> list[_Piece]:
-    numbers = ((control_number(name), name) for name in names)
-    return [_Piece(_CONTROL, number, name) for number, name in numbers if number is not None]
 
 
 _FOLD: dict[int, Any] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import struct
 from collections.abc import Iterator
 
 import lmdb
@@ -26,7 +27,7 @@ _ROOM_BYTES = 1 << 20
 
 @contextlib.contextmanager
 def translated(path: str) -> Iterator[None]:
-    """Turn errors of LMDB and of the operating system into ours.
+    """Turn errors of LMDB, of the operating system and of reading a damaged row into ours.
 
     `lmdb.MapFullError` and `lmdb.MapResizedError` pass: whoever began the transaction handles them.
     """
@@ -38,6 +39,11 @@ def translated(path: str) -> Iterator[None]:
         raise
     except (lmdb.Error, OSError) as error:
         raise as_ledger_error(error, path) from error
+    except (ValueError, struct.error, KeyError) as error:
+        raise LedgerDamagedError(
+            f"ledger {path}: a row of it does not read ({type(error).__name__}: {error}). Restore the folder from a "
+            "copy, or give another one: outputs that are there already are published again under the same names"
+        ) from error
 
 
 def as_ledger_error(error: lmdb.Error | OSError, path: str) -> LedgerbeamError:

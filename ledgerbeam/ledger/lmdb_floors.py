@@ -65,7 +65,12 @@ def contradict(txn: Transaction, source: bytes) -> None:
 
 
 def note_contradiction(txn: Transaction, leaf: Leaf, error: LedgerError, now: float) -> None:
-    """Hold the source of a leaf open that cannot be true beside those recorded, and keep the error as its failure."""
+    """Hold the source of a leaf open that cannot be true beside those recorded, and keep the error as its failure.
+
+    A leaf of a source that nobody registered is dropped: no run asks for it.
+    """
+    if txn.get(SOURCES, leaf.source_id) is None:
+        return
     contradict(txn, leaf.source_id)
     failure = Failure(leaf.source_id, leaf.lineage, f"task at {leaf.lineage}", type(error).__name__, str(error))
     row = encode(failure_row(failure, now))

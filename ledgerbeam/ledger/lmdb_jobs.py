@@ -81,9 +81,16 @@ def add_run(txn: Transaction, run: str, info: Mapping[str, Any], now: float) -> 
 
 
 def change_run(txn: Transaction, run: str, changed: Mapping[str, Any]) -> None:
-    """Change fields of a run; one that is not known is ignored."""
-    if txn.get(RUNS, run.encode()) is not None:
-        _put(txn, run, {**_get(txn, run), **changed})
+    """Take in fields of a run, in whatever order they come; a run that is not known is ignored."""
+    if txn.get(RUNS, run.encode("utf-8", "surrogatepass")) is None:
+        return
+    known = _get(txn, run)
+    news = {name: value for name, value in changed.items() if value is not None}
+    if (known["ended"] or 0) > news.get("ended", 0):
+        news = {name: value for name, value in news.items() if name not in ("ended", "outcome")}
+    listed = max((row["listed"] for row in (known, news) if row.get("listed") is not None), default=None)
+    finished = known["listing_finished"] or news.get("listing_finished", False)
+    _put(txn, run, {**known, **news, "listed": listed, "listing_finished": finished})
 
 
 def note_listing(txn: Transaction, run: str, *, listed: int, finished: bool) -> None:
@@ -94,6 +101,11 @@ def note_listing(txn: Transaction, run: str, *, listed: int, finished: bool) -> 
 def end_run(txn: Transaction, run: str, outcome: str, now: float) -> None:
     """Record how a run ended."""
     _put(txn, run, {**_get(txn, run), "ended": now, "outcome": outcome})
+
+
+def check_run(txn: Transaction, run: str) -> None:
+    """Check that a run is known. Raises LedgerError."""
+    _get(txn, run)
 
 
 def last_run(txn: Transaction) -> dict[str, Any] | None:

@@ -17,6 +17,7 @@ from ledgerbeam.ledger.identity import url_key
 from ledgerbeam.ledger.json_rows import decode, encode
 from ledgerbeam.ledger.lmdb_commit import add_totals, clear_failures
 from ledgerbeam.ledger.lmdb_environment import Environment
+from ledgerbeam.ledger.lmdb_errors import translated
 from ledgerbeam.ledger.lmdb_pages import PAGE_ROWS, row_pages
 from ledgerbeam.ledger.lmdb_rows import (
     APPLIED,
@@ -86,7 +87,10 @@ def register(txn: Transaction, sources: Sequence[Source], *, number: int = 0) ->
 
 
 def _not_late(txn: Transaction, sources: Sequence[Source], number: int) -> Sequence[Source]:
-    """Leave out the sources of which a URL went to a source with a greater number; they are retired at once."""
+    """Leave out the sources of which a URL went to a source with a greater number.
+
+    They are retired at once, and what they had replaced is replaced: as if they had come in time.
+    """
     if not number:
         return sources
     in_time = []
@@ -98,6 +102,12 @@ def _not_late(txn: Transaction, sources: Sequence[Source], number: int) -> Seque
             txn.put(RETIRED, source.id, encode(list(source.urls)))
             for owner, fields in later.items():
                 txn.put(SOURCES, owner, encode({**fields, "replaces": True}))
+            for key in sorted({url_key(url) for url in source.urls}):
+                owner_before = txn.get(URLS, key)
+                if owner_before not in later:
+                    if owner_before is not None:
+                        retire(txn, owner_before, number)
+                    txn.put(URLS, key, source.id)
     return in_time
 
 
@@ -190,14 +200,35 @@ def matching(environment: Environment, pattern: str) -> list[bytes]:
     """Ids of the registered sources of which a URL matches a shell pattern (case counts, ``*`` matches ``/``)."""
     match = compile_pattern(translate(pattern)).match
     found = []
-    for page in row_pages(environment, SOURCES):
-        found += [source for source, row in page if any(match(url) for url in urls_of(row))]
+    with translated(environment.path):
+        for page in row_pages(environment, SOURCES):
+            found += [source for source, row in page if any(match(url) for url in urls_of(row))]
     return found
 
 
-def set_gone(txn: Transaction, ids: Iterable[bytes]) -> None:
-    """Replace the set of sources that the last listing no longer had; unknown ids are ignored."""
+def set_gone(txn: Transaction, ids: Iterable[bytes], number: int = 0) -> None:
+    """Replace the set of sources that the last listing no longer had; unknown ids are ignored.
+
+    Args:
+        txn: open for writing.
+        ids: in order.
+        number: of the listing, in a remote ledger: what was listed with a greater number is not gone.
+    """
     txn.clear(GONE)
     for source in ids:
-        if txn.get(SOURCES, source) is not None:
-            txn.put(GONE, source, b"")
+        row = txn.get(SOURCES, source)
+        if row is None:
+            continue
+        if number:
+            fields = decode(row)
+            if max(fields.get("number", 0), fields.get("back", 0)) > number:
+                continue
+        txn.put(GONE, source, b"")
+
+
+def come_back(txn: Transaction, source: bytes, number: int) -> None:
+    """Note with which number a registered source was listed again after it was gone, in a remote ledger."""
+    row = txn.get(SOURCES, source)
+    fields = {} if row is None else decode(row)
+    if row is not None and fields.get("back", 0) < number:
+        txn.put(SOURCES, source, encode({**fields, "back": number}))

@@ -79,13 +79,15 @@ def drop_stale(txn: Transaction, names: Iterable[str], number: int | None = None
     Args:
         txn: open for writing.
         names: whose objects were deleted.
-        number: in a remote ledger: what was superseded after it stays, since it was not seen by who deleted.
+        number: in a remote ledger: what was superseded after it stays, since it was not seen by who deleted. The rest
+            goes, also where its source runs again by now: who deleted had seen it replaced.
     """
     dropped = {name_key(name) for name in names}
     for source in list(txn.prefixes(SUPERSEDED, ID_BYTES)):
-        if not _is_replaced(txn, source):
+        replaced = _is_replaced(txn, source)
+        if not replaced and number is None:
             continue
-        owners = _successors(txn, source) or {source}
+        owners = (_successors(txn, source) or {source}) if replaced else set()
         for key, row in txn.scan(SUPERSEDED, source):
             name = key[ID_BYTES:]
             if number is not None and decode_superseded(row)[0] > number:

@@ -12,6 +12,7 @@ from ledgerbeam.ledger.json_rows import decode
 from ledgerbeam.ledger.lmdb_commit import decode_output, read_totals
 from ledgerbeam.ledger.lmdb_environment import Environment
 from ledgerbeam.ledger.lmdb_jobs import last_run, read_job
+from ledgerbeam.ledger.lmdb_errors import translated
 from ledgerbeam.ledger.lmdb_pages import row_pages
 from ledgerbeam.ledger.lmdb_rows import (
     APPLIED,
@@ -113,7 +114,8 @@ def failures(txn: Transaction) -> list[FailureRow]:
 
 def ordered_outputs(environment: Environment) -> Iterator[OutputRow]:
     """The recorded outputs, by source URL, then first record, then name."""
-    sources = [(decode(row)["url"], source) for page in row_pages(environment, SOURCES) for source, row in page]
+    with translated(environment.path):
+        sources = [(decode(row)["url"], source) for page in row_pages(environment, SOURCES) for source, row in page]
     sources.sort()
     for start in range(0, len(sources), _SOURCES_A_TRANSACTION):
         rows: list[OutputRow] = []

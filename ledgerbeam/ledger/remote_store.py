@@ -22,10 +22,10 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from ledgerbeam.errors import JobMismatchError, LedgerNotFoundError, UsageError
-from ledgerbeam.ledger import lmdb_commit, lmdb_jobs, lmdb_sources, lmdb_superseded, sidecar
+from ledgerbeam.ledger import lmdb_commit, lmdb_jobs, lmdb_sources, sidecar
 from ledgerbeam.ledger.controls import (
     JOB_NAME,
     Control,
@@ -40,14 +40,12 @@ from ledgerbeam.ledger.folding import Folder, segment_name
 from ledgerbeam.ledger.job import Job, OnJobChange
 from ledgerbeam.ledger.lmdb_environment import Environment, acquire, release
 from ledgerbeam.ledger.lmdb_opening import INITIAL_MAP_BYTES
-from ledgerbeam.ledger.lmdb_rows import GONE, META, SOURCES, Transaction
+from ledgerbeam.ledger.lmdb_rows import GONE, KEY_FINGERPRINT, META, SOURCES, Transaction
 from ledgerbeam.ledger.lmdb_store import LmdbStore, first_error
 from ledgerbeam.ledger.objects import Objects
 from ledgerbeam.ledger.segment import Segment, encode_segment
 from ledgerbeam.ledger.store import CommitResult, Failure, Leaf, Mark
 from ledgerbeam.ledger.task import Source
-
-_Result = TypeVar("_Result")
 
 
 def writer_name() -> str:
@@ -155,38 +153,49 @@ class RemoteStore(LmdbStore):
             self._sequence += 1
             return segment_name(segment, number, self._writer, self._sequence)
 
-    def _record(self, change: Callable[[Transaction], tuple[_Result, Segment | None]]) -> _Result:
-        """Make a change in the sidecar and create the segment that says it, or neither."""
+    def _record(self, change: Callable[[Transaction], Segment | None]) -> tuple[lmdb_commit.Outcome, list[Mark]]:
+        """Apply a segment to the sidecar and create it, or neither. Leaves that are refused are left out.
+
+        Returns:
+            What `sidecar.apply_segment` does.
+        """
         if self._read_only:
             raise UsageError(f"ledger {self.url}: it was opened read only; open it for writing to change it")
         at = round(time.time(), 3)
         names: dict[int, str] = {}  # of the first try, should LMDB make the change again with a larger map
 
-        def both(txn: Transaction) -> _Result:
-            result, segment = change(txn)
-            if segment is not None:
-                number = int(self._run or sidecar.highest_number(txn))
-                name = names.setdefault(number, self._next_name(segment, number))
-                whole = dataclasses.replace(segment, number=number, at=at, job=self._job)
-                sidecar.mark_folded(txn, name)
-                reach("record.before")
-                self._objects.create(name, encode_segment(whole))
-                reach("record.after")
-            return result
+        def both(txn: Transaction) -> tuple[lmdb_commit.Outcome, list[Mark]]:
+            segment = change(txn)
+            if segment is None:
+                return lmdb_commit.Outcome(), []
+            number = int(self._run or sidecar.highest_number(txn))
+            whole = dataclasses.replace(segment, number=number, at=at, job=self._job)
+            outcome, quarantined = sidecar.apply_segment(txn, whole)
+            if outcome.refused:
+                refused = {id(leaf) for leaf, _ in outcome.refused}
+                good = [leaf for leaf in whole.leaves if id(leaf) not in refused]
+                if not good and not whole.failures:
+                    return outcome, quarantined
+                whole = dataclasses.replace(whole, leaves=good)
+            name = names.setdefault(number, self._next_name(segment, number))
+            sidecar.mark_folded(txn, name)
+            reach("record.before")
+            self._objects.create(name, encode_segment(whole))
+            reach("record.after")
+            return outcome, quarantined
 
         return self._open().write(both)
 
     def register(self, sources: Sequence[Source]) -> None:
         """Enter sources into the job; see `LedgerStore.register`."""
 
-        def change(txn: Transaction) -> tuple[None, Segment | None]:
+        def change(txn: Transaction) -> Segment | None:
             ids = sorted(source.id for source in sources)
-            settled = txn.get_many(SOURCES, ids).keys() - txn.get_many(GONE, ids).keys()
-            news = [source for source in sources if source.id not in settled]
-            if not news:
-                return None, None
-            sidecar.enter(txn, news, int(self._run or sidecar.highest_number(txn)))
-            return None, _segment(sources=news)
+            known = txn.get_many(SOURCES, ids)
+            # What is known is not entered again: for who has not seen yet that it was replaced, it would come back.
+            news = [source for source in sources if source.id not in known]
+            back = sorted(txn.get_many(GONE, ids).keys() & known.keys())
+            return _segment(sources=news, back=back) if news or back else None
 
         if sources:
             self._record(change)
@@ -195,79 +204,68 @@ class RemoteStore(LmdbStore):
         """Record finished and failed tasks; see `LedgerStore.commit`. They are compared with what is known here."""
         started = time.monotonic()
         self.refresh()
-        prepared = lmdb_commit.prepare(leaves)
-        now = time.time()
 
-        def change(txn: Transaction) -> tuple[lmdb_commit.Outcome, Segment | None]:
+        def change(txn: Transaction) -> Segment:
             if self._job is not None:
                 lmdb_jobs.check_fingerprint(txn, self._job, self.url)
-            outcome = lmdb_commit.record(txn, prepared, failures, now)
-            refused = [leaf for leaf, _ in outcome.refused]
-            good = [leaf for leaf in leaves if not any(leaf is bad for bad in refused)]
-            return outcome, _segment(leaves=good, failures=failures) if good or failures else None
+            return _segment(leaves=leaves, failures=failures)
 
-        outcome = self._record(change)
+        outcome, _ = self._record(change)
         if outcome.refused:
             raise first_error(outcome.refused)
         return CommitResult(outcome.completed, outcome.fresh, time.monotonic() - started)
 
     def blame(self, marks: Sequence[Mark]) -> list[Mark]:
         """Count a worker's death against its tasks; see `LedgerStore.blame`."""
-        now = time.time()
-        return self._record(lambda txn: (lmdb_commit.count_deaths(txn, marks, now), _segment(deaths=marks)))
+        return self._record(lambda _: _segment(deaths=marks))[1]
 
     def drop_stale(self, names: Iterable[str]) -> None:
         """Forget stale outputs whose objects were deleted."""
         dropped = list(names)
-
-        def change(txn: Transaction) -> tuple[None, Segment]:
-            lmdb_superseded.drop_stale(txn, dropped, int(self._run or sidecar.highest_number(txn)))
-            return None, _segment(dropped=dropped)
-
         if dropped:
-            self._record(change)
+            self._record(lambda _: _segment(dropped=dropped))
 
     def set_gone(self, ids: Iterable[bytes]) -> None:
         """Say which sources the last listing no longer had."""
         gone = sorted(ids)
-
-        def change(txn: Transaction) -> tuple[None, Segment]:
-            lmdb_sources.set_gone(txn, gone)
-            return None, _segment(gone=gone)
-
-        self._record(change)
+        self._record(lambda _: _segment(gone=gone))
 
     def note_listing(self, run: str, *, listed: int, finished: bool, gone: Iterable[bytes] = ()) -> None:
         """Record how many sources a run has listed, and what is gone if it listed all."""
         missing = sorted(gone) if finished else None
-
-        def change(txn: Transaction) -> tuple[None, Segment]:
-            lmdb_jobs.note_listing(txn, run, listed=listed, finished=finished)
-            if missing is not None:
-                lmdb_sources.set_gone(txn, missing)
-            return None, _segment(runs={run: {"listed": listed, "listing_finished": finished}}, gone=missing)
-
-        self._record(change)
+        self._change_run(run, {"listed": listed, "listing_finished": finished}, missing)
 
     def end_run(self, run: str, outcome: str) -> None:
         """Record how a run ended."""
-        now = time.time()
+        self._change_run(run, {"ended": time.time(), "outcome": outcome})
 
-        def change(txn: Transaction) -> tuple[None, Segment]:
-            lmdb_jobs.end_run(txn, run, outcome, now)
-            return None, _segment(runs={run: {"ended": now, "outcome": outcome}})
+    def _change_run(self, run: str, changed: Mapping[str, Any], gone: Sequence[bytes] | None = None) -> None:
+        def change(txn: Transaction) -> Segment:
+            lmdb_jobs.check_run(txn, run)
+            return _segment(runs={run: changed}, gone=gone)
 
         self._record(change)
 
     # What is ordered
 
-    def _claim(self, kind: Kind, **fields: Any) -> Control:
-        """Create the next control object, and fold it."""
+    def _claim(self, kind: Kind, is_due: Callable[[Transaction], bool], **fields: Any) -> Control | None:
+        """Create the next control object, and fold it.
+
+        Args:
+            kind: what happened.
+            is_due: whether it is to happen, as of all numbers before its own.
+            fields: of the control.
+
+        Returns:
+            The control; None if it was not due.
+        """
         if self._read_only:
             raise UsageError(f"ledger {self.url}: it was opened read only; open it for writing to change it")
         token = secrets.token_hex(8)
         while True:
             with self._open().read() as txn:
+                if not is_due(txn):
+                    return None
                 number = sidecar.highest_number(txn) + 1
             control = Control(number=number, kind=kind, at=round(time.time(), 3), token=token, **fields)
             name = control_name(control, exclusive=self._objects.exclusive)
@@ -282,10 +280,14 @@ class RemoteStore(LmdbStore):
         stored = self.job()
         if stored is None:
             stored = self._create_ledger(job)
+
+        def is_other(txn: Transaction) -> bool:
+            return txn.get(META, KEY_FINGERPRINT) != job.fingerprint.encode()
+
         if stored.fingerprint != job.fingerprint:
             if on_change == "refuse":
                 raise JobMismatchError(lmdb_jobs.mismatch(job, stored, self.url))
-            self._claim("restart" if on_change == "restart" else "accept", job=job)
+            self._claim("restart" if on_change == "restart" else "accept", is_other, job=job)
         self._job = job.fingerprint
 
     def _create_ledger(self, job: Job) -> Job:
@@ -300,15 +302,28 @@ class RemoteStore(LmdbStore):
 
         def change(txn: Transaction) -> None:
             txn.put(META, sidecar.KEY_LEDGER, token.encode())
-            lmdb_jobs.take(txn, stored, "accept", self.url)
+            if lmdb_jobs.read_job(txn) is None:  # else this host has folded the ledger meanwhile
+                lmdb_jobs.take(txn, stored, "accept", self.url)
 
         self._open().write(change)
-        return stored
+        return self.job() or stored
 
     def begin_run(self, info: Mapping[str, Any]) -> str:
-        """Record that a run begins; gives its id. What this store records from then on belongs to it."""
+        """Record that a run begins; gives its id. What this store records from then on belongs to it.
+
+        Raises:
+            JobMismatchError: meanwhile the ledger was taken for another job.
+        """
         self.refresh()
-        self._run = self._claim("run", info=dict(info)).run
+
+        def is_ours(txn: Transaction) -> bool:
+            if self._job is not None:
+                lmdb_jobs.check_fingerprint(txn, self._job, self.url)
+            return True
+
+        run = self._claim("run", is_ours, info=dict(info))
+        if run is not None:
+            self._run = run.run
         return self._run
 
     def forget(self, pattern: str, *, failures_only: bool = False) -> list[str]:
@@ -318,7 +333,7 @@ class RemoteStore(LmdbStore):
         with self._open().read() as txn:
             urls = lmdb_sources.urls_of_sources(txn, found)
         if found:
-            self._claim("forget", sources=found, failures_only=failures_only)
+            self._claim("forget", lambda _: True, sources=found, failures_only=failures_only)
         return urls
 
 

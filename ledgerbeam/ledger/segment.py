@@ -51,6 +51,7 @@ class Segment:
         deaths: tasks whose worker died.
         dropped: names of stale outputs whose objects were deleted.
         runs: fields of runs that have changed, by run.
+        back: sources that were gone and are listed again.
         gone: sources that a listing no longer had; None if it says nothing of it.
         state: rows of a snapshot, see `snapshot`.
     """
@@ -64,6 +65,7 @@ class Segment:
     deaths: Sequence[Mark] = ()
     dropped: Sequence[str] = ()
     runs: Mapping[str, Mapping[str, Any]] | None = None
+    back: Sequence[bytes] = ()
     gone: Sequence[bytes] | None = None
     state: Mapping[str, Any] | None = None
 
@@ -78,6 +80,7 @@ def encode_segment(segment: Segment) -> bytes:
         "deaths": [[mark.source_id.hex(), mark.node.hex(), mark.name] for mark in segment.deaths],
         "dropped": list(segment.dropped),
         "runs": segment.runs,
+        "back": [source.hex() for source in segment.back],
         "state": segment.state,
     }
     payload.update({name: column for name, column in columns.items() if column})
@@ -251,6 +254,22 @@ def _read_mark(row: Any) -> Mark:
     return Mark(identity(source), identity(node), text(name))
 
 
+def _read_run(value: Any) -> dict[str, Any]:
+    found = mapping(value)
+    for name, item in found.items():
+        if name not in _RUN_FIELDS:
+            raise ValueError(f"expected a field of a run, found {_shown(name)}")
+        if item is not None:
+            _RUN_FIELDS[name](item)
+    return found
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"expected true or false, found {_shown(value)}")
+    return value
+
+
 def _lineage(value: Any) -> tuple[tuple[int, int], ...]:
     pairs = (_row(pair, 2) for pair in rows(value))
     return tuple((integer(ordinal), integer(count)) for ordinal, count in pairs)
@@ -268,10 +287,21 @@ def _segment(payload: Any) -> Segment:
         failures=column(fields, "failures", _read_failure),
         deaths=column(fields, "deaths", _read_mark),
         dropped=column(fields, "dropped", output_name),
-        runs={text(run): mapping(changed) for run, changed in mapping(fields.get("runs", {})).items()} or None,
+        runs={run: _read_run(changed) for run, changed in mapping(fields.get("runs", {})).items()} or None,
+        back=column(fields, "back", identity),
         gone=column(fields, "gone", identity) if "gone" in fields else None,
         state=mapping(fields["state"]) if "state" in fields else None,
     )
+
+
+_RUN_FIELDS: dict[str, Callable[[Any], Any]] = {
+    "began": seconds,
+    "ended": seconds,
+    "outcome": text,
+    "listed": integer,
+    "listing_finished": _flag,
+    "info": mapping,
+}
 
 
 def _row(value: Any, *lengths: int) -> list[Any]:

@@ -6,7 +6,8 @@ set - who owns a URL, what was forgotten, which job the ledger is of - is ordere
 - whoever writes knows the greatest number that it has seen, and every object carries that of its writer;
 - a source that is forgotten, or that comes back to its URL, has a floor from then on: leaves with a lower number, which
   were written before, do not count, however late they arrive (table `floors`);
-- a job that restarts sets a floor for all sources.
+- a job that restarts sets a floor for all sources. Whoever begins a run knows every number below that of the run, so
+  what has a number was recorded for the job that the ledger was of at that number.
 
 Two leaves of one task that contradict each other must not make a source complete on one host and not on another. The
 source is held open (`lmdb_floors`), with a failure that says why, until it is forgotten.
@@ -18,19 +19,17 @@ from collections.abc import Sequence
 
 from ledgerbeam.ledger import lmdb_commit, lmdb_jobs, lmdb_sources, lmdb_superseded
 from ledgerbeam.ledger.controls import Control
-from ledgerbeam.ledger.json_rows import decode, encode
 from ledgerbeam.ledger.lmdb_floors import floors, note_contradiction, raise_floors
 from ledgerbeam.ledger.lmdb_rows import FOLDED, GONE, META, RETIRED, SOURCES, Transaction
 from ledgerbeam.ledger.segment import Segment
 from ledgerbeam.ledger.snapshot_rows import merge_state, supersede_state
-from ledgerbeam.ledger.store import Leaf
+from ledgerbeam.ledger.store import Leaf, Mark
 from ledgerbeam.ledger.task import Source
 
 KEY_LEDGER = b"ledger"
 KEY_NUMBER = b"number"
 KEY_GONE = b"gone"
 KEY_FLOOR = b"floor"
-KEY_DROPPED_JOBS = b"dropped jobs"
 
 
 def read_gone(txn: Transaction) -> tuple[list[bytes], int]:
@@ -58,26 +57,49 @@ def fold_segment(txn: Transaction, name: str, segment: Segment) -> None:
     if is_folded(txn, name):
         return
     mark_folded(txn, name)
-    if segment.number < _number(txn, KEY_FLOOR) or (segment.job or "") in _dropped_jobs(txn):
+    outcome, _ = apply_segment(txn, segment)
+    for leaf, error in outcome.refused:
+        note_contradiction(txn, leaf, error, segment.at)
+
+
+def apply_segment(txn: Transaction, segment: Segment) -> tuple[lmdb_commit.Outcome, list[Mark]]:
+    """Make the changes that a segment says; whoever writes one and whoever folds it come to the same rows.
+
+    Returns:
+        What its leaves changed, and the tasks that its deaths have quarantined.
+    """
+    for run, changed in (segment.runs or {}).items():
+        lmdb_jobs.change_run(txn, run, changed)
+    if segment.number < _number(txn, KEY_FLOOR):
         _supersede_all(txn, segment)
-        return
+        return lmdb_commit.Outcome(), []
     enter(txn, segment.sources, segment.number)
+    for source in segment.back:
+        lmdb_sources.come_back(txn, source, segment.number)
+        if segment.number >= _number(txn, KEY_GONE):
+            txn.delete(GONE, source)
     leaves = [leaf for leaf in segment.leaves if _counts(txn, segment.number, leaf)]
     failures = [failure for failure in segment.failures if segment.number >= floors(txn, failure.source_id)[1]]
     outcome = lmdb_commit.record(txn, lmdb_commit.prepare(leaves), failures, segment.at)
-    for leaf, error in outcome.refused:
-        note_contradiction(txn, leaf, error, segment.at)
     deaths = [mark for mark in segment.deaths if segment.number >= floors(txn, mark.source_id)[1]]
-    lmdb_commit.count_deaths(txn, deaths, segment.at)
+    quarantined = lmdb_commit.count_deaths(txn, deaths, segment.at)
     if segment.dropped:
         lmdb_superseded.drop_stale(txn, segment.dropped, segment.number)
-    for run, changed in (segment.runs or {}).items():
-        lmdb_jobs.change_run(txn, run, changed)
     if segment.gone is not None and segment.number >= _number(txn, KEY_GONE):
         _put_number(txn, KEY_GONE, segment.number)
-        lmdb_sources.set_gone(txn, sorted(segment.gone))
+        lmdb_sources.set_gone(txn, sorted(segment.gone), segment.number)
     if segment.state is not None:
         merge_state(txn, segment.state, segment.number)
+    return outcome, quarantined
+
+
+def lacks_sources(txn: Transaction, segment: Segment) -> bool:
+    """Tell whether a segment has tasks of sources of which nothing is known."""
+    known = {source.id for source in segment.sources}
+    of_tasks = {task.source_id for tasks in (segment.leaves, segment.failures, segment.deaths) for task in tasks}
+    return segment.number >= _number(txn, KEY_FLOOR) and any(
+        txn.get(SOURCES, source) is None and txn.get(RETIRED, source) is None for source in of_tasks - known
+    )
 
 
 def enter(txn: Transaction, sources: Sequence[Source], number: int) -> None:
@@ -135,16 +157,9 @@ def fold_control(txn: Transaction, name: str, control: Control, url: str) -> Non
         lmdb_sources.forget(txn, control.sources, failures_only=control.failures_only, number=control.number)
     elif control.job is not None:
         before = lmdb_jobs.read_job(txn)
-        if control.kind == "restart":
+        if control.kind == "restart" and (before is None or before.fingerprint != control.job.fingerprint):
             _put_number(txn, KEY_FLOOR, max(control.number, _number(txn, KEY_FLOOR)))
-            dropped = _dropped_jobs(txn) | ({before.fingerprint} if before else set())
-            txn.put(META, KEY_DROPPED_JOBS, encode(sorted(dropped - {control.job.fingerprint})))
         lmdb_jobs.take(txn, control.job, "restart" if control.kind == "restart" else "accept", url, control.number)
-
-
-def _dropped_jobs(txn: Transaction) -> set[str]:
-    row = txn.get(META, KEY_DROPPED_JOBS)
-    return set() if row is None else set(decode(row))
 
 
 def _number(txn: Transaction, key: bytes) -> int:

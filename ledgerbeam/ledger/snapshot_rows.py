@@ -11,6 +11,7 @@ superseded    id, name of an output, number of what superseded it
 retired       id, URLs
 floors        id, floor of leaves, floor of failures
 replaces      id of a source that took over a URL
+back          id of a source that was gone and came back, number of that listing
 history       step, the five numbers of `store.Totals`, completed, failures
 durations     step, tasks
 ============  ==================================================================
@@ -25,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ledgerbeam.ledger import lmdb_commit
-from ledgerbeam.ledger.identity import ID_BYTES, name_key
+from ledgerbeam.ledger.identity import ID_BYTES, name_key, url_key
 from ledgerbeam.ledger.json_rows import decode, encode
 from ledgerbeam.ledger.lmdb_environment import Environment
 from ledgerbeam.ledger.lmdb_floors import contradict, floors, is_contradicted, raise_floors
@@ -51,8 +52,10 @@ from ledgerbeam.ledger.lmdb_rows import (
     RETIRED,
     SOURCES,
     SUPERSEDED,
+    URLS,
     Transaction,
 )
+from ledgerbeam.ledger.lmdb_sources import come_back
 from ledgerbeam.ledger.lmdb_superseded import decode_superseded, encode_superseded, retired_at, supersede
 from ledgerbeam.ledger.segment import identity, integer, output_name, output_row, read_output, rows, seconds, text
 from ledgerbeam.ledger.store import Totals
@@ -85,7 +88,8 @@ def _output_rows(source: bytes, outputs: Any) -> list[tuple[bytes, bytes]]:
 def _merge_complete(txn: Transaction, row: list[Any], number: int) -> None:
     source_hex, completed, totals, outputs = row
     source = identity(source_hex)
-    tally = Totals(*(integer(part) for part in rows(totals)))
+    tasks, records, size, filtered, milliseconds = (integer(part) for part in rows(totals))
+    tally = Totals(tasks, records, size, filtered, milliseconds)
     pairs = _output_rows(source, outputs)
     fields = txn.get(SOURCES, source)
     if fields is None or number < floors(txn, source)[0]:
@@ -146,9 +150,12 @@ def _merge_superseded(txn: Transaction, row: list[Any], _: int) -> None:
 
 
 def _merge_retired(txn: Transaction, row: list[Any], _: int) -> None:
-    source, urls = row
-    if txn.get(SOURCES, identity(source)) is None:
-        txn.put(RETIRED, identity(source), encode([text(url) for url in rows(urls)]))
+    source_hex, names = row
+    source, urls = identity(source_hex), [text(url) for url in rows(names)]
+    if txn.get(SOURCES, source) is None:
+        txn.put(RETIRED, source, encode(urls))
+        for url in urls:
+            txn.put(URLS, url_key(url), source, overwrite=False)  # who comes next replaces it
 
 
 def _merge_floors(txn: Transaction, row: list[Any], _: int) -> None:
@@ -161,6 +168,11 @@ def _merge_replaces(txn: Transaction, row: list[Any], _: int) -> None:
     fields = txn.get(SOURCES, identity(source))
     if fields is not None:
         txn.put(SOURCES, identity(source), encode({**decode(fields), "replaces": True}))
+
+
+def _merge_back(txn: Transaction, row: list[Any], _: int) -> None:
+    source, number = row
+    come_back(txn, identity(source), integer(number))
 
 
 def _merge_history(txn: Transaction, row: list[Any], _: int) -> None:
@@ -187,6 +199,7 @@ _MERGES: dict[str, Callable[[Transaction, list[Any], int], None]] = {
     "floors": _merge_floors,
     "retired": _merge_retired,
     "replaces": _merge_replaces,
+    "back": _merge_back,
     "complete": _merge_complete,
     "contradicted": _merge_contradicted,
     "failed": _merge_failed,
@@ -220,6 +233,7 @@ def state_pages(environment: Environment) -> Iterator[dict[str, _Rows]]:
 
 
 def _source_state(environment: Environment, page: list[tuple[bytes, bytes]]) -> Iterator[dict[str, _Rows]]:
+    known = [(source, decode(row)) for source, row in page]
     complete: _Rows = []
     contradicted: _Rows = []
     with environment.read() as txn:
@@ -233,7 +247,8 @@ def _source_state(environment: Environment, page: list[tuple[bytes, bytes]]) -> 
             elif is_contradicted(txn, source):
                 contradicted.append([source.hex()])
     yield {
-        "replaces": [[source.hex()] for source, row in page if "replaces" in decode(row)],
+        "replaces": [[source.hex()] for source, fields in known if "replaces" in fields],
+        "back": [[source.hex(), fields["back"]] for source, fields in known if "back" in fields],
         "complete": complete,
         "contradicted": contradicted,
     }

@@ -7,7 +7,7 @@ import shutil
 import time
 from itertools import compress
 
-from ledgerbeam.io import ObjectFolder, delete, expand_braces, fixed_part, is_local, remove_stale_temporaries
+from ledgerbeam.io import ObjectFolder, canonical_url, delete, expand_braces, fixed_part, is_local, remove_stale_temporaries
 from ledgerbeam.ledger import LedgerStore, dead_marks, live_pids
 from ledgerbeam.ledgers import scratch_folder
 from ledgerbeam.pipelines.spec import JobSpec
@@ -28,11 +28,12 @@ def remove_superseded(spec: JobSpec, store: LedgerStore) -> None:
 
     Call it when no worker is at work on the ledger: between publishing an object and recording it, it looks stale.
     """
+    store.refresh()
     stale = store.stale_outputs()
     for name in stale:
         if spec.output is not None:
             delete(f"{spec.output}/{name}", spec.storage_options, missing_ok=True)
-        elif name.endswith(INDEX_SUFFIX):  # of an index job, which names its outputs by their URL
+        elif _is_index_of_job(spec, name):
             delete(name, spec.storage_options, missing_ok=True)
     store.drop_stale(stale)
     work = f"{spec.ledger}/work"
@@ -43,12 +44,26 @@ def remove_superseded(spec: JobSpec, store: LedgerStore) -> None:
     folder.delete(compress(parts, store.completed_mask(ids)))
 
 
-def sweep_temporaries(spec: JobSpec) -> None:
-    """Removes the hidden files of writers that were killed, wherever the job writes; those of live writers stay."""
+def _is_index_of_job(spec: JobSpec, name: str) -> bool:
+    """Tells whether an output of an index job, which names its outputs by their URL, lies where the job writes.
+
+    Whoever can write to a ledger can name any file in it.
+    """
+    url = canonical_url(name)
+    return url.endswith(INDEX_SUFFIX) and any(url.startswith(f"{folder.rstrip('/')}/") for folder in _folders(spec))
+
+
+def _folders(spec: JobSpec) -> set[str]:
+    """Returns the folders below which the job writes."""
     folders = {spec.output, spec.index_root}
     if spec.index_root is None:
         folders.update(fixed_part(plain) for pattern in spec.patterns for plain in expand_braces(pattern))
-    for folder in sorted(folder for folder in folders if folder is not None and is_local(folder)):
+    return {canonical_url(folder) for folder in folders if folder is not None}
+
+
+def sweep_temporaries(spec: JobSpec) -> None:
+    """Removes the hidden files of writers that were killed, wherever the job writes; those of live writers stay."""
+    for folder in sorted(folder for folder in _folders(spec) if is_local(folder)):
         remove_stale_temporaries(folder)
 
 

@@ -1,0 +1,197 @@
+"""What the table of ledger rates runs in processes of its own: committing, folding, compacting, looking up."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from benchmarks.serve import serve
+from ledgerbeam.io import ObjectFolder
+from ledgerbeam.ledger import Leaf, Output, RemoteSink, RemoteStore, Source, compact, open_store
+
+GROUP = 1_000
+MADE_AT_ONCE = 200_000
+
+
+def _sources(first: int, count: int) -> list[Source]:
+    return [
+        Source(f"/data/corpus/shards/{n // 1000:06d}/part-{n:09d}.jsonl", 100_000, f"{1_700_000_000_000_000_000 + n}")
+        for n in range(first, first + count)
+    ]
+
+
+def _leaf(source: Source) -> Leaf:
+    name = f"{source.url.removeprefix('/data/')}.{0:010d}.jsonl"
+    return Leaf(source.id, ((0, 1),), "published", (Output(name, source.size, source.id.hex(), 100),), 100, source.size)
+
+
+def _groups(leaves: list[Leaf]) -> Iterator[list[Leaf]]:
+    for first in range(0, len(leaves), GROUP):
+        yield leaves[first : first + GROUP]
+
+
+def register(ledger: str, count: int) -> None:
+    """Makes a ledger that has sources, none of them done."""
+    shutil.rmtree(ledger, ignore_errors=True)
+    store = open_store(ledger, create=True)
+    for first in range(0, count, MADE_AT_ONCE):
+        store.register(_sources(first, min(MADE_AT_ONCE, count - first)))
+    store.close()
+
+
+def commit(ledger: str, first: int, count: int, start: float) -> list[float]:
+    """Commits tasks, durably, a group at a time; gives when it began and when it ended."""
+    leaves = [_leaf(source) for source in _sources(first, count)]
+    store = open_store(ledger, create=False)
+    store.completed_count()
+    time.sleep(max(0.0, start - time.time()))
+    began = time.time()
+    for group in _groups(leaves):
+        store.commit(group)
+    ended = time.time()
+    store.close()
+    return [began, ended]
+
+
+def commit_sqlite(folder: str, count: int) -> float:
+    """Commits the same rows to SQLite, as durably: write-ahead log, synchronous=FULL."""
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    leaves = [_leaf(source) for source in _sources(0, count)]
+    base = sqlite3.connect(f"{folder}/tasks.db", isolation_level=None)
+    base.execute("PRAGMA journal_mode=WAL")
+    base.execute("PRAGMA synchronous=FULL")
+    base.execute("CREATE TABLE completed (source BLOB PRIMARY KEY, time INTEGER, tasks INTEGER) WITHOUT ROWID")
+    base.execute("CREATE TABLE outputs (source BLOB, name TEXT, row TEXT, PRIMARY KEY (source, name)) WITHOUT ROWID")
+    started = time.perf_counter()
+    for group in _groups(leaves):
+        base.execute("BEGIN")
+        base.executemany("INSERT INTO completed VALUES (?, ?, 1)", [(leaf.source_id, int(started)) for leaf in group])
+        rows = [
+            (leaf.source_id, out.name, json.dumps([out.size, out.checksum, out.records]))
+            for leaf in group
+            for out in leaf.outputs
+        ]
+        base.executemany("INSERT INTO outputs VALUES (?, ?, ?)", rows)
+        base.execute("COMMIT")
+    seconds = time.perf_counter() - started
+    base.close()
+    shutil.rmtree(folder)
+    return seconds
+
+
+def mark_files(folder: str, count: int) -> list[float]:
+    """Makes one empty file a task, and lists them as a rerun does; gives the seconds of both."""
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    started = time.perf_counter()
+    for number in range(count):
+        descriptor = os.open(f"{folder}/{number:09d}", os.O_CREAT | os.O_WRONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+    made = time.perf_counter()
+    found = set(os.listdir(folder))
+    listed = time.perf_counter()
+    shutil.rmtree(folder)
+    if len(found) != count:
+        raise RuntimeError(f"{folder}: expected {count} markers, found {len(found)}")
+    return [made - started, listed - made]
+
+
+def fold_and_compact(folder: str, count: int) -> list[float]:
+    """Writes segments of a remote ledger to a local folder; gives seconds of folding and of compacting them."""
+    shutil.rmtree(folder, ignore_errors=True)
+    objects = ObjectFolder(f"{folder}/ledger")
+    writer = RemoteStore(objects, f"{folder}/writer")
+    writer.open(create=True)
+    run = writer.begin_run({})
+    sources = _sources(0, count)
+    writer.register(sources)
+    sink = RemoteSink(objects, run=run)
+    for group in _groups([_leaf(source) for source in sources]):
+        sink.commit(group)
+    reader = RemoteStore(objects, f"{folder}/reader")
+    started = time.perf_counter()
+    reader.open()
+    folded = time.perf_counter()
+    if reader.completed_count() != count:
+        raise RuntimeError(f"{folder}: expected {count} complete sources, found {reader.completed_count()}")
+    compact(reader)
+    compacted = time.perf_counter()
+    writer.close()
+    reader.close()
+    shutil.rmtree(folder)
+    return [folded - started, compacted - folded]
+
+
+def make_done(ledger: str, count: int) -> None:
+    """Makes a ledger of which every source is complete, in large transactions and in key order; kept between runs."""
+    if Path(ledger).is_dir():
+        return
+    partial = f"{ledger}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    store = open_store(partial, create=True)
+    for first in range(0, count, MADE_AT_ONCE):
+        sources = _sources(first, min(MADE_AT_ONCE, count - first))
+        store.register(sources)
+        store.commit([_leaf(source) for source in sources])
+    store.close()
+    os.rename(partial, ledger)
+
+
+def start_up(ledger: str, count: int) -> list[float]:
+    """Opens a finished ledger and asks for every source, a page at a time; gives seconds, MB at most and bytes on disk."""
+    began = time.perf_counter()
+    store = open_store(ledger, create=False)
+    asked = time.perf_counter() - began
+    found = 0
+    for page in _pages(count):
+        ids = [source.id for source in page]
+        began = time.perf_counter()
+        found += int(store.completed_mask(ids).sum())
+        asked += time.perf_counter() - began
+    store.close()
+    if found != count:
+        raise RuntimeError(f"{ledger}: expected {count} complete sources, found {found}")
+    return [asked, _peak_mb(), os.stat(f"{ledger}/data.mdb").st_blocks * 512]
+
+
+def set_of_names(count: int) -> list[float]:
+    """Fills a set with the names of finished sources, from lines of a text in memory; gives seconds and MB at most."""
+    text = "\n".join(source.url for page in _pages(count) for source in page)
+    began = time.perf_counter()
+    done = set(text.split("\n"))
+    seconds = time.perf_counter() - began
+    if len(done) != count:
+        raise RuntimeError(f"expected {count} names, found {len(done)}")
+    return [seconds, _peak_mb()]
+
+
+def _pages(count: int) -> Iterator[list[Source]]:
+    for first in range(0, count, 10_000):
+        yield _sources(first, min(10_000, count - first))
+
+
+def _peak_mb() -> float:
+    # Not ru_maxrss: a process starts with that of the one it was forked from.
+    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
+
+
+WORKS: dict[str, Callable[..., object]] = {
+    "register": register,
+    "commit": commit,
+    "commit_sqlite": commit_sqlite,
+    "mark_files": mark_files,
+    "fold_and_compact": fold_and_compact,
+    "make_done": make_done,
+    "start_up": start_up,
+    "set_of_names": set_of_names,
+}
+
+if __name__ == "__main__":
+    serve(WORKS)

@@ -1,0 +1,142 @@
+"""What a ledger must hold, from what its writers were seen to record: sorted by number, then counted as sets.
+
+Written apart from the ledger's own code: nothing here folds, and completeness is a comparison of two sets.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import NamedTuple
+
+from ledgerbeam.ledger.identity import Lineage
+from ledgerbeam.ledger.store import Leaf, Output
+from ledgerbeam.ledger.task import Source
+
+MAX_LEAVES = 5
+FILTERED = 4
+
+
+@cache
+def tree_of(source: Source) -> Mapping[Lineage, Leaf]:
+    """The leaves of a source, by lineage: a random tree that its identity decides."""
+    choice = random.Random(source.id)
+    left = choice.randint(1, MAX_LEAVES)
+    lineages: list[Lineage] = []
+    waiting: list[tuple[Lineage, int]] = [((), left)]
+    while waiting:
+        here, leaves = waiting.pop()
+        if leaves == 1 and (len(here) > 2 or choice.random() < 0.5):
+            lineages.append(here)
+            continue
+        children = [1] * choice.randint(1, leaves)
+        for _ in range(leaves - len(children)):
+            children[choice.randrange(len(children))] += 1
+        waiting += [((*here, (ordinal, len(children))), share) for ordinal, share in enumerate(children)]
+    return {lineage: _leaf(source, lineage) for lineage in lineages}
+
+
+def _leaf(source: Source, lineage: Lineage) -> Leaf:
+    if random.Random(f"{source.id.hex()}{lineage}").randrange(FILTERED) == 0:
+        return Leaf(source.id, lineage, "filtered", (), 1, 10)
+    place = "-".join(str(ordinal) for ordinal, _ in lineage)
+    name = f"{source.url.removeprefix('/')}-{place}"
+    return Leaf(source.id, lineage, "published", (Output(name, 10, source.id.hex(), 1),), 1, 10)
+
+
+class Delivery(NamedTuple):
+    """A leaf that was recorded, by whom it was recorded for: the number of the run, and the job."""
+
+    number: int
+    source_id: bytes
+    lineage: Lineage
+    job: str
+
+
+class Forgotten(NamedTuple):
+    """Sources that were forgotten as a number."""
+
+    number: int
+    sources: Collection[bytes]
+
+
+class Taken(NamedTuple):
+    """Another job took the ledger as a number; it began anew if `restarts`."""
+
+    number: int
+    job: str
+    restarts: bool
+
+
+class Registered(NamedTuple):
+    """A source that was entered by the writer of a number."""
+
+    number: int
+    source: Source
+
+
+@dataclass
+class Expected:
+    """What a ledger holds.
+
+    Attributes:
+        owners: The source that each URL is.
+        leaves: The lineages that count, by registered source.
+    """
+
+    owners: dict[str, Source]
+    leaves: dict[Source, set[Lineage]]
+
+    @property
+    def complete(self) -> set[bytes]:
+        """Ids of the sources of which every leaf counts."""
+        return {source.id for source, lineages in self.leaves.items() if lineages >= tree_of(source).keys()}
+
+
+@dataclass
+class LedgerModel:
+    """Everything that was recorded, in the order in which it was."""
+
+    job: str
+    deliveries: list[Delivery] = field(default_factory=list)
+    forgotten: list[Forgotten] = field(default_factory=list)
+    taken: list[Taken] = field(default_factory=list)
+    registered: list[Registered] = field(default_factory=list)
+
+    def expected(self, highest: int = 2**62) -> Expected:
+        """What the ledger holds for who has seen the numbers up to `highest`."""
+        steps: list[tuple[int, int, Forgotten | Taken | Registered]] = []
+        for kind, found in enumerate[Sequence[Forgotten | Taken | Registered]](
+            (self.forgotten, self.taken, self.registered)
+        ):
+            steps += [(step.number, kind, step) for step in found if step.number <= highest or kind == 2]
+        job, start = self.job, 0
+        floors: dict[bytes, int] = defaultdict(int)
+        retired: set[bytes] = set()
+        owners: dict[str, Source] = {}
+        for number, _, step in sorted(steps, key=lambda item: item[:2]):
+            if isinstance(step, Forgotten):
+                floors.update(dict.fromkeys(step.sources, number))
+            elif isinstance(step, Taken):
+                if step.restarts and step.job != job:
+                    owners, retired, start = {}, set(), number
+                job = step.job
+            elif number >= start:
+                source = step.source
+                if source.id in retired:
+                    retired.discard(source.id)
+                    floors[source.id] = number
+                for owner in {owners[url] for url in source.urls if url in owners} - {source}:
+                    retired.add(owner.id)
+                    owners = {url: other for url, other in owners.items() if other != owner}
+                owners.update(dict.fromkeys(source.urls, source))
+        leaves: dict[Source, set[Lineage]] = {source: set() for source in owners.values()}
+        by_id = {source.id: source for source in leaves}
+        for delivery in self.deliveries:
+            source_id = delivery.source_id
+            if source_id in by_id and delivery.number >= max(start, floors[source_id]):
+                leaves[by_id[source_id]].add(delivery.lineage)
+        return Expected(owners, leaves)

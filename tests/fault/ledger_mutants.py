@@ -1,0 +1,284 @@
+"""Ways to break the ledger, each with the check that must notice it: `python -m tests.fault.ledger_mutants MUTANT CHECK`.
+
+A process breaks itself and then runs one check of the suite; it must fail. Unbroken, every check passes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from ledgerbeam.io import ObjectFolder, publish_bytes
+from ledgerbeam.io import objects as io_objects
+from ledgerbeam.io import publish as io_publish
+from ledgerbeam.ledger import compaction, folding, lmdb_commit, lmdb_floors, lmdb_opening
+from ledgerbeam.ledger import segment as segments
+from ledgerbeam.ledger import sidecar as sidecars
+from ledgerbeam.ledger.counting import Entry
+from ledgerbeam.ledger.job import Job
+from ledgerbeam.ledger.lmdb_store import LmdbStore
+from ledgerbeam.ledger.remote_store import RemoteStore
+from tests.fault.fuzz import fuzz
+from tests.fault.simulation import simulate
+from tests.ledger.builders import plain
+
+SEEDS = 25
+STEPS = 150
+FUZZ_INPUTS = 3000
+
+_CONFORMANCE = "tests/ledger/test_lmdb_store.py"
+
+
+# Checks: each raises, or ends the process with another status than 0
+
+
+def conformance(names: str) -> None:
+    """The tests of the conformance class whose names fit, on LMDB."""
+    status = pytest.main(["-q", "-n0", "-x", "-p", "no:cacheprovider", _CONFORMANCE, "-k", names])
+    if status:
+        raise AssertionError(f"conformance: {status}")
+
+
+def simulation(first: int = 0) -> None:
+    """Seeds of the simulation."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        for seed in range(first, first + SEEDS):
+            simulate(seed, "remote", Path(folder) / str(seed), STEPS)
+
+
+def fuzzing() -> None:
+    """Hostile objects."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        fuzz(FUZZ_INPUTS, 1, Path(folder), 0.5)
+
+
+def checksums() -> None:
+    """A flipped bit of a segment is noticed."""
+    data = bytearray(segments.encode_segment(segments.Segment(1, 1.0, job="a")))
+    data[data.index(b'"a"') + 1] ^= 1
+    with pytest.raises(Exception, match="checksum"):
+        segments.decode_segment(bytes(data), "here")
+
+
+def durability() -> None:
+    """Whatever is recorded or published asks the disk: the file first, then its folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        for write in (
+            lambda: ObjectFolder(folder).create("a", b"data"),
+            lambda: publish_bytes(f"{folder}/b", b"data"),
+        ):
+            synced = _synced(write)
+            if synced != ["file", "folder"]:
+                raise AssertionError(f"synced {synced}")
+        store = LmdbStore(f"{folder}/ledger")
+        store.open(create=True)
+        flags = store._open()._env.flags()  # noqa: SLF001 - what LMDB was told
+        store.close()
+        if not (flags["sync"] and flags["metasync"]):
+            raise AssertionError(f"LMDB does not sync: {flags}")
+
+
+def _synced(write: Callable[[], object]) -> list[str]:
+    """What is synced, in order."""
+    found: list[str] = []
+    real = os.fsync
+
+    def note(descriptor: int) -> None:
+        found.append("folder" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "file")
+        real(descriptor)
+
+    with mock.patch("os.fsync", note):
+        write()
+    return found
+
+
+def folding_once() -> None:
+    """What was folded is not read again."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        objects = ObjectFolder(f"{folder}/ledger")
+        writer = RemoteStore(objects, f"{folder}/writer")
+        writer.open(create=True)
+        writer.open_job(Job("map", {}))
+        writer.register([plain()])
+        reader = RemoteStore(objects, f"{folder}/reader")
+        reader.open()
+        with mock.patch.object(ObjectFolder, "read", lambda _, names: [None for _ in names]):
+            reader.refresh()
+        writer.close()
+        reader.close()
+
+
+CHECKS: dict[str, Callable[[], None]] = {
+    "repetition": lambda: conformance("again or any_order or twice"),
+    "completion": lambda: conformance("complete or any_order"),
+    "purity": lambda: conformance("error"),
+    "simulation": simulation,
+    "folding once": folding_once,
+    "fuzzing": fuzzing,
+    "checksums": checksums,
+    "durability": durability,
+}
+
+
+# Mutants: each gives what patches the library
+
+
+def _patch(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Any:
+    return mock.patch.object(owner, name, wrap(getattr(owner, name)))
+
+
+def _no_sync_of_lmdb() -> Any:
+    return _patch(lmdb_opening.lmdb, "open", lambda real: lambda *a, **k: real(*a, **{**k, "sync": False}))
+
+
+def _no_fsync(module: Any) -> Callable[[], Any]:
+    return lambda: mock.patch.object(module, "os", _Careless())
+
+
+class _Careless:
+    """The module `os`, whose fsync does nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return (lambda _: None) if name == "fsync" else getattr(os, name)
+
+
+def _no_sync_of_folders() -> Any:
+    return mock.patch.object(io_objects.ObjectFolder, "_sync", staticmethod(lambda _: None))
+
+
+def _drop_a_count() -> Any:
+    def wrap(entries: Any) -> Any:
+        def dropped(*args: Any, **named: Any) -> tuple[Entry, ...]:
+            group = entries(*args, **named)
+            return (*group[:-2], group[-1]) if len(group) > 2 else group
+
+        return dropped
+
+    return _patch(lmdb_commit, "entries", wrap)
+
+
+def _count_duplicates() -> Any:
+    def wrap(_: Any) -> Any:
+        def fold(pending: int, __: Any, group: Any) -> tuple[int, list[Entry]]:
+            return max(0, pending + sum(entry.delta for entry in group) - 1), list(group)
+
+        return fold
+
+    return _patch(lmdb_commit, "fold", wrap)
+
+
+def _ignore_floors() -> Any:
+    return mock.patch.object(sidecars, "floors", lambda *_: (0, 0))
+
+
+def _never_folded() -> Any:
+    return mock.patch.object(sidecars, "mark_folded", lambda *_: None)
+
+
+def _manifest_first() -> Any:
+    """The snapshot's manifest exists before its parts do."""
+
+    class Early(compaction._Snapshot):  # noqa: SLF001 - it is broken on purpose
+        def add(self, segment: Any) -> str:
+            self._late = [*getattr(self, "_late", []), segment]
+            return f"{self._name}/{len(self._late):06d}.seg"
+
+        def finish(self, parts: Any, covers: Any) -> None:
+            super().finish(parts, covers)
+            for late in getattr(self, "_late", []):
+                super().add(late)
+
+    return mock.patch.object(compaction, "_Snapshot", Early)
+
+
+def _delete_first() -> Any:
+    """What a snapshot covers is deleted before its manifest exists."""
+
+    class Hasty(compaction._Snapshot):  # noqa: SLF001
+        def finish(self, parts: Any, covers: Any) -> None:
+            self._objects.delete(covers)
+            super().finish(parts, covers)
+
+    return mock.patch.object(compaction, "_Snapshot", Hasty)
+
+
+def _no_open_leaves() -> Any:
+    return mock.patch.object(compaction, "_open_leaves", lambda *_: iter(()))
+
+
+def _tasks_before_sources() -> Any:
+    kinds = {"s": folding._TASKS, "t": folding._SOURCES, "z": folding._SWEEP}  # noqa: SLF001
+    stack = contextlib.ExitStack()
+    stack.enter_context(mock.patch.object(folding, "_KINDS", kinds))
+    stack.enter_context(mock.patch.object(sidecars, "lacks_sources", lambda *_: False))
+    return stack
+
+
+def _no_checksum() -> Any:
+    return mock.patch.object(segments, "unseal", lambda data, _: data[32:])
+
+
+def _unknown_sources_fail() -> Any:
+    def note(txn: Any, leaf: Any, error: Any, now: float) -> None:
+        lmdb_floors.contradict(txn, leaf.source_id)
+        txn.put("failed", leaf.source_id + leaf.source_id, lmdb_floors.encode(lmdb_commit.failure_row(_failure(leaf), now)))
+
+    return mock.patch.object(sidecars, "note_contradiction", note)
+
+
+def _failure(leaf: Any) -> Any:
+    return lmdb_floors.Failure(leaf.source_id, leaf.lineage, "task", "reason")
+
+
+def _restart_keeps_late() -> Any:
+    """A restart sets no floor."""
+    return _patch(
+        sidecars, "_put_number", lambda real: lambda txn, key, n: None if key == b"floor" else real(txn, key, n)
+    )
+
+
+MUTANTS: dict[str, tuple[str, Callable[[], Any]]] = {
+    "LMDB does not sync": ("durability", _no_sync_of_lmdb),
+    "objects are not synced": ("durability", _no_fsync(io_objects)),
+    "folders of objects are not synced": ("durability", _no_sync_of_folders),
+    "outputs are not synced": ("durability", _no_fsync(io_publish)),
+    "a lineage count is dropped": ("completion", _drop_a_count),
+    "a duplicate is counted twice": ("repetition", _count_duplicates),
+    "results are not compared": (
+        "purity",
+        lambda: mock.patch.object(lmdb_commit._SourceCommit, "_compare_outputs", lambda *_: True),  # noqa: SLF001
+    ),
+    "floors are ignored": ("simulation", _ignore_floors),
+    "the folded mark is not written": ("folding once", _never_folded),
+    "the manifest is written before its parts": ("simulation", _manifest_first),
+    "covered objects are deleted before the manifest": ("simulation", _delete_first),
+    "open leaves are left out of a snapshot": ("simulation", _no_open_leaves),
+    "tasks are folded before their sources": ("simulation", _tasks_before_sources),
+    "a restart does not drop what is late": ("simulation", _restart_keeps_late),
+    "checksums are not verified": ("checksums", _no_checksum),
+    "leaves of unknown sources are kept as failures": ("fuzzing", _unknown_sources_fail),
+}
+
+
+def main() -> int:
+    """Breaks this process and runs a check. Returns 0 if the check noticed nothing, 1 if it did."""
+    mutant, check = sys.argv[1:]
+    with MUTANTS[mutant][1]() if mutant else contextlib.nullcontext():
+        try:
+            CHECKS[check]()
+        except Exception as error:  # noqa: BLE001 - what a broken ledger raises
+            print(f"{type(error).__name__}: {error}"[:500])
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

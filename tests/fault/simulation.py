@@ -1,0 +1,555 @@
+"""A deterministic simulation of a ledger's hosts: launchers, workers, compactions, and what befalls them.
+
+    python -m tests.fault.simulation --seed S [--steps N]       prints the schedule of one seed
+    python -m tests.fault.simulation --seed S --seeds COUNT     runs many, and prints those that fail
+
+Launchers and workers die between any two operations, are replaced, outlive each other; messages are permuted, repeated
+and lost with their worker; sources change, change back, leave the listing and are packed anew; a user forgets some, or
+takes the ledger for another job. Nothing but the seed decides what happens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal
+from unittest import mock
+
+from ledgerbeam.errors import JobMismatchError, LedgerError, StorageError
+from ledgerbeam.ledger import compaction, lmdb_store, remote_sink, remote_store, sidecar
+from ledgerbeam.ledger.compaction import compact
+from ledgerbeam.ledger.controls import JOB_NAME, decode_control, decode_ledger
+from ledgerbeam.ledger.counting import is_done
+from ledgerbeam.ledger.identity import node_id
+from ledgerbeam.ledger.job import Job
+from ledgerbeam.ledger.lmdb_store import LmdbStore
+from ledgerbeam.ledger.remote_sink import RemoteSink
+from ledgerbeam.ledger.remote_store import RemoteStore
+from ledgerbeam.ledger.segment import decode_segment
+from ledgerbeam.ledger.store import Failure, Leaf, LedgerSink, Mark
+from ledgerbeam.ledger.task import Source
+from tests.fault.baton import Actor, Killed, Scheduler
+from tests.fault.ledger_model import Delivery, Forgotten, LedgerModel, Registered, Taken, tree_of
+from tests.fault.simulated_objects import SimulatedObjects
+from tests.ledger.views import picture
+
+Kind = Literal["local", "remote"]
+
+JOBS = [Job("map", {"to": name}) for name in ("a", "b", "c")]
+STEPS = 150
+KILL_SHARE = 0.01
+FAILURE_SHARE = 0.08
+AGAIN_SHARE = 0.15
+CHECK_SHARE = 0.03
+BEGIN_SHARE = 0.12
+
+
+class World:
+    """One ledger, its hosts and the actors on them."""
+
+    def __init__(self, seed: int, kind: Kind, folder: Path) -> None:
+        self.seed = seed
+        self.kind = kind
+        self.folder = folder
+        self.choice = random.Random(f"{seed} {kind}")
+        self.scheduler = Scheduler(random.Random(f"{seed} {kind} schedule"), KILL_SHARE)
+        self.objects = SimulatedObjects(self.scheduler, self._on_create)
+        self.model = LedgerModel(JOBS[0].fingerprint)
+        self.hosts = self.choice.randint(1, 3) if kind == "remote" else 1
+        self.published: dict[str, str] = {}
+        self.recorded: dict[str, set[bytes]] = {}
+        self.deleted: set[str] = set()
+        self.workers: list[Actor] = []
+        self.job = JOBS[0]
+        self.errors: list[str] = []
+        self._names = Counter[str]()
+        self._versions = dict.fromkeys("abcd"[: self.choice.randint(1, 4)], 1)
+        self._gone: set[str] = set()
+        self._cuts: set[str] = set()
+        self._packed = self.choice.random() < 0.4
+        self._time = 1_000_000.0
+        self._local_number = 0
+        self._stores: dict[Actor | None, list[LmdbStore]] = {}
+        self._writing: dict[Actor, tuple[Sequence[Leaf], int, str]] = {}
+
+    # Time and chance, for the ledger's modules
+
+    def time(self) -> float:
+        """Seconds since 1970."""
+        self._time += self.choice.random()
+        return self._time
+
+    monotonic = time
+
+    def token_hex(self, length: int) -> str:
+        """Random digits."""
+        return self.choice.randbytes(length).hex()
+
+    def writer_name(self) -> str:
+        """Names a writer."""
+        return f"host-{self.token_hex(4)}"
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Lets the ledger take its time and chance from here."""
+        with contextlib.ExitStack() as stack:
+            for module in (remote_store, remote_sink, compaction, lmdb_store):
+                stack.enter_context(mock.patch.object(module, "time", self))
+            for module in (remote_store, compaction):
+                stack.enter_context(mock.patch.object(module, "secrets", self))
+                stack.enter_context(mock.patch.object(module, "reach", self.objects.reach))
+            stack.enter_context(mock.patch.object(lmdb_store, "reach", self._reach_local))
+            for module in (remote_store, remote_sink):
+                stack.enter_context(mock.patch.object(module, "writer_name", self.writer_name))
+            yield
+
+    def _reach_local(self, _: str) -> None:
+        actor = self.scheduler.current
+        if actor is not None and self.scheduler.chance(self.scheduler.kill_share):
+            raise Killed
+
+    # What is listed
+
+    def listing(self) -> list[Source]:
+        """What the patterns of the job find now, packed if the job packs."""
+        plain = [
+            Source(f"/data/{name}.jsonl", 10, f"{version}")
+            for name, version in self._versions.items()
+            if name not in self._gone
+        ]
+        if not self._packed:
+            return plain
+        packs: list[list[Source]] = [[]]
+        for source in plain:
+            packs[-1].append(source)
+            if source.url[6] in self._cuts:
+                packs.append([])
+        return [Source.pack(pack) for pack in packs if pack]
+
+    def _change_listing(self) -> None:
+        name = self.choice.choice(sorted(self._versions))
+        what = self.choice.choice(["change", "change", "gone", "cut"])
+        if what == "change":
+            self._versions[name] = self.choice.randint(1, 3)
+        elif what == "gone":
+            self._gone ^= {name}
+        else:
+            self._cuts ^= {name}
+        self.scheduler.schedule.append(f"world: {what} {name}")
+
+    # Stores
+
+    def open(self, host: str, **settings: Any) -> LmdbStore:
+        """A store on a host, closed when the current actor ends."""
+        path = str(self.folder / host)
+        store = LmdbStore(path, **settings) if self.kind == "local" else RemoteStore(self.objects, path, **settings)
+        self._stores.setdefault(self.scheduler.current, []).append(store)
+        store.open(create=True)
+        return store
+
+    def close(self, actor: Actor | None) -> None:
+        """Closes the stores of an actor."""
+        for store in self._stores.pop(actor, []):
+            store.close()
+
+    # What is recorded
+
+    def _on_create(self, name: str, data: bytes) -> None:
+        if name == JOB_NAME:
+            self.model.job = decode_ledger(data, name)[1].fingerprint
+        elif name.startswith("controls/"):
+            control = decode_control(data, name)
+            if control.kind == "forget" and not control.failures_only:
+                self.model.forgotten.append(Forgotten(control.number, control.sources))
+            elif control.job is not None:
+                restarts = control.kind == "restart"
+                self.model.taken.append(Taken(control.number, control.job.fingerprint, restarts))
+        elif name.startswith("segments/"):
+            segment = decode_segment(data, name)
+            self.model.registered += [Registered(segment.number, source) for source in segment.sources]
+            actor = self.scheduler.current
+            if actor in self._writing:
+                self._deliver(*self._writing[actor])
+
+    def _deliver(self, leaves: Sequence[Leaf], number: int, job: str) -> None:
+        self.model.deliveries += [Delivery(number, leaf.source_id, leaf.lineage, job) for leaf in leaves]
+        for leaf in leaves:
+            for output in leaf.outputs:
+                self.recorded.setdefault(output.name, set()).add(leaf.source_id)
+
+    def local_number(self) -> int:
+        """The next number of a local ledger, where everything is ordered."""
+        self._local_number += 1
+        return self._local_number
+
+    def commit(self, sink: LedgerSink, leaves: Sequence[Leaf], failures: Sequence[Failure], run: str, job: str) -> None:
+        """Records as a worker does, again when the store did not answer."""
+        actor = self.scheduler.current
+        for leaf in leaves:
+            for output in leaf.outputs:
+                self.published[output.name] = output.checksum
+        while True:
+            if actor is not None:
+                self._writing[actor] = (leaves, int(run), job)
+            try:
+                sink.commit(leaves, failures)
+                break
+            except StorageError:
+                self.scheduler.point("commit again")
+            except LedgerError:
+                if self.kind == "remote" or isinstance(sys.exception(), JobMismatchError):
+                    raise
+                # Its job was restarted, and taken back: others know nothing of its sources any more.
+                known = {source.id for source in self.model.expected().leaves}
+                leaves = [leaf for leaf in leaves if leaf.source_id in known]
+                break
+            finally:
+                if actor is not None:
+                    del self._writing[actor]
+        if self.kind == "local":
+            self._deliver(leaves, self.local_number(), job)
+
+    # Actors
+
+    def begin(self, what: str, body: Any, place: str = "", *arguments: Any) -> Actor:
+        """Starts an actor."""
+        self._names[what] += 1
+        name = f"{what}-{self._names[what]}"
+        return self.scheduler.start(name, place or name, lambda _: body(self, *arguments), self.close)
+
+    def host(self) -> str:
+        """Chooses a host."""
+        return f"host-{self.choice.randrange(self.hosts)}"
+
+    def begin_something(self) -> None:
+        """Starts an actor, or changes the world."""
+        what = self.choice.choices(
+            ["launch", "change", "forget", "compact", "read", "job"], [6, 3, 1, 2 * (self.kind == "remote"), 1, 0.5]
+        )[0]
+        host = self.host()
+        if what == "launch":
+            self.begin("launcher", launch, host, host)
+        elif what == "change":
+            self._change_listing()
+        elif what == "forget":
+            pattern = f"*{self.choice.choice(sorted(self._versions))}.jsonl"
+            self.begin("forgetter", forget, host, host, pattern, self.choice.random() < 0.3)
+        elif what == "compact":
+            self.begin("compactor", run_compaction, host, host)
+        elif what == "read":
+            self.begin("reader", read, host, host)
+        else:
+            self.job = self.choice.choice(JOBS)
+            self.scheduler.schedule.append(f"world: job {self.job.parameters}")
+
+    # Checks
+
+    def fail(self, message: str) -> None:
+        """Ends the simulation."""
+        raise SimulationError(f"{self.kind} seed {self.seed}: {message}")
+
+    def check_hosts(self) -> None:
+        """No host may hold a source for complete that is not, as far as that host has seen."""
+        for host in range(self.hosts):
+            if not (self.folder / f"host-{host}" / "data.mdb").exists():
+                continue
+            store = LmdbStore(str(self.folder / f"host-{host}"))
+            with store._open().read() as txn:  # noqa: SLF001 - without a refresh
+                highest = sidecar.highest_number(txn)
+                complete = {key for key, _ in txn.scan("completed", b"")}
+            store.close()
+            leaves: dict[bytes, set[Any]] = {}
+            floors = {
+                source: step.number for step in self.model.forgotten if step.number <= highest for source in step.sources
+            }
+            start = max(
+                (step.number for step in self.model.taken if step.restarts and step.number <= highest), default=0
+            )
+            for delivery in self.model.deliveries:
+                if delivery.number >= max(start if self.kind == "local" else 0, floors.get(delivery.source_id, 0)):
+                    leaves.setdefault(delivery.source_id, set()).add(delivery.lineage)
+            known = {step.source.id: step.source for step in self.model.registered}
+            for source in complete:
+                if not leaves.get(source, set()) >= tree_of(known[source]).keys():
+                    self.fail(f"host-{host} holds {known[source].urls} for complete, which it is not")
+
+    def check(self, store: LmdbStore, what: str) -> dict[str, Any]:
+        """A store must hold what the model holds."""
+        expected = self.model.expected()
+        sources = {source.id: source for source in expected.leaves}
+        found = {source for page in store.source_ids() for source in page}
+        if found != sources.keys():
+            self.fail(f"{what}: registered {sorted(s.hex() for s in found)}, expected {list(sources.values())}")
+        complete = {source for source in found if store.completed_mask([source])[0]}
+        if complete != expected.complete:
+            wrong = [sources[source].url for source in complete ^ expected.complete]
+            self.fail(f"{what}: {wrong} {'lost' if expected.complete - complete else 'falsely complete'}")
+        for source, lineages in expected.leaves.items():
+            names = {output.name for lineage in lineages for output in tree_of(source)[lineage].outputs}
+            got = {row.output.name for row in store.outputs() if row.source_id == source.id}
+            if names != got:
+                self.fail(f"{what}: outputs of {source.url}: {sorted(got)}, expected {sorted(names)}")
+            entries = store.applied(source.id)
+            if source.id not in complete and {
+                lineage for lineage in tree_of(source) if is_done(lineage, source.id, entries)
+            } != {lineage for lineage in tree_of(source) if lineage in lineages}:
+                self.fail(f"{what}: finished tasks of {source.url}: {entries}, expected {lineages}")
+        tasks = sum(len(lineages) for lineages in expected.leaves.values())
+        if store.totals().tasks != tasks:
+            self.fail(f"{what}: {store.totals().tasks} tasks, expected {tasks}")
+        return picture(store)
+
+    def check_all(self, when: str) -> None:
+        """Every host, and one that is new, must show the same."""
+        hosts = [f"host-{host}" for host in range(self.hosts)]
+        if self.kind == "remote":
+            hosts.append(f"new-{when}")
+        pictures = {}
+        for host in hosts:
+            store = self.open(host)
+            store.refresh()
+            pictures[host] = self.check(store, f"{when}, {host}")
+            # An object that is deleted may look stale on a host that learns of it late.
+            pictures[host]["stale"] = sorted(self.published.keys() & set(pictures[host]["stale"]))
+            if when == "quiet":
+                pictures[host] = without_gone(pictures[host])
+        first, *rest = pictures
+        for host in rest:
+            if pictures[host] != pictures[first]:
+                different = {
+                    name: (pictures[first][name], pictures[host][name])
+                    for name in pictures[first]
+                    if pictures[first][name] != pictures[host][name]
+                }
+                self.fail(f"{when}: {first} and {host} differ: {different}")
+        self.close(None)
+
+    def check_new(self) -> None:
+        """A host that is new must show what the model has, whatever goes on."""
+        if self.kind == "remote" and JOB_NAME in self.objects.content:
+            self._names["new"] += 1
+            current, self.scheduler.current = self.scheduler.current, None
+            self.check(self.open(f"new-{self._names['new']}"), "a new host")
+            self.close(None)
+            self.scheduler.current = current
+
+
+class SimulationError(AssertionError):
+    """What a ledger held was not what it should have held."""
+
+
+def without_gone(shown: dict[str, Any]) -> dict[str, Any]:
+    """A picture without what is gone: of listings that were killed or overtaken, hosts may have another opinion."""
+    rows = [row._replace(state="complete" if row.state == "complete" else "open") for row in shown["rows"]]
+    return {name: value for name, value in shown.items() if name not in ("gone", "sources")} | {"rows": rows}
+
+
+def launch(world: World, host: str) -> None:
+    """A launcher: registers what it lists, plans what is open, starts workers, and tidies up after them."""
+    job, scheduler = world.job, world.scheduler
+    store = world.open(host)
+    on_change: Any = world.choice.choice(["restart", "accept"])
+    with contextlib.suppress(StorageError, JobMismatchError):
+        before = store.job()
+        store.open_job(job, on_change)
+        if world.kind == "local" and before is not None and before != job:
+            world.model.taken.append(Taken(world.local_number(), job.fingerprint, on_change == "restart"))
+        elif world.kind == "local":
+            world.model.job = job.fingerprint if before is None else world.model.job
+        run = store.begin_run({})
+        scheduler.point("listing")
+        listing = world.listing()
+        half = len(listing) // 2
+        for sources in (listing[:half], listing[half:]):
+            store.register(sources)
+            if world.kind == "local":
+                world.model.registered += [Registered(world.local_number(), source) for source in sources]
+            scheduler.point("registered")
+        tasks = open_tasks(store, listing)
+        world.choice.shuffle(tasks)
+        scheduler.point("planned")
+        count = world.choice.randint(1, 3)
+        workers = [
+            world.begin("worker", work, "", tasks[rank::count], run, job.fingerprint, host) for rank in range(count)
+        ]
+        world.workers += workers
+        scheduler.wait_for(workers)
+        died = [worker for worker in workers if worker.died]
+        if died and tasks:
+            task = tasks[0]
+            store.blame([Mark(task.source_id, node_id(task.source_id, task.lineage), f"{task.lineage}")])
+        store.refresh()
+        gone = {source for page in store.source_ids() for source in page} - {source.id for source in listing}
+        scheduler.point("listed")
+        store.note_listing(run, listed=len(listing), finished=True, gone=gone)
+        before = len(world.model.deliveries)
+        store.refresh()
+        if all(worker.ended for worker in world.workers) and len(world.model.deliveries) == before:
+            stale = store.stale_outputs()
+            for name in stale:
+                world.published.pop(name, None)
+                world.deleted.add(name)
+            store.drop_stale(stale)
+        scheduler.point("tidy")
+        store.end_run(run, "done")
+
+
+def open_tasks(store: LmdbStore, listing: Sequence[Source]) -> list[Leaf]:
+    """What of a listing is left to do."""
+    mask = store.completed_mask([source.id for source in listing])
+    left = [source for source, done in zip(listing, mask, strict=True) if not done]
+    found = zip(left, store.progress([source.id for source in left]), strict=True)
+    return [
+        leaf
+        for source, progress in found
+        for lineage, leaf in tree_of(source).items()
+        if not is_done(lineage, source.id, progress.applied)
+    ]
+
+
+def work(world: World, tasks: list[Leaf], run: str, job: str, host: str) -> None:
+    """A worker: records its tasks in batches, some of them again, some as failed."""
+    sink: LedgerSink = (
+        world.open(host, job=job) if world.kind == "local" else RemoteSink(world.objects, job=job, run=run)
+    )
+    queue = [*tasks, *(task for task in tasks if world.choice.random() < AGAIN_SHARE)]
+    with contextlib.suppress(JobMismatchError):
+        while queue:
+            batch = [queue.pop() for _ in range(min(len(queue), world.choice.randint(1, 3)))]
+            failed = [task for task in batch if world.choice.random() < FAILURE_SHARE]
+            failures = [Failure(task.source_id, task.lineage, f"{task.lineage}", "ValueError") for task in failed]
+            world.scheduler.point("work")
+            world.commit(sink, [task for task in batch if task not in failed], failures, run, job)
+
+
+def forget(world: World, host: str, pattern: str, failures_only: bool) -> None:
+    """A user forgets sources."""
+    with contextlib.suppress(StorageError):
+        store = world.open(host)
+        urls = [] if world.kind == "remote" else [s for page in store.source_ids() for s in page]
+        rows = {row.source_id for row in store.sources() if fnmatchcase(row.url, pattern)} if urls else set()
+        found = store.forget(pattern, failures_only=failures_only)
+        if world.kind == "local" and found and not failures_only:
+            known = {step.source.id: step.source for step in world.model.registered}
+            rows |= {source for source in urls if any(fnmatchcase(url, pattern) for url in known[source].urls)}
+            world.model.forgotten.append(Forgotten(world.local_number(), rows))
+
+
+def run_compaction(world: World, host: str) -> None:
+    """A compaction."""
+    with contextlib.suppress(StorageError):
+        store = world.open(host)
+        if isinstance(store, RemoteStore):
+            compact(store)
+
+
+def read(world: World, host: str) -> None:
+    """Somebody looks."""
+    with contextlib.suppress(StorageError):
+        store = world.open(host)
+        store.refresh()
+        picture(store)
+
+
+def simulate(seed: int, kind: Kind, folder: Path, steps: int = STEPS) -> World:
+    """Runs one seed. Raises SimulationError, and whatever the ledger raises that it should not."""
+    world = World(seed, kind, folder)
+    with world.installed():
+        try:
+            _run(world, steps)
+        except BaseException as error:
+            error.add_note("\n".join(world.scheduler.schedule[-400:]))
+            raise
+        finally:
+            with contextlib.suppress(BaseException):
+                world.scheduler.kill_all()
+            world.close(None)
+    return world
+
+
+def _run(world: World, steps: int) -> None:
+    scheduler, choice = world.scheduler, world.choice
+    for _ in range(steps):
+        if choice.random() < BEGIN_SHARE or not scheduler.step():
+            world.begin_something()
+        world.check_hosts()
+        if choice.random() < CHECK_SHARE:
+            world.check_new()
+    if choice.random() < 0.5:
+        scheduler.kill_all()
+    scheduler.kill_share = 0
+    while scheduler.step():
+        pass
+    world.check_all("quiet")
+    world.objects.error_share = 0
+    _finish(world)
+    world.check_all("done")
+    if world.kind == "remote":
+        for host in range(world.hosts):
+            world.begin("compactor", run_compaction, f"host-{host}", f"host-{host}")
+        while scheduler.step():
+            pass
+        world.check_all("compacted")
+
+
+def _finish(world: World) -> None:
+    """Runs an undisturbed job to its end: what is left must be what one clean run leaves."""
+    with mock.patch(f"{__name__}.FAILURE_SHARE", 0):
+        world.begin("launcher", launch, "host-0", "host-0")
+        while world.scheduler.step():
+            pass
+    store = world.open("host-0")
+    listing = world.listing()
+    store.refresh()
+    if not store.completed_mask([source.id for source in listing]).all():
+        world.fail("an undisturbed run did not complete what it listed")
+    clean = {output.name: output.checksum for s in listing for leaf in tree_of(s).values() for output in leaf.outputs}
+    ids = {source.id for source in listing}
+    got = {row.output.name: row.output.checksum for row in store.outputs() if row.source_id in ids}
+    if got != clean:
+        world.fail(f"outputs are {got}, of a clean run {clean}")
+    kept = {row.output.name for row in store.outputs()}
+    if lost := kept & world.deleted - world.published.keys():
+        world.fail(f"outputs that count were deleted as stale: {sorted(lost)}")
+    if stale := world.published.keys() & set(store.stale_outputs()):
+        world.fail(f"outputs are stale after they were removed: {stale}")
+    world.close(None)
+
+
+def main() -> int:
+    """Runs seeds. Returns 1 if one fails."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fault.simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--kind", choices=["local", "remote"], action="append")
+    args = parser.parse_args()
+    started, failed, steps = time.monotonic(), 0, 0
+    for seed in range(args.seed, args.seed + args.seeds):
+        for kind in args.kind or ["local", "remote"]:
+            with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+                try:
+                    world = simulate(seed, kind, Path(folder), args.steps)
+                except Exception as error:  # noqa: BLE001 - the next seed is of use all the same
+                    failed += 1
+                    shown = "".join(traceback.format_exception(error)) if args.seeds == 1 else f"{error}"[:600]
+                    print(f"{kind} seed {seed} --steps {args.steps}: {type(error).__name__}: {shown}", flush=True)
+                    continue
+                steps += len(world.scheduler.schedule)
+                if args.seeds == 1:
+                    print("\n".join(world.scheduler.schedule))
+    print(f"{args.seeds} seeds, {steps} steps, {failed} failed, {time.monotonic() - started:.0f} s")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

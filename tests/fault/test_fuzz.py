@@ -1,0 +1,87 @@
+"""A short run of the fuzzer, and what a hostile ledger may not reach; the long form is `python -m tests.fault.fuzz`."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from ledgerbeam.errors import LedgerbeamError, LedgerDamagedError
+from ledgerbeam.ledger import sidecar
+from ledgerbeam.ledger.lmdb_rows import OUTPUTS, PENDING, SOURCES
+from ledgerbeam.ledger.lmdb_store import LmdbStore
+from ledgerbeam.ledger.segment import Segment, decode_segment, encode_segment, seal
+from ledgerbeam.pipelines.spec import JobSpec
+from ledgerbeam.pipelines.tidy import remove_superseded
+from tests.fault.fuzz import fuzz
+from tests.ledger.builders import leaf_of, leaves_of_split, plain
+from tests.ledger.views import picture
+
+
+def test_hostile_objects_give_typed_errors_and_leave_the_sidecar_consistent(tmp_path: Path) -> None:
+    counts = fuzz(8000, 0, tmp_path, 0.2)
+    assert counts["folded"] > 100
+    assert counts["refused"] > 1000
+
+
+def test_memory_is_in_proportion_to_the_object() -> None:
+    lineage = [[0, 2**62]] * 2000
+    leaf = ["00" * 16, lineage, "published", 1, 1, 0.0, []]
+    data = seal(f'{{"number": 1, "at": 1.0, "leaves": [{leaf}]}}'.replace("'", '"').encode())
+    tracemalloc.start()
+    decode_segment(data, "hostile")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 40 * len(data) + 100_000
+
+
+def test_rows_that_do_not_read_are_damage(tmp_path: Path) -> None:
+    choice = random.Random(1)
+    for number in range(60):
+        store = LmdbStore(str(tmp_path / str(number)))
+        store.open(create=True)
+        sources = [plain(name) for name in "abc"]
+        store.register(sources)
+        store.commit([leaf_of(sources[0]), leaves_of_split(sources[1], 2)[0]])
+        table = choice.choice([SOURCES, OUTPUTS, PENDING])
+
+        def spoil(txn: object, table: str = table) -> None:
+            from ledgerbeam.ledger.lmdb_rows import Transaction
+
+            assert isinstance(txn, Transaction)
+            key, row = choice.choice(txn.scan(table, b""))
+            txn.put(table, key, choice.choice([b"", b"{}", row[:-3], choice.randbytes(len(row))]))
+
+        store._open().write(spoil)
+        for look in (lambda: picture(store), lambda: store.commit([leaf_of(s) for s in sources])):
+            try:
+                look()
+            except LedgerbeamError as error:
+                assert isinstance(error, LedgerDamagedError) or "pure function" in f"{error}"
+        store.close()
+
+
+def test_a_superseded_index_elsewhere_is_not_deleted(tmp_path: Path) -> None:
+    outside, inside = tmp_path / "outside.idx", tmp_path / "in" / "old.jsonl.idx"
+    inside.parent.mkdir()
+    for path in (outside, inside):
+        path.write_bytes(b"precious")
+    state = {"superseded": [["00" * 16, str(outside), 1], ["00" * 16, str(inside), 1]]}
+    segment = decode_segment(encode_segment(Segment(1, 1.0, state=state)), "hostile")
+    store = LmdbStore(str(tmp_path / "ledger"))
+    store.open(create=True)
+    store._open().write(lambda txn: sidecar.fold_segment(txn, "segments/x", segment))
+    assert set(store.stale_outputs()) == {str(outside), str(inside)}
+    spec = JobSpec("index", patterns=(f"{tmp_path}/in/*.jsonl",), ledger=str(tmp_path / "ledger"))
+    remove_superseded(spec, store)
+    assert (outside.exists(), inside.exists()) == (True, False)
+    store.close()
+
+
+@pytest.mark.parametrize("name", ["../x", "a/../../x", "a\0b", "..", ""])
+def test_names_that_lead_elsewhere_are_damage(name: str) -> None:
+    data = encode_segment(Segment(1, 1.0, dropped=[name]))
+    with pytest.raises(LedgerDamagedError, match="name of an output"):
+        decode_segment(data, "hostile")

@@ -1,0 +1,142 @@
+"""What the simulation has found: hosts that see the same objects in another order must come to the same picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ledgerbeam.errors import JobMismatchError
+from ledgerbeam.ledger import compaction
+from ledgerbeam.ledger.compaction import compact
+from ledgerbeam.ledger.identity import node_id
+from ledgerbeam.ledger.job import Job
+from ledgerbeam.ledger.remote_sink import RemoteSink
+from ledgerbeam.ledger.store import Mark
+from ledgerbeam.ledger.task import Source
+from tests.ledger.builders import leaf_of, leaves_of_split, plain
+from tests.ledger.test_remote_store import Hosts
+from tests.ledger.views import picture
+
+ONE, TWO = Job("map", {"to": "a"}), Job("map", {"to": "b"})
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    hosts = Hosts(tmp_path)
+    yield hosts
+    hosts.close()
+
+
+def test_a_run_cannot_begin_for_a_job_that_lost_the_ledger(hosts: Hosts) -> None:
+    one, two = hosts.store(), hosts.store()
+    one.open_job(ONE)
+    two.open_job(TWO, "restart")
+    with pytest.raises(JobMismatchError):
+        one.begin_run({})
+
+
+def test_a_job_that_was_restarted_and_taken_back_records_again(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    store.open_job(TWO, "restart")
+    store.open_job(ONE, "accept")
+    run = store.begin_run({})
+    store.register([plain()])
+    RemoteSink(hosts.objects, job=ONE.fingerprint, run=run).commit([leaf_of(plain())])
+    assert hosts.store().completed_mask([plain().id]).all()
+
+
+def test_how_a_run_before_a_restart_ended_is_known_to_new_hosts(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    store.end_run(store.begin_run({}), "done")
+    store.open_job(TWO, "restart")
+    assert picture(hosts.store()) == picture(store)
+
+
+def test_what_a_writer_counts_is_what_others_count(hosts: Hosts) -> None:
+    launcher, user = hosts.store(), hosts.store()
+    launcher.open_job(ONE)
+    launcher.begin_run({})
+    launcher.register([plain()])
+    user.forget("*")
+    launcher.refresh()
+    mark = Mark(plain().id, node_id(plain().id, ()), "task")
+    launcher.blame([mark])
+    launcher.commit([leaf_of(plain())])
+    assert picture(hosts.store()) == picture(launcher)
+    assert launcher.pending(plain().id) == 1
+
+
+def test_an_older_snapshot_does_not_take_back_how_a_run_ended(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher, host = hosts.store(), hosts.store()
+    launcher.open_job(ONE)
+    run = launcher.begin_run({})
+    launcher.register([plain()])
+    compactor = hosts.store()
+    monkeypatch.setattr(compactor._objects, "delete", lambda _: None)
+    launcher.end_run(run, "done")
+    host.refresh()
+    compact(compactor)
+    host.refresh()
+    assert host.runs()[0]["outcome"] == "done"
+
+
+def test_a_compaction_that_is_overtaken_leaves_no_leaf_out(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer, other, late = hosts.store(), hosts.store(), hosts.store()
+    writer.open_job(ONE)
+    writer.register([plain()])
+    writer.commit(leaves_of_split(plain(), 2)[:1])
+    compact(other)
+    writer.register([plain("b")])
+    real, calls = compaction._parts_of, []
+
+    def overtaken(objects: object, manifests: object) -> list[str]:
+        parts = real(objects, manifests)  # type: ignore[arg-type]
+        if not calls:
+            calls.append(1)
+            compact(other)
+        return parts
+
+    monkeypatch.setattr(compaction, "_parts_of", overtaken)
+    compact(late)
+    assert hosts.store().pending(plain().id) == 1
+    assert hosts.store().totals().tasks == 1
+
+
+def test_a_pack_that_comes_late_replaces_what_it_would_have_replaced(hosts: Hosts) -> None:
+    old, pack, new = plain("b"), Source.pack([plain("a"), plain("b")]), plain("a", "2")
+    stores = [hosts.store() for _ in range(3)]
+    stores[0].open_job(ONE)
+    for store in stores:
+        store.begin_run({})
+    stores[0].register([old])
+    stores[2].register([new])
+    seen = hosts.store()
+    stores[1].register([pack])
+    seen.refresh()
+    assert picture(seen) == picture(hosts.store())
+    assert [row.url for row in seen.sources()] == [new.url]
+
+
+def test_leaves_of_a_source_whose_registration_is_listed_later_wait_for_it(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    run = store.begin_run({})
+    host = hosts.store()
+    store.register([plain()])
+    RemoteSink(hosts.objects, run=run).commit([leaf_of(plain())])
+    real, calls = hosts.objects.names, []
+
+    def passed(folder: str) -> list[str]:
+        names = real(folder)
+        calls.append(folder)
+        return [name for name in names if "/s-" not in name] if len(calls) == 1 else names
+
+    monkeypatch.setattr(hosts.objects, "names", passed)
+    host.refresh()
+    assert host.completed_mask([plain().id]).all()
