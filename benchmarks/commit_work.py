@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.serve import serve
 from ledgerbeam.io import ObjectFolder
-from ledgerbeam.ledger import Leaf, Output, RemoteSink, RemoteStore, Source, compact, open_store
+from ledgerbeam.ledger import Job, Leaf, Output, RemoteSink, RemoteStore, Source, compact, open_store
 
 GROUP = 1_000
 MADE_AT_ONCE = 200_000
@@ -109,6 +109,7 @@ def fold_and_compact(folder: str, count: int) -> list[float]:
     objects = ObjectFolder(f"{folder}/ledger")
     writer = RemoteStore(objects, f"{folder}/writer")
     writer.open(create=True)
+    writer.open_job(Job("bench", {}))
     run = writer.begin_run({})
     sources = _sources(0, count)
     writer.register(sources)
@@ -145,7 +146,7 @@ def make_done(ledger: str, count: int) -> None:
 
 
 def start_up(ledger: str, count: int) -> list[float]:
-    """Opens a finished ledger and asks for every source, a page at a time; gives seconds, MB at most and bytes on disk."""
+    """Opens a finished ledger and asks for every source by pages; gives seconds, MB at most and bytes on disk."""
     began = time.perf_counter()
     store = open_store(ledger, create=False)
     asked = time.perf_counter() - began

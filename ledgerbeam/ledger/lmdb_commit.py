@@ -110,8 +110,9 @@ def record(
         now: seconds since 1970 UTC.
     """
     outcome = Outcome()
+    clearing = [table for table in (FAILED, ATTEMPTS) if txn.count(table)]
     for source, leaves in by_source:
-        _SourceCommit(txn, source, outcome).record(leaves, now)
+        _SourceCommit(txn, source, outcome, clearing).record(leaves, now)
     for failure in sorted(failures, key=attrgetter("source_id")):
         outcome.failures += _record_failure(txn, failure, now)
     if outcome.fresh:
@@ -125,10 +126,11 @@ def record(
 class _SourceCommit:
     """The leaves of one source in one transaction."""
 
-    def __init__(self, txn: Transaction, source: bytes, outcome: Outcome) -> None:
+    def __init__(self, txn: Transaction, source: bytes, outcome: Outcome, clearing: Sequence[str]) -> None:
         self._txn = txn
         self._source = source
         self._outcome = outcome
+        self._clearing = clearing  # tables that may have rows of finished tasks
         self._applied: dict[bytes, bytes] = {}  # rows of this transaction, not written yet
         self._pending = 1
         self._tally = Totals()
@@ -182,10 +184,9 @@ class _SourceCommit:
         self._tally = self._tally.plus(share)
         self._outcome.tally = self._outcome.tally.plus(share)
         self._outcome.seconds.append(leaf.leaf.seconds)
-        for table in (FAILED, ATTEMPTS):
-            if self._txn.count(table):
-                for node, _ in fresh:  # what fanned out has succeeded as well
-                    self._txn.delete(table, self._source + node)
+        for table in self._clearing:
+            for node, _ in fresh:  # what fanned out has succeeded as well
+                self._txn.delete(table, self._source + node)
 
     def _row(self, node: bytes) -> bytes | None:
         return self._applied.get(node) or self._txn.get(APPLIED, self._source + node)
@@ -248,7 +249,8 @@ class _SourceCommit:
         if had_rows:
             txn.delete_prefix(APPLIED, source)
             txn.delete(PENDING, source)
-        clear_failures(txn, source)
+        for table in self._clearing:
+            txn.delete_prefix(table, source)
         txn.put(COMPLETED, source, COMPLETED_ROW.pack(int(now), min(self._tally.tasks, _TASKS_LIMIT)))
         txn.put(SOURCES, source, encode({**decode(row), "tally": list(self._tally)}))
         self._outcome.completed.append(source)

@@ -11,8 +11,8 @@ from ledgerbeam.ledger.identity import ID_BYTES, ROOT
 from ledgerbeam.ledger.json_rows import decode
 from ledgerbeam.ledger.lmdb_commit import decode_output, read_totals
 from ledgerbeam.ledger.lmdb_environment import Environment
-from ledgerbeam.ledger.lmdb_jobs import last_run, read_job
 from ledgerbeam.ledger.lmdb_errors import translated
+from ledgerbeam.ledger.lmdb_jobs import last_run, read_job
 from ledgerbeam.ledger.lmdb_pages import row_pages
 from ledgerbeam.ledger.lmdb_rows import (
     APPLIED,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
+from operator import add
 from typing import Literal, NamedTuple
 
 from ledgerbeam.errors import UnsupportedShapeError
@@ -60,7 +61,7 @@ class Totals(NamedTuple):
 
     def plus(self, other: Totals) -> Totals:
         """The sum, part by part."""
-        return Totals(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+        return Totals(*map(add, self, other))
 
     def minus(self, other: Totals) -> Totals:
         """The difference, part by part."""

@@ -7,7 +7,15 @@ import shutil
 import time
 from itertools import compress
 
-from ledgerbeam.io import ObjectFolder, canonical_url, delete, expand_braces, fixed_part, is_local, remove_stale_temporaries
+from ledgerbeam.io import (
+    ObjectFolder,
+    canonical_url,
+    delete,
+    expand_braces,
+    fixed_part,
+    is_local,
+    remove_stale_temporaries,
+)
 from ledgerbeam.ledger import LedgerStore, dead_marks, live_pids
 from ledgerbeam.ledgers import scratch_folder
 from ledgerbeam.pipelines.spec import JobSpec

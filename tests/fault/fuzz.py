@@ -43,7 +43,7 @@ BYTES_SHARE = 0.1
 SOURCES_OF_FUZZ = [plain(name, version) for name in "abc" for version in "12"] + [Source.pack([plain("a"), plain("d")])]
 
 HOSTILE: list[Any] = [
-    None, True, False, 0, -1, 1, 2**31, 2**63 - 1, 2**63, 2**64, 10**30, -(2**70), 0.5, 1e300, "", "..", "../../etc/passwd",
+    None, True, False, 0, -1, 1, 2**31, 2**63 - 1, 2**63, 10**30, -(2**70), 0.5, 1e300, "", "..", "../../etc/passwd",
     "/etc/passwd", "a/../../b", "a\x00b", "\ud800", "s3://bucket/name", "file:///etc/passwd", "x" * 5000, "00" * 16,
     "ff" * 16, [], {}, [[]], [[0, 1]], [[0, 2**62]], [[2**62, 2**63 - 1]], [[0, 1]] * 500, {"a": {"b": []}}, "nan",
 ]  # fmt: skip

@@ -1,4 +1,6 @@
-"""Ways to break the ledger, each with the check that must notice it: `python -m tests.fault.ledger_mutants MUTANT CHECK`.
+"""Ways to break the ledger, each with the check that must notice it.
+
+    python -m tests.fault.ledger_mutants MUTANT CHECK
 
 A process breaks itself and then runs one check of the suite; it must fail. Unbroken, every check passes.
 """
@@ -14,18 +16,21 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import lmdb
 import pytest
 
 from ledgerbeam.io import ObjectFolder, publish_bytes
 from ledgerbeam.io import objects as io_objects
 from ledgerbeam.io import publish as io_publish
-from ledgerbeam.ledger import compaction, folding, lmdb_commit, lmdb_floors, lmdb_opening
+from ledgerbeam.ledger import compaction, folding, lmdb_commit, lmdb_floors
 from ledgerbeam.ledger import segment as segments
 from ledgerbeam.ledger import sidecar as sidecars
 from ledgerbeam.ledger.counting import Entry
 from ledgerbeam.ledger.job import Job
+from ledgerbeam.ledger.json_rows import encode
 from ledgerbeam.ledger.lmdb_store import LmdbStore
 from ledgerbeam.ledger.remote_store import RemoteStore
+from ledgerbeam.ledger.store import Failure
 from tests.fault.fuzz import fuzz
 from tests.fault.simulation import simulate
 from tests.ledger.builders import plain
@@ -80,7 +85,7 @@ def durability() -> None:
                 raise AssertionError(f"synced {synced}")
         store = LmdbStore(f"{folder}/ledger")
         store.open(create=True)
-        flags = store._open()._env.flags()  # noqa: SLF001 - what LMDB was told
+        flags = store._open()._env.flags()
         store.close()
         if not (flags["sync"] and flags["metasync"]):
             raise AssertionError(f"LMDB does not sync: {flags}")
@@ -136,7 +141,7 @@ def _patch(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Any:
 
 
 def _no_sync_of_lmdb() -> Any:
-    return _patch(lmdb_opening.lmdb, "open", lambda real: lambda *a, **k: real(*a, **{**k, "sync": False}))
+    return _patch(lmdb, "open", lambda real: lambda *a, **k: real(*a, **{**k, "sync": False}))
 
 
 def _no_fsync(module: Any) -> Callable[[], Any]:
@@ -151,7 +156,7 @@ class _Careless:
 
 
 def _no_sync_of_folders() -> Any:
-    return mock.patch.object(io_objects.ObjectFolder, "_sync", staticmethod(lambda _: None))
+    return mock.patch.object(io_objects.ObjectFolder, "_sync", return_value=None)
 
 
 def _drop_a_count() -> Any:
@@ -176,17 +181,17 @@ def _count_duplicates() -> Any:
 
 
 def _ignore_floors() -> Any:
-    return mock.patch.object(sidecars, "floors", lambda *_: (0, 0))
+    return mock.patch.object(sidecars, "floors", return_value=(0, 0))
 
 
 def _never_folded() -> Any:
-    return mock.patch.object(sidecars, "mark_folded", lambda *_: None)
+    return mock.patch.object(sidecars, "mark_folded", return_value=None)
 
 
 def _manifest_first() -> Any:
     """The snapshot's manifest exists before its parts do."""
 
-    class Early(compaction._Snapshot):  # noqa: SLF001 - it is broken on purpose
+    class Early(compaction._Snapshot):
         def add(self, segment: Any) -> str:
             self._late = [*getattr(self, "_late", []), segment]
             return f"{self._name}/{len(self._late):06d}.seg"
@@ -202,7 +207,7 @@ def _manifest_first() -> Any:
 def _delete_first() -> Any:
     """What a snapshot covers is deleted before its manifest exists."""
 
-    class Hasty(compaction._Snapshot):  # noqa: SLF001
+    class Hasty(compaction._Snapshot):
         def finish(self, parts: Any, covers: Any) -> None:
             self._objects.delete(covers)
             super().finish(parts, covers)
@@ -211,14 +216,14 @@ def _delete_first() -> Any:
 
 
 def _no_open_leaves() -> Any:
-    return mock.patch.object(compaction, "_open_leaves", lambda *_: iter(()))
+    return mock.patch.object(compaction, "_open_leaves", return_value=())
 
 
 def _tasks_before_sources() -> Any:
-    kinds = {"s": folding._TASKS, "t": folding._SOURCES, "z": folding._SWEEP}  # noqa: SLF001
+    kinds = {"s": folding._TASKS, "t": folding._SOURCES, "z": folding._SWEEP}
     stack = contextlib.ExitStack()
     stack.enter_context(mock.patch.object(folding, "_KINDS", kinds))
-    stack.enter_context(mock.patch.object(sidecars, "lacks_sources", lambda *_: False))
+    stack.enter_context(mock.patch.object(sidecars, "lacks_sources", return_value=False))
     return stack
 
 
@@ -229,13 +234,13 @@ def _no_checksum() -> Any:
 def _unknown_sources_fail() -> Any:
     def note(txn: Any, leaf: Any, error: Any, now: float) -> None:
         lmdb_floors.contradict(txn, leaf.source_id)
-        txn.put("failed", leaf.source_id + leaf.source_id, lmdb_floors.encode(lmdb_commit.failure_row(_failure(leaf), now)))
+        txn.put("failed", leaf.source_id + leaf.source_id, encode(lmdb_commit.failure_row(_failure(leaf), now)))
 
     return mock.patch.object(sidecars, "note_contradiction", note)
 
 
 def _failure(leaf: Any) -> Any:
-    return lmdb_floors.Failure(leaf.source_id, leaf.lineage, "task", "reason")
+    return Failure(leaf.source_id, leaf.lineage, "task", "reason")
 
 
 def _restart_keeps_late() -> Any:
@@ -254,7 +259,7 @@ MUTANTS: dict[str, tuple[str, Callable[[], Any]]] = {
     "a duplicate is counted twice": ("repetition", _count_duplicates),
     "results are not compared": (
         "purity",
-        lambda: mock.patch.object(lmdb_commit._SourceCommit, "_compare_outputs", lambda *_: True),  # noqa: SLF001
+        lambda: mock.patch.object(lmdb_commit._SourceCommit, "_compare_outputs", return_value=True),
     ),
     "floors are ignored": ("simulation", _ignore_floors),
     "the folded mark is not written": ("folding once", _never_folded),

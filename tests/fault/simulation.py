@@ -263,13 +263,16 @@ class World:
             if not (self.folder / f"host-{host}" / "data.mdb").exists():
                 continue
             store = LmdbStore(str(self.folder / f"host-{host}"))
-            with store._open().read() as txn:  # noqa: SLF001 - without a refresh
+            with store._open().read() as txn:
                 highest = sidecar.highest_number(txn)
                 complete = {key for key, _ in txn.scan("completed", b"")}
             store.close()
             leaves: dict[bytes, set[Any]] = {}
             floors = {
-                source: step.number for step in self.model.forgotten if step.number <= highest for source in step.sources
+                source: step.number
+                for step in self.model.forgotten
+                if step.number <= highest
+                for source in step.sources
             }
             start = max(
                 (step.number for step in self.model.taken if step.restarts and step.number <= highest), default=0
@@ -391,9 +394,9 @@ def launch(world: World, host: str) -> None:
         gone = {source for page in store.source_ids() for source in page} - {source.id for source in listing}
         scheduler.point("listed")
         store.note_listing(run, listed=len(listing), finished=True, gone=gone)
-        before = len(world.model.deliveries)
+        delivered = len(world.model.deliveries)
         store.refresh()
-        if all(worker.ended for worker in world.workers) and len(world.model.deliveries) == before:
+        if all(worker.ended for worker in world.workers) and len(world.model.deliveries) == delivered:
             stale = store.stale_outputs()
             for name in stale:
                 world.published.pop(name, None)

@@ -91,7 +91,8 @@ def test_a_compaction_that_is_overtaken_leaves_no_leaf_out(hosts: Hosts, monkeyp
     writer.commit(leaves_of_split(plain(), 2)[:1])
     compact(other)
     writer.register([plain("b")])
-    real, calls = compaction._parts_of, []
+    real = compaction._parts_of
+    calls: list[int] = []
 
     def overtaken(objects: object, manifests: object) -> list[str]:
         parts = real(objects, manifests)  # type: ignore[arg-type]
@@ -130,7 +131,8 @@ def test_leaves_of_a_source_whose_registration_is_listed_later_wait_for_it(
     host = hosts.store()
     store.register([plain()])
     RemoteSink(hosts.objects, run=run).commit([leaf_of(plain())])
-    real, calls = hosts.objects.names, []
+    real = hosts.objects.names
+    calls: list[str] = []
 
     def passed(folder: str) -> list[str]:
         names = real(folder)

@@ -26,5 +26,3 @@ def picture(store: LedgerStore) -> dict[str, Any]:
         "stale": store.stale_outputs(),
         "runs": [(run["id"], run["outcome"], run["listed"]) for run in store.runs()],
     }
-
-
