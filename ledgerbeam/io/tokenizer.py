@@ -12,6 +12,7 @@ import orjson
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import ChangedSourceError, UsageError
+from ledgerbeam.io.megatron.layout import optimal_dtype
 from ledgerbeam.io.storage import Options, read_bytes
 
 __all__ = ["BYTES", "EOD_NAMES", "ByteTokenizer", "FileTokenizer", "TextTokens", "Tokenizer", "read_tokenizer"]
@@ -102,6 +103,7 @@ class FileTokenizer:
         self._model.no_padding()
         self._model.no_truncation()
         self.vocabulary = 1 + max(self._model.get_vocab(with_added_tokens=True).values(), default=0)
+        self._dtype = optimal_dtype(self.vocabulary)
 
     def eod(self, name: str | None) -> int:
         """Gives the token that ends documents; see `Tokenizer`."""
@@ -130,7 +132,8 @@ class FileTokenizer:
         return found + self._encode(batch)
 
     def _encode(self, texts: list[str]) -> list[TextTokens]:
-        return [encoding.ids for encoding in self._model.encode_batch_fast(texts, add_special_tokens=False)]
+        encodings = self._model.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(encoding.ids, self._dtype) for encoding in encodings]  # a list takes many times the memory
 
 
 def read_tokenizer(url: str, options: Options | None = None, *, checksum: str | None = None) -> tuple[Tokenizer, str]:

@@ -123,6 +123,18 @@ def test_one_changed_source_is_done_again_and_all_is_merged_anew(workspace: Work
     assert parts == {"b.jsonl-0000000000.bin", "b.jsonl-0000000000.idx"}
 
 
+def test_a_source_that_is_gone_stays_until_it_is_forgotten(workspace: Workspace) -> None:
+    expected = write_sources(workspace)
+    workspace.run(*COMMAND, *SMALL)
+    (workspace.root / "in/b.jsonl").unlink()
+    assert workspace.run(*COMMAND, *SMALL).status == 0
+    assert dataset(workspace) == byte_dataset(expected)
+    assert workspace.run("ledger", "forget", "L", "*/b.jsonl").status == 0
+    ran = workspace.run(*COMMAND, *SMALL)
+    assert ran.status == 0, ran.err
+    assert dataset(workspace) == byte_dataset([*texts("a"), *texts("c")])
+
+
 def test_dropped_parts_are_made_again_only_when_something_has_changed(workspace: Workspace) -> None:
     write_sources(workspace)
     assert workspace.run(*COMMAND, *SMALL, "--drop-parts").status == 0
