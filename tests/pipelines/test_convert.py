@@ -139,6 +139,13 @@ def test_records_that_cannot_be_converted_fail_their_task(workspace: Workspace) 
     ran = workspace.run("convert", "in/a.jsonl", "--output", "out/all", "--to", "megatron", "--workers", "1")
     assert ran.status == 3
     assert "in/a.jsonl, record 0: expected" in ran.err
+    (workspace.root / "in/c.jsonl").write_text('{"tokens": [1]}\n{"tokens": [70000]}\n')
+    ran = workspace.run(
+        *("convert", "in/c.jsonl", "--output", "out/c", "--to", "megatron", "--dtype", "uint16", "--workers", "1")
+    )
+    assert ran.status == 3
+    assert "document 1, sequence 1: expected tokens that fit uint16" in ran.err
+    assert "out/c: not merged" in ran.err
     (workspace.root / "in/b.jsonl").write_text('{"__key__": "k", "txt": "a"}\n{"__key__": "l", "txt": 3}\n')
     ran = workspace.run("convert", "in/b.jsonl", "--output", "tars", "--to", "tar", "--workers", "1")
     assert ran.status == 3

@@ -193,7 +193,7 @@ def tokenizer_file(workspace: Workspace, words: Sequence[str] = ("<|endoftext|>"
     """Writes a tokenizer of whole words that pads, cuts and puts tokens around texts unless it is told not to."""
     path = workspace.root / "tokenizer.json"
     wrap = [{"SpecialToken": {"id": "[UNK]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
-    content = {
+    content: dict[str, Any] = {
         "version": "1.0",
         "truncation": {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0},
         "padding": {

@@ -73,8 +73,14 @@ class DocumentOffsets(IndexFile):
         return self._index.layout.documents
 
     def load(self) -> Offsets:
-        """Reads where all documents begin, in bytes, and the end of the last: u64, shape `(count + 1,)`."""
+        """Reads where all documents begin, in bytes, and the end of the last: u64, shape `(count + 1,)`.
+
+        Raises:
+            IndexMismatchError: An entry of the index cannot be.
+        """
         end = stat(self.source, self.options).size
+        self._index.load()
+        self._index.check_all()
         places = np.append(self._index.pointers, end)[self._index.documents]
         return places.astype(np.uint64)
 
@@ -170,6 +176,8 @@ class MegatronDocuments:
             raise index.mismatch(f"expected at least {stop} documents, found {len(self)}")
         first = index.document_bounds(start)[0]
         ends = index.document_ends(start, stop)
+        if first < 0:
+            raise index.mismatch(f"expected document {start} to begin at sequence 0 or after it, found {first}")
         index.check_document_ends(ends, start, first)
         sequences = self._reader.read_span(first, int(ends[-1]))
         modes = index.rows(first, int(ends[-1])).modes

@@ -61,6 +61,20 @@ def test_documents_with_and_without_modes_do_not_mix() -> None:
         encode_documents([Document([1], [1]), Document([1], [1], [0])], np.uint16)
 
 
+@pytest.mark.parametrize("entry", [-1, 2**40])
+def test_a_document_that_is_not_there_is_an_error(url: str, entry: int) -> None:
+    path = Path(url).with_suffix(".idx")
+    content = bytearray(path.read_bytes())
+    at = len(content) - 8 * 4  # where the first document ends
+    content[at : at + 8] = entry.to_bytes(8, "little", signed=True)
+    path.write_bytes(content)
+    with pytest.raises(IndexMismatchError):
+        format_of(url).index_file(url, IndexLocation()).load()
+    for document in (0, 1):
+        with pytest.raises(IndexMismatchError):
+            MegatronDocuments(url)[document]
+
+
 def test_an_index_cannot_be_built_and_a_pack_not_be_read(url: str) -> None:
     kind = format_of(url)
     with pytest.raises(NotIndexableError, match="cannot be built"):
