@@ -16,14 +16,16 @@ from typing import Any, Protocol
 from ledgerbeam.errors import LedgerbeamError, NotIndexableError, SourceError, UsageError
 from ledgerbeam.io import jsonl, tar
 from ledgerbeam.io.index import IndexFile, Offsets, check_index
+from ledgerbeam.io.index_location import IndexLocation
+from ledgerbeam.io.megatron.documents import DocumentOffsets, MegatronDocuments
 from ledgerbeam.io.remote import storage_error
 from ledgerbeam.io.storage import FileInfo, Options, canonical_url, filesystem
 from ledgerbeam.io.tar_groups import Grouping
 
-__all__ = ["FORMATS", "Format", "Reader", "format_of", "is_compressed", "stream_records"]
+__all__ = ["FORMATS", "Format", "Reader", "WritableFormat", "format_of", "is_compressed", "stream_records"]
 
 _COMPRESSED = {".gz": "gunzip", ".tgz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd", ".lz4": "unlz4"}
-_BY_SUFFIX = {".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".tar": "tar"}
+_BY_SUFFIX = {".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".tar": "tar", ".bin": "megatron"}
 _STREAMED = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz"}
 
 
@@ -65,16 +67,23 @@ class Format(Protocol):
 
     @property
     def name(self) -> str:
-        """`"jsonl"` or `"tar"`."""
+        """`"jsonl"`, `"tar"` or `"megatron"`."""
 
     @property
-    def suffix(self) -> str:
-        """What the names of outputs end with, dot included."""
+    def rebuildable(self) -> bool:
+        """Whether an index can be built from its source."""
+
+    def index_file(self, url: str, location: IndexLocation, options: Options | None = None) -> IndexFile:
+        """Gives the index of a source, unopened; a format that brings its own has it beside the source."""
 
     def build_index(
         self, url: str, options: Options | None = None, *, threads: int = 1, group: Grouping = "auto"
     ) -> Offsets:
-        """Finds the offsets of all records: `N + 1` of them, u64, the last a sentinel."""
+        """Finds the offsets of all records: `N + 1` of them, u64, the last a sentinel.
+
+        Raises:
+            NotIndexableError: The format is not `rebuildable`.
+        """
 
     def check_index(self, index: IndexFile, source: FileInfo, *, deep: bool = False) -> None:
         """Raises IndexNotFoundError or IndexMismatchError when the index does not fit the source."""
@@ -90,11 +99,23 @@ class Format(Protocol):
     ) -> Reader:
         """Opens a source for random access. `index` defaults to `<url>.idx`."""
 
+    def split(self, data: bytes, url: str, *, group: Grouping = "auto") -> list[Any]:
+        """Decodes a whole file that is already in memory; `url` is for messages.
+
+        Raises:
+            SourceError: A record cannot be decoded, or the format needs an index to tell records apart.
+        """
+
+
+class WritableFormat(Format, Protocol):
+    """A format of which a shard is one file and a `.idx` of offsets."""
+
+    @property
+    def suffix(self) -> str:
+        """What the names of outputs end with, dot included."""
+
     def encode(self, records: Sequence[Any], *, group: Grouping = "auto") -> tuple[bytes, Offsets]:
         """Encodes records as a whole file: its bytes and its offsets, `N + 1` of them."""
-
-    def split(self, data: bytes, url: str, *, group: Grouping = "auto") -> list[Any]:
-        """Decodes a whole file that is already in memory; `url` is for messages."""
 
 
 class _Jsonl:
@@ -102,6 +123,10 @@ class _Jsonl:
 
     name = "jsonl"
     suffix = ".jsonl"
+    rebuildable = True
+
+    def index_file(self, url: str, location: IndexLocation, options: Options | None = None) -> IndexFile:
+        return IndexFile(location.url_for(url), options, source=url)
 
     def build_index(
         self, url: str, options: Options | None = None, *, threads: int = 1, group: Grouping = "auto"
@@ -138,6 +163,10 @@ class _Tar:
 
     name = "tar"
     suffix = ".tar"
+    rebuildable = True
+
+    def index_file(self, url: str, location: IndexLocation, options: Options | None = None) -> IndexFile:
+        return IndexFile(location.url_for(url), options, source=url)
 
     def build_index(
         self, url: str, options: Options | None = None, *, threads: int = 1, group: Grouping = "auto"
@@ -166,8 +195,49 @@ class _Tar:
         return tar.split_tar(data, url, group=group)
 
 
-FORMATS: dict[str, Format] = {"jsonl": _Jsonl(), "tar": _Tar()}
-"""Every format by name."""
+class _Megatron:
+    """Megatron datasets: a record is a document. The `.idx` is a part of the dataset and lies beside the `.bin`."""
+
+    name = "megatron"
+    rebuildable = False
+
+    def index_file(self, url: str, location: IndexLocation, options: Options | None = None) -> IndexFile:
+        del location  # the two files of a dataset share a prefix
+        return DocumentOffsets(url, options)
+
+    def build_index(
+        self, url: str, options: Options | None = None, *, threads: int = 1, group: Grouping = "auto"
+    ) -> Offsets:
+        del options, threads, group
+        raise NotIndexableError(
+            f"{url}: the .idx of a Megatron dataset cannot be built from its .bin, which is tokens and nothing else; "
+            "copy it too, or write the dataset again."
+        )
+
+    def check_index(self, index: IndexFile, source: FileInfo, *, deep: bool = False) -> None:
+        DocumentOffsets(index.source, index.options).check(source.size, deep=deep)
+
+    def open(
+        self,
+        url: str,
+        index: IndexFile | str | None = None,
+        options: Options | None = None,
+        *,
+        group: Grouping = "auto",
+        check: bool = True,
+    ) -> Reader:
+        del index, group  # beside the `.bin`; tokens need no grouping
+        return MegatronDocuments(url, options, check=check)
+
+    def split(self, data: bytes, url: str, *, group: Grouping = "auto") -> list[Any]:
+        del data, group
+        raise SourceError(f"{url}: a .bin of Megatron cannot be read without its .idx; leave --pack out.")
+
+
+FORMATS: dict[str, WritableFormat] = {"jsonl": _Jsonl(), "tar": _Tar()}
+"""The formats that are read and written file by file, by name."""
+
+_READ: dict[str, Format] = {**FORMATS, "megatron": _Megatron()}
 
 
 def _suffixes(url: str) -> list[str]:
@@ -183,7 +253,7 @@ def format_of(url: str) -> Format:
     """Finds the format of a source by its name.
 
     Any suffix counts, and the last one that is known decides, so that `cuts.jsonl.000001` is JSONL and `x.tar.0` a tar:
-    `.jsonl`, `.json` and `.ndjson` are JSONL, `.tar` is tar.
+    `.jsonl`, `.json` and `.ndjson` are JSONL, `.tar` is tar, `.bin` is Megatron.
 
     Raises:
         NotIndexableError: The name is that of a compressed file, or a pipe.
@@ -200,8 +270,8 @@ def format_of(url: str) -> Format:
             )
     for suffix in reversed(suffixes):
         if suffix in _BY_SUFFIX:
-            return FORMATS[_BY_SUFFIX[suffix]]
-    raise UsageError(f"{url}: the name tells no known format; expected a suffix .jsonl, .json, .ndjson or .tar.")
+            return _READ[_BY_SUFFIX[suffix]]
+    raise UsageError(f"{url}: the name tells no known format; expected a suffix .jsonl, .json, .ndjson, .tar or .bin.")
 
 
 def stream_records(url: str, options: Options | None = None) -> Iterator[Any]:

@@ -9,6 +9,7 @@ from ledgerbeam.errors import LedgerError
 from ledgerbeam.ledger.store import LedgerStore, OutputRow
 
 INDEX_SUFFIX = ".idx"
+TOKENS_SUFFIX = ".bin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class DatasetManifest:
             if not row.complete:
                 continue
             if pending is not None:
-                is_index = row.source_id == pending.source_id and row.output.name == pending.output.name + INDEX_SUFFIX
+                is_index = row.source_id == pending.source_id and _is_index(row.output.name, pending.output.name)
                 yield _shard(pending, row.output.name if is_index else None)
                 pending = None if is_index else row
             else:
@@ -101,6 +102,11 @@ def dataset_manifest(store: LedgerStore, *, allow_incomplete: bool = False) -> D
         )
     root = job.parameters.get("output")
     return DatasetManifest(root if isinstance(root, str) else None, job.fingerprint, status["complete"], store)
+
+
+def _is_index(name: str, data_name: str) -> bool:
+    """Tell whether a name is that of an index: `x.jsonl.idx` of `x.jsonl`, `x.idx` of Megatron's `x.bin`."""
+    return name in (data_name + INDEX_SUFFIX, data_name.removesuffix(TOKENS_SUFFIX) + INDEX_SUFFIX)
 
 
 def _shard(row: OutputRow, index: str | None) -> Shard:

@@ -79,6 +79,9 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
     _add_index(commands)
     _add_map(commands)
+    _add_convert(commands)
+    _add_tokenize(commands)
+    _add_merge(commands)
     _add_verify(commands)
     _add_show(commands)
     _add_ledger(commands)
@@ -109,26 +112,65 @@ def _add_map(commands: Any) -> None:
     mapper.add_argument(
         "--to", required=True, choices=["jsonl", "tar"], help="format to write; indexed in the same pass"
     )
-    mapper.add_argument(
-        "--base",
-        metavar="URL",
-        help="folder that output names are relative to (default: the fixed "
-        "part of the patterns; for --sources-from: none, names hold whole paths)",
-    )
-    mapper.add_argument(
-        "--pack",
-        type=parse_size,
-        metavar="BYTES",
-        help="pack small sources into output shards of about this size",
-    )
-    mapper.add_argument("--no-index", action="store_true", help="refuse sources without an index instead of indexing")
+    _add_shards(mapper)
     mapper.add_argument(
         "--no-purity-check",
         action="store_true",
         help="do not map the first records twice to see that the function is deterministic",
     )
-    _add_job(mapper, task_bytes="16M", task_help="size of a task, the unit of restart inside a source")
-    _add_index_place(mapper)
+
+
+def _add_convert(commands: Any) -> None:
+    convert = _command(commands, "convert", "write every record in another format, restartable")
+    _add_sources(convert)
+    convert.add_argument(
+        "--output", required=True, metavar="URL", help="folder to write below; for megatron prefix of the dataset"
+    )
+    convert.add_argument(
+        "--to", required=True, choices=["jsonl", "tar", "megatron"], help="format to write; indexed in the same pass"
+    )
+    _add_dataset(convert, "dtype of the tokens, for --to megatron (default: int32)")
+    _add_shards(convert)
+
+
+def _add_tokenize(commands: Any) -> None:
+    tokenize = _command(commands, "tokenize", "make a Megatron dataset of the texts in JSONL, restartable")
+    _add_sources(tokenize)
+    tokenize.add_argument("--output", required=True, metavar="PREFIX", help="prefix of the dataset's two files")
+    tokenize.add_argument(
+        "--tokenizer", required=True, metavar="FILE", help="a tokenizer.json of Hugging Face tokenizers, or: bytes"
+    )
+    tokenize.add_argument(
+        "--key",
+        dest="keys",
+        action="append",
+        metavar="NAME",
+        help="name of the text in a record, a.b for a nested one (default: text); several make a dataset each",
+    )
+    tokenize.add_argument(
+        "--append-eod",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="end each document with a token",
+    )
+    tokenize.add_argument("--eod", metavar="TOKEN", help="name of that token (default: the first usual one there is)")
+    tokenize.add_argument(
+        "--split-sentences",
+        metavar="module:function",
+        help="makes a list of texts of one; each is a sequence of the document",
+    )
+    _add_dataset(tokenize, "dtype of the tokens (default: uint16 for a vocabulary below 65,500, else int32)")
+    _add_shards(tokenize)
+
+
+def _add_merge(commands: Any) -> None:
+    merge = _command(commands, "merge", "join Megatron datasets in the order given")
+    merge.add_argument(
+        "patterns", metavar="PREFIX", nargs="*", help="prefixes, with *, ? and {a,b}; what one matches is sorted"
+    )
+    merge.add_argument("--output", required=True, metavar="PREFIX", help="prefix of the result")
+    _add_storage(merge)
+    merge.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _add_verify(commands: Any) -> None:
@@ -204,6 +246,33 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
         "--sources-from", metavar="FILE", help="a list of source URLs, one a line, in place of patterns"
     )
     _add_storage(parser)
+
+
+def _add_dataset(parser: argparse.ArgumentParser, dtype_help: str) -> None:
+    parser.add_argument("--dtype", metavar="NAME", help=dtype_help)
+    parser.add_argument(
+        "--drop-parts",
+        action="store_true",
+        help="remove the parts of a Megatron dataset once they are merged; a change then makes them all anew",
+    )
+
+
+def _add_shards(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--base",
+        metavar="URL",
+        help="folder that output names are relative to (default: the fixed "
+        "part of the patterns; for --sources-from: none, names hold whole paths)",
+    )
+    parser.add_argument(
+        "--pack",
+        type=parse_size,
+        metavar="BYTES",
+        help="pack small sources into output shards of about this size",
+    )
+    parser.add_argument("--no-index", action="store_true", help="refuse sources without an index instead of indexing")
+    _add_job(parser, task_bytes="16M", task_help="size of a task, the unit of restart inside a source")
+    _add_index_place(parser)
 
 
 def _add_index_place(parser: argparse.ArgumentParser) -> None:

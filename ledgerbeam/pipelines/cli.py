@@ -25,6 +25,9 @@ INTERRUPTED = 130
 _COMMANDS = {
     "index": "ledgerbeam.pipelines.jobs",
     "map": "ledgerbeam.pipelines.jobs",
+    "convert": "ledgerbeam.pipelines.jobs",
+    "tokenize": "ledgerbeam.pipelines.jobs",
+    "merge": "ledgerbeam.pipelines.merge",
     "verify": "ledgerbeam.pipelines.verify",
     "show": "ledgerbeam.pipelines.show",
     "ledger": "ledgerbeam.pipelines.inspect",
@@ -84,7 +87,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         raise UsageError(f"unrecognized arguments: {' '.join(rest)}; see: ledgerbeam {args.command} --help")
     if rest:
         args.patterns += rest
-    if beam_args and args.command not in {"index", "map"}:
+    if beam_args and _COMMANDS[args.command] != _COMMANDS["map"]:
         raise UsageError(f"ledgerbeam {args.command} runs no Beam pipeline: nothing may follow '--'")
     return args, beam_args
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -11,13 +11,14 @@ from apache_beam.pvalue import PCollection
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.transforms.environments import Environment, SubprocessSDKEnvironment
 
-from ledgerbeam.ledger import OpenSource
+from ledgerbeam.ledger import OpenSource, Task
 from ledgerbeam.pipelines.spec import JobSpec
 from ledgerbeam.pipelines.wave_files import load_sources
 from ledgerbeam.pipelines.worker import worker_command
 from ledgerbeam.transforms import (
     BuildIndexes,
     CommitTasks,
+    DocumentShards,
     LedgerHandle,
     MapRecords,
     MatchSources,
@@ -25,8 +26,11 @@ from ledgerbeam.transforms import (
     PlanTasks,
     ProcessTask,
     ReadTasks,
+    ShardEncoder,
     SkipCompleted,
     SourceFormat,
+    TokenizeRecords,
+    TokenShards,
     WriteTasks,
 )
 
@@ -82,14 +86,30 @@ def expand_job(sources: PCollection[OpenSource], spec: JobSpec) -> PCollection[N
             | BuildIndexes(ledger, f"{spec.ledger}/work", source_format)
         )
     else:
-        output, to, function = str(spec.output), str(spec.to), str(spec.function)
+        function, shards = _work(spec)
         written = (
             spread
             | PlanTasks(ledger, source_format, spec.task_bytes)
             | "SpreadTasks" >> beam.Reshuffle()
             | ReadTasks(source_format, ledger)
-            | ProcessTask(MapRecords(function, to, check_purity=spec.check_purity), ledger)
-            | WriteTasks(output, to, spec.base, spec.storage_options, ledger)
+            | ProcessTask(function, ledger)
+            | WriteTasks(str(spec.output), shards, spec.base, spec.storage_options, ledger)
         )
     committed: PCollection[None] = written | CommitTasks(ledger)
     return committed
+
+
+def _work(spec: JobSpec) -> tuple[Callable[[Task], Any], str | ShardEncoder]:
+    """Returns what a job does with each task, and how it writes what comes of it."""
+    settings, to = spec.settings, str(spec.to)
+    if spec.pipeline == "tokenize":
+        tokenize = TokenizeRecords(
+            str(spec.tokenizer),
+            settings["tokenizer"],
+            tuple(settings["keys"]),
+            settings["split"],
+            spec.storage_options,
+        )
+        return tokenize, TokenShards(tuple(settings["suffixes"]), settings["dtype"], settings["eod"])
+    function = MapRecords(str(spec.function), to, check_purity=spec.check_purity)
+    return function, DocumentShards(settings["dtype"]) if to == "megatron" else to

@@ -1,4 +1,4 @@
-"""``ledgerbeam index`` and ``ledgerbeam map``: from arguments to a run and its summary."""
+"""``ledgerbeam index``, ``map``, ``convert`` and ``tokenize``: from arguments to a run and its summary."""
 
 from __future__ import annotations
 
@@ -6,22 +6,26 @@ import argparse
 import os
 import shlex
 import sys
+from collections.abc import Callable
+from dataclasses import asdict
 from fnmatch import fnmatchcase
+from functools import partial
 from glob import escape
 from itertools import islice
 from typing import Any
 
 from ledgerbeam.errors import LedgerError, StorageError, UsageError
-from ledgerbeam.io import canonical_url, common_base, is_local
-from ledgerbeam.ledger import LedgerStore, function_identity
+from ledgerbeam.io import is_local
+from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledgers import open_ledger
 from ledgerbeam.pipelines.listed import first_page_checked
+from ledgerbeam.pipelines.parts import Dataset, Parts
 from ledgerbeam.pipelines.redaction import printable, without_secrets
 from ledgerbeam.pipelines.remote import check_options, check_reach
 from ledgerbeam.pipelines.report import Reporter, count, print_json
 from ledgerbeam.pipelines.run import Outcome, run_job
-from ledgerbeam.pipelines.sources import source_listing
 from ledgerbeam.pipelines.spec import JobSpec
+from ledgerbeam.pipelines.specs import job_spec
 
 __all__ = ["main"]
 
@@ -30,10 +34,9 @@ FAILED_TASKS = 3
 
 
 def main(args: argparse.Namespace, beam_args: list[str]) -> int:
-    """Runs an ``index`` or ``map`` job. Returns 0, 3 if some tasks failed, or 130 if it was interrupted."""
+    """Runs a job. Returns 0, 3 if some tasks failed, or 130 if it was interrupted."""
     reporter = Reporter(as_json=args.json, quiet=args.quiet)
-    spec = _index_spec(args) if args.command == "index" else _map_spec(args)
-    spec = spec.resolve_ledger(args.ledger)
+    spec = job_spec(args).resolve_ledger(args.ledger)
     if beam_args:
         check_options(beam_args)
         check_reach(spec, beam_args)
@@ -47,9 +50,13 @@ def main(args: argparse.Namespace, beam_args: list[str]) -> int:
     reporter.say(f"ledger: {shown} ({_state(store) if resumed else 'new'})")
     only = None if args.only_failed is None else _sources_that_failed(store, args.only_failed)
     force = getattr(args, "force", False)
-    outcome = run_job(spec, store, pages, reporter, beam_args, force=force, only=only, debug=args.debug)
+    run = partial(run_job, spec, store, reporter=reporter, beam_args=beam_args, debug=args.debug)
+    outcome = run(pages, force=force, only=only)
+    datasets: list[Dataset] = []
+    if spec.merged is not None and outcome.status["complete"] and not outcome.interrupted:
+        outcome, datasets = _merged(spec, store, outcome, run, reporter, drop=args.drop_parts)
     if args.json:
-        print_json(_summary(spec, outcome))
+        print_json(_summary(spec, outcome, datasets))
     else:
         _print_summary(spec, outcome, reporter)
     if outcome.status["tasks"]["failed"]:
@@ -86,42 +93,44 @@ def _sources_that_failed(store: LedgerStore, pattern: str) -> frozenset[bytes]:
     return frozenset(row.source_id for row in rows)
 
 
-def _common(args: argparse.Namespace) -> dict[str, Any]:
-    listing = source_listing(args)
-    return {
-        "patterns": listing.patterns,
-        "sources_from": listing.sources_from,
-        "storage_options": args.storage_options,
-        "index_root": args.index_root and canonical_url(args.index_root).rstrip("/"),
-        "index_rule": args.index_rule,
-        "group": args.group,
-        "task_bytes": args.task_bytes,
-        "workers": args.workers,
-        "flush_interval": args.flush_interval,
-    }
+def _merged(
+    spec: JobSpec,
+    store: LedgerStore,
+    outcome: Outcome,
+    run: Callable[..., Outcome],
+    reporter: Reporter,
+    *,
+    drop: bool,
+) -> tuple[Outcome, list[Dataset]]:
+    """Merges the parts of a complete job unless that is done; parts that are missing are made again first.
+
+    Returns:
+        How the last run ended, and the datasets; none if that run left the job incomplete.
+    """
+    parts = Parts(spec, store)
+    datasets = parts.merged()
+    if datasets is None:
+        if missing := parts.forget_missing():
+            reporter.warn(f"{count(missing, 'part')} to merge with what has changed are gone; they are made again")
+            outcome = run(spec.listing().pages())
+            if outcome.interrupted or not outcome.status["complete"]:
+                return outcome, []
+            parts = Parts(spec, store)
+        datasets = parts.merge()
+        for dataset in datasets:
+            reporter.say(_describe(dataset, f"{count(dataset.parts, 'part')} merged -> "))
+    else:
+        for dataset in datasets:
+            reporter.say(_describe(dataset, "up to date: "))
+    if drop:
+        parts.drop()
+    return outcome, datasets
 
 
-def _index_spec(args: argparse.Namespace) -> JobSpec:
-    common = _common(args)
-    return JobSpec("index", **common, base=common_base(common["patterns"]))
-
-
-def _map_spec(args: argparse.Namespace) -> JobSpec:
-    common = _common(args)
-    base = canonical_url(args.base) if args.base else common_base(common["patterns"])
-    identity = function_identity(args.function)
-    output = canonical_url(args.output).rstrip("/")
-    return JobSpec(
-        "map",
-        **common,
-        function=args.function,
-        function_source=identity["function_source"],
-        base=base and base.rstrip("/") + "/",
-        output=output,
-        to=args.to,
-        pack_bytes=args.pack,
-        build_index=not args.no_index,
-        check_purity=not args.no_purity_check,
+def _describe(dataset: Dataset, what: str) -> str:
+    return (
+        f"{what}{dataset.prefix}: {count(dataset.documents, 'document')} ({dataset.empty_documents:,} empty), "
+        f"{count(dataset.sequences, 'sequence')}, {count(dataset.tokens, 'token')} of {dataset.dtype}"
     )
 
 
@@ -137,10 +146,12 @@ def _check_writable(folder: str) -> None:
         raise StorageError(f"{folder}: no permission to write; change it or give another --output")
 
 
-def _summary(spec: JobSpec, outcome: Outcome) -> dict[str, Any]:
+def _summary(spec: JobSpec, outcome: Outcome, datasets: list[Dataset]) -> dict[str, Any]:
+    merged = {} if spec.merged is None else {"datasets": [asdict(dataset) for dataset in datasets]}
     return {
         "ledger": spec.ledger,
         "output": spec.output,
+        **merged,
         "seconds": round(outcome.seconds, 3),
         "skipped": outcome.skipped,
         "interrupted": outcome.interrupted,
@@ -155,7 +166,8 @@ def _print_summary(spec: JobSpec, outcome: Outcome, reporter: Reporter) -> None:
         command = shlex.join(["ledgerbeam", *sys.argv[1:]])
         reporter.say(f"interrupted: {recorded} are recorded; to go on, run the same command again:\n  {command}")
         return
-    where = f" -> {spec.output}" if spec.output else ""
+    output = spec.merged or spec.output
+    where = f" -> {output}" if output else ""
     reporter.say(
         f"{'finished' if tasks['failed'] else 'done'}: {count(sources['complete'], 'source')} complete "
         f"({outcome.skipped:,} skipped as complete before), {count(outcome.done.tasks, 'task')} and "
@@ -169,5 +181,7 @@ def _warn_of_failures(spec: JobSpec, store: LedgerStore, outcome: Outcome, repor
         f"{count(tasks['failed'], 'task')} of {count(sources['failed'], 'source')} failed; run the same command again "
         f"to retry; to see all: ledgerbeam ledger failures {shlex.quote(spec.ledger)}"
     )
+    if spec.merged is not None:
+        reporter.warn(f"{spec.merged}: not merged, since documents are missing; what was there before stays")
     for row in islice(store.failures(), SHOWN_FAILURES):
         reporter.warn(f"  {printable(without_secrets(row.error or row.reason))}")

@@ -10,7 +10,8 @@ from typing import Any
 import orjson
 
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io import IndexFile, IndexLocation, Sample, canonical_url, format_of, stat
+from ledgerbeam.io import IndexLocation, Sample, canonical_url, format_of, stat
+from ledgerbeam.io.megatron import Document
 from ledgerbeam.pipelines.report import print_json
 
 __all__ = ["main"]
@@ -21,7 +22,7 @@ def main(args: argparse.Namespace, _: list[str]) -> int:
     source = stat(canonical_url(args.source), args.storage_options)
     kind = format_of(source.url)
     location = IndexLocation(root=args.index_root and canonical_url(args.index_root), rule=args.index_rule)
-    index = IndexFile(location.url_for(source.url), args.storage_options, source=source.url)
+    index = kind.index_file(source.url, location, args.storage_options)
     kind.check_index(index, source)
     if not args.records:
         facts = {"source": source.url, "format": kind.name, "size": source.size, "records": index.count,
@@ -48,7 +49,9 @@ def main(args: argparse.Namespace, _: list[str]) -> int:
 
 
 def _as_json(record: Any) -> Any:
-    """A tar sample as JSON: text as text, other bytes as Base64."""
+    """A tar sample as JSON: text as text, other bytes as Base64; a Megatron document as its tokens."""
+    if isinstance(record, Document):
+        return record.as_json()
     if not isinstance(record, Sample):
         return record
     members: dict[str, Any] = {"__key__": record.key}
@@ -64,4 +67,4 @@ def _as_line(record: Any) -> bytes:
     if isinstance(record, Sample):
         members = ", ".join(f"{extension} ({len(content):,} bytes)" for extension, content in record.items())
         return f"{record.key}: {members}".encode(errors="surrogateescape")
-    return orjson.dumps(record)
+    return orjson.dumps(_as_json(record))

@@ -23,7 +23,7 @@ class JobSpec:
     """One job, as plain values that survive JSON.
 
     Attributes:
-        pipeline: ``map`` or ``index``.
+        pipeline: ``index``, ``map``, ``convert`` or ``tokenize``.
         patterns: Source patterns, canonical URLs.
         sources_from: URL of a list of sources in place of patterns.
         base: Fixed part of the patterns, a folder URL ending in ``/``; output names are relative to it.
@@ -33,12 +33,16 @@ class JobSpec:
         index_rule: ``scheme`` or ``lhotse``.
         build_index: Whether sources without an index are indexed.
         group: How tar members make samples.
-        task_bytes: Size of a task (``map``) or byte range (``index``), in bytes.
+        task_bytes: Size of a task, of ``index`` of a byte range, in bytes.
         pack_bytes: Size of a pack of small sources, in bytes; None packs nothing.
-        function: ``module:function`` of ``map``.
-        function_source: Hash of the function's module.
-        output: URL of the output folder of ``map``.
-        to: Output format of ``map``.
+        function: ``module:function`` of one record, of ``map`` and ``convert``.
+        function_source: Hash of the function's module, for a user's function.
+        output: URL of the output folder; None for ``index``.
+        to: Output format: ``jsonl``, ``tar`` or ``megatron``; None for ``index``.
+        merged: Prefix of the Megatron dataset that the outputs are merged into; None merges nothing.
+        tokenizer: Of ``tokenize``: ``bytes`` or the URL of a file.
+        settings: What else shapes the output: of ``tokenize`` and of ``--to megatron`` the dtype and, for each dataset
+            of a shard, what its name ends with.
         check_purity: Whether the function is spot-checked.
         workers: Local worker processes.
         flush_interval: Longest time that a completion waits for its commit, in seconds.
@@ -47,7 +51,7 @@ class JobSpec:
         run_dir: Folder of the running local job; None on other runners.
     """
 
-    pipeline: Literal["map", "index"]
+    pipeline: Literal["index", "map", "convert", "tokenize"]
     patterns: tuple[str, ...] = ()
     sources_from: str | None = None
     base: str | None = None
@@ -63,6 +67,9 @@ class JobSpec:
     function_source: str | None = None
     output: str | None = None
     to: str | None = None
+    merged: str | None = None
+    tokenizer: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
     check_purity: bool = True
     workers: int = 1
     flush_interval: float = 1.0
@@ -73,11 +80,12 @@ class JobSpec:
     def job(self) -> Job:
         """Returns what shapes the job's output: the ledger holds the progress of exactly this."""
         parameters: dict[str, Any] = {"group": self.group, "task_bytes": self.task_bytes, "base": self.base}
-        if self.pipeline == "map":
+        if self.pipeline == "index":
+            parameters.update({"index_root": self.index_root, "index_rule": self.index_rule})
+        else:
             shaping = ("function", "function_source", "output", "to", "pack_bytes")
             parameters.update({name: getattr(self, name) for name in shaping})
-        else:
-            parameters.update({"index_root": self.index_root, "index_rule": self.index_rule})
+            parameters.update(self.settings)
         return Job(self.pipeline, parameters)
 
     def listing(self) -> SourceListing:

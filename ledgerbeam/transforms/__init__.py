@@ -23,6 +23,12 @@ from ledgerbeam.transforms.process import ProcessBatch as ProcessBatch
 from ledgerbeam.transforms.process import ProcessTask as ProcessTask
 from ledgerbeam.transforms.read import ReadTasks as ReadTasks
 from ledgerbeam.transforms.read import TaskReader as TaskReader
+from ledgerbeam.transforms.shards import DocumentShards as DocumentShards
+from ledgerbeam.transforms.shards import FormatShards as FormatShards
+from ledgerbeam.transforms.shards import ShardEncoder as ShardEncoder
+from ledgerbeam.transforms.shards import ShardFile as ShardFile
+from ledgerbeam.transforms.shards import TokenShards as TokenShards
+from ledgerbeam.transforms.tokenize import TokenizeRecords as TokenizeRecords
 from ledgerbeam.transforms.write import WriteTasks as WriteTasks
 from ledgerbeam.transforms.write import WrittenTask as WrittenTask
 from ledgerbeam.transforms.write import output_name as output_name
@@ -30,6 +36,8 @@ from ledgerbeam.transforms.write import output_name as output_name
 __all__ = [
     "BuildIndexes",
     "CommitTasks",
+    "DocumentShards",
+    "FormatShards",
     "LedgerHandle",
     "MapRecords",
     "MatchSources",
@@ -38,9 +46,13 @@ __all__ = [
     "ProcessBatch",
     "ProcessTask",
     "ReadTasks",
+    "ShardEncoder",
+    "ShardFile",
     "SkipCompleted",
     "SourceFormat",
     "TaskReader",
+    "TokenShards",
+    "TokenizeRecords",
     "WriteTasks",
     "WrittenTask",
     "output_name",

@@ -12,7 +12,7 @@ from ledgerbeam.errors import FunctionError, NonDeterministicTaskError, RecordEr
 from ledgerbeam.io import FORMATS, Sample
 from ledgerbeam.ledger import FailedTask, NoneTask, Task, import_function, last_frame
 
-__all__ = ["MapRecords"]
+__all__ = ["MapRecords", "record_place"]
 
 PURITY_CHECK_RECORDS = 16
 PURITY_CHECK_SECONDS = 0.5
@@ -56,10 +56,10 @@ class MapRecords:
             twin = copy.deepcopy(record) if self._unchecked else None
             try:
                 mapped = self._map(record, task, position)
-            except FunctionError as error:
-                return FailedTask(task, type(error).__name__, f"{_place(task, position)}: {error}")
+            except (FunctionError, RecordError) as error:
+                return FailedTask(task, type(error).__name__, f"{record_place(task, position)}: {error}")
             except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever user code raises fails the task, not the job
-                message = f"{_place(task, position)}: {self.reference} raised {type(error).__name__}: {error}"
+                message = f"{record_place(task, position)}: {self.reference} raised {type(error).__name__}: {error}"
                 return FailedTask(task, type(error).__name__, f"{message} (at {last_frame(error)})")
             if self._unchecked:
                 self._check_purity(mapped, twin, task, position)
@@ -98,8 +98,8 @@ class MapRecords:
             return  # the wrong shape is reported when the task is written
         if not same:
             raise NonDeterministicTaskError(
-                f"{_place(task, position)}: {self.reference} returned two different results for the same record, so a "
-                "restarted job could not end with the bytes of a clean one; make it a pure function of the record "
+                f"{record_place(task, position)}: {self.reference} returned two different results for the same record, "
+                "so a restarted job could not end with the bytes of a clean one; make it a pure function of the record "
                 "(seed its random numbers from the record, take no time stamps), or pass --no-purity-check"
             )
 
@@ -130,7 +130,7 @@ def _record_key(task: Task, position: int) -> str:
     return f"{stem}-{task.start + position:09d}"
 
 
-def _place(task: Task, position: int) -> str:
+def record_place(task: Task, position: int) -> str:
     """Names a record for an error: exactly, unless blank lines before it were left out."""
     exact = not task.source.members and len(task.records) == task.stop - task.start
     return f"{task.source.url}, record {task.start + position}" if exact else f"{task.name}, its record {position}"

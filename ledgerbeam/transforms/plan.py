@@ -49,7 +49,7 @@ class SourceFormat:
 
     def index_of(self, url: str) -> IndexFile:
         """Returns the index of a source, unopened."""
-        return IndexFile(self.index.url_for(url), self.storage_options, source=url)
+        return format_of(url).index_file(url, self.index, self.storage_options)
 
     def load_index(self, url: str, *, changed: bool = False) -> NDArray[np.uint64]:
         """Returns a source's offsets, checked against it; builds and publishes them if it has none.
@@ -73,10 +73,10 @@ class SourceFormat:
             kind.check_index(index, stat(url, self.storage_options))
             return index.load()
         except IndexNotFoundError:
-            if not self.build_index:
+            if not (self.build_index and kind.rebuildable):
                 raise
         except IndexMismatchError as error:
-            if not (changed and self.build_index):
+            if not (changed and self.build_index and kind.rebuildable):
                 raise
             _log.warning("%s: changed since this job read it; it is indexed again (%s)", url, error)
         offsets = kind.build_index(url, options=self.storage_options, group=self.group)

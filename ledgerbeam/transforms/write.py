@@ -12,9 +12,10 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 
 from ledgerbeam.errors import RecordError, UsageError
-from ledgerbeam.io import FORMATS, canonical_url, index_bytes, publish_bytes
+from ledgerbeam.io import FORMATS, canonical_url, publish_bytes
 from ledgerbeam.ledger import FailedTask, NoneTask, Output, Task, content_checksum, reach
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
+from ledgerbeam.transforms.shards import FormatShards, ShardEncoder, ShardFile
 
 __all__ = ["WriteTasks", "WrittenTask", "output_name"]
 
@@ -69,44 +70,45 @@ class WriteTasks(beam.PTransform[PCollection[Task], PCollection[WrittenTask]]):
 
     Attributes:
         output: URL of the folder to write below.
-        to: Name of the output format: ``jsonl`` or ``tar``.
+        to: Name of the output format, ``jsonl`` or ``tar``, or what encodes records as the files of a shard.
         base: Fixed part of the source patterns; output names are relative to it.
         storage_options: Passed to fsspec untouched.
         ledger: The job's ledger; carries errors that end the job to the launcher.
     """
 
     output: str
-    to: str
+    to: str | ShardEncoder
     base: str | None = None
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     ledger: LedgerHandle | None = None
 
     def __post_init__(self) -> None:
-        if self.to not in FORMATS:
+        if isinstance(self.to, str) and self.to not in FORMATS:
             raise UsageError(f"unknown output format {self.to!r}: expected one of {', '.join(sorted(FORMATS))}")
         self.output = canonical_url(self.output).rstrip("/")
 
     def expand(self, tasks: PCollection[Task]) -> PCollection[WrittenTask]:
         """Applies the transform to tasks that hold records."""
-        write = _Write(self.output, self.to, self.base, self.storage_options, self.ledger)
+        encoder = FormatShards(self.to) if isinstance(self.to, str) else self.to
+        write = _Write(self.output, encoder, self.base, self.storage_options, self.ledger)
         return tasks | "WriteTasks" >> beam.ParDo(write).with_output_types(Any)
 
     def display_data(self) -> dict[str, Any]:
         """Shows the output in a runner's console."""
-        return {"output": self.output, "to": self.to}
+        return {"output": self.output, "to": str(self.to)}
 
 
 class _Write(beam.DoFn):
     def __init__(
         self,
         output: str,
-        to: str,
+        encoder: ShardEncoder,
         base: str | None,
         storage_options: Mapping[str, Any],
         ledger: LedgerHandle | None,
     ) -> None:
         self._output = output
-        self._format = FORMATS[to]
+        self._encoder = encoder
         self._base = base
         self._options = storage_options
         self._ledger = ledger
@@ -123,21 +125,19 @@ class _Write(beam.DoFn):
 
     def _write(self, task: Task) -> WrittenTask | FailedTask:
         try:
-            data, offsets = self._format.encode(task.records)
+            files = self._encoder.encode(task.records)
         except RecordError as error:
             return FailedTask(task, type(error).__name__, f"{task.name}: {error}")
-        name = output_name(task, self._base, self._format.suffix)
         reach("publish.before")
-        outputs = [
-            self._publish(name, data, len(offsets) - 1, task),
-            self._publish(f"{name}.idx", index_bytes(offsets), 0, task),
-        ]
+        outputs = tuple(self._publish(output_name(task, self._base, file.ending), file, task) for file in files)
         reach("publish.after")
-        self._records.inc(outputs[0].records)
-        self._bytes.inc(outputs[0].size)
+        records, size = outputs[0].records, sum(output.size for output in outputs if output.records)
+        self._records.inc(records)
+        self._bytes.inc(size)
         seconds = time.monotonic() - task.started if task.started else 0.0
-        return WrittenTask(task.replace(records=None), tuple(outputs), outputs[0].records, outputs[0].size, seconds)
+        return WrittenTask(task.replace(records=None), outputs, records, size, seconds)
 
-    def _publish(self, name: str, data: bytes, records: int, task: Task) -> Output:
-        publish_bytes(f"{self._output}/{name}", data, self._options)
-        return Output(name=name, size=len(data), checksum=content_checksum([data]), records=records, first=task.start)
+    def _publish(self, name: str, file: ShardFile, task: Task) -> Output:
+        publish_bytes(f"{self._output}/{name}", file.data, self._options)
+        checksum = content_checksum([file.data])
+        return Output(name=name, size=len(file.data), checksum=checksum, records=file.records, first=task.start)

@@ -23,7 +23,7 @@ from ledgerbeam.errors import (
     SourceNotFoundError,
     UsageError,
 )
-from ledgerbeam.io.formats import Format, Reader
+from ledgerbeam.io.formats import Reader, WritableFormat
 from ledgerbeam.io.index import IndexFile, write_index
 from ledgerbeam.io.publish import publish_bytes
 from ledgerbeam.io.storage import filesystem, stat
@@ -224,7 +224,7 @@ class SequenceConformance(ABC):
 class ReaderConformance(SequenceConformance):
     """The cases of formats with a `.idx` of offsets; `format` is what one brings besides."""
 
-    format: Format
+    format: WritableFormat
     shift = 512
     """Bytes by which wrong boundaries are off; less than the shortest record."""
 

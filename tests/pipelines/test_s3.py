@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import s3fs
 
+from ledgerbeam.io.megatron import MegatronReader, encode_part
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace
 
@@ -61,3 +62,29 @@ def test_a_missing_bucket_is_one_clear_line(workspace: Workspace, s3: S3Server) 
     assert ran.status == 1
     assert "s3://no-such-bucket-here/a.jsonl" in ran.err
     assert "Traceback" not in ran.err
+
+
+def test_texts_of_a_bucket_become_one_dataset_in_it(workspace: Workspace, s3: S3Server) -> None:
+    bucket = s3.bucket()
+    store = s3fs.S3FileSystem(**s3.options, skip_instance_cache=True)
+    for i in range(3):
+        store.pipe_file(f"{bucket}/in/{i}.jsonl", lines(100 * i, 100))
+    command = (
+        *("tokenize", f"s3://{bucket}/in/*.jsonl", "--output", f"s3://{bucket}/out/all", "--tokenizer", "bytes"),
+        *("--task-bytes", "1000", "--ledger", f"s3://{bucket}/L", "--workers", "1", "--json"),
+    )
+    ran = workspace.run(*command, env=s3.env)
+    assert ran.status == 0, ran.err
+    assert ran.json["datasets"][0]["parts"] > 6
+    expected = encode_part([[list(f"text {i}".encode())] for i in range(300)], np.uint16, eod=256)
+    assert (store.cat_file(f"{bucket}/out/all.bin"), store.cat_file(f"{bucket}/out/all.idx")) == expected
+    again = workspace.run(*command, "--drop-parts", env=s3.env)
+    assert "up to date" in again.err
+    store.invalidate_cache()
+    assert store.find(f"{bucket}/out") == [f"{bucket}/out/all.bin", f"{bucket}/out/all.idx"]
+    store.pipe_file(f"{bucket}/in/1.jsonl", lines(0, 1))
+    ran = workspace.run(*command, env=s3.env)
+    assert ran.status == 0, ran.err
+    with MegatronReader(f"s3://{bucket}/out/all", s3.options) as reader:
+        assert len(reader) == 201
+        assert bytes(reader[100][:-1].astype(np.uint8)) == b"text 0"

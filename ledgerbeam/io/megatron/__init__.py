@@ -5,6 +5,9 @@ The layout stands in `layout`; what is read and written, and where we differ fro
 
 from __future__ import annotations
 
+from ledgerbeam.io.megatron.documents import Document as Document
+from ledgerbeam.io.megatron.documents import MegatronDocuments as MegatronDocuments
+from ledgerbeam.io.megatron.documents import encode_documents as encode_documents
 from ledgerbeam.io.megatron.layout import Layout as Layout
 from ledgerbeam.io.megatron.layout import optimal_dtype as optimal_dtype
 from ledgerbeam.io.megatron.merge import merge_megatron as merge_megatron
@@ -14,9 +17,12 @@ from ledgerbeam.io.megatron.writer import encode_part as encode_part
 from ledgerbeam.io.megatron.writer import write_megatron as write_megatron
 
 __all__ = [
+    "Document",
     "Layout",
     "MegatronBuilder",
+    "MegatronDocuments",
     "MegatronReader",
+    "encode_documents",
     "encode_part",
     "merge_megatron",
     "optimal_dtype",

@@ -1,0 +1,166 @@
+"""The parts that the tasks of a job have written, as one Megatron dataset for each key."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from glob import escape
+from typing import Any
+
+import numpy as np
+import orjson
+
+from ledgerbeam.errors import SourceNotFoundError
+from ledgerbeam.io import ObjectFolder, is_local, publish_bytes, read_bytes, remove_stale_temporaries, stat
+from ledgerbeam.io.megatron import Layout, merge_megatron, write_megatron
+from ledgerbeam.io.megatron.index import BLOCK, MegatronIndex
+from ledgerbeam.ledger import LedgerStore, dataset_manifest
+from ledgerbeam.pipelines.spec import JobSpec
+
+__all__ = ["Dataset", "Parts"]
+
+FORGET_ONE_BY_ONE = 100
+"""So many sources with missing parts are forgotten by name; each costs a look at all of them."""
+
+_DATA, _INDEX = ".bin", ".idx"
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A dataset that was merged.
+
+    Attributes:
+        prefix: What the names of its two files begin with.
+        dtype: Name of the tokens' dtype.
+        documents: How many there are.
+        empty_documents: How many of them have no sequence.
+        sequences: How many there are.
+        tokens: How many there are.
+        parts: Of how many parts it was made.
+    """
+
+    prefix: str
+    dtype: str
+    documents: int
+    empty_documents: int
+    sequences: int
+    tokens: int
+    parts: int
+
+
+class Parts:
+    """The parts of a job whose sources are all complete, in the order of its dataset manifest.
+
+    What was merged last is noted beside the ledger, so that parts that were merged and dropped need not be there.
+
+    Args:
+        spec: The job; one with a `merged`.
+        store: Its ledger.
+    """
+
+    def __init__(self, spec: JobSpec, store: LedgerStore) -> None:
+        self._spec = spec
+        self._store = store
+        self._options = spec.storage_options
+        self._folder = ObjectFolder(str(spec.output), spec.storage_options)
+        self._note = f"{spec.ledger}/work/merged.json"
+        self._shards = list(dataset_manifest(store))
+
+    def merged(self) -> list[Dataset] | None:
+        """Returns the datasets if they are these very parts, merged, and of the size they had; else None."""
+        note = self._read_note()
+        if note.get("of") != self._digest():
+            return None
+        try:
+            if any(stat(url, self._options).size != size for url, size in note["files"].items()):
+                return None
+        except SourceNotFoundError:
+            return None
+        return [Dataset(**facts) for facts in note["datasets"]]
+
+    def forget_missing(self) -> int:
+        """Makes the ledger forget the sources of parts that are no longer there.
+
+        Returns:
+            How many parts are missing.
+        """
+        there = set(self._folder.names(""))
+        missing = [shard for shard in self._shards if not {shard.name, shard.index} <= there]
+        urls = sorted({shard.source for shard in missing})
+        for pattern in map(escape, urls) if len(urls) <= FORGET_ONE_BY_ONE else ["*"]:
+            self._store.forget(pattern)
+        return len(missing)
+
+    def merge(self) -> list[Dataset]:
+        """Merges the parts; the parts stay.
+
+        Raises:
+            LedgerbeamError: If a part does not read, or the result cannot be written.
+        """
+        if "of" in (note := self._read_note()) and note["of"] is None:  # a merge was killed
+            remove_stale_temporaries(os.path.dirname(str(self._spec.merged)))
+        # Until the result is whole, nothing may take it for that of other parts.
+        self._write_note({"of": None})
+        datasets = [self._merge(suffix) for suffix in self._spec.settings["suffixes"]]
+        urls = [f"{dataset.prefix}{ending}" for dataset in datasets for ending in (_DATA, _INDEX)]
+        files = {url: stat(url, self._options).size for url in urls}
+        self._write_note({"of": self._digest(), "files": files, "datasets": [asdict(dataset) for dataset in datasets]})
+        return datasets
+
+    def drop(self) -> None:
+        """Removes the parts, once they are merged."""
+        there = set(self._folder.names(""))
+        names = {name for shard in self._shards for name in (shard.name, shard.index) if name is not None}
+        self._folder.delete(sorted(names & there))
+        if is_local(self._folder.url):
+            for folder, _, _ in os.walk(self._folder.url, topdown=False):
+                with suppress(OSError):  # something else is in it
+                    os.rmdir(folder)
+
+    def _merge(self, suffix: str) -> Dataset:
+        prefix = f"{self._spec.merged}{suffix}"
+        shards = [shard for shard in self._shards if shard.name.endswith(f"-{shard.first:010d}{suffix}{_DATA}")]
+        parts = [f"{self._folder.url}/{shard.name.removesuffix(_DATA)}" for shard in shards]
+        if parts:
+            layout = merge_megatron(parts, prefix, self._options)
+        else:
+            with write_megatron(prefix, self._spec.settings["dtype"], self._options) as builder:
+                layout = builder.layout
+        return Dataset(
+            prefix,
+            layout.dtype.name,
+            layout.documents,
+            self._empty_documents(prefix, layout),
+            layout.sequences,
+            sum(shard.size for shard in shards) // layout.dtype.itemsize,
+            len(parts),
+        )
+
+    def _empty_documents(self, prefix: str, layout: Layout) -> int:
+        index = MegatronIndex(prefix, self._options)
+        empty = before = 0
+        for start in range(0, layout.documents, BLOCK):
+            ends = index.document_ends(start, min(start + BLOCK, layout.documents))
+            empty += int(np.count_nonzero(np.diff(ends, prepend=before) == 0))
+            before = int(ends[-1])
+        index.close()
+        return empty
+
+    def _digest(self) -> str:
+        """Names these parts: their order, names and content, and what job they are of."""
+        digest = hashlib.blake2b(self._spec.job().fingerprint.encode(), digest_size=16)
+        for shard in self._shards:
+            digest.update(f"\n{shard.name}\t{shard.checksum}".encode("utf-8", "surrogateescape"))
+        return digest.hexdigest()
+
+    def _read_note(self) -> dict[str, Any]:
+        try:
+            note: dict[str, Any] = orjson.loads(read_bytes(self._note, self._options))
+        except SourceNotFoundError:
+            return {}
+        return note
+
+    def _write_note(self, note: dict[str, Any]) -> None:
+        publish_bytes(self._note, orjson.dumps(note), self._options)

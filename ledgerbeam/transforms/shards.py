@@ -1,0 +1,102 @@
+"""What a task's records become: the files of one shard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from ledgerbeam.io import FORMATS, index_bytes
+from ledgerbeam.io.megatron import encode_documents, encode_part
+
+__all__ = ["DocumentShards", "FormatShards", "ShardEncoder", "ShardFile", "TokenShards"]
+
+
+class ShardFile(NamedTuple):
+    """One file of a shard.
+
+    Attributes:
+        ending: What its name ends with, after the name of the task.
+        data: Its content.
+        records: How many it holds; 0 for an index.
+    """
+
+    ending: str
+    data: bytes
+    records: int
+
+
+class ShardEncoder(Protocol):
+    """Encodes the records of a task. Picklable; a pure function of the records."""
+
+    def encode(self, records: Any) -> list[ShardFile]:
+        """Gives the files of the shard, in the order in which they are published: each index after its data.
+
+        Raises:
+            RecordError: A record that cannot be encoded.
+        """
+
+
+@dataclass(frozen=True)
+class FormatShards:
+    """Shards of a format that has an index of offsets.
+
+    Attributes:
+        to: Name of the format: ``jsonl`` or ``tar``.
+    """
+
+    to: str
+
+    def encode(self, records: Sequence[Any]) -> list[ShardFile]:
+        """Gives the file and its index."""
+        kind = FORMATS[self.to]
+        data, offsets = kind.encode(records)
+        index = ShardFile(f"{kind.suffix}.idx", index_bytes(offsets), 0)
+        return [ShardFile(kind.suffix, data, len(offsets) - 1), index]
+
+
+@dataclass(frozen=True)
+class DocumentShards:
+    """Megatron datasets of `Document` records.
+
+    Attributes:
+        dtype: Name of the tokens' dtype.
+    """
+
+    dtype: str
+
+    def encode(self, records: Sequence[Any]) -> list[ShardFile]:
+        """Gives the two files of a dataset."""
+        return _files("", encode_documents(records, self.dtype), len(records))
+
+
+@dataclass(frozen=True)
+class TokenShards:
+    """Megatron datasets of tokenized text, one for each key.
+
+    Attributes:
+        suffixes: What the name of each key's dataset ends with.
+        dtype: Name of the tokens' dtype.
+        eod: Token that ends documents; None for none.
+    """
+
+    suffixes: tuple[str, ...]
+    dtype: str
+    eod: int | None
+
+    def encode(self, records: Sequence[Any]) -> list[ShardFile]:
+        """Gives the files of a dataset for each key.
+
+        Args:
+            records: For each key its documents, each of them its sequences.
+        """
+        return [
+            file
+            for suffix, documents in zip(self.suffixes, records, strict=True)
+            for file in _files(suffix, encode_part(documents, self.dtype, eod=self.eod), len(documents))
+        ]
+
+
+def _files(suffix: str, encoded: tuple[bytes, bytes], records: int) -> list[ShardFile]:
+    data, index = encoded
+    return [ShardFile(f"{suffix}.bin", data, records), ShardFile(f"{suffix}.idx", index, 0)]

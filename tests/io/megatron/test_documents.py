@@ -1,0 +1,86 @@
+"""Documents as records: the same from a local dataset and by ranges, and encoded again to the same bytes."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, NotIndexableError, RecordError, SourceError
+from ledgerbeam.io import IndexLocation, format_of
+from ledgerbeam.io.megatron import Document, MegatronDocuments, encode_documents, write_megatron
+
+DOCUMENTS = [Document([1, 2, 3], [3]), Document([], []), Document([4, 5, 6], [1, 2]), Document([7], [1])]
+VALUES = [document.as_json() for document in DOCUMENTS]
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    with write_megatron(str(tmp_path / "d"), np.uint16) as builder:
+        for document in DOCUMENTS:
+            builder.add_document(document.tokens, document.lengths)
+    return str(tmp_path / "d.bin")
+
+
+def test_documents_are_read_one_by_one_in_slices_and_in_spans(url: str) -> None:
+    reader = MegatronDocuments(url)
+    assert len(reader) == 4
+    assert [reader[i].as_json() for i in range(-4, 4)] == VALUES * 2
+    assert [d.as_json() for d in reader] == VALUES
+    assert [d.as_json() for d in reader[1:]] == VALUES[1:]
+    assert [d.as_json() for d in reader[::-2]] == VALUES[::-2]
+    assert reader[3:1] == []
+    assert [d.as_json() for d in reader.read_many([2, -1, 2])] == [VALUES[2], VALUES[3], VALUES[2]]
+    assert [d.as_json() for d in pickle.loads(pickle.dumps(reader)).read_span(1, 3)] == VALUES[1:3]
+    assert reader.raw(2) == np.array([4, 5, 6], "<u2").tobytes()
+    with pytest.raises(IndexError):
+        reader[4]
+    with pytest.raises(IndexMismatchError, match="at least 5 documents"):
+        reader.read_span(1, 5)
+    reader.close()
+
+
+def test_the_index_says_where_documents_begin(url: str) -> None:
+    index = format_of(url).index_file(url, IndexLocation())
+    assert (index.url, index.count) == (url.replace(".bin", ".idx"), 4)
+    assert index.load().tolist() == [0, 6, 6, 12, 14]
+    assert pickle.loads(pickle.dumps(index)).slice(1, 3).tolist() == [6, 6, 12]
+    index.close()
+
+
+def test_documents_are_encoded_as_they_were(url: str) -> None:
+    data, index = encode_documents(iter(MegatronDocuments(url)), np.uint16)
+    assert data == Path(url).read_bytes()
+    assert index == Path(url).with_suffix(".idx").read_bytes()
+
+
+def test_documents_with_and_without_modes_do_not_mix() -> None:
+    with pytest.raises(RecordError, match="document 1: expected modes in all"):
+        encode_documents([Document([1], [1]), Document([1], [1], [0])], np.uint16)
+
+
+@pytest.mark.parametrize("entry", [-1, 2**40])
+def test_a_document_that_is_not_there_is_an_error(url: str, entry: int) -> None:
+    path = Path(url).with_suffix(".idx")
+    content = bytearray(path.read_bytes())
+    at = len(content) - 8 * 4  # where the first document ends
+    content[at : at + 8] = entry.to_bytes(8, "little", signed=True)
+    path.write_bytes(content)
+    with pytest.raises(IndexMismatchError):
+        format_of(url).index_file(url, IndexLocation()).load()
+    for document in (0, 1):
+        with pytest.raises(IndexMismatchError):
+            MegatronDocuments(url)[document]
+
+
+def test_an_index_cannot_be_built_and_a_pack_not_be_read(url: str) -> None:
+    kind = format_of(url)
+    with pytest.raises(NotIndexableError, match="cannot be built"):
+        kind.build_index(url)
+    with pytest.raises(SourceError, match="leave --pack out"):
+        kind.split(b"", url)
+    Path(url).with_suffix(".idx").unlink()
+    with pytest.raises(IndexNotFoundError):
+        kind.open(url)
