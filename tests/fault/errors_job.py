@@ -46,6 +46,7 @@ from ledgerbeam.transforms.commit import _Commit
 from ledgerbeam.transforms.plan import _Plan
 from ledgerbeam.transforms.process import _Process
 from ledgerbeam.transforms.read import _Read
+from ledgerbeam.transforms.shards import FormatShards
 from ledgerbeam.transforms.write import _Write
 
 JOB = Job("map", {"output": "out"})
@@ -168,7 +169,7 @@ class _Chain:
         self._steps: list[Any] = [
             _Read(source_format, handle),
             _Process(MapRecords("tests.fault.errors_job:work", "jsonl", check_purity=False), handle),
-            _Write(place.below("out"), "jsonl", place.below("in/"), {}, handle),
+            _Write(place.below("out"), FormatShards("jsonl"), place.below("in/"), {}, handle),
         ]
 
     def plan(self, source: OpenSource) -> Iterator[Any]:

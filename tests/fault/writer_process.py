@@ -28,6 +28,7 @@ from ledgerbeam.transforms.commit import _Commit
 from ledgerbeam.transforms.plan import _Plan
 from ledgerbeam.transforms.process import _Process
 from ledgerbeam.transforms.read import _Read
+from ledgerbeam.transforms.shards import FormatShards
 from ledgerbeam.transforms.write import _Write
 from tests.fault.corpus import TASK_BYTES
 from tests.fault.findings import JobFiles
@@ -109,7 +110,7 @@ class _Chain:
         self._steps: list[Any] = [
             _Read(source_format, handle),
             _Process(MapRecords("tests.fault.traced:quick", "jsonl", check_purity=False), handle),
-            _Write(str(files.outputs), "jsonl", f"{files.sources}/", {}, handle),
+            _Write(str(files.outputs), FormatShards("jsonl"), f"{files.sources}/", {}, handle),
         ]
 
     def plan(self, source: OpenSource) -> Iterator[Any]:
