@@ -143,7 +143,7 @@ def test_all_of_a_package_lists_whatever_it_exports(path: Path) -> None:
         for alias in node.names
         if alias.asname == alias.name
     }
-    package = importlib.import_module(f"ledgerbeam.{path.parent.name}")
+    package = importlib.import_module(".".join(("ledgerbeam", *path.relative_to(ROOT).parts[:-1])))
     assert exported == set(getattr(package, "__all__", ()))
 
 

@@ -34,5 +34,10 @@ def webdataset() -> Iterator[Peer]:
 
 
 @pytest.fixture(scope="session")
+def wids() -> Iterator[Peer]:
+    yield from start("peer_wids")
+
+
+@pytest.fixture(scope="session")
 def energon() -> Iterator[Peer]:
     yield from start("peer_energon")

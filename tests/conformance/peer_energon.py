@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+
+from megatron.energon import (  # type: ignore[import-not-found]
+    Cooker,
+    TaskEncoder,
+    WorkerConfig,
+    get_loader,
+    get_val_dataset,
+)
 from megatron.energon.epathlib import EPath  # type: ignore[import-not-found]
 from megatron.energon.flavors.webdataset.config import (  # type: ignore[import-not-found]
     skip_meta_re,
     split_name_re,
 )
 from megatron.energon.flavors.webdataset.itar import TarIndexReader  # type: ignore[import-not-found]
+from megatron.energon.flavors.webdataset.itar_reader import SqliteITarEntryReader  # type: ignore[import-not-found]
 from megatron.energon.flavors.webdataset.prepare import WebdatasetPreparator  # type: ignore[import-not-found]
 
 from benchmarks.serve import serve
@@ -27,6 +37,35 @@ def offsets(path: str) -> list[int]:
         reader.close()
 
 
+def train(folder: str) -> list[tuple[str, dict[str, str]]]:
+    """Reads the part `train` in order, by way of `dataset.yaml`: keys, and the digest of each member."""
+    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
+    dataset = get_val_dataset(folder, split_part="train", worker_config=config, batch_size=None, task_encoder=_Raw())
+    found = []
+    for sample in get_loader(dataset):
+        members = {name: data for name, data in sample.items() if not name.startswith("__")}
+        found.append((sample["__key__"], {name: hashlib.sha256(data).hexdigest() for name, data in members.items()}))
+    return found
+
+
+class _Raw(TaskEncoder):  # type: ignore[misc]
+    """Samples as they are."""
+
+    decoder = None
+    cookers = [Cooker(lambda sample: sample)]  # noqa: RUF012 - as Energon has it
+
+
+def look_up(folder: str, keys: list[str]) -> list[dict[str, str]]:
+    """Reads samples by key through `index.sqlite`: the digest of each member."""
+    reader = SqliteITarEntryReader(EPath(folder))
+    found = []
+    for key in keys:
+        sample = reader[key]
+        members = {name: data for name, data in sample.items() if not name.startswith("__")}
+        found.append({name: hashlib.sha256(data).hexdigest() for name, data in members.items()})
+    return found
+
+
 def split(names: list[str]) -> list[tuple[str, str] | None]:
     """Parts names into key and extension; None for those that belong to no sample."""
     matches = [None if skip_meta_re.match(name) else split_name_re.match(name) for name in names]
@@ -34,4 +73,5 @@ def split(names: list[str]) -> list[tuple[str, str] | None]:
 
 
 if __name__ == "__main__":
-    serve({"prepare": prepare, "offsets": offsets, "split": split})
+    works = (prepare, offsets, train, look_up, split)
+    serve({work.__name__: work for work in works})

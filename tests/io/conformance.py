@@ -33,12 +33,20 @@ COUNT = 200
 _numbers = itertools.count()
 
 
-class ReaderConformance(ABC):
-    """The shared cases; `format`, `records` and `key` are what a format brings."""
+class SequenceConformance(ABC):
+    """What every reader does, whatever is its index; `open`, `store`, `records` and `key` are what a format brings."""
 
-    format: Format
-    shift = 512
-    """Bytes by which wrong boundaries are off; less than the shortest record."""
+    @abstractmethod
+    def open(self, url: str, options: dict[str, Any] | None = None) -> Reader:
+        """Opens what `store` wrote."""
+
+    @abstractmethod
+    def store(self, folder: str, count: int, options: dict[str, Any] | None = None) -> tuple[str, list[Any]]:
+        """Writes a source of `count` records; gives its URL and the records."""
+
+    def files(self, url: str) -> list[str]:
+        """Names of the files of a source."""
+        return [url, url + ".idx"]
 
     @abstractmethod
     def records(self, count: int) -> list[Any]:
@@ -51,32 +59,19 @@ class ReaderConformance(ABC):
     def same(self, found: list[Any], expected: list[Any]) -> bool:
         return [self.key(record) for record in found] == [self.key(record) for record in expected]
 
-    def store(self, folder: str, count: int, options: dict[str, Any] | None = None) -> tuple[str, list[Any]]:
-        records = self.records(count)
-        data, offsets = self.format.encode(records)
-        url = f"{folder}/source-{next(_numbers)}{self.format.suffix}"
-        publish_bytes(url, data, options)
-        write_index(url + ".idx", offsets, options)
-        return url, records
-
     @pytest.fixture
     def source(self, tmp_path: Path) -> tuple[str, list[Any]]:
         return self.store(str(tmp_path), COUNT)
 
-    def test_the_index_of_encode_is_the_one_that_a_scan_finds(self, source: tuple[str, list[Any]]) -> None:
-        found = self.format.build_index(source[0])
-        assert found.dtype == np.uint64
-        np.testing.assert_array_equal(found, IndexFile(source[0] + ".idx").load())
-
     def test_len_is_the_number_of_records(self, source: tuple[str, list[Any]]) -> None:
-        reader = self.format.open(source[0])
+        reader = self.open(source[0])
         assert len(reader) == COUNT
         reader[0]
         assert len(reader) == COUNT
 
     def test_ints_count_from_either_end(self, source: tuple[str, list[Any]]) -> None:
         url, records = source
-        reader = self.format.open(url)
+        reader = self.open(url)
         assert self.same([reader[i] for i in range(COUNT)], records)
         assert self.same([reader[i - COUNT] for i in range(COUNT)], records)
         assert self.same([reader[np.int64(7)]], [records[7]])
@@ -84,31 +79,31 @@ class ReaderConformance(ABC):
     @pytest.mark.parametrize("index", [COUNT, -COUNT - 1, 10**12])
     def test_an_int_out_of_range_is_an_index_error(self, source: tuple[str, list[Any]], index: int) -> None:
         with pytest.raises(IndexError, match="it has 200"):
-            self.format.open(source[0])[index]
+            self.open(source[0])[index]
 
     def test_other_indices_are_type_errors(self, source: tuple[str, list[Any]]) -> None:
         with pytest.raises(TypeError):
-            self.format.open(source[0])["0"]
+            self.open(source[0])["0"]
 
     @pytest.mark.parametrize(
         "part", [slice(3, 9), slice(None), slice(-5, None), slice(9, 3), slice(None, None, -7), slice(190, 999)]
     )
     def test_slices_are_those_of_a_list(self, source: tuple[str, list[Any]], part: slice) -> None:
         url, records = source
-        assert self.same(self.format.open(url)[part], records[part])
+        assert self.same(self.open(url)[part], records[part])
 
     def test_read_many_keeps_the_order_asked(self, source: tuple[str, list[Any]]) -> None:
         url, records = source
         indices = random.Random(5).choices(range(-COUNT, COUNT), k=300)
-        assert self.same(self.format.open(url).read_many(indices), [records[i] for i in indices])
-        assert self.format.open(url).read_many([]) == []
+        assert self.same(self.open(url).read_many(indices), [records[i] for i in indices])
+        assert self.open(url).read_many([]) == []
 
     def test_iteration_gives_all_in_order(self, source: tuple[str, list[Any]]) -> None:
         url, records = source
-        assert self.same(list(self.format.open(url)), records)
+        assert self.same(list(self.open(url)), records)
 
     def test_raw_records_joined_are_the_source(self, source: tuple[str, list[Any]]) -> None:
-        reader = self.format.open(source[0])
+        reader = self.open(source[0])
         joined = b"".join(reader.raw(i) for i in range(COUNT))
         assert Path(source[0]).read_bytes().startswith(joined)
 
@@ -116,14 +111,14 @@ class ReaderConformance(ABC):
     @pytest.mark.parametrize("loaded", [False, True])
     def test_a_span_is_a_slice(self, source: tuple[str, list[Any]], start: int, stop: int, loaded: bool) -> None:
         url, records = source
-        reader = self.format.open(url)
+        reader = self.open(url)
         if loaded:
             reader[0]
         assert self.same(reader.read_span(start, stop), records[start:stop])
 
     @pytest.mark.parametrize("loaded", [False, True])
     def test_a_span_past_the_end_is_an_error(self, source: tuple[str, list[Any]], loaded: bool) -> None:
-        reader = self.format.open(source[0])
+        reader = self.open(source[0])
         if loaded:
             reader[0]
         with pytest.raises(IndexMismatchError, match="expected at least 201 records"):
@@ -131,13 +126,9 @@ class ReaderConformance(ABC):
         with pytest.raises(UsageError, match="not a span"):
             reader.read_span(3, 2)
 
-    def test_split_decodes_a_whole_file(self, source: tuple[str, list[Any]]) -> None:
-        url, records = source
-        assert self.same(self.format.split(Path(url).read_bytes(), url), records)
-
     def test_pickled_readers_read_the_same(self, source: tuple[str, list[Any]]) -> None:
         url, records = source
-        reader = self.format.open(url)
+        reader = self.open(url)
         for _ in ("new", "used"):
             copy: Reader = pickle.loads(pickle.dumps(reader))
             assert self.same([copy[3], copy[-1]], [records[3], records[-1]])
@@ -145,19 +136,19 @@ class ReaderConformance(ABC):
         assert len(pickle.dumps(reader)) < 1500
 
     def test_repr_names_source_and_index(self, source: tuple[str, list[Any]]) -> None:
-        assert source[0] in repr(self.format.open(source[0]))
-        assert source[0] + ".idx" in repr(self.format.open(source[0]))
+        for name in self.files(source[0]):
+            assert name in repr(self.open(source[0]))
 
     def test_threads_share_a_reader(self, source: tuple[str, list[Any]]) -> None:
         url, records = source
-        reader = self.format.open(url)
+        reader = self.open(url)
         indices = random.Random(1).choices(range(COUNT), k=2000)
         with ThreadPoolExecutor(8) as pool:
             assert self.same(list(pool.map(reader.__getitem__, indices)), [records[i] for i in indices])
 
     def test_a_forked_child_reads_through_the_parents_reader(self, source: tuple[str, list[Any]]) -> None:
         url, records = source
-        reader = self.format.open(url)
+        reader = self.open(url)
         reader[0]
         context = multiprocessing.get_context("fork")
         queue: Any = context.SimpleQueue()
@@ -175,54 +166,26 @@ class ReaderConformance(ABC):
 
     def test_a_reader_can_be_closed_and_used_again(self, source: tuple[str, list[Any]]) -> None:
         url, records = source
-        reader = self.format.open(url)
+        reader = self.open(url)
         reader[0]
         assert url in open_files()
         reader.close()
-        assert url not in open_files()
-        assert url + ".idx" not in open_files()
+        assert not open_files().intersection(self.files(url))
         assert self.same([reader[1]], [records[1]])
 
     def test_a_single_record(self, tmp_path: Path) -> None:
         url, records = self.store(str(tmp_path), 1)
-        reader = self.format.open(url)
+        reader = self.open(url)
         assert self.same([reader[0], *reader.read_span(0, 1), *reader], records * 3)
 
     def test_a_source_without_records(self, tmp_path: Path) -> None:
         url, _ = self.store(str(tmp_path), 0)
-        reader = self.format.open(url)
+        reader = self.open(url)
         assert len(reader) == 0
         assert list(reader) == []
         assert reader.read_span(0, 0) == []
         with pytest.raises(IndexError):
             reader[0]
-
-    def test_memory_store(self) -> None:
-        url, records = self.store("memory://conformance", COUNT)
-        try:
-            assert self.same(self.format.open(url)[:], records)
-            np.testing.assert_array_equal(self.format.build_index(url), IndexFile(url + ".idx").load())
-        finally:
-            filesystem("memory://").rm("/conformance", recursive=True)
-
-    @pytest.mark.s3
-    def test_object_store(self, s3: S3Server) -> None:
-        url, records = self.store(f"s3://{s3.bucket()}/deep", COUNT, s3.options)
-        reader = self.format.open(url, None, s3.options)
-        assert self.same(reader.read_span(5, 50), records[5:50])
-        assert self.same([reader[-1], *reader.read_many([9, 3, 4])], [records[-1], records[9], records[3], records[4]])
-        found = self.format.build_index(url, s3.options, threads=2)
-        np.testing.assert_array_equal(found, IndexFile(url + ".idx", s3.options).load())
-
-    @pytest.mark.s3
-    def test_a_span_of_an_object_is_one_request_for_the_index_and_one_for_the_data(
-        self, s3: S3Server, counted: Callable[[S3Server], list[str]]
-    ) -> None:
-        url, records = self.store(f"s3://{s3.bucket()}/deep", COUNT, s3.options)
-        reader = self.format.open(url, None, s3.options, check=False)
-        requests = counted(s3)
-        assert self.same(reader.read_span(20, 120), records[20:120])
-        assert requests == ["GetObject", "GetObject"]
 
     @pytest.fixture
     def counted(self) -> Callable[[S3Server], list[str]]:
@@ -239,6 +202,74 @@ class ReaderConformance(ABC):
             return names
 
         return start
+
+    def test_memory_store_is_read(self) -> None:
+        url, records = self.store("memory://conformance", COUNT)
+        try:
+            reader = self.open(url)
+            assert self.same(reader.read_span(5, 50), records[5:50])
+            assert self.same(reader[:], records)
+        finally:
+            filesystem("memory://").rm("/conformance", recursive=True)
+
+    @pytest.mark.s3
+    def test_object_store_is_read(self, s3: S3Server) -> None:
+        url, records = self.store(f"s3://{s3.bucket()}/deep", COUNT, s3.options)
+        reader = self.open(url, s3.options)
+        assert self.same(reader.read_span(5, 50), records[5:50])
+        assert self.same([reader[-1], *reader.read_many([9, 3, 4])], [records[-1], records[9], records[3], records[4]])
+        assert self.same(list(reader), records)
+
+
+class ReaderConformance(SequenceConformance):
+    """The cases of formats with a `.idx` of offsets; `format` is what one brings besides."""
+
+    format: Format
+    shift = 512
+    """Bytes by which wrong boundaries are off; less than the shortest record."""
+
+    def open(self, url: str, options: dict[str, Any] | None = None) -> Reader:
+        return self.format.open(url, None, options)
+
+    def store(self, folder: str, count: int, options: dict[str, Any] | None = None) -> tuple[str, list[Any]]:
+        records = self.records(count)
+        data, offsets = self.format.encode(records)
+        url = f"{folder}/source-{next(_numbers)}{self.format.suffix}"
+        publish_bytes(url, data, options)
+        write_index(url + ".idx", offsets, options)
+        return url, records
+
+    def test_the_index_of_encode_is_the_one_that_a_scan_finds(self, source: tuple[str, list[Any]]) -> None:
+        found = self.format.build_index(source[0])
+        assert found.dtype == np.uint64
+        np.testing.assert_array_equal(found, IndexFile(source[0] + ".idx").load())
+
+    def test_split_decodes_a_whole_file(self, source: tuple[str, list[Any]]) -> None:
+        url, records = source
+        assert self.same(self.format.split(Path(url).read_bytes(), url), records)
+
+    def test_memory_store_is_indexed(self) -> None:
+        url, _ = self.store("memory://conformance", COUNT)
+        try:
+            np.testing.assert_array_equal(self.format.build_index(url), IndexFile(url + ".idx").load())
+        finally:
+            filesystem("memory://").rm("/conformance", recursive=True)
+
+    @pytest.mark.s3
+    def test_object_store_is_indexed(self, s3: S3Server) -> None:
+        url, _ = self.store(f"s3://{s3.bucket()}/deep", COUNT, s3.options)
+        found = self.format.build_index(url, s3.options, threads=2)
+        np.testing.assert_array_equal(found, IndexFile(url + ".idx", s3.options).load())
+
+    @pytest.mark.s3
+    def test_a_span_of_an_object_is_one_request_for_the_index_and_one_for_the_data(
+        self, s3: S3Server, counted: Callable[[S3Server], list[str]]
+    ) -> None:
+        url, records = self.store(f"s3://{s3.bucket()}/deep", COUNT, s3.options)
+        reader = self.format.open(url, None, s3.options, check=False)
+        requests = counted(s3)
+        assert self.same(reader.read_span(20, 120), records[20:120])
+        assert requests == ["GetObject", "GetObject"]
 
     def test_a_missing_source(self, tmp_path: Path) -> None:
         with pytest.raises(SourceNotFoundError, match="absent"):
