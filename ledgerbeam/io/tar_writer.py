@@ -57,13 +57,18 @@ class TarWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self._stack.__exit__(kind, error, trace)
+            self.abandon()
             return
         with self._stack:
             end = self.size
             self._write(end_marker(end))
         write_index(self.url + ".idx", np.array([*self._starts, end], np.uint64), self._options)
         self.md5 = None if self._digest is None else self._digest.hexdigest()
+
+    def abandon(self) -> None:
+        """Ends without an archive."""
+        error = RuntimeError(f"{self.url}: abandoned")
+        self._stack.__exit__(RuntimeError, error, None)  # lets `publish` take away what it has so far
 
     def add(self, sample: Sample) -> list[int]:
         """Writes a sample.

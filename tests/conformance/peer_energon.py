@@ -10,6 +10,7 @@ from megatron.energon import (  # type: ignore[import-not-found]
     WorkerConfig,
     get_loader,
     get_val_dataset,
+    stateless,
 )
 from megatron.energon.epathlib import EPath  # type: ignore[import-not-found]
 from megatron.energon.flavors.webdataset.config import (  # type: ignore[import-not-found]
@@ -25,7 +26,9 @@ from benchmarks.serve import serve
 
 def prepare(folder: str, shards: list[str]) -> None:
     """Indexes shards: each gets a `.tar.idx` beside it."""
-    WebdatasetPreparator.prepare_dataset(folder, shards, split_parts_ratio=[("train", 1.0)], workers=1)
+    WebdatasetPreparator.prepare_dataset(
+        folder, shards, split_parts_ratio=[("train", 1.0)], shuffle_seed=None, workers=1
+    )
 
 
 def offsets(path: str) -> list[int]:
@@ -37,22 +40,18 @@ def offsets(path: str) -> list[int]:
         reader.close()
 
 
-def train(folder: str) -> list[tuple[str, dict[str, str]]]:
-    """Reads the part `train` in order, by way of `dataset.yaml`: keys, and the digest of each member."""
+def train(folder: str) -> list[tuple[str, str, int]]:
+    """Reads the part `train` in order, by way of `dataset.yaml`: key, digest of `bin`, and `cls` decoded."""
     config = WorkerConfig(rank=0, world_size=1, num_workers=0)
     dataset = get_val_dataset(folder, split_part="train", worker_config=config, batch_size=None, task_encoder=_Raw())
-    found = []
-    for sample in get_loader(dataset):
-        members = {name: data for name, data in sample.items() if not name.startswith("__")}
-        found.append((sample["__key__"], {name: hashlib.sha256(data).hexdigest() for name, data in members.items()}))
-    return found
+    samples = get_loader(dataset)
+    return [(sample["__key__"], hashlib.sha256(sample["bin"]).hexdigest(), sample["cls"]) for sample in samples]
 
 
 class _Raw(TaskEncoder):  # type: ignore[misc]
     """Samples as they are."""
 
-    decoder = None
-    cookers = [Cooker(lambda sample: sample)]  # noqa: RUF012 - as Energon has it
+    cookers = [Cooker(stateless(lambda sample: sample))]  # noqa: RUF012 - as Energon has it
 
 
 def look_up(folder: str, keys: list[str]) -> list[dict[str, str]]:

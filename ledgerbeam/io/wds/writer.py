@@ -83,9 +83,17 @@ class ShardWriter:
     ) -> None:
         shard, self._open = self._open, None
         if shard is not None:
-            shard.__exit__(kind, error, trace)
-            if error is None:
+            if error is not None or not shard.count:  # none: what was given to it was refused
+                shard.abandon()
+            else:
+                shard.__exit__(None, None, None)
                 self._note(shard)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next sample begins another shard than the present one."""
+        shard = self._open
+        return shard is not None and (shard.count >= self._limits[0] or shard.size >= self._limits[1])
 
     def write(self, sample: Sample | Mapping[str, Any]) -> None:
         """Writes a sample.
@@ -107,10 +115,9 @@ class ShardWriter:
         Returns:
             The name of its shard, and the byte at which the header of each member begins.
         """
-        shard = self._open
-        if shard is not None and (shard.count >= self._limits[0] or shard.size >= self._limits[1]):
+        if self.is_full:
             self.__exit__(None, None, None)
-            shard = None
+        shard = self._open
         if shard is None:
             url = _NUMBER.sub(f"{self._number:0{self._width}d}", self._pattern)
             shard = self._open = TarWriter(url, self._options, md5=self._md5)
