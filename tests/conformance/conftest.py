@@ -39,5 +39,10 @@ def wids() -> Iterator[Peer]:
 
 
 @pytest.fixture(scope="session")
+def torch_loader() -> Iterator[Peer]:
+    yield from start("peer_torch")
+
+
+@pytest.fixture(scope="session")
 def energon() -> Iterator[Peer]:
     yield from start("peer_energon")
