@@ -13,7 +13,7 @@ from benchmarks.serve import serve
 sys.path.insert(0, str(Path(sys.prefix) / "wids"))
 
 import wids  # type: ignore[import-not-found]
-from wids import wids_index  # type: ignore[import-not-found]
+from wids import wids_index
 
 
 def read(url: str, cache: str) -> list[tuple[str, dict[str, str]]]:

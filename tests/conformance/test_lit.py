@@ -1,4 +1,4 @@
-"""LIT datasets under torch's loaders. The published package is not on PyPI: golden files stand for it in tests/io/lit."""
+"""LIT datasets under torch's loaders. Golden files in tests/io/lit stand for the published package, not on PyPI."""
 
 from __future__ import annotations
 
