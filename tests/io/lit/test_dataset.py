@@ -256,6 +256,16 @@ def test_an_index_of_other_shards_never_gives_a_wrong_member(root: str) -> None:
             dataset[number]
 
 
+def test_a_place_inside_another_member_cuts_no_content(root: str) -> None:
+    path = Path(f"{root}/train.idx.json")
+    index = json.loads(path.read_text())
+    keys = index["train_0000.tar"][".jpg"]
+    keys["ghost"] = keys["d/k0003"] + 512  # where the content of that member begins
+    path.write_text(json.dumps(index))
+    with pytest.raises(IndexMismatchError, match=r"'d/k0003.jpg' at byte .* inside another member"):
+        LitDataset(root, modalities=["jpg"], decoders={"jpg": bytes})[3]
+
+
 def test_a_shard_that_was_cut_is_an_error_on_open_and_on_read(root: str) -> None:
     dataset = LitDataset(root, modalities=["info.json"])
     os.truncate(f"{root}/train_0002.tar", 1000)

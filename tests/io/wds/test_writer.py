@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from pathlib import Path
@@ -102,6 +103,15 @@ def test_a_sample_that_would_not_be_read_back_is_refused_and_the_writer_goes_on(
         writer.write(Sample("last", {"txt": b"2"}))
     with open_shards([f"{tmp_path}/0.tar"]) as reader:
         assert plain(reader[:]) == [("first", {"txt": b"1"}), ("last", {"txt": b"2"})]
+
+
+def test_a_shard_is_not_made_for_samples_that_are_refused(tmp_path: Path) -> None:
+    with ShardWriter(f"{tmp_path}/%d.tar", max_samples=1) as writer:
+        for key in ("a", "b.c"):
+            with contextlib.suppress(RecordError):
+                writer.write(Sample(key, {"txt": b""}))
+    assert [shard.name for shard in writer.shards] == ["0.tar"]
+    assert sorted(os.listdir(tmp_path)) == ["0.tar", "0.tar.idx"]
 
 
 @pytest.mark.parametrize("pattern", ["x.tar", "%d-%d.tar", "%s.tar", "%5d.tar"])
