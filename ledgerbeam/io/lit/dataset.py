@@ -12,11 +12,13 @@ from ledgerbeam.io.lit.codecs import Decoder, decoder_of
 from ledgerbeam.io.lit.index import load_members, select
 from ledgerbeam.io.lit.layout import CONFIG, read_config, without_dots
 from ledgerbeam.io.numbered import NumberedRecords
-from ledgerbeam.io.storage import Options, RangeReader, canonical_url
-from ledgerbeam.io.tar_headers import next_member
+from ledgerbeam.io.storage import Options, RangeReader, canonical_url, is_local
+from ledgerbeam.io.tar_headers import BLOCK, next_member, plain_file
 from ledgerbeam.io.wds.shards import join_url
 
 __all__ = ["LitDataset"]
+
+_FEW = 8  # so few records of a local dataset are read one by one: less work than arrays of them
 
 
 class LitDataset(NumberedRecords[Any]):
@@ -137,6 +139,8 @@ class LitDataset(NumberedRecords[Any]):
             reader.close()
 
     def _read(self, records: list[int]) -> list[Any]:
+        if len(records) < _FEW and is_local(self.url):
+            return [self._read_one(record) for record in records]
         rows = np.array(records, np.int64)
         shards = self._selection.shards[rows]
         items: list[Any] = [None] * len(records)
@@ -147,6 +151,11 @@ class LitDataset(NumberedRecords[Any]):
             for position in positions.tolist():
                 items[position] = self._item(records[position], shard, contents)
         return items
+
+    def _read_one(self, record: int) -> Any:
+        shard = int(self._selection.shards[record])
+        starts, stops = self._selection.starts[record].tolist(), self._selection.stops[record].tolist()
+        return self._item(record, shard, map(self._readers[shard].read, starts, stops))
 
     def _item(self, record: int, shard: int, contents: Any) -> Any:
         item: Any = tuple(
@@ -180,6 +189,11 @@ class LitDataset(NumberedRecords[Any]):
         start = int(self._selection.starts[record, column])
         expected = f"{self._selection.keys[record]}.{self.modalities[column]}"
         url = self._shards[shard]
+        plain = plain_file(data[:BLOCK]) if len(data) >= BLOCK else None
+        if plain is not None and plain[1] == expected.encode("utf-8", "surrogateescape"):
+            content = data[BLOCK : BLOCK + plain[0]]
+            if len(content) == plain[0]:
+                return content
         try:
             member = next_member(lambda at, size: data[at - start : at - start + size], start, {}, url)
         except ArchiveError as error:

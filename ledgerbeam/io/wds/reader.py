@@ -72,9 +72,8 @@ class ShardReader(NumberedRecords[Sample]):
         Raises:
             IndexError: The number is out of range.
         """
-        number = self._number(index)
-        shard = int(self._ends.searchsorted(number, "right")) - 1
-        return self._reader(shard).raw(number - int(self._ends[shard]))
+        reader, place = self._place(self._number(index))
+        return reader.raw(place)
 
     def close(self) -> None:
         """Closes what is open; a later read opens it again. For when no read is running."""
@@ -82,6 +81,9 @@ class ShardReader(NumberedRecords[Sample]):
             self._open.popitem()[1].close()
 
     def _read(self, records: list[int]) -> list[Sample]:
+        if len(records) == 1:
+            reader, place = self._place(records[0])
+            return [reader[place]]
         numbers = np.array(records, np.int64)
         shards = self._ends.searchsorted(numbers, "right") - 1
         places = numbers - self._ends[shards]
@@ -92,6 +94,11 @@ class ShardReader(NumberedRecords[Sample]):
             for position, sample in zip(mine.tolist(), samples, strict=True):
                 found[position] = sample
         return found  # type: ignore[return-value]  # every position was filled
+
+    def _place(self, record: int) -> tuple[TarReader, int]:
+        """Gives the reader of a record's shard, and its number there."""
+        shard = int(self._ends.searchsorted(record, "right")) - 1
+        return self._reader(shard), record - int(self._ends[shard])
 
     def _reader(self, shard: int) -> TarReader:
         kept = self._open.get(shard)
