@@ -14,16 +14,19 @@ PEERS=(
   torchdata==0.11.0
   webdataset==1.0.2
 )
+WIDS=webdataset==0.2.111 # the last release with the package wids; in a folder of its own, beside webdataset
 venv=.cache/peers
 mkdir -p .cache
 exec 9>.cache/peers.lock
 flock 9 # two makes at once would install over each other
 
-wanted=$(printf '%s\n' "${PEERS[@]}")
+wanted=$(printf '%s\n' "${PEERS[@]}" "$WIDS")
 if [[ -x $venv/bin/python && -f $venv/.ready && $(<"$venv/.ready") == "$wanted" ]]; then
   exit 0
 fi
 echo "peers: making $venv (${PEERS[*]})" >&2
 [[ -x $venv/bin/python && -x $venv/bin/pip ]] || "${PYTHON:-python3}" -m venv "$venv"
 "$venv/bin/python" -m pip install --quiet "${PEERS[@]}"
+rm -rf "$venv/wids"
+"$venv/bin/python" -m pip install --quiet --no-deps --target "$venv/wids" "$WIDS"
 echo "$wanted" >"$venv/.ready"

@@ -13,7 +13,7 @@ from ledgerbeam.io.tar_groups import Grouping, are_pairs, name_sample
 from ledgerbeam.io.tar_headers import BLOCK, padded
 from ledgerbeam.io.tar_sample import Sample
 
-__all__ = ["encode_tar"]
+__all__ = ["encode_sample", "encode_tar", "end_marker"]
 
 _RECORD = 20 * BLOCK
 
@@ -45,15 +45,49 @@ def encode_tar(samples: Sequence[Sample], *, group: Grouping = "auto") -> tuple[
     for number, sample in enumerate(samples):
         offsets[number] = position
         for name, content in zip(names[number], sample.values(), strict=True):
-            header = _header(name, len(content))
-            padding = padded(len(content)) - len(content)
-            pieces += (header, content, bytes(padding))
-            position += len(header) + len(content) + padding
-    end = position + 2 * BLOCK
-    size = -(-end // _RECORD) * _RECORD
-    pieces.append(bytes(size - position))
-    offsets[-1] = min(size, -(-(position + BLOCK) // _RECORD) * _RECORD) if paired else position
+            member = _member(name, content)
+            pieces += member
+            position += sum(map(len, member))
+    marker = end_marker(position)
+    pieces.append(marker)
+    offsets[-1] = min(position + len(marker), -(-(position + BLOCK) // _RECORD) * _RECORD) if paired else position
     return b"".join(pieces), offsets
+
+
+def encode_sample(sample: Sample, number: int = 0) -> tuple[bytes, list[int]]:
+    """Encodes one sample of an archive that is written piece by piece, to be grouped by key.
+
+    Args:
+        sample: At least one member; content as bytes.
+        number: Its number in the archive, for messages.
+
+    Returns:
+        Its members, headers included; and where each of them begins in that.
+
+    Raises:
+        RecordError: As in `encode_tar`, except that neighbours of one key are not seen here.
+    """
+    names = _names(number, sample)
+    _require_readable([sample], [names], "key", first=number)
+    pieces: list[bytes] = []
+    starts: list[int] = []
+    position = 0
+    for name, content in zip(names, sample.values(), strict=True):
+        member = _member(name, content)
+        starts.append(position)
+        pieces += member
+        position += sum(map(len, member))
+    return b"".join(pieces), starts
+
+
+def end_marker(position: int) -> bytes:
+    """Gives the zeros that end an archive whose last member ends at `position`: 2 blocks, filled up to 20."""
+    end = position + 2 * BLOCK
+    return bytes(-(-end // _RECORD) * _RECORD - position)
+
+
+def _member(name: str, content: bytes) -> tuple[bytes, bytes, bytes]:
+    return _header(name, len(content)), content, bytes(padded(len(content)) - len(content))
 
 
 def _names(position: int, sample: Sample) -> list[str]:
@@ -74,20 +108,20 @@ def _names(position: int, sample: Sample) -> list[str]:
     return [f"{sample.key}.{extension}" for extension in sample]
 
 
-def _require_readable(samples: Sequence[Sample], names: list[list[str]], group: Grouping) -> None:
-    """Raises unless the samples are grouped and named again as they are."""
+def _require_readable(samples: Sequence[Sample], names: list[list[str]], group: Grouping, *, first: int = 0) -> None:
+    """Raises unless the samples, numbered from `first` on, are grouped and named again as they are."""
     for position in range(1, len(samples)):
         if samples[position].key == samples[position - 1].key:
             raise _error(position, f"has the key of the one before, {samples[position].key!r}", "expected another key")
     rules: list[Grouping] = ["key", "auto"] if group == "auto" else [group]
     for position, sample in enumerate(samples):
         if group == "pairs" and len(sample) != 2:
-            raise _error(position, f"({sample.key!r}) has {len(sample)} members", "expected a pair")
+            raise _error(first + position, f"({sample.key!r}) has {len(sample)} members", "expected a pair")
         for rule in rules:
             named = name_sample(names[position], rule)
             if named != (sample.key, list(sample)):
                 raise _error(
-                    position,
+                    first + position,
                     f"({sample.key!r}: {', '.join(sample)}) would be read back as {named}",
                     "expected a key without a dot in its last part, unless all samples are pairs",
                 )

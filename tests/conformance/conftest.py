@@ -34,6 +34,16 @@ def webdataset() -> Iterator[Peer]:
 
 
 @pytest.fixture(scope="session")
+def wids() -> Iterator[Peer]:
+    yield from start("peer_wids")
+
+
+@pytest.fixture(scope="session")
+def torch_loader() -> Iterator[Peer]:
+    yield from start("peer_lit_torch")
+
+
+@pytest.fixture(scope="session")
 def energon() -> Iterator[Peer]:
     yield from start("peer_energon")
 

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+
+from megatron.energon import (  # type: ignore[import-not-found]
+    Cooker,
+    TaskEncoder,
+    WorkerConfig,
+    get_loader,
+    get_val_dataset,
+    stateless,
+)
 from megatron.energon.epathlib import EPath  # type: ignore[import-not-found]
 from megatron.energon.flavors.webdataset.config import (  # type: ignore[import-not-found]
     skip_meta_re,
     split_name_re,
 )
 from megatron.energon.flavors.webdataset.itar import TarIndexReader  # type: ignore[import-not-found]
+from megatron.energon.flavors.webdataset.itar_reader import SqliteITarEntryReader  # type: ignore[import-not-found]
 from megatron.energon.flavors.webdataset.prepare import WebdatasetPreparator  # type: ignore[import-not-found]
 
 from benchmarks.serve import serve
@@ -15,7 +26,9 @@ from benchmarks.serve import serve
 
 def prepare(folder: str, shards: list[str]) -> None:
     """Indexes shards: each gets a `.tar.idx` beside it."""
-    WebdatasetPreparator.prepare_dataset(folder, shards, split_parts_ratio=[("train", 1.0)], workers=1)
+    WebdatasetPreparator.prepare_dataset(
+        folder, shards, split_parts_ratio=[("train", 1.0)], shuffle_seed=None, workers=1
+    )
 
 
 def offsets(path: str) -> list[int]:
@@ -27,6 +40,31 @@ def offsets(path: str) -> list[int]:
         reader.close()
 
 
+def train(folder: str) -> list[tuple[str, str, int]]:
+    """Reads the part `train` in order, by way of `dataset.yaml`: key, digest of `bin`, and `cls` decoded."""
+    config = WorkerConfig(rank=0, world_size=1, num_workers=0)
+    dataset = get_val_dataset(folder, split_part="train", worker_config=config, batch_size=None, task_encoder=_Raw())
+    samples = get_loader(dataset)
+    return [(sample["__key__"], hashlib.sha256(sample["bin"]).hexdigest(), sample["cls"]) for sample in samples]
+
+
+class _Raw(TaskEncoder):  # type: ignore[misc]
+    """Samples as they are."""
+
+    cookers = [Cooker(stateless(lambda sample: sample))]  # noqa: RUF012 - as Energon has it
+
+
+def look_up(folder: str, keys: list[str]) -> list[dict[str, str]]:
+    """Reads samples by key through `index.sqlite`: the digest of each member."""
+    reader = SqliteITarEntryReader(EPath(folder))
+    found = []
+    for key in keys:
+        sample = reader[key]
+        members = {name: data for name, data in sample.items() if not name.startswith("__")}
+        found.append({name: hashlib.sha256(data).hexdigest() for name, data in members.items()})
+    return found
+
+
 def split(names: list[str]) -> list[tuple[str, str] | None]:
     """Parts names into key and extension; None for those that belong to no sample."""
     matches = [None if skip_meta_re.match(name) else split_name_re.match(name) for name in names]
@@ -34,4 +72,5 @@ def split(names: list[str]) -> list[tuple[str, str] | None]:
 
 
 if __name__ == "__main__":
-    serve({"prepare": prepare, "offsets": offsets, "split": split})
+    works = (prepare, offsets, train, look_up, split)
+    serve({work.__name__: work for work in works})

@@ -1,0 +1,28 @@
+"""LIT datasets: tar shards of samples in several modalities, an index of every member, and folds.
+
+What is read and written, and where we differ from the published package, stands in docs/lit.md.
+"""
+
+from __future__ import annotations
+
+from ledgerbeam.io.lit.codecs import CODECS as CODECS
+from ledgerbeam.io.lit.codecs import Codec as Codec
+from ledgerbeam.io.lit.dataset import LitDataset as LitDataset
+from ledgerbeam.io.lit.index import write_lit_index as write_lit_index
+from ledgerbeam.io.lit.layout import LitConfig as LitConfig
+from ledgerbeam.io.lit.layout import read_config as read_config
+from ledgerbeam.io.lit.rle import decode_rle as decode_rle
+from ledgerbeam.io.lit.rle import encode_rle as encode_rle
+from ledgerbeam.io.lit.writer import LitWriter as LitWriter
+
+__all__ = [
+    "CODECS",
+    "Codec",
+    "LitConfig",
+    "LitDataset",
+    "LitWriter",
+    "decode_rle",
+    "encode_rle",
+    "read_config",
+    "write_lit_index",
+]

@@ -1,0 +1,195 @@
+"""Which members a LIT dataset has: its index read, made by walking the shards, and searched for modalities."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from ledgerbeam.errors import ArchiveError, IndexMismatchError, SourceError, SourceNotFoundError
+from ledgerbeam.io.lit.layout import CONFIG, index_name, read_config
+from ledgerbeam.io.publish import publish_bytes
+from ledgerbeam.io.storage import Options, read_bytes, stat
+from ledgerbeam.io.tar_groups import split_key
+from ledgerbeam.io.tar_walk import walk_tar
+from ledgerbeam.io.wds.shards import join_url
+
+__all__ = ["Members", "Selection", "load_members", "select", "write_lit_index"]
+
+Members: TypeAlias = dict[str, dict[str, int]]
+"""The members of one shard: modality, with its leading dot, to key, to the byte of the first header."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Where the members of the samples are that have all modalities asked for: rows, and a column for each modality.
+
+    Attributes:
+        keys: Of each sample.
+        shards: Number of the shard of each sample; shape `(samples,)`.
+        starts: First byte of each member's first header; shape `(samples, modalities)`.
+        stops: A byte by which the member has ended, as close as the index tells; shape `(samples, modalities)`.
+    """
+
+    keys: list[str]
+    shards: NDArray[np.int32]
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+
+
+def load_members(root: str, fold: str, shards: Sequence[str], options: Options | None = None) -> list[Members]:
+    """Reads the index of a fold, or walks its shards if it has none.
+
+    Args:
+        root: The dataset.
+        fold: Name of the fold.
+        shards: Its shards, relative to `root`.
+        options: Storage options.
+
+    Returns:
+        The members of each shard.
+
+    Raises:
+        IndexMismatchError: The index is damaged, or of other shards.
+        ArchiveError: A shard that had to be walked is damaged, or has two members of one name.
+        SourceNotFoundError: A shard that had to be walked does not exist; also StorageError.
+    """
+    url = join_url(root, index_name(fold))
+    try:
+        data = read_bytes(url, options)
+    except SourceNotFoundError:
+        return [_walk(join_url(root, shard), options) for shard in shards]
+    return _parse(data, url, shards)
+
+
+def write_lit_index(root: str, fold: str, options: Options | None = None) -> int:
+    """Walks the shards of a fold and publishes its index, in place of one that is there.
+
+    Args:
+        root: The dataset.
+        fold: Name of the fold.
+        options: Storage options.
+
+    Returns:
+        The number of members.
+
+    Raises:
+        ArchiveError: A shard is damaged, or has two members of one name.
+        SourceError: The configuration is damaged, or a name is not UTF-8; also the errors of reading and writing.
+    """
+    url = join_url(root, index_name(fold))
+    shards = read_config(join_url(root, CONFIG), options).shards(fold)
+    index = {posixpath.basename(shard): _walk(join_url(root, shard), options) for shard in shards}
+    try:
+        data = orjson.dumps(index)
+    except TypeError as error:  # orjson's word for lone surrogates
+        raise SourceError(f"{url}: a member's name is not UTF-8, which JSON cannot hold ({error}).") from error
+    publish_bytes(url, data, options)
+    return sum(len(keys) for members in index.values() for keys in members.values())
+
+
+def _walk(url: str, options: Options | None) -> Members:
+    members = walk_tar(url, options)
+    found: Members = {}
+    regular, offsets = members.regular.tolist(), members.header_offset.tolist()
+    for name, is_file, offset in zip(members.names, regular, offsets, strict=True):
+        parts = split_key(name) if is_file else None
+        if parts is not None and found.setdefault(f".{parts[1]}", {}).setdefault(parts[0], offset) != offset:
+            raise ArchiveError(
+                f"{url}: the member {name!r} at byte {offset} is there twice; LIT finds members by name. Give the "
+                "samples keys of their own."
+            )
+    return found
+
+
+def _parse(data: bytes, url: str, shards: Sequence[str]) -> list[Members]:
+    try:
+        index = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise _mismatch(url, f"found bad JSON: {error}") from error
+    names = [posixpath.basename(shard) for shard in shards]
+    if not isinstance(index, dict) or set(index) != set(names):
+        found = sorted(index) if isinstance(index, dict) else type(index).__name__
+        raise _mismatch(url, f"expected the shards {names!r:.80}, found {found!r:.80}")
+    for name, members in index.items():
+        if not isinstance(members, dict):
+            raise _mismatch(url, f"expected keys by modality for {name}, found {members!r:.80}")
+        for modality, keys in members.items():
+            if not isinstance(keys, dict) or not modality.startswith("."):
+                raise _mismatch(url, f"expected modalities with a leading dot and their keys, found {modality!r:.80}")
+            wrong = next((key for key, place in keys.items() if not _is_place(place)), None)
+            if wrong is not None:
+                raise _mismatch(
+                    url, f"expected the byte of a header for {wrong + modality!r} of {name}, found {keys[wrong]!r:.40}"
+                )
+    return [index[name] for name in names]
+
+
+def _is_place(place: object) -> bool:
+    return type(place) is int and place % 512 == 0 and 0 <= place < 2**62
+
+
+def _mismatch(url: str, what: str) -> IndexMismatchError:
+    return IndexMismatchError(f"{url}: {what}. Write it again with write_lit_index, or delete it.")
+
+
+def select(
+    members: Sequence[Members], shards: Sequence[str], modalities: Sequence[str], options: Options | None = None
+) -> Selection:
+    """Finds the samples that have all of some modalities, in the order of the names of shards, then of bytes.
+
+    Args:
+        members: Of each shard.
+        shards: The URL of each shard.
+        modalities: Without leading dots.
+        options: Storage options; a shard's size is asked for if its last member is among those found.
+
+    Raises:
+        IndexMismatchError: A shard has fewer bytes than the index says.
+        SourceNotFoundError: A shard does not exist; also StorageError.
+    """
+    keys: list[str] = []
+    numbers: list[NDArray[np.int32]] = []
+    starts: list[NDArray[np.int64]] = []
+    stops: list[NDArray[np.int64]] = []
+    for number in sorted(range(len(shards)), key=shards.__getitem__):
+        columns = [members[number].get(f".{modality}", {}) for modality in modalities]
+        common = [key for key in columns[0] if all(key in column for column in columns[1:])]
+        if not common:
+            continue
+        places = np.array([[column[key] for column in columns] for key in common], np.int64)
+        order = np.argsort(places.min(axis=1), kind="stable")
+        places = places[order]
+        keys += [common[row] for row in order.tolist()]
+        numbers.append(np.full(len(common), number, np.int32))
+        starts.append(places)
+        stops.append(_ends(places, members[number], shards[number], options))
+    empty = np.empty((0, len(modalities)), np.int64)
+    return Selection(
+        keys,
+        np.concatenate([np.empty(0, np.int32), *numbers]),
+        np.concatenate([empty, *starts]),
+        np.concatenate([empty, *stops]),
+    )
+
+
+def _ends(
+    places: NDArray[np.int64], members: Mapping[str, Any], url: str, options: Options | None
+) -> NDArray[np.int64]:
+    """Gives the next header that the index knows after each, or the end of the shard."""
+    known = np.unique(np.fromiter((at for keys in members.values() for at in keys.values()), np.int64))
+    size = known[-1] + 1
+    if places.max() == known[-1]:
+        size = stat(url, options).size
+        if size <= known[-1]:
+            raise IndexMismatchError(
+                f"{url}: expected a member at byte {known[-1]}, as its index says, found the end of the shard at "
+                f"{size}; write whichever is stale again."
+            )
+    bounds = np.append(known, size)
+    return bounds[np.searchsorted(bounds, places, "right")]

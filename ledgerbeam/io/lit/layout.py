@@ -1,0 +1,105 @@
+"""How a LIT dataset lies in its folder: `config.json`, shards, and an index of members for each fold.
+
+    config.json       {"train": "/train_{0000..0071}.tar", "extensions": ["jpg", "cls"], "metadata": {"num_train": ...}}
+    train.idx.json    {"train_0000.tar": {".jpg": {"key": 0, ...}, ".cls": {...}}, ...}
+
+An index has the byte of each member's first header. Sources: the README and `litdata.py`, `writer.py` of the published
+package.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from ledgerbeam.errors import LedgerbeamError, SourceError, UsageError
+from ledgerbeam.io.patterns import expand_braces
+from ledgerbeam.io.storage import Options, read_bytes
+
+__all__ = ["CONFIG", "LitConfig", "index_name", "read_config"]
+
+CONFIG = "config.json"
+"""Name of the file that makes a folder a dataset."""
+
+RESERVED = ("extensions", "metadata")
+"""Members of the configuration that are no folds."""
+
+
+def index_name(fold: str) -> str:
+    """Gives the name of the index of a fold."""
+    return f"{fold}.idx.json"
+
+
+@dataclass(frozen=True, slots=True)
+class LitConfig:
+    """What `config.json` says.
+
+    Attributes:
+        url: Where it lies.
+        folds: The shard pattern of each fold, as written.
+        modalities: The default ones, without leading dots.
+        metadata: Whatever the writer said, and `num_<fold>`.
+    """
+
+    url: str
+    folds: Mapping[str, str]
+    modalities: tuple[str, ...]
+    metadata: Mapping[str, Any]
+
+    def shards(self, fold: str) -> list[str]:
+        """Gives the names of the shards of a fold, relative to the folder; a leading slash of a pattern means nothing.
+
+        Raises:
+            UsageError: There is no such fold.
+            SourceError: Its pattern does not expand, or leads out of the folder.
+        """
+        if fold not in self.folds:
+            raise UsageError(
+                f"{self.url}: there is no fold {fold!r}; it has {', '.join(sorted(self.folds)) or 'none'}."
+            )
+        pattern = self.folds[fold]
+        try:
+            names = [name.lstrip("/") for name in expand_braces(pattern)]
+        except (LedgerbeamError, RecursionError) as error:
+            raise SourceError(
+                f"{self.url}: the pattern of {fold!r}, {pattern!r:.80}, does not expand: {error!r}"
+            ) from error
+        for name in names:
+            if "://" in name or posixpath.normpath(f"/./{name}") != f"/{name}" or not name:
+                raise SourceError(f"{self.url}: expected shards below the folder for {fold!r}, found {name!r}.")
+        return names
+
+
+def read_config(url: str, options: Options | None = None) -> LitConfig:
+    """Reads a `config.json`.
+
+    Args:
+        url: The file.
+        options: Storage options.
+
+    Raises:
+        SourceNotFoundError: There is no such file; also StorageError.
+        SourceError: It is no such configuration.
+    """
+    try:
+        content = orjson.loads(read_bytes(url, options))
+    except orjson.JSONDecodeError as error:
+        raise SourceError(f"{url}: expected a LIT configuration, found bad JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise SourceError(f"{url}: expected a LIT configuration, an object, found {type(content).__name__}.")
+    extensions, metadata = content.get("extensions"), content.get("metadata", {})
+    if not isinstance(extensions, list) or not all(isinstance(name, str) for name in extensions):
+        raise SourceError(f"{url}: expected a list of modalities under 'extensions', found {extensions!r:.80}")
+    if not isinstance(metadata, dict):
+        raise SourceError(f"{url}: expected an object under 'metadata', found {metadata!r:.80}")
+    folds = {name: pattern for name, pattern in content.items() if name not in RESERVED and isinstance(pattern, str)}
+    return LitConfig(url, folds, without_dots(extensions), metadata)
+
+
+def without_dots(modalities: Sequence[str]) -> tuple[str, ...]:
+    """Takes the leading dot off names of modalities that have one."""
+    return tuple(name.removeprefix(".") for name in modalities)

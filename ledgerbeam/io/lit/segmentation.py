@@ -1,0 +1,75 @@
+"""Label maps as PNG images: one channel of 8 or 16 bits, or the bytes of a 24- or 32-bit label in RGB or RGBA.
+
+The most significant byte is R. Source: `litdata/encoders.py` of the published package. Needs Pillow.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam.io.lit.images import pillow
+
+__all__ = ["Segmentation"]
+
+_MODES = {8: ("L",), 16: ("I;16", "I"), 24: ("RGB",), 32: ("RGBA",)}
+
+
+@dataclass(frozen=True, slots=True)
+class Segmentation:
+    """The code for labels of a given size.
+
+    Attributes:
+        bits: Of a label: 8, 16, 24 or 32.
+    """
+
+    bits: int
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the array: uint8, uint16, and uint32 for 24 and 32 bits."""
+        return np.dtype(f"u{1 if self.bits == 8 else 2 if self.bits == 16 else 4}")
+
+    def encode(self, array: NDArray[Any]) -> bytes:
+        """Encodes labels of shape (height, width).
+
+        Raises:
+            ValueError: Another dtype or shape, no labels, or a label that needs more bits.
+        """
+        array = np.asarray(array)
+        if array.dtype != self.dtype or array.ndim != 2 or not array.size:
+            raise ValueError(
+                f"expected labels of shape (height, width) in {self.dtype}, found {array.dtype} of shape {array.shape}"
+            )
+        if self.bits == 24 and int(array.max()) >> 24:
+            raise ValueError(f"expected labels below {2**24}, found {array.max()}; seg32 holds them")
+        if self.bits > 16:
+            channels = array.astype(">u4").view(np.uint8).reshape(*array.shape, 4)
+            array = np.ascontiguousarray(channels[:, :, 1:] if self.bits == 24 else channels)
+        target = io.BytesIO()
+        pillow().fromarray(array.astype(array.dtype.newbyteorder("<"), copy=False)).save(target, format="PNG")
+        return target.getvalue()
+
+    def decode(self, data: bytes) -> NDArray[Any]:
+        """Decodes labels.
+
+        Returns:
+            Shape (height, width), in `dtype`.
+
+        Raises:
+            ValueError: A PNG of other channels: converting it would change labels. Also what Pillow raises on bytes
+                that are no PNG.
+        """
+        image = pillow().open(io.BytesIO(data), formats=["PNG"])
+        if image.mode not in _MODES[self.bits]:
+            raise ValueError(f"expected a PNG of mode {_MODES[self.bits][0]}, found {image.mode}")
+        pixels = np.asarray(image)
+        if self.bits <= 16:
+            return pixels.astype(self.dtype)
+        channels = np.zeros((*pixels.shape[:2], 4), np.uint8)
+        channels[:, :, 4 - pixels.shape[2] :] = pixels
+        return channels.view(">u4")[:, :, 0].astype(self.dtype)

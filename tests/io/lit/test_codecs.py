@@ -1,0 +1,255 @@
+"""Codecs: golden bytes, round trips, bytes that are none, and no pickle that was not asked for."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from PIL import Image
+
+from ledgerbeam.errors import RecordError, UsageError
+from ledgerbeam.io.lit import CODECS, LitDataset, LitWriter, decode_rle, encode_rle
+from ledgerbeam.io.lit.codecs import decoder_of, encoder_of
+
+INTEGERS = st.sampled_from(["u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", ">u2", ">i8"])
+GOLDEN_RLE = bytes.fromhex(
+    "30 0000000000000010 0000000000000006 0200000000000000 0300000000000000 feff00000700 010200 020103"
+)
+"""`[[0, 0, 7], [-2, -2, -2]]` in int16, as the published encoder writes it."""
+
+
+def encoded(name: str, value: Any) -> bytes:
+    return CODECS[name].encode(value, name.lower())
+
+
+@settings(deadline=None)
+@given(
+    arrays.arrays(
+        INTEGERS, arrays.array_shapes(min_dims=0, max_dims=4, max_side=6), elements={"min_value": 0, "max_value": 3}
+    )
+)
+def test_rle_keeps_dtype_shape_and_values(array: np.ndarray[Any, Any]) -> None:
+    found = decode_rle(encode_rle(array))
+    assert found.dtype == array.dtype.newbyteorder("<")
+    np.testing.assert_array_equal(found, array)
+
+
+@pytest.mark.parametrize(("count", "dtype"), [(255, "u1"), (256, "u2"), (65535, "u2"), (65536, "u4")])
+def test_runs_are_in_the_smallest_dtype_that_holds_them(count: int, dtype: str) -> None:
+    data = encode_rle(np.zeros(count, np.uint8))
+    assert len(data) == 17 + 8 + 1 + 2 * np.dtype(dtype).itemsize
+    assert len(decode_rle(data)) == count
+
+
+def test_rle_is_the_bytes_of_the_published_encoder() -> None:
+    assert encode_rle(np.array([[0, 0, 7], [-2, -2, -2]], np.int16)) == GOLDEN_RLE
+
+
+@pytest.mark.parametrize("array", [np.zeros(3, bool), np.zeros(3), np.zeros((0, 2), int), np.array(["a"])])
+def test_rle_is_of_integers(array: np.ndarray[Any, Any]) -> None:
+    with pytest.raises(ValueError, match="expected an array of integers that is not empty"):
+        encode_rle(array)
+
+
+def damaged(at: int, new: bytes) -> bytes:
+    return GOLDEN_RLE[:at] + new + GOLDEN_RLE[at + len(new) :]
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (b"", "at least 17 bytes, found 0"),
+        (damaged(0, b"\x80"), "names two dtypes"),
+        (damaged(0, b"\x34"), "names two dtypes"),
+        (damaged(1, b"\xff"), "a shape and a table that end by byte"),
+        (damaged(8, b"\x0f"), "a shape of whole uint64 values"),
+        (damaged(16, b"\x05"), "a table of whole int16 values"),
+        (GOLDEN_RLE[:-1], "pairs of numbers"),
+        (damaged(17, b"\xff" * 8), "at most 268435456 values"),
+        (damaged(39, b"\x03"), "numbers below 3"),
+        (damaged(44, b"\x04"), "runs of 6 values in all"),
+        (damaged(16, b"\x00"), "numbers below 0"),
+    ],
+)
+def test_what_is_no_rle_is_an_error(data: bytes, found: str) -> None:
+    with pytest.raises(ValueError, match=found):
+        decode_rle(data)
+
+
+def test_a_limit_of_values_can_be_raised() -> None:
+    data = encode_rle(np.zeros(100, np.uint8))
+    with pytest.raises(ValueError, match="at most 99 values"):
+        decode_rle(data, 99)
+    assert len(decode_rle(data, 100)) == 100
+
+
+SEGMENTATIONS = {"SEG8": ("u1", 2**8), "SEG16": ("u2", 2**16), "SEG24": ("u4", 2**24), "SEG32": ("u4", 2**32)}
+
+
+@pytest.mark.parametrize("name", SEGMENTATIONS)
+@settings(deadline=None, max_examples=25)
+@given(st.data())
+def test_labels_are_kept(name: str, data: st.DataObject) -> None:
+    dtype, top = SEGMENTATIONS[name]
+    shape = arrays.array_shapes(min_dims=2, max_dims=2, max_side=5)
+    labels = data.draw(arrays.arrays(dtype, shape, elements={"max_value": top - 1}))
+    found = CODECS[name].decode(encoded(name, labels))
+    assert found.dtype == np.dtype(dtype)
+    np.testing.assert_array_equal(found, labels)
+
+
+def test_the_bytes_of_a_label_are_red_green_blue_alpha() -> None:
+    three, four = (Image.open(io.BytesIO(encoded(name, np.array([[0x010203]], "u4")))) for name in ("SEG24", "SEG32"))
+    assert (three.mode, three.getpixel((0, 0))) == ("RGB", (1, 2, 3))
+    assert (four.mode, four.getpixel((0, 0))) == ("RGBA", (0, 1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [
+        ("SEG8", np.zeros((2, 2), np.uint16)),
+        ("SEG8", np.zeros((2, 2, 2), np.uint8)),
+        ("SEG16", np.zeros((0, 2), np.uint16)),
+        ("SEG24", np.full((2, 2), 2**24, np.uint32)),
+        ("SEG32", np.zeros((2, 2), np.int64)),
+    ],
+)
+def test_labels_that_do_not_fit_are_an_error(name: str, labels: np.ndarray[Any, Any]) -> None:
+    with pytest.raises(ValueError, match="expected labels"):
+        encoded(name, labels)
+
+
+def test_a_png_of_other_channels_is_an_error() -> None:
+    with pytest.raises(ValueError, match="expected a PNG of mode RGB, found L"):
+        CODECS["SEG24"].decode(encoded("SEG8", np.zeros((2, 2), np.uint8)))
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_arrays_are_kept(order: Any) -> None:
+    for array in (np.arange(6.0).reshape(2, 3, order=order), np.zeros((0, 3), "i2"), np.array(5), np.array(["ab"])):
+        found = CODECS["NPY"].decode(encoded("NPY", array))
+        assert found.dtype == array.dtype
+        np.testing.assert_array_equal(found, array)
+        assert found.flags.writeable
+
+
+def test_an_array_header_is_not_trusted_and_objects_are_refused() -> None:
+    data = encoded("NPY", np.zeros((10, 10), "u1"))
+    with pytest.raises(ValueError, match="expected 900000000000 bytes"):
+        CODECS["NPY"].decode(data.replace(b"(10, 10), }" + b" " * 12, b"(10, 90000000000), }   "))
+    target = io.BytesIO()
+    np.save(target, np.array([{}], dtype=object), allow_pickle=True)
+    with pytest.raises(ValueError, match="one of pickled objects"):
+        CODECS["NPY"].decode(target.getvalue())
+    with pytest.raises(ValueError, match="allow_pickle"):
+        encoded("NPY", np.array([{}], dtype=object))
+
+
+@given(st.integers())
+def test_classes_are_decimal_text(label: int) -> None:
+    assert encoded("CLS", label) == str(label).encode()
+    assert CODECS["CLS"].decode(encoded("CLS", label)) == label
+    assert encoded("CLS", np.int64(7)) == b"7"
+
+
+def test_json_is_utf8() -> None:
+    value = {"a": [1, "ü", None, 2.5]}
+    assert CODECS["JSON"].decode(encoded("JSON", value)) == value
+    assert CODECS["JSON"].decode('{"a": "ü"}'.encode()) == {"a": "ü"}
+
+
+def test_images_are_written_in_the_format_of_their_name_or_their_own() -> None:
+    pixels = np.arange(75, dtype=np.uint8).reshape(5, 5, 3)
+    png = CODECS["PIL"].encode(Image.fromarray(pixels), "png")
+    found = CODECS["PIL"].decode(png)
+    assert found.format == "PNG"
+    np.testing.assert_array_equal(np.asarray(found), pixels)
+    assert CODECS["PIL"].encode(found, "jpg")[:4] == png[:4]  # read as PNG, so it stays lossless
+    with pytest.raises(ValueError, match="expected a PIL image or encoded bytes, found ndarray"):
+        CODECS["PIL"].encode(pixels, "png")
+
+
+def test_matlab_files_are_kept() -> None:
+    pytest.importorskip("scipy", reason="no SciPy: pip install 'ledgerbeam[mat]'")
+    found = CODECS["MAT"].decode(encoded("MAT", {"a": np.arange(3)}))
+    np.testing.assert_array_equal(found["a"], [[0, 1, 2]])
+
+
+class Malicious:
+    """Unpickling this makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+def test_pickles_are_decoded_only_where_asked_for_by_name(tmp_path: Path) -> None:
+    trap = tmp_path / "trap"
+    with LitWriter(f"{tmp_path}/set") as writer:
+        writer.write({"__key__": "a", "cls": 1, "state.pkl": pickle.dumps(Malicious(trap))})
+    for modalities in (None, ["state.pkl"], ["cls", ".state.pkl"]):
+        with pytest.raises(UsageError, match=r"'state.pkl' holds pickles.*'PKL'"):
+            LitDataset(f"{tmp_path}/set", modalities=modalities)
+    assert LitDataset(f"{tmp_path}/set", modalities=["cls"])[0] == (1,)
+    (raw,) = LitDataset(f"{tmp_path}/set", modalities=["state.pkl"], decoders={"state.pkl": bytes})[0]
+    assert not trap.exists()
+    assert raw.startswith(b"\x80")
+    LitDataset(f"{tmp_path}/set", decoders={"state.pkl": "PKL"})[0]
+    assert trap.exists()
+
+
+@pytest.mark.parametrize("name", sorted(set(CODECS) - {"PKL", "MAT"}))
+@settings(deadline=None, max_examples=30)
+@given(st.binary(max_size=80))
+def test_no_codec_unpickles_or_crashes_on_any_bytes(name: str, data: bytes) -> None:
+    trap = pickle.dumps(Malicious(Path("/nowhere/at/all")))
+    for content in (data, trap):
+        try:
+            CODECS[name].decode(content)
+        except FileNotFoundError:
+            raise AssertionError("it was unpickled") from None
+        except Exception:  # noqa: BLE001 - the reader names the record
+            pass
+
+
+def test_codecs_go_by_the_last_part_of_a_name() -> None:
+    for name in ("cls", "a.b.CLS", "x.cls"):
+        assert decoder_of(name, None, "set")(b"12") == 12
+    assert encoder_of("a.rle", None, "set")(np.zeros(1, "u1")) == encode_rle(np.zeros(1, "u1"))
+    assert encoder_of("a.txt", str.encode, "set")("x") == b"x"
+    assert encoder_of("a.txt", "JSON", "set")("x") == b'"x"'
+
+
+@pytest.mark.parametrize("modality", ["txt", "pil", "jpg.txt", "seg9"])
+def test_a_modality_without_a_codec_is_an_error_that_says_what_to_pass(modality: str) -> None:
+    with pytest.raises(UsageError, match=f"set: no codec knows '{modality}'; .*decoders="):
+        decoder_of(modality, None, "set")
+    with pytest.raises(UsageError, match=f"set: no codec knows '{modality}'; .*encoders="):
+        encoder_of(modality, None, "set")
+    with pytest.raises(UsageError, match="set: there is no codec 'SEG9'"):
+        decoder_of(modality, "SEG9", "set")
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(UsageError, match=r"pip install 'ledgerbeam\[image\]'"):
+        CODECS["SEG8"].decode(b"")
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    with pytest.raises(UsageError, match=r"pip install 'ledgerbeam\[mat\]'"):
+        CODECS["MAT"].decode(b"")
+
+
+def test_values_that_do_not_encode_are_errors_that_name_the_sample(tmp_path: Path) -> None:
+    with LitWriter(str(tmp_path)) as writer, pytest.raises(RecordError, match=r"sample 'a': 'x.cls' does not encode"):
+        writer.write({"__key__": "a", "x.cls": "seven"})

@@ -1,0 +1,294 @@
+"""Reading and writing datasets: folds, modalities, indexes, mappings, and what is damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ledgerbeam.errors import (
+    ArchiveError,
+    ChangedSourceError,
+    IndexMismatchError,
+    RecordError,
+    SourceError,
+    SourceNotFoundError,
+    UsageError,
+)
+from ledgerbeam.io import Sample, TarReader, encode_tar
+from ledgerbeam.io.lit import LitDataset, LitWriter, read_config, write_lit_index
+from tests.io.lit.content import write
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    write(tmp_path / "set", 20)
+    return f"{tmp_path}/set"
+
+
+def numbers(dataset: LitDataset) -> list[int]:
+    return [dataset.read_many([i])[0][0]["number"] for i in range(len(dataset))]
+
+
+def test_items_have_the_modalities_asked_for_in_that_order(root: str, tmp_path: Path) -> None:
+    given = write(tmp_path / "again", 20)
+    dataset = LitDataset(root, modalities=("info.json", ".semantic.seg16", "instance.seg8"))
+    assert dataset.modalities == ("info.json", "semantic.seg16", "instance.seg8")
+    assert numbers(dataset) == list(range(20))
+    for one, (info, semantic, instance) in zip(given, dataset, strict=True):
+        assert info == one["info.json"]
+        np.testing.assert_array_equal(semantic, one["semantic.seg16"])
+        np.testing.assert_array_equal(instance, one["instance.seg8"])
+    assert dataset.key(-1) == "d/k0019"
+    assert dataset.metadata == {"classes": 5, "num_train": 20}
+
+
+def test_samples_are_those_with_all_modalities(root: str) -> None:
+    dataset = LitDataset(root, modalities=("info.json", "scene.cls"))
+    assert numbers(dataset) == [number for number in range(20) if number % 3]
+    assert len(LitDataset(root, modalities=["absent.cls"])) == 0
+    everything = LitDataset(root, decoders={"jpg": bytes})
+    assert everything.modalities == ("jpg", "semantic.seg16", "instance.seg8", "info.json", "scene.cls")
+    assert len(everything) == 13
+
+
+def test_the_layout_is_the_published_one(root: str) -> None:
+    assert json.loads(Path(f"{root}/config.json").read_bytes()) == {
+        "train": "/train_{0000..0002}.tar",
+        "extensions": ["jpg", "semantic.seg16", "instance.seg8", "info.json", "scene.cls"],
+        "metadata": {"classes": 5, "num_train": 20},
+    }
+    index = json.loads(Path(f"{root}/train.idx.json").read_bytes())
+    assert list(index) == ["train_0000.tar", "train_0001.tar", "train_0002.tar"]
+    assert list(index["train_0001.tar"][".scene.cls"]) == ["d/k0007", "d/k0008", "d/k0010", "d/k0011", "d/k0013"]
+    data = Path(f"{root}/train_0001.tar").read_bytes()
+    at = index["train_0001.tar"][".scene.cls"]["d/k0010"]
+    assert data[at:].startswith(b"d/k0010.scene.cls\0")
+    with TarReader(f"{root}/train_0001.tar") as shard:  # which is a WebDataset as well
+        assert (len(shard), shard[3].key) == (7, "d/k0010")
+
+
+def test_without_an_index_the_shards_are_walked_and_the_index_can_be_written(root: str) -> None:
+    modalities = ("info.json", "semantic.seg16")
+    before = Path(f"{root}/train.idx.json").read_bytes()
+    os.unlink(f"{root}/train.idx.json")
+    assert numbers(LitDataset(root, modalities=modalities)) == list(range(20))
+    assert write_lit_index(root, "train") == 20 * 4 + 13
+    assert json.loads(Path(f"{root}/train.idx.json").read_bytes()) == json.loads(before)
+
+
+def test_folds_go_by_name(tmp_path: Path) -> None:
+    with LitWriter(str(tmp_path), metadata={"a": 1}) as writer:
+        writer.write({"__key__": "a", "cls": 1})
+        writer.write({"__key__": "b", "cls": 2, "__fold__": "val"})
+        writer.write({"__key__": "c", "cls": 3}, fold="test_2")
+        writer.write({"__key__": "d", "cls": 4, "__fold__": "train"})
+    assert {fold: list(LitDataset(str(tmp_path), fold)) for fold in ("train", "val", "test_2")} == {
+        "train": [(1,), (4,)],
+        "val": [(2,)],
+        "test_2": [(3,)],
+    }
+    config = read_config(f"{tmp_path}/config.json")
+    assert config.metadata == {"a": 1, "num_train": 2, "num_val": 1, "num_test_2": 1}
+    with pytest.raises(UsageError, match="no fold 'test'; it has test_2, train, val"):
+        LitDataset(str(tmp_path), "test")
+
+
+@pytest.mark.parametrize("fold", ["extensions", "metadata", "a/b", "", 3, "a-b"])
+def test_a_fold_has_a_name(tmp_path: Path, fold: Any) -> None:
+    with LitWriter(str(tmp_path)) as writer, pytest.raises(UsageError, match="expected the name of a fold"):
+        writer.write({"__key__": "a", "cls": 1, "__fold__": fold})
+
+
+def test_mappings_are_applied_in_order(root: str) -> None:
+    dataset = LitDataset(root, modalities=("scene.cls", "info.json"))
+    same = dataset.map_tuple(lambda label: -label, lambda info: info["number"]).map_all(lambda value: value * 10)
+    assert same is dataset
+    assert dataset[0] == (-10, 10)
+    assert dataset.map(lambda item: item[0] + item[1] + 5)[1] == 5
+    with pytest.raises(UsageError, match="a function for each of"):
+        dataset.map_tuple(abs)
+
+
+def test_a_decoder_can_be_given(root: str) -> None:
+    dataset = LitDataset(root, modalities=["jpg", "scene.cls"], decoders={".jpg": len, "scene.cls": "JSON"})
+    assert dataset[0] == (17 * len("not looked at 1"), 1)
+    with pytest.raises(UsageError, match="a decoder for 'png'"):
+        LitDataset(root, decoders={"png": bytes})
+    with pytest.raises(UsageError, match="at least one modality"):
+        LitDataset(root, modalities="cls")
+
+
+def test_a_batch_is_read_at_once_for_torch(root: str) -> None:
+    dataset = LitDataset(root, modalities=["scene.cls"])
+    assert dataset.__getitems__([3, 0, 1]) == [dataset[3], dataset[0], dataset[1]]
+
+
+def test_a_dataset_travels_to_workers(root: str) -> None:
+    dataset = LitDataset(root, modalities=["scene.cls", "instance.seg8", "info.json"]).map(len)
+    copy = pickle.loads(pickle.dumps(dataset))
+    assert list(copy) == [3] * 13
+
+
+def test_images_come_as_images(tmp_path: Path) -> None:
+    pixels = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
+    with LitWriter(str(tmp_path)) as writer:
+        writer.write({"__key__": "a", "png": Image.fromarray(pixels)})
+    np.testing.assert_array_equal(np.asarray(LitDataset(str(tmp_path))[0][0]), pixels)
+
+
+def test_a_body_that_raises_leaves_no_dataset(root: str) -> None:
+    writer = LitWriter(root)
+
+    def fail() -> None:
+        with writer:
+            writer.write({"__key__": "a", "cls": 1})
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    with pytest.raises(SourceNotFoundError, match=r"config\.json"):
+        LitDataset(root)
+
+
+@pytest.mark.parametrize(
+    ("sample", "found"),
+    [
+        ({"cls": 1}, "expected the key of a sample under '__key__', found None"),
+        ({"__key__": "a", "cls": 1}, "train_0000.tar: the shard has a sample 'a' already"),
+        ({"__key__": "x.y", "cls": 1}, "would be read back as"),
+        ({"__key__": "x"}, "has no member"),
+        ({"__key__": "\udcff", "cls": 1}, "not UTF-8"),
+    ],
+)
+def test_samples_that_cannot_be_are_refused_and_the_writer_goes_on(
+    tmp_path: Path, sample: dict[str, Any], found: str
+) -> None:
+    with LitWriter(str(tmp_path), max_samples=2) as writer:
+        for key in ("a", "b"):
+            writer.write({"__key__": key, "cls": 1})
+            with pytest.raises(RecordError, match=found) if key == "a" or "already" not in found else _nothing():
+                writer.write(sample)
+        writer.write({"__key__": "c", "cls": 2})
+    assert LitDataset(str(tmp_path)).key(-1) == "c"
+
+
+class _nothing:  # noqa: N801 - stands for `contextlib.nullcontext` with another type
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
+
+
+def test_a_key_may_come_again_in_another_shard(tmp_path: Path) -> None:
+    with LitWriter(str(tmp_path), max_samples=1) as writer:
+        for label in (1, 2):
+            writer.write({"__key__": "a", "cls": label})
+    assert list(LitDataset(str(tmp_path))) == [(1,), (2,)]
+
+
+def test_a_fold_whose_samples_were_all_refused_is_none(tmp_path: Path) -> None:
+    with LitWriter(str(tmp_path)) as writer, pytest.raises(RecordError):
+        writer.write({"__key__": "x.y", "cls": 1})
+    assert not read_config(f"{tmp_path}/config.json").folds
+    assert os.listdir(tmp_path) == ["config.json"]
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        ("{", "bad JSON"),
+        ("3", "an object, found int"),
+        ("{}", "a list of modalities under 'extensions', found None"),
+        ('{"extensions": [1]}', "a list of modalities"),
+        ('{"extensions": ["cls"], "metadata": []}', "an object under 'metadata'"),
+        ('{"extensions": ["cls"], "train": "/../x.tar"}', "expected shards below the folder"),
+        ('{"extensions": ["cls"], "train": "s3://b/x.tar"}', "expected shards below the folder"),
+        ('{"extensions": ["cls"], "train": ""}', "expected shards below the folder"),
+        ('{"extensions": ["cls"], "train": "{0..99999999}.tar"}', "does not expand"),
+    ],
+)
+def test_a_configuration_that_is_none_is_an_error_that_names_it(tmp_path: Path, content: str, found: str) -> None:
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(SourceError, match=f"{tmp_path}/config.json: .*{found}"):
+        LitDataset(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda index: [], "found 'list'"),
+        (lambda index: {}, r"expected the shards \['train_0000.tar'"),
+        (lambda index: index | {"x.tar": {}}, "expected the shards"),
+        (lambda index: index | {"train_0001.tar": []}, "expected keys by modality for train_0001.tar"),
+        (lambda index: index | {"train_0001.tar": {".cls": 3}}, "expected modalities with a leading dot"),
+        (lambda index: index | {"train_0001.tar": {"cls": {}}}, "expected modalities with a leading dot"),
+        (lambda index: index | {"train_0001.tar": {".cls": {"a": 7}}}, "for 'a.cls' of train_0001.tar, found 7"),
+        (lambda index: index | {"train_0001.tar": {".cls": {"a": -512}}}, "found -512"),
+        (lambda index: index | {"train_0001.tar": {".cls": {"a": True}}}, "found True"),
+        (lambda index: index | {"train_0001.tar": {".cls": {"a": 2**70}}}, "found 1.18"),
+    ],
+)
+def test_an_index_that_is_none_is_an_error_that_names_it(root: str, change: Any, found: str) -> None:
+    path = Path(f"{root}/train.idx.json")
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    with pytest.raises(IndexMismatchError, match=f"{path}: .*(found bad JSON|{found})"):
+        LitDataset(root, modalities=["info.json"])
+
+
+def test_an_index_of_other_shards_never_gives_a_wrong_member(root: str) -> None:
+    path = Path(f"{root}/train.idx.json")
+    index = json.loads(path.read_text())
+    keys = index["train_0000.tar"][".info.json"]
+    keys["d/k0000"], keys["d/k0001"], keys["d/k0002"] = keys["d/k0001"], keys["d/k0000"] + 512, 10**9 * 512
+    path.write_text(json.dumps(index))
+    with pytest.raises(IndexMismatchError, match=r"train_0000.tar: expected a member at byte 512000000000"):
+        LitDataset(root, modalities=["info.json"])
+    keys["d/k0002"] = 10240 * 3
+    path.write_text(json.dumps(index))
+    dataset = LitDataset(root, modalities=["info.json"])
+    for number, found in ((0, "tar header at byte|found"), (1, "found 'd/k0001.info.json'")):
+        with pytest.raises(IndexMismatchError, match=f"train_0000.tar: expected the member 'd/k000.*{found}"):
+            dataset[number]
+
+
+def test_a_place_inside_another_member_cuts_no_content(root: str) -> None:
+    path = Path(f"{root}/train.idx.json")
+    index = json.loads(path.read_text())
+    keys = index["train_0000.tar"][".jpg"]
+    keys["ghost"] = keys["d/k0003"] + 512  # where the content of that member begins
+    path.write_text(json.dumps(index))
+    with pytest.raises(IndexMismatchError, match=r"'d/k0003.jpg' at byte .* inside another member"):
+        LitDataset(root, modalities=["jpg"], decoders={"jpg": bytes})[3]
+
+
+def test_a_shard_that_was_cut_is_an_error_on_open_and_on_read(root: str) -> None:
+    dataset = LitDataset(root, modalities=["info.json"])
+    os.truncate(f"{root}/train_0002.tar", 1000)
+    with pytest.raises(ChangedSourceError, match=r"train_0002.tar"):
+        dataset[-1]
+    with pytest.raises(IndexMismatchError, match=r"train_0002.tar: .*found the end of the shard at 1000"):
+        LitDataset(root)
+    os.unlink(f"{root}/train.idx.json")
+    with pytest.raises(ArchiveError, match=r"train_0002.tar"):
+        LitDataset(root)
+
+
+def test_a_member_that_does_not_decode_is_named(tmp_path: Path) -> None:
+    with LitWriter(str(tmp_path)) as writer:
+        writer.write({"__key__": "a", "cls": 1})
+        writer.write({"__key__": "b", "cls": b"seven"})
+    with pytest.raises(RecordError, match=r"train_0000.tar: sample 1: the member 'b.cls' at byte 1024 does not decode"):
+        LitDataset(str(tmp_path))[1]
+
+
+def test_two_members_of_one_name_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"extensions": ["cls"], "train": "x.tar"}')
+    samples = [Sample(key, {"cls": b"1"}) for key in ("a", "b", "a")]
+    (tmp_path / "x.tar").write_bytes(encode_tar(samples, group="key")[0])
+    with pytest.raises(ArchiveError, match=r"x.tar: the member 'a.cls' at byte 2048 is there twice"):
+        LitDataset(str(tmp_path))
