@@ -48,7 +48,7 @@ def train(folder: str) -> list[tuple[str, str, int]]:
     return [(sample["__key__"], hashlib.sha256(sample["bin"]).hexdigest(), sample["cls"]) for sample in samples]
 
 
-class _Raw(TaskEncoder):  # type: ignore[misc]
+class _Raw(TaskEncoder):
     """Samples as they are."""
 
     cookers = [Cooker(stateless(lambda sample: sample))]  # noqa: RUF012 - as Energon has it
