@@ -64,7 +64,7 @@ def documents(workspace: Workspace, prefix: str = "out/all") -> list[list[list[i
         return [[tokens.tolist() for tokens in reader.document(i)] for i in range(reader.document_count)]
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_each_record_is_a_document_and_the_bytes_are_those_of_one_writer(workspace: Workspace, workers: str) -> None:
     expected = write_sources(workspace)
     ran = workspace.run(*COMMAND, "--task-bytes", "3000", "--workers", workers, "--json")
@@ -123,6 +123,7 @@ def test_one_changed_source_is_done_again_and_all_is_merged_anew(workspace: Work
     assert parts == {"b.jsonl-0000000000.bin", "b.jsonl-0000000000.idx"}
 
 
+@pytest.mark.slow
 def test_a_source_that_is_gone_stays_until_it_is_forgotten(workspace: Workspace) -> None:
     expected = write_sources(workspace)
     workspace.run(*COMMAND, *SMALL)
@@ -150,6 +151,7 @@ def test_dropped_parts_are_made_again_only_when_something_has_changed(workspace:
     assert dataset(workspace) == byte_dataset([*texts("a"), "new", *texts("c")]) != former
 
 
+@pytest.mark.slow
 def test_a_merge_that_was_cut_short_is_made_again(workspace: Workspace) -> None:
     expected = write_sources(workspace)
     workspace.run(*COMMAND, *SMALL)
@@ -250,6 +252,7 @@ def test_a_tokenizer_file_is_used_without_padding_cutting_and_special_tokens(wor
         assert reader.dtype == np.uint16
 
 
+@pytest.mark.slow
 def test_another_tokenizer_is_another_job(workspace: Workspace) -> None:
     needs_tokenizers()
     tokenizer_file(workspace)
