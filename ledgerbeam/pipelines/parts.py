@@ -16,7 +16,7 @@ from ledgerbeam.errors import SourceNotFoundError
 from ledgerbeam.io import ObjectFolder, is_local, publish_bytes, read_bytes, remove_stale_temporaries, stat
 from ledgerbeam.io.megatron import Layout, merge_megatron, write_megatron
 from ledgerbeam.io.megatron.index import BLOCK, MegatronIndex
-from ledgerbeam.ledger import LedgerStore, dataset_manifest
+from ledgerbeam.ledger import LedgerStore, dataset_manifest, reach
 from ledgerbeam.pipelines.spec import JobSpec
 
 __all__ = ["Dataset", "Parts"]
@@ -99,11 +99,12 @@ class Parts:
         Raises:
             LedgerbeamError: If a part does not read, or the result cannot be written.
         """
-        if "of" in (note := self._read_note()) and note["of"] is None:  # a merge was killed
+        if self._read_note().get("of", "") is None:  # a merge was killed
             remove_stale_temporaries(os.path.dirname(str(self._spec.merged)))
         # Until the result is whole, nothing may take it for that of other parts.
         self._write_note({"of": None})
         datasets = [self._merge(suffix) for suffix in self._spec.settings["suffixes"]]
+        reach("merge.after")
         urls = [f"{dataset.prefix}{ending}" for dataset in datasets for ending in (_DATA, _INDEX)]
         files = {url: stat(url, self._options).size for url in urls}
         self._write_note({"of": self._digest(), "files": files, "datasets": [asdict(dataset) for dataset in datasets]})

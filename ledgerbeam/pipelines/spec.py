@@ -41,8 +41,8 @@ class JobSpec:
         to: Output format: ``jsonl``, ``tar`` or ``megatron``; None for ``index``.
         merged: Prefix of the Megatron dataset that the outputs are merged into; None merges nothing.
         tokenizer: Of ``tokenize``: ``bytes`` or the URL of a file.
-        settings: What else shapes the output: of ``tokenize`` and of ``--to megatron`` the dtype and, for each dataset
-            of a shard, what its name ends with.
+        settings: What else shapes the output of ``convert`` and ``tokenize``, by name. Where datasets are merged,
+            ``dtype`` is that of their tokens, and ``suffixes`` has for each what follows the prefix in its name.
         check_purity: Whether the function is spot-checked.
         workers: Local worker processes.
         flush_interval: Longest time that a completion waits for its commit, in seconds.

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from ledgerbeam.io import JsonlReader, Sample, TarReader, encode_tar
 from ledgerbeam.io.megatron import MegatronReader, write_megatron
@@ -94,6 +95,7 @@ def test_megatron_becomes_jsonl_and_the_same_dataset_again(workspace: Workspace)
     assert sorted(workspace.files("wide")) == ["train.bin", "train.idx"]
 
 
+@pytest.mark.slow
 def test_modes_are_kept(workspace: Workspace) -> None:
     with write_megatron(str(workspace.root / "data/train"), np.int32, multimodal=True) as builder:
         builder.add_document([1, 2, 3], lengths=[1, 2], modes=[0, 1])
@@ -103,6 +105,7 @@ def test_modes_are_kept(workspace: Workspace) -> None:
     assert workspace.files("again")["train.idx"] == workspace.files("data")["train.idx"]
 
 
+@pytest.mark.slow
 def test_tokens_go_through_tar_and_back(workspace: Workspace) -> None:
     with write_megatron(str(workspace.root / "data/train"), np.int32) as builder:
         builder.add_document([1, 2, 3], lengths=[1, 2])
@@ -113,6 +116,7 @@ def test_tokens_go_through_tar_and_back(workspace: Workspace) -> None:
         assert workspace.files("again")[f"train.{ending}"] == workspace.files("data")[f"train.{ending}"]
 
 
+@pytest.mark.slow
 def test_a_killed_conversion_goes_on_and_ends_with_the_same_bytes(workspace: Workspace) -> None:
     records = [{"tokens": list(range(i % 50, i % 50 + 200))} for i in range(3000)]
     for name in "abcd":

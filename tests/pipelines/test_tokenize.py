@@ -64,7 +64,7 @@ def documents(workspace: Workspace, prefix: str = "out/all") -> list[list[list[i
         return [[tokens.tolist() for tokens in reader.document(i)] for i in range(reader.document_count)]
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_each_record_is_a_document_and_the_bytes_are_those_of_one_writer(workspace: Workspace, workers: str) -> None:
     expected = write_sources(workspace)
     ran = workspace.run(*COMMAND, "--task-bytes", "3000", "--workers", workers, "--json")
@@ -80,7 +80,7 @@ def test_each_record_is_a_document_and_the_bytes_are_those_of_one_writer(workspa
     assert facts["tokens"] * 2 == len(dataset(workspace)["bin"])
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_a_killed_job_ends_with_the_same_bytes(workspace: Workspace, workers: str) -> None:
     expected = write_sources(workspace)
     command = (*COMMAND, "--task-bytes", "1000", "--workers", workers, "--split-sentences", "sentences:slowly")
@@ -123,6 +123,7 @@ def test_one_changed_source_is_done_again_and_all_is_merged_anew(workspace: Work
     assert parts == {"b.jsonl-0000000000.bin", "b.jsonl-0000000000.idx"}
 
 
+@pytest.mark.slow
 def test_a_source_that_is_gone_stays_until_it_is_forgotten(workspace: Workspace) -> None:
     expected = write_sources(workspace)
     workspace.run(*COMMAND, *SMALL)
@@ -150,6 +151,7 @@ def test_dropped_parts_are_made_again_only_when_something_has_changed(workspace:
     assert dataset(workspace) == byte_dataset([*texts("a"), "new", *texts("c")]) != former
 
 
+@pytest.mark.slow
 def test_a_merge_that_was_cut_short_is_made_again(workspace: Workspace) -> None:
     expected = write_sources(workspace)
     workspace.run(*COMMAND, *SMALL)
@@ -161,6 +163,18 @@ def test_a_merge_that_was_cut_short_is_made_again(workspace: Workspace) -> None:
     assert "0 tasks" in ran.out
     assert dataset(workspace) == byte_dataset(expected)
     assert sorted(p.name for p in (workspace.root / "out").iterdir()) == ["all.bin", "all.idx", "all.parts"]
+
+
+def test_a_kill_after_a_merge_leaves_no_note_that_is_out_of_date(workspace: Workspace) -> None:
+    expected = write_sources(workspace)
+    workspace.run(*COMMAND, *SMALL)
+    write(workspace, "in/b.jsonl", ({"text": text.replace("b", "x")} for text in texts("b")))
+    assert workspace.run(*COMMAND, *SMALL, env={"LEDGERBEAM_FAULT": "merge.after:1"}).status == -9
+    assert dataset(workspace) != byte_dataset(expected)
+    write_sources(workspace)  # the parts are those of the first run again
+    ran = workspace.run(*COMMAND, *SMALL)
+    assert ran.status == 0, ran.err
+    assert dataset(workspace) == byte_dataset(expected)
 
 
 def test_several_keys_make_a_dataset_each_named_as_megatron_does(workspace: Workspace) -> None:
@@ -180,7 +194,7 @@ def test_several_keys_make_a_dataset_each_named_as_megatron_does(workspace: Work
 def test_sentences_are_the_sequences_of_a_document(workspace: Workspace) -> None:
     (workspace.root / "sentences.py").write_text(SENTENCES)
     write(workspace, "in/a.jsonl", [{"text": "ab.c"}, {"text": ["x.y", "z"]}, {"text": "."}])
-    ran = workspace.run(*COMMAND, "--split-sentences", "sentences:by_dot")
+    ran = workspace.run(*COMMAND, "--split-sentences", "sentences:by_dot", "--workers", "1")
     assert ran.status == 0, ran.err
     assert documents(workspace) == [
         [[97, 98], [99, 256]],
@@ -238,6 +252,7 @@ def test_a_tokenizer_file_is_used_without_padding_cutting_and_special_tokens(wor
         assert reader.dtype == np.uint16
 
 
+@pytest.mark.slow
 def test_another_tokenizer_is_another_job(workspace: Workspace) -> None:
     needs_tokenizers()
     tokenizer_file(workspace)
@@ -286,35 +301,32 @@ def test_a_missing_package_or_tokenizer_is_told_with_its_remedy(workspace: Works
     assert "pip install 'ledgerbeam[tokenize]'" in ran.err
 
 
-@pytest.mark.parametrize(
-    ("record", "said"),
-    [({"body": "x"}, "has no 'text': found a record with 'body'"), ({"text": 3}, "expected text under 'text'")],
-)
-def test_a_record_without_text_fails_its_task_and_nothing_is_merged(
-    workspace: Workspace, record: Any, said: str
-) -> None:
+def test_a_record_without_text_fails_its_task_and_nothing_is_merged(workspace: Workspace) -> None:
     write(workspace, "in/a.jsonl", [{"text": "fine"}])
-    write(workspace, "in/b.jsonl", [{"text": "fine"}, record])
-    ran = workspace.run(*COMMAND)
+    write(workspace, "in/b.jsonl", [{"text": "fine"}, {"body": "x"}])
+    write(workspace, "in/c.jsonl", [{"text": 3}])
+    ran = workspace.run(*COMMAND, "--workers", "1")
     assert ran.status == 3
-    assert "in/b.jsonl, record 1: " + said in ran.err
+    assert "in/b.jsonl, record 1: has no 'text': found a record with 'body'" in ran.err
+    assert "in/c.jsonl, record 0: expected text under 'text'" in ran.err
     assert "not merged" in ran.err
     assert not (workspace.root / "out/all.bin").exists()
     write(workspace, "in/b.jsonl", [{"text": "fine"}, {"text": "too"}])
-    assert workspace.run(*COMMAND).status == 0
+    write(workspace, "in/c.jsonl", [])
+    assert workspace.run(*COMMAND, "--workers", "1").status == 0
     assert dataset(workspace) == byte_dataset(["fine", "fine", "too"])
 
 
 def test_a_hook_that_returns_no_list_fails_its_tasks(workspace: Workspace) -> None:
     write_sources(workspace)
-    ran = workspace.run(*COMMAND, "--split-sentences", "sentences:wrong")
+    ran = workspace.run(*COMMAND, "--split-sentences", "sentences:wrong", "--workers", "1")
     assert ran.status == 3
     assert "sentences:wrong returned a str: expected a list of texts" in ran.err
 
 
 def test_sources_without_records_make_an_empty_dataset(workspace: Workspace) -> None:
     write(workspace, "in/a.jsonl", [])
-    ran = workspace.run(*COMMAND)
+    ran = workspace.run(*COMMAND, "--workers", "1")
     assert ran.status == 0, ran.err
     assert documents(workspace) == []
 
@@ -340,7 +352,7 @@ def test_options_that_mean_nothing_are_refused(workspace: Workspace, options: tu
 
 def test_bytes_without_an_end_fit_one_byte(workspace: Workspace) -> None:
     write(workspace, "in/a.jsonl", [{"text": "é"}])
-    ran = workspace.run(*COMMAND, "--no-append-eod", "--dtype", "uint8")
+    ran = workspace.run(*COMMAND, "--no-append-eod", "--dtype", "uint8", "--workers", "1")
     assert ran.status == 0, ran.err
     assert (workspace.root / "out/all.bin").read_bytes() == "é".encode()
 
