@@ -10,7 +10,6 @@ Others may write, read and compact meanwhile. Two snapshots may overlap: what th
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,16 @@ from typing import Any
 
 from ledgerbeam.ledger import sidecar
 from ledgerbeam.ledger.faults import reach
-from ledgerbeam.ledger.folding import FOLDS, SNAPSHOTS, Folder, Manifest, Overtaken, decode_manifest, encode_manifest
+from ledgerbeam.ledger.folding import (
+    FOLDS,
+    SNAPSHOTS,
+    Folder,
+    Manifest,
+    Overtaken,
+    decode_manifest,
+    encode_manifest,
+    snapshot_name,
+)
 from ledgerbeam.ledger.json_rows import decode
 from ledgerbeam.ledger.lmdb_environment import Environment
 from ledgerbeam.ledger.lmdb_floors import floors
@@ -79,29 +87,31 @@ def _compact(store: RemoteStore) -> Compaction:
     if not segments and len(manifests) < 2:
         return Compaction(0, 0, 0)
     old = _parts_of(objects, manifests)
-    snapshot = _Snapshot(objects, environment, _job_of(store))
+    snapshot = _Snapshot(objects, environment, _job_of(store), manifests)
     # Written first: a source that is completed after it was passed here is complete in what follows.
     leaves = [snapshot.add(segment) for segment in _open_leaves(objects, environment, segments + old)]
     sources = [snapshot.add(segment) for segment in _sources(environment)]
     rest = [snapshot.add(segment) for segment in _rest(environment, snapshot.number)]
     covers = [*segments, *manifests, *old]
     snapshot.finish([*sources, *leaves, *rest], covers)
-    for start in range(0, len(covers), _DELETED_AT_ONCE):
-        reach("compact.delete")
-        objects.delete(covers[start : start + _DELETED_AT_ONCE])
+    # While the manifest of a former snapshot lies there, a host that is new to the ledger needs its parts.
+    for gone in ([*segments, *manifests], old):
+        for start in range(0, len(gone), _DELETED_AT_ONCE):
+            reach("compact.delete")
+            objects.delete(gone[start : start + _DELETED_AT_ONCE])
     return Compaction(len(covers), snapshot.parts, snapshot.bytes)
 
 
 class _Snapshot:
     """A snapshot that is being written."""
 
-    def __init__(self, objects: Objects, environment: Environment, job: str | None) -> None:
+    def __init__(self, objects: Objects, environment: Environment, job: str | None, before: Sequence[str]) -> None:
         self._objects = objects
         self._environment = environment
         self._job = job
         with environment.read() as txn:
             self.number = sidecar.highest_number(txn)
-        self._name = f"{SNAPSHOTS}/{self.number:06d}-{secrets.token_hex(8)}"
+        self._name = snapshot_name(self.number, before)
         self.parts = 0
         self.bytes = 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -23,8 +24,8 @@ SNAPSHOTS = "snapshots"
 """Folder of the snapshots."""
 
 _SEGMENT = re.compile(rf"{SEGMENTS}/(\d{{6,12}})/([stz])-[A-Za-z0-9.-]{{1,200}}\.seg")
-_MANIFEST = re.compile(rf"{SNAPSHOTS}/(\d{{6,12}})-[0-9a-f]{{8,64}}\.json")
-_PART = re.compile(rf"{SNAPSHOTS}/(\d{{6,12}})-[0-9a-f]{{8,64}}/\d{{6,12}}\.seg")
+_MANIFEST = re.compile(rf"{SNAPSHOTS}/(\d{{6,12}})-(\d{{6,12}})-[0-9a-f]{{8,64}}\.json")
+_PART = re.compile(rf"{SNAPSHOTS}/(\d{{6,12}})-(\d{{6,12}})-[0-9a-f]{{8,64}}/\d{{6,12}}\.seg")
 _READ_AT_ONCE = 32
 FOLDS = 20
 """So often may a listing be overtaken by compactions before something must be wrong."""
@@ -68,6 +69,12 @@ def segment_name(segment: Segment, number: int, writer: str, sequence: int) -> s
     """The name of a writer's segment, which tells whether it registers sources or says what was deleted."""
     kind = "s" if segment.sources else "z" if segment.dropped else "t"
     return f"{SEGMENTS}/{number:06d}/{kind}-{writer}-{sequence:06d}.seg"
+
+
+def snapshot_name(number: int, before: Sequence[str]) -> str:
+    """The name of a new snapshot, which sorts behind those of all that it stands for, so that listings end with it."""
+    ordinal = 1 + max((int(m[2]) for name in before if (m := _MANIFEST.fullmatch(name))), default=0)
+    return f"{SNAPSHOTS}/{number:06d}-{ordinal:06d}-{secrets.token_hex(8)}"
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -130,14 +137,7 @@ class Folder:
         )
 
     def _fold_listed(self) -> list[str]:
-        # In this order: a segment that is seen has its controls seen, and one that is gone its snapshot.
-        names = self._objects.names(SEGMENTS) + self._objects.names(SNAPSHOTS)
-        pieces = [_Piece(_KINDS[m[2]], int(m[1]), name) for name in names if (m := _SEGMENT.fullmatch(name))]
-        pieces += [_Piece(_SNAPSHOT, int(m[1]), name) for name in names if (m := _MANIFEST.fullmatch(name))]
-        for name in self._objects.names(CONTROLS):
-            number = control_number(name)
-            if number is not None:
-                pieces.append(_Piece(_CONTROL, number, name))
+        pieces = self._list()
         self._wait_for_controls({piece.number for piece in pieces if piece.kind == _CONTROL})
         self._fold_job()
         unfolded = sorted(self._unfolded(pieces))
@@ -150,6 +150,20 @@ class Folder:
             _FOLD[kind](self, [piece.name for piece in unfolded[start:stop]])
             start = stop
         return [piece.name for piece in pieces if piece.kind != _CONTROL]
+
+    def _list(self) -> list[_Piece]:
+        """List the objects to fold: no segment without the controls that its writer had seen.
+
+        Listings go by name, page by page: a segment that is gone from its page has its snapshot on a later one. A
+        control may have been created after its page was listed, and segments that carry its number listed.
+        """
+        names = self._objects.names("")
+        controls = _controls(names)
+        pieces = [_Piece(_KINDS[m[2]], int(m[1]), name) for name in names if (m := _SEGMENT.fullmatch(name))]
+        pieces += [_Piece(_SNAPSHOT, int(m[1]), name) for name in names if (m := _MANIFEST.fullmatch(name))]
+        if pieces and max(piece.number for piece in pieces) > max((piece.number for piece in controls), default=0):
+            controls = _controls(self._objects.names(CONTROLS))
+        return controls + pieces
 
     def _wait_for_controls(self, numbers: set[int]) -> None:
         """A listing is made page by page: it may have a number, and not the one before that was created meanwhile."""
@@ -240,6 +254,11 @@ class Folder:
 
     def _url(self, name: str) -> str:
         return f"{self._objects.url}/{name}"
+
+
+def _controls(names: Sequence[str]) -> list[_Piece]:
+    numbers = ((control_number(name), name) for name in names)
+    return [_Piece(_CONTROL, number, name) for number, name in numbers if number is not None]
 
 
 _FOLD: dict[int, Any] = {
