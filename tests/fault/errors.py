@@ -94,10 +94,17 @@ class Inspector:
         elif contents(place) != self._clean:
             found.append("not completed by rerun: other bytes, or other files, than those of a clean run")
         else:
-            complete, failed = self._state(place)
-            if not complete or failed:
-                found.append(f"not completed by rerun: complete {complete}, {failed} failures")
+            found += self._incomplete(place)
         self._figures.note(fault, found)
+
+    def _incomplete(self, place: Place) -> Iterator[str]:
+        try:
+            complete, failed = self._state(place)
+        except LedgerbeamError as error:
+            yield f"broken: the ledger does not open after the rerun: {type(error).__name__}: {error}"
+            return
+        if not complete or failed:
+            yield f"not completed by rerun: complete {complete}, {failed} failures"
 
     def _findings(self, place: Place, outcome: Outcome) -> Iterator[str]:
         try:

@@ -39,12 +39,13 @@ class SimulatedObjects:
     def names(self, folder: str) -> list[str]:
         """Lists in two pages, between which others may create and delete."""
         self._point(f"list {folder}")
-        below = sorted(name for name in self.content if name.startswith(f"{folder}/"))
+        prefix = f"{folder}/" if folder else ""
+        below = sorted(name for name in self.content if name.startswith(prefix))
         if len(below) < 2 or self._scheduler.current is None:
             return below
         last = below[len(below) // 2 - 1]
         self._point(f"list {folder} after {last}")
-        rest = sorted(name for name in self.content if name.startswith(f"{folder}/") and name > last)
+        rest = sorted(name for name in self.content if name.startswith(prefix) and name > last)
         return [name for name in below if name <= last] + rest
 
     def read(self, names: Sequence[str]) -> list[bytes | None]:

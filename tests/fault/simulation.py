@@ -25,7 +25,7 @@ from typing import Any, Literal
 from unittest import mock
 
 from ledgerbeam.errors import JobMismatchError, LedgerError, StorageError
-from ledgerbeam.ledger import compaction, lmdb_store, remote_sink, remote_store, sidecar
+from ledgerbeam.ledger import compaction, folding, lmdb_store, remote_sink, remote_store, sidecar
 from ledgerbeam.ledger.compaction import compact
 from ledgerbeam.ledger.controls import JOB_NAME, decode_control, decode_ledger
 from ledgerbeam.ledger.counting import is_done
@@ -104,8 +104,9 @@ class World:
         with contextlib.ExitStack() as stack:
             for module in (remote_store, remote_sink, compaction, lmdb_store):
                 stack.enter_context(mock.patch.object(module, "time", self))
-            for module in (remote_store, compaction):
+            for module in (remote_store, folding):
                 stack.enter_context(mock.patch.object(module, "secrets", self))
+            for module in (remote_store, compaction):
                 stack.enter_context(mock.patch.object(module, "reach", self.objects.reach))
             stack.enter_context(mock.patch.object(lmdb_store, "reach", self._reach_local))
             for module in (remote_store, remote_sink):
