@@ -11,14 +11,11 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
-from tests.matrix.runs import LIMIT_SECONDS, SOURCES, Jobs, Launcher, Row, descendants, most_memory, write_sources
-from tests.servers import flink
-from tests.servers.flink import FlinkCluster, Place, flink_cluster
-from tests.servers.hosts import Hosts
+from tests.matrix.runs import LIMIT_SECONDS, SOURCES, Jobs, Launcher, Row, descendants, most_memory
+from tests.servers.flink import FlinkCluster
 from tests.servers.process import command_of, wait_until
 
 pytestmark = [pytest.mark.s3, pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -116,23 +113,3 @@ class TestMatrix:
                         jobs.engine.cancel(job)
                 time.sleep(1)
             check_identical(jobs, "launcher", reference)
-
-
-def test_flink_with_its_workers_on_two_hosts(hosts: Hosts, tmp_path: Path) -> None:
-    """The task managers and the worker pools share nothing but the object store; the launcher is on a third host."""
-    if flink.missing() is not None:
-        pytest.skip(flink.missing() or "")
-    bucket = write_sources(hosts.s3)
-    reference = Jobs(tmp_path / "here", hosts.s3, bucket, name="here", options=["--workers", "1"], engine=None)
-    reference.finish("out")
-    places = [Place(hosts.address(host), tuple(hosts.prefix(host))) for host in (1, 2)]
-    env = {**hosts.s3_env, "LEDGERBEAM_CACHE": str(hosts.folder / "cache")}
-    with flink_cluster(tmp_path / "flink", address=hosts.address(0), places=places, env=env) as cluster:
-        jobs = Jobs(tmp_path / "jobs", hosts.s3, bucket, name="two", options=["--", *cluster.options], engine=cluster)
-        launcher = jobs.start("out")
-        jobs.wait_for_outputs("out", launcher)
-        if launcher.end():
-            jobs.finish("out")
-        assert jobs.contents("out") == reference.contents("out")
-        hosts_seen = {name.rpartition("/t-")[2].rsplit("-", 3)[0] for name in jobs.segments("out")}
-        assert hosts_seen == {"host-1", "host-2"}
