@@ -81,11 +81,11 @@ class Hosts:
 
     def cut(self, host: int) -> None:
         """Cuts the link of host 1 or 2: what is sent is lost, and nobody is told."""
-        _inside(self._switch, "ip", "link", "set", f"host{host}", "nomaster")
+        _inside(self._switch, "ip", "link", "set", f"host{host}", "down")
 
     def heal(self, host: int) -> None:
         """Makes the link of a host whole again."""
-        _inside(self._switch, "ip", "link", "set", f"host{host}", "master", _BRIDGE)
+        _inside(self._switch, "ip", "link", "set", f"host{host}", "up")
 
 
 def missing() -> str | None:

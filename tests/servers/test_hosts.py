@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -54,9 +55,9 @@ def test_a_link_is_cut_and_heals(hosts: Hosts) -> None:
 
     assert wait_until(lambda: min(count(1, "put"), count(2, "put")) > 2, seconds=30)
     hosts.cut(1)
-    assert wait_until(lambda: count(1, "lost") > 0, seconds=30)
+    time.sleep(0.5)  # for what was on its way
     before = count(1, "put"), count(2, "put")
-    assert wait_until(lambda: count(2, "put") > before[1] + 5, seconds=30)
+    assert wait_until(lambda: count(2, "put") > before[1] + 20, seconds=30)
     assert count(1, "put") == before[0]
     hosts.heal(1)
     assert wait_until(lambda: count(1, "put") > before[0] + 2, seconds=60)
