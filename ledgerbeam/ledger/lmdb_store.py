@@ -161,8 +161,8 @@ class LmdbStore:
         with self._open().read() as txn:
             return lmdb_views.attempts(txn, source_id)
 
-    def progress(self, ids: Sequence[bytes]) -> list[Progress]:
-        """What is known of each of a page of open sources, in one transaction."""
+    def progress(self, ids: Sequence[bytes]) -> list[Progress | None]:
+        """How far each of a page of sources is, in one transaction; see `LedgerStore.progress`."""
         with self._open().read() as txn:
             return [lmdb_views.progress(txn, source) for source in ids]
 

@@ -74,10 +74,13 @@ def attempts(txn: Transaction, source: bytes) -> dict[bytes, int]:
     return {key[ID_BYTES:]: ATTEMPTS_ROW.unpack(row)[0] for key, row in txn.scan(ATTEMPTS, source)}
 
 
-def progress(txn: Transaction, source: bytes) -> Progress:
-    """How far an open source is."""
+def progress(txn: Transaction, source: bytes) -> Progress | None:
+    """How far an open source is; None for one that owes nothing."""
+    known = applied(txn, source)
     row = txn.get(SOURCES, source)
-    return Progress(applied(txn, source), attempts(txn, source), row is not None and "replaces" in decode(row))
+    if not known or row is None:
+        return None
+    return Progress(known, attempts(txn, source), "replaces" in decode(row))
 
 
 def sources(environment: Environment) -> Iterator[SourceRow]:

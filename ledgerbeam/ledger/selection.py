@@ -47,9 +47,15 @@ class OpenSource:
 
 
 def with_progress(sources: Sequence[Source], store: LedgerStore) -> list[OpenSource]:
-    """Returns registered sources with what `store` knows of them, in order."""
+    """Returns registered sources with what `store` knows of them, in order.
+
+    A source that another process has completed since it was found open is left out: its entries are gone with it, so
+    it would look as if nothing of it were done.
+    """
     known = store.progress([source.id for source in sources])
-    return [OpenSource(source, *progress) for source, progress in zip(sources, known, strict=True)]
+    return [
+        OpenSource(source, *progress) for source, progress in zip(sources, known, strict=True) if progress is not None
+    ]
 
 
 def open_sources(

@@ -109,8 +109,8 @@ class LedgerStore(LedgerSink, Protocol):
     def applied(self, source_id: bytes) -> dict[bytes, int]:
         """The entries of an open source, delta by node, `identity.ROOT` included. Empty once it is complete."""
 
-    def progress(self, ids: Sequence[bytes]) -> list[Progress]:
-        """What is known of each of a page of open sources, in their order."""
+    def progress(self, ids: Sequence[bytes]) -> list[Progress | None]:
+        """How far each of a page of sources is, in their order; None for one that is complete, replaced or unknown."""
 
     def pending(self, source_id: bytes) -> int:
         """Live tasks of a source: 0 for a complete or unknown one."""

@@ -415,6 +415,7 @@ def open_tasks(store: LmdbStore, listing: Sequence[Source]) -> list[Leaf]:
     return [
         leaf
         for source, progress in found
+        if progress is not None
         for lineage, leaf in tree_of(source).items()
         if not is_done(lineage, source.id, progress.applied)
     ]

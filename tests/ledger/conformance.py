@@ -16,6 +16,7 @@ from ledgerbeam.errors import JobMismatchError, LedgerError, NonDeterministicTas
 from ledgerbeam.ledger.counting import is_done
 from ledgerbeam.ledger.identity import ROOT, Lineage, node_id
 from ledgerbeam.ledger.job import Job
+from ledgerbeam.ledger.selection import open_sources, with_progress
 from ledgerbeam.ledger.store import (
     HISTORY_SECONDS,
     MAX_ATTEMPTS,
@@ -157,6 +158,17 @@ class LedgerStoreConformance:
             Progress({ROOT: 1}, {}, True),
         ]
         assert len(store.applied(begun.id)) == 3
+        store.commit(leaves_of_split(begun, 2)[1:])
+        unknown = plain("unknown")
+        assert store.progress([begun.id, fresh.id, unknown.id]) == [None, None, None]
+
+    def test_a_source_completed_since_it_was_found_open_owes_nothing(self, store: LedgerStore) -> None:
+        done, left = plain("done"), plain("left")
+        columns = [done.id, left.id], [done.url, left.url], [done.size, left.size], [done.version, left.version]
+        found = open_sources(*columns, store)
+        assert found == [done, left]
+        store.commit([leaf_of(done)])  # by another process
+        assert [element.source for element in with_progress(found, store)] == [left]
 
     def test_what_was_recorded_when_and_how_long_it_took(self, store: LedgerStore) -> None:
         sources = [plain(f"s{n}") for n in range(4)]
