@@ -12,9 +12,9 @@ from pathlib import Path
 
 from benchmarks.serve import serve
 from ledgerbeam.io import ObjectFolder
-from ledgerbeam.ledger import Job, Leaf, Output, RemoteSink, RemoteStore, Source, compact, open_store
+from ledgerbeam.ledger import MAX_ENTRIES, Job, Leaf, Output, RemoteSink, RemoteStore, Source, compact, open_store
 
-GROUP = 1_000
+GROUP = MAX_ENTRIES
 MADE_AT_ONCE = 200_000
 
 

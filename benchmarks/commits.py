@@ -11,7 +11,7 @@ from benchmarks.data import Data
 from benchmarks.peer import Peer
 from benchmarks.table import Row, Work, least_row, most_row, rate, speed_row
 
-TITLE = "The ledger's store: every task a leaf with one output, durable in groups of 1,000"
+TITLE = "The ledger's store: every task a leaf with one output, durable in the groups of the group commit"
 
 TASKS = 200_000
 MARKERS = 20_000
@@ -39,7 +39,7 @@ def rows(data: Data) -> Iterator[Row]:
         one = ours[1] * markers / tasks
         yield speed_row(Work("commit, 1 process", "tasks", markers), one, "a marker file a task", made, 5)
         folded, compacted = maker.ask("fold_and_compact", folder=folder, count=tasks)
-        yield least_row(Work("fold segments of 1,000 rows", "rows", tasks), folded, FOLDS)
+        yield least_row(Work("fold segments of as many rows", "rows", tasks), folded, FOLDS)
         yield least_row(Work("compact them", "rows", tasks), compacted, COMPACTS)
     yield from _start_up(data, listed / markers)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from ledgerbeam.errors import LedgerError
 from ledgerbeam.ledger import lmdb_sources
 from ledgerbeam.ledger.identity import node_id
-from ledgerbeam.ledger.json_rows import decode, encode
-from ledgerbeam.ledger.lmdb_commit import failure_row
+from ledgerbeam.ledger.json_rows import encode
+from ledgerbeam.ledger.lmdb_failures import failure_row
 from ledgerbeam.ledger.lmdb_rows import (
     APPLIED,
     COMPLETED,
@@ -21,6 +21,7 @@ from ledgerbeam.ledger.lmdb_rows import (
     PENDING_ROW,
     SOURCES,
     Transaction,
+    unpack_completion,
 )
 from ledgerbeam.ledger.store import Failure, Leaf, Totals
 
@@ -50,15 +51,13 @@ def is_contradicted(txn: Transaction, source: bytes) -> bool:
 
 def contradict(txn: Transaction, source: bytes) -> None:
     """Hold a registered source open whose leaves contradict each other, until it is forgotten."""
-    row = txn.get(SOURCES, source)
-    if row is None or is_contradicted(txn, source):
+    if txn.get(SOURCES, source) is None or is_contradicted(txn, source):
         return
     known = txn.get(PENDING, source)
     pending, *tally = (1, *Totals()) if known is None else PENDING_ROW.unpack(known)
-    if txn.delete(COMPLETED, source):
-        fields = decode(row)
-        pending, tally = 0, fields.pop("tally")
-        txn.put(SOURCES, source, encode(fields))
+    completed = txn.pop(COMPLETED, source)
+    if completed is not None:
+        pending, tally = 0, list(unpack_completion(completed)[1])
         lmdb_sources.count_withdrawal(txn)
     txn.put(PENDING, source, PENDING_ROW.pack(pending + _MORE_THAN_ANY_TASKS, *tally))
     txn.put(APPLIED, source + CONTRADICTION, DELTA.pack(_MORE_THAN_ANY_TASKS))

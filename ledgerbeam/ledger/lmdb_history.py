@@ -6,9 +6,9 @@ does.
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from ledgerbeam.ledger.lmdb_rows import (
     DURATION_KEY,
@@ -44,12 +44,11 @@ def read_history(txn: Transaction) -> list[HistoryRow]:
     return rows
 
 
-def duration_steps(seconds: Iterable[float]) -> Counter[int]:
+def duration_steps(seconds: Sequence[float]) -> dict[int, int]:
     """Count durations by step of the scale."""
-    return Counter(
-        min(_LAST_STEP, max(0, round(_STEPS_A_DOUBLING * math.log2(max(value, _SHORTEST) / _SHORTEST))))
-        for value in seconds
-    )
+    doublings = np.log2(np.maximum(np.asarray(seconds), _SHORTEST) / _SHORTEST)
+    steps, counts = np.unique(np.minimum(np.rint(_STEPS_A_DOUBLING * doublings), _LAST_STEP), return_counts=True)
+    return {int(step): count for step, count in zip(steps.tolist(), counts.tolist(), strict=True)}
 
 
 def add_durations(txn: Transaction, steps: Mapping[int, int]) -> None:

@@ -4,8 +4,8 @@
 table       key                              value
 =========== ================================ ===============================================================
 meta        text                             format, job, fingerprint, totals, number of withdrawn completions
-completed   source                           `COMPLETED_ROW`: kept tiny, there are millions
-sources     source                           JSON url, size, version, members of a pack, tally once complete
+completed   source                           `pack_completion`: kept small, there are millions
+sources     source                           JSON url, size, version, members of a pack; not written when it completes
 urls        `identity.url_key`               the source that this URL is now
 pending     source, once a leaf arrived      `PENDING_ROW`: its count, then its tally
 applied     source + node                    `DELTA`; behind the delta of a leaf a digest of its result
@@ -34,6 +34,8 @@ from struct import Struct
 from typing import Any
 
 import lmdb
+
+from ledgerbeam.ledger.rows import Totals
 
 META = "meta"
 COMPLETED = "completed"
@@ -74,8 +76,8 @@ TABLES = (
 )
 """Every table of a ledger."""
 
-COMPLETED_ROW = Struct("<II")
-"""Completion time (seconds since 1970) and number of leaves (capped at 2**32 - 1)."""
+_COMPLETED_ROW = Struct("<IIIIII")
+_LARGE_COMPLETED_ROW = Struct("<IQQQQQ")
 
 PENDING_ROW = Struct("<qqqqqq")
 """Live tasks; then the `store.Totals` of the source's recorded leaves."""
@@ -113,6 +115,20 @@ KEY_FINGERPRINT = b"fingerprint"
 KEY_TOTALS = b"totals"
 KEY_WITHDRAWN = b"withdrawn"
 
+
+def pack_completion(completed: int, tally: Totals) -> bytes:
+    """Make a row of `completed`: when (seconds since 1970) and the sum of the source's leaves; 24 bytes, or 44."""
+    kind = _COMPLETED_ROW if max(tally) < 2**32 else _LARGE_COMPLETED_ROW
+    return kind.pack(completed % 2**32, *tally)
+
+
+def unpack_completion(row: bytes) -> tuple[int, Totals]:
+    """Read a row of `completed`."""
+    kind = _COMPLETED_ROW if len(row) == _COMPLETED_ROW.size else _LARGE_COMPLETED_ROW
+    completed, *tally = kind.unpack(row)
+    return completed, Totals(*tally)
+
+
 Handles = dict[str, Any]
 """LMDB's handle of each table."""
 
@@ -142,6 +158,8 @@ class Transaction:
 
     def get_many(self, table: str, keys: list[bytes]) -> dict[bytes, bytes]:
         """The rows that exist among `keys`, which should be in order."""
+        if not keys:
+            return {}
         with self._txn.cursor(self._handles[table]) as cursor:
             return dict(cursor.getmulti(keys))
 

@@ -15,9 +15,10 @@ from typing import Any
 
 from ledgerbeam.ledger.identity import url_key
 from ledgerbeam.ledger.json_rows import decode, encode
-from ledgerbeam.ledger.lmdb_commit import add_totals, clear_failures
+from ledgerbeam.ledger.lmdb_commit import add_totals
 from ledgerbeam.ledger.lmdb_environment import Environment
 from ledgerbeam.ledger.lmdb_errors import translated
+from ledgerbeam.ledger.lmdb_failures import clear_failures
 from ledgerbeam.ledger.lmdb_pages import PAGE_ROWS, row_pages
 from ledgerbeam.ledger.lmdb_rows import (
     APPLIED,
@@ -35,6 +36,7 @@ from ledgerbeam.ledger.lmdb_rows import (
     SOURCES,
     URLS,
     Transaction,
+    unpack_completion,
 )
 from ledgerbeam.ledger.lmdb_superseded import supersede
 from ledgerbeam.ledger.task import Source
@@ -130,7 +132,7 @@ def retire(txn: Transaction, source: bytes, number: int = 0) -> None:
     row = txn.get(SOURCES, source)
     if row is None:
         return
-    _withdraw(txn, source, row, number)
+    _withdraw(txn, source, number)
     txn.delete(SOURCES, source)
     txn.delete(GONE, source)
     txn.put(RETIRED, source, encode(urls_of(row)))
@@ -149,21 +151,19 @@ def forget(txn: Transaction, sources: Iterable[bytes], *, failures_only: bool, n
         row = txn.get(SOURCES, source)
         if row is None:
             continue  # replaced since it was looked up
-        fields = decode(row)
-        urls.append(fields["url"])
+        urls.append(decode(row)["url"])
         if failures_only:
             clear_failures(txn, source)
         else:
-            _withdraw(txn, source, row, number)
-            if fields.pop("tally", None):
-                txn.put(SOURCES, source, encode(fields))
+            _withdraw(txn, source, number)
     return sorted(urls)
 
 
-def _withdraw(txn: Transaction, source: bytes, row: bytes, number: int) -> None:
+def _withdraw(txn: Transaction, source: bytes, number: int) -> None:
     """Drop the progress of a source and supersede its outputs."""
-    if txn.delete(COMPLETED, source):
-        add_totals(txn, decode(row)["tally"], -1)
+    completed = txn.pop(COMPLETED, source)
+    if completed is not None:
+        add_totals(txn, unpack_completion(completed)[1], -1)
         count_withdrawal(txn)
     pending = txn.pop(PENDING, source)
     if pending is not None:

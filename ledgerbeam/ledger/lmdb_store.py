@@ -18,8 +18,10 @@ from ledgerbeam.ledger.faults import reach
 from ledgerbeam.ledger.job import Job, OnJobChange
 from ledgerbeam.ledger.lmdb_completed import CompletedIds
 from ledgerbeam.ledger.lmdb_environment import Environment, acquire, release
+from ledgerbeam.ledger.lmdb_failures import count_deaths
 from ledgerbeam.ledger.lmdb_opening import INITIAL_MAP_BYTES
 from ledgerbeam.ledger.lmdb_pages import key_pages
+from ledgerbeam.ledger.lmdb_prepare import prepare
 from ledgerbeam.ledger.lmdb_rows import COMPLETED, PENDING, PENDING_ROW, SOURCES, Transaction
 from ledgerbeam.ledger.store import (
     CommitResult,
@@ -169,7 +171,7 @@ class LmdbStore:
     def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
         """Record finished and failed tasks in one transaction; see `LedgerStore.commit`."""
         started = time.monotonic()
-        prepared = lmdb_commit.prepare(leaves)
+        prepared = prepare(leaves)
         now = time.time()
 
         def change(txn: Transaction) -> lmdb_commit.Outcome:
@@ -182,12 +184,12 @@ class LmdbStore:
         outcome = self._write(change)
         if outcome.refused:
             raise first_error(outcome.refused)
-        return CommitResult(outcome.completed, outcome.fresh, time.monotonic() - started)
+        return CommitResult(outcome.completed, len(outcome.fresh), time.monotonic() - started)
 
     def blame(self, marks: Sequence[Mark]) -> list[Mark]:
         """Count a worker's death against its tasks; see `LedgerStore.blame`."""
         now = time.time()
-        return self._write(lambda txn: lmdb_commit.count_deaths(txn, marks, now))
+        return self._write(lambda txn: count_deaths(txn, marks, now))
 
     def forget(self, pattern: str, *, failures_only: bool = False) -> list[str]:
         """Make sources run again; see `LedgerStore.forget`. Looks at every source."""

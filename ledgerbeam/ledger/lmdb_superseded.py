@@ -16,9 +16,9 @@ from collections.abc import Iterable
 
 from ledgerbeam.ledger.identity import ID_BYTES, name_key, url_key
 from ledgerbeam.ledger.json_rows import decode
-from ledgerbeam.ledger.lmdb_commit import decode_output
 from ledgerbeam.ledger.lmdb_environment import Environment
 from ledgerbeam.ledger.lmdb_pages import key_pages
+from ledgerbeam.ledger.lmdb_prepare import decode_output
 from ledgerbeam.ledger.lmdb_rows import (
     COMPLETED,
     OUTPUTS,

@@ -9,17 +9,17 @@ from typing import Any
 
 from ledgerbeam.ledger.identity import ID_BYTES, ROOT
 from ledgerbeam.ledger.json_rows import decode
-from ledgerbeam.ledger.lmdb_commit import decode_output, read_totals
+from ledgerbeam.ledger.lmdb_commit import read_totals
 from ledgerbeam.ledger.lmdb_environment import Environment
 from ledgerbeam.ledger.lmdb_errors import translated
 from ledgerbeam.ledger.lmdb_jobs import last_run, read_job
 from ledgerbeam.ledger.lmdb_pages import row_pages
+from ledgerbeam.ledger.lmdb_prepare import decode_output
 from ledgerbeam.ledger.lmdb_rows import (
     APPLIED,
     ATTEMPTS,
     ATTEMPTS_ROW,
     COMPLETED,
-    COMPLETED_ROW,
     DELTA,
     FAILED,
     GONE,
@@ -28,6 +28,7 @@ from ledgerbeam.ledger.lmdb_rows import (
     PENDING_ROW,
     SOURCES,
     Transaction,
+    unpack_completion,
 )
 from ledgerbeam.ledger.store import FailureRow, OutputRow, Progress, SourceRow, Totals
 
@@ -97,7 +98,7 @@ def _source_row(txn: Transaction, source: bytes, fields: dict[str, Any], failed:
     members = tuple(member[0] for member in fields.get("members", ()))
     about = (source, fields["url"], fields["size"], len(members))
     if row is not None:
-        return SourceRow(*about, "complete", COMPLETED_ROW.unpack(row)[0], Totals(*fields["tally"]), members)
+        return SourceRow(*about, "complete", *unpack_completion(row), members)
     pending = txn.get(PENDING, source)
     done = Totals() if pending is None else Totals(*PENDING_ROW.unpack(pending)[1:])
     if txn.get(GONE, source) is not None:

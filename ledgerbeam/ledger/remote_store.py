@@ -213,7 +213,7 @@ class RemoteStore(LmdbStore):
         outcome, _ = self._record(change)
         if outcome.refused:
             raise first_error(outcome.refused)
-        return CommitResult(outcome.completed, outcome.fresh, time.monotonic() - started)
+        return CommitResult(outcome.completed, len(outcome.fresh), time.monotonic() - started)
 
     def blame(self, marks: Sequence[Mark]) -> list[Mark]:
         """Count a worker's death against its tasks; see `LedgerStore.blame`."""

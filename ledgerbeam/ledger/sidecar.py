@@ -19,7 +19,9 @@ from collections.abc import Sequence
 
 from ledgerbeam.ledger import lmdb_commit, lmdb_jobs, lmdb_sources, lmdb_superseded
 from ledgerbeam.ledger.controls import Control
+from ledgerbeam.ledger.lmdb_failures import count_deaths
 from ledgerbeam.ledger.lmdb_floors import floors, note_contradiction, raise_floors
+from ledgerbeam.ledger.lmdb_prepare import prepare
 from ledgerbeam.ledger.lmdb_rows import FOLDED, GONE, META, RETIRED, SOURCES, Transaction
 from ledgerbeam.ledger.segment import Segment
 from ledgerbeam.ledger.snapshot_rows import merge_state, supersede_state
@@ -80,9 +82,9 @@ def apply_segment(txn: Transaction, segment: Segment) -> tuple[lmdb_commit.Outco
             txn.delete(GONE, source)
     leaves = [leaf for leaf in segment.leaves if _counts(txn, segment.number, leaf)]
     failures = [failure for failure in segment.failures if segment.number >= floors(txn, failure.source_id)[1]]
-    outcome = lmdb_commit.record(txn, lmdb_commit.prepare(leaves), failures, segment.at)
+    outcome = lmdb_commit.record(txn, prepare(leaves), failures, segment.at)
     deaths = [mark for mark in segment.deaths if segment.number >= floors(txn, mark.source_id)[1]]
-    quarantined = lmdb_commit.count_deaths(txn, deaths, segment.at)
+    quarantined = count_deaths(txn, deaths, segment.at)
     if segment.dropped:
         lmdb_superseded.drop_stale(txn, segment.dropped, segment.number)
     if segment.gone is not None and segment.number >= _number(txn, KEY_GONE):
@@ -123,7 +125,7 @@ def _counts(txn: Transaction, number: int, leaf: Leaf) -> bool:
 
 
 def _supersede(txn: Transaction, leaf: Leaf, number: int) -> None:
-    ((_, (prepared,)),) = lmdb_commit.prepare([leaf])
+    ((_, (prepared,)),) = prepare([leaf])
     lmdb_superseded.supersede(txn, prepared.outputs, number)
 
 

@@ -25,18 +25,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ledgerbeam.ledger import lmdb_commit
 from ledgerbeam.ledger.identity import ID_BYTES, name_key, url_key
 from ledgerbeam.ledger.json_rows import decode, encode
+from ledgerbeam.ledger.lmdb_commit import add_totals
 from ledgerbeam.ledger.lmdb_environment import Environment
+from ledgerbeam.ledger.lmdb_failures import clear_failures, is_open
 from ledgerbeam.ledger.lmdb_floors import contradict, floors, is_contradicted, raise_floors
 from ledgerbeam.ledger.lmdb_pages import row_pages
+from ledgerbeam.ledger.lmdb_prepare import decode_output, encode_output
 from ledgerbeam.ledger.lmdb_rows import (
     APPLIED,
     ATTEMPTS,
     ATTEMPTS_ROW,
     COMPLETED,
-    COMPLETED_ROW,
     DURATION_KEY,
     DURATION_ROW,
     DURATIONS,
@@ -54,6 +55,8 @@ from ledgerbeam.ledger.lmdb_rows import (
     SUPERSEDED,
     URLS,
     Transaction,
+    pack_completion,
+    unpack_completion,
 )
 from ledgerbeam.ledger.lmdb_sources import come_back
 from ledgerbeam.ledger.lmdb_superseded import decode_superseded, encode_superseded, retired_at, supersede
@@ -82,7 +85,7 @@ def supersede_state(txn: Transaction, state: Mapping[str, Any], number: int) -> 
 def _output_rows(source: bytes, outputs: Any) -> list[tuple[bytes, bytes]]:
     """The rows of `outputs` of a complete source, in key order."""
     known = [read_output(output) for output in rows(outputs)]
-    return sorted((source + name_key(output.name), lmdb_commit.encode_output(output, "")) for output in known)
+    return sorted((source + name_key(output.name), encode_output(output, "")) for output in known)
 
 
 def _merge_complete(txn: Transaction, row: list[Any], number: int) -> None:
@@ -91,21 +94,19 @@ def _merge_complete(txn: Transaction, row: list[Any], number: int) -> None:
     tasks, records, size, filtered, milliseconds = (integer(part) for part in rows(totals))
     tally = Totals(tasks, records, size, filtered, milliseconds)
     pairs = _output_rows(source, outputs)
-    fields = txn.get(SOURCES, source)
-    if fields is None or number < floors(txn, source)[0]:
+    if txn.get(SOURCES, source) is None or number < floors(txn, source)[0]:
         supersede(txn, pairs, floors(txn, source)[0] or retired_at(txn, source))
         return
     if txn.get(COMPLETED, source) is not None or is_contradicted(txn, source):
         return
     pending = txn.pop(PENDING, source)
     if pending is not None:
-        lmdb_commit.add_totals(txn, PENDING_ROW.unpack(pending)[1:], -1)
+        add_totals(txn, PENDING_ROW.unpack(pending)[1:], -1)
         txn.delete_prefix(APPLIED, source)
-    lmdb_commit.clear_failures(txn, source)
-    lmdb_commit.add_totals(txn, tally, 1)
+    clear_failures(txn, source)
+    add_totals(txn, tally, 1)
     txn.put_many(OUTPUTS, pairs, overwrite=False)
-    txn.put(COMPLETED, source, COMPLETED_ROW.pack(integer(completed) % 2**32, min(tally.tasks, 2**32 - 1)))
-    txn.put(SOURCES, source, encode({**decode(fields), "tally": list(tally)}))
+    txn.put(COMPLETED, source, pack_completion(integer(completed), tally))
 
 
 def _merge_contradicted(txn: Transaction, row: list[Any], number: int) -> None:
@@ -117,7 +118,7 @@ def _merge_contradicted(txn: Transaction, row: list[Any], number: int) -> None:
 def _merge_failed(txn: Transaction, row: list[Any], number: int) -> None:
     source, node, task, reason, error, attempts, last, quarantined = row
     key = identity(source) + identity(node)
-    if number < floors(txn, identity(source))[1] or not lmdb_commit.is_open(txn, identity(source), identity(node)):
+    if number < floors(txn, identity(source))[1] or not is_open(txn, identity(source), identity(node)):
         return
     known = txn.get(FAILED, key)
     before = {"attempts": 0, "quarantined": False} if known is None else decode(known)
@@ -135,7 +136,7 @@ def _merge_failed(txn: Transaction, row: list[Any], number: int) -> None:
 def _merge_attempts(txn: Transaction, row: list[Any], number: int) -> None:
     source, node, deaths = row
     key = identity(source) + identity(node)
-    if number < floors(txn, identity(source))[1] or not lmdb_commit.is_open(txn, identity(source), identity(node)):
+    if number < floors(txn, identity(source))[1] or not is_open(txn, identity(source), identity(node)):
         return
     known = txn.get(ATTEMPTS, key)
     before = 0 if known is None else ATTEMPTS_ROW.unpack(known)[0]
@@ -237,12 +238,11 @@ def _source_state(environment: Environment, page: list[tuple[bytes, bytes]]) -> 
     complete: _Rows = []
     contradicted: _Rows = []
     with environment.read() as txn:
-        for source, row in page:
+        for source, _ in page:
             done = txn.get(COMPLETED, source)
             if done is not None:
-                tally = decode(txn.get(SOURCES, source) or row)["tally"]
-                outputs = [lmdb_commit.decode_output(value)[0] for _, value in txn.scan(OUTPUTS, source)]
-                completed = COMPLETED_ROW.unpack(done)[0]
+                outputs = [decode_output(value)[0] for _, value in txn.scan(OUTPUTS, source)]
+                completed, tally = unpack_completion(done)
                 complete.append([source.hex(), completed, tally, [output_row(output) for output in outputs]])
             elif is_contradicted(txn, source):
                 contradicted.append([source.hex()])

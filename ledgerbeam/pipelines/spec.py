@@ -10,7 +10,7 @@ from typing import Any, Literal
 import orjson
 
 from ledgerbeam.io import Grouping, IndexLocation, SourceListing, canonical_url
-from ledgerbeam.ledger import Job
+from ledgerbeam.ledger import MAX_ENTRIES, Job
 
 __all__ = ["DEFAULT_LEDGERS", "JobSpec"]
 
@@ -73,7 +73,7 @@ class JobSpec:
     check_purity: bool = True
     workers: int = 1
     flush_interval: float = 1.0
-    flush_entries: int = 1000
+    flush_entries: int = MAX_ENTRIES
     run: str = ""
     run_dir: str | None = None
 

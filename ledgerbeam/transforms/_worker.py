@@ -11,7 +11,7 @@ from typing import Any
 
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io import canonical_url
-from ledgerbeam.ledger import InflightMarks, LedgerStore, LedgerWriter, Task, leave_error, shared_writer
+from ledgerbeam.ledger import MAX_ENTRIES, InflightMarks, LedgerStore, LedgerWriter, Task, leave_error, shared_writer
 from ledgerbeam.ledgers import open_ledger, open_sink
 
 __all__ = ["LedgerHandle", "fatal_errors"]
@@ -38,7 +38,7 @@ class LedgerHandle:
     url: str
     job: str | None = None
     flush_interval: float = 1.0
-    flush_entries: int = 1000
+    flush_entries: int = MAX_ENTRIES
     run_dir: str | None = None
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     run: str = ""

@@ -22,7 +22,7 @@ import pytest
 from ledgerbeam.io import ObjectFolder, publish_bytes
 from ledgerbeam.io import objects as io_objects
 from ledgerbeam.io import publish as io_publish
-from ledgerbeam.ledger import compaction, folding, lmdb_commit, lmdb_floors
+from ledgerbeam.ledger import compaction, folding, lmdb_commit, lmdb_failures, lmdb_floors, lmdb_prepare
 from ledgerbeam.ledger import segment as segments
 from ledgerbeam.ledger import sidecar as sidecars
 from ledgerbeam.ledger.counting import Entry
@@ -207,7 +207,7 @@ def _drop_a_count() -> Any:
 
         return dropped
 
-    return _patch(lmdb_commit, "entries", wrap)
+    return _patch(lmdb_prepare, "entries", wrap)
 
 
 def _count_duplicates() -> Any:
@@ -274,7 +274,7 @@ def _no_checksum() -> Any:
 def _unknown_sources_fail() -> Any:
     def note(txn: Any, leaf: Any, error: Any, now: float) -> None:
         lmdb_floors.contradict(txn, leaf.source_id)
-        txn.put("failed", leaf.source_id + leaf.source_id, encode(lmdb_commit.failure_row(_failure(leaf), now)))
+        txn.put("failed", leaf.source_id + leaf.source_id, encode(lmdb_failures.failure_row(_failure(leaf), now)))
 
     return mock.patch.object(sidecars, "note_contradiction", note)
 

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.ledger.lmdb_rows import COMPLETED, COMPLETED_ROW
+from ledgerbeam.ledger.lmdb_rows import COMPLETED, pack_completion
 from ledgerbeam.ledger.lmdb_store import LmdbStore
 from ledgerbeam.ledger.opening import ledger_exists, local_path, open_store
+from ledgerbeam.ledger.store import Totals
 from tests.ledger.builders import leaf_of, plain
 from tests.ledger.conformance import LedgerStoreConformance
 
@@ -53,7 +54,7 @@ def test_a_mask_stays_right_through_many_pages_and_withdrawals(store: LmdbStore)
 def test_ids_that_agree_in_their_first_half_are_told_apart(store: LmdbStore) -> None:
     half = b"h" * 8
     done = [half + tail * 8 for tail in (b"a", b"c", b"e")]
-    store._write(lambda txn: txn.put_many(COMPLETED, [(source, COMPLETED_ROW.pack(0, 1)) for source in done]))
+    store._write(lambda txn: txn.put_many(COMPLETED, [(source, pack_completion(0, Totals(1))) for source in done]))
     asked = [half + bytes([tail]) * 8 for tail in b"abcdef"]
     for _ in range(3):
         assert store.completed_mask(asked).tolist() == [True, False] * 3
