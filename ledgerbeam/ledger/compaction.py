@@ -26,6 +26,7 @@ from ledgerbeam.ledger.folding import (
     Overtaken,
     decode_manifest,
     encode_manifest,
+    read_listed,
     snapshot_name,
 )
 from ledgerbeam.ledger.json_rows import decode
@@ -39,7 +40,6 @@ from ledgerbeam.ledger.segment import Segment, decode_segment, encode_segment, r
 from ledgerbeam.ledger.snapshot_rows import state_pages
 from ledgerbeam.ledger.store import Leaf
 
-_READ_AT_ONCE = 16
 _PART_LEAVES = 50_000
 _DELETED_AT_ONCE = 100
 
@@ -143,9 +143,7 @@ def _job_of(store: RemoteStore) -> str | None:
 
 def _parts_of(objects: Objects, manifests: Sequence[str]) -> list[str]:
     parts: list[str] = []
-    for name, data in zip(manifests, objects.read(manifests), strict=True):
-        if data is None:
-            raise Overtaken
+    for name, data in read_listed(objects, manifests):
         parts += decode_manifest(data, f"{objects.url}/{name}").parts
     return parts
 
@@ -154,16 +152,12 @@ def _open_leaves(objects: Objects, environment: Environment, names: Sequence[str
     """Yield the leaves of sources that are not complete, as they were written, by the number of their writers."""
     held: dict[int, list[Leaf]] = {}
     count = 0
-    for start in range(0, len(names), _READ_AT_ONCE):
-        chunk = names[start : start + _READ_AT_ONCE]
-        for name, data in zip(chunk, objects.read(chunk), strict=True):
-            if data is None:
-                raise Overtaken
-            segment = decode_segment(data, f"{objects.url}/{name}")
-            with environment.read() as txn:
-                leaves = [leaf for leaf in segment.leaves if _is_wanted(txn, leaf, segment.number)]
-            held.setdefault(segment.number, []).extend(leaves)
-            count += len(leaves)
+    for name, data in read_listed(objects, names):
+        segment = decode_segment(data, f"{objects.url}/{name}")
+        with environment.read() as txn:
+            leaves = [leaf for leaf in segment.leaves if _is_wanted(txn, leaf, segment.number)]
+        held.setdefault(segment.number, []).extend(leaves)
+        count += len(leaves)
         if count >= _PART_LEAVES:
             yield from _of_leaves(held)
             held, count = {}, 0

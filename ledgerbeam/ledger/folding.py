@@ -6,7 +6,9 @@ import re
 import secrets
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple
 
 from ledgerbeam.errors import LedgerDamagedError
 from ledgerbeam.ledger import lmdb_jobs, sidecar
@@ -109,6 +111,20 @@ def is_object(name: str) -> bool:
     return any(pattern.fullmatch(name) for pattern in (_SEGMENT, _MANIFEST, _PART))
 
 
+def read_listed(objects: Objects, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and content of each of some objects that were listed, read a chunk at a time.
+
+    Raises:
+        Overtaken: one of them is gone.
+    """
+    for start in range(0, len(names), _READ_AT_ONCE):
+        chunk = names[start : start + _READ_AT_ONCE]
+        for name, data in zip(chunk, objects.read(chunk), strict=True):
+            if data is None:
+                raise Overtaken
+            yield name, data
+
+
 class Folder:
     """Folds the objects of one ledger into one sidecar."""
 
@@ -140,15 +156,12 @@ class Folder:
         pieces = self._list()
         self._wait_for_controls({piece.number for piece in pieces if piece.kind == _CONTROL})
         self._fold_job()
-        unfolded = sorted(self._unfolded(pieces))
-        start = 0
-        while start < len(unfolded):
-            kind = unfolded[start].kind
-            stop = start + 1
-            while stop < len(unfolded) and stop - start < _READ_AT_ONCE and unfolded[stop].kind == kind:
-                stop += 1
-            _FOLD[kind](self, [piece.name for piece in unfolded[start:stop]])
-            start = stop
+        unfolded = self._unfolded([piece.name for piece in pieces])
+        todo = sorted(piece for piece in pieces if piece.name in unfolded)
+        for kind, group in groupby(todo, key=attrgetter("kind")):
+            names = [piece.name for piece in group]
+            for start in range(0, len(names), _READ_AT_ONCE):
+                self._fold(kind, names[start : start + _READ_AT_ONCE])
         return [piece.name for piece in pieces if piece.kind != _CONTROL]
 
     def _list(self) -> list[_Piece]:
@@ -177,12 +190,20 @@ class Folder:
             self._waited_for.add(what)
             raise Overtaken
 
-    def _unfolded(self, pieces: Sequence[_Piece]) -> Iterator[_Piece]:
-        for start in range(0, len(pieces), 10_000):
-            page = pieces[start : start + 10_000]
+    def _unfolded(self, names: Sequence[str]) -> set[str]:
+        found: set[str] = set()
+        for start in range(0, len(names), 10_000):
             with self._environment.read() as txn:
-                known = [sidecar.is_folded(txn, piece.name) for piece in page]
-            yield from (piece for piece, done in zip(page, known, strict=True) if not done)
+                found.update(name for name in names[start : start + 10_000] if not sidecar.is_folded(txn, name))
+        return found
+
+    def _fold(self, kind: int, names: list[str]) -> None:
+        if kind == _CONTROL:
+            self._fold_controls(names)
+        elif kind == _SNAPSHOT:
+            self._fold_snapshots(names)
+        else:
+            self._fold_segments(names)
 
     def _fold_job(self) -> None:
         with self._environment.read() as txn:
@@ -201,7 +222,7 @@ class Folder:
         self._environment.write(change)
 
     def _fold_controls(self, names: list[str]) -> None:
-        for name, data in self._read(names):
+        for name, data in read_listed(self._objects, names):
             control = decode_control(data, self._url(name))
             if control.number != control_number(name):
                 raise damaged(self._url(name), f"it says that it is number {control.number}")
@@ -215,7 +236,7 @@ class Folder:
             self._environment.write(change)
 
     def _fold_segments(self, names: list[str]) -> None:
-        segments = [(name, decode_segment(data, self._url(name))) for name, data in self._read(names)]
+        segments = [(name, decode_segment(data, self._url(name))) for name, data in read_listed(self._objects, names)]
 
         def change(txn: Transaction) -> None:
             for name, segment in segments:
@@ -229,28 +250,19 @@ class Folder:
         self._environment.write(change)
 
     def _fold_snapshots(self, names: list[str]) -> None:
-        for name, data in self._read(names):
+        for name, data in read_listed(self._objects, names):
             manifest = decode_manifest(data, self._url(name))
-            pieces = [_Piece(0, 0, covered) for covered in manifest.covers]
-            if any(True for _ in self._unfolded(pieces)):
-                for _, part in self._unfolded_parts(manifest):
-                    self._fold_segments([part])
+            if self._unfolded(manifest.covers):
+                unfolded = self._unfolded(manifest.parts)
+                for part in manifest.parts:
+                    if part in unfolded:
+                        self._fold_segments([part])
 
             def change(txn: Transaction, name: str = name, manifest: Manifest = manifest) -> None:
                 for folded in (name, *manifest.covers):
                     sidecar.mark_folded(txn, folded)
 
             self._environment.write(change)
-
-    def _unfolded_parts(self, manifest: Manifest) -> Iterator[tuple[int, str]]:
-        parts = [_Piece(0, 0, part) for part in manifest.parts]
-        return ((piece.number, piece.name) for piece in list(self._unfolded(parts)))
-
-    def _read(self, names: list[str]) -> Iterator[tuple[str, bytes]]:
-        for name, data in zip(names, self._objects.read(names), strict=True):
-            if data is None:
-                raise Overtaken
-            yield name, data
 
     def _url(self, name: str) -> str:
         return f"{self._objects.url}/{name}"
@@ -259,12 +271,3 @@ class Folder:
 def _controls(names: Sequence[str]) -> list[_Piece]:
     numbers = ((control_number(name), name) for name in names)
     return [_Piece(_CONTROL, number, name) for number, name in numbers if number is not None]
-
-
-_FOLD: dict[int, Any] = {
-    _CONTROL: Folder._fold_controls,  # noqa: SLF001
-    _SNAPSHOT: Folder._fold_snapshots,  # noqa: SLF001
-    _SOURCES: Folder._fold_segments,  # noqa: SLF001
-    _TASKS: Folder._fold_segments,  # noqa: SLF001
-    _SWEEP: Folder._fold_segments,  # noqa: SLF001
-}

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import orjson
 
-from ledgerbeam.errors import UsageError
+from ledgerbeam.errors import JobMismatchError, UsageError
 
 LEDGER_FORMAT = 1
 """Version of the ledger's rows. A ledger with a higher one is refused; it is part of every fingerprint."""
@@ -70,6 +70,14 @@ class Job:
             if before is _UNSET or after is _UNSET or _canonical(before) != _canonical(after):
                 lines.append(f"{name}: was {_shown(before)}, is {_shown(after)}")
         return lines
+
+
+def taken_for_another_job(ledger: str, expected: str, found: str) -> JobMismatchError:
+    """The error of a writer whose ledger was taken for another job while it ran; fingerprints as found."""
+    return JobMismatchError(
+        f"ledger {ledger}: it was taken for another job while this one ran (fingerprint expected {expected}, found "
+        f"{found}); nothing more of this job is recorded. Stop this job, or run it again with a ledger of its own"
+    )
 
 
 def _canonical(value: Any) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ledgerbeam.errors import JobMismatchError, LedgerError
-from ledgerbeam.ledger.job import Job, OnJobChange
+from ledgerbeam.ledger.job import Job, OnJobChange, taken_for_another_job
 from ledgerbeam.ledger.json_rows import decode, encode
 from ledgerbeam.ledger.lmdb_rows import (
     KEY_FINGERPRINT,
@@ -59,11 +59,7 @@ def check_fingerprint(txn: Transaction, fingerprint: str, path: str) -> None:
     """
     found = txn.get(META, KEY_FINGERPRINT)
     if found != fingerprint.encode():
-        raise JobMismatchError(
-            f"ledger {path}: it was taken for another job while this one ran (fingerprint expected "
-            f"{fingerprint}, found {found.decode() if found else 'none'}); nothing more of this job "
-            "is recorded. Stop this job, or run it again with a ledger of its own"
-        )
+        raise taken_for_another_job(path, fingerprint, found.decode() if found else "none")
 
 
 def begin_run(txn: Transaction, info: Mapping[str, Any], now: float) -> str:

@@ -109,9 +109,12 @@ class LmdbStore:
         self._completed = CompletedIds()
 
     def _write(self, change: Callable[[Transaction], _Result]) -> _Result:
-        if self._read_only:
-            raise UsageError(f"ledger {self._path}: it was opened read only; open it for writing to change it")
+        self._require_writable()
         return self._open().write(change)
+
+    def _require_writable(self) -> None:
+        if self._read_only:
+            raise UsageError(f"ledger {self.url}: it was opened read only; open it for writing to change it")
 
     def refresh(self) -> None:
         """Does nothing: what a process of this host commits is there for all."""

@@ -8,10 +8,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ledgerbeam.errors import JobMismatchError
 from ledgerbeam.ledger.controls import CONTROLS, control_number, decode_control
 from ledgerbeam.ledger.faults import reach
 from ledgerbeam.ledger.folding import segment_name
+from ledgerbeam.ledger.job import taken_for_another_job
 from ledgerbeam.ledger.objects import Objects
 from ledgerbeam.ledger.remote_store import writer_name
 from ledgerbeam.ledger.segment import Segment, encode_segment
@@ -90,11 +90,7 @@ class RemoteSink:
             for name, data in zip(page, self._objects.read(page), strict=True):
                 control = decode_control(data or b"{}", f"{self._objects.url}/{name}")
                 if control.job is not None and self._job is not None and control.job.fingerprint != self._job:
-                    raise JobMismatchError(
-                        f"ledger {self._objects.url}: it was taken for another job while this one ran (fingerprint "
-                        f"expected {self._job}, found {control.job.fingerprint}); nothing more of this job is "
-                        "recorded. Stop this job, or run it again with a ledger of its own"
-                    )
+                    raise taken_for_another_job(self._objects.url, self._job, control.job.fingerprint)
         self._seen = max([self._seen, *numbers.values()])
         self._checked = time.monotonic()
 

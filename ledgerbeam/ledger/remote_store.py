@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ledgerbeam.errors import JobMismatchError, LedgerNotFoundError, UsageError
+from ledgerbeam.errors import JobMismatchError, LedgerNotFoundError
 from ledgerbeam.ledger import lmdb_commit, lmdb_jobs, lmdb_sources, sidecar
 from ledgerbeam.ledger.controls import (
     JOB_NAME,
@@ -159,8 +159,7 @@ class RemoteStore(LmdbStore):
         Returns:
             What `sidecar.apply_segment` does.
         """
-        if self._read_only:
-            raise UsageError(f"ledger {self.url}: it was opened read only; open it for writing to change it")
+        self._require_writable()
         at = round(time.time(), 3)
         names: dict[int, str] = {}  # of the first try, should LMDB make the change again with a larger map
 
@@ -259,8 +258,7 @@ class RemoteStore(LmdbStore):
         Returns:
             The control; None if it was not due.
         """
-        if self._read_only:
-            raise UsageError(f"ledger {self.url}: it was opened read only; open it for writing to change it")
+        self._require_writable()
         token = secrets.token_hex(8)
         while True:
             with self._open().read() as txn:
@@ -292,21 +290,13 @@ class RemoteStore(LmdbStore):
 
     def _create_ledger(self, job: Job) -> Job:
         """Create ``job.json``; of several launchers one wins. Gives the job that the ledger is of."""
-        if self._read_only:
-            raise UsageError(f"ledger {self.url}: it was opened read only; open it for writing to change it")
+        self._require_writable()
         self._objects.create(JOB_NAME, encode_ledger(secrets.token_hex(16), job))
         (data,) = self._objects.read([JOB_NAME])
         if data is None:
             raise LedgerNotFoundError(f"ledger {self.url}: {JOB_NAME} was deleted just after it was made; run again")
-        token, stored = decode_ledger(data, f"{self.url}/{JOB_NAME}")
-
-        def change(txn: Transaction) -> None:
-            txn.put(META, sidecar.KEY_LEDGER, token.encode())
-            if lmdb_jobs.read_job(txn) is None:  # else this host has folded the ledger meanwhile
-                lmdb_jobs.take(txn, stored, "accept", self.url)
-
-        self._open().write(change)
-        return self.job() or stored
+        self.refresh()  # the job may be another by now
+        return self.job() or decode_ledger(data, f"{self.url}/{JOB_NAME}")[1]
 
     def begin_run(self, info: Mapping[str, Any]) -> str:
         """Record that a run begins; gives its id. What this store records from then on belongs to it.

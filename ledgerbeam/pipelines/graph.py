@@ -83,7 +83,7 @@ def expand_job(sources: PCollection[OpenSource], spec: JobSpec) -> PCollection[N
             spread
             | PlanIndexes(spec.task_bytes)
             | "SpreadTasks" >> beam.Reshuffle()
-            | BuildIndexes(ledger, f"{spec.ledger}/work", source_format)
+            | BuildIndexes(ledger, spec.work, source_format)
         )
     else:
         function, shards = _work(spec)

@@ -65,7 +65,7 @@ class Parts:
         self._store = store
         self._options = spec.storage_options
         self._folder = ObjectFolder(str(spec.output), spec.storage_options)
-        self._note = f"{spec.ledger}/work/merged.json"
+        self._note = f"{spec.work}/merged.json"
         self._shards = list(dataset_manifest(store))
 
     def merged(self) -> list[Dataset] | None:

@@ -102,6 +102,11 @@ class JobSpec:
             url = os.path.join(DEFAULT_LEDGERS, f"{self.pipeline}-{self.job().fingerprint[:12]}")
         return dataclasses.replace(self, ledger=canonical_url(url).rstrip("/"))
 
+    @property
+    def work(self) -> str:
+        """The folder beside the ledger for what a job notes for itself: parts of indexes, what was merged."""
+        return f"{self.ledger}/work"
+
     def to_json(self) -> bytes:
         """Returns the spec as JSON, without the storage options: they may hold credentials, and this goes to a file."""
         return orjson.dumps({**dataclasses.asdict(self), "storage_options": {}})

@@ -44,7 +44,7 @@ def remove_superseded(spec: JobSpec, store: LedgerStore) -> None:
         elif _is_index_of_job(spec, name):
             delete(name, spec.storage_options, missing_ok=True)
     store.drop_stale(stale)
-    work = f"{spec.ledger}/work"
+    work = spec.work
     remove_stale_temporaries(work)
     folder = ObjectFolder(work, spec.storage_options)
     parts = [name for name in folder.names("") if name.endswith(PART_SUFFIX)]
