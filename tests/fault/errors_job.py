@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any
 import orjson
 
 from ledgerbeam.errors import LedgerbeamError
-from ledgerbeam.io import SourceListing, remove_stale_temporaries
+from ledgerbeam.io import remove_stale_temporaries
 from ledgerbeam.io.objects import ObjectFolder
 from ledgerbeam.ledger import (
     Failure,
@@ -28,26 +28,17 @@ from ledgerbeam.ledger import (
     Leaf,
     LedgerSink,
     LedgerWriter,
-    OpenSource,
     RemoteSink,
     RemoteStore,
     close_shared_writers,
     compact,
-    open_sources,
     shared_writer,
-    source_ids,
-    with_progress,
 )
 from ledgerbeam.ledger.lmdb_store import LmdbStore
 from ledgerbeam.ledger.objects import Objects
 from ledgerbeam.ledger.store import CommitResult
-from ledgerbeam.transforms import LedgerHandle, MapRecords, SourceFormat
-from ledgerbeam.transforms.commit import _Commit
-from ledgerbeam.transforms.plan import _Plan
-from ledgerbeam.transforms.process import _Process
-from ledgerbeam.transforms.read import _Read
-from ledgerbeam.transforms.shards import FormatShards
-from ledgerbeam.transforms.write import _Write
+from ledgerbeam.transforms import LedgerHandle
+from tests.fault.chain import Chain
 
 JOB = Job("map", {"output": "out"})
 
@@ -138,8 +129,11 @@ def run_job(place: Place, tell: Tell, objects: Objects | None = None) -> None:
         sink: Callable[[], LedgerSink] = lambda: _Telling(  # noqa: E731
             RemoteSink(objects or place.objects(), job=JOB.fingerprint, run=run) if place.remote else store, tell
         )
-        chain = _Chain(place, _Handle(place.folder, JOB.fingerprint, 60.0, sink=sink))
-        sources = list(_open_sources(place, store))
+        handle = _Handle(place.folder, JOB.fingerprint, 60.0, sink=sink)
+        chain = Chain(
+            place.below("in"), place.below("out"), "tests.fault.errors_job:work", handle, task_records=RECORDS
+        )
+        sources = list(chain.open_sources(store))
         for source in sources:
             for task in chain.plan(source):
                 chain.do(task)
@@ -153,38 +147,6 @@ def run_job(place: Place, tell: Tell, objects: Objects | None = None) -> None:
         with suppress(LedgerbeamError):  # the error that ended the job is the one to report
             close_shared_writers()
         store.close()
-
-
-def _open_sources(place: Place, store: LmdbStore) -> Iterator[OpenSource]:
-    for page in SourceListing((place.below("in/*.jsonl"),), None, {}).pages():
-        ids = source_ids(page.urls, page.sizes, page.versions)
-        yield from with_progress(open_sources(ids, page.urls, page.sizes, page.versions, store), store)
-
-
-class _Chain:
-    def __init__(self, place: Place, handle: LedgerHandle) -> None:
-        source_format = SourceFormat()
-        self._plan = _Plan(handle, source_format, None, RECORDS)
-        self._commit = _Commit(handle)
-        self._steps: list[Any] = [
-            _Read(source_format, handle),
-            _Process(MapRecords("tests.fault.errors_job:work", "jsonl", check_purity=False), handle),
-            _Write(place.below("out"), FormatShards("jsonl"), place.below("in/"), {}, handle),
-        ]
-
-    def plan(self, source: OpenSource) -> Iterator[Any]:
-        return self._plan.process(source)
-
-    def do(self, task: Any) -> None:
-        elements = [task]
-        for step in self._steps:
-            elements = [result for element in elements for result in step.process(element)]
-        for element in elements:
-            self._commit.process(element)
-
-    def finish(self) -> None:
-        self._commit.finish_bundle()
-        close_shared_writers()
 
 
 def work(record: dict[str, Any]) -> dict[str, Any]:

@@ -4,32 +4,15 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io import SourceListing
-from ledgerbeam.ledger import (
-    Job,
-    LedgerStore,
-    OpenSource,
-    RemoteStore,
-    close_shared_writers,
-    compact,
-    open_sources,
-    source_ids,
-    with_progress,
-)
+from ledgerbeam.ledger import Job, RemoteStore, compact
 from ledgerbeam.ledger.faults import arm
 from ledgerbeam.ledgers import open_ledger
-from ledgerbeam.transforms import LedgerHandle, MapRecords, SourceFormat
-from ledgerbeam.transforms.commit import _Commit
-from ledgerbeam.transforms.plan import _Plan
-from ledgerbeam.transforms.process import _Process
-from ledgerbeam.transforms.read import _Read
-from ledgerbeam.transforms.shards import FormatShards
-from ledgerbeam.transforms.write import _Write
+from ledgerbeam.transforms import LedgerHandle
+from tests.fault.chain import Chain
 from tests.fault.corpus import TASK_BYTES
 from tests.fault.findings import JobFiles
 
@@ -69,11 +52,10 @@ class Writer:
         store.open_job(JOB)
         run = store.begin_run({"pid": os.getpid()}) if self.rank == 0 else ""
         handle = LedgerHandle(self.files.ledger, JOB.fingerprint, FLUSH_SECONDS, FLUSH_ENTRIES, run=run)
-        chain = _Chain(self.files, handle)
+        chain = Chain(self.files.sources, self.files.outputs, "tests.fault.traced:quick", handle, task_bytes=TASK_BYTES)
         choice = random.Random(self.seed)
-        tasks = [
-            task for source in self._open_sources(store) for task in chain.plan(source) if self._is_mine(task, choice)
-        ]
+        sources = list(chain.open_sources(store))
+        tasks = [task for source in sources for task in chain.plan(source) if self._is_mine(task, choice)]
         choice.shuffle(tasks)
         for task in tasks:
             chain.do(task)
@@ -90,39 +72,6 @@ class Writer:
             raise UsageError(f"{self.files.ledger} is not remote")
         compact(store)
 
-    def _open_sources(self, store: LedgerStore) -> list[OpenSource]:
-        found: list[OpenSource] = []
-        for page in SourceListing((f"{self.files.sources}/*.jsonl",), None, {}).pages():
-            ids = source_ids(page.urls, page.sizes, page.versions)
-            found += with_progress(open_sources(ids, page.urls, page.sizes, page.versions, store), store)
-        return found
-
     def _is_mine(self, task: Any, choice: random.Random) -> bool:
         mine = sum(task.node) % self.writers == self.rank if hasattr(task, "node") else self.rank == 0
         return mine or choice.random() < self.shared
-
-
-class _Chain:
-    def __init__(self, files: JobFiles, handle: LedgerHandle) -> None:
-        source_format = SourceFormat()
-        self._plan = _Plan(handle, source_format, TASK_BYTES, None)
-        self._commit = _Commit(handle)
-        self._steps: list[Any] = [
-            _Read(source_format, handle),
-            _Process(MapRecords("tests.fault.traced:quick", "jsonl", check_purity=False), handle),
-            _Write(str(files.outputs), FormatShards("jsonl"), f"{files.sources}/", {}, handle),
-        ]
-
-    def plan(self, source: OpenSource) -> Iterator[Any]:
-        return self._plan.process(source)
-
-    def do(self, task: Any) -> None:
-        elements = [task]
-        for step in self._steps:
-            elements = [result for element in elements for result in step.process(element)]
-        for element in elements:
-            self._commit.process(element)
-
-    def finish(self) -> None:
-        self._commit.finish_bundle()
-        close_shared_writers()

@@ -1,0 +1,72 @@
+"""The chain of a job's transforms, element by element, in this process and without a runner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ledgerbeam.io import SourceListing
+from ledgerbeam.ledger import LedgerStore, OpenSource, close_shared_writers, open_sources, source_ids, with_progress
+from ledgerbeam.transforms import LedgerHandle, MapRecords, SourceFormat
+from ledgerbeam.transforms.commit import _Commit
+from ledgerbeam.transforms.plan import _Plan
+from ledgerbeam.transforms.process import _Process
+from ledgerbeam.transforms.read import _Read
+from ledgerbeam.transforms.shards import FormatShards
+from ledgerbeam.transforms.write import _Write
+
+
+@dataclass
+class Chain:
+    """A job that maps JSONL to JSONL.
+
+    Attributes:
+        sources: Folder of its sources.
+        outputs: Folder of its outputs.
+        function: What maps a record, ``module:function``.
+        handle: Of its ledger.
+        task_bytes: Size of a task in bytes.
+        task_records: Records of a task.
+    """
+
+    sources: str | Path
+    outputs: str | Path
+    function: str
+    handle: LedgerHandle
+    task_bytes: int | None = None
+    task_records: int | None = None
+
+    def __post_init__(self) -> None:
+        source_format = SourceFormat()
+        self._plan = _Plan(self.handle, source_format, self.task_bytes, self.task_records)
+        self._commit = _Commit(self.handle)
+        self._steps: list[Any] = [
+            _Read(source_format, self.handle),
+            _Process(MapRecords(self.function, "jsonl", check_purity=False), self.handle),
+            _Write(str(self.outputs), FormatShards("jsonl"), f"{self.sources}/", {}, self.handle),
+        ]
+
+    def open_sources(self, store: LedgerStore) -> Iterator[OpenSource]:
+        """Lists the sources and yields those that owe work."""
+        for page in SourceListing((f"{self.sources}/*.jsonl",), None, {}).pages():
+            ids = source_ids(page.urls, page.sizes, page.versions)
+            yield from with_progress(open_sources(ids, page.urls, page.sizes, page.versions, store), store)
+
+    def plan(self, source: OpenSource) -> Iterator[Any]:
+        """Yields the tasks of a source that are to be done."""
+        return self._plan.process(source)
+
+    def do(self, task: Any) -> None:
+        """Does a task, up to the group commit."""
+        elements = [task]
+        for step in self._steps:
+            elements = [result for element in elements for result in step.process(element)]
+        for element in elements:
+            self._commit.process(element)
+
+    def finish(self) -> None:
+        """Commits what waits."""
+        self._commit.finish_bundle()
+        close_shared_writers()
