@@ -26,7 +26,7 @@ class OrderedNode(IteratorNode):
     """A pass over `positions` places, in their order or shuffled anew each epoch, read in blocks.
 
     A shard takes every S-th place. The state is how many of them are done. A block has at first
-    few items, so that something comes soon, and then up to 2,048 or 4 MiB; it is not part of the state.
+    one item, so that it comes soon, and then up to 2,048 or 4 MiB; it is not part of the state.
 
     Args:
         shuffle: Go through the places in the order of a `Permutation`.
@@ -54,8 +54,8 @@ class OrderedNode(IteratorNode):
 
     @property
     def first_block(self) -> int:
-        """How many items are read first."""
-        return 32
+        """How many items are read first: as few as do not cost more apart."""
+        return 1
 
     @property
     def record_bytes(self) -> float:
@@ -67,8 +67,9 @@ class OrderedNode(IteratorNode):
         largest = max(1, min(_LARGEST_BLOCK, int(_BLOCK_BYTES / max(1.0, self.record_bytes))))
         size = min(self.first_block, largest)
         while self._done < len(share):
-            stop = min(len(share), self._done + _ORDER_AHEAD * size)
-            numbers = self.order(share.positions(self._done, stop))  # an order costs less in large pieces
+            # An order costs less in large pieces; but the first item should not wait for one.
+            stop = min(len(share), self._done + (_ORDER_AHEAD if size > self.first_block else 1) * size)
+            numbers = self.order(share.positions(self._done, stop))
             while len(numbers):
                 block, numbers = numbers[:size], numbers[size:]
                 for token, item in zip(self.tokens_of(block, self._epoch), self.read_numbers(block), strict=True):

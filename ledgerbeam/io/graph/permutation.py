@@ -14,10 +14,13 @@ from ledgerbeam.errors import UsageError
 __all__ = ["Permutation"]
 
 _ROUNDS = 6
-_GOLDEN = np.uint64(2654435761)
-_MIX = np.uint64(0xBF58476D1CE4E5B9)
-_SHIFTS = np.uint64(17), np.uint64(31)
+_GOLDEN, _MIX = 2654435761, 0xBF58476D1CE4E5B9
+_SHIFTS = 17, 31
+_FACTORS_U64 = np.uint64(_GOLDEN), np.uint64(_MIX)
+_SHIFTS_U64 = np.uint64(_SHIFTS[0]), np.uint64(_SHIFTS[1])
+_WORD = (1 << 64) - 1
 _MOST = 1 << 62
+_FEW = 16
 
 
 class Permutation:
@@ -31,7 +34,7 @@ class Permutation:
         UsageError: The size is out of range.
     """
 
-    __slots__ = ("_half", "_keys", "_mask", "seed", "size")
+    __slots__ = ("_bits", "_half", "_keys", "_mask", "_numbers", "seed", "size")
 
     def __init__(self, size: int, seed: int) -> None:
         if not 0 <= size <= _MOST:
@@ -41,9 +44,10 @@ class Permutation:
         bits = max(2, (size - 1).bit_length()) if size > 1 else 2
         half = (bits + 1) // 2
         chance = np.random.RandomState(seed & 0xFFFFFFFF)
-        self._keys = [np.uint64(chance.randint(0, 2**63)) for _ in range(_ROUNDS)]
-        self._half = np.uint64(half)
-        self._mask = np.uint64((1 << half) - 1)
+        self._numbers = [int(chance.randint(0, 2**63)) for _ in range(_ROUNDS)]
+        self._keys = [np.uint64(number) for number in self._numbers]
+        self._bits = half, (1 << half) - 1
+        self._half, self._mask = (np.uint64(number) for number in self._bits)
 
     def __repr__(self) -> str:
         return f"Permutation({self.size}, seed={self.seed})"
@@ -66,6 +70,8 @@ class Permutation:
         Returns:
             Shape `(n,)`, i64, in the order asked.
         """
+        if len(positions) <= _FEW:
+            return np.array([self._find(position) for position in positions.tolist()], np.int64)
         values = self._scramble(positions.astype(np.uint64))
         size = np.uint64(self.size)
         outside = np.flatnonzero(values >= size)
@@ -75,14 +81,28 @@ class Permutation:
             outside = outside[again >= size]
         return values.astype(np.int64)
 
+    def _find(self, position: int) -> int:
+        """Does for one number what `_scramble` does for arrays, which take as long for one as for a hundred."""
+        half, mask = self._bits
+        value = position
+        while True:
+            left, right = value >> half, value & mask
+            for key in self._numbers:
+                mixed = (right ^ key) * _GOLDEN & _WORD
+                mixed = (mixed ^ mixed >> _SHIFTS[0]) * _MIX & _WORD
+                left, right = right, ((mixed ^ mixed >> _SHIFTS[1]) & mask) ^ left
+            value = left << half | right
+            if value < self.size:
+                return value
+
     def _scramble(self, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
         left, right = values >> self._half, values & self._mask
         for key in self._keys:
             mixed = right ^ key
-            mixed *= _GOLDEN
-            mixed ^= mixed >> _SHIFTS[0]
-            mixed *= _MIX
-            mixed ^= mixed >> _SHIFTS[1]
+            mixed *= _FACTORS_U64[0]
+            mixed ^= mixed >> _SHIFTS_U64[0]
+            mixed *= _FACTORS_U64[1]
+            mixed ^= mixed >> _SHIFTS_U64[1]
             mixed &= self._mask
             mixed ^= left
             left, right = right, mixed

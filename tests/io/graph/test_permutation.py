@@ -22,7 +22,9 @@ VECTORS = [
 
 @pytest.mark.parametrize(("size", "seed", "first"), VECTORS)
 def test_it_begins_as_lhotses_does(size: int, seed: int, first: list[int]) -> None:
-    assert Permutation(size, seed).take(np.arange(len(first))).tolist() == first
+    permutation = Permutation(size, seed)
+    assert permutation.take(np.arange(len(first))).tolist() == first
+    assert permutation.take(np.tile(np.arange(len(first)), 10)).tolist() == first * 10
 
 
 @given(st.integers(0, 3000), st.integers(-(2**40), 2**40))
@@ -36,6 +38,7 @@ def test_a_position_alone_gives_what_it_gives_in_a_block(size: int, seed: int, d
     permutation = Permutation(size, seed)
     found = permutation.take(np.array(places))
     assert found.tolist() == [permutation[place] for place in places]
+    assert permutation.take(np.array(places * 20)).tolist() == found.tolist() * 20
     assert 0 <= found.min() <= found.max() < size
 
 
