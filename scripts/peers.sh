@@ -5,6 +5,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 PEERS=(
+  array-record==0.8.6
+  grain==0.2.18
   lhotse==2.0.0a7
   megatron-core==0.16.1
   megatron-energon==7.4.1
