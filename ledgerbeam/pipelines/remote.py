@@ -55,9 +55,10 @@ def check_reach(spec: JobSpec, beam_args: Sequence[str]) -> None:
     runner = str(options.get("runner") or _OWN_RUNNERS[0]).rpartition(".")[2]
     if runner in _OWN_RUNNERS or options.get("environment_type") == "LOOPBACK":
         return
+    graph = spec.graph()
     places = {
         "--ledger": [spec.ledger],
-        "the sources": [*spec.patterns, *filter(None, [spec.sources_from])],
+        "the sources": [*spec.patterns, *filter(None, [spec.sources_from]), *(graph.urls() if graph else ())],
         "--output": filter(None, [spec.output]),
         "--index-root": filter(None, [spec.index_root]),
     }
