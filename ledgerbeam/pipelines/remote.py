@@ -130,5 +130,7 @@ class BeamRunner:
 
 
 def _last_line(error: Any) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[-1] if lines else ''}"
+    """Returns what an error says last: of the trace of a Java program what was the cause of it all."""
+    lines = [line.strip() for line in str(error).splitlines() if any(map(str.isalnum, line))]
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    return f"{type(error).__name__}: {(causes or lines or [''])[-1].removeprefix('Caused by: ')}"
