@@ -27,6 +27,9 @@ __all__ = [
 _BLANK = b" \t\r\n"
 _BOM = b"\xef\xbb\xbf"
 _PREVIEW = 120
+_ENCODED_AT_ONCE = 1000
+"""Lines that are held one by one: what orjson gives keeps some 4 KB each, however short the line."""
+
 _NEWLINE = b"\n"
 _loads = orjson.loads
 
@@ -102,27 +105,38 @@ def encode_jsonl(records: Sequence[Any]) -> tuple[bytes, Offsets]:
     Raises:
         RecordError: A value that orjson cannot encode; the message has its position and type.
     """
+    blocks: list[bytes] = []
+    lengths: list[int] = []
+    for start in range(0, len(records), _ENCODED_AT_ONCE):
+        lines = _encode_lines(records[start : start + _ENCODED_AT_ONCE], start)
+        block = b"".join(lines)
+        if block.count(_NEWLINE) != len(lines):  # only a ready-made orjson.Fragment can hold one
+            position = start + next(i for i, line in enumerate(lines) if line.count(_NEWLINE) != 1)
+            raise RecordError(
+                f"output record {position} holds a line break inside its JSON; expected one line. Return plain values "
+                "instead of orjson.Fragment."
+            )
+        lengths.extend(map(len, lines))
+        blocks.append(block)
+    offsets = np.zeros(len(lengths) + 1, np.uint64)
+    np.cumsum(np.array(lengths, np.uint64), out=offsets[1:])
+    return b"".join(blocks), offsets
+
+
+def _encode_lines(records: Sequence[Any], first: int) -> list[bytes]:
+    """Encodes some records, of which the first has the number `first`."""
     dumps, newline = orjson.dumps, orjson.OPT_APPEND_NEWLINE
-    lines = []
+    lines: list[bytes] = []
     try:
         for value in records:
             lines.append(dumps(value, None, newline))  # noqa: PERF401 - the length names the record that failed
     except orjson.JSONEncodeError as error:
-        position = len(lines)
+        kind = type(records[len(lines)]).__name__
         raise RecordError(
-            f"output record {position} ({type(records[position]).__name__}) cannot be written as JSON: {error}; return "
+            f"output record {first + len(lines)} ({kind}) cannot be written as JSON: {error}; return "
             "dicts, lists, strings, numbers, booleans or None."
         ) from error
-    data = b"".join(lines)
-    if data.count(_NEWLINE) != len(lines):  # only a ready-made orjson.Fragment can hold one
-        position = next(i for i, line in enumerate(lines) if line.count(_NEWLINE) != 1)
-        raise RecordError(
-            f"output record {position} holds a line break inside its JSON; expected one line. Return plain values "
-            "instead of orjson.Fragment."
-        )
-    offsets = np.zeros(len(lines) + 1, np.uint64)
-    np.cumsum(np.fromiter(map(len, lines), np.uint64, len(lines)), out=offsets[1:])
-    return data, offsets
+    return lines
 
 
 class JsonlReader(IndexedRecords[Any]):

@@ -35,6 +35,11 @@ class SourceListing:
         if bool(self.patterns) == bool(self.sources_from):
             raise UsageError("give source patterns, or a list with --sources-from FILE (one of the two)")
 
+    @property
+    def title(self) -> str:
+        """What a console shows."""
+        return self.sources_from or " ".join(self.patterns)
+
     def pages(self) -> Iterator[Page]:
         """Lists the sources in one streaming pass, in an order that does not change between runs.
 

@@ -65,6 +65,7 @@ from ledgerbeam.ledger.task import Source as Source
 from ledgerbeam.ledger.task import Task as Task
 from ledgerbeam.ledger.user_code import function_identity as function_identity
 from ledgerbeam.ledger.user_code import import_function as import_function
+from ledgerbeam.ledger.user_code import import_object as import_object
 from ledgerbeam.ledger.user_code import last_frame as last_frame
 from ledgerbeam.ledger.worker_errors import leave_error as leave_error
 from ledgerbeam.ledger.worker_errors import left_errors as left_errors
@@ -121,6 +122,7 @@ __all__ = [
     "fold",
     "function_identity",
     "import_function",
+    "import_object",
     "is_done",
     "last_frame",
     "leave_error",

@@ -13,11 +13,25 @@ from typing import Any
 
 from ledgerbeam.errors import FunctionError
 
-__all__ = ["function_identity", "import_function", "last_frame"]
+__all__ = ["function_identity", "import_function", "import_object", "last_frame"]
 
 
 def import_function(reference: str) -> Callable[[Any], Any]:
     """Imports ``package.module:function``; the working folder counts as on the import path.
+
+    Raises:
+        FunctionError: If the reference has another form or names something else, or the import fails; the message says
+            how.
+    """
+    target = import_object(reference)
+    if not callable(target):
+        raise FunctionError(f"{reference}: expected a function, found {type(target).__name__}")
+    function: Callable[[Any], Any] = target
+    return function
+
+
+def import_object(reference: str) -> Any:
+    """Imports what ``package.module:name`` names, as `import_function` does.
 
     Raises:
         FunctionError: If the reference has another form, or the import fails; the message says how.
@@ -42,20 +56,21 @@ def import_function(reference: str) -> Callable[[Any], Any]:
                 f"{reference}: {module_name!r} has no {name!r}; it has {', '.join(offers[:10]) or 'no functions'}"
             )
         target = getattr(target, name)
-    if not callable(target):
-        raise FunctionError(f"{reference}: expected a function, found {type(target).__name__}")
-    function: Callable[[Any], Any] = target
-    return function
+    return target
 
 
 def function_identity(reference: str) -> dict[str, str]:
-    """Returns what of a user function goes into a job's fingerprint: its import path and its module's source hash.
+    """Returns what of user code goes into a job's fingerprint: its import path and its module's source hash.
+
+    Args:
+        reference: ``module:function``; or ``module:object``, of which the module named counts, not that of its class.
 
     Raises:
-        FunctionError: As `import_function`.
+        FunctionError: As `import_object`.
     """
-    function = import_function(reference)
-    module = inspect.getmodule(function) or sys.modules[reference.partition(":")[0]]
+    found = import_object(reference)
+    module = inspect.getmodule(found) if inspect.isroutine(found) or inspect.isclass(found) else None
+    module = module or sys.modules[reference.partition(":")[0]]
     try:
         source = inspect.getsource(module).encode()
     except (OSError, TypeError):

@@ -81,6 +81,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_map(commands)
     _add_convert(commands)
     _add_tokenize(commands)
+    _add_materialize(commands)
     _add_merge(commands)
     _add_verify(commands)
     _add_show(commands)
@@ -161,6 +162,33 @@ def _add_tokenize(commands: Any) -> None:
     )
     _add_dataset(tokenize, "dtype of the tokens (default: uint16 for a vocabulary below 65,500, else int32)")
     _add_shards(tokenize)
+
+
+def _add_materialize(commands: Any) -> None:
+    materialize = _command(commands, "materialize", "write the items of an iterator graph in its order, restartable")
+    materialize.add_argument("graph", metavar="module:function", help="returns the graph; or module:object that is one")
+    materialize.add_argument(
+        "--output", required=True, metavar="URL", help="folder to write below; for megatron prefix of the dataset"
+    )
+    materialize.add_argument(
+        "--to", required=True, choices=["jsonl", "tar", "megatron"], help="format to write; indexed in the same pass"
+    )
+    materialize.add_argument(
+        "--epochs", type=_positive, default=1, metavar="N", help="how many passes, each in its own order (default: 1)"
+    )
+    materialize.add_argument(
+        "--task-records",
+        type=_positive,
+        metavar="N",
+        help="places of a task, and so the most items of a shard (default: as --task-bytes has it)",
+    )
+    _add_storage(materialize)
+    _add_dataset(materialize, "dtype of the tokens, for --to megatron (default: int32)")
+    _add_job(
+        materialize,
+        task_bytes="16M",
+        task_help="size of a task by the mean size of the records that the graph reads",
+    )
 
 
 def _add_merge(commands: Any) -> None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from ledgerbeam.errors import SourceNotFoundError
+from ledgerbeam.errors import SourceNotFoundError, UsageError
+from ledgerbeam.graphs import GRAPH_SCHEME
 from ledgerbeam.io import Options, is_local, stat
 from ledgerbeam.io.storage import CONCURRENCY
 from ledgerbeam.ledger import LedgerStore, SourceRow, pack_id, source_id
@@ -37,6 +38,7 @@ def changed_sources(store: LedgerStore, options: Options) -> Iterator[ChangedSou
 
     Raises:
         StorageError: If a store cannot be asked.
+        UsageError: If the sources are passes of a graph.
     """
     rows = (row for row in store.sources() if row.state != "gone")
     with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-stat") as pool, counting("sources") as advance:
@@ -55,6 +57,11 @@ def _problems(rows: Sequence[SourceRow], ids: Sequence[bytes | None]) -> Iterato
 
 def _look(row: SourceRow, options: Options) -> bytes | None:
     """Returns the id that the source has as it is now, or None if a part of it is missing."""
+    if row.url.startswith(GRAPH_SCHEME):
+        raise UsageError(
+            f"{row.url}: a pass of a graph, whose data only the code that builds it knows; run the job again: what has "
+            "changed is a new source then"
+        )
     try:
         ids = [source_id(now.url, now.size, now.version) for now in (stat(url, options) for url in _urls(row))]
     except SourceNotFoundError:

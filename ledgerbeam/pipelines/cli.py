@@ -27,6 +27,7 @@ _COMMANDS = {
     "map": "ledgerbeam.pipelines.jobs",
     "convert": "ledgerbeam.pipelines.jobs",
     "tokenize": "ledgerbeam.pipelines.jobs",
+    "materialize": "ledgerbeam.pipelines.jobs",
     "merge": "ledgerbeam.pipelines.merge",
     "verify": "ledgerbeam.pipelines.verify",
     "show": "ledgerbeam.pipelines.show",

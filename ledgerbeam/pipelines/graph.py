@@ -77,6 +77,7 @@ def expand_job(sources: PCollection[OpenSource], spec: JobSpec) -> PCollection[N
     """Applies the transforms of a job to its open sources."""
     ledger = _ledger_handle(spec)
     source_format = SourceFormat(spec.group, spec.index_location(), spec.build_index, spec.storage_options)
+    opened, task_records = spec.graph() or source_format, spec.settings.get("task_records")
     spread = sources | "SpreadSources" >> beam.Reshuffle()
     if spec.pipeline == "index":
         written: Any = (
@@ -89,9 +90,9 @@ def expand_job(sources: PCollection[OpenSource], spec: JobSpec) -> PCollection[N
         function, shards = _work(spec)
         written = (
             spread
-            | PlanTasks(ledger, source_format, spec.task_bytes)
+            | PlanTasks(ledger, opened, None if task_records else spec.task_bytes, task_records)
             | "SpreadTasks" >> beam.Reshuffle()
-            | ReadTasks(source_format, ledger)
+            | ReadTasks(opened, ledger)
             | ProcessTask(function, ledger)
             | WriteTasks(str(spec.output), shards, spec.base, spec.storage_options, ledger)
         )

@@ -1,4 +1,4 @@
-"""``ledgerbeam index``, ``map``, ``convert`` and ``tokenize``: from arguments to a run and its summary."""
+"""The commands that run a job, such as ``ledgerbeam map``: from arguments to a run and its summary."""
 
 from __future__ import annotations
 

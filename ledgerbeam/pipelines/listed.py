@@ -8,6 +8,7 @@ from itertools import chain, islice
 import numpy as np
 from numpy.typing import NDArray
 
+from ledgerbeam.graphs import GRAPH_SCHEME
 from ledgerbeam.io import Page, format_of
 from ledgerbeam.ledger import LedgerStore, Source, open_packs, open_sources, source_ids
 from ledgerbeam.pipelines.spec import JobSpec
@@ -108,7 +109,7 @@ def first_page_checked(pages: Iterator[Page]) -> Iterator[Page]:
 
 def _checked(page: Page) -> Page:
     for url in page.urls:
-        if not url.endswith(_CHECKED_SUFFIXES):
+        if not (url.endswith(_CHECKED_SUFFIXES) or url.startswith(GRAPH_SCHEME)):
             format_of(url)
     return page
 

@@ -55,9 +55,10 @@ def check_reach(spec: JobSpec, beam_args: Sequence[str]) -> None:
     runner = str(options.get("runner") or _OWN_RUNNERS[0]).rpartition(".")[2]
     if runner in _OWN_RUNNERS or options.get("environment_type") == "LOOPBACK":
         return
+    graph = spec.graph()
     places = {
         "--ledger": [spec.ledger],
-        "the sources": [*spec.patterns, *filter(None, [spec.sources_from])],
+        "the sources": [*spec.patterns, *filter(None, [spec.sources_from]), *(graph.urls() if graph else ())],
         "--output": filter(None, [spec.output]),
         "--index-root": filter(None, [spec.index_root]),
     }
@@ -129,5 +130,7 @@ class BeamRunner:
 
 
 def _last_line(error: Any) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[-1] if lines else ''}"
+    """Returns what an error says last: of the trace of a Java program what was the cause of it all."""
+    lines = [line.strip() for line in str(error).splitlines() if any(map(str.isalnum, line))]
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    return f"{type(error).__name__}: {(causes or lines or [''])[-1].removeprefix('Caused by: ')}"

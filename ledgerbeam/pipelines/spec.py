@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import orjson
 
+from ledgerbeam.graphs import GraphSource
 from ledgerbeam.io import Grouping, IndexLocation, SourceListing, canonical_url
 from ledgerbeam.ledger import MAX_ENTRIES, Job
 
@@ -23,7 +24,7 @@ class JobSpec:
     """One job, as plain values that survive JSON.
 
     Attributes:
-        pipeline: ``index``, ``map``, ``convert`` or ``tokenize``.
+        pipeline: ``index``, ``map``, ``convert``, ``tokenize`` or ``materialize``.
         patterns: Source patterns, canonical URLs.
         sources_from: URL of a list of sources in place of patterns.
         base: Fixed part of the patterns, a folder URL ending in ``/``; output names are relative to it.
@@ -35,14 +36,16 @@ class JobSpec:
         group: How tar members make samples.
         task_bytes: Size of a task, of ``index`` of a byte range, in bytes.
         pack_bytes: Size of a pack of small sources, in bytes; None packs nothing.
-        function: ``module:function`` of one record, of ``map`` and ``convert``.
+        epochs: Passes of ``materialize``, each a source; `settings` name the graph.
+        function: ``module:function`` of one record, of ``map``, ``convert`` and ``materialize``.
         function_source: Hash of the function's module, for a user's function.
         output: URL of the output folder; None for ``index``.
         to: Output format: ``jsonl``, ``tar`` or ``megatron``; None for ``index``.
         merged: Prefix of the Megatron dataset that the outputs are merged into; None merges nothing.
         tokenizer: Of ``tokenize``: ``bytes`` or the URL of a file.
-        settings: What else shapes the output of ``convert`` and ``tokenize``, by name. Where datasets are merged,
-            ``dtype`` is that of their tokens, and ``suffixes`` has for each what follows the prefix in its name.
+        settings: What else shapes the output of ``convert``, ``tokenize`` and ``materialize``, by name. Where
+            datasets are merged, ``dtype`` is that of their tokens, and ``suffixes`` has for each what follows the
+            prefix in its name.
         check_purity: Whether the function is spot-checked.
         workers: Local worker processes.
         flush_interval: Longest time that a completion waits for its commit, in seconds.
@@ -51,7 +54,7 @@ class JobSpec:
         run_dir: Folder of the running local job; None on other runners.
     """
 
-    pipeline: Literal["index", "map", "convert", "tokenize"]
+    pipeline: Literal["index", "map", "convert", "tokenize", "materialize"]
     patterns: tuple[str, ...] = ()
     sources_from: str | None = None
     base: str | None = None
@@ -63,6 +66,7 @@ class JobSpec:
     group: Grouping = "auto"
     task_bytes: int = 16 * 2**20
     pack_bytes: int | None = None
+    epochs: int = 1
     function: str | None = None
     function_source: str | None = None
     output: str | None = None
@@ -88,9 +92,13 @@ class JobSpec:
             parameters.update(self.settings)
         return Job(self.pipeline, parameters)
 
-    def listing(self) -> SourceListing:
+    def graph(self) -> GraphSource | None:
+        """Returns the graph whose passes are the job's sources, if it has one."""
+        return GraphSource(self.settings["graph"], self.epochs) if self.pipeline == "materialize" else None
+
+    def listing(self) -> SourceListing | GraphSource:
         """Returns what the job reads."""
-        return SourceListing(self.patterns, self.sources_from, self.storage_options)
+        return self.graph() or SourceListing(self.patterns, self.sources_from, self.storage_options)
 
     def index_location(self) -> IndexLocation:
         """Returns where the indexes of sources lie."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.graphs import GraphSource
 from ledgerbeam.io import canonical_url, common_base, conversion
 from ledgerbeam.io.megatron import optimal_dtype
 from ledgerbeam.io.megatron.layout import dataset_prefix, dtype_code
@@ -25,7 +26,7 @@ _CONVERSIONS = {"jsonl": "to_json", "tar": "to_sample", "megatron": "to_document
 
 
 def job_spec(args: argparse.Namespace) -> JobSpec:
-    """Returns the job of an ``index``, ``map``, ``convert`` or ``tokenize`` command, its ledger not yet resolved.
+    """Returns the job of a command that runs one, its ledger not yet resolved.
 
     Raises:
         FunctionError: If a function cannot be imported.
@@ -35,7 +36,12 @@ def job_spec(args: argparse.Namespace) -> JobSpec:
     if args.command == "index":
         common = _common(args)
         return JobSpec("index", **common, base=common_base(common["patterns"]))
-    makers = {"map": _map_spec, "convert": _convert_spec, "tokenize": _tokenize_spec}
+    makers = {
+        "map": _map_spec,
+        "convert": _convert_spec,
+        "tokenize": _tokenize_spec,
+        "materialize": _materialize_spec,
+    }
     return makers[args.command](args)
 
 
@@ -78,6 +84,11 @@ def _map_spec(args: argparse.Namespace) -> JobSpec:
 
 
 def _convert_spec(args: argparse.Namespace) -> JobSpec:
+    return JobSpec("convert", **_shards(args), **_converted(args))
+
+
+def _converted(args: argparse.Namespace) -> dict[str, Any]:
+    """Returns how any record is written as ``--to`` asks."""
     settings: dict[str, Any] = {"conversion": conversion.VERSION}
     if args.to == "megatron":
         settings |= {"suffixes": [""], "dtype": _dtype_name(args.dtype or "int32")}
@@ -86,14 +97,31 @@ def _convert_spec(args: argparse.Namespace) -> JobSpec:
         raise UsageError(f"--dtype and --drop-parts are for --to megatron, found --to {args.to}")
     else:
         places = {"output": canonical_url(args.output).rstrip("/")}
-    return JobSpec(
-        "convert",
-        **_shards(args),
+    return {
         **places,
-        function=f"{conversion.__name__}:{_CONVERSIONS[args.to]}",
-        to=args.to,
-        settings=settings,
-        check_purity=False,
+        "function": f"{conversion.__name__}:{_CONVERSIONS[args.to]}",
+        "to": args.to,
+        "settings": settings,
+        "check_purity": False,
+    }
+
+
+def _materialize_spec(args: argparse.Namespace) -> JobSpec:
+    converted = _converted(args)
+    converted["settings"] |= {
+        "graph": args.graph,
+        "graph_source": function_identity(args.graph)["function_source"],
+        "task_records": args.task_records,
+    }
+    return JobSpec(
+        "materialize",
+        **converted,
+        base=GraphSource(args.graph).base,
+        storage_options=args.storage_options,
+        epochs=args.epochs,
+        task_bytes=args.task_bytes,
+        workers=args.workers,
+        flush_interval=args.flush_interval,
     )
 
 

@@ -16,6 +16,7 @@ from apache_beam.pvalue import PBegin, PCollection
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
+from ledgerbeam.graphs import GraphSource
 from ledgerbeam.io import Page, SourceListing
 from ledgerbeam.ledger import OpenSource, Source, open_packs, open_sources, source_ids, with_progress
 from ledgerbeam.transforms._worker import LedgerHandle
@@ -28,22 +29,26 @@ class MatchSources(beam.PTransform[PBegin, PCollection[Page]]):
     """Lists sources in pages: ``p | MatchSources(SourceListing(("s3://bucket/**/*.jsonl",)))``.
 
     Attributes:
-        listing: The patterns or the list.
+        listing: The patterns or the list; or a graph, whose passes are the sources.
     """
 
-    listing: SourceListing
+    listing: SourceListing | GraphSource
 
     def expand(self, pbegin: PBegin) -> PCollection[Page]:
         """Applies the transform to the beginning of a pipeline."""
         return (
             pbegin
             | "Listing" >> beam.Create([self.listing], reshuffle=False)
-            | "ListPages" >> beam.FlatMap(SourceListing.pages).with_output_types(Page)
+            | "ListPages" >> beam.FlatMap(_pages).with_output_types(Page)
         )
 
     def display_data(self) -> dict[str, Any]:
         """Shows the patterns in a runner's console."""
-        return {"sources": self.listing.sources_from or " ".join(self.listing.patterns)}
+        return {"sources": self.listing.title}
+
+
+def _pages(listing: SourceListing | GraphSource) -> Iterator[Page]:
+    return listing.pages()
 
 
 @dataclass

@@ -22,6 +22,7 @@ from ledgerbeam.errors import (
     LedgerError,
     UsageError,
 )
+from ledgerbeam.graphs import GraphSource
 from ledgerbeam.io import Format, Grouping, IndexFile, IndexLocation, format_of, stat, write_index
 from ledgerbeam.ledger import FailedTask, NoneTask, OpenSource, Source, Task
 from ledgerbeam.transforms._worker import LedgerHandle
@@ -114,20 +115,20 @@ def plan_spans(
 
 @dataclass
 class PlanTasks(beam.PTransform[PCollection[OpenSource], PCollection[Task]]):
-    """Cuts each source into tasks, spans of records, and leaves out those that are done.
+    """Cuts each source into tasks, spans of records or of places of a graph, and leaves out those that are done.
 
     A source that has nothing to read becomes one `NoneTask`, one that cannot be opened one `FailedTask`; both pass
     through the rest of the chain to the ledger.
 
     Attributes:
         ledger: The job's ledger; lets a death of the process be laid to the source it worked on.
-        source_format: How sources are opened and where their indexes lie.
+        source_format: How sources are opened and where their indexes lie; or the graph whose passes they are.
         task_bytes: Size of a task in bytes; 16 MiB if neither limit is given.
         task_records: Records of a task, at most.
     """
 
     ledger: LedgerHandle | None = None
-    source_format: SourceFormat = field(default_factory=SourceFormat)
+    source_format: SourceFormat | GraphSource = field(default_factory=SourceFormat)
     task_bytes: int | None = None
     task_records: int | None = None
 
@@ -153,7 +154,7 @@ class _Plan(beam.DoFn):
     def __init__(
         self,
         ledger: LedgerHandle | None,
-        source_format: SourceFormat,
+        source_format: SourceFormat | GraphSource,
         task_bytes: int | None,
         task_records: int | None,
     ) -> None:
@@ -186,7 +187,7 @@ class _Plan(beam.DoFn):
             spans = [(0, len(source.members))]
         else:
             try:
-                spans = plan_spans(self._format.load_index(source.url, changed=changed), **self._limits)
+                spans = self._spans(source, changed=changed)
             except (DiskFullError, LedgerError):
                 raise
             except LedgerbeamError as error:
@@ -194,3 +195,8 @@ class _Plan(beam.DoFn):
         if not spans:
             return [NoneTask(whole)]
         return [Task(source, start, stop, ((ordinal, len(spans)),)) for ordinal, (start, stop) in enumerate(spans)]
+
+    def _spans(self, source: Source, *, changed: bool) -> list[tuple[int, int]]:
+        if isinstance(self._format, GraphSource):
+            return self._format.spans(source.size, **self._limits)
+        return plan_spans(self._format.load_index(source.url, changed=changed), **self._limits)

@@ -12,7 +12,8 @@ import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 
-from ledgerbeam.errors import ChangedSourceError, IndexError_, SourceError, StorageError
+from ledgerbeam.errors import ChangedSourceError, FunctionError, IndexError_, SourceError, StorageError
+from ledgerbeam.graphs import GraphReader, GraphSource
 from ledgerbeam.io import Reader, format_of, is_local, read_many_files, stat
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.transforms._worker import LedgerHandle
@@ -99,11 +100,11 @@ class ReadTasks(beam.PTransform[PCollection[Task], PCollection[Task]]):
     """Reads each task's records; a task that cannot be read becomes a `FailedTask`.
 
     Attributes:
-        source_format: How sources are opened, as given to `PlanTasks`.
+        source_format: How sources are opened, or their graph, as given to `PlanTasks`.
         ledger: The job's ledger; lets a death of the process be laid to the task it worked on.
     """
 
-    source_format: SourceFormat = field(default_factory=SourceFormat)
+    source_format: SourceFormat | GraphSource = field(default_factory=SourceFormat)
     ledger: LedgerHandle | None = None
 
     def expand(self, tasks: PCollection[Task]) -> PCollection[Task]:
@@ -112,10 +113,10 @@ class ReadTasks(beam.PTransform[PCollection[Task], PCollection[Task]]):
 
 
 class _Read(beam.DoFn):
-    def __init__(self, source_format: SourceFormat, ledger: LedgerHandle | None) -> None:
+    def __init__(self, source_format: SourceFormat | GraphSource, ledger: LedgerHandle | None) -> None:
         self._format = source_format
         self._ledger = ledger
-        self._reader: TaskReader | None = None
+        self._reader: TaskReader | GraphReader | None = None
         self._records = Metrics.counter("ledgerbeam", "records_read")
         self._blank = Metrics.counter("ledgerbeam", "blank_lines_skipped")
 
@@ -132,14 +133,15 @@ class _Read(beam.DoFn):
 
     def _read(self, task: Task) -> Task | FailedTask:
         if self._reader is None:
-            self._reader = TaskReader(self._format)
+            kind = self._format
+            self._reader = GraphReader(kind) if isinstance(kind, GraphSource) else TaskReader(kind)
         started = time.monotonic()
         try:
             records = self._reader.read(task)
-        except (SourceError, IndexError_, StorageError) as error:
+        except (SourceError, IndexError_, StorageError, FunctionError) as error:
             return FailedTask(task, type(error).__name__, str(error))
         self._records.inc(len(records))
-        if not task.source.members:
+        if isinstance(self._reader, TaskReader) and not task.source.members:
             self._blank.inc(task.stop - task.start - len(records))
         return task.replace(records=records, started=started)
 

@@ -86,6 +86,8 @@ class WriteTasks(beam.PTransform[PCollection[Task], PCollection[WrittenTask]]):
         if isinstance(self.to, str) and self.to not in FORMATS:
             raise UsageError(f"unknown output format {self.to!r}: expected one of {', '.join(sorted(FORMATS))}")
         self.output = canonical_url(self.output).rstrip("/")
+        if self.base is not None:
+            self.base = self.base.rstrip("/") + "/"
 
     def expand(self, tasks: PCollection[Task]) -> PCollection[WrittenTask]:
         """Applies the transform to tasks that hold records."""

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from tests.matrix.runs import Jobs, Row, write_sources
-from tests.servers import flink, prism, spark
+from tests.servers import flink, hosts, prism, spark
 from tests.servers.engine import Engine
+from tests.servers.flink import Place, flink_cluster
 from tests.servers.s3 import S3Server
 
 COLUMNS = ("clean", "killed worker", "killed executor", "killed launcher", "rerun", "identical")
-ENGINES = ("FnApiRunner, 1 process", "FnApiRunner, 2 processes", "Prism", "Flink", "Spark")
+TWO_HOSTS = "Flink, 2 hosts"
+ENGINES = ("FnApiRunner, 1 process", "FnApiRunner, 2 processes", "Prism", "Flink", TWO_HOSTS, "Spark")
 
 _rows: list[Row] = []
 
@@ -43,7 +45,12 @@ def jobs(
     name: str = request.param
     folder = tmp_path_factory.mktemp("engine")
     with ExitStack() as stack:
-        engine = _start(name, folder, s3, stack) if name in _STARTS else None
+        engine: Engine | None = None
+        if name == TWO_HOSTS:
+            s3, engine = _start_on_two_hosts(folder, stack)
+            bucket = write_sources(s3)
+        elif name in _STARTS:
+            engine = _start(name, folder, s3, stack)
         options = ["--workers", name.split()[1]] if engine is None else ["--", *engine.options]
         place = "".join(letter for letter in name.lower() if letter.isalnum())
         jobs = Jobs(folder / "jobs", s3, bucket, name=place, options=options, engine=engine)
@@ -65,6 +72,22 @@ def _start(name: str, folder: Path, s3: S3Server, stack: ExitStack) -> Engine:
         pytest.skip(missing())
     engine: Engine = stack.enter_context(start(folder, env={**s3.env, "LEDGERBEAM_CACHE": str(folder / "workers")}))
     return engine
+
+
+def _start_on_two_hosts(folder: Path, stack: ExitStack) -> tuple[S3Server, Engine]:
+    """Starts Flink with a task manager and a worker pool on each of two hosts; only the S3 server is common to both."""
+    for missing in (flink.missing(), hosts.missing()):
+        if missing is not None:
+            pytest.skip(missing)
+    pair = stack.enter_context(hosts.two_hosts(folder / "hosts"))
+    places = [Place(pair.address(host), tuple(pair.prefix(host))) for host in (1, 2)]
+    own = str(pair.folder)
+    env = {**pair.s3_env, "LEDGERBEAM_CACHE": f"{own}/cache", "TMPDIR": own, "HOME": own}
+    engine = stack.enter_context(flink_cluster(folder, env=env, address=pair.address(0), places=places))
+    (folder / "jobs").mkdir()
+    for name in ("jobs", "job-server", "job-manager", "hosts/store"):
+        pair.hide(folder / name)
+    return pair.s3, engine
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -62,7 +62,7 @@ class Jobs:
     def __init__(
         self, folder: Path, server: S3Server, bucket: str, *, name: str, options: Sequence[str], engine: Engine | None
     ) -> None:
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._objects = ObjectFolder(f"s3://{bucket}", server.options)
         self._bucket = bucket

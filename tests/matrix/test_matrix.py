@@ -65,6 +65,9 @@ class TestMatrix:
             (index,) = jobs.contents("idx").values()
             assert index is not None
             assert len(index) == 8 * 3001
+            if isinstance(jobs.engine, FlinkCluster):  # of several hosts each had its part
+                logs = [pool.process.log.read_text() for pool in jobs.engine.pools]
+                assert all("Starting worker" in log for log in logs)
 
     def test_a_finished_job_is_skipped(self, jobs: Jobs, reference: Contents) -> None:
         with told(jobs.row, "rerun"):

@@ -97,14 +97,10 @@ class FlinkCluster:
         pools = [pid for pool in self.pools for pid in [pool.process.pid, *pool.process.descendants()]]
         return [self.job_manager.pid, self.job_server.pid, *self.executors, *pools]
 
-    def add_task_manager(self, place: int = 0) -> Process:
-        """Starts one more task manager, in place of one that was killed, and waits until it is registered.
-
-        Args:
-            place: Number of the place where it runs, as the cluster was started with.
-        """
+    def add_task_manager(self) -> Process:
+        """Starts one more task manager where one was killed, and waits until it is registered."""
         before = len(self.registered())
-        manager = self._starter.task_manager(place)
+        manager = self._starter.task_manager(self._starter.empty_place())
         self.task_managers.append(manager)
         return manager.wait_until(lambda: len(self.registered()) > before, seconds=START_SECONDS, what="registered")
 
@@ -140,11 +136,15 @@ class _Starter:
     folder: Path
     settings: Mapping[str, str]
     places: Sequence[Place]
+    latest: dict[int, Process] = field(default_factory=dict)
 
-    def task_manager(self, place: int) -> Process:
-        where = self.places[place]
-        number = 1 + sum(1 for _ in self.folder.glob("task-manager-*.log"))
-        name = f"task-manager-{number}"
+    def empty_place(self) -> int:
+        """Gives the number of the first place whose task manager has ended; the first of all if none has."""
+        return next((number for number, manager in self.latest.items() if not manager.alive), 0)
+
+    def task_manager(self, number: int) -> Process:
+        where = self.places[number]
+        name = f"task-manager-{1 + sum(1 for _ in self.folder.glob('task-manager-*.log'))}"
         work = self.folder / name
         settings = {**self.settings, "taskmanager.host": where.address, "taskmanager.bind-host": where.address}
         conf = _configure(self.folder / f"{name}-conf", settings, work)
@@ -153,6 +153,7 @@ class _Starter:
             pins.FLINK.class_path, _TASK_MANAGER, "--configDir", str(conf), *dynamic, options=[*jvm, _LOGGING]
         )
         process = Process([*where.prefix, *command], name=name, folder=self.folder, work=work)
+        self.latest[number] = process
         return self.stack.enter_context(process)
 
 
@@ -188,7 +189,8 @@ def flink_cluster(
             **_MEMORY,
             "jobmanager.rpc.address": address,
             "jobmanager.rpc.port": str(free_port()),
-            "jobmanager.bind-host": address,
+            # Whoever takes a job hands its files to the blob server by way of localhost, wherever that is reached from.
+            "jobmanager.bind-host": HOST if address == HOST else "0.0.0.0",
             "rest.address": address,
             "rest.bind-address": address,
             "rest.port": str(rest),

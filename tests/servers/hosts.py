@@ -79,6 +79,11 @@ class Hosts:
         process = Process([*self.prefix(host), *command], name=name, folder=self.logs, env=own)
         return self._stack.enter_context(process)
 
+    def hide(self, folder: Path) -> None:
+        """Makes a folder of this machine look empty on both hosts: what they need of it, they must be sent."""
+        for holder in self._holders:
+            _run("nsenter", "-t", str(holder.pid), "-m", "mount", "-t", "tmpfs", "-o", "ro", "none", str(folder))
+
     def cut(self, host: int) -> None:
         """Cuts the link of host 1 or 2: what is sent is lost, and nobody is told."""
         _inside(self._switch, "ip", "link", "set", f"host{host}", "down")

@@ -46,6 +46,14 @@ def test_hosts_share_the_store_and_nothing_else(hosts: Hosts) -> None:
     assert storage.read_bytes(f"s3://{bucket}/x", hosts.s3.options) == b"from a host"
 
 
+def test_a_hidden_folder_is_empty_on_the_hosts_only(hosts: Hosts, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    hosts.hide(tmp_path)
+    listing = [hosts.run(["ls", str(tmp_path)], host=host) for host in (1, 2)]
+    assert [(process.wait(10), process.log.read_text()) for process in listing] == [(0, ""), (0, "")]
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 def test_a_link_is_cut_and_heals(hosts: Hosts) -> None:
     bucket = hosts.s3.bucket()
     writers = [hosts.run([sys.executable, "-c", PUT, bucket, str(host)], host=host) for host in (1, 2)]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import apache_beam as beam
 import pytest
 from apache_beam.metrics.metric import MetricsFilter
+from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner, split_manager
 from apache_beam.runners.runner import PipelineResult
 from apache_beam.transforms.display import DisplayData
+from apache_beam.transforms.environments import EmbeddedPythonGrpcEnvironment
 
 from ledgerbeam.errors import UnsupportedShapeError
 from ledgerbeam.io import SourceListing
@@ -122,3 +126,54 @@ def test_what_was_not_written_is_not_recorded(tmp_path: Path, store: LedgerStore
             | CommitTasks(ledger)
         )
     assert store.status()["tasks"]["done"] == 0
+
+
+class Split:
+    """A bundle that is split while it runs: the worker is in the first task of it until the runner has split it."""
+
+    began = threading.Event()
+    made = threading.Event()
+    starts: ClassVar[list[int]] = []
+    results: ClassVar[list[Any]] = []
+
+    @classmethod
+    def fractions(cls, elements: int) -> Iterator[float | None]:
+        if elements < 2 or cls.results:
+            return
+        yield None  # the elements are sent now
+        assert cls.began.wait(30)
+        cls.results.append((yield 0.5))
+        cls.made.set()
+
+    @classmethod
+    def process(cls, task: Task) -> Task:
+        cls.began.set()
+        assert cls.made.wait(30)
+        cls.starts.append(task.start)
+        return task
+
+
+def process_while_split(task: Task) -> Task:
+    return Split.process(task)
+
+
+def test_a_bundle_that_is_split_while_it_runs_does_each_task_once(tmp_path: Path, store: LedgerStore) -> None:
+    ledger = LedgerHandle(str(tmp_path / "ledger"))
+    runner = FnApiRunner(EmbeddedPythonGrpcEnvironment.default())  # which can be asked while it works
+    with split_manager("ReadTasks/ReadTasks", Split.fractions), beam.Pipeline(runner) as pipeline:
+        (
+            pipeline
+            | MatchSources(SourceListing((str(tmp_path / "a.jsonl"),)))
+            | SkipCompleted(ledger)
+            | PlanTasks(ledger, task_records=10)
+            | beam.Reshuffle()
+            | ReadTasks(ledger=ledger)
+            | ProcessTask(process_while_split, ledger)
+            | WriteTasks(str(tmp_path / "out"), "jsonl", base=f"{tmp_path}/")
+            | CommitTasks(ledger)
+        )
+    (result,) = Split.results
+    (cut,) = result.channel_splits
+    assert cut.first_residual_element < 9, "nothing was left to another bundle"
+    assert sorted(Split.starts) == list(range(0, 100, 10))
+    assert store.status()["sources"] == {"complete": 1, "open": 0, "failed": 0}

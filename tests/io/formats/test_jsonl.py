@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -190,3 +193,26 @@ def test_spans_of_a_replaced_file_without_line_ends(tmp_path: Path, span: tuple[
     Path(reader.url).write_bytes(b"7" * 12)
     with pytest.raises(IndexMismatchError, match="other line ends"):
         reader.read_span(*span)
+
+
+def test_writing_takes_little_more_memory_than_what_is_written() -> None:
+    script = (
+        "from ledgerbeam.io import encode_jsonl\n"
+        "def peak():\n    return int(open('/proc/self/status').read().partition('VmHWM:')[2].split()[0]) * 1024\n"
+        "records = [{'text': 'x' * 87}] * 100_000\nbefore = peak()\n"
+        "data, offsets = encode_jsonl(records)\nassert len(offsets) == 100_001\n"
+        "print((peak() - before) / len(data))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 5
+
+
+def test_a_record_that_cannot_be_written_is_named_by_its_number() -> None:
+    with pytest.raises(RecordError, match="output record 2345 \\(object\\)"):
+        encode_jsonl([*range(2345), object()])
+    with pytest.raises(RecordError, match="output record 1001 holds a line break"):
+        encode_jsonl([*range(1001), orjson.Fragment(b"[1,\n2]"), 3])
+    data, offsets = encode_jsonl([{"n": n} for n in range(2500)])
+    lines = data.splitlines(keepends=True)
+    assert [orjson.loads(line)["n"] for line in lines] == list(range(2500))
+    assert offsets.tolist() == [0, *accumulate(map(len, lines))]

@@ -1,0 +1,213 @@
+"""The chain for Beam YAML: each transform made of plain values, as a YAML file can give them.
+
+    providers:
+      - type: python
+        config: {}
+        transforms:
+          SkipCompleted: ledgerbeam.transforms.beam_yaml.SkipCompleted
+
+docs/engines.md has a whole file. Elements are sources and tasks, not rows: between `ReadTasks` and `CommitTasks` only
+transforms of this module can stand. There is no launcher beside the pipeline, so outputs that are out of date stay.
+"""
+
+# ruff: noqa: N802 - a YAML file calls these by the names that stand for transforms
+# Annotations are not postponed: Beam makes the schema of a transform's configuration of them.
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import apache_beam as beam
+from apache_beam.pvalue import PCollection
+
+from ledgerbeam import transforms
+from ledgerbeam.errors import LedgerError, UsageError
+from ledgerbeam.graphs import GraphSource
+from ledgerbeam.io import Grouping, IndexLocation, SourceListing, canonical_url, common_base
+from ledgerbeam.ledger import Job, OnJobChange, function_identity
+from ledgerbeam.ledgers import open_ledger
+
+__all__ = ["CommitTasks", "MapRecords", "PlanTasks", "ReadListing", "ReadTasks", "SkipCompleted", "WriteTasks"]
+
+Options = Mapping[str, Any]
+Transform = beam.PTransform[Any, Any]
+
+
+def ReadListing(
+    patterns: list[str] | None = None,
+    sources_from: str | None = None,
+    graph: str | None = None,
+    epochs: int = 1,
+    storage_options: dict[str, Any] | None = None,
+) -> Transform:
+    """Lists sources: `MatchSources` by a name with which Beam YAML knows what has no input.
+
+    Args:
+        patterns: URLs with wildcards.
+        sources_from: URL of a list of sources, in place of patterns.
+        graph: ``module:function`` of an iterator graph, in place of both.
+        epochs: How many passes of the graph.
+        storage_options: Passed to fsspec untouched.
+    """
+    if graph is not None:
+        if patterns or sources_from:
+            raise UsageError(f"graph {graph!r}: give it without patterns and sources_from, or them without it")
+        return transforms.MatchSources(GraphSource(graph, epochs))
+    listed = tuple(canonical_url(pattern) for pattern in patterns or ())
+    list_url = canonical_url(sources_from) if sources_from else None
+    return transforms.MatchSources(SourceListing(listed, list_url, storage_options or {}))
+
+
+def SkipCompleted(
+    ledger: str,
+    job: str,
+    *,
+    parameters: dict[str, Any] | None = None,
+    functions: list[str] | None = None,
+    on_job_change: str = "refuse",
+    storage_options: dict[str, Any] | None = None,
+) -> Transform:
+    """Opens the ledger for the job, and drops the sources that it holds as complete.
+
+    The other transforms find the job in the ledger, so this one comes before them.
+
+    Args:
+        ledger: URL of the ledger; made if it is not there.
+        job: Name of what the pipeline does.
+        parameters: What shapes the outputs: a ledger of a job with others is refused.
+        functions: ``module:function`` of user code; so are those of which the source has changed.
+        on_job_change: ``refuse``, ``restart`` or ``accept``.
+        storage_options: How a remote ledger is reached; passed to fsspec untouched.
+    """
+    if on_job_change not in ("refuse", "restart", "accept"):
+        raise UsageError(f"on_job_change: expected refuse, restart or accept, found {on_job_change!r}")
+    identities = {name: function_identity(name)["function_source"] for name in functions or ()}
+    described = Job(job, {**(parameters or {}), "functions": identities})
+    store = open_ledger(canonical_url(ledger).rstrip("/"), storage_options or {}, create=True)
+    store.open_job(described, on_change=cast(OnJobChange, on_job_change))
+    return transforms.SkipCompleted(_handle(ledger, storage_options))
+
+
+class PlanTasks(beam.PTransform[PCollection[Any], PCollection[Any]]):
+    """Cuts sources into tasks, which are spread over all workers.
+
+    Args:
+        ledger: As of `SkipCompleted`.
+        task_bytes: Size of a task in bytes; 16 MiB if neither limit is given.
+        task_records: Records of a task, at most.
+        group: How tar members make samples: ``auto``, ``pairs`` or ``key``.
+        index_root: Tree that holds the indexes; by default they lie beside their sources.
+        graph: As of `ReadListing`.
+        storage_options: Passed to fsspec untouched.
+    """
+
+    def __init__(
+        self,
+        ledger: str,
+        *,
+        task_bytes: int | None = None,
+        task_records: int | None = None,
+        group: str = "auto",
+        index_root: str | None = None,
+        graph: str | None = None,
+        storage_options: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        opened = _format(group, index_root, graph, storage_options)
+        self._plan = transforms.PlanTasks(_handle(ledger, storage_options), opened, task_bytes, task_records)
+
+    def expand(self, sources: PCollection[Any]) -> PCollection[Any]:
+        """Applies the transform to what `SkipCompleted` gives."""
+        planned = sources | "SpreadSources" >> beam.Reshuffle() | self._plan
+        tasks: PCollection[Any] = planned | "SpreadTasks" >> beam.Reshuffle()
+        return tasks
+
+
+def ReadTasks(
+    ledger: str,
+    group: str = "auto",
+    index_root: str | None = None,
+    graph: str | None = None,
+    storage_options: dict[str, Any] | None = None,
+) -> Transform:
+    """Reads the records of each task.
+
+    Args:
+        ledger: As of `SkipCompleted`.
+        group: As of `PlanTasks`.
+        index_root: As of `PlanTasks`.
+        graph: As of `ReadListing`.
+        storage_options: Passed to fsspec untouched.
+    """
+    return transforms.ReadTasks(_format(group, index_root, graph, storage_options), _handle(ledger, storage_options))
+
+
+def MapRecords(ledger: str, function: str, to: str, storage_options: dict[str, Any] | None = None) -> Transform:
+    """Applies a function to every record, as ``ledgerbeam map`` does.
+
+    Args:
+        ledger: As of `SkipCompleted`, whose `functions` should name this one too.
+        function: ``module:function`` that takes a record and returns one, None or a list.
+        to: Format that is written later: ``jsonl`` or ``tar``.
+        storage_options: Passed to fsspec untouched.
+    """
+    function_identity(function)  # what cannot be imported is told before anything runs
+    return transforms.ProcessTask(transforms.MapRecords(function, to), _handle(ledger, storage_options))
+
+
+def WriteTasks(
+    ledger: str,
+    output: str,
+    to: str,
+    *,
+    base: str | None = None,
+    patterns: list[str] | None = None,
+    graph: str | None = None,
+    storage_options: dict[str, Any] | None = None,
+) -> Transform:
+    """Publishes each task's records as one shard with its index.
+
+    Args:
+        ledger: As of `SkipCompleted`.
+        output: URL of the folder to write below.
+        to: ``jsonl`` or ``tar``.
+        base: Folder that output names are relative to.
+        patterns: As of `ReadListing`: their fixed part is the base then.
+        graph: As of `ReadListing`: names are relative to it then.
+        storage_options: Passed to fsspec untouched.
+    """
+    if graph is not None:
+        folder: str | None = GraphSource(graph).base
+    elif base is not None:
+        folder = canonical_url(base)
+    else:
+        folder = common_base(tuple(canonical_url(pattern) for pattern in patterns or ()))
+    return transforms.WriteTasks(output, to, folder, storage_options or {}, _handle(ledger, storage_options))
+
+
+def CommitTasks(ledger: str, storage_options: dict[str, Any] | None = None) -> Transform:
+    """Records in the ledger what is published.
+
+    Args:
+        ledger: As of `SkipCompleted`.
+        storage_options: Passed to fsspec untouched.
+    """
+    return transforms.CommitTasks(_handle(ledger, storage_options))
+
+
+def _handle(ledger: str, options: Options | None) -> transforms.LedgerHandle:
+    url = canonical_url(ledger).rstrip("/")
+    job = open_ledger(url, options or {}, create=True).job()
+    if job is None:
+        raise LedgerError(f"ledger {url}: no job has opened it; SkipCompleted of the same ledger must come before")
+    return transforms.LedgerHandle(url, job.fingerprint, storage_options=options or {})
+
+
+def _format(
+    group: str, index_root: str | None, graph: str | None, options: Options | None
+) -> transforms.SourceFormat | GraphSource:
+    if graph is not None:
+        return GraphSource(graph)
+    if group not in ("auto", "pairs", "key"):
+        raise UsageError(f"group: expected auto, pairs or key, found {group!r}")
+    root = index_root and canonical_url(index_root).rstrip("/")
+    return transforms.SourceFormat(cast(Grouping, group), IndexLocation(root=root), storage_options=options or {})

@@ -1,0 +1,141 @@
+"""The pipeline of Beam YAML does what `ledgerbeam map` does, and restarts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from ledgerbeam.io import storage
+from ledgerbeam.ledger import open_store
+from ledgerbeam.ledgers import open_ledger
+from tests.conftest import S3Server
+from tests.test_readme import ROOT
+
+pytest.importorskip("docstring_parser", reason="Beam YAML is not installed: pip install 'ledgerbeam[yaml]'")
+
+EXAMPLE = ROOT / "examples" / "pipeline.yaml"
+LOCAL = {"sources": "texts/*.jsonl", "output": "out", "ledger": "ledger"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with three sources, of which each makes two tasks."""
+    (tmp_path / "texts").mkdir()
+    for name in "abc":
+        lines = (json.dumps({"id": f"{name}{i}", "text": f" much   space  {i} "}) + "\n" for i in range(30_000))
+        (tmp_path / "texts" / f"{name}.jsonl").write_text("".join(lines))
+    return tmp_path
+
+
+def command(values: dict[str, str], file: Path = EXAMPLE) -> list[str]:
+    start = [sys.executable, "-m", "apache_beam.yaml.main", f"--yaml_pipeline_file={file}"]
+    return [*start, "--runner=FnApiRunner", f"--jinja_variables={json.dumps(values)}"]
+
+
+def environment(**more: str) -> dict[str, str]:
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "LEDGERBEAM_"))}
+    return {**kept, "PYTHONPATH": paths, **more}
+
+
+def run(folder: Path, values: dict[str, str] = LOCAL, file: Path = EXAMPLE, **env: str) -> None:
+    done = subprocess.run(
+        command(values, file), cwd=folder, env=environment(**env), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.name[0] != "."}
+
+
+def test_it_writes_what_map_writes(folder: Path) -> None:
+    run(folder)
+    options = ("--to", "jsonl", "--task-bytes", "1000000", "--workers", "1", "--ledger", "other")
+    mapped = [sys.executable, "-m", "ledgerbeam", "map", "examples.cleaning:squeeze_spaces", "texts/*.jsonl"]
+    subprocess.run([*mapped, "--output", "mapped", *options], cwd=folder, env=environment(), check=True)
+    assert files(folder / "out") == files(folder / "mapped")
+    assert len(files(folder / "out")) == 12
+    by_yaml, by_map = (list(open_store(str(folder / name), create=False).outputs()) for name in ("ledger", "other"))
+    assert [row.output for row in by_yaml] == [row.output for row in by_map]
+
+
+def test_killed_it_goes_on_and_ends_with_the_same_bytes(folder: Path) -> None:
+    run(folder, {**LOCAL, "output": "clean", "ledger": "clean-ledger"})
+    with subprocess.Popen(command(LOCAL), cwd=folder, env=environment(), stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 60
+        while not list((folder / "out").glob("*.jsonl")):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+    assert len(list((folder / "out").glob("*.jsonl"))) < 6
+    run(folder)
+    assert files(folder / "out") == files(folder / "clean")
+    assert open_store(str(folder / "ledger"), create=False).status()["sources"]["complete"] == 3
+
+
+def test_a_rerun_does_nothing_and_another_job_is_refused(folder: Path) -> None:
+    run(folder)
+    before = {path: path.stat().st_mtime_ns for path in (folder / "out").iterdir()}
+    run(folder)
+    assert {path: path.stat().st_mtime_ns for path in (folder / "out").iterdir()} == before
+    other = folder / "other.yaml"
+    other.write_text(EXAMPLE.read_text().replace("task_bytes: 1000000", "task_bytes: 500000"))
+    refused = subprocess.run(
+        command(LOCAL, other), cwd=folder, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert refused.returncode != 0
+    assert "task_bytes: was 1000000, is 500000" in refused.stderr
+
+
+def test_the_passes_of_a_graph_are_sources_here_too(folder: Path) -> None:
+    (folder / "orders.py").write_text(
+        "from ledgerbeam.io.graph import IndexedManifest\n"
+        "def build():\n    return IndexedManifest('texts/a.jsonl', shuffle=True)\n"
+    )
+    index = [sys.executable, "-m", "ledgerbeam", "index", "texts/a.jsonl", "--workers", "1"]
+    subprocess.run(index, cwd=folder, env=environment(), check=True)
+    spec: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())
+    chain = spec["pipeline"]["transforms"]
+    for step in chain:
+        config = step["config"]
+        config.pop("patterns", None)
+        if step["type"] in ("ReadListing", "PlanTasks", "ReadTasks", "WriteTasks"):
+            config["graph"] = "orders:build"
+    chain[0]["config"]["epochs"] = 2
+    (folder / "graph.yaml").write_text(yaml.safe_dump(spec))
+    run(folder, file=folder / "graph.yaml")
+    names = sorted(name for name in files(folder / "out") if name.endswith(".jsonl"))
+    assert names[0] == "epoch-00000-0000000000.jsonl"
+    assert names[-1].startswith("epoch-00001-")
+    lines = b"".join(files(folder / "out")[name] for name in names).splitlines()
+    assert len(lines) == 60_000
+
+
+@pytest.mark.s3
+def test_sources_outputs_and_ledger_may_be_on_an_object_store(folder: Path, s3: S3Server) -> None:
+    bucket = s3.bucket()
+    store = storage.filesystem("s3://", s3.options)
+    store.put(f"{folder}/texts/", f"{bucket}/texts/", recursive=True)
+    remote = {
+        "sources": f"s3://{bucket}/texts/*.jsonl",
+        "output": f"s3://{bucket}/out",
+        "ledger": f"s3://{bucket}/ledger",
+    }
+    cache = str(folder / "cache")
+    run(folder, remote, EXAMPLE, **s3.env, LEDGERBEAM_CACHE=cache)
+    run(folder, {**LOCAL, "output": "out"})
+    found = {name.rpartition("/")[2]: store.cat_file(name) for name in store.find(f"{bucket}/out")}
+    assert found == files(folder / "out")
+    status = open_ledger(remote["ledger"], s3.options, create=False, read_only=True).status()
+    assert status["sources"] == {"complete": 3, "open": 0, "failed": 0}
