@@ -36,6 +36,7 @@ from ledgerbeam.io.patterns import fixed_part as fixed_part
 from ledgerbeam.io.publish import publish_bytes as publish_bytes
 from ledgerbeam.io.publish import remove_stale_temporaries as remove_stale_temporaries
 from ledgerbeam.io.shar import SharReader as SharReader
+from ledgerbeam.io.shar_writer import SharWriter as SharWriter
 from ledgerbeam.io.source_listing import SourceListing as SourceListing
 from ledgerbeam.io.storage import FileInfo as FileInfo
 from ledgerbeam.io.storage import Options as Options
@@ -72,6 +73,7 @@ __all__ = [
     "Reader",
     "Sample",
     "SharReader",
+    "SharWriter",
     "SourceListing",
     "TarMembers",
     "TarReader",

@@ -127,7 +127,15 @@ def _add_convert(commands: Any) -> None:
         "--output", required=True, metavar="URL", help="folder to write below; for megatron prefix of the dataset"
     )
     convert.add_argument(
-        "--to", required=True, choices=["jsonl", "tar", "megatron"], help="format to write; indexed in the same pass"
+        "--to",
+        required=True,
+        choices=["jsonl", "tar", "shar", "megatron"],
+        help="format to write; indexed in the same pass",
+    )
+    convert.add_argument(
+        "--fields",
+        metavar="NAME=EXTENSION,...",
+        help="fields of the cuts and the members they come from, for --to shar (recording=wav,label=cls)",
     )
     _add_dataset(convert, "dtype of the tokens, for --to megatron (default: int32)")
     _add_shards(convert)

@@ -38,7 +38,7 @@ class JobSpec:
         function: ``module:function`` of one record, of ``map`` and ``convert``.
         function_source: Hash of the function's module, for a user's function.
         output: URL of the output folder; None for ``index``.
-        to: Output format: ``jsonl``, ``tar`` or ``megatron``; None for ``index``.
+        to: Output format: ``jsonl``, ``tar``, ``shar`` or ``megatron``; None for ``index``.
         merged: Prefix of the Megatron dataset that the outputs are merged into; None merges nothing.
         tokenizer: Of ``tokenize``: ``bytes`` or the URL of a file.
         settings: What else shapes the output of ``convert`` and ``tokenize``, by name. Where datasets are merged,
