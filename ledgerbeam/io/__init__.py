@@ -18,7 +18,10 @@ from ledgerbeam.io.index import write_index as write_index
 from ledgerbeam.io.index_location import IndexLocation as IndexLocation
 from ledgerbeam.io.index_pack import IndexPack as IndexPack
 from ledgerbeam.io.index_pack import PackedRecords as PackedRecords
-from ledgerbeam.io.index_pack import collection_key as collection_key
+from ledgerbeam.io.index_pack_layout import collection_key as collection_key
+from ledgerbeam.io.index_pack_writer import PackArray as PackArray
+from ledgerbeam.io.index_pack_writer import PackSources as PackSources
+from ledgerbeam.io.index_pack_writer import write_index_pack as write_index_pack
 from ledgerbeam.io.jsonl import JsonlReader as JsonlReader
 from ledgerbeam.io.jsonl import assemble_jsonl_index as assemble_jsonl_index
 from ledgerbeam.io.jsonl import build_jsonl_index as build_jsonl_index
@@ -67,6 +70,8 @@ __all__ = [
     "JsonlReader",
     "ObjectFolder",
     "Options",
+    "PackArray",
+    "PackSources",
     "PackedRecords",
     "Page",
     "RangeReader",
@@ -106,4 +111,5 @@ __all__ = [
     "stream_records",
     "walk_tar",
     "write_index",
+    "write_index_pack",
 ]
