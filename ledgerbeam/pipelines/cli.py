@@ -28,6 +28,7 @@ _COMMANDS = {
     "convert": "ledgerbeam.pipelines.jobs",
     "tokenize": "ledgerbeam.pipelines.jobs",
     "merge": "ledgerbeam.pipelines.merge",
+    "publish": "ledgerbeam.pipelines.publish",
     "verify": "ledgerbeam.pipelines.verify",
     "show": "ledgerbeam.pipelines.show",
     "ledger": "ledgerbeam.pipelines.inspect",

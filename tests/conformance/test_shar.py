@@ -186,3 +186,21 @@ def test_lhotse_reads_samples_that_became_cuts(lhotse: Peer, tmp_path: Path) -> 
         for field, kind in {**field_kinds(fields), "cuts": "jsonl"}.items()
     }
     assert lhotse.ask("open_shar", folder=None, fields=listed) == cuts[8:] + cuts[:4]
+
+
+def test_lhotse_reads_what_a_job_converted_and_published(lhotse: Peer, tmp_path: Path) -> None:
+    for name, numbers in (("a", range(12)), ("b", range(12, 17))):
+        (tmp_path / f"{name}.tar").write_bytes(encode_tar([sample(number) for number in numbers], group="key")[0])
+    fields = "recording=wav,embedding=vector.npy,label=cls"
+    options = [f"--fields={fields}", "--output=out", "--to=shar", "--task-bytes=30K", "--group=key", "--ledger=L"]
+    for command in (["convert", "*.tar", *options], ["publish", "L", "--as=shar"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ledgerbeam", *command], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    listed = json.loads((tmp_path / "out" / "fields.json").read_text())
+    assert len(listed["cuts"]) > 2
+    cuts = lhotse.ask("open_shar", folder=None, fields=listed)
+    assert [cut["id"] for cut in cuts] == [sample(number).key for number in range(17)]
+    assert [cut["embedding"] is None for cut in cuts] == [number % 3 == 2 for number in range(17)]
+    assert [cut["audio"][0] for cut in cuts] == [[1, 800 + 8 * number] for number in range(17)]
