@@ -18,7 +18,10 @@ from ledgerbeam.io.index import write_index as write_index
 from ledgerbeam.io.index_location import IndexLocation as IndexLocation
 from ledgerbeam.io.index_pack import IndexPack as IndexPack
 from ledgerbeam.io.index_pack import PackedRecords as PackedRecords
-from ledgerbeam.io.index_pack import collection_key as collection_key
+from ledgerbeam.io.index_pack_layout import collection_key as collection_key
+from ledgerbeam.io.index_pack_writer import PackArray as PackArray
+from ledgerbeam.io.index_pack_writer import PackSources as PackSources
+from ledgerbeam.io.index_pack_writer import write_index_pack as write_index_pack
 from ledgerbeam.io.jsonl import JsonlReader as JsonlReader
 from ledgerbeam.io.jsonl import assemble_jsonl_index as assemble_jsonl_index
 from ledgerbeam.io.jsonl import build_jsonl_index as build_jsonl_index
@@ -36,6 +39,7 @@ from ledgerbeam.io.patterns import fixed_part as fixed_part
 from ledgerbeam.io.publish import publish_bytes as publish_bytes
 from ledgerbeam.io.publish import remove_stale_temporaries as remove_stale_temporaries
 from ledgerbeam.io.shar import SharReader as SharReader
+from ledgerbeam.io.shar_writer import SharWriter as SharWriter
 from ledgerbeam.io.source_listing import SourceListing as SourceListing
 from ledgerbeam.io.storage import FileInfo as FileInfo
 from ledgerbeam.io.storage import Options as Options
@@ -66,12 +70,15 @@ __all__ = [
     "JsonlReader",
     "ObjectFolder",
     "Options",
+    "PackArray",
+    "PackSources",
     "PackedRecords",
     "Page",
     "RangeReader",
     "Reader",
     "Sample",
     "SharReader",
+    "SharWriter",
     "SourceListing",
     "TarMembers",
     "TarReader",
@@ -104,4 +111,5 @@ __all__ = [
     "stream_records",
     "walk_tar",
     "write_index",
+    "write_index_pack",
 ]

@@ -24,7 +24,7 @@ from ledgerbeam.errors import RecordError
 from ledgerbeam.io.megatron.documents import Document
 from ledgerbeam.io.tar_sample import Sample
 
-__all__ = ["TEXT_EXTENSIONS", "VERSION", "to_document", "to_json", "to_sample"]
+__all__ = ["TEXT_EXTENSIONS", "VERSION", "text_or_json", "to_cut", "to_document", "to_json", "to_sample"]
 
 VERSION = 1
 """Of the mapping; a job that used another one is not gone on with."""
@@ -48,7 +48,7 @@ def to_json(record: Any) -> list[Any]:
         return [record]
     if _KEY in record:
         raise RecordError(f"sample {record.key!r} has a member with the extension {_KEY!r}; rename it.")
-    return [{_KEY: record.key, **{extension: _value(extension, data) for extension, data in record.items()}}]
+    return [{_KEY: record.key, **{extension: text_or_json(extension, data) for extension, data in record.items()}}]
 
 
 def to_sample(record: Any) -> list[Any]:
@@ -65,6 +65,22 @@ def to_sample(record: Any) -> list[Any]:
     if not isinstance(value[_KEY], str):
         raise RecordError(f"expected a string under {_KEY!r}, found {type(value[_KEY]).__name__}.")
     return [Sample(value[_KEY], {name: _content(name, part) for name, part in value.items() if name != _KEY})]
+
+
+def to_cut(record: Any) -> list[Any]:
+    """Gives a record as a cut, or as a sample to make a cut of.
+
+    Raises:
+        RecordError: It is neither a sample nor an object with an `id`.
+    """
+    if isinstance(record, Mapping) and not isinstance(record, Sample) and _KEY not in record:
+        if isinstance(record.get("id"), str):
+            return [record]
+    elif not isinstance(record, Document):
+        found = to_sample(record)[0]
+        if isinstance(found, Sample):
+            return [found]
+    raise RecordError(f"expected a cut, an object with an 'id', or a sample with a key, found {record!r:.80}.")
 
 
 def to_document(record: Any) -> list[Document]:
@@ -91,7 +107,8 @@ def to_document(record: Any) -> list[Document]:
     return [Document(tokens, lengths, modes)]
 
 
-def _value(extension: str, data: bytes) -> Any:
+def text_or_json(extension: str, data: bytes) -> Any:
+    """Gives the content of a member as a JSON value: parsed, as text, or as `{"__base64__": ...}`; see above."""
     kind = extension.rpartition(".")[2].lower()
     try:
         if kind == "json":

@@ -1,18 +1,10 @@
-"""`.idxpack`: the indexes of many sources in one file, as `lhotse.index_pack` 2.0.0a7 writes it, versions 2 and 3.
-
-All integers are little-endian. A header of 256 bytes is followed by rows of collections, sequences and segments,
-strings, and the payload: the bytes of each `.idx`. A collection is a sequence of segments; a segment is a source and
-its index.
-"""
+"""Reading `.idxpack`, the indexes of many sources in one file, versions 2 and 3; `index_pack_layout` has the layout."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import struct
 import zlib
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,64 +13,22 @@ from numpy.typing import NDArray
 from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, UsageError
 from ledgerbeam.io.formats import Reader, format_of
 from ledgerbeam.io.index import IndexFile, Offsets
+from ledgerbeam.io.index_pack_layout import (
+    ARRAY,
+    COLLECTION,
+    ENTRY,
+    HEADER,
+    HEADER_BYTES,
+    ITEM,
+    MAGIC,
+    SEGMENT,
+    SEQUENCE,
+)
 from ledgerbeam.io.storage import Options, RangeReader, canonical_url
 
-__all__ = ["IndexPack", "PackedRecords", "collection_key"]
+__all__ = ["IndexPack", "PackedRecords"]
 
-_MAGIC = b"IDXPACK2"
-_HEADER = struct.Struct("<8sII10Q32s")
-_HEADER_BYTES = 256
-_COLLECTION = np.dtype(
-    [
-        ("key", "V32"),
-        ("first", "<u8"),
-        ("rows", "<u8"),
-        ("records", "<u8"),
-        ("kind", "<u8"),
-        ("size", "<u4"),
-        ("flags", "<u4"),
-    ]
-)
-_SEQUENCE = np.dtype([("segment", "<u8"), ("end", "<u8")])
-_SEGMENT = np.dtype(
-    [
-        ("path", "<u8"),
-        ("payload", "<u8"),
-        ("path_size", "<u4"),
-        ("flags", "<u4"),
-        ("items", "<u8"),
-        ("source_size", "<u8"),
-        ("payload_size", "<u8"),
-        ("crc", "<u4"),
-        ("reserved", "<u4"),
-    ]
-)
-_ENTRY = 8
 _MOST_OPEN = 32
-
-
-def collection_key(role: str, kind: str, source_spec: Any) -> bytes:
-    """Computes the key of a collection from what its writer declared.
-
-    Args:
-        role: Purpose, such as `"manifest"`.
-        kind: Storage, such as `"json-lines"`.
-        source_spec: The declared sources: what JSON can hold.
-
-    Returns:
-        32 bytes: SHA-256 of compact JSON with sorted keys.
-    """
-    declared = {"kind": kind, "role": role, "source_spec": _plain(source_spec)}
-    text = json.dumps(declared, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
-    return hashlib.sha256(text.encode()).digest()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
-    return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)
 
 
 class IndexPack:
@@ -100,11 +50,11 @@ class IndexPack:
         self.options = options
         self._reader = RangeReader(self.url, options)
         size = self._reader.size
-        if size < _HEADER_BYTES:
-            raise self._damaged(f"expected a header of {_HEADER_BYTES} bytes, found {size} bytes")
-        magic, self.version, header, *sections, layout = _HEADER.unpack(self._reader.read(0, _HEADER.size))
-        if magic != _MAGIC or self.version not in (2, 3) or header != _HEADER_BYTES:
-            raise self._damaged(f"expected {_MAGIC!r} of version 2 or 3, found {magic!r} of version {self.version}")
+        if size < HEADER_BYTES:
+            raise self._damaged(f"expected a header of {HEADER_BYTES} bytes, found {size} bytes")
+        magic, self.version, header, *sections, layout = HEADER.unpack(self._reader.read(0, HEADER.size))
+        if magic != MAGIC or self.version not in (2, 3) or header != HEADER_BYTES:
+            raise self._damaged(f"expected {MAGIC!r} of version 2 or 3, found {magic!r} of version {self.version}")
         self.layout_hash: bytes = layout
         self._take_catalog(sections, size)
 
@@ -126,20 +76,40 @@ class IndexPack:
             IndexNotFoundError: There is no such collection.
             UsageError: No key is given and there are several; or it has no offsets of records.
         """
-        keys = self.keys
-        if key is None and len(keys) != 1:
-            raise UsageError(f"{self.url}: expected the key of one of {len(keys)} collections, found none.")
-        wanted = keys[0] if key is None else bytes.fromhex(key) if isinstance(key, str) else key
-        if wanted not in keys:
-            raise IndexNotFoundError(
-                f"{self.url}: there is no collection {wanted.hex()}; it has {', '.join(known.hex() for known in keys)}."
-            )
-        row = self._collections[keys.index(wanted)]
+        row = self._row(key)
+        wanted = bytes(row["key"])
         if row["flags"]:
             raise UsageError(f"{self.url}: collection {wanted.hex()} has no offsets of records to read by.")
-        first, rows = int(row["first"]), int(row["rows"])
-        sequences = self._sequences[first : first + rows]
+        sequences = self._rows_of(row)
         return PackedRecords(self, wanted, sequences, int(self._segments["source_size"][sequences["segment"]].sum()))
+
+    def sources(self, key: bytes | str | None = None) -> list[str]:
+        """Gives the sources of a collection in order, as they were named when it was packed; of arrays none.
+
+        Raises:
+            IndexNotFoundError: There is no such collection.
+            UsageError: No key is given and there are several.
+        """
+        row = self._row(key)
+        return [] if row["flags"] & ARRAY else list(map(self.source, self._rows_of(row)["segment"].tolist()))
+
+    def array(self, key: bytes | str | None = None) -> list[NDArray[np.uint32]]:
+        """Reads the shards of a collection of numbers, of version 3.
+
+        Returns:
+            A vector for each shard, u32.
+
+        Raises:
+            IndexNotFoundError: There is no such collection.
+            UsageError: No key is given and there are several; or it is none of numbers.
+        """
+        row = self._row(key)
+        if not row["flags"] & ARRAY:
+            raise UsageError(f"{self.url}: collection {bytes(row['key']).hex()} is one of sources, not of numbers.")
+        rows = self._segments[self._rows_of(row)["segment"]]
+        starts = rows["payload"].astype(np.int64)
+        found = self._reader.read_many(starts, starts + rows["payload_size"].astype(np.int64))
+        return [np.frombuffer(data, ITEM) for data in found]
 
     def verify(self) -> None:
         """Compares the checksum of every segment's offsets: reads the whole pack.
@@ -167,23 +137,38 @@ class IndexPack:
         """Closes the file, if it is open; a later read opens it again."""
         self._reader.close()
 
+    def _row(self, key: bytes | str | None) -> Any:
+        keys = self.keys
+        if key is None and len(keys) != 1:
+            raise UsageError(f"{self.url}: expected the key of one of {len(keys)} collections, found none.")
+        wanted = keys[0] if key is None else bytes.fromhex(key) if isinstance(key, str) else key
+        if wanted not in keys:
+            raise IndexNotFoundError(
+                f"{self.url}: there is no collection {wanted.hex()}; it has {', '.join(known.hex() for known in keys)}."
+            )
+        return self._collections[keys.index(wanted)]
+
+    def _rows_of(self, row: Any) -> NDArray[Any]:
+        first, rows = int(row["first"]), int(row["rows"])
+        return self._sequences[first : first + rows]
+
     def _take_catalog(self, sections: list[int], size: int) -> None:
         at = dict(zip(("collections", "sequences", "segments", "strings", "payload"), sections[::2], strict=True))
         counts = sections[1::2]
         ends = [
-            at["collections"] + counts[0] * _COLLECTION.itemsize,
-            at["sequences"] + counts[1] * _SEQUENCE.itemsize,
-            at["segments"] + counts[2] * _SEGMENT.itemsize,
-            -(-(at["strings"] + counts[3]) // _ENTRY) * _ENTRY,
+            at["collections"] + counts[0] * COLLECTION.itemsize,
+            at["sequences"] + counts[1] * SEQUENCE.itemsize,
+            at["segments"] + counts[2] * SEGMENT.itemsize,
+            -(-(at["strings"] + counts[3]) // ENTRY) * ENTRY,
             at["payload"] + counts[4],
         ]
-        if [_HEADER_BYTES, *ends] != [*at.values(), size]:
+        if [HEADER_BYTES, *ends] != [*at.values(), size]:
             raise self._damaged(f"expected its sections one after another up to byte {size}, found {sections}")
-        data = self._reader.read(_HEADER_BYTES, at["payload"])
-        shift = _HEADER_BYTES
-        self._collections = np.frombuffer(data, _COLLECTION, counts[0], at["collections"] - shift)
-        self._sequences = np.frombuffer(data, _SEQUENCE, counts[1], at["sequences"] - shift)
-        self._segments = np.frombuffer(data, _SEGMENT, counts[2], at["segments"] - shift)
+        data = self._reader.read(HEADER_BYTES, at["payload"])
+        shift = HEADER_BYTES
+        self._collections = np.frombuffer(data, COLLECTION, counts[0], at["collections"] - shift)
+        self._sequences = np.frombuffer(data, SEQUENCE, counts[1], at["sequences"] - shift)
+        self._segments = np.frombuffer(data, SEGMENT, counts[2], at["segments"] - shift)
         self._strings_at = at["strings"]
         self._strings = data[at["strings"] - shift : at["strings"] - shift + counts[3]]
         self._check_rows(at["payload"], size)
@@ -195,7 +180,7 @@ class IndexPack:
         if len(self._sequences) and int(self._sequences["segment"].max()) >= len(segments):
             raise self._damaged("a sequence names a segment that is not there")
         sizes = segments["payload_size"].astype(np.int64)
-        width = np.where(segments["flags"] & 2, 4, _ENTRY)
+        width = np.where(segments["flags"] & ARRAY, ITEM.itemsize, ENTRY)
         if (np.cumsum(sizes) - sizes + payload != segments["payload"]).any() or sizes.sum() != size - payload:
             raise self._damaged("expected its segments one after another, found gaps or overlaps")
         if (segments["items"].astype(np.int64) * width != sizes).any():
@@ -205,7 +190,7 @@ class IndexPack:
             raise self._damaged("a segment's path lies outside its strings")
 
     def _damaged(self, what: str) -> IndexMismatchError:
-        return IndexMismatchError(f"{self.url}: {what}; write the pack again with lhotse.index_pack.write_index_pack.")
+        return IndexMismatchError(f"{self.url}: {what}; write the pack again (write_index_pack).")
 
 
 class PackedRecords:
@@ -306,10 +291,10 @@ class _PackedIndex(IndexFile):
     def slice(self, start: int, stop: int) -> Offsets:
         if stop > self._records:
             raise self.mismatch(f"expected at least {stop} records, found {self._records}")
-        return np.frombuffer(self._reader.read(self._at + start * _ENTRY, self._at + (stop + 1) * _ENTRY), "<u8")
+        return np.frombuffer(self._reader.read(self._at + start * ENTRY, self._at + (stop + 1) * ENTRY), "<u8")
 
     def ranges(self, records: NDArray[np.int64]) -> tuple[Offsets, Offsets]:
-        found = self._reader.read_many(self._at + records * _ENTRY, self._at + (records + 2) * _ENTRY)
+        found = self._reader.read_many(self._at + records * ENTRY, self._at + (records + 2) * ENTRY)
         pairs = np.frombuffer(b"".join(found), "<u8").reshape(-1, 2)
         return pairs[:, 0], pairs[:, 1]
 

@@ -1,57 +1,66 @@
-"""Shar folders: cuts and their fields, each field in a shard of its own beside the cuts' one, joined by position.
+"""Shar: cuts and their fields, each field in a shard of its own beside the cuts' one, joined by position.
 
 `cuts.000000.jsonl` holds cuts as JSON, `<field>.000000.tar` for each of them a pair of members, payload and manifest,
 and `<field>.000000.jsonl` a row `{"cut_id": ..., "<field>": value}`. The layout is that of lhotse 2.0 (`lhotse.shar`).
+
+A dataset is a folder of such names, or JSON that lists the shards of each field, wherever they lie: what
+`CutSet.from_shar(fields=...)` takes.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, chain
-from typing import Any, overload
+from typing import Any, Self, overload
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
-from ledgerbeam.errors import RecordError, SourceError, SourceNotFoundError
+from ledgerbeam.errors import RecordError, SourceError, SourceNotFoundError, UsageError
 from ledgerbeam.io.formats import Reader, format_of
 from ledgerbeam.io.listing import list_pages
-from ledgerbeam.io.storage import Options, canonical_url
+from ledgerbeam.io.publish import publish_bytes
+from ledgerbeam.io.shar_rows import CUTS
+from ledgerbeam.io.storage import Options, canonical_url, read_bytes
 from ledgerbeam.io.tar_sample import Sample
+from ledgerbeam.io.wds.shards import join_url
 
-__all__ = ["SharReader", "find_shar"]
+__all__ = ["SharReader", "find_shar", "write_shar_fields"]
 
 _NAME = re.compile(r"(?P<field>[^./]+)(?P<shard>\.\d+)?\.(?:jsonl|tar)(?P<rest>\..*)?")
-_CUTS = "cuts"
 _NO_DATA = {"nodata", "nometa"}
 
 
 def find_shar(folder: str, options: Options | None = None) -> dict[str, list[str]]:
-    """Lists the shards of a Shar folder by field; what has no such name (an index, a README) is passed over.
+    """Lists the shards of a Shar dataset by field; what has no such name (an index, a README) is passed over.
 
     Args:
-        folder: A local folder or URL.
+        folder: A local folder or URL; or that of a list of fields, which ends with `.json`.
         options: Storage options.
 
     Returns:
-        The URLs of each field, `cuts` among them, in the order of their names.
+        The URLs of each field, `cuts` among them, in the order of their names or of the list.
 
     Raises:
         SourceNotFoundError: There are no cuts.
-        SourceError: A field has other shards than the cuts.
+        SourceError: A field has other shards than the cuts, or the list is none.
     """
     base = canonical_url(folder).rstrip("/")
+    if base.endswith(".json"):
+        return _listed(base, options)
     found: dict[str, dict[str, str]] = {}
     for page in list_pages([f"{base}/*"], options):
         for url in page.urls:
             match = _NAME.fullmatch(url.rpartition("/")[2])
             if match is not None and match["rest"] is None:
                 found.setdefault(match["field"], {})[match["shard"] or ""] = url
-    if _CUTS not in found:
+    if CUTS not in found:
         raise SourceNotFoundError(f"{base}: expected shards of cuts, such as cuts.000000.jsonl, found none.")
     for field, shards in found.items():
-        other = sorted(set(shards) ^ set(found[_CUTS]))
+        other = sorted(set(shards) ^ set(found[CUTS]))
         if other:
             raise SourceError(
                 f"{base}: expected a shard of {field!r} for each of the cuts, found them to differ in {other[0]!r}; "
@@ -60,15 +69,54 @@ def find_shar(folder: str, options: Options | None = None) -> dict[str, list[str
     return {field: [shards[number] for number in sorted(shards)] for field, shards in found.items()}
 
 
+def write_shar_fields(url: str, shards: Mapping[str, Sequence[str]], options: Options | None = None) -> None:
+    """Publishes a list of fields.
+
+    Args:
+        url: Where it goes; `.json` last.
+        shards: The canonical URLs of the shards of each field, `cuts` among them, in the order of the dataset.
+        options: Storage options.
+
+    Raises:
+        UsageError: The name ends otherwise, there are no cuts, or a field has another number of shards.
+        StorageError: No permission, or the store refused.
+    """
+    url = canonical_url(url)
+    counts = {field: len(urls) for field, urls in shards.items()}
+    if not url.endswith(".json") or not counts.get(CUTS) or len(set(counts.values())) > 1:
+        raise UsageError(f"{url}: expected a name with .json last and as many shards of each field as cuts: {counts}.")
+    content = {field: list(shards[field]) for field in (CUTS, *sorted(set(shards) - {CUTS}))}
+    publish_bytes(url, orjson.dumps(content, option=orjson.OPT_INDENT_2), options)
+
+
+def _listed(url: str, options: Options | None) -> dict[str, list[str]]:
+    try:
+        content = orjson.loads(read_bytes(url, options))
+    except orjson.JSONDecodeError as error:
+        raise SourceError(f"{url}: expected shards by field, found bad JSON: {error}.") from error
+    if not isinstance(content, dict) or not all(
+        isinstance(urls, list) and all(isinstance(shard, str) for shard in urls) for urls in content.values()
+    ):
+        raise SourceError(f"{url}: expected lists of shards by field, found {content!r:.80}.")
+    if not content.get(CUTS):
+        raise SourceNotFoundError(f"{url}: expected shards under 'cuts', found none.")
+    for field, urls in content.items():
+        if len(urls) != len(content[CUTS]):
+            raise SourceError(
+                f"{url}: expected {len(content[CUTS])} shards of {field!r}, as many as of cuts, found {len(urls)}."
+            )
+    return {field: [join_url(posixpath.dirname(url), shard) for shard in urls] for field, urls in content.items()}
+
+
 class SharReader:
-    """Random access to the cuts of a Shar folder with their fields, through the index beside each shard.
+    """Random access to the cuts of a Shar dataset with their fields, through the index beside each shard.
 
     A record is the cut as a dict in which each field has been put under its name: of a tar field the `Sample` of the
     pair (payload and `json`), of a JSONL field the value. A field without a value for a cut is left out. Deterministic,
     picklable, safe to share between threads.
 
     Args:
-        folder: A local folder or URL.
+        folder: A local folder or URL, or that of a list of fields, which ends with `.json`.
         fields: Which fields to read beside the cuts. Default: all.
         options: Storage options.
 
@@ -81,16 +129,16 @@ class SharReader:
         self.url = canonical_url(folder).rstrip("/")
         self.options = options
         found = find_shar(self.url, options)
-        wanted = sorted(set(found) - {_CUTS}) if fields is None else list(fields)
+        wanted = sorted(set(found) - {CUTS}) if fields is None else list(fields)
         missing = [field for field in wanted if field not in found]
         if missing:
-            raise SourceError(f"{self.url}: there is no field {missing[0]!r}; it has {sorted(set(found) - {_CUTS})}.")
+            raise SourceError(f"{self.url}: there is no field {missing[0]!r}; it has {sorted(set(found) - {CUTS})}.")
         self.fields = tuple(wanted)
         self.shards: dict[str, list[Reader]] = {
             field: [format_of(url).open(url, options=options, group="pairs") for url in found[field]]
-            for field in (_CUTS, *wanted)
+            for field in (CUTS, *wanted)
         }
-        counts = [len(reader) for reader in self.shards[_CUTS]]
+        counts = [len(reader) for reader in self.shards[CUTS]]
         for field in wanted:
             for reader, count in zip(self.shards[field], counts, strict=True):
                 if len(reader) != count:
@@ -102,6 +150,12 @@ class SharReader:
 
     def __repr__(self) -> str:
         return f"SharReader({self.url!r}, fields={list(self.fields)})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -149,7 +203,7 @@ class SharReader:
 
     def _read(self, shard: int, numbers: NDArray[np.int64]) -> list[dict[str, Any]]:
         inside: list[int] = (numbers - self._ends[shard]).tolist()
-        cuts: list[dict[str, Any]] = self.shards[_CUTS][shard].read_many(inside)
+        cuts: list[dict[str, Any]] = self.shards[CUTS][shard].read_many(inside)
         for field in self.fields:
             reader = self.shards[field][shard]
             for number, cut, record in zip(inside, cuts, reader.read_many(inside), strict=True):

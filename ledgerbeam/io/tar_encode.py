@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tarfile
 from collections.abc import Mapping, Sequence
 
@@ -13,12 +14,12 @@ from ledgerbeam.io.tar_groups import Grouping, are_pairs, name_sample
 from ledgerbeam.io.tar_headers import BLOCK, padded
 from ledgerbeam.io.tar_sample import Sample
 
-__all__ = ["encode_sample", "encode_tar", "end_marker"]
+__all__ = ["encode_pair", "encode_sample", "encode_tar", "end_marker", "pairs_sentinel"]
 
 _RECORD = 20 * BLOCK
 
 
-def encode_tar(samples: Sequence[Sample], *, group: Grouping = "auto") -> tuple[bytes, Offsets]:
+def encode_tar(samples: Sequence[Sample], *, group: Grouping = "auto", pax: bool = True) -> tuple[bytes, Offsets]:
     """Encodes samples as a whole archive.
 
     Members are named `<key>.<extension>`, in the order of the mapping; mode 0644, owner 0, time 0. ustar headers, with
@@ -28,6 +29,8 @@ def encode_tar(samples: Sequence[Sample], *, group: Grouping = "auto") -> tuple[
     Args:
         samples: At least one member each; content as bytes.
         group: How a reader will group the members; what it would group otherwise is refused.
+        pax: Whether names that need it get a pax header. Without, they stand in the fields of ustar as they are, where
+            lhotse's indexed reader finds them, if there is room for them.
 
     Returns:
         The archive, and what `build_tar_index` finds in it: `N + 1` offsets.
@@ -45,12 +48,11 @@ def encode_tar(samples: Sequence[Sample], *, group: Grouping = "auto") -> tuple[
     for number, sample in enumerate(samples):
         offsets[number] = position
         for name, content in zip(names[number], sample.values(), strict=True):
-            member = _member(name, content)
+            member = _member(name, content, pax)
             pieces += member
             position += sum(map(len, member))
-    marker = end_marker(position)
-    pieces.append(marker)
-    offsets[-1] = min(position + len(marker), -(-(position + BLOCK) // _RECORD) * _RECORD) if paired else position
+    pieces.append(end_marker(position))
+    offsets[-1] = pairs_sentinel(position) if paired else position
     return b"".join(pieces), offsets
 
 
@@ -80,14 +82,37 @@ def encode_sample(sample: Sample, number: int = 0) -> tuple[bytes, list[int]]:
     return b"".join(pieces), starts
 
 
+def encode_pair(sample: Sample, number: int = 0) -> bytes:
+    """Encodes one sample of an archive of pairs that is written piece by piece, without pax headers where possible.
+
+    Args:
+        sample: Two members; content as bytes.
+        number: Its number in the archive, for messages.
+
+    Raises:
+        RecordError: As in `encode_tar`, except that neighbours of one key are not seen here.
+    """
+    names = _names(number, sample)
+    _require_readable([sample], [names], "pairs", first=number)
+    return b"".join(
+        piece for name, content in zip(names, sample.values(), strict=True) for piece in _member(name, content, False)
+    )
+
+
+def pairs_sentinel(position: int) -> int:
+    """Gives what lhotse writes behind the offsets of an archive of pairs whose last member ends at `position`."""
+    whole = position + len(end_marker(position))
+    return min(whole, -(-(position + BLOCK) // _RECORD) * _RECORD)
+
+
 def end_marker(position: int) -> bytes:
     """Gives the zeros that end an archive whose last member ends at `position`: 2 blocks, filled up to 20."""
     end = position + 2 * BLOCK
     return bytes(-(-end // _RECORD) * _RECORD - position)
 
 
-def _member(name: str, content: bytes) -> tuple[bytes, bytes, bytes]:
-    return _header(name, len(content)), content, bytes(padded(len(content)) - len(content))
+def _member(name: str, content: bytes, pax: bool = True) -> tuple[bytes, bytes, bytes]:
+    return _header(name, len(content), pax), content, bytes(padded(len(content)) - len(content))
 
 
 def _names(position: int, sample: Sample) -> list[str]:
@@ -131,7 +156,10 @@ def _error(position: int, found: str, expected: str) -> RecordError:
     return RecordError(f"output sample {position} {found}; {expected}. Change what the function returns.")
 
 
-def _header(name: str, size: int) -> bytes:
+def _header(name: str, size: int, pax: bool) -> bytes:
     info = tarfile.TarInfo(name)
     info.size = size
+    if not pax:
+        with contextlib.suppress(ValueError):  # no room for the name, or for the size
+            return info.tobuf(tarfile.USTAR_FORMAT, "utf-8", "surrogateescape")
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")

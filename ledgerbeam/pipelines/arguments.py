@@ -63,6 +63,13 @@ def _options(text: str) -> dict[str, Any]:
     return value
 
 
+def _part(text: str) -> tuple[str, str]:
+    name, _, pattern = text.partition("=")
+    if not name or not pattern:
+        raise argparse.ArgumentTypeError(f"expected NAME=PATTERN such as 'val=b*', found {text!r}")
+    return name, pattern
+
+
 def _cores() -> int:
     return len(os.sched_getaffinity(0))
 
@@ -83,6 +90,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_tokenize(commands)
     _add_materialize(commands)
     _add_merge(commands)
+    _add_publish(commands)
     _add_verify(commands)
     _add_show(commands)
     _add_ledger(commands)
@@ -128,7 +136,15 @@ def _add_convert(commands: Any) -> None:
         "--output", required=True, metavar="URL", help="folder to write below; for megatron prefix of the dataset"
     )
     convert.add_argument(
-        "--to", required=True, choices=["jsonl", "tar", "megatron"], help="format to write; indexed in the same pass"
+        "--to",
+        required=True,
+        choices=["jsonl", "tar", "shar", "megatron"],
+        help="format to write; indexed in the same pass",
+    )
+    convert.add_argument(
+        "--fields",
+        metavar="NAME=EXTENSION,...",
+        help="fields of the cuts and the members they come from, for --to shar (recording=wav,label=cls)",
     )
     _add_dataset(convert, "dtype of the tokens, for --to megatron (default: int32)")
     _add_shards(convert)
@@ -199,6 +215,31 @@ def _add_merge(commands: Any) -> None:
     merge.add_argument("--output", required=True, metavar="PREFIX", help="prefix of the result")
     _add_storage(merge)
     merge.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _add_publish(commands: Any) -> None:
+    publish = _command(commands, "publish", "make a dataset of what a complete job has written")
+    publish.add_argument("url", metavar="LEDGER", help="the job's ledger")
+    publish.add_argument(
+        "--as",
+        dest="format",
+        required=True,
+        choices=["energon", "idxpack", "lit", "megatron", "shar", "wids"],
+        help="whose index files and metadata to write",
+    )
+    publish.add_argument("--output", metavar="URL", help="where the file of idxpack or shar goes, or megatron's prefix")
+    publish.add_argument("--name", metavar="NAME", help="of the dataset (default: the last part of the job's output)")
+    publish.add_argument(
+        "--part",
+        dest="parts",
+        action="append",
+        type=_part,
+        metavar="NAME=PATTERN",
+        help="a part of energon or lit and the shards in it, a shell pattern; the first that matches counts "
+        "(default: train=*)",
+    )
+    _add_storage(publish)
+    publish.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _add_verify(commands: Any) -> None:

@@ -29,6 +29,7 @@ _COMMANDS = {
     "tokenize": "ledgerbeam.pipelines.jobs",
     "materialize": "ledgerbeam.pipelines.jobs",
     "merge": "ledgerbeam.pipelines.merge",
+    "publish": "ledgerbeam.pipelines.publish",
     "verify": "ledgerbeam.pipelines.verify",
     "show": "ledgerbeam.pipelines.show",
     "ledger": "ledgerbeam.pipelines.inspect",

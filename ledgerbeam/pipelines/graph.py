@@ -11,6 +11,7 @@ from apache_beam.pvalue import PCollection
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.transforms.environments import Environment, SubprocessSDKEnvironment
 
+from ledgerbeam.io.shar_cuts import parse_fields
 from ledgerbeam.ledger import OpenSource, Task
 from ledgerbeam.pipelines.spec import JobSpec
 from ledgerbeam.pipelines.wave_files import load_sources
@@ -27,6 +28,7 @@ from ledgerbeam.transforms import (
     ProcessTask,
     ReadTasks,
     ShardEncoder,
+    SharShards,
     SkipCompleted,
     SourceFormat,
     TokenizeRecords,
@@ -113,4 +115,6 @@ def _work(spec: JobSpec) -> tuple[Callable[[Task], Any], str | ShardEncoder]:
         )
         return tokenize, TokenShards(tuple(settings["suffixes"]), settings["dtype"], settings["eod"])
     function = MapRecords(str(spec.function), to, check_purity=spec.check_purity)
+    if to == "shar":
+        return function, SharShards(tuple(parse_fields(settings["fields"]).items()))
     return function, DocumentShards(settings["dtype"]) if to == "megatron" else to

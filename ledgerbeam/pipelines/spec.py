@@ -40,7 +40,7 @@ class JobSpec:
         function: ``module:function`` of one record, of ``map``, ``convert`` and ``materialize``.
         function_source: Hash of the function's module, for a user's function.
         output: URL of the output folder; None for ``index``.
-        to: Output format: ``jsonl``, ``tar`` or ``megatron``; None for ``index``.
+        to: Output format: ``jsonl``, ``tar``, ``shar`` or ``megatron``; None for ``index``.
         merged: Prefix of the Megatron dataset that the outputs are merged into; None merges nothing.
         tokenizer: Of ``tokenize``: ``bytes`` or the URL of a file.
         settings: What else shapes the output of ``convert``, ``tokenize`` and ``materialize``, by name. Where

@@ -9,7 +9,7 @@ import numpy as np
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.graphs import GraphSource
-from ledgerbeam.io import canonical_url, common_base, conversion
+from ledgerbeam.io import canonical_url, common_base, conversion, shar_cuts
 from ledgerbeam.io.megatron import optimal_dtype
 from ledgerbeam.io.megatron.layout import dataset_prefix, dtype_code
 from ledgerbeam.io.tokenizer import BYTES, read_tokenizer
@@ -22,7 +22,7 @@ __all__ = ["PARTS_SUFFIX", "job_spec"]
 PARTS_SUFFIX = ".parts"
 """What follows a dataset's prefix in the name of the folder of its parts."""
 
-_CONVERSIONS = {"jsonl": "to_json", "tar": "to_sample", "megatron": "to_document"}
+_CONVERSIONS = {"jsonl": "to_json", "tar": "to_sample", "shar": "to_cut", "megatron": "to_document"}
 
 
 def job_spec(args: argparse.Namespace) -> JobSpec:
@@ -97,6 +97,12 @@ def _converted(args: argparse.Namespace) -> dict[str, Any]:
         raise UsageError(f"--dtype and --drop-parts are for --to megatron, found --to {args.to}")
     else:
         places = {"output": canonical_url(args.output).rstrip("/")}
+    if args.to == "shar":
+        fields = shar_cuts.parse_fields(args.fields or "")
+        text = ",".join(f"{name}={extension}" for name, extension in fields.items())
+        settings |= {"fields": text, "cuts": shar_cuts.VERSION}
+    elif args.fields is not None:
+        raise UsageError(f"--fields is for --to shar, found --to {args.to}")
     return {
         **places,
         "function": f"{conversion.__name__}:{_CONVERSIONS[args.to]}",

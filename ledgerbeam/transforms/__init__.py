@@ -27,6 +27,7 @@ from ledgerbeam.transforms.shards import DocumentShards as DocumentShards
 from ledgerbeam.transforms.shards import FormatShards as FormatShards
 from ledgerbeam.transforms.shards import ShardEncoder as ShardEncoder
 from ledgerbeam.transforms.shards import ShardFile as ShardFile
+from ledgerbeam.transforms.shards import SharShards as SharShards
 from ledgerbeam.transforms.shards import TokenShards as TokenShards
 from ledgerbeam.transforms.tokenize import TokenizeRecords as TokenizeRecords
 from ledgerbeam.transforms.write import WriteTasks as WriteTasks
@@ -46,6 +47,7 @@ __all__ = [
     "ProcessBatch",
     "ProcessTask",
     "ReadTasks",
+    "SharShards",
     "ShardEncoder",
     "ShardFile",
     "SkipCompleted",

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from ledgerbeam.io import FORMATS, index_bytes
+from ledgerbeam.io import FORMATS, Sample, encode_jsonl, encode_tar, index_bytes
 from ledgerbeam.io.megatron import encode_documents, encode_part
+from ledgerbeam.io.shar_cuts import field_kinds, sample_cut
+from ledgerbeam.io.shar_rows import CUTS, split_cut
 
-__all__ = ["DocumentShards", "FormatShards", "ShardEncoder", "ShardFile", "TokenShards"]
+__all__ = ["DocumentShards", "FormatShards", "SharShards", "ShardEncoder", "ShardFile", "TokenShards"]
 
 
 class ShardFile(NamedTuple):
@@ -56,6 +58,35 @@ class FormatShards:
 
 
 @dataclass(frozen=True)
+class SharShards:
+    """Shards of a Shar dataset: fields first, then the cuts, each with its index.
+
+    Attributes:
+        fields: Name of each field, and the extension of the members that it is made of.
+    """
+
+    fields: tuple[tuple[str, str], ...]
+
+    def encode(self, records: Sequence[Any]) -> list[ShardFile]:
+        """Gives the files of the shard.
+
+        Args:
+            records: Samples, or cuts as `SharWriter` takes them.
+        """
+        fields = dict(self.fields)
+        kinds = field_kinds(fields)
+        rows: dict[str, list[Any]] = {field: [] for field in (*kinds, CUTS)}
+        for number, record in enumerate(records):
+            cut = sample_cut(record, fields) if isinstance(record, Sample) else record
+            row, parts = split_cut(cut, kinds, number)
+            for field, part in {**parts, CUTS: row}.items():
+                rows[field].append(part)
+        return [
+            file for field, values in rows.items() for file in _indexed(f".{field}", kinds.get(field, "jsonl"), values)
+        ]
+
+
+@dataclass(frozen=True)
 class DocumentShards:
     """Megatron datasets of `Document` records.
 
@@ -95,6 +126,12 @@ class TokenShards:
             for suffix, documents in zip(self.suffixes, records, strict=True)
             for file in _files(suffix, encode_part(documents, self.dtype, eod=self.eod), len(documents))
         ]
+
+
+def _indexed(ending: str, kind: str, values: Sequence[Any]) -> list[ShardFile]:
+    data, offsets = encode_tar(values, group="pairs", pax=False) if kind == "tar" else encode_jsonl(values)
+    ending = f"{ending}.{kind}"
+    return [ShardFile(ending, data, len(values)), ShardFile(f"{ending}.idx", index_bytes(offsets), 0)]
 
 
 def _files(suffix: str, encoded: tuple[bytes, bytes], records: int) -> list[ShardFile]:

@@ -79,6 +79,13 @@ def read_shar(folder: str, index: str | None) -> list[dict[str, Any]]:
     return [_described(reader[number]) for number in range(len(reader))]
 
 
+def open_shar(folder: str | None, fields: dict[str, list[str]] | None) -> list[dict[str, Any]]:
+    """Reads all cuts of a Shar dataset as its users do, by the indexes beside the shards."""
+    _forbid_indexing()
+    cuts = CutSet.from_shar(in_dir=folder, fields=fields, indexed=True)
+    return [_described(cut) for cut in cuts]
+
+
 def _forbid_indexing() -> None:
     """Lets no reader rebuild a bad index unseen: some of them do, and cannot be told not to."""
 
@@ -120,7 +127,7 @@ def _described(cut: Any) -> dict[str, Any]:
         "id": cut.id,
         "duration": cut.duration,
         "texts": [supervision.text for supervision in cut.supervisions],
-        "audio": _array(cut.load_audio()),
+        "audio": _array(cut.load_audio()) if cut.has_recording else None,
         "embedding": _array(cut.load_embedding()) if cut.has_custom("embedding") else None,
         "track": _array(cut.load_track()) if cut.has_custom("track") else None,
         "label": cut.custom.get("label") if cut.custom else None,
@@ -142,5 +149,5 @@ def _digest(data: bytes) -> str:
 
 
 if __name__ == "__main__":
-    works = (index, read_jsonl, read_tar, write_shar, read_shar)
+    works = (index, read_jsonl, read_tar, write_shar, read_shar, open_shar)
     serve({work.__name__: work for work in works})

@@ -16,7 +16,20 @@ from pathlib import Path
 import pytest
 
 from benchmarks.peer import Peer
-from ledgerbeam.io import JsonlReader, Sample, TarReader, build_tar_index, encode_tar, format_of, write_index
+from ledgerbeam.io import (
+    JsonlReader,
+    Sample,
+    SharReader,
+    SharWriter,
+    TarReader,
+    build_tar_index,
+    encode_tar,
+    format_of,
+    write_index,
+)
+from ledgerbeam.io.shar_cuts import field_kinds, sample_cut
+from ledgerbeam.io.shar_rows import FieldKind
+from tests.io.shar.content import sample
 
 CUTS = 47
 SHARD = 10
@@ -133,3 +146,61 @@ def test_lhotse_reads_the_pairs_that_we_write(lhotse: Peer, tmp_path: Path) -> N
     assert lhotse.ask("index", kind="tar", files=[[str(path), str(tmp_path / "theirs")]]) == [None]
     assert index.read_bytes() == (tmp_path / "theirs").read_bytes()
     assert offsets.tolist() == build_tar_index(str(path)).tolist()
+
+
+def test_lhotse_reads_what_we_read_of_its_own_and_wrote_again(lhotse: Peer, tmp_path: Path, shar: Shar) -> None:
+    """By index also ids that are not ASCII: ours have a pax header only where ustar has no room for the name."""
+    link(shar.ours, shar.folder)
+    kinds: dict[str, FieldKind] = {"recording": "tar", "embedding": "tar", "track": "tar", "label": "jsonl"}
+    with SharReader(str(shar.folder)) as reader, SharWriter(str(tmp_path / "again"), kinds, shard_size=7) as writer:
+        for record in reader:
+            writer.write(record)
+    expected = lhotse.ask("read_shar", folder=str(shar.folder), index=None)
+    assert [cut["id"] for cut in expected] == IDS[shar.name]
+    assert lhotse.ask("read_shar", folder=str(tmp_path / "again"), index=None) == expected
+    if shar.name != "long":
+        assert lhotse.ask("open_shar", folder=str(tmp_path / "again"), fields=None) == expected
+    for path in (tmp_path / "again").glob("*[rl]"):
+        theirs = tmp_path / "theirs"
+        assert lhotse.ask("index", kind=path.suffix[1:], files=[[str(path), str(theirs)]]) == [None]
+        assert path.with_name(f"{path.name}.idx").read_bytes() == theirs.read_bytes(), path.name
+
+
+def link(indexes: Path, folder: Path) -> None:
+    for index in indexes.iterdir():
+        if not (folder / index.name).exists():
+            (folder / index.name).symlink_to(index)
+
+
+def test_lhotse_reads_samples_that_became_cuts(lhotse: Peer, tmp_path: Path) -> None:
+    fields = {"recording": "wav", "vector": "vector.npy", "label": "cls"}
+    with SharWriter(str(tmp_path), field_kinds(fields), shard_size=4) as writer:
+        for number in range(10):
+            writer.write(sample_cut(sample(number), fields))
+    cuts = lhotse.ask("open_shar", folder=str(tmp_path), fields=None)
+    assert [cut["texts"] for cut in cuts] == [[f"text {number} ü"] for number in range(10)]
+    assert [cut["label"] for cut in cuts] == [str(number) for number in range(10)]
+    assert [cut["audio"][0] for cut in cuts] == [[1, 800 + 8 * number] for number in range(10)]
+    listed = {
+        field: [f"{tmp_path}/{field}.{shard:06d}.{kind}" for shard in (2, 0)]
+        for field, kind in {**field_kinds(fields), "cuts": "jsonl"}.items()
+    }
+    assert lhotse.ask("open_shar", folder=None, fields=listed) == cuts[8:] + cuts[:4]
+
+
+def test_lhotse_reads_what_a_job_converted_and_published(lhotse: Peer, tmp_path: Path) -> None:
+    for name, numbers in (("a", range(12)), ("b", range(12, 17))):
+        (tmp_path / f"{name}.tar").write_bytes(encode_tar([sample(number) for number in numbers], group="key")[0])
+    fields = "recording=wav,embedding=vector.npy,label=cls"
+    options = [f"--fields={fields}", "--output=out", "--to=shar", "--task-bytes=30K", "--group=key", "--ledger=L"]
+    for command in (["convert", "*.tar", *options], ["publish", "L", "--as=shar"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ledgerbeam", *command], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    listed = json.loads((tmp_path / "out" / "fields.json").read_text())
+    assert len(listed["cuts"]) > 2
+    cuts = lhotse.ask("open_shar", folder=None, fields=listed)
+    assert [cut["id"] for cut in cuts] == [sample(number).key for number in range(17)]
+    assert [cut["embedding"] is None for cut in cuts] == [number % 3 == 2 for number in range(17)]
+    assert [cut["audio"][0] for cut in cuts] == [[1, 800 + 8 * number] for number in range(17)]

@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ledgerbeam.io import JsonlReader, Sample, TarReader, encode_tar
+from ledgerbeam.io import JsonlReader, Sample, SharReader, TarReader, encode_tar
 from ledgerbeam.io.megatron import MegatronReader, write_megatron
+from ledgerbeam.io.shar import write_shar_fields
+from tests.io.shar.content import sample
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.test_restart import tasks_done, wait_for
 
@@ -184,3 +186,66 @@ def test_a_megatron_dataset_can_be_shown_and_verified(workspace: Workspace) -> N
     data = (workspace.root / "train.bin").read_bytes()
     (workspace.root / "train.bin").write_bytes(data[:-4])
     assert workspace.run("verify", "train.bin").status == 1
+
+
+def clips(workspace: Workspace, name: str, numbers: range) -> None:
+    path = workspace.root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(encode_tar([sample(number) for number in numbers], group="key")[0])
+
+
+def test_tar_becomes_shar_with_the_named_fields(workspace: Workspace) -> None:
+    clips(workspace, "in/a.tar", range(20))
+    clips(workspace, "in/b.tar", range(20, 30))
+    fields = "recording=wav,vector=vector.npy,label=cls"
+    options = ("--fields", fields, "--task-bytes", "30K", "--group", "key")
+    convert(workspace, "in/*.tar", "shar", "shar", *options)
+    once = workspace.files("shar")
+    starts = sorted(name for name in once if name.endswith(".cuts.jsonl"))
+    assert len(starts) > 3
+    assert len(once) == 8 * len(starts)
+    listed = {
+        field: [str(workspace.root / "shar" / name.replace(".cuts.jsonl", f".{field}.{kind}")) for name in starts]
+        for field, kind in {"cuts": "jsonl", "recording": "tar", "vector": "tar", "label": "jsonl"}.items()
+    }
+    write_shar_fields(str(workspace.root / "fields.json"), listed)
+    with SharReader(str(workspace.root / "fields.json")) as reader:
+        found = reader[:]
+    assert [record["id"] for record in found] == [sample(number).key for number in range(30)]
+    assert [record["recording"]["wav"] for record in found] == [sample(number)["wav"] for number in range(30)]
+    assert [record["label"] for record in found] == [str(number) for number in range(30)]
+    assert sum("vector" in record for record in found) == 20
+    convert(workspace, "in/*.tar", "shar", "shar", *options)
+    assert workspace.files("shar") == once
+
+
+def test_a_sample_that_is_no_cut_fails_its_task_alone(workspace: Workspace) -> None:
+    clips(workspace, "in/a.tar", range(3))
+    tar(workspace, "in/b.tar")
+    ran = workspace.run(
+        *("convert", "in/*.tar", "--output", "shar", "--to", "shar", "--fields", "recording=wav", "--group", "key"),
+        *("--workers", "1", "--no-index"),
+    )
+    assert ran.status == 3, ran.err
+    assert "IndexNotFoundError" in ran.err or "no index" in ran.err
+    ran = workspace.run(
+        *("convert", "in/*.tar", "--output", "shar", "--to", "shar", "--fields", "recording=wav,v=vector.npy"),
+        *("--group", "key", "--workers", "1", "--ledger", "L"),
+    )
+    assert ran.status == 3, ran.err
+    assert "speech/one" in ran.err
+    assert "expected the header of WAV or FLAC" in ran.err
+    assert {name.partition("-")[0] for name in workspace.files("shar")} == {"a.tar"}
+
+
+def test_cuts_of_jsonl_become_shar_as_they_are(workspace: Workspace) -> None:
+    cuts = [{"id": f"c{i}", "start": 0, "duration": 1, "type": "MonoCut", "custom": {"label": i}} for i in range(4)]
+    (workspace.root / "cuts.jsonl").write_text("".join(json.dumps(cut) + "\n" for cut in cuts))
+    convert(workspace, "cuts.jsonl", "shar", "shar", "--fields", "label=json")
+    found = workspace.files("shar")
+    rows = found["cuts.jsonl-0000000000.label.jsonl"].splitlines()
+    assert [json.loads(row) for row in rows] == [{"cut_id": f"c{i}", "label": i} for i in range(4)]
+    assert [json.loads(row) for row in found["cuts.jsonl-0000000000.cuts.jsonl"].splitlines()] == cuts
+    ran = workspace.run("convert", "cuts.jsonl", "--output", "out", "--to", "jsonl", "--fields", "a=wav")
+    assert ran.status == 2
+    assert "--fields is for --to shar" in ran.err

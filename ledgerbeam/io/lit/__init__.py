@@ -11,6 +11,7 @@ from ledgerbeam.io.lit.dataset import LitDataset as LitDataset
 from ledgerbeam.io.lit.index import write_lit_index as write_lit_index
 from ledgerbeam.io.lit.layout import LitConfig as LitConfig
 from ledgerbeam.io.lit.layout import read_config as read_config
+from ledgerbeam.io.lit.metadata import write_lit_metadata as write_lit_metadata
 from ledgerbeam.io.lit.rle import decode_rle as decode_rle
 from ledgerbeam.io.lit.rle import encode_rle as encode_rle
 from ledgerbeam.io.lit.writer import LitWriter as LitWriter
@@ -25,4 +26,5 @@ __all__ = [
     "encode_rle",
     "read_config",
     "write_lit_index",
+    "write_lit_metadata",
 ]

@@ -19,7 +19,7 @@ from ledgerbeam.io.tar_groups import split_key
 from ledgerbeam.io.tar_walk import walk_tar
 from ledgerbeam.io.wds.shards import join_url
 
-__all__ = ["Members", "Selection", "load_members", "select", "write_lit_index"]
+__all__ = ["Members", "Selection", "load_members", "select", "walk_members", "write_lit_index"]
 
 Members: TypeAlias = dict[str, dict[str, int]]
 """The members of one shard: modality, with its leading dot, to key, to the byte of the first header."""
@@ -63,7 +63,7 @@ def load_members(root: str, fold: str, shards: Sequence[str], options: Options |
     try:
         data = read_bytes(url, options)
     except SourceNotFoundError:
-        return [_walk(join_url(root, shard), options) for shard in shards]
+        return [walk_members(join_url(root, shard), options) for shard in shards]
     return _parse(data, url, shards)
 
 
@@ -84,7 +84,7 @@ def write_lit_index(root: str, fold: str, options: Options | None = None) -> int
     """
     url = join_url(root, index_name(fold))
     shards = read_config(join_url(root, CONFIG), options).shards(fold)
-    index = {posixpath.basename(shard): _walk(join_url(root, shard), options) for shard in shards}
+    index = {posixpath.basename(shard): walk_members(join_url(root, shard), options) for shard in shards}
     try:
         data = orjson.dumps(index)
     except TypeError as error:  # orjson's word for lone surrogates
@@ -93,7 +93,13 @@ def write_lit_index(root: str, fold: str, options: Options | None = None) -> int
     return sum(len(keys) for members in index.values() for keys in members.values())
 
 
-def _walk(url: str, options: Options | None) -> Members:
+def walk_members(url: str, options: Options | None) -> Members:
+    """Finds the members of a shard by walking its headers.
+
+    Raises:
+        ArchiveError: The shard is damaged, or has two members of one name.
+        SourceNotFoundError: There is no such shard; also StorageError.
+    """
     members = walk_tar(url, options)
     found: Members = {}
     regular, offsets = members.regular.tolist(), members.header_offset.tolist()

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from ledgerbeam.errors import ChangedSourceError, IndexMismatchError, IndexNotFoundError, UsageError
-from ledgerbeam.io import IndexPack, collection_key
-from tests.io.graph.data import write_lines, write_pack, write_text
+from ledgerbeam.io import (
+    IndexLocation,
+    IndexPack,
+    PackArray,
+    PackSources,
+    build_tar_index,
+    collection_key,
+    write_index,
+    write_index_pack,
+)
+from tests.io.graph.data import write_lines, write_pack, write_samples, write_text
 
 
 @pytest.fixture
@@ -107,3 +118,81 @@ def _without_collections(pack: str) -> IndexPack:
     found = IndexPack(pack)
     found._collections = found._collections[:0]
     return found
+
+
+def test_what_is_written_is_read_back(tmp_path: Path, sources: list[str]) -> None:
+    tar = write_samples(tmp_path / "a.tar", 7)
+    url = str(tmp_path / "new" / "b.idxpack")
+    lines = PackSources("manifest", "json-lines", {"paths": "*.jsonl"}, [*sources, sources[0]])
+    samples = PackSources("payload", "tar-members", None, [tar])
+    named = PackSources("other", "files", ["x"], [sources[1], "/not/there"], offsets=False)
+    digest = write_index_pack(url, [lines, samples, named])
+    pack = IndexPack(url)
+    assert (pack.version, pack.layout_hash) == (2, digest)
+    pack.verify()
+    records = pack.collection(collection_key("manifest", "json-lines", {"paths": "*.jsonl"}))
+    assert [record["n"] for record in records.read_many(range(51))] == [*range(5), *range(200, 240), 300, *range(5)]
+    assert [sample.key for sample in pack.collection(pack.keys[1]).read_many([6, 0])] == ["s006", "s000"]
+    assert pack.sources(pack.keys[0]) == lines.sources
+    assert pack.sources(pack.keys[2]) == named.sources
+    assert len({url for key in pack.keys for url in pack.sources(key)}) == 6
+    with pytest.raises(UsageError, match="one of sources"):
+        pack.array(pack.keys[0])
+    with pytest.raises(UsageError, match="no offsets"):
+        pack.collection(pack.keys[2])
+
+
+def test_numbers_make_a_pack_of_version_3(tmp_path: Path, sources: list[str]) -> None:
+    places: list[Any] = [np.array([4, 0, 2**32 - 1]), [], [7]]
+    url = str(tmp_path / "a.idxpack")
+    write_index_pack(url, [PackArray("rows", "u32", "s", places), PackSources("r", "k", "s", sources[:1])])
+    pack = IndexPack(url)
+    pack.verify()
+    assert pack.version == 3
+    assert [shard.tolist() for shard in pack.array(pack.keys[0])] == [[4, 0, 2**32 - 1], [], [7]]
+    assert pack.sources(pack.keys[0]) == []
+    assert pack.collection(pack.keys[1])[4]["n"] == 4
+    with pytest.raises(UsageError, match="no offsets"):
+        pack.collection(pack.keys[0])
+    wrong: Any
+    for wrong in ([-1], [2**32], [0.5], [[1]]):
+        with pytest.raises(UsageError, match="whole numbers"):
+            write_index_pack(url, [PackArray("rows", "u32", "s", [wrong])])
+
+
+def test_an_index_that_ends_before_the_padding_is_packed_with_the_size(tmp_path: Path) -> None:
+    tar = Path(write_samples(tmp_path / "a.tar", 3))
+    tar.write_bytes(tar.read_bytes() + bytes(30720))
+    write_index(f"{tar}.idx", build_tar_index(str(tar)))
+    write_index_pack(str(tmp_path / "a.idxpack"), [PackSources("r", "k", "s", [str(tar)])])
+    pack = IndexPack(str(tmp_path / "a.idxpack"))
+    assert pack.collection().size == tar.stat().st_size
+    assert [sample.key for sample in pack.collection().read_many(range(3))] == ["s000", "s001", "s002"]
+
+
+def test_indexes_may_lie_elsewhere(tmp_path: Path, sources: list[str]) -> None:
+    location = IndexLocation(root=str(tmp_path / "indexes"), rule="lhotse")
+    for source in sources:
+        Path(location.url_for(source)).parent.mkdir(parents=True, exist_ok=True)
+        Path(f"{source}.idx").rename(location.url_for(source))
+    collection = PackSources("r", "k", "s", sources)
+    with pytest.raises(IndexNotFoundError, match=r"0\.jsonl"):
+        write_index_pack(str(tmp_path / "a.idxpack"), [collection])
+    write_index_pack(str(tmp_path / "a.idxpack"), [collection], location=location)
+    assert len(IndexPack(str(tmp_path / "a.idxpack")).collection()) == 46
+
+
+def test_what_cannot_be_packed_is_refused_and_leaves_nothing(tmp_path: Path, sources: list[str]) -> None:
+    def refused(error: type[Exception], message: str, *collections: Any) -> None:
+        with pytest.raises(error, match=message):
+            write_index_pack(str(tmp_path / "packs" / "a.idxpack"), collections)
+
+    good = PackSources("r", "k", "s", sources)
+    refused(UsageError, "at least one collection")
+    refused(UsageError, "a role and a kind", PackSources("", "k", "s", sources))
+    refused(UsageError, "collections 0 and 1", good, PackSources("r", "k", "s", sources[:1]))
+    refused(UsageError, "no index of offsets", PackSources("r", "k", "s", [str(tmp_path / "a.bin")]))
+    with Path(sources[2]).open("a") as file:
+        file.write("{}\n")
+    refused(IndexMismatchError, r"2\.jsonl.*newer|2\.jsonl.*size", good)
+    assert not list((tmp_path / "packs").glob("*"))

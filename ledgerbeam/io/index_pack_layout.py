@@ -1,0 +1,99 @@
+"""The layout of `.idxpack`, as `lhotse.index_pack` 2.0.0a7 has it, versions 2 and 3.
+
+All integers are little-endian. A header of 256 bytes is followed by rows of collections, sequences and segments,
+strings, and the payload: the bytes of each `.idx`. A collection is a sequence of segments; a segment is a source and
+its index, in version 3 also a vector of numbers without a source.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+__all__ = [
+    "ARRAY",
+    "COLLECTION",
+    "ENTRY",
+    "HEADER",
+    "HEADER_BYTES",
+    "ITEM",
+    "MAGIC",
+    "PATHS_ONLY",
+    "SEGMENT",
+    "SEQUENCE",
+    "collection_key",
+]
+
+MAGIC = b"IDXPACK2"
+"""Of both versions."""
+
+HEADER = struct.Struct("<8sII10Q32s")
+"""Magic, version, size of the header, place and length of each section, hash of the layout."""
+
+HEADER_BYTES = 256
+ENTRY = 8
+"""Bytes of an offset."""
+
+ITEM = np.dtype("<u4")
+"""A number of a vector."""
+
+PATHS_ONLY = 1
+"""Flag of a collection, or segment, that only names sources."""
+
+ARRAY = 2
+"""Flag of a collection, or segment, of numbers."""
+
+COLLECTION = np.dtype(
+    [
+        ("key", "V32"),
+        ("first", "<u8"),
+        ("rows", "<u8"),
+        ("records", "<u8"),
+        ("kind", "<u8"),
+        ("size", "<u4"),
+        ("flags", "<u4"),
+    ]
+)
+SEQUENCE = np.dtype([("segment", "<u8"), ("end", "<u8")])
+SEGMENT = np.dtype(
+    [
+        ("path", "<u8"),
+        ("payload", "<u8"),
+        ("path_size", "<u4"),
+        ("flags", "<u4"),
+        ("items", "<u8"),
+        ("source_size", "<u8"),
+        ("payload_size", "<u8"),
+        ("crc", "<u4"),
+        ("reserved", "<u4"),
+    ]
+)
+
+
+def collection_key(role: str, kind: str, source_spec: Any) -> bytes:
+    """Computes the key of a collection from what its writer declared.
+
+    Args:
+        role: Purpose, such as `"manifest"`.
+        kind: Storage, such as `"json-lines"`.
+        source_spec: The declared sources: what JSON can hold.
+
+    Returns:
+        32 bytes: SHA-256 of compact JSON with sorted keys.
+    """
+    declared = {"kind": kind, "role": role, "source_spec": _plain(source_spec)}
+    text = json.dumps(declared, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)

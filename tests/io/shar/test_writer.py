@@ -1,0 +1,142 @@
+"""Writing Shar folders: what is read back, what is refused, what a failure leaves."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledgerbeam.errors import RecordError, SourceError, SourceNotFoundError, UsageError
+from ledgerbeam.io import JsonlReader, SharReader, SharWriter, build_jsonl_index, build_tar_index
+from ledgerbeam.io.shar import write_shar_fields
+from ledgerbeam.io.shar_rows import FieldKind
+from tests.io.shar.content import cut, npy, recording, wav
+
+FIELDS: dict[str, FieldKind] = {"recording": "tar", "embedding": "tar", "label": "jsonl"}
+
+
+def write(folder: Path, count: int = 23, **kwargs: Any) -> str:
+    with SharWriter(str(folder), FIELDS, **{"shard_size": 10, **kwargs}) as writer:
+        for number in range(count):
+            writer.write(cut(number))
+    return writer.url
+
+
+def test_cuts_are_read_back_with_their_fields(tmp_path: Path) -> None:
+    with SharReader(write(tmp_path / "shar")) as reader:
+        assert reader.fields == ("embedding", "label", "recording")
+        found = reader[:]
+    assert len(found) == 23
+    for number, read in enumerate(found):
+        assert read["recording"] == {"wav": wav(number), "json": read["recording"]["json"]}
+        assert json.loads(read["recording"]["json"]) == recording(number)
+        assert read.get("embedding", {}).get("npy") == (npy(number) if number % 3 != 2 else None)
+        assert read.get("label") == (f"label-{number}" if number % 5 != 4 else None)
+        plain = {"id", "start", "duration", "channel", "type", "supervisions"}
+        assert {name: read[name] for name in plain} == {name: cut(number)[name] for name in plain}
+
+
+def test_what_was_read_is_written_as_the_same_bytes(tmp_path: Path) -> None:
+    first, again = write(tmp_path / "first"), tmp_path / "again"
+    with SharWriter(str(again), FIELDS, shard_size=10) as writer:
+        for record in SharReader(first):
+            writer.write(record)
+    files = {path.name: path.read_bytes() for path in Path(first).iterdir()}
+    assert files == {path.name: path.read_bytes() for path in again.iterdir()}
+    assert len(files) == 3 * 4 * 2
+
+
+def test_the_layout_is_that_of_lhotse(tmp_path: Path) -> None:
+    folder = Path(write(tmp_path / "shar"))
+    with tarfile.open(folder / "embedding.000000.tar") as archive:
+        assert archive.getnames()[:6] == [
+            *("cut-000.npy", "cut-000.json", "cut-001.npy", "cut-001.json", "cut-002.nodata", "cut-002.nometa"),
+        ]
+    rows = [json.loads(line) for line in (folder / "label.000000.jsonl").read_text().splitlines()]
+    assert rows[3:5] == [{"cut_id": "cut-003", "label": "label-3"}, {"cut_id": "cut-004"}]
+    first = JsonlReader(str(folder / "cuts.000001.jsonl"))[0]
+    assert first["recording"] == recording(10)
+    assert first["custom"] == {"embedding": cut(10)["embedding"]["json"]}
+    for path in folder.glob("*.jsonl"):
+        assert (folder / f"{path.name}.idx").read_bytes() == build_jsonl_index(str(path)).tobytes()
+    for path in folder.glob("*.tar"):
+        assert (folder / f"{path.name}.idx").read_bytes() == build_tar_index(str(path), None, "pairs").tobytes()
+
+
+def test_names_that_are_long_or_not_ascii_need_no_pax_header(tmp_path: Path) -> None:
+    names = ["größe-漢字", "a-folder-with-a-name/" * 6 + "clip"]
+    with SharWriter(str(tmp_path), {"recording": "tar"}) as writer:
+        for number, name in enumerate(names):
+            writer.write(cut(2 + 3 * number, name))
+    assert [record["id"] for record in SharReader(str(tmp_path))] == names
+    with tarfile.open(tmp_path / "recording.000000.tar") as archive:
+        assert [member.name for member in archive][::2] == [f"{name}.wav" for name in names]
+        assert not any(member.pax_headers for member in archive.getmembers())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"id": None}, "expected an 'id'"),
+        ({"id": "a//b"}, "shortest form, found 'a//b'"),
+        ({"recording": recording(1)}, r"'recording'.*found id, sources"),
+        ({"recording": {"wav": b"", "json": b"{"}}, "manifest is not JSON"),
+        ({"recording": {"wav": b"", "json": [1]}}, "expected an object as manifest"),
+        ({"label": object()}, "cut 1: it cannot be written as JSON"),
+        ({"other": {"wav": b""}}, "cut 1.*name what has payloads among the fields"),
+    ],
+)
+def test_a_cut_that_cannot_be_written_is_refused_and_the_rest_goes_on(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    with SharWriter(str(tmp_path), FIELDS) as writer:
+        writer.write(cut(0))
+        with pytest.raises(RecordError, match=message) as caught:
+            writer.write({**cut(1), **change})
+        assert str(tmp_path) in str(caught.value)
+        writer.write(cut(2))
+    assert [record["id"] for record in SharReader(str(tmp_path))] == ["cut-000", "cut-002"]
+
+
+def test_a_body_that_raises_leaves_the_shards_that_were_full(tmp_path: Path) -> None:
+    def fail() -> None:
+        with SharWriter(str(tmp_path), FIELDS, shard_size=2) as writer:
+            for number in range(3):
+                writer.write(cut(number))
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        fail()
+    assert {path.name.split(".")[1] for path in tmp_path.iterdir()} == {"000000"}
+    assert len(SharReader(str(tmp_path))) == 2
+
+
+@pytest.mark.parametrize("fields", [{"a.b": "tar"}, {"cuts": "jsonl"}, {"label": "wav"}])
+def test_a_field_that_cannot_be_is_refused(tmp_path: Path, fields: dict[str, FieldKind]) -> None:
+    with pytest.raises(UsageError, match="field"):
+        SharWriter(str(tmp_path / "none"), fields)
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_list_of_fields_is_a_dataset_too(tmp_path: Path) -> None:
+    folder = write(tmp_path / "shar")
+    shards = {
+        name: [f"{folder}/{name}.{n:06d}.{kind}" for n in (2, 0)] for name, kind in [*FIELDS.items(), ("cuts", "jsonl")]
+    }
+    url = str(tmp_path / "fields.json")
+    write_shar_fields(url, shards)
+    assert [record["id"] for record in SharReader(url, ["label"])][:4] == ["cut-020", "cut-021", "cut-022", "cut-000"]
+    (tmp_path / "moved.json").write_text(json.dumps({"cuts": ["shar/cuts.000001.jsonl"]}))
+    assert SharReader(str(tmp_path / "moved.json"))[0]["id"] == "cut-010"
+    with pytest.raises(UsageError, match="as many shards"):
+        write_shar_fields(url, {**shards, "label": []})
+    for content, error in [("{", SourceError), ("[]", SourceError), ('{"a": ["b"]}', SourceNotFoundError)]:
+        (tmp_path / "bad.json").write_text(content)
+        with pytest.raises(error, match=r"bad\.json"):
+            SharReader(str(tmp_path / "bad.json"))
+    (tmp_path / "bad.json").write_text('{"cuts": ["a.jsonl"], "label": []}')
+    with pytest.raises(SourceError, match="1 shards of 'label'"):
+        SharReader(str(tmp_path / "bad.json"))
