@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.servers import flink, hosts, prism, s3, spark
+from tests.servers import azure, flink, gcs, hosts, prism, s3, spark
+from tests.servers.azure import AzureServer, azure_server
 from tests.servers.flink import FlinkCluster, flink_cluster
+from tests.servers.gcs import GcsServer, gcs_server
 from tests.servers.hosts import Hosts, two_hosts
 from tests.servers.prism import Prism
 from tests.servers.s3 import S3Server, s3_server
@@ -28,6 +30,22 @@ def _s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """A real S3 server; skips where there is none."""
     _need(s3.missing())
     with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture(name="gcs", scope="session")
+def _gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsServer]:
+    """An emulator of GCS; skips where there is none, or no client."""
+    _need(gcs.missing())
+    with gcs_server(tmp_path_factory.mktemp("gcs")) as server:
+        yield server
+
+
+@pytest.fixture(name="azure", scope="session")
+def _azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureServer]:
+    """An emulator of Azure's Blob Storage; skips where there is none, or no client."""
+    _need(azure.missing())
+    with azure_server(tmp_path_factory.mktemp("azure")) as server:
         yield server
 
 

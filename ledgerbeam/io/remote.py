@@ -160,13 +160,21 @@ def filesystem(url: str, options: Options | None = None) -> Any:
 
 def _connect(scheme: str, options: Options) -> Any:
     try:
-        return fsspec.filesystem(scheme, skip_instance_cache=True, **options)
+        return _client(scheme)(skip_instance_cache=True, **options)
     except ImportError as error:
         extra = _EXTRAS.get(scheme)
         remedy = f"pip install 'ledgerbeam[{extra}]'" if extra else str(error)
         raise UsageError(f"{scheme}:// needs a package that is not installed: {remedy}") from error
     except ValueError as error:
         raise UsageError(f"{scheme}:// is not a file system that fsspec knows: {error}") from error
+
+
+def _client(scheme: str) -> Any:
+    found = fsspec.get_filesystem_class(scheme)
+    # What gcsfs gives speaks gRPC with zonal buckets, where an object is seen while it is written, asks for the kind of
+    # every bucket first, and does not survive a fork. Its base is the client of the HTTP interface.
+    plain = (kind for kind in found.__mro__ if (kind.__module__, kind.__name__) == ("gcsfs.core", "GCSFileSystem"))
+    return next(plain, found)
 
 
 def call(url: str, doing: str, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:

@@ -132,22 +132,26 @@ def _add_map(commands: Any) -> None:
 def _add_convert(commands: Any) -> None:
     convert = _command(commands, "convert", "write every record in another format, restartable")
     _add_sources(convert)
-    convert.add_argument(
+    _add_conversion(convert)
+    _add_dataset(convert, "dtype of the tokens, for --to megatron (default: int32)")
+    _add_shards(convert)
+
+
+def _add_conversion(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
         "--output", required=True, metavar="URL", help="folder to write below; for megatron prefix of the dataset"
     )
-    convert.add_argument(
+    command.add_argument(
         "--to",
         required=True,
         choices=["jsonl", "tar", "shar", "megatron"],
         help="format to write; indexed in the same pass",
     )
-    convert.add_argument(
+    command.add_argument(
         "--fields",
         metavar="NAME=EXTENSION,...",
         help="fields of the cuts and the members they come from, for --to shar (recording=wav,label=cls)",
     )
-    _add_dataset(convert, "dtype of the tokens, for --to megatron (default: int32)")
-    _add_shards(convert)
 
 
 def _add_tokenize(commands: Any) -> None:
@@ -183,12 +187,7 @@ def _add_tokenize(commands: Any) -> None:
 def _add_materialize(commands: Any) -> None:
     materialize = _command(commands, "materialize", "write the items of an iterator graph in its order, restartable")
     materialize.add_argument("graph", metavar="module:function", help="returns the graph; or module:object that is one")
-    materialize.add_argument(
-        "--output", required=True, metavar="URL", help="folder to write below; for megatron prefix of the dataset"
-    )
-    materialize.add_argument(
-        "--to", required=True, choices=["jsonl", "tar", "megatron"], help="format to write; indexed in the same pass"
-    )
+    _add_conversion(materialize)
     materialize.add_argument(
         "--epochs", type=_positive, default=1, metavar="N", help="how many passes, each in its own order (default: 1)"
     )

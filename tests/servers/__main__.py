@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -20,6 +21,22 @@ def _s3() -> Iterator[str]:
 
     with s3.s3_server() as server:
         yield "\n".join(f"export {name}={value}" for name, value in server.env.items())
+
+
+@contextlib.contextmanager
+def _gcs() -> Iterator[str]:
+    from tests.servers import gcs
+
+    with gcs.gcs_server() as server:
+        yield f"--storage-options '{json.dumps(server.options)}'"
+
+
+@contextlib.contextmanager
+def _azure() -> Iterator[str]:
+    from tests.servers import azure
+
+    with azure.azure_server() as server:
+        yield f"--storage-options '{json.dumps(server.options)}'"
 
 
 @contextlib.contextmanager
@@ -56,6 +73,8 @@ def _workers() -> Iterator[str]:
 
 _SERVERS: dict[str, Callable[[], contextlib.AbstractContextManager[str]]] = {
     "s3": _s3,
+    "gcs": _gcs,
+    "azure": _azure,
     "prism": _prism,
     "flink": _flink,
     "spark": _spark,

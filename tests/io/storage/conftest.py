@@ -1,4 +1,4 @@
-"""Places to test against: a local folder, fsspec's memory store and a real S3 server."""
+"""Places to test against: a local folder, fsspec's memory store, a real S3 server, emulators of GCS and Azure."""
 
 from __future__ import annotations
 
@@ -12,6 +12,14 @@ from typing import Any
 
 import pytest
 
+from tests.servers.azure import AzureServer
+from tests.servers.gcs import GcsServer
+
+STORES = (
+    pytest.param("s3", marks=pytest.mark.s3),
+    pytest.param("gcs", marks=pytest.mark.stores),
+    pytest.param("azure", marks=pytest.mark.stores),
+)
 NOBODY = 65534
 _numbers = itertools.count()
 
@@ -27,14 +35,22 @@ class Place:
         return f"{self.url}/{name}"
 
 
-@pytest.fixture(params=["local", "memory", pytest.param("s3", marks=pytest.mark.s3)])
+@pytest.fixture(params=["local", "memory", *STORES])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """Each kind of store in turn."""
     if request.param == "local":
         return Place(str(tmp_path / "place"))
     if request.param == "memory":
         return Place(f"memory://bucket-{next(_numbers)}")
-    return request.getfixturevalue("s3_place")
+    return store_place(request)
+
+
+def store_place(request: pytest.FixtureRequest) -> Place:
+    """A fresh bucket of the store that a fixture's parameter, one of `STORES`, names."""
+    if request.param == "s3":
+        return request.getfixturevalue("s3_place")
+    server: GcsServer | AzureServer = request.getfixturevalue(request.param)
+    return Place(server.place(), server.options)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A folder of objects: on a local disk, in memory, and on a real S3 server."""
+"""A folder of objects: on a local disk, in memory, on a real S3 server, on emulators of GCS and Azure."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ import pytest
 from ledgerbeam.errors import StorageError
 from ledgerbeam.io import ObjectFolder
 from tests.conftest import S3Server
+from tests.io.storage.conftest import STORES, store_place
 
 MEGABYTE = 2**20
 
 
-@pytest.fixture(params=["local", "memory", pytest.param("s3", marks=pytest.mark.s3)])
+@pytest.fixture(params=["local", "memory", *STORES])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectFolder:
     if request.param == "local":
         return ObjectFolder(str(tmp_path / "objects"))
     if request.param == "memory":
         return ObjectFolder(f"memory://{tmp_path.name}/objects")
-    server: S3Server = request.getfixturevalue("s3")
-    return ObjectFolder(f"s3://{server.bucket()}/deep/objects", server.options)
+    place = store_place(request)
+    return ObjectFolder(place / "deep/objects", place.options)
 
 
 def test_an_empty_folder_has_no_names(folder: ObjectFolder) -> None:

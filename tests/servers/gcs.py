@@ -1,0 +1,73 @@
+"""An emulator of Google Cloud Storage: fake-gcs-server, its objects in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ledgerbeam.io import storage
+from tests.servers import pins
+from tests.servers.process import Process, answers, free_port, server_folder
+
+START_SECONDS = 30.0
+
+
+@dataclass
+class GcsServer:
+    """A running emulator of GCS.
+
+    Attributes:
+        endpoint: `http://ADDRESS:PORT`.
+        process: The server.
+        numbers: Where fresh bucket names come from.
+    """
+
+    endpoint: str
+    process: Process
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Storage options with which gcsfs reaches it."""
+        return {"endpoint_url": self.endpoint, "token": "anon", "project": "tests"}
+
+    def place(self) -> str:
+        """Makes an empty bucket and gives its URL."""
+        name = f"bucket-{next(self.numbers):04d}"
+        storage.filesystem("gs://", self.options).mkdir(name)
+        return f"gs://{name}"
+
+
+def missing() -> str | None:
+    """Says what is missing to run the emulator and to reach it; None when nothing is."""
+    if find_spec("gcsfs") is None:
+        return "no gcsfs: pip install 'ledgerbeam[gcs]'"
+    return None if pins.FAKE_GCS.path.is_file() else f"no fake-gcs-server: {pins.REMEDY}"
+
+
+@contextlib.contextmanager
+def gcs_server(folder: Path | None = None) -> Iterator[GcsServer]:
+    """Runs an emulator of GCS with empty storage.
+
+    Args:
+        folder: Takes the log; a temporary one by default.
+
+    Raises:
+        ServerError: It did not start.
+    """
+    with server_folder("gcs", folder) as logs:
+        where = f"127.0.0.1:{(port := free_port())}"
+        endpoint = f"http://{where}"
+        at = ["-scheme", "http", "-host", "127.0.0.1", "-port", str(port)]
+        # It answers for a host of this name only, and sends the parts of large uploads to this URL.
+        names = ["-public-host", where, "-external-url", endpoint]
+        command = [str(pins.FAKE_GCS.path), "-backend", "memory", "-log-level", "warn", *at, *names]
+        with Process(command, name="fake-gcs-server", folder=logs) as process:
+            health = f"{endpoint}/_internal/healthcheck"
+            process.wait_until(lambda: answers(health), seconds=START_SECONDS)
+            yield GcsServer(endpoint, process)
