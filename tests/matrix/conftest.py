@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.matrix.runs import Jobs, Row, write_sources
+from tests.matrix.runs import SOURCES, Jobs, Row, write_sources
 from tests.servers import flink, hosts, prism, spark
 from tests.servers.engine import Engine
 from tests.servers.flink import Place, flink_cluster
 from tests.servers.s3 import S3Server
 
-COLUMNS = ("clean", "killed worker", "killed executor", "killed launcher", "rerun", "identical")
+COLUMNS = ("clean", "converted", "killed worker", "killed executor", "killed launcher", "rerun", "identical")
 TWO_HOSTS = "Flink, 2 hosts"
 ENGINES = ("FnApiRunner, 1 process", "FnApiRunner, 2 processes", "Prism", "Flink", TWO_HOSTS, "Spark")
 
@@ -35,6 +35,15 @@ def reference(s3: S3Server, bucket: str, tmp_path_factory: pytest.TempPathFactor
     jobs.finish("out")
     found = jobs.contents("out")
     assert len(found) > 30
+    return found
+
+
+@pytest.fixture(scope="session")
+def converted(s3: S3Server, bucket: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes | None]:
+    """The sources as tar shards, as the local runner writes them with one worker."""
+    folder = tmp_path_factory.mktemp("converted") / "jobs"
+    found = Jobs(folder, s3, bucket, name="reference", options=["--workers", "1"], engine=None).convert()
+    assert len(found) == 2 * SOURCES
     return found
 
 

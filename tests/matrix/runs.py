@@ -88,6 +88,18 @@ class Jobs:
         command = ["index", f"s3://{self._bucket}/large.jsonl", *ledger, "--task-bytes", "20000", *self._options]
         return self._launch(command).end()
 
+    def convert(self) -> dict[str, bytes | None]:
+        """Writes the sources as tar shards; gives what lies there.
+
+        Raises:
+            AssertionError: If that does not end well.
+        """
+        to = ("--output", f"s3://{self._bucket}/{self._name}/tar", "--to", "tar")
+        ledger = ("--ledger", f"s3://{self._bucket}/{self._name}/tar-ledger")
+        launcher = self._launch(["convert", f"s3://{self._bucket}/in/*.jsonl", *to, *ledger, *self._options])
+        assert launcher.end() == 0, launcher.log()
+        return self.contents("tar")
+
     def _launch(self, command: Sequence[str]) -> Launcher:
         self._started += 1
         return Launcher(command, self._folder, self._env, self._folder / f"launcher-{self._started:02d}.log")

@@ -65,6 +65,10 @@ class TestMatrix:
             (index,) = jobs.contents("idx").values()
             assert index is not None
             assert len(index) == 8 * 3001
+
+    def test_another_format(self, jobs: Jobs, converted: Contents) -> None:
+        with told(jobs.row, "converted"):
+            assert jobs.convert() == converted
             if isinstance(jobs.engine, FlinkCluster):  # of several hosts each had its part
                 logs = [pool.process.log.read_text() for pool in jobs.engine.pools]
                 assert all("Starting worker" in log for log in logs)
