@@ -10,24 +10,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from benchmarks.made_sources import MADE_AT_ONCE, leaf, make_done, pages, sources
 from benchmarks.serve import serve
 from ledgerbeam.io import ObjectFolder
-from ledgerbeam.ledger import MAX_ENTRIES, Job, Leaf, Output, RemoteSink, RemoteStore, Source, compact, open_store
+from ledgerbeam.ledger import MAX_ENTRIES, Job, Leaf, RemoteSink, RemoteStore, compact, open_store, source_ids
 
 GROUP = MAX_ENTRIES
-MADE_AT_ONCE = 200_000
-
-
-def _sources(first: int, count: int) -> list[Source]:
-    return [
-        Source(f"/data/corpus/shards/{n // 1000:06d}/part-{n:09d}.jsonl", 100_000, f"{1_700_000_000_000_000_000 + n}")
-        for n in range(first, first + count)
-    ]
-
-
-def _leaf(source: Source) -> Leaf:
-    name = f"{source.url.removeprefix('/data/')}.{0:010d}.jsonl"
-    return Leaf(source.id, ((0, 1),), "published", (Output(name, source.size, source.id.hex(), 100),), 100, source.size)
 
 
 def _groups(leaves: list[Leaf]) -> Iterator[list[Leaf]]:
@@ -40,13 +28,13 @@ def register(ledger: str, count: int) -> None:
     shutil.rmtree(ledger, ignore_errors=True)
     store = open_store(ledger, create=True)
     for first in range(0, count, MADE_AT_ONCE):
-        store.register(_sources(first, min(MADE_AT_ONCE, count - first)))
+        store.register(sources(range(first, min(first + MADE_AT_ONCE, count))))
     store.close()
 
 
 def commit(ledger: str, first: int, count: int, start: float) -> list[float]:
     """Commits tasks, durably, a group at a time; gives when it began and when it ended."""
-    leaves = [_leaf(source) for source in _sources(first, count)]
+    leaves = [leaf(source) for source in sources(range(first, first + count))]
     store = open_store(ledger, create=False)
     store.completed_count()
     time.sleep(max(0.0, start - time.time()))
@@ -62,7 +50,7 @@ def commit_sqlite(folder: str, count: int) -> float:
     """Commits the same rows to SQLite, as durably: write-ahead log, synchronous=FULL."""
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
-    leaves = [_leaf(source) for source in _sources(0, count)]
+    leaves = [leaf(source) for source in sources(range(count))]
     base = sqlite3.connect(f"{folder}/tasks.db", isolation_level=None)
     base.execute("PRAGMA journal_mode=WAL")
     base.execute("PRAGMA synchronous=FULL")
@@ -111,10 +99,10 @@ def fold_and_compact(folder: str, count: int) -> list[float]:
     writer.open(create=True)
     writer.open_job(Job("bench", {}))
     run = writer.begin_run({})
-    sources = _sources(0, count)
-    writer.register(sources)
+    made = sources(range(count))
+    writer.register(made)
     sink = RemoteSink(objects, run=run)
-    for group in _groups([_leaf(source) for source in sources]):
+    for group in _groups([leaf(source) for source in made]):
         sink.commit(group)
     reader = RemoteStore(objects, f"{folder}/reader")
     started = time.perf_counter()
@@ -130,29 +118,14 @@ def fold_and_compact(folder: str, count: int) -> list[float]:
     return [folded - started, compacted - folded]
 
 
-def make_done(ledger: str, count: int) -> None:
-    """Makes a ledger of which every source is complete, in large transactions and in key order; kept between runs."""
-    if Path(ledger).is_dir():
-        return
-    partial = f"{ledger}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    store = open_store(partial, create=True)
-    for first in range(0, count, MADE_AT_ONCE):
-        sources = _sources(first, min(MADE_AT_ONCE, count - first))
-        store.register(sources)
-        store.commit([_leaf(source) for source in sources])
-    store.close()
-    os.rename(partial, ledger)
-
-
 def start_up(ledger: str, count: int) -> list[float]:
     """Opens a finished ledger and asks for every source by pages; gives seconds, MB at most and bytes on disk."""
     began = time.perf_counter()
     store = open_store(ledger, create=False)
     asked = time.perf_counter() - began
     found = 0
-    for page in _pages(count):
-        ids = [source.id for source in page]
+    for page in pages(count):
+        ids = source_ids(page.urls, page.sizes, page.versions)
         began = time.perf_counter()
         found += int(store.completed_mask(ids).sum())
         asked += time.perf_counter() - began
@@ -164,18 +137,13 @@ def start_up(ledger: str, count: int) -> list[float]:
 
 def set_of_names(count: int) -> list[float]:
     """Fills a set with the names of finished sources, from lines of a text in memory; gives seconds and MB at most."""
-    text = "\n".join(source.url for page in _pages(count) for source in page)
+    text = "\n".join(url for page in pages(count) for url in page.urls)
     began = time.perf_counter()
     done = set(text.split("\n"))
     seconds = time.perf_counter() - began
     if len(done) != count:
         raise RuntimeError(f"expected {count} names, found {len(done)}")
     return [seconds, _peak_mb()]
-
-
-def _pages(count: int) -> Iterator[list[Source]]:
-    for first in range(0, count, 10_000):
-        yield _sources(first, min(10_000, count - first))
 
 
 def _peak_mb() -> float:

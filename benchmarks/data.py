@@ -10,7 +10,7 @@ from pathlib import Path
 
 import orjson
 
-VERSION = 1
+VERSION = 2
 """Part of the folder's name: a change of what is made here needs another."""
 
 GIGABYTE = 1_000_000_000

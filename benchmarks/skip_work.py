@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from benchmarks.made_sources import PAGE, leaf, make_done
+from benchmarks.made_sources import pages as made_pages
 from benchmarks.serve import serve
 from ledgerbeam.io import Page, list_pages
-from ledgerbeam.ledger import Job, Leaf, LedgerStore, Output, Source, open_sources, open_store, source_ids
+from ledgerbeam.ledger import Job, LedgerStore, Source, open_sources, open_store, source_ids
 from ledgerbeam.pipelines.listed import Listed
 from ledgerbeam.pipelines.spec import JobSpec
 
-PAGE = 10_000
-MADE_AT_ONCE = 100_000
 _FILES_A_FOLDER = 1_000
 _CONTENT = b'{"text": "a line"}\n'
 
@@ -30,12 +30,6 @@ def make_files(folder: str, ledger: str, count: int) -> None:
         for number in range(start, min(start + _FILES_A_FOLDER, count)):
             (below / f"part-{number:08d}.jsonl").write_bytes(_CONTENT)
     _complete(ledger, list_pages([f"{folder}/**/*.jsonl"], None, PAGE))
-
-
-def make_ledger(ledger: str, count: int) -> None:
-    """Makes a ledger that holds `count` sources as complete."""
-    if not os.path.isdir(ledger):
-        _complete(ledger, _pages(count, MADE_AT_ONCE))
 
 
 def skip_files(folder: str, ledger: str) -> tuple[float, float]:
@@ -55,7 +49,7 @@ def stat_files(folder: str) -> tuple[float, float]:
 
 def skip_pages(ledger: str, count: int) -> tuple[float, float]:
     """Skips a listing that is made page by page; making it is not timed."""
-    pages = _Untimed(_pages(count))
+    pages = _Untimed(made_pages(count))
     seconds, memory = _skip(ledger, pages, count)
     return seconds - pages.seconds, memory
 
@@ -96,14 +90,6 @@ def _open(page: Page, store: LedgerStore) -> list[Source]:
     return open_sources(ids, page.urls, page.sizes, page.versions, store)
 
 
-def _pages(count: int, size: int = PAGE) -> Iterator[Page]:
-    for start in range(0, count, size):
-        numbers = range(start, min(start + size, count))
-        urls = [f"/data/corpus/shards/{number // 1000:06d}/part-{number:09d}.jsonl" for number in numbers]
-        versions = [str(1_700_000_000_000_000_000 + 7_919 * number) for number in numbers]
-        yield Page(urls, [100_000 + number % 1_000 for number in numbers], versions)
-
-
 def _complete(ledger: str, pages: Iterator[Page]) -> None:
     """Registers sources and commits one task of each, with an output, as a job does."""
     partial = f"{ledger}.partial"
@@ -112,20 +98,14 @@ def _complete(ledger: str, pages: Iterator[Page]) -> None:
     store.open_job(Job("bench", {}))
     for page in pages:
         sources = _open(page, store)
-        store.commit([_leaf(source) for source in sources])
+        store.commit([leaf(source) for source in sources])
     store.close()
     os.rename(partial, ledger)
 
 
-def _leaf(source: Source) -> Leaf:
-    name = f"{source.url.removeprefix('/data/')}.{0:010d}.jsonl"
-    output = Output(name, source.size, source.id.hex(), 100)
-    return Leaf(source.id, ((0, 1),), "published", (output,), 100, source.size)
-
-
 WORKS: dict[str, Callable[..., object]] = {
     "make_files": make_files,
-    "make_ledger": make_ledger,
+    "make_done": make_done,
     "skip_files": skip_files,
     "skip_pages": skip_pages,
     "stat_files": stat_files,

@@ -21,8 +21,8 @@ def rows(data: Data) -> Iterator[Row]:
     folder, ledger = str(data.folder / "sources"), str(data.folder / f"ledger-real-{count}")
     with Peer("benchmarks.skip_work") as maker:
         maker.ask("make_files", folder=folder, ledger=ledger, count=count)
-        made = str(data.folder / f"ledger-made-{data.finished}")
-        maker.ask("make_ledger", ledger=made, count=data.finished)
+        made = str(data.folder / f"ledger-done-{data.finished}")
+        maker.ask("make_done", ledger=made, count=data.finished)
     # A process each: peak memory is that of the skipping alone, and every run reads the ledger anew.
     real, bare = [], []
     for _ in range(ROUNDS):

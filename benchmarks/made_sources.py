@@ -1,0 +1,68 @@
+"""Sources that exist by name only, and a ledger that holds all of them as complete."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam.io import Page
+from ledgerbeam.ledger import Job, Leaf, Output, Source, open_store, source_ids
+
+PAGE = 10_000
+MADE_AT_ONCE = 500_000
+
+
+def page_of(numbers: Iterable[int]) -> Page:
+    """What a listing says of sources."""
+    listed = list(numbers)
+    urls = [f"/data/corpus/shards/{number // 1000:06d}/part-{number:09d}.jsonl" for number in listed]
+    versions = [str(1_700_000_000_000_000_000 + 7_919 * number) for number in listed]
+    return Page(urls, [100_000 + number % 1_000 for number in listed], versions)
+
+
+def pages(count: int) -> Iterator[Page]:
+    """The listing of the first sources."""
+    for start in range(0, count, PAGE):
+        yield page_of(range(start, min(start + PAGE, count)))
+
+
+def sources(numbers: Iterable[int]) -> list[Source]:
+    """Sources by number."""
+    page = page_of(numbers)
+    return [Source(*row) for row in zip(page.urls, page.sizes, page.versions, strict=True)]
+
+
+def leaf(source: Source) -> Leaf:
+    """The one task of a source, with one output."""
+    name = f"{source.url.removeprefix('/data/')}.{0:010d}.jsonl"
+    return Leaf(source.id, ((0, 1),), "published", (Output(name, source.size, source.id.hex(), 100),), 100, source.size)
+
+
+def make_done(ledger: str, count: int) -> None:
+    """Makes a ledger of which every source is complete, and keeps it between runs."""
+    if os.path.isdir(ledger):
+        return
+    partial = f"{ledger}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    store = open_store(partial, create=True)
+    store.open_job(Job("bench", {}))
+    order = _in_id_order(count)  # in any other, millions of them would write each page of the tree again and again
+    for first in range(0, count, MADE_AT_ONCE):
+        made = sources(order[first : first + MADE_AT_ONCE].tolist())
+        store.register(made)
+        store.commit([leaf(source) for source in made])
+    store.close()
+    os.rename(partial, ledger)
+
+
+def _in_id_order(count: int) -> NDArray[np.int64]:
+    """Numbers of sources in the order of their ids."""
+    ids = np.empty(count, np.uint64)
+    for place, page in enumerate(pages(count)):
+        found = np.frombuffer(b"".join(source_ids(page.urls, page.sizes, page.versions)), ">u8")[::2]
+        ids[place * PAGE : place * PAGE + len(found)] = found
+    return np.argsort(ids, kind="stable")
