@@ -1,4 +1,4 @@
-"""Runs the tables: `python -m benchmarks [--small] [--long] [TABLE ...]`."""
+"""Runs the tables: `python -m benchmarks [--small] [--long] [TABLE ...]`; and `python -m benchmarks scale`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import traceback
 from collections import Counter
 from types import ModuleType
 
-from benchmarks import commits, graphs, indexing, ledger, megatron, object_store, reads, skipping, workers
+from benchmarks import commits, graphs, indexing, ledger, megatron, object_store, reads, scale, skipping, workers
 from benchmarks.data import Data, open_data
 from benchmarks.peer import PEERS, ROOT
 from benchmarks.table import render
@@ -32,6 +32,8 @@ TABLES: dict[str, ModuleType] = {
 
 def main() -> int:
     """Prints the tables. Returns 0 unless one of them could not be measured for a fault."""
+    if sys.argv[1:2] == ["scale"]:
+        return scale.main(sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Speed against peers and limits.")
     parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"of {', '.join(TABLES)} (default: all)")
     parser.add_argument("--small", action="store_true", help="a tenth of the data: a quick look, no verdict to trust")

@@ -7,7 +7,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 import orjson
 
@@ -23,7 +24,9 @@ from ledgerbeam.pipelines.wave_files import STORAGE_OPTIONS, dump_sources
 __all__ = ["LocalRunner"]
 
 WAVE_SOURCES = 100_000
-"""Sources of a wave: FnApiRunner holds what lies between stages in memory, some 0.7 KB a task."""
+WAVE_TASKS = 200_000
+"""Most sources of a wave, and most tasks by their sizes: FnApiRunner holds what lies between stages in memory, some
+kilobytes a task."""
 
 FRUITLESS_PASSES = 3
 """Passes in a row whose workers die before anything is done, until the run is given up."""
@@ -76,7 +79,7 @@ class LocalRunner:
         presence.register()  # other launchers see by it that this run lives
         try:
             with self._reporter.progress():
-                for wave in _waves(listed.open_sources()):
+                for wave in _waves(listed.open_sources(), self._spec.expected_tasks):
                     self._run_wave(wave, listed)
         finally:
             presence.close()
@@ -157,13 +160,16 @@ class LocalRunner:
         self._reporter.update(done=self._store.completed_count(), total=total, totals=self._store.totals())
 
 
-def _waves(pages: Iterator[list[Source]]) -> Iterator[list[Source]]:
+def _waves(pages: Iterator[list[Source]], expected_tasks: Callable[[Source], int]) -> Iterator[list[Source]]:
     """Gathers pages of open sources into waves."""
     wave: list[Source] = []
-    for sources in pages:
-        wave.extend(sources)
-        if len(wave) >= WAVE_SOURCES:
+    tasks = 0
+    for source in chain.from_iterable(pages):
+        more = expected_tasks(source)
+        if wave and (len(wave) == WAVE_SOURCES or tasks + more > WAVE_TASKS):
             yield wave
-            wave = []
+            wave, tasks = [], 0
+        wave.append(source)
+        tasks += more
     if wave:
         yield wave

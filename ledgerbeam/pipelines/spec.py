@@ -11,12 +11,15 @@ import orjson
 
 from ledgerbeam.graphs import GraphSource
 from ledgerbeam.io import Grouping, IndexLocation, SourceListing, canonical_url
-from ledgerbeam.ledger import MAX_ENTRIES, Job
+from ledgerbeam.ledger import MAX_ENTRIES, Job, Source
 
 __all__ = ["DEFAULT_LEDGERS", "JobSpec"]
 
 DEFAULT_LEDGERS = ".ledgerbeam"
 """Folder, below the working folder, of the ledgers of jobs that name none."""
+
+_PLACES = 1_000
+"""Places of a task of a graph, for an estimate where only a size in bytes is given."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,14 @@ class JobSpec:
     def listing(self) -> SourceListing | GraphSource:
         """Returns what the job reads."""
         return self.graph() or SourceListing(self.patterns, self.sources_from, self.storage_options)
+
+    def expected_tasks(self, source: Source) -> int:
+        """Estimates from its size alone how many tasks a source makes."""
+        if source.members:
+            return 1
+        if self.pipeline == "materialize":  # of which the size is the number of places
+            return max(1, source.size // (self.settings["task_records"] or _PLACES))
+        return max(1, source.size // self.task_bytes)
 
     def index_location(self) -> IndexLocation:
         """Returns where the indexes of sources lie."""

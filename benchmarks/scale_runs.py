@@ -1,0 +1,143 @@
+"""What `benchmarks.scale` runs: jobs of a chosen shape, as a user starts them, with the memory of their processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.peer import ROOT
+
+LINE = b'{"text": "' + b"x" * 87 + b'"}\n'
+"""A record of 100 bytes."""
+
+SAMPLE_SECONDS = 0.05
+_FILES_A_FOLDER = 1_000
+_KINDS = {"ledgerbeam.pipelines.worker": "worker", "ledgerbeam.pipelines.wave": "runner"}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A job: so many sources of so many tasks of so many records of 100 bytes."""
+
+    sources: int
+    tasks_each: int
+    records_each: int
+
+    @property
+    def tasks(self) -> int:
+        return self.sources * self.tasks_each
+
+    @property
+    def task_bytes(self) -> int:
+        return self.records_each * len(LINE)
+
+    @property
+    def size(self) -> int:
+        return self.tasks * self.task_bytes
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run of a job.
+
+    Attributes:
+        seconds: The whole command, its start included.
+        memory: Peak of resident memory in bytes: of the launcher, of the runner's process, of a worker.
+        ledger: Bytes that the ledger takes on its disk.
+    """
+
+    shape: Shape
+    seconds: float
+    memory: Mapping[str, int]
+    ledger: int
+
+
+def write_sources(folder: Path, shape: Shape) -> None:
+    """Makes the sources of a job, 1,000 a folder."""
+    content = LINE * (shape.records_each * shape.tasks_each)
+    for number in range(shape.sources):
+        below = folder / f"{number // _FILES_A_FOLDER:05d}"
+        if number % _FILES_A_FOLDER == 0:
+            below.mkdir(parents=True)
+        (below / f"{number:08d}.jsonl").write_bytes(content)
+
+
+def run_twice(folder: Path, shape: Shape, workers: int) -> tuple[Measured, Measured]:
+    """Runs a job, and runs it again when it is done."""
+    shutil.rmtree(folder, ignore_errors=True)
+    write_sources(folder / "in", shape)
+    places = {"sources": f"{folder}/in/**/*.jsonl", "output": f"{folder}/out", "ledger": f"{folder}/ledger"}
+    try:
+        clean = run(places, shape, workers, ledger=folder / "ledger")
+        return clean, run(places, shape, workers, ledger=folder / "ledger")
+    finally:
+        shutil.rmtree(folder)
+
+
+def run(
+    places: Mapping[str, str], shape: Shape, workers: int, *, ledger: Path, env: Mapping[str, str] | None = None
+) -> Measured:
+    """Runs a job to its end.
+
+    Raises:
+        RuntimeError: It did not end well, or has other tasks than its shape.
+    """
+    command = [sys.executable, "-m", "ledgerbeam", "convert", places["sources"], "--output", places["output"]]
+    options = ["--to=jsonl", "--ledger", places["ledger"], f"--workers={workers}", f"--task-bytes={shape.task_bytes}"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
+    started = time.perf_counter()
+    process = subprocess.Popen(
+        [*command, *options, "--json"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    memory: dict[str, int] = {}
+    watching = threading.Thread(target=_watch, args=(process, memory))
+    watching.start()
+    out, err = process.communicate()
+    seconds = time.perf_counter() - started
+    watching.join()
+    if process.returncode:
+        raise RuntimeError(f"{' '.join([*command, *options])} ended with {process.returncode}:\n{err}")
+    done = json.loads(out)["tasks"]["done"]
+    if done != shape.tasks:
+        raise RuntimeError(f"{shape}: expected {shape.tasks} tasks, found {done}")
+    return Measured(shape, seconds, memory, _disk_bytes(ledger))
+
+
+def _watch(process: subprocess.Popen[str], memory: dict[str, int]) -> None:
+    """Notes the peak memory of a launcher and of what it starts, until it has ended."""
+    while process.poll() is None:
+        for pid in _tree(process.pid):
+            try:
+                command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+                status = Path(f"/proc/{pid}/status").read_text()
+            except OSError:  # it has ended
+                continue
+            kind = "launcher" if pid == process.pid else next((k for name, k in _KINDS.items() if name in command), "")
+            if kind and "VmHWM:" in status:
+                peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024
+                memory[kind] = max(memory.get(kind, 0), peak)
+        time.sleep(SAMPLE_SECONDS)
+
+
+def _tree(pid: int) -> list[int]:
+    found = [pid]
+    for parent in found:
+        try:
+            threads = os.listdir(f"/proc/{parent}/task")
+            children = [Path(f"/proc/{parent}/task/{thread}/children").read_text() for thread in threads]
+        except OSError:  # it has ended
+            continue
+        found += [int(word) for text in children for word in text.split()]
+    return found
+
+
+def _disk_bytes(folder: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0

@@ -1,0 +1,36 @@
+"""How the local runner's launcher cuts a job into waves."""
+
+from __future__ import annotations
+
+import pytest
+
+from ledgerbeam.ledger import Source
+from ledgerbeam.pipelines import local
+from ledgerbeam.pipelines.spec import JobSpec
+
+
+def sizes_of_waves(spec: JobSpec, pages: list[list[int]]) -> list[list[int]]:
+    sources = ([Source(f"/in/{size}.jsonl", size, "1") for size in page] for page in pages)
+    return [[source.size for source in wave] for wave in local._waves(sources, spec.expected_tasks)]
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "WAVE_SOURCES", 3)
+    monkeypatch.setattr(local, "WAVE_TASKS", 10)
+
+
+def test_a_wave_has_so_many_sources_at_most() -> None:
+    assert sizes_of_waves(JobSpec("map"), [[1, 2], [], [3, 4, 5, 6], [7]]) == [[1, 2, 3], [4, 5, 6], [7]]
+
+
+def test_a_wave_has_so_many_tasks_at_most_unless_it_is_one_source() -> None:
+    spec = JobSpec("map", task_bytes=100)
+    assert sizes_of_waves(spec, [[400, 500, 300, 5000, 100]]) == [[400, 500], [300], [5000], [100]]
+
+
+def test_a_pack_is_one_task_and_a_pass_as_many_as_its_places_make() -> None:
+    pack = Source.pack([Source(f"/in/{number}.jsonl", 1000, "1") for number in range(5)])
+    assert JobSpec("map", task_bytes=100).expected_tasks(pack) == 1
+    graph = JobSpec("materialize", task_bytes=1, settings={"task_records": 64})
+    assert graph.expected_tasks(Source("graph://m/f/epoch-00000", 640, "v")) == 10
