@@ -16,7 +16,7 @@ from ledgerbeam.io.graph.chain import child_at, read_grouped
 from ledgerbeam.io.graph.chance import load_chance, new_chance, save_chance
 from ledgerbeam.io.graph.node import IteratorNode, Positions, resolve_iterator_source, supports_graph_restore
 from ledgerbeam.io.graph.state import State, field
-from ledgerbeam.io.graph.tokens import Token, pair_token
+from ledgerbeam.io.graph.tokens import MISSING, Token, pair_token
 
 if TYPE_CHECKING:
     import random
@@ -88,7 +88,7 @@ class Mux(IteratorNode):
 
     @property
     def positions(self) -> int | None:
-        """All places of all sources, if each has a fixed order; a place without an item shifts those after it."""
+        """All places of all sources, if each has a fixed order."""
         if self.stop_early or not all(source.is_positional for source in self.sources):
             return None
         return sum(source.positions or 0 for source in self.sources)
@@ -121,7 +121,14 @@ class Mux(IteratorNode):
 
     def read_at(self, positions: Positions, epoch: int | None = None) -> list[Any]:
         when, pairs = self._when(epoch), self._locate(positions, epoch)
-        return read_grouped(pairs, lambda number, places: self.sources[number].read_at(np.array(places), when))
+        found = read_grouped(pairs, lambda number, places: self.sources[number].read_at(np.array(places), when))
+        for (number, place), item in zip(pairs, found, strict=True):
+            if item is MISSING:  # a pass draws the next item of the source instead
+                raise UnsupportedShapeError(
+                    f"{self!r}: place {place} of {self.sources[number]!r} has no item, which shifts all that is drawn "
+                    "after it, so spans of this pass cannot be read apart; take blank lines out of the source."
+                )
+        return found
 
     def save(self) -> State:
         sources = [source.save() for source in self.sources]

@@ -6,12 +6,14 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from itertools import islice
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ledgerbeam.errors import UnsupportedShapeError
 from ledgerbeam.io.graph import (
     Batches,
     Buckets,
@@ -19,6 +21,7 @@ from ledgerbeam.io.graph import (
     Filter,
     Flatten,
     GlobalShuffle,
+    IndexedManifest,
     IteratorNode,
     Map,
     Mix,
@@ -183,3 +186,11 @@ def check_rounds(make: Make, rounds: list[list[int]]) -> None:
             states.append(json.loads(json.dumps(part.state_dict())))
         merged = json.loads(json.dumps(merge_states(graph, states)))
     assert Counter(map(repr, given_out)) == Counter(map(repr, graph))
+
+
+def test_a_mux_does_not_give_spans_of_a_pass_that_a_blank_line_shifts(tmp_path: Path) -> None:
+    blank = IndexedManifest(data.write_text(tmp_path / "blank.jsonl", "1\n\n2\n3\n"))
+    graph = Mux(blank, numbers(4), seed=1)
+    assert len(list(graph)) == 7
+    with pytest.raises(UnsupportedShapeError, match=r"place 1 of .*blank\.jsonl.* has no item"):
+        graph.read_span(0, 8)
