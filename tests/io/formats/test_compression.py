@@ -93,6 +93,9 @@ def test_a_file_that_is_cut_off_or_damaged_is_an_error_with_its_byte(tmp_path: P
         path.write_bytes(data[:length])
         with pytest.raises(SourceError, match=rf"x{suffix}: .* cut off at or after byte {length:,} of the file"):
             whole(path)
+    path.write_bytes(data + data[: len(data) // 2])  # of which the first frame is whole
+    with pytest.raises(SourceError, match="cut off at or after byte"):
+        whole(path)
     if suffix not in (".zst", ".lz4"):  # whose frames need not have a checksum
         flipped = bytearray(data)
         flipped[len(data) // 2] ^= 0x10
