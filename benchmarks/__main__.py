@@ -12,7 +12,19 @@ import traceback
 from collections import Counter
 from types import ModuleType
 
-from benchmarks import commits, graphs, indexing, ledger, megatron, object_store, reads, scale, skipping, workers
+from benchmarks import (
+    commits,
+    datasets,
+    graphs,
+    indexing,
+    ledger,
+    megatron,
+    object_store,
+    reads,
+    scale,
+    skipping,
+    workers,
+)
 from benchmarks.data import Data, open_data
 from benchmarks.peer import PEERS, ROOT
 from benchmarks.table import render
@@ -20,6 +32,7 @@ from benchmarks.table import render
 TABLES: dict[str, ModuleType] = {
     "indexing": indexing,
     "reads": reads,
+    "datasets": datasets,
     "megatron": megatron,
     "object-store": object_store,
     "graphs": graphs,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from lhotse.indexing import IndexedJsonlReader, IndexedTarReader, create_jsonl_index, create_tar_index
+from lhotse.shar.readers.indexed import LazyIndexedSharIterator
 
 from benchmarks.serve import serve
 
@@ -39,10 +40,20 @@ def read_tar(path: str, index: str, records: str) -> float:
     return time.perf_counter() - started
 
 
+def read_shar(folder: str, records: str) -> float:
+    reader = LazyIndexedSharIterator(in_dir=folder)
+    wanted = _numbers(records)
+    started = time.perf_counter()
+    for number in wanted:
+        reader[number]
+    return time.perf_counter() - started
+
+
 def _numbers(path: str) -> list[int]:
     with open(path, encoding="ascii") as file:
         return [int(line) for line in file]
 
 
 if __name__ == "__main__":
-    serve({"index_jsonl": index_jsonl, "index_tar": index_tar, "read_jsonl": read_jsonl, "read_tar": read_tar})
+    works = (index_jsonl, index_tar, read_jsonl, read_tar, read_shar)
+    serve({work.__name__: work for work in works})

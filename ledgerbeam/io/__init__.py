@@ -51,6 +51,11 @@ from ledgerbeam.io.storage import read_bytes as read_bytes
 from ledgerbeam.io.storage import read_many_files as read_many_files
 from ledgerbeam.io.storage import stat as stat
 from ledgerbeam.io.storage import stat_many as stat_many
+from ledgerbeam.io.streamed import SpanReader as SpanReader
+from ledgerbeam.io.streamed import StreamedRecords as StreamedRecords
+from ledgerbeam.io.streamed import StreamSpan as StreamSpan
+from ledgerbeam.io.streamed import is_streamed as is_streamed
+from ledgerbeam.io.streamed import scan_stream as scan_stream
 from ledgerbeam.io.tar import Sample as Sample
 from ledgerbeam.io.tar import TarReader as TarReader
 from ledgerbeam.io.tar import build_tar_index as build_tar_index
@@ -80,6 +85,9 @@ __all__ = [
     "SharReader",
     "SharWriter",
     "SourceListing",
+    "SpanReader",
+    "StreamSpan",
+    "StreamedRecords",
     "TarMembers",
     "TarReader",
     "assemble_jsonl_index",
@@ -97,6 +105,7 @@ __all__ = [
     "format_of",
     "index_bytes",
     "is_local",
+    "is_streamed",
     "list_pages",
     "publish_bytes",
     "read_bytes",
@@ -104,6 +113,7 @@ __all__ = [
     "read_source_list",
     "remove_stale_temporaries",
     "scan_newlines",
+    "scan_stream",
     "split_jsonl",
     "stat",
     "stat_many",

@@ -7,26 +7,23 @@ A job asks `format_of` once for a source's format and needs no other branch on i
 
 from __future__ import annotations
 
-import lzma
 import os
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from ledgerbeam.errors import LedgerbeamError, NotIndexableError, SourceError, UsageError
+from ledgerbeam.errors import NotIndexableError, SourceError, UsageError
 from ledgerbeam.io import jsonl, tar
+from ledgerbeam.io.compression import decompressed
 from ledgerbeam.io.index import IndexFile, Offsets, check_index
 from ledgerbeam.io.index_location import IndexLocation
 from ledgerbeam.io.megatron.documents import DocumentOffsets, MegatronDocuments
-from ledgerbeam.io.remote import storage_error
-from ledgerbeam.io.storage import FileInfo, Options, canonical_url, filesystem
+from ledgerbeam.io.storage import FileInfo, Options, canonical_url
 from ledgerbeam.io.tar_groups import Grouping
 
 __all__ = ["FORMATS", "Format", "Reader", "WritableFormat", "format_of", "is_compressed", "stream_records"]
 
 _COMPRESSED = {".gz": "gunzip", ".tgz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd", ".lz4": "unlz4"}
 _BY_SUFFIX = {".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".tar": "tar", ".bin": "megatron"}
-_STREAMED = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz"}
 
 
 class Reader(Protocol):
@@ -257,25 +254,26 @@ def format_of(url: str) -> Format:
 
     Raises:
         NotIndexableError: The name is that of a compressed file, or a pipe.
-        UsageError: The name tells no known format.
+        UsageError: The name tells no known format, compressed or not.
     """
     if url.startswith("pipe:"):
         raise NotIndexableError(f"{url}: a pipe has no byte offsets to index; write its output to a file first.")
     suffixes = _suffixes(url)
+    known = any(suffix in _BY_SUFFIX for suffix in (*suffixes, ".tar" if ".tgz" in suffixes else ""))
     for suffix in suffixes[-2:]:
-        if suffix in _COMPRESSED:
+        if suffix in _COMPRESSED and known:
             raise NotIndexableError(
-                f"{url}: {suffix} is compressed and has no byte offsets to index; decompress it, "
-                f"e.g. {_COMPRESSED[suffix]} {os.path.basename(url)}"
+                f"{url}: {suffix} is compressed and has no byte offsets to index: map, convert and tokenize read "
+                f"it from its begin; for the rest decompress it, e.g. {_COMPRESSED[suffix]} {os.path.basename(url)}"
             )
     for suffix in reversed(suffixes):
-        if suffix in _BY_SUFFIX:
+        if suffix in _BY_SUFFIX and not is_compressed(url):
             return _READ[_BY_SUFFIX[suffix]]
     raise UsageError(f"{url}: the name tells no known format; expected a suffix .jsonl, .json, .ndjson, .tar or .bin.")
 
 
 def stream_records(url: str, options: Options | None = None) -> Iterator[Any]:
-    """Reads a JSONL source from its begin to its end, plain or compressed (`.gz`, `.bz2`, `.xz`).
+    """Reads a JSONL source from its begin to its end, plain or compressed (`compression`).
 
     Args:
         url: The source.
@@ -288,26 +286,20 @@ def stream_records(url: str, options: Options | None = None) -> Iterator[Any]:
         RecordError: A line that cannot be decoded; its byte range is that of the decompressed text.
         SourceError: The compressed data is damaged or cut off.
         SourceNotFoundError: There is no such source; also StorageError.
-        UsageError: Compressed in a way that cannot be streamed.
+        UsageError: It is compressed in a way that takes a package that is not installed.
     """
     url = canonical_url(url)
-    suffix = (_suffixes(url) or [""])[-1]
-    if is_compressed(url) and suffix not in _STREAMED:
-        raise UsageError(f"{url}: only .gz, .bz2 and .xz can be streamed; decompress it first.")
     record = start = 0
-    try:
-        with filesystem(url, options).open(url, "rb", compression=_STREAMED.get(suffix)) as file:
-            for line in file:
-                if line.strip():
-                    yield jsonl.decode_line(line, url, record, start)
-                record += 1
-                start += len(line)
-    except LedgerbeamError:
-        raise
-    except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise storage_error(error, url, "read") from error
-        raise SourceError(
-            f"{url}: the compressed data is damaged or cut off after {record} lines, {start} bytes of text "
-            f"({error}); write the file again."
-        ) from error
+    line = bytearray()
+    for block in decompressed(url, options):
+        pieces = block.split(b"\n")
+        for piece in pieces[:-1]:
+            whole = bytes(line) + piece if line else piece
+            line.clear()
+            if whole.strip():
+                yield jsonl.decode_line(whole, url, record, start)
+            record += 1
+            start += len(whole) + 1
+        line += pieces[-1]
+    if line.strip():
+        yield jsonl.decode_line(bytes(line), url, record, start)

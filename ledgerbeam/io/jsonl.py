@@ -19,6 +19,7 @@ __all__ = [
     "assemble_jsonl_index",
     "build_jsonl_index",
     "decode_line",
+    "decode_lines",
     "encode_jsonl",
     "scan_newlines",
     "split_jsonl",
@@ -61,7 +62,7 @@ def decode_line(line: bytes, url: str, record: int, start: int) -> Any:
         raise RecordError(f"{where}: expected JSON, found {preview!r} ({error}); {remedy} and index again.") from error
 
 
-def _decode_lines(lines: list[bytes], url: str, record: int, start: int) -> list[Any]:
+def decode_lines(lines: list[bytes], url: str, record: int, start: int) -> list[Any]:
     """Decodes consecutive lines, given without their newlines, and leaves blank ones out."""
     loads = orjson.loads
     try:
@@ -90,7 +91,7 @@ def split_jsonl(data: bytes, url: str, first_record: int = 0) -> list[Any]:
     Raises:
         RecordError: As in `decode_line`.
     """
-    return _decode_lines(data.split(_NEWLINE), url, first_record, 0)
+    return decode_lines(data.split(_NEWLINE), url, first_record, 0)
 
 
 def encode_jsonl(records: Sequence[Any]) -> tuple[bytes, Offsets]:
@@ -203,7 +204,7 @@ class JsonlReader(IndexedRecords[Any]):
                 f"expected records [{first_record}, {first_record + len(offsets) - 1}) to be the lines of bytes "
                 f"[{start}, {stop}), found other line ends there"
             )
-        return _decode_lines(lines, self.url, first_record, start)
+        return decode_lines(lines, self.url, first_record, start)
 
     def _require_line(self, line: bytes, before: bytes, record: int, start: int) -> None:
         """Raises unless the line only lacks its newline because it ends the source."""

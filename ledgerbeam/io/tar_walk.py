@@ -17,7 +17,7 @@ from ledgerbeam.io.tar_chase import Run
 from ledgerbeam.io.tar_headers import BLOCK, DIRECTORY, GNU_MAGIC, REGULAR, Member, next_member
 from ledgerbeam.io.tar_source import SMALL, HeaderSource, MemoryHeaders, open_headers
 
-__all__ = ["TarMembers", "walk_bytes", "walk_tar"]
+__all__ = ["TarMembers", "walk_bytes", "walk_source", "walk_tar"]
 
 _RECORD = 20 * BLOCK
 _CALM = 16  # so many plain headers in a row end the reading member by member
@@ -89,6 +89,16 @@ def walk_bytes(data: bytes, url: str) -> TarMembers:
         url: Its name, for messages.
     """
     return _Walk(MemoryHeaders(data), url).run()
+
+
+def walk_source(source: HeaderSource, url: str) -> TarMembers:
+    """Finds all members of an archive by its headers, wherever they come from; see `walk_tar`.
+
+    Args:
+        source: The headers.
+        url: The archive, for messages.
+    """
+    return _Walk(source, url).run()
 
 
 class _Walk:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from ledgerbeam import __version__
 from ledgerbeam.errors import UsageError
+from ledgerbeam.pipelines.argument_values import parse_count, parse_options, parse_part, parse_seconds, parse_size
 
-__all__ = ["build_parser", "parse_size"]
-
-_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+__all__ = ["build_parser"]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -21,53 +19,6 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see: {self.prog} --help")
-
-
-def parse_size(text: str) -> int:
-    """Reads a number of bytes such as ``1000000``, ``64K``, ``16MiB``; units are powers of 1024."""
-    lowered = text.strip().lower().removesuffix("b").removesuffix("i")
-    digits = lowered.rstrip("kmgt")
-    unit = lowered[len(digits) :]
-    try:
-        size = int(float(digits) * _UNITS[unit])
-    except (ValueError, KeyError, OverflowError):
-        raise argparse.ArgumentTypeError(f"expected a size such as 16M, found {text!r}") from None
-    if size < 1:
-        raise argparse.ArgumentTypeError(f"expected at least 1 byte, found {text!r}")
-    return size
-
-
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1, found {text!r}")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0.01 <= value <= 3600:
-        raise argparse.ArgumentTypeError(f"expected seconds from 0.01 to 3600, found {text!r}")
-    return value
-
-
-def _options(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"expected a JSON object, found {text!r}")
-    return value
-
-
-def _part(text: str) -> tuple[str, str]:
-    name, _, pattern = text.partition("=")
-    if not name or not pattern:
-        raise argparse.ArgumentTypeError(f"expected NAME=PATTERN such as 'val=b*', found {text!r}")
-    return name, pattern
 
 
 def _cores() -> int:
@@ -189,11 +140,11 @@ def _add_materialize(commands: Any) -> None:
     materialize.add_argument("graph", metavar="module:function", help="returns the graph; or module:object that is one")
     _add_conversion(materialize)
     materialize.add_argument(
-        "--epochs", type=_positive, default=1, metavar="N", help="how many passes, each in its own order (default: 1)"
+        "--epochs", type=parse_count, default=1, metavar="N", help="how many passes, each in its own order (default: 1)"
     )
     materialize.add_argument(
         "--task-records",
-        type=_positive,
+        type=parse_count,
         metavar="N",
         help="places of a task, and so the most items of a shard (default: as --task-bytes has it)",
     )
@@ -232,7 +183,7 @@ def _add_publish(commands: Any) -> None:
         "--part",
         dest="parts",
         action="append",
-        type=_part,
+        type=parse_part,
         metavar="NAME=PATTERN",
         help="a part of energon or lit and the shards in it, a shell pattern; the first that matches counts "
         "(default: train=*)",
@@ -299,7 +250,7 @@ def _action(actions: Any, name: str, text: str) -> argparse.ArgumentParser:
 
 def _add_storage(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--storage-options", type=_options, default={}, metavar="JSON", help="passed to fsspec untouched"
+        "--storage-options", type=parse_options, default={}, metavar="JSON", help="passed to fsspec untouched"
     )
 
 
@@ -375,7 +326,7 @@ def _add_job(parser: argparse.ArgumentParser, *, task_bytes: str, task_help: str
     )
     parser.add_argument(
         "--workers",
-        type=_positive,
+        type=parse_count,
         default=_cores(),
         metavar="N",
         help="local worker processes (default: all cores)",
@@ -389,7 +340,7 @@ def _add_job(parser: argparse.ArgumentParser, *, task_bytes: str, task_help: str
     )
     parser.add_argument(
         "--flush-interval",
-        type=_seconds,
+        type=parse_seconds,
         default=1.0,
         metavar="SECONDS",
         help="longest time that a completion waits for its commit (default: 1)",

@@ -40,7 +40,7 @@ def main(args: argparse.Namespace, beam_args: list[str]) -> int:
     if beam_args:
         check_options(beam_args)
         check_reach(spec, beam_args)
-    pages = first_page_checked(spec.listing().pages())
+    pages = first_page_checked(spec.listing().pages(), spec)
     if spec.output is not None and is_local(spec.output):
         _check_writable(spec.output)
     store = open_ledger(spec.ledger, spec.storage_options, create=True)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.graphs import GRAPH_SCHEME
-from ledgerbeam.io import Page, format_of
+from ledgerbeam.io import Page, format_of, is_streamed
 from ledgerbeam.ledger import LedgerStore, Source, open_packs, open_sources, source_ids
 from ledgerbeam.pipelines.spec import JobSpec
 
@@ -53,10 +53,10 @@ class Listed:
 
         Raises:
             SourceNotFoundError: If a pattern matches nothing.
-            NotIndexableError: If a source is compressed.
+            NotIndexableError: If a source is compressed, and the job indexes or packs.
             UsageError: If a source's name tells no known format.
         """
-        pages = (_checked(page) for page in self._pages)
+        pages = (_checked(page, self._spec) for page in self._pages)
         if self._spec.pack_bytes:
             members = (Source(*row) for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True))
             for sources, ids in open_packs(members, self._spec.pack_bytes, self._store):
@@ -95,21 +95,22 @@ class Listed:
             yield from (ids[i] for i in np.flatnonzero(missing))
 
 
-def first_page_checked(pages: Iterator[Page]) -> Iterator[Page]:
+def first_page_checked(pages: Iterator[Page], spec: JobSpec) -> Iterator[Page]:
     """Looks into a listing, so that a wrong pattern is told before anything is made, and gives it back whole.
 
     Raises:
         SourceNotFoundError: If a pattern matches nothing.
-        NotIndexableError: If a source is compressed.
+        NotIndexableError: If a source is compressed, and the job indexes or packs.
         UsageError: If a source's name tells no known format.
     """
-    first = [_checked(page) for page in islice(pages, 1)]
+    first = [_checked(page, spec) for page in islice(pages, 1)]
     return chain(first, pages)
 
 
-def _checked(page: Page) -> Page:
+def _checked(page: Page, spec: JobSpec) -> Page:
+    streams = spec.pipeline != "index" and not spec.pack_bytes
     for url in page.urls:
-        if not (url.endswith(_CHECKED_SUFFIXES) or url.startswith(GRAPH_SCHEME)):
+        if not (url.endswith(_CHECKED_SUFFIXES) or url.startswith(GRAPH_SCHEME) or (streams and is_streamed(url))):
             format_of(url)
     return page
 

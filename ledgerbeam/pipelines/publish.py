@@ -74,17 +74,25 @@ def main(args: argparse.Namespace, _: list[str]) -> int:
     name = args.name or manifest.root.rpartition("/")[2]
     dataset = _Dataset(args.url, manifest.root, shards, _parts(args.parts, shards), output, name, args.storage_options)
     _require_shards(dataset)
-    urls, notes = _FORMATS[args.format](dataset)
+    urls, keys = _FORMATS[args.format](dataset)
     cuts = [shard for shard in shards if shard.name.endswith(f".{_CUTS}.jsonl")]
     records = sum(shard.records for shard in cuts or shards)
     if args.json:
-        print_json({"format": args.format, "shards": len(shards), "records": records, "published": urls, **notes})
+        print_json(
+            {
+                "format": args.format,
+                "shards": len(shards),
+                "records": records,
+                "published": urls,
+                **({"keys": keys} if keys else {}),
+            }
+        )
     else:
         print(f"{count(len(shards), 'shard')} with {count(records, 'record')} published as {args.format}:")
         for url in urls:
             print(f"  {url}")
-        for key, value in notes.items():
-            print(f"{key}: {value}")
+        for role, key in keys.items():
+            print(f"key of {role}: {key}")
     return 0
 
 
@@ -118,6 +126,7 @@ def _require_shards(dataset: _Dataset) -> None:
 
 
 Published = tuple[list[str], dict[str, str]]
+"""What was written, and of a pack the key of each collection by its role."""
 
 
 def _publish_wids(dataset: _Dataset) -> Published:
@@ -160,7 +169,7 @@ def _publish_pack(dataset: _Dataset) -> Published:
     for role, urls in fields.items():
         kind = "tar-members" if urls[0].endswith(".tar") else "json-lines"
         collections.append(PackSources(role, kind, dataset.name, urls))
-        keys[f"key of {role}"] = collection_key(role, kind, dataset.name).hex()
+        keys[role] = collection_key(role, kind, dataset.name).hex()
     url = dataset.place("index.idxpack")
     write_index_pack(url, collections, dataset.options)
     return [url], keys

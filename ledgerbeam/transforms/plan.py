@@ -23,11 +23,22 @@ from ledgerbeam.errors import (
     UsageError,
 )
 from ledgerbeam.graphs import GraphSource
-from ledgerbeam.io import Format, Grouping, IndexFile, IndexLocation, format_of, stat, write_index
+from ledgerbeam.io import (
+    Format,
+    Grouping,
+    IndexFile,
+    IndexLocation,
+    StreamSpan,
+    format_of,
+    is_streamed,
+    scan_stream,
+    stat,
+    write_index,
+)
 from ledgerbeam.ledger import FailedTask, NoneTask, OpenSource, Source, Task
 from ledgerbeam.transforms._worker import LedgerHandle
 
-__all__ = ["PlanTasks", "SourceFormat", "plan_spans"]
+__all__ = ["PlanTasks", "SourceFormat", "StreamedTasks", "plan_spans"]
 
 _log = logging.getLogger(__name__)
 
@@ -85,6 +96,21 @@ class SourceFormat:
         return offsets
 
 
+@dataclass(frozen=True)
+class StreamedTasks:
+    """The tasks of a compressed source that are left, one element: who reads them reads the source once, in order.
+
+    Attributes:
+        tasks: In order.
+        spans: What to read for each.
+        paired: Whether the samples of a tar are pairs.
+    """
+
+    tasks: tuple[Task, ...]
+    spans: tuple[StreamSpan, ...]
+    paired: bool
+
+
 def plan_spans(
     offsets: NDArray[np.uint64], *, task_bytes: int | None = None, task_records: int | None = None
 ) -> list[tuple[int, int]]:
@@ -117,6 +143,7 @@ def plan_spans(
 class PlanTasks(beam.PTransform[PCollection[OpenSource], PCollection[Task]]):
     """Cuts each source into tasks, spans of records or of places of a graph, and leaves out those that are done.
 
+    The tasks of a compressed source stay together, as `StreamedTasks`, for only who reads it from its begin finds them.
     A source that has nothing to read becomes one `NoneTask`, one that cannot be opened one `FailedTask`; both pass
     through the rest of the chain to the ledger.
 
@@ -164,7 +191,7 @@ class _Plan(beam.DoFn):
         self._planned = Metrics.counter("ledgerbeam", "tasks_planned")
         self._skipped = Metrics.counter("ledgerbeam", "tasks_skipped")
 
-    def process(self, element: OpenSource | Source) -> Iterator[Task | NoneTask | FailedTask]:
+    def process(self, element: OpenSource | Source) -> Iterator[Task | NoneTask | FailedTask | StreamedTasks]:
         source = OpenSource.of(element)
         whole = Task(source.source, 0, 0)
         if source.has_quarantined(whole):
@@ -174,19 +201,32 @@ class _Plan(beam.DoFn):
         else:
             with self._ledger.fatal_errors(), self._ledger.working_on([whole]):
                 planned = self._plan(whole, changed=source.replaces)
-        for item in planned:
+        streamed = isinstance(planned, StreamedTasks)
+        left: list[int] = []
+        for number, item in enumerate(planned.tasks if isinstance(planned, StreamedTasks) else planned):
             if isinstance(item, Task) and (source.has_quarantined(item) or source.has_done(item)):
                 self._skipped.inc()
+                continue
+            self._planned.inc()
+            if streamed:
+                left.append(number)
             else:
-                self._planned.inc()
                 yield item
+        if left and isinstance(planned, StreamedTasks):
+            yield StreamedTasks(
+                tuple(planned.tasks[number] for number in left),
+                tuple(planned.spans[number] for number in left),
+                planned.paired,
+            )
 
-    def _plan(self, whole: Task, *, changed: bool = False) -> list[Task | NoneTask | FailedTask]:
+    def _plan(self, whole: Task, *, changed: bool = False) -> list[Task | NoneTask | FailedTask] | StreamedTasks:
         source = whole.source
         if source.members:
             spans = [(0, len(source.members))]
         else:
             try:
+                if isinstance(self._format, SourceFormat) and is_streamed(source.url):
+                    return self._plan_stream(source, self._format) or [NoneTask(whole)]
                 spans = self._spans(source, changed=changed)
             except (DiskFullError, LedgerError):
                 raise
@@ -194,9 +234,28 @@ class _Plan(beam.DoFn):
                 return [FailedTask(whole, type(error).__name__, str(error))]
         if not spans:
             return [NoneTask(whole)]
-        return [Task(source, start, stop, ((ordinal, len(spans)),)) for ordinal, (start, stop) in enumerate(spans)]
+        return list(_tasks(source, spans))
 
     def _spans(self, source: Source, *, changed: bool) -> list[tuple[int, int]]:
         if isinstance(self._format, GraphSource):
             return self._format.spans(source.size, **self._limits)
         return plan_spans(self._format.load_index(source.url, changed=changed), **self._limits)
+
+    def _plan_stream(self, source: Source, kind: SourceFormat) -> StreamedTasks | None:
+        found = scan_stream(source.url, kind.storage_options, kind.group)
+        spans = plan_spans(found.offsets, **self._limits)
+        if not spans:
+            return None
+        return StreamedTasks(
+            tuple(_tasks(source, spans)),
+            tuple(
+                StreamSpan(start, stop - start, int(found.offsets[start]), int(found.offsets[stop]))
+                for start, stop in spans
+            ),
+            found.paired,
+        )
+
+
+def _tasks(source: Source, spans: list[tuple[int, int]]) -> Iterator[Task]:
+    for ordinal, (start, stop) in enumerate(spans):
+        yield Task(source, start, stop, ((ordinal, len(spans)),))

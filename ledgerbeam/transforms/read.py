@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
@@ -14,10 +16,10 @@ from apache_beam.pvalue import PCollection
 
 from ledgerbeam.errors import ChangedSourceError, FunctionError, IndexError_, SourceError, StorageError
 from ledgerbeam.graphs import GraphReader, GraphSource
-from ledgerbeam.io import Reader, format_of, is_local, read_many_files, stat
+from ledgerbeam.io import Reader, SpanReader, StreamSpan, format_of, is_local, read_many_files, stat
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.transforms._worker import LedgerHandle
-from ledgerbeam.transforms.plan import SourceFormat
+from ledgerbeam.transforms.plan import SourceFormat, StreamedTasks
 
 __all__ = ["ReadTasks", "TaskReader"]
 
@@ -46,6 +48,17 @@ class TaskReader:
         if task.source.members:
             return self._read_pack(task.source)
         return self._reader(task.source).read_span(task.start, task.stop)
+
+    def open_stream(self, streamed: StreamedTasks) -> SpanReader:
+        """Opens a compressed source, to be read in one pass, a task in memory.
+
+        Raises:
+            StorageError: If the source is no longer what was listed.
+        """
+        source = streamed.tasks[0].source
+        self._check_unchanged(source)
+        options, group = self._format.storage_options, self._format.group
+        return SpanReader(source.url, options, group=group, paired=streamed.paired)
 
     def _read_pack(self, pack: Source) -> list[Any]:
         for member in pack.members:
@@ -120,24 +133,44 @@ class _Read(beam.DoFn):
         self._records = Metrics.counter("ledgerbeam", "records_read")
         self._blank = Metrics.counter("ledgerbeam", "blank_lines_skipped")
 
-    def process(self, task: Task | NoneTask | FailedTask) -> Iterator[Task | NoneTask | FailedTask]:
-        if not isinstance(task, Task):
+    def process(self, task: Task | NoneTask | FailedTask | StreamedTasks) -> Iterator[Task | NoneTask | FailedTask]:
+        if isinstance(task, StreamedTasks):
+            yield from self._read_stream(task)
+        elif not isinstance(task, Task):
             yield task
-            return
-        if self._ledger is None:
-            yield self._read(task)
-            return
-        # The body spans the yield: downstream of it, in the same fused stage, the task is processed and written.
-        with self._ledger.working_on([task]):
-            yield self._read(task)
+        else:
+            # The body spans the yield: downstream of it, in the same fused stage, the task is processed and written.
+            with self._working_on(task):
+                yield self._read(task, lambda: self._opened().read(task))
 
-    def _read(self, task: Task) -> Task | FailedTask:
+    def _read_stream(self, streamed: StreamedTasks) -> Iterator[Task | FailedTask]:
+        with ExitStack() as stack:
+            reader: SpanReader | None = None
+
+            def read(span: StreamSpan) -> list[Any]:
+                nonlocal reader
+                if reader is None:
+                    of_sources = cast(TaskReader, self._opened())  # a graph has no streams
+                    reader = stack.enter_context(of_sources.open_stream(streamed))
+                return reader.read(span)
+
+            for task, span in zip(streamed.tasks, streamed.spans, strict=True):
+                with self._working_on(task):
+                    yield self._read(task, partial(read, span))
+
+    def _opened(self) -> TaskReader | GraphReader:
         if self._reader is None:
             kind = self._format
             self._reader = GraphReader(kind) if isinstance(kind, GraphSource) else TaskReader(kind)
+        return self._reader
+
+    def _working_on(self, task: Task) -> AbstractContextManager[None]:
+        return nullcontext() if self._ledger is None else self._ledger.working_on([task])
+
+    def _read(self, task: Task, read: Callable[[], list[Any]]) -> Task | FailedTask:
         started = time.monotonic()
         try:
-            records = self._reader.read(task)
+            records = read()
         except (SourceError, IndexError_, StorageError, FunctionError) as error:
             return FailedTask(task, type(error).__name__, str(error))
         self._records.inc(len(records))

@@ -29,6 +29,21 @@ def build(prefix: str, dtype: str, shape: str, multimodal: bool, way: str) -> No
     builder.finalize(f"{prefix}.idx")
 
 
+def tokenize(texts: list[list[str]], prefix: str, dtype: str, eod: int | None) -> None:
+    """Builds a dataset of UTF-8 bytes as `tools/preprocess_data.py` does: `eod` after the last sentence.
+
+    A sentence without tokens is left out, and a document without sentences becomes an empty one.
+    """
+    builder = IndexedDatasetBuilder(f"{prefix}.bin", getattr(np, dtype))
+    for sentences in texts:
+        tokens = [list(sentence.encode()) for sentence in sentences]
+        tokens = [sentence for sentence in tokens if sentence]
+        if tokens and eod is not None:
+            tokens[-1].append(eod)
+        builder.add_document([token for sentence in tokens for token in sentence], [len(part) for part in tokens])
+    builder.finalize(f"{prefix}.idx")
+
+
 def merge(prefixes: list[str], output: str, dtype: str, multimodal: bool) -> None:
     """Joins datasets by `add_index`."""
     builder = IndexedDatasetBuilder(f"{output}.bin", getattr(np, dtype), multimodal)
@@ -66,4 +81,4 @@ def described(answer: Any) -> Any:
 
 
 if __name__ == "__main__":
-    serve({"build": build, "merge": merge, "read": read})
+    serve({"build": build, "merge": merge, "read": read, "tokenize": tokenize})

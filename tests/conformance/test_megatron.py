@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
+import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +122,32 @@ def test_parts_that_we_build_merge_in_megatron_to_our_whole(megatron: Peer, tmp_
             Path(prefix + suffix).write_bytes(content)
     megatron.ask("merge", prefixes=prefixes, output=str(tmp_path / "theirs"), dtype="uint16", multimodal=False)
     assert contents(tmp_path / "theirs") == encode_part(texts, "uint16", eod=0)
+
+
+SENTENCES = "def by_dot(text):\n    return text.split('.')\n"
+
+
+@pytest.mark.parametrize("eod", [True, False])
+@pytest.mark.parametrize("split", [False, True])
+def test_tokenize_writes_what_megatrons_builder_does(megatron: Peer, tmp_path: Path, eod: bool, split: bool) -> None:
+    """Of several files, one of them compressed, cut into many tasks; with texts that are empty."""
+    texts = [f"text {number}. größer. . {'x' * (number % 50)}" if number % 9 else "" for number in range(600)]
+    (tmp_path / "sentences.py").write_text(SENTENCES)
+    for name, some in (("a", texts[:250]), ("b", texts[250:500]), ("c", texts[500:])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in some))
+    packed = gzip.compress((tmp_path / "b.jsonl").read_bytes())
+    (tmp_path / "b.jsonl").unlink()
+    (tmp_path / "b.jsonl.gz").write_bytes(packed)
+    options = [*(["--split-sentences=sentences:by_dot"] if split else []), *([] if eod else ["--no-append-eod"])]
+    command = [sys.executable, "-m", "ledgerbeam", "tokenize", "*.jsonl*", "--output=ours", "--tokenizer=bytes"]
+    done = subprocess.run(
+        [*command, "--dtype=uint16", "--task-bytes=2K", "--workers=2", *options],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    documents = [text.split(".") if split else [text] for text in texts]
+    megatron.ask("tokenize", texts=documents, prefix=str(tmp_path / "theirs"), dtype="uint16", eod=256 if eod else None)
+    assert contents(tmp_path / "ours") == contents(tmp_path / "theirs")

@@ -81,8 +81,8 @@ def test_shar_becomes_a_list_of_fields_and_a_pack(clips: Workspace) -> None:
     found = publish(clips, "idxpack", "--output", "packs/mine.idxpack", "--name", "clips").json
     assert found["published"] == [str(clips.root / "packs/mine.idxpack")]
     pack = IndexPack(found["published"][0])
-    assert [sample.key for sample in pack.collection(found["key of recording"]).read_many(range(30))] == KEYS
-    assert [cut["id"] for cut in pack.collection(found["key of cuts"]).read_many(range(30))] == KEYS
+    assert [sample.key for sample in pack.collection(found["keys"]["recording"]).read_many(range(30))] == KEYS
+    assert [cut["id"] for cut in pack.collection(found["keys"]["cuts"]).read_many(range(30))] == KEYS
     before = clips.files("packs")
     publish(clips, "idxpack", "--output", "packs/mine.idxpack", "--name", "clips")
     assert clips.files("packs") == before

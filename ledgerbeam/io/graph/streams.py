@@ -20,7 +20,7 @@ __all__ = ["Jsonl", "Manifest"]
 
 
 class Jsonl(IteratorNode):
-    """The records of a JSONL source, plain or compressed (`.gz`, `.bz2`, `.xz`), from its begin. Cannot be saved.
+    """The records of a JSONL source, plain or compressed, from its begin. Cannot be saved.
 
     Of several shards each reads the whole source and keeps every S-th record.
 

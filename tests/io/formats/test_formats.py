@@ -94,10 +94,10 @@ def test_damaged_compression_is_an_error_after_the_records_before_it(tmp_path: P
     path = tmp_path / f"x.jsonl{suffix}"
     whole = WRITERS[suffix](b"".join(b'{"n":%d,"x":"%s"}\n' % (i, os.urandom(30).hex().encode()) for i in range(5000)))
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(SourceError, match=r"damaged or cut off after \d+ lines, \d+ bytes"):
+    with pytest.raises(SourceError, match=r"cut off at or after byte [\d,]+ of the file, [\d,]+ bytes decompressed"):
         list(stream_records(str(path)))
     path.write_bytes(b"no such thing")
-    with pytest.raises(SourceError, match=r"damaged or cut off"):
+    with pytest.raises(SourceError, match=r"data is (damaged|cut off) at or after byte"):
         list(stream_records(str(path)))
 
 
@@ -108,8 +108,6 @@ def test_stream_errors_name_the_record(tmp_path: Path) -> None:
         list(stream_records(str(path)))
     with pytest.raises(SourceNotFoundError):
         list(stream_records(str(tmp_path / "none.jsonl")))
-    with pytest.raises(UsageError, match="decompress it first"):
-        list(stream_records(str(tmp_path / "x.jsonl.zst")))
 
 
 def golden(name: str, folder: Path) -> str:

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tarfile
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ledgerbeam.errors import RecordError, SourceError, SourceNotFoundError, UsageError
-from ledgerbeam.io import JsonlReader, SharReader, SharWriter, build_jsonl_index, build_tar_index
+from ledgerbeam.io import (
+    IndexPack,
+    JsonlReader,
+    PackSources,
+    SharReader,
+    SharWriter,
+    build_jsonl_index,
+    build_tar_index,
+    write_index_pack,
+)
 from ledgerbeam.io.shar import write_shar_fields
 from ledgerbeam.io.shar_rows import FieldKind
+from ledgerbeam.io.storage import filesystem
 from tests.io.shar.content import cut, npy, recording, wav
 
 FIELDS: dict[str, FieldKind] = {"recording": "tar", "embedding": "tar", "label": "jsonl"}
@@ -140,3 +153,55 @@ def test_a_list_of_fields_is_a_dataset_too(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text('{"cuts": ["a.jsonl"], "label": []}')
     with pytest.raises(SourceError, match="1 shards of 'label'"):
         SharReader(str(tmp_path / "bad.json"))
+
+
+def test_objects_hold_the_same_bytes(tmp_path: Path) -> None:
+    folder = Path(write(tmp_path / "shar"))
+    store = filesystem("memory://")
+    try:
+        with SharWriter("memory://shar-test/a", FIELDS, shard_size=10) as writer:
+            for record in SharReader(str(folder)):
+                writer.write(record)
+        found = {path.rpartition("/")[2]: store.cat_file(path) for path in store.find("/shar-test")}
+        assert found == {path.name: path.read_bytes() for path in folder.iterdir()}
+        urls = [f"{writer.url}/recording.{number:06d}.tar" for number in range(3)]
+        write_index_pack("memory://shar-test/a.idxpack", [PackSources("r", "k", "s", urls)])
+        pack = IndexPack("memory://shar-test/a.idxpack")
+        pack.verify()
+        assert pack.collection()[22]["wav"] == wav(22)
+    finally:
+        store.rm("/shar-test", recursive=True)
+
+
+KILLED = """
+import os, sys
+from ledgerbeam.io import SharWriter
+from tests.io.shar.content import cut
+from tests.io.shar.test_writer import FIELDS
+with SharWriter(sys.argv[1], FIELDS, shard_size=3) as writer:
+    for number in range(100_000):
+        writer.write(cut(number % 50, f"cut-{number}"))
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_writer_leaves_whole_shards_with_all_their_fields(tmp_path: Path) -> None:
+    for after in (2, 7):
+        folder = tmp_path / f"shar-{after}"
+        process = subprocess.Popen([sys.executable, "-c", KILLED, str(folder)])
+        try:
+            deadline = time.monotonic() + 60
+            while len(list(folder.glob("cuts.*.jsonl.idx"))) < after:
+                assert process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.001)
+        finally:
+            process.kill()
+            process.wait()
+        numbers = sorted(path.name.split(".")[1] for path in folder.glob("cuts.*.jsonl.idx"))
+        kinds = {**FIELDS, "cuts": "jsonl"}
+        listed = {name: [f"{folder}/{name}.{n}.{kind}" for n in numbers] for name, kind in kinds.items()}
+        write_shar_fields(f"{tmp_path}/{after}.json", listed)
+        with SharReader(f"{tmp_path}/{after}.json") as reader:
+            assert [record["id"] for record in reader[:]] == [f"cut-{n}" for n in range(3 * len(numbers))]
+            assert all(record["recording"]["wav"] == wav(n % 50) for n, record in enumerate(reader[:]))

@@ -1,0 +1,119 @@
+"""Table: random reads of samples of datasets of many shards, local and warm."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tarfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from benchmarks.data import MEMBER_BYTES, Data
+from benchmarks.peer import PEERS_REMEDY, Peer, peer_python
+from benchmarks.table import Row, Work, absent_row, speed_row
+from benchmarks.timing import Contender, best, timed
+from ledgerbeam.io import Sample, SharReader, SharWriter
+from ledgerbeam.io.lit import LitDataset, LitWriter
+from ledgerbeam.io.wds import ShardReader, ShardWriter, open_wids, write_wids_index
+
+TITLE = "Random samples of sharded datasets, 20 kB payloads, one by one, warm cache"
+
+SAMPLES = 20_000
+SHARD = 1000
+READS = 10_000
+
+
+def rows(data: Data) -> Iterator[Row]:
+    folder = data.work / "datasets"
+    shutil.rmtree(folder, ignore_errors=True)
+    count, wanted = data.count(SAMPLES), random.Random(5).choices(range(data.count(SAMPLES)), k=data.count(READS))
+    folder.mkdir()
+    (folder / "wanted.txt").write_text("\n".join(map(str, wanted)))
+    try:
+        yield from _shar(folder, count, wanted)
+        yield from _wds(folder, count, wanted)
+        yield from _lit(folder, count, wanted)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _shar(folder: Path, count: int, wanted: Sequence[int]) -> Iterator[Row]:
+    manifest = {"storage_type": "shar", "storage_path": "", "storage_key": "", "shape": [MEMBER_BYTES // 4]}
+    with SharWriter(str(folder / "shar"), {"vector": "tar", "label": "jsonl"}, shard_size=SHARD) as writer:
+        for number, payload in enumerate(_payloads(count)):
+            cut = {"id": f"cut-{number:08d}", "type": "MonoCut", "start": 0, "duration": 1.0, "channel": 0}
+            writer.write({**cut, "vector": {"npy": payload, "json": manifest}, "label": number})
+    reader = SharReader(writer.url)
+    work = Work("SharReader[i], a payload and a label", "cuts", len(wanted))
+    peer = ("benchmarks.peer_lhotse", "read_shar", {"folder": writer.url})
+    yield _compared(work, reader, peer, "lhotse", folder / "wanted.txt")
+
+
+def _wds(folder: Path, count: int, wanted: Sequence[int]) -> Iterator[Row]:
+    with ShardWriter(str(folder / "wds" / "part-%04d.tar"), max_samples=SHARD) as writer:
+        for number, payload in enumerate(_payloads(count)):
+            writer.write(Sample(f"{number:08d}", {"bin": payload, "cls": b"%d" % number}))
+    index = str(folder / "wds" / "index.json")
+    write_wids_index(index, writer.shards, name="bench")
+    work = Work("open_wids()[i], two members", "samples", len(wanted))
+    peer = ("benchmarks.peer_wids", "read", {"url": index, "cache": str(folder / "cache")})
+    yield _compared(work, open_wids(index), peer, "wids", folder / "wanted.txt")
+
+
+def _lit(folder: Path, count: int, wanted: Sequence[int]) -> Iterator[Row]:
+    """Compared with what the published package does, which is not to be had: tarfile opens the shard for each item."""
+    root = folder / "lit"
+    with LitWriter(str(root), max_samples=SHARD) as writer:
+        for number, payload in enumerate(_payloads(count)):
+            writer.write({"__key__": f"{number:08d}", "bin": payload, "cls": number})
+    dataset = LitDataset(str(root), modalities=["bin", "cls"], decoders={"bin": bytes})
+    index = orjson.loads((root / "train.idx.json").read_bytes())
+
+    def by_tarfile() -> None:
+        for number in wanted:
+            name = f"train_{number // SHARD:04d}.tar"
+            with tarfile.open(root / name) as archive:
+                for modality in (".bin", ".cls"):
+                    archive.fileobj.seek(index[name][modality][f"{number:08d}"])
+                    file = archive.extractfile(tarfile.TarInfo.fromtarfile(archive))
+                    if file is not None:
+                        file.read()
+
+    seconds = best({"ours": timed(lambda: _each(dataset, wanted)), "tarfile": timed(by_tarfile)})
+    work = Work("LitDataset[i], two modalities, one decoded", "samples", len(wanted))
+    yield speed_row(work, seconds["ours"], "tarfile", seconds["tarfile"], 3)
+
+
+def _compared(
+    work: Work, reader: SharReader | ShardReader, peer: tuple[str, str, dict[str, Any]], name: str, asked: Path
+) -> Row:
+    wanted = list(map(int, asked.read_text().split()))
+    python = peer_python()
+    if python is None:
+        return absent_row(f"{work.name}, vs {name}", ">= 1", PEERS_REMEDY)
+    module, what, arguments = peer
+    with Peer(module, python) as other:
+        contenders: dict[str, Contender] = {
+            "ours": timed(lambda: _each(reader, wanted)),
+            "theirs": other.contender(what, **arguments, records=str(asked)),
+        }
+        seconds = best(contenders)
+    return speed_row(work, seconds["ours"], name, seconds["theirs"], 1)
+
+
+def _each(reader: Any, wanted: Sequence[int]) -> None:
+    for number in wanted:
+        reader[number]
+
+
+def _payloads(count: int) -> Iterator[bytes]:
+    chance = random.Random(11)
+    pool = chance.randbytes(1 << 22)
+    head = b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little")
+    head += f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({MEMBER_BYTES // 4},), }}".ljust(117).encode() + b"\n"
+    for _ in range(count):
+        start = chance.randrange(len(pool) - MEMBER_BYTES)
+        yield head + pool[start : start + MEMBER_BYTES]

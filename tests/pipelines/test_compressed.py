@@ -1,0 +1,130 @@
+"""Jobs over compressed sources: the outputs of plain ones, restarts inside of a source, and damage."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from ledgerbeam.io import JsonlReader, TarReader, encode_tar
+from tests.io.shar.content import sample
+from tests.pipelines.conftest import Workspace
+from tests.pipelines.test_restart import tasks_done, wait_for
+
+MAP = ("map", "functions:upper", "in/*", "--output", "out", "--to", "jsonl", "--task-bytes", "4K", "--ledger", "L")
+
+
+def contents(workspace: Workspace, folder: str) -> dict[str, bytes]:
+    """The outputs by name, without what the name has of compression."""
+    return {name.replace(".gz", ""): data for name, data in workspace.files(folder).items()}
+
+
+def compress(workspace: Workspace, name: str, count: int) -> Path:
+    path = workspace.jsonl(name, count)
+    packed = path.with_name(f"{path.name}.gz")
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+    return packed
+
+
+def test_outputs_are_those_of_plain_sources(workspace: Workspace) -> None:
+    workspace.jsonl("plain/a.jsonl", 500)
+    workspace.jsonl("plain/b.jsonl", 3, first=500)
+    compress(workspace, "in/a.jsonl", 500)
+    compress(workspace, "in/b.jsonl", 3)
+    (workspace.root / "in/b.jsonl.gz").write_bytes(gzip.compress((workspace.root / "plain/b.jsonl").read_bytes()))
+    ran = workspace.run(*MAP, "--json")
+    assert ran.status == 0, ran.err
+    assert ran.json["tasks"]["done"] > 5
+    plain = ("map", "functions:upper", "plain/*.jsonl", "--output", "expected", "--to", "jsonl", "--task-bytes", "4K")
+    assert workspace.run(*plain).status == 0
+    assert contents(workspace, "out") == workspace.files("expected")
+    assert not list(workspace.root.glob("in/*.idx"))
+    again = workspace.run(*MAP, "--json")
+    assert (again.status, again.json["skipped"]) == (0, 2)
+
+
+@pytest.mark.slow
+def test_a_killed_job_goes_on_inside_of_the_source(workspace: Workspace) -> None:
+    compress(workspace, "in/a.jsonl", 4000)
+    slow = ("map", "functions:slow", *MAP[2:], "--workers", "1", "--flush-interval", "0.05")
+    process = workspace.start(*slow)
+    wait_for(lambda: tasks_done(workspace) > 3, process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    before = tasks_done(workspace)
+    ran = workspace.run(*slow, "--json")
+    assert ran.status == 0, ran.err
+    assert 3 < before < ran.json["tasks"]["done"]
+    assert [record["id"] for record in workspace.records("out")] == list(range(4000))
+
+
+def test_one_bad_record_fails_its_task_alone(workspace: Workspace) -> None:
+    path = workspace.jsonl("in/a.jsonl", 300)
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[150] = b'{"id": \n'
+    path.unlink()
+    (workspace.root / "in/a.jsonl.zst").write_bytes(zstandard.ZstdCompressor().compress(b"".join(lines)))
+    ran = workspace.run(*MAP, "--json")
+    assert ran.status == 3
+    assert ran.json["tasks"]["failed"] == 1
+    assert "record 150, bytes [" in ran.err
+    done = ran.json["tasks"]["done"]
+    assert done > 2
+    again = workspace.run(*MAP, "--json")
+    assert (again.status, again.json["tasks"]["done"]) == (3, done)
+
+
+def test_damage_fails_the_source_before_anything_is_written(workspace: Workspace) -> None:
+    packed = compress(workspace, "in/a.jsonl", 5000)
+    good = packed.read_bytes()
+    packed.write_bytes(good[: len(good) // 2])
+    ran = workspace.run(*MAP)
+    assert ran.status == 3
+    assert f"a.jsonl.gz: the gzip data is cut off at or after byte {len(good) // 2:,} of the file" in ran.err
+    assert workspace.files("out") == {}
+    packed.write_bytes(good)
+    assert workspace.run(*MAP).status == 0
+    assert len(workspace.records("out")) == 5000
+
+
+def test_compressed_tars_are_converted(workspace: Workspace) -> None:
+    data = encode_tar([sample(number) for number in range(30)], group="key")[0]
+    (workspace.root / "in").mkdir()
+    for name, packed in (("a.tar.xz", lzma.compress(data)), ("b.tgz", gzip.compress(data))):
+        (workspace.root / "in" / name).write_bytes(packed)
+    ran = workspace.run("convert", "in/*", "--output", "out", "--to", "tar", "--group", "key", "--task-bytes", "20K")
+    assert ran.status == 0, ran.err
+    shards = sorted(workspace.root.glob("out/*.tar"))
+    assert len(shards) > 4
+    found = [one for shard in shards for one in TarReader(str(shard), group="key")]
+    assert [(one.key, one) for one in found] == 2 * [(sample(n).key, sample(n)) for n in range(30)]
+
+
+def test_an_empty_one_is_complete_without_output(workspace: Workspace) -> None:
+    (workspace.root / "in").mkdir()
+    (workspace.root / "in/a.jsonl.gz").write_bytes(gzip.compress(b""))
+    ran = workspace.run(*MAP, "--json")
+    assert (ran.status, ran.json["sources"]["complete"]) == (0, 1)
+    assert workspace.files("out") == {}
+
+
+def test_packs_and_indexes_cannot_have_them(workspace: Workspace) -> None:
+    compress(workspace, "in/a.jsonl", 3)
+    for command in ((*MAP, "--pack", "1M"), ("index", "in/*")):
+        ran = workspace.run(*command)
+        assert ran.status == 1
+        assert "gunzip a.jsonl.gz" in ran.err
+
+
+def test_outputs_can_be_read_at_random(workspace: Workspace) -> None:
+    compress(workspace, "in/a.jsonl", 50)
+    assert workspace.run("convert", "in/*.gz", "--output", "out", "--to", "jsonl").status == 0
+    with JsonlReader(str(workspace.root / "out/a.jsonl.gz-0000000000.jsonl")) as reader:
+        assert json.loads(reader.raw(49))["id"] == 49
