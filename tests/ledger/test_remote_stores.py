@@ -35,7 +35,7 @@ class TestRemoteStores(LedgerStoreConformance):
         store.open(create=True)
         yield store
         other = RemoteStore(objects, str(tmp_path / "other"))
-        other.open()
+        other.open(create=True)
         assert picture(other) == picture(store)
         for host in (store, other):
             host.close()
