@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import urllib.request
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from tests.matrix.counted_job import TASK_RECORDS
 from tests.servers import flink, pins, prism, spark
 from tests.servers.engine import Engine
+from tests.servers.flink import FlinkCluster
 
 pytestmark = [pytest.mark.engines, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -36,6 +38,8 @@ def test_the_counters_of_a_job_add_up(tmp_path: Path, name: str) -> None:
         pytest.skip(missing())
     with start(tmp_path / "engine") as engine:
         found = counted(tmp_path, engine)
+        if isinstance(engine, FlinkCluster):
+            assert [told for told in accumulators(engine) if "tasks_committed" in told]
         again = counted(tmp_path, engine)
     assert found.pop("commit_ms") >= 1
     tasks, records = FILES * RECORDS // TASK_RECORDS, FILES * RECORDS
@@ -50,6 +54,12 @@ def test_the_counters_of_a_job_add_up(tmp_path: Path, name: str) -> None:
     }
     again.pop("commit_ms", None)  # some engines end bundles in which nothing was
     assert again == {"sources_skipped": FILES}
+
+
+def accumulators(cluster: FlinkCluster) -> list[str]:
+    """What Flink's own page shows of each job's accumulators."""
+    urls = [f"{cluster.endpoint}/jobs/{job}/accumulators" for job in cluster.jobs()]
+    return [urllib.request.urlopen(url, timeout=30).read().decode() for url in urls]
 
 
 def write_sources(folder: Path) -> None:
