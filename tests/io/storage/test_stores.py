@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 
+import fsspec.asyn
 import pytest
 
 from ledgerbeam.errors import StorageError
@@ -82,6 +83,25 @@ def test_of_two_large_outputs_at_once_one_stands_unmixed(place: Place) -> None:
     assert not failed
     found = storage.read_bytes(place / "large", place.options)
     assert found == found[:1] * (70 * MEBIBYTE)
+
+
+def test_no_two_uploads_of_a_blob_share_blocks(azure_place: Place) -> None:
+    url = azure_place / "large"
+    store = storage.filesystem(url, azure_place.options)
+
+    async def blocks() -> set[str]:
+        async with store.service_client.get_blob_client(*store.split_path(url)[:2]) as blob:
+            committed, staged = await blob.get_block_list("all")
+        assert not staged
+        return {block.id for block in committed}
+
+    seen: list[set[str]] = []
+    for _ in range(2):
+        with publish(url, azure_place.options) as file:
+            file.write(bytes(40 * MEBIBYTE))
+        seen.append(fsspec.asyn.sync(store.loop, blocks))
+    assert [len(names) for names in seen] == [3, 3]
+    assert not seen[0] & seen[1]
 
 
 def test_a_large_object_is_given_once(place: Place) -> None:
