@@ -17,7 +17,7 @@ from tests.servers.s3 import S3Server, s3_server
 from tests.servers.s3_proxy import S3Proxy, s3_proxy
 from tests.servers.spark import SparkCluster, spark_cluster
 
-__all__ = ["S3Server"]
+__all__ = ["AzureServer", "GcsServer", "S3Server"]
 
 
 def _need(missing: str | None) -> None:

@@ -19,7 +19,6 @@ from ledgerbeam.io.ranges import RangeReader
 from ledgerbeam.io.remote import (
     Options,
     call,
-    canonical_url,
     filesystem,
     is_local,
     split_scheme,
@@ -298,10 +297,13 @@ def _find(store: Any, pattern: Pattern) -> dict[str, Mapping[str, Any]]:
     except SourceNotFoundError:  # a base that is not there matches nothing
         return {}
     scheme = split_scheme(pattern.base)[0]
+    # Stores leave out what names none of their folders, such as the account of `abfs://container@account/folder`.
+    inside = store._strip_protocol(pattern.base).rstrip("/")  # noqa: SLF001 - fsspec offers no public name for it
     return {
-        canonical_url(f"{scheme}://{info['name'].removeprefix(f'{scheme}://')}"): info
+        pattern.base + name.removeprefix(inside) if name.startswith(f"{inside}/") else f"{scheme}://{name}": info
         for info in infos
         if info.get("type") != "directory"
+        for name in [info["name"].removeprefix(f"{scheme}://")]
     }
 
 

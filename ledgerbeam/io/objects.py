@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
+from ledgerbeam.io.azure_blocks import is_azure, upload_blocks
 from ledgerbeam.io.publish import TEMPORARY_SUFFIX, make_folders, sync_folder
 from ledgerbeam.io.ranges import fetch_many
 from ledgerbeam.io.remote import (
@@ -30,6 +32,7 @@ _EXCLUSIVE_SCHEMES = frozenset({"s3", "gs", "az", "abfs", "abfss", "memory"})
 _PRECONDITION_FAILED = 412
 _CONFLICT = 409  # another creation of the same name is under way
 _READ_AT_ONCE = 64
+_ONE_PUT = 32 * 1024 * 1024
 
 
 class ObjectFolder:
@@ -149,7 +152,10 @@ class ObjectFolder:
             store.pipe_file(url, data)
             return True
         try:
-            store.pipe_file(url, data, mode="create")
+            if len(data) > _ONE_PUT and is_azure(url):
+                upload_blocks(url, io.BytesIO(data), self._options, exclusive=True)
+            else:
+                store.pipe_file(url, data, mode="create")
         except FileExistsError:
             return False
         except OSError as error:

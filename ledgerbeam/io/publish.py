@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import BinaryIO, cast
 
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, StorageError, UsageError
+from ledgerbeam.io.azure_blocks import is_azure, upload_blocks
 from ledgerbeam.io.remote import (
     Options,
     call,
@@ -57,7 +58,8 @@ def publish(url: str, options: Options | None = None) -> Iterator[BinaryIO]:
 
     Local: the folders are created (and stay, whatever the body does), the file is written aside in the
     target's folder, fsynced, renamed over the target, and the folder is fsynced. Object stores: one put, or
-    one multipart completion for outputs over 100 MB. A former output of that name is replaced then.
+    one completion of an upload in parts for outputs over 100 MB (GCS and Azure: over 32 MiB). A former output
+    of that name is replaced then.
 
     Args:
         url: Where the output goes: a local path or a URL of an object store.
@@ -117,6 +119,9 @@ def _upload(url: str, spool: BinaryIO, options: Options | None) -> None:
     store = filesystem(url, options)
     if size <= _ONE_PUT:
         call(url, "write", store.pipe_file, url, spool.read())
+        return
+    if is_azure(url):
+        upload_blocks(url, spool, options)
         return
     # The spool is a file without a name, so that a kill leaves nothing behind.
     call(url, "write", store.put_file, f"/dev/fd/{spool.fileno()}", url)

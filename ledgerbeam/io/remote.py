@@ -64,12 +64,18 @@ _TRANSIENT_NAMES = frozenset(
     }
 )
 _TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
-# S3 says these with a status that is final otherwise. An upload is unknown when the answer to its completion was lost
-# and it is completed again; the next try writes the object from its beginning.
-_TRANSIENT_CODES = frozenset({"NoSuchUpload", "OperationAborted", "RequestTimeout"})
+# S3, and Azure the first, say these with a status that is final otherwise. An upload is unknown when the answer to its
+# completion was lost and it is completed again, its blocks when another upload of the same object ended first; the next
+# try writes the object from its beginning.
+_TRANSIENT_CODES = frozenset({"InvalidBlockList", "NoSuchUpload", "OperationAborted", "RequestTimeout"})
 _EXPIRED_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
 _THROTTLED_CODES = frozenset({"SlowDown", "ServiceUnavailable", "Throttling", "TooManyRequests"})
 _THROTTLED_STATUS = frozenset({429, 503})
+_REFUSED_STATUS = frozenset({401, 403})
+# Of botocore, google-auth and azure-identity: there are no credentials, or none that serve.
+_CREDENTIALS_NAMES = frozenset(
+    {"ClientAuthenticationError", "DefaultCredentialsError", "NoCredentialsError", "RefreshError"}
+)
 
 _filesystems: dict[tuple[int, str, str], Any] = {}
 
@@ -221,7 +227,7 @@ def is_transient(error: BaseException) -> bool:
     """
     if isinstance(error, LedgerbeamError):
         return False
-    if s3_code(error) in _TRANSIENT_CODES:
+    if error_code(error) in _TRANSIENT_CODES:
         return True
     status = http_status(error)
     if status is not None:
@@ -251,9 +257,12 @@ def http_status(error: BaseException) -> int | None:
     return None
 
 
-def s3_code(error: BaseException) -> str | None:
-    """Gives the error code of an S3 answer, such as `SlowDown`; None when there is none."""
+def error_code(error: BaseException) -> str | None:
+    """Gives the error code of an answer of S3 or Azure, such as `SlowDown`; None when there is none."""
     for cause in _chain(error):
+        code = getattr(cause, "error_code", None)  # adlfs
+        if isinstance(code, str):
+            return str(getattr(code, "value", code))
         response = getattr(cause, "response", None)
         if isinstance(response, Mapping):
             code = response.get("Error", {}).get("Code")
@@ -286,24 +295,25 @@ def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
         `SourceNotFoundError` when the URL names nothing, `DiskFullError` when there is no room, else
         `StorageError`, with a remedy where one is known.
     """
-    detail = str(error) or type(error).__name__
-    code, status = s3_code(error), http_status(error)
+    detail = str(error).partition("\n")[0] or type(error).__name__  # Azure's go on with the whole answer
+    code, status = error_code(error), http_status(error)
     if code in _EXPIRED_CODES:
         remedy = "renew them and run again"
         return StorageError(f"{url}: cannot {doing}, the credentials have expired ({code}: {detail}); {remedy}.")
     if code in _THROTTLED_CODES or status in _THROTTLED_STATUS:
         remedy = "run again, with fewer workers if it goes on"
         return StorageError(f"{url}: cannot {doing}, the store refuses so many requests ({detail}); {remedy}.")
-    if status == 400 and code is None:
+    if status == 400 and code is None and split_scheme(url)[0] == "s3":
         remedy = "S3 answers so to a HEAD request when credentials have expired; check them"
         return StorageError(f"{url}: cannot {doing}, the store gave no reason ({detail}); {remedy}.")
-    if isinstance(error, FileNotFoundError) and doing == "write":
+    missing = isinstance(error, FileNotFoundError) or status == 404
+    if missing and doing == "write":
         return StorageError(f"{url}: cannot write, its bucket or folder does not exist; create it first.")
-    if isinstance(error, FileNotFoundError):
+    if missing:
         return SourceNotFoundError(f"{url}: cannot {doing}, there is no such file or object; check the name.")
     if is_full(error):
         return DiskFullError(f"{url}: cannot {doing}, no space is left ({detail}); free some and run again.")
-    if isinstance(error, PermissionError) or type(error).__name__ == "NoCredentialsError":
+    if isinstance(error, PermissionError) or status in _REFUSED_STATUS or _lacks_credentials(error):
         remedy = (
             "check the permissions of the file and its folders"
             if is_local(url)
@@ -311,3 +321,8 @@ def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
         )
         return StorageError(f"{url}: cannot {doing}, permission denied ({detail}); {remedy}.")
     return StorageError(f"{url}: cannot {doing} ({detail}).")
+
+
+def _lacks_credentials(error: BaseException) -> bool:
+    # gcsfs words an answer of status 403 as an OSError without it.
+    return type(error).__name__ in _CREDENTIALS_NAMES or str(error).startswith("Forbidden: ")

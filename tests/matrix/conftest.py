@@ -20,6 +20,8 @@ TWO_HOSTS = "Flink, 2 hosts"
 ENGINES = ("FnApiRunner, 1 process", "FnApiRunner, 2 processes", "Prism", "Flink", TWO_HOSTS, "Spark")
 
 _rows: list[Row] = []
+notes: list[str] = []
+"""Lines that tests want told below the table."""
 
 
 @pytest.fixture(scope="session")
@@ -100,9 +102,15 @@ def _start_on_two_hosts(folder: Path, stack: ExitStack) -> tuple[S3Server, Engin
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    if not _rows:
-        return
-    terminalreporter.section("runner matrix")
+    if _rows or notes:
+        terminalreporter.section("runner matrix")
+    if _rows:
+        _write_table(terminalreporter)
+    for note in notes:
+        terminalreporter.write_line(note)
+
+
+def _write_table(terminalreporter: Any) -> None:
     head = f"{'engine':<26}" + "".join(f"{column:>17}" for column in COLUMNS) + f"{'kills':>7}{'seconds':>9}{'MiB':>7}"
     terminalreporter.write_line(head)
     for row in _rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -16,3 +17,18 @@ def work(record: dict[str, Any]) -> Any:
     if number % 11 == 3:
         return None
     return [mapped, {**mapped, "copy": True}] if number % 11 == 5 else mapped
+
+
+def count(record: dict[str, Any]) -> Any:
+    """Gives even records."""
+    return record if record["id"] % 2 == 0 else None
+
+
+def burn(record: dict[str, Any]) -> Any:
+    """Computes for some 20 ms, and notes who did, when, and for how many seconds of processor time."""
+    began, used = time.monotonic(), time.thread_time()
+    total = 0
+    for number in range(400_000):
+        total += number & 7
+    done = {"total": total, "process": os.getpid(), "seconds": time.thread_time() - used}
+    return {**record, **done, "began": began, "ended": time.monotonic()}

@@ -1,0 +1,71 @@
+"""The chain of transforms over some files, and the counters that its runner gives at the end, as JSON.
+
+A command line: `python -m tests.matrix.counted_job FOLDER [BEAM OPTION ...]`. Workers are on this machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+import apache_beam as beam
+from apache_beam.metrics.metric import MetricsFilter
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from ledgerbeam.io import SourceListing
+from ledgerbeam.ledger import Job, open_store
+from ledgerbeam.transforms import (
+    CommitTasks,
+    LedgerHandle,
+    MapRecords,
+    MatchSources,
+    PlanTasks,
+    ProcessTask,
+    ReadTasks,
+    SkipCompleted,
+    WriteTasks,
+)
+
+TASK_RECORDS = 10
+
+
+def counted(folder: str, options: Sequence[str]) -> dict[str, int]:
+    """Runs the chain over `FOLDER/in`; gives each counter, and of each distribution how many values it has."""
+    job = Job("counted", {"folder": folder})
+    store = open_store(f"{folder}/ledger", create=True)
+    store.open_job(job)
+    ledger = LedgerHandle(store.url, job.fingerprint)
+    pipeline = beam.Pipeline(options=PipelineOptions(list(options)))
+    (
+        pipeline
+        | MatchSources(SourceListing((f"{folder}/in/*.jsonl",)))
+        | SkipCompleted(ledger)
+        | "SpreadSources" >> beam.Reshuffle()
+        | PlanTasks(ledger, task_records=TASK_RECORDS)
+        | "SpreadTasks" >> beam.Reshuffle()
+        | ReadTasks(ledger=ledger)
+        | ProcessTask(MapRecords("tests.matrix.work:count", "jsonl"), ledger)
+        | WriteTasks(f"{folder}/out", "jsonl", f"{folder}/in", ledger=ledger)
+        | CommitTasks(ledger)
+    )
+    result = pipeline.run()
+    result.wait_until_finish()
+    found = result.metrics().query(MetricsFilter().with_namespace("ledgerbeam"))
+    # `result` is what was committed, where a runner tells it, else what was attempted.
+    told: dict[str, int] = {}
+    for row in found["counters"]:
+        told[row.key.metric.name] = told.get(row.key.metric.name, 0) + (row.result or 0)
+    for row in found["distributions"]:
+        told[row.key.metric.name] = told.get(row.key.metric.name, 0) + (row.result.count if row.result else 0)
+    store.close()
+    return told
+
+
+if __name__ == "__main__":
+    print(json.dumps(counted(sys.argv[1], sys.argv[2:])))
+    # A thread of gRPC that Beam leaves behind may hold a lock which the interpreter waits for as it ends, for ever.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
