@@ -20,6 +20,7 @@ import orjson
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import RecordError, SourceError, SourceNotFoundError, UsageError
+from ledgerbeam.io.compression import plain_name
 from ledgerbeam.io.formats import Reader, format_of
 from ledgerbeam.io.listing import list_pages
 from ledgerbeam.io.publish import publish_bytes
@@ -28,35 +29,49 @@ from ledgerbeam.io.storage import Options, canonical_url, read_bytes
 from ledgerbeam.io.tar_sample import Sample
 from ledgerbeam.io.wds.shards import join_url
 
-__all__ = ["SharReader", "find_shar", "write_shar_fields"]
+__all__ = ["SharReader", "find_shar", "put_field", "write_shar_fields"]
 
 _NAME = re.compile(r"(?P<field>[^./]+)(?P<shard>\.\d+)?\.(?:jsonl|tar)(?P<rest>\..*)?")
 _NO_DATA = {"nodata", "nometa"}
 
 
-def find_shar(folder: str, options: Options | None = None) -> dict[str, list[str]]:
+def find_shar(
+    folder: str, options: Options | None = None, fields: Sequence[str] | None = None, *, compressed: bool = False
+) -> dict[str, list[str]]:
     """Lists the shards of a Shar dataset by field; what has no such name (an index, a README) is passed over.
 
     Args:
         folder: A local folder or URL; or that of a list of fields, which ends with `.json`.
         options: Storage options.
+        fields: Those that are wanted beside the cuts. Default: all.
+        compressed: Find compressed shards too, where there is no plain one of that name.
 
     Returns:
-        The URLs of each field, `cuts` among them, in the order of their names or of the list.
+        The URLs of each field, `cuts` first, in the order of their names or of the list.
 
     Raises:
         SourceNotFoundError: There are no cuts.
-        SourceError: A field has other shards than the cuts, or the list is none.
+        SourceError: There is no such field, a field has other shards than the cuts, or the list is none.
     """
     base = canonical_url(folder).rstrip("/")
-    if base.endswith(".json"):
-        return _listed(base, options)
+    found = _listed(base, options) if base.endswith(".json") else _found(base, options, compressed=compressed)
+    wanted = sorted(set(found) - {CUTS}) if fields is None else list(fields)
+    missing = [field for field in wanted if field not in found]
+    if missing:
+        raise SourceError(f"{base}: there is no field {missing[0]!r}; it has {sorted(set(found) - {CUTS})}.")
+    return {field: found[field] for field in (CUTS, *wanted)}
+
+
+def _found(base: str, options: Options | None, *, compressed: bool) -> dict[str, list[str]]:
     found: dict[str, dict[str, str]] = {}
     for page in list_pages([f"{base}/*"], options):
         for url in page.urls:
             match = _NAME.fullmatch(url.rpartition("/")[2])
-            if match is not None and match["rest"] is None:
-                found.setdefault(match["field"], {})[match["shard"] or ""] = url
+            if match is None or not (match["rest"] is None or (compressed and plain_name(url) != url)):
+                continue
+            shards = found.setdefault(match["field"], {})
+            if match["rest"] is None or (match["shard"] or "") not in shards:
+                shards[match["shard"] or ""] = url
     if CUTS not in found:
         raise SourceNotFoundError(f"{base}: expected shards of cuts, such as cuts.000000.jsonl, found none.")
     for field, shards in found.items():
@@ -128,18 +143,14 @@ class SharReader:
     def __init__(self, folder: str, fields: Sequence[str] | None = None, options: Options | None = None) -> None:
         self.url = canonical_url(folder).rstrip("/")
         self.options = options
-        found = find_shar(self.url, options)
-        wanted = sorted(set(found) - {CUTS}) if fields is None else list(fields)
-        missing = [field for field in wanted if field not in found]
-        if missing:
-            raise SourceError(f"{self.url}: there is no field {missing[0]!r}; it has {sorted(set(found) - {CUTS})}.")
-        self.fields = tuple(wanted)
+        found = find_shar(self.url, options, fields)
         self.shards: dict[str, list[Reader]] = {
-            field: [format_of(url).open(url, options=options, group="pairs") for url in found[field]]
-            for field in (CUTS, *wanted)
+            field: [format_of(url).open(url, options=options, group="pairs") for url in urls]
+            for field, urls in found.items()
         }
+        self.fields = tuple(field for field in found if field != CUTS)
         counts = [len(reader) for reader in self.shards[CUTS]]
-        for field in wanted:
+        for field in self.fields:
             for reader, count in zip(self.shards[field], counts, strict=True):
                 if len(reader) != count:
                     raise SourceError(
@@ -207,17 +218,28 @@ class SharReader:
         for field in self.fields:
             reader = self.shards[field][shard]
             for number, cut, record in zip(inside, cuts, reader.read_many(inside), strict=True):
-                owner = record.key if isinstance(record, Sample) else record.get("cut_id")
-                if owner != cut["id"]:
-                    raise RecordError(
-                        f"{reader.url}: record {number}: expected field {field!r} of cut {cut['id']!r}, found that of "
-                        f"{owner!r}; cuts and fields were written in different orders."
-                    )
-                _put(cut, field, record)
+                put_field(cut, field, record, f"{reader.url}: record {number}")
         return cuts
 
 
-def _put(cut: dict[str, Any], field: str, record: Sample | Mapping[str, Any]) -> None:
+def put_field(cut: dict[str, Any], field: str, record: Sample | Mapping[str, Any], place: str) -> None:
+    """Puts the value of a field into its cut, if it has one.
+
+    Args:
+        cut: The cut.
+        field: Name of the field.
+        record: What its shard has in the place of the cut.
+        place: Of the record, for the error.
+
+    Raises:
+        RecordError: The record is of another cut.
+    """
+    owner = record.key if isinstance(record, Sample) else record.get("cut_id")
+    if owner != cut["id"]:
+        raise RecordError(
+            f"{place}: expected field {field!r} of cut {cut['id']!r}, found that of {owner!r}; cuts and fields were "
+            "written in different orders."
+        )
     if isinstance(record, Sample):
         if not _NO_DATA & record.keys():
             cut[field] = record

@@ -26,6 +26,7 @@ from ledgerbeam.io.graph.packed import PackedManifest as PackedManifest
 from ledgerbeam.io.graph.permutation import Permutation as Permutation
 from ledgerbeam.io.graph.repeat import Repeat as Repeat
 from ledgerbeam.io.graph.shar import IndexedShar as IndexedShar
+from ledgerbeam.io.graph.shar import Shar as Shar
 from ledgerbeam.io.graph.shuffle import Shuffle as Shuffle
 from ledgerbeam.io.graph.state import State as State
 from ledgerbeam.io.graph.streams import Jsonl as Jsonl
@@ -62,6 +63,7 @@ __all__ = [
     "Permutation",
     "Records",
     "Repeat",
+    "Shar",
     "Shuffle",
     "Slice",
     "State",

@@ -1,21 +1,23 @@
-"""The leaf over Shar folders."""
+"""The leaves over Shar folders."""
 
 # ruff: noqa: D102 - what overrides a method of IteratorNode is described there
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
 from ledgerbeam.io.graph.identity import describe_source
 from ledgerbeam.io.graph.leaves import Records
 from ledgerbeam.io.graph.node import Positions
+from ledgerbeam.io.graph.streams import Manifest
 from ledgerbeam.io.graph.tokens import Token, pair_token
-from ledgerbeam.io.shar import SharReader
-from ledgerbeam.io.storage import Options, stat_many
+from ledgerbeam.io.shar import SharReader, find_shar
+from ledgerbeam.io.shar_stream import stream_shar
+from ledgerbeam.io.storage import Options, canonical_url, stat_many
 
-__all__ = ["IndexedShar"]
+__all__ = ["IndexedShar", "Shar"]
 
 
 class IndexedShar(Records):
@@ -65,3 +67,30 @@ class IndexedShar(Records):
             urls = [reader.url for reader in chain.from_iterable(self.records.shards.values())]
             self._sources = [describe_source(info) for info in stat_many(urls, self.records.options)]
         return self._sources
+
+
+class Shar(Manifest):
+    """The cuts of a Shar folder with their fields, from its begin, plain or compressed; it needs no index.
+
+    It can be saved, and going on takes time in proportion to the position, as with `Manifest`. `IndexedShar` goes on
+    at once.
+
+    Args:
+        folder: A local folder or URL, or that of a list of fields.
+        fields: Which fields to read beside the cuts. Default: all.
+        options: Storage options.
+
+    Raises:
+        SourceError: See `find_shar`; when it is read, also the errors of `stream_shar`.
+    """
+
+    def __init__(self, folder: str, fields: Sequence[str] | None = None, options: Options | None = None) -> None:
+        super().__init__(canonical_url(folder).rstrip("/"), options)
+        self.shards = find_shar(self.url, options, fields, compressed=True)
+
+    def records(self) -> Iterator[Any]:
+        return stream_shar(self.shards, self.options)
+
+    def parameters(self) -> dict[str, Any]:
+        infos = stat_many(list(chain.from_iterable(self.shards.values())), self.options)
+        return {"data": {"url": self.url, "shards": [describe_source(info) for info in infos]}}

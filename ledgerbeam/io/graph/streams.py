@@ -43,12 +43,16 @@ class Jsonl(IteratorNode):
         if self._finished:
             return
         shard, shards = self._shard
-        for record in islice(stream_records(self.url, self.options), self._read, None):
+        for record in islice(self.records(), self._read, None):
             mine = self._read % shards == shard
             self._read += 1
             if mine:
                 yield None, record
         self._finished = True
+
+    def records(self) -> Iterator[Any]:
+        """Reads the source from its begin."""
+        return stream_records(self.url, self.options)
 
     def begin(self, epoch: int) -> None:
         self._epoch = epoch

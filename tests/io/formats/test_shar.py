@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import pickle
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 from ledgerbeam.errors import IndexNotFoundError, RecordError, SourceError, SourceNotFoundError
 from ledgerbeam.io import SharReader, encode_jsonl, publish_bytes, write_index
+from ledgerbeam.io.shar import find_shar
+from ledgerbeam.io.shar_stream import stream_shar
 from tests.io.graph.data import SHAR_IDS, write_shar
 
 
@@ -69,3 +72,33 @@ def test_a_folder_without_cuts_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("nothing")
     with pytest.raises(SourceNotFoundError, match="expected shards of cuts"):
         SharReader(str(tmp_path))
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_stream_gives_what_a_reader_gives_and_needs_no_index(folder: str, suffix: str) -> None:
+    cuts = list(SharReader(folder))
+    for path in Path(folder).glob("*.[jt]*"):
+        if path.suffix == ".idx":
+            path.unlink()
+        elif suffix:
+            path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+            path.unlink()
+    assert list(stream_shar(find_shar(folder, compressed=True))) == cuts
+    assert next(iter(stream_shar(find_shar(folder, fields=["label"], compressed=True)))).keys() == {"id", "label"}
+
+
+@pytest.mark.parametrize(("count", "found"), [(9, "only 9"), (11, "more than 10")])
+def test_a_stream_finds_a_field_that_has_another_number_of_records(folder: str, count: int, found: str) -> None:
+    rows, _ = encode_jsonl([{"cut_id": name, "label": name} for name in SHAR_IDS[:count]])
+    publish_bytes(f"{folder}/label.000000.jsonl", rows)
+    with pytest.raises(SourceError, match=rf"label\.000000\.jsonl: .* found {found}"):
+        list(stream_shar(find_shar(folder)))
+
+
+def test_a_stream_finds_a_field_of_other_cuts(folder: str) -> None:
+    rows, _ = encode_jsonl([{"cut_id": name, "label": name} for name in SHAR_IDS[9::-1]])
+    publish_bytes(f"{folder}/label.000000.jsonl", rows)
+    with pytest.raises(
+        RecordError, match=r"record 0: expected field 'label' of cut 'cut-000', found that of 'cut-009'"
+    ):
+        next(stream_shar(find_shar(folder)))

@@ -26,6 +26,7 @@ from ledgerbeam.io.graph import (
     Mux,
     PackedManifest,
     Repeat,
+    Shar,
     Shuffle,
     Slice,
 )
@@ -103,6 +104,19 @@ class TestManifest(Files):
 
     def node(self) -> IteratorNode:
         return Manifest(self.lines)
+
+
+class TestShar(NodeContract):
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> None:
+        self.folder = data.write_shar(tmp_path / "shar")
+        for index in Path(self.folder).glob("*.idx"):
+            index.unlink()
+
+    elastic = False
+
+    def node(self) -> IteratorNode:
+        return Shar(self.folder)
 
 
 class TestRecords(NodeContract):
