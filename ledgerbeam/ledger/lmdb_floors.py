@@ -5,6 +5,8 @@ Only the sidecar of a remote ledger needs either; see `sidecar`.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ledgerbeam.errors import LedgerError
 from ledgerbeam.ledger import lmdb_sources
 from ledgerbeam.ledger.identity import node_id
@@ -31,17 +33,69 @@ CONTRADICTION = b"\xff" * 16
 _MORE_THAN_ANY_TASKS = 2**48
 
 
+class Floor(NamedTuple):
+    """From which number on leaves, or failures, of a source count.
+
+    Floors merge as sets do, in whatever order what they are made of comes in.
+
+    Attributes:
+        back: the first registration after the source was last replaced; 0 if it never was, or was forgotten since.
+        after: the greatest number at which it was replaced or forgotten.
+    """
+
+    back: int = 0
+    after: int = 0
+
+    @property
+    def least(self) -> int:
+        """The least number that counts."""
+        return self.back or self.after
+
+    def merged(self, other: Floor) -> Floor:
+        """The floor of all that both are made of."""
+        after = max(self.after, other.after)
+        return Floor(min((back for back in (self.back, other.back) if back > after), default=0), after)
+
+    def lowered(self, number: int) -> Floor:
+        """The floor once a registration is known: the first may come in after a later one."""
+        return Floor(number, self.after) if self.after < number < self.back else self
+
+
+def read_floors(txn: Transaction, source: bytes) -> tuple[Floor, Floor]:
+    """The floors of the leaves and of the failures of a source."""
+    row = txn.get(FLOORS, source) if txn.count(FLOORS) else None
+    back, after, failures_back, failures_after = (0, 0, 0, 0) if row is None else FLOOR_ROW.unpack(row)
+    return Floor(back, after), Floor(failures_back, failures_after)
+
+
 def floors(txn: Transaction, source: bytes) -> tuple[int, int]:
     """The least numbers that leaves, and failures, of a source must have."""
-    row = txn.get(FLOORS, source) if txn.count(FLOORS) else None
-    leaves, failures = (0, 0) if row is None else FLOOR_ROW.unpack(row)
-    return leaves, failures
+    leaves, failures = read_floors(txn, source)
+    return leaves.least, failures.least
 
 
-def raise_floors(txn: Transaction, source: bytes, leaves: int, failures: int) -> None:
-    """Raise the floors of a source; they never fall."""
-    before = floors(txn, source)
-    txn.put(FLOORS, source, FLOOR_ROW.pack(max(before[0], leaves), max(before[1], failures)))
+def merge_floors(txn: Transaction, source: bytes, leaves: Floor, failures: Floor) -> None:
+    """Take in what else is known of the floors of a source."""
+    before = read_floors(txn, source)
+    _put_floors(txn, source, before[0].merged(leaves), before[1].merged(failures))
+
+
+def lower_floors(txn: Transaction, source: bytes, number: int) -> None:
+    """Note a registration of a source that is registered."""
+    before = read_floors(txn, source)
+    after = tuple(floor.lowered(number) for floor in before)
+    if after != before:
+        _put_floors(txn, source, *after)
+
+
+def may_be_early(txn: Transaction, source: bytes, number: int) -> bool:
+    """Tell whether a leaf would count if a registration that has not come in yet had its number."""
+    floor, _ = read_floors(txn, source)
+    return floor.after < number < floor.back
+
+
+def _put_floors(txn: Transaction, source: bytes, leaves: Floor, failures: Floor) -> None:
+    txn.put(FLOORS, source, FLOOR_ROW.pack(*leaves, *failures))
 
 
 def is_contradicted(txn: Transaction, source: bytes) -> bool:

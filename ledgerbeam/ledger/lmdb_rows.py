@@ -100,8 +100,8 @@ DURATION_ROW = Struct("<q")
 SUPERSEDED_ROW = Struct("<Q")
 """Number of what superseded it, in a remote ledger; else 0."""
 
-FLOOR_ROW = Struct("<QQ")
-"""The least numbers that leaves, and failures, of a source must have to count."""
+FLOOR_ROW = Struct("<QQQQ")
+"""`lmdb_floors.Floor` of the leaves, and of the failures, of a source."""
 
 DELTA = Struct("<q")
 """What an entry added to the count of its source."""

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from ledgerbeam.ledger import lmdb_commit, lmdb_jobs, lmdb_sources, lmdb_superseded
 from ledgerbeam.ledger.controls import Control
 from ledgerbeam.ledger.lmdb_failures import count_deaths
-from ledgerbeam.ledger.lmdb_floors import floors, note_contradiction, raise_floors
+from ledgerbeam.ledger.lmdb_floors import Floor, floors, lower_floors, may_be_early, merge_floors, note_contradiction
 from ledgerbeam.ledger.lmdb_prepare import prepare
 from ledgerbeam.ledger.lmdb_rows import FOLDED, GONE, META, RETIRED, SOURCES, Transaction
 from ledgerbeam.ledger.segment import Segment
@@ -96,19 +96,24 @@ def apply_segment(txn: Transaction, segment: Segment) -> tuple[lmdb_commit.Outco
 
 
 def lacks_sources(txn: Transaction, segment: Segment) -> bool:
-    """Tell whether a segment has tasks of sources of which nothing is known."""
+    """Tell whether a segment has tasks of sources of which nothing is known, or maybe not yet enough."""
     known = {source.id for source in segment.sources}
     of_tasks = {task.source_id for tasks in (segment.leaves, segment.failures, segment.deaths) for task in tasks}
     return segment.number >= _number(txn, KEY_FLOOR) and any(
-        txn.get(SOURCES, source) is None and txn.get(RETIRED, source) is None for source in of_tasks - known
+        (txn.get(SOURCES, source) is None and txn.get(RETIRED, source) is None)
+        or may_be_early(txn, source, segment.number)
+        for source in of_tasks - known
     )
 
 
 def enter(txn: Transaction, sources: Sequence[Source], number: int) -> None:
     """Register sources. One that was replaced and is back counts from this number on."""
     for source in sources:
-        if txn.get(RETIRED, source.id) is not None:
-            raise_floors(txn, source.id, number, number)
+        if txn.get(RETIRED, source.id) is None:
+            lower_floors(txn, source.id, number)
+            continue
+        floor = Floor(number, lmdb_superseded.retired_at(txn, source.id) or number - 1)
+        merge_floors(txn, source.id, floor, floor)
     lmdb_sources.register(txn, sources, number=number)
 
 
@@ -155,7 +160,8 @@ def fold_control(txn: Transaction, name: str, control: Control, url: str) -> Non
         lmdb_jobs.add_run(txn, control.run, control.info, control.at)
     elif control.kind == "forget":
         for source in control.sources:
-            raise_floors(txn, source, 0 if control.failures_only else control.number, control.number)
+            floor = Floor(after=control.number)
+            merge_floors(txn, source, Floor() if control.failures_only else floor, floor)
         lmdb_sources.forget(txn, control.sources, failures_only=control.failures_only, number=control.number)
     elif control.job is not None:
         before = lmdb_jobs.read_job(txn)

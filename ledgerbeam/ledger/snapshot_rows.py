@@ -30,7 +30,7 @@ from ledgerbeam.ledger.json_rows import decode, encode
 from ledgerbeam.ledger.lmdb_commit import add_totals
 from ledgerbeam.ledger.lmdb_environment import Environment
 from ledgerbeam.ledger.lmdb_failures import clear_failures, is_open
-from ledgerbeam.ledger.lmdb_floors import contradict, floors, is_contradicted, raise_floors
+from ledgerbeam.ledger.lmdb_floors import Floor, contradict, floors, is_contradicted, merge_floors
 from ledgerbeam.ledger.lmdb_pages import row_pages
 from ledgerbeam.ledger.lmdb_prepare import decode_output, encode_output
 from ledgerbeam.ledger.lmdb_rows import (
@@ -160,8 +160,9 @@ def _merge_retired(txn: Transaction, row: list[Any], _: int) -> None:
 
 
 def _merge_floors(txn: Transaction, row: list[Any], _: int) -> None:
-    source, leaves, failures = row
-    raise_floors(txn, identity(source), integer(leaves), integer(failures))
+    source, *numbers = row
+    back, after, failures_back, failures_after = (integer(number) for number in numbers)
+    merge_floors(txn, identity(source), Floor(back, after), Floor(failures_back, failures_after))
 
 
 def _merge_replaces(txn: Transaction, row: list[Any], _: int) -> None:

@@ -114,7 +114,7 @@ def _segments() -> list[Segment]:
     failures = [Failure(ids[0], ((0, 2),), "task", "ValueError", "bad")]
     hexed = [source.hex() for source in ids]
     state = {
-        "floors": [[hexed[0], 1, 2]],
+        "floors": [[hexed[0], 3, 1, 0, 2]],
         "retired": [[hexed[1], ["/data/a.jsonl"]]],
         "replaces": [[hexed[2]]],
         "back": [[hexed[2], 3]],

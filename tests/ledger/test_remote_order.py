@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ledgerbeam.errors import JobMismatchError
 from ledgerbeam.ledger import compaction
 from ledgerbeam.ledger.compaction import compact
 from ledgerbeam.ledger.identity import node_id
 from ledgerbeam.ledger.job import Job
+from ledgerbeam.ledger.lmdb_floors import Floor
 from ledgerbeam.ledger.remote_sink import RemoteSink
 from ledgerbeam.ledger.store import Mark
 from ledgerbeam.ledger.task import Source
@@ -142,3 +146,34 @@ def test_leaves_of_a_source_whose_registration_is_listed_later_wait_for_it(
     monkeypatch.setattr(hosts.objects, "names", passed)
     host.refresh()
     assert host.completed_mask([plain().id]).all()
+
+
+def test_a_source_that_two_launchers_bring_back_counts_from_the_first_of_them(hosts: Hosts) -> None:
+    old, new = plain(), plain(version="2")
+    for source in (old, new):  # the source changes
+        store = hosts.store()
+        store.open_job(ONE)
+        store.begin_run({})
+        store.register([source])
+    first, second, reader = hosts.store(), hosts.store(), hosts.store()
+    runs = []
+    for launcher in (first, second):
+        launcher.open_job(ONE)
+        runs.append(launcher.begin_run({}))
+    second.register([old])  # and back
+    reader.refresh()
+    first.register([old])
+    for run, leaf in zip(runs, leaves_of_split(old, 2), strict=True):
+        RemoteSink(hosts.objects, job=ONE.fingerprint, run=run).commit([leaf])
+    reader.refresh()
+    assert reader.completed_mask([old.id]).all()
+    assert picture(hosts.store()) == picture(reader)
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=4).flatmap(st.permutations))
+def test_floors_merge_in_any_order(parts: list[tuple[int, int]]) -> None:
+    floors = [Floor(back if back > after else 0, after) for back, after in parts]
+    merged = functools.reduce(Floor.merged, floors, Floor())
+    assert merged == functools.reduce(Floor.merged, reversed([*floors, *floors]), Floor())
+    after = max((floor.after for floor in floors), default=0)
+    assert merged == Floor(min((floor.back for floor in floors if floor.back > after), default=0), after)
