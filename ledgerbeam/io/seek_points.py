@@ -1,7 +1,7 @@
 """Seek points of gzip files: places to begin decompressing at, in the file format of the library `indexed_gzip`.
 
 Deflate refers back to the last 32 KiB of what was decompressed, and its blocks begin at bits, not bytes. A seek point
-is such a begin with those 32 KiB, the window. The file (`GZIDX`, version 1, little-endian; that of rapidgzip too):
+is such a begin with those 32 KiB, the window. The file (`GZIDX`, version 1, little-endian):
 
     5s magic, u8 version, u8 flags, u64 size of the gzip file, u64 decompressed size, u32 spacing, u32 window bytes, u32
     points; for each: u64 place in the file, u64 place in the decompressed bytes, u8 bits of the byte before the place
