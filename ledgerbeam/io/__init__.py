@@ -38,6 +38,8 @@ from ledgerbeam.io.patterns import expand_braces as expand_braces
 from ledgerbeam.io.patterns import fixed_part as fixed_part
 from ledgerbeam.io.publish import publish_bytes as publish_bytes
 from ledgerbeam.io.publish import remove_stale_temporaries as remove_stale_temporaries
+from ledgerbeam.io.seekable import indexed_format_of as indexed_format_of
+from ledgerbeam.io.seekable import seek_points_of as seek_points_of
 from ledgerbeam.io.shar import SharReader as SharReader
 from ledgerbeam.io.shar_writer import SharWriter as SharWriter
 from ledgerbeam.io.source_listing import SourceListing as SourceListing
@@ -104,6 +106,7 @@ __all__ = [
     "fixed_part",
     "format_of",
     "index_bytes",
+    "indexed_format_of",
     "is_local",
     "is_streamed",
     "list_pages",
@@ -114,6 +117,7 @@ __all__ = [
     "remove_stale_temporaries",
     "scan_newlines",
     "scan_stream",
+    "seek_points_of",
     "split_jsonl",
     "stat",
     "stat_many",

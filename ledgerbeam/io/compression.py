@@ -19,12 +19,23 @@ from ledgerbeam.errors import ArchiveError, LedgerbeamError, SourceError, UsageE
 from ledgerbeam.io.ahead import map_ahead
 from ledgerbeam.io.storage import Options, RangeReader
 
-__all__ = ["BLOCK", "Stream", "compression_of", "decompressed", "plain_name"]
+__all__ = [
+    "BLOCK",
+    "REQUEST",
+    "DeflateFrame",
+    "Frame",
+    "Stream",
+    "compression_of",
+    "decompressed",
+    "decompressed_pieces",
+    "plain_name",
+]
 
 BLOCK = 1024 * 1024
 """Bytes of a block, at most; of Zstandard at most 32 times as many."""
 
-_REQUEST = 4 * 1024 * 1024
+REQUEST = 4 * 1024 * 1024
+"""Compressed bytes that are read at once."""
 _WINDOW = 1 << 27  # what a Zstandard frame may ask for as memory: all that zstd takes without being told to
 _PIECE = 1024  # of Zstandard: a block of it is at least 4 bytes and expands to at most 128 KiB
 
@@ -45,14 +56,19 @@ def plain_name(url: str) -> str:
     return f"{folder}/{'.'.join(kept)}" if folder else ".".join(kept)
 
 
-class _Frame:
-    """One frame of the formats whose decompressors limit their output themselves."""
+class Frame:
+    """One frame of the formats whose decompressors limit their output themselves.
+
+    Args:
+        make: Makes its decompressor.
+    """
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._decompressor = make()
         self._pending = b""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
+        """Takes compressed bytes and yields what they give, in blocks."""
         while not self.ended:
             found = self._decompressor.decompress(data, BLOCK)
             if found:
@@ -63,20 +79,23 @@ class _Frame:
 
     @property
     def ended(self) -> bool:
+        """Whether its end was among the bytes."""
         return bool(self._decompressor.eof)
 
     @property
     def rest(self) -> bytes:
+        """The bytes after its end."""
         return bytes(self._decompressor.unused_data or b"")
 
 
-class _GzipFrame(_Frame):
+class DeflateFrame(Frame):
     """zlib's: what it has not looked at yet is for the caller to keep."""
 
-    def __init__(self) -> None:
-        super().__init__(lambda: zlib.decompressobj(wbits=31))
+    def __init__(self, make: Callable[[], Any] = lambda: zlib.decompressobj(wbits=31)) -> None:
+        super().__init__(make)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
+        """Takes compressed bytes and yields what they give, in blocks."""
         while not self.ended:
             found = self._decompressor.decompress(data, BLOCK)
             if found:
@@ -86,7 +105,7 @@ class _GzipFrame(_Frame):
                 return
 
 
-class _ZstdFrame(_Frame):
+class _ZstdFrame(Frame):
     """zstandard's does not limit its output, so it gets little at a time."""
 
     def __init__(self) -> None:
@@ -112,22 +131,22 @@ class _ZstdFrame(_Frame):
 class _Codec:
     """How a format is decompressed, and what may stand between and after its frames."""
 
-    frame: Callable[[], _Frame]
+    frame: Callable[[], Frame]
     padding: bytes = b""
 
 
-def _lz4_frame() -> _Frame:
+def _lz4_frame() -> Frame:
     try:
         frame: Any = importlib.import_module("lz4.frame")
     except ImportError as error:
         raise UsageError("LZ4 needs a package that is not installed: pip install 'ledgerbeam[lz4]'") from error
-    return _Frame(frame.LZ4FrameDecompressor)
+    return Frame(frame.LZ4FrameDecompressor)
 
 
 _CODECS = {
-    "gzip": _Codec(_GzipFrame, b"\0"),
-    "bzip2": _Codec(lambda: _Frame(bz2.BZ2Decompressor)),
-    "xz": _Codec(lambda: _Frame(lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=1 << 30)), b"\0"),
+    "gzip": _Codec(DeflateFrame, b"\0"),
+    "bzip2": _Codec(lambda: Frame(bz2.BZ2Decompressor)),
+    "xz": _Codec(lambda: Frame(lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=1 << 30)), b"\0"),
     "zstd": _Codec(_ZstdFrame),
     "lz4": _Codec(_lz4_frame),
 }
@@ -153,19 +172,36 @@ def decompressed(url: str, options: Options | None = None) -> Iterator[bytes]:
         size = reader.size
 
         def read(start: int) -> bytes:
-            return reader.read(start, min(start + _REQUEST, size))
+            return reader.read(start, min(start + REQUEST, size))
 
         pieces = (
-            map_ahead(read, range(0, size, _REQUEST), 2)
+            map_ahead(read, range(0, size, REQUEST), 2)
             if reader.local_path is None
-            else map(read, range(0, size, _REQUEST))
+            else map(read, range(0, size, REQUEST))
         )
-        yield from pieces if name is None else _frames(pieces, _CODECS[name], name, reader.url)
+        yield from pieces if name is None else decompressed_pieces(pieces, name, reader.url)
 
 
-def _frames(pieces: Iterator[bytes], codec: _Codec, name: str, url: str) -> Iterator[bytes]:
-    frame: _Frame | None = None
-    taken = made = frames = 0
+def decompressed_pieces(
+    pieces: Iterator[bytes], name: str, url: str, *, frame: Frame | None = None, at: int = 0
+) -> Iterator[bytes]:
+    """Decompresses consecutive pieces of a source.
+
+    Args:
+        pieces: The compressed bytes.
+        name: The compression, as `compression_of` gives it.
+        url: The source, for messages.
+        frame: What decompresses the first frame, when they begin inside of one.
+        at: Where in the file they begin, for messages.
+
+    Yields:
+        The decompressed bytes, in blocks.
+
+    Raises:
+        SourceError: As in `decompressed`.
+    """
+    codec = _CODECS[name]
+    taken, made, frames = at, 0, 0
     try:
         for piece in pieces:
             data = piece

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, SourceNotFoundError, StorageError
+from ledgerbeam.io.content import ContentReader, open_content
 from ledgerbeam.io.publish import publish
 from ledgerbeam.io.storage import FileInfo, Options, RangeReader, canonical_url, stat
 
@@ -194,7 +195,9 @@ def _restore(url: str, options: Options | None, source: str) -> IndexFile:
     return IndexFile(url, options, source=source)
 
 
-def check_index(index: IndexFile, source: FileInfo, kind: Kind, *, deep: bool = False) -> None:
+def check_index(
+    index: IndexFile, source: FileInfo, kind: Kind, *, deep: bool = False, content: RangeReader | None = None
+) -> None:
     """Checks that an index fits its source.
 
     Without `deep`: size, first offset, sentinel and age; two requests, for tar one more to see the end of the archive.
@@ -205,9 +208,10 @@ def check_index(index: IndexFile, source: FileInfo, kind: Kind, *, deep: bool = 
         source: What the store says of the source.
         kind: What the index addresses.
         deep: Also run `check_offsets` on all of it: O(N).
+        content: What reads the source, if there is a reader already.
 
     Raises:
-        IndexNotFoundError: There is no index.
+        IndexNotFoundError: There is no index, or no seek points of a gzip file.
         IndexMismatchError: It is empty, not a whole number of entries, decimal text, older than its source, or its
             offsets cannot be those of this source.
     """
@@ -215,10 +219,14 @@ def check_index(index: IndexFile, source: FileInfo, kind: Kind, *, deep: bool = 
     if index.info.modified_ns and index.info.modified_ns < source.modified_ns:
         seconds = (source.modified_ns - index.info.modified_ns) / 1e9
         raise index.mismatch(f"expected it to be newer than its source, found it {seconds:.3f} s older")
-    if kind == "jsonl":
-        _check_jsonl_ends(index, first, sentinel, source.size)
-    elif index.count:
-        _check_tar_ends(index, first, last, sentinel, source)
+    with open_content(source.url, index.url, index.options, source.size) as opened:
+        reader = opened if content is None else content
+        if isinstance(reader, ContentReader):
+            reader.check(source)
+        if kind == "jsonl":
+            _check_jsonl_ends(index, first, sentinel, reader.size)
+        elif index.count:
+            _check_tar_ends(index, first, last, sentinel, reader)
     if deep:
         check_offsets(index.load(), index, kind)
 
@@ -230,7 +238,7 @@ def _check_jsonl_ends(index: IndexFile, first: int, sentinel: int, size: int) ->
         raise index.mismatch(f"expected the last offset to be the size of the source, {size}, found {sentinel}")
 
 
-def _check_tar_ends(index: IndexFile, first: int, last: int, sentinel: int, source: FileInfo) -> None:
+def _check_tar_ends(index: IndexFile, first: int, last: int, sentinel: int, source: RangeReader) -> None:
     if first % _BLOCK:
         raise index.mismatch(f"expected the first sample at a multiple of 512, found byte {first}")
     if sentinel > source.size or last >= source.size:
@@ -240,8 +248,7 @@ def _check_tar_ends(index: IndexFile, first: int, last: int, sentinel: int, sour
     if sentinel <= last:
         raise index.mismatch(f"expected the end of the last sample after its start at {last}, found {sentinel}")
     # A sentinel stands before the zeros that end an archive (Energon) or among or after them (lhotse).
-    with RangeReader(source.url, index.options, source.size) as reader:
-        around = reader.read(sentinel - min(sentinel, _BLOCK), min(sentinel + _BLOCK, source.size))
+    around = source.read(sentinel - min(sentinel, _BLOCK), min(sentinel + _BLOCK, source.size))
     if sentinel < source.size and any(around[:_BLOCK]) and any(around[_BLOCK:]):
         raise index.mismatch(f"expected the end of the archive at byte {sentinel}, found more members")
 

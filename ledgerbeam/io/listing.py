@@ -113,7 +113,7 @@ def _chunks(patterns: Sequence[Pattern], options: Options | None, size: int) -> 
             if not found:
                 raise SourceNotFoundError(
                     f"{pattern.text}: nothing matches this pattern below {pattern.base}; check the name "
-                    "(hidden files, *.idx and *.lbtmp are sources only when named without wildcards)."
+                    "(hidden files, *.idx, *.gzidx and *.lbtmp are sources only when named without wildcards)."
                 )
 
 

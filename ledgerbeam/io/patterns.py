@@ -5,7 +5,7 @@
     **                  any number of folder levels, links to folders not followed
 
 As in a shell, a wildcard at the start of a name does not match a leading dot: hidden files and folders are
-passed over. What ends in `.idx` or `.lbtmp` is matched only by a last part without wildcards.
+passed over. What ends in `.idx`, `.gzidx` or `.lbtmp` is matched only by a last part without wildcards.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ledgerbeam.io.remote import canonical_url, is_local
 
 _MAGIC = re.compile(r"[*?[]")
 _NUMBERS = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?")
-_NOT_SOURCES = (".idx", ".lbtmp")
+_NOT_SOURCES = (".idx", ".gzidx", ".lbtmp")
 _MOST_NUMBERS = 10_000_000
 _ANY_DEPTH = r"(?:[^/.][^/]*/)*"
 _ANY_NAME = r"[^/.][^/]*"

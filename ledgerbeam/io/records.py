@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.io.content import open_content
 from ledgerbeam.io.index import IndexFile, Kind, Offsets, check_index, check_offsets
-from ledgerbeam.io.storage import Options, RangeReader, canonical_url, stat
+from ledgerbeam.io.storage import Options, canonical_url, stat
 
 __all__ = ["IndexedRecords"]
 
@@ -31,7 +32,7 @@ class IndexedRecords(ABC, Generic[_T]):
     `read_span` reads only its part of it.
 
     Args:
-        url: The source.
+        url: The source; of one in gzip or seekable Zstandard the records are those of the decompressed bytes.
         index: Its index, or where that lies. Default: `<url>.idx`.
         options: Storage options of both.
         check: Check now that the index fits the source (`check_index`): one request for the source, two for the
@@ -60,12 +61,10 @@ class IndexedRecords(ABC, Generic[_T]):
             self.index = index
         else:
             self.index = IndexFile(index or self.url + ".idx", options, source=self.url)
-        size = None
-        if check:
-            source = stat(self.url, options)
-            check_index(self.index, source, self.kind)
-            size = source.size
-        self._reader = RangeReader(self.url, options, size)
+        source = stat(self.url, options) if check else None
+        self._reader = open_content(self.url, self.index.url, options, source.size if source else None)
+        if source:
+            check_index(self.index, source, self.kind, content=self._reader)
         self._count = 0
         self._looked_up = 0
         self._offsets: Offsets | None = None

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.graphs import GRAPH_SCHEME
-from ledgerbeam.io import Page, format_of, is_streamed
+from ledgerbeam.io import Page, format_of, indexed_format_of, is_streamed
 from ledgerbeam.ledger import LedgerStore, Source, open_packs, open_sources, source_ids
 from ledgerbeam.pipelines.spec import JobSpec
 
@@ -53,7 +53,7 @@ class Listed:
 
         Raises:
             SourceNotFoundError: If a pattern matches nothing.
-            NotIndexableError: If a source is compressed, and the job indexes or packs.
+            NotIndexableError: If a source is compressed, and the job packs, or indexes and it has no seek points.
             UsageError: If a source's name tells no known format.
         """
         pages = (_checked(page, self._spec) for page in self._pages)
@@ -100,7 +100,7 @@ def first_page_checked(pages: Iterator[Page], spec: JobSpec) -> Iterator[Page]:
 
     Raises:
         SourceNotFoundError: If a pattern matches nothing.
-        NotIndexableError: If a source is compressed, and the job indexes or packs.
+        NotIndexableError: If a source is compressed, and the job packs, or indexes and it has no seek points.
         UsageError: If a source's name tells no known format.
     """
     first = [_checked(page, spec) for page in islice(pages, 1)]
@@ -109,9 +109,10 @@ def first_page_checked(pages: Iterator[Page], spec: JobSpec) -> Iterator[Page]:
 
 def _checked(page: Page, spec: JobSpec) -> Page:
     streams = spec.pipeline != "index" and not spec.pack_bytes
+    known = indexed_format_of if spec.pipeline == "index" else format_of
     for url in page.urls:
         if not (url.endswith(_CHECKED_SUFFIXES) or url.startswith(GRAPH_SCHEME) or (streams and is_streamed(url))):
-            format_of(url)
+            known(url)
     return page
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io import IndexLocation, Sample, canonical_url, format_of, stat
+from ledgerbeam.io import IndexLocation, Sample, canonical_url, indexed_format_of, stat
 from ledgerbeam.io.megatron import Document
 from ledgerbeam.pipelines.report import print_json
 
@@ -20,7 +20,7 @@ __all__ = ["main"]
 def main(args: argparse.Namespace, _: list[str]) -> int:
     """Prints the source's facts, or the records asked for, one a line."""
     source = stat(canonical_url(args.source), args.storage_options)
-    kind = format_of(source.url)
+    kind = indexed_format_of(source.url)
     location = IndexLocation(root=args.index_root and canonical_url(args.index_root), rule=args.index_rule)
     index = kind.index_file(source.url, location, args.storage_options)
     kind.check_index(index, source)

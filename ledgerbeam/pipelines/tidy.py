@@ -25,7 +25,7 @@ __all__ = ["drop_dead_runs", "remove_superseded", "sweep_temporaries"]
 PART_SUFFIX = ".part"
 """How the names of the parts of indexes end, see `transforms.index`."""
 
-INDEX_SUFFIX = ".idx"
+INDEX_SUFFIXES = (".idx", ".gzidx")
 
 BEGIN_SECONDS = 60.0
 """How long a run may take from making its folder to marking it."""
@@ -58,7 +58,7 @@ def _is_index_of_job(spec: JobSpec, name: str) -> bool:
     Whoever can write to a ledger can name any file in it.
     """
     url = canonical_url(name)
-    return url.endswith(INDEX_SUFFIX) and any(url.startswith(f"{folder.rstrip('/')}/") for folder in _folders(spec))
+    return url.endswith(INDEX_SUFFIXES) and any(url.startswith(f"{folder.rstrip('/')}/") for folder in _folders(spec))
 
 
 def _folders(spec: JobSpec) -> set[str]:

@@ -10,7 +10,7 @@ from itertools import islice
 import numpy as np
 
 from ledgerbeam.errors import IndexMismatchError, LedgerbeamError
-from ledgerbeam.io import FileInfo, Format, IndexFile, IndexLocation, canonical_url, format_of, stat
+from ledgerbeam.io import FileInfo, Format, IndexFile, IndexLocation, canonical_url, indexed_format_of, stat
 from ledgerbeam.pipelines.report import print_json
 from ledgerbeam.pipelines.sources import source_listing
 
@@ -57,7 +57,7 @@ def verify_source(url: str, location: IndexLocation, args: argparse.Namespace) -
         IndexMismatchError: If the index does not fit; with ``--deep``, if a fresh scan gives other offsets.
         SourceError: With ``--deep``, if a record does not decode.
     """
-    kind: Format = format_of(url)
+    kind: Format = indexed_format_of(url)
     source = stat(url, args.storage_options)
     index = kind.index_file(source.url, location, args.storage_options)
     kind.check_index(index, source, deep=args.deep)

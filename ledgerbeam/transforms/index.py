@@ -30,9 +30,12 @@ from ledgerbeam.io import (
     assemble_jsonl_index,
     format_of,
     index_bytes,
+    indexed_format_of,
+    is_streamed,
     publish_bytes,
     read_bytes,
     scan_newlines,
+    seek_points_of,
 )
 from ledgerbeam.ledger import FailedTask, OpenSource, Output, Source, Task, content_checksum, reach
 from ledgerbeam.transforms._worker import LedgerHandle
@@ -81,7 +84,7 @@ class _PlanIndexes(beam.DoFn):
     def _tasks(self, source: Source) -> list[Task]:
         """Returns the byte ranges in order, then the task that publishes the index."""
         starts = range(0, source.size, self._range_bytes)
-        if len(starts) < 2 or format_of(source.url).name != "jsonl":
+        if len(starts) < 2 or is_streamed(source.url) or format_of(source.url).name != "jsonl":
             starts = range(0)
         count = len(starts) + 1
         tasks = [
@@ -148,7 +151,7 @@ class _BuildIndexes(beam.DoFn):
     def _offsets(self, source: Source, parts: int) -> NDArray[np.uint64]:
         if parts:
             return assemble_jsonl_index((self._part(source, i) for i in range(parts)), source.size)
-        kind = format_of(source.url)
+        kind = indexed_format_of(source.url)
         return kind.build_index(source.url, options=self._format.storage_options, group=self._format.group)
 
     def _part(self, source: Source, ordinal: int) -> NDArray[np.uint64]:
@@ -164,10 +167,16 @@ class _BuildIndexes(beam.DoFn):
     def _publish(self, task: Task, offsets: NDArray[np.uint64]) -> WrittenTask:
         data = index_bytes(offsets)
         url = self._format.index.url_for(task.source.url)
+        points = seek_points_of(task.source.url, url, offsets, self._format.storage_options)
         reach("publish.before")
+        if points:  # before the index, so that who finds that finds them
+            publish_bytes(*points, self._format.storage_options)
         publish_bytes(url, data, self._format.storage_options)
         reach("publish.after")
         records = len(offsets) - 1
         self._records.inc(records)
         scanned = task.source.size if task.lineage == ((0, 1),) else 0  # else the ranges have counted the bytes
-        return WrittenTask(task, (Output(url, len(data), content_checksum([data]), records, 0),), records, scanned)
+        outputs = [Output(url, len(data), content_checksum([data]), records, 0)]
+        if points:
+            outputs.append(Output(points[0], len(points[1]), content_checksum([points[1]]), 0, records))
+        return WrittenTask(task, tuple(outputs), records, scanned)

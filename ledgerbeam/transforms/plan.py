@@ -20,6 +20,7 @@ from ledgerbeam.errors import (
     IndexNotFoundError,
     LedgerbeamError,
     LedgerError,
+    NotIndexableError,
     UsageError,
 )
 from ledgerbeam.graphs import GraphSource
@@ -30,6 +31,7 @@ from ledgerbeam.io import (
     IndexLocation,
     StreamSpan,
     format_of,
+    indexed_format_of,
     is_streamed,
     scan_stream,
     stat,
@@ -61,7 +63,7 @@ class SourceFormat:
 
     def index_of(self, url: str) -> IndexFile:
         """Returns the index of a source, unopened."""
-        return format_of(url).index_file(url, self.index, self.storage_options)
+        return indexed_format_of(url).index_file(url, self.index, self.storage_options)
 
     def load_index(self, url: str, *, changed: bool = False) -> NDArray[np.uint64]:
         """Returns a source's offsets, checked against it; builds and publishes them if it has none.
@@ -94,6 +96,25 @@ class SourceFormat:
         offsets = kind.build_index(url, options=self.storage_options, group=self.group)
         write_index(index.url, offsets, self.storage_options)
         return offsets
+
+    def find_index(self, url: str) -> NDArray[np.uint64] | None:
+        """Returns the offsets of a compressed source in its decompressed bytes.
+
+        Args:
+            url: The source.
+
+        Returns:
+            N+1 byte offsets; None if it has no index, or none that fits: it can still be read from its begin.
+        """
+        try:
+            index = self.index_of(url)
+            indexed_format_of(url).check_index(index, stat(url, self.storage_options))
+            return index.load()
+        except (IndexNotFoundError, NotIndexableError):
+            return None
+        except IndexMismatchError as error:
+            _log.warning("%s: read from its begin, for its index does not fit (%s)", url, error)
+            return None
 
 
 @dataclass(frozen=True)
@@ -226,8 +247,12 @@ class _Plan(beam.DoFn):
         else:
             try:
                 if isinstance(self._format, SourceFormat) and is_streamed(source.url):
-                    return self._plan_stream(source, self._format) or [NoneTask(whole)]
-                spans = self._spans(source, changed=changed)
+                    offsets = self._format.find_index(source.url)
+                    if offsets is None:
+                        return self._plan_stream(source, self._format) or [NoneTask(whole)]
+                    spans = plan_spans(offsets, **self._limits)
+                else:
+                    spans = self._spans(source, changed=changed)
             except (DiskFullError, LedgerError):
                 raise
             except LedgerbeamError as error:

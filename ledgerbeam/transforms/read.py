@@ -16,7 +16,7 @@ from apache_beam.pvalue import PCollection
 
 from ledgerbeam.errors import ChangedSourceError, FunctionError, IndexError_, SourceError, StorageError
 from ledgerbeam.graphs import GraphReader, GraphSource
-from ledgerbeam.io import Reader, SpanReader, StreamSpan, format_of, is_local, read_many_files, stat
+from ledgerbeam.io import Reader, SpanReader, StreamSpan, format_of, indexed_format_of, is_local, read_many_files, stat
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.plan import SourceFormat, StreamedTasks
@@ -78,7 +78,7 @@ class TaskReader:
             return reader
         self._check_unchanged(source)
         url = source.url
-        reader = format_of(url).open(
+        reader = indexed_format_of(url).open(
             url,
             index=self._format.index_of(url),
             options=self._format.storage_options,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
 import lzma
@@ -10,6 +11,7 @@ import signal
 from pathlib import Path
 
 import pytest
+import pyzstd
 import zstandard
 
 from ledgerbeam.io import JsonlReader, TarReader, encode_tar
@@ -115,12 +117,89 @@ def test_an_empty_one_is_complete_without_output(workspace: Workspace) -> None:
     assert workspace.files("out") == {}
 
 
-def test_packs_and_indexes_cannot_have_them(workspace: Workspace) -> None:
-    compress(workspace, "in/a.jsonl", 3)
-    for command in ((*MAP, "--pack", "1M"), ("index", "in/*")):
-        ran = workspace.run(*command)
-        assert ran.status == 1
-        assert "gunzip a.jsonl.gz" in ran.err
+def test_packs_cannot_have_them_nor_can_indexes_of_those_without_seek_points(workspace: Workspace) -> None:
+    packed = compress(workspace, "in/a.jsonl", 3)
+    ran = workspace.run(*MAP, "--pack", "1M")
+    assert (ran.status, "gunzip a.jsonl.gz" in ran.err) == (1, True)
+    packed.with_suffix(".bz2").write_bytes(bz2.compress(b"1\n"))
+    ran = workspace.run("index", "in/*")
+    assert (ran.status, "bunzip2 a.jsonl.bz2" in ran.err) == (1, True)
+
+
+def test_an_index_makes_them_random_access(workspace: Workspace) -> None:
+    path = workspace.jsonl("plain/a.jsonl", 500)
+    packed = compress(workspace, "in/a.jsonl", 500)
+    with pyzstd.SeekableZstdFile(workspace.root / "in/b.jsonl.zst", "w", max_frame_content_size=4000) as file:
+        file.write(path.read_bytes())
+    (workspace.root / "in/c.tar.gz").write_bytes(gzip.compress(encode_tar([sample(n) for n in range(5)])[0]))
+    ran = workspace.run("index", "in/*", "--json")
+    assert ran.status == 0, ran.err
+    assert ran.json["records"] == 1005
+    assert sorted(file.name for file in packed.parent.iterdir()) == [
+        *("a.jsonl.gz", "a.jsonl.gz.gzidx", "a.jsonl.gz.idx", "b.jsonl.zst", "b.jsonl.zst.idx"),
+        *("c.tar.gz", "c.tar.gz.gzidx", "c.tar.gz.idx"),
+    ]
+    assert (
+        packed.with_name("a.jsonl.gz.gzidx").stat().st_mtime_ns <= packed.with_name("a.jsonl.gz.idx").stat().st_mtime_ns
+    )
+    for name in ("a.jsonl.gz", "b.jsonl.zst"):
+        shown = workspace.run("show", f"in/{name}", "7", "-1", "--json")
+        assert [row["value"]["id"] for row in shown.json["records"]] == [7, 499], shown.err
+        assert workspace.run("show", f"in/{name}", "--json").json["records"] == 500
+    assert workspace.run("show", "in/c.tar.gz", "3").status == 0
+    verified = workspace.run("verify", "in/*", "--deep")
+    assert (verified.status, "3 sources, 1,005 records, 0 problems" in verified.out) == (0, True), verified.out
+    packed.write_bytes(gzip.compress(path.read_bytes() + b"{}\n"))
+    assert "a.jsonl.gz.idx does not fit" in workspace.run("verify", "in/*").out
+    assert workspace.run("index", "in/*").status == 0
+    assert workspace.run("verify", "in/*", "--deep").status == 0
+
+
+def test_indexes_below_a_root(workspace: Workspace) -> None:
+    packed = compress(workspace, "in/a.jsonl", 10)
+    assert workspace.run("index", "in/*", "--index-root", "indexes").status == 0
+    assert (workspace.root / f"indexes/file{packed}.gzidx").exists()
+    assert not packed.with_name("a.jsonl.gz.gzidx").exists()
+    shown = workspace.run("show", "in/a.jsonl.gz", "3", "--index-root", "indexes", "--json")
+    assert shown.json["records"][0]["value"]["id"] == 3
+
+
+def test_a_job_reads_what_is_indexed_by_position_with_the_same_outputs(workspace: Workspace) -> None:
+    packed = compress(workspace, "in/a.jsonl", 500)
+    assert workspace.run(*MAP).status == 0
+    expected = workspace.files("out")
+    by_position = (*MAP[:3], "--output", "again", *MAP[5:-1], "M")
+    assert workspace.run("index", "in/*").status == 0
+    points = packed.with_name("a.jsonl.gz.gzidx")
+    ran = workspace.run(*by_position, "--json")
+    assert (ran.status, workspace.files("again")) == (0, expected), ran.err
+    assert workspace.run(*MAP, "--json").json["skipped"] == 1
+
+    # It needs the points while it reads: without them, or with those of another file, it reads from the begin.
+    points.write_bytes(points.read_bytes()[:-1])
+    stale = (*MAP[:3], "--output", "third", *MAP[5:-1], "N")
+    ran = workspace.run(*stale)
+    assert (ran.status, workspace.files("third")) == (0, expected), ran.err
+    assert "read from its begin, for its index does not fit" in ran.err
+
+
+def test_a_job_that_began_by_streaming_goes_on_by_position(workspace: Workspace) -> None:
+    packed = compress(workspace, "in/a.jsonl", 500)
+    lines = gzip.decompress(packed.read_bytes()).splitlines(keepends=True)
+    whole = b"".join(lines)
+    lines[250] = b"{" + b" " * (len(lines[250]) - 2) + b"\n"
+    moment = packed.stat().st_mtime_ns
+    packed.write_bytes(gzip.compress(b"".join(lines), 0))
+    os.utime(packed, ns=(moment, moment))
+    ran = workspace.run(*MAP, "--json")
+    assert (ran.status, ran.json["tasks"]["failed"]) == (3, 1)
+    done = ran.json["tasks"]["done"]
+    packed.write_bytes(gzip.compress(whole, 0))  # as large as before
+    os.utime(packed, ns=(moment, moment))
+    assert workspace.run("index", "in/*").status == 0
+    ran = workspace.run(*MAP, "--json")
+    assert (ran.status, ran.json["tasks"]["done"]) == (0, done + 1), ran.err
+    assert [record["id"] for record in workspace.records("out")] == list(range(500))
 
 
 def test_outputs_can_be_read_at_random(workspace: Workspace) -> None:
