@@ -22,7 +22,7 @@ from ledgerbeam.ledger.controls import Control
 from ledgerbeam.ledger.lmdb_failures import count_deaths
 from ledgerbeam.ledger.lmdb_floors import Floor, floors, lower_floors, may_be_early, merge_floors, note_contradiction
 from ledgerbeam.ledger.lmdb_prepare import prepare
-from ledgerbeam.ledger.lmdb_rows import FOLDED, GONE, META, RETIRED, SOURCES, Transaction
+from ledgerbeam.ledger.lmdb_rows import FLOORS, FOLDED, GONE, META, RETIRED, SOURCES, Transaction
 from ledgerbeam.ledger.segment import Segment
 from ledgerbeam.ledger.snapshot_rows import merge_state, supersede_state
 from ledgerbeam.ledger.store import Leaf, Mark
@@ -80,7 +80,9 @@ def apply_segment(txn: Transaction, segment: Segment) -> tuple[lmdb_commit.Outco
         lmdb_sources.come_back(txn, source, segment.number)
         if segment.number >= _number(txn, KEY_GONE):
             txn.delete(GONE, source)
-    leaves = [leaf for leaf in segment.leaves if _counts(txn, segment.number, leaf)]
+    leaves = segment.leaves
+    if txn.count(FLOORS) or txn.count(RETIRED):
+        leaves = [leaf for leaf in leaves if _counts(txn, segment.number, leaf)]
     failures = [failure for failure in segment.failures if segment.number >= floors(txn, failure.source_id)[1]]
     outcome = lmdb_commit.record(txn, prepare(leaves), failures, segment.at)
     deaths = [mark for mark in segment.deaths if segment.number >= floors(txn, mark.source_id)[1]]
@@ -99,16 +101,18 @@ def lacks_sources(txn: Transaction, segment: Segment) -> bool:
     """Tell whether a segment has tasks of sources of which nothing is known, or maybe not yet enough."""
     known = {source.id for source in segment.sources}
     of_tasks = {task.source_id for tasks in (segment.leaves, segment.failures, segment.deaths) for task in tasks}
-    return segment.number >= _number(txn, KEY_FLOOR) and any(
-        (txn.get(SOURCES, source) is None and txn.get(RETIRED, source) is None)
-        or may_be_early(txn, source, segment.number)
-        for source in of_tasks - known
+    if segment.number < _number(txn, KEY_FLOOR):
+        return False
+    others = sorted(of_tasks - known)
+    registered = txn.get_many(SOURCES, others)
+    return any(source not in registered and txn.get(RETIRED, source) is None for source in others) or (
+        txn.count(FLOORS) > 0 and any(may_be_early(txn, source, segment.number) for source in others)
     )
 
 
 def enter(txn: Transaction, sources: Sequence[Source], number: int) -> None:
     """Register sources. One that was replaced and is back counts from this number on."""
-    for source in sources:
+    for source in sources if txn.count(FLOORS) or txn.count(RETIRED) else ():
         if txn.get(RETIRED, source.id) is None:
             lower_floors(txn, source.id, number)
             continue
