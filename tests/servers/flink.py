@@ -99,10 +99,12 @@ class FlinkCluster:
 
     def add_task_manager(self) -> Process:
         """Starts one more task manager where one was killed, and waits until it is registered."""
-        before = len(self.registered())
+        known = set(self.registered())  # by name: the one that was killed may be missed only now
         manager = self._starter.task_manager(self._starter.empty_place())
         self.task_managers.append(manager)
-        return manager.wait_until(lambda: len(self.registered()) > before, seconds=START_SECONDS, what="registered")
+        return manager.wait_until(
+            lambda: not known.issuperset(self.registered()), seconds=START_SECONDS, what="registered"
+        )
 
     def registered(self) -> list[str]:
         """Names the task managers that the job manager believes to be alive; it takes a while to miss one."""
