@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import product
 
 from ledgerbeam.ledger.identity import Lineage
-from ledgerbeam.ledger.store import Leaf, Output
+from ledgerbeam.ledger.store import Leaf, LedgerStore, Output
 from ledgerbeam.ledger.task import Source
 
 Tree = tuple["Tree", ...] | None
@@ -57,3 +58,17 @@ def _forests(leaves: int, depth: int) -> Iterator[tuple[Tree, ...]]:
     for first in range(1, leaves):
         for head, tail in product(trees(first, depth), list(_forests(leaves - first, depth))):
             yield (head, *tail)
+
+
+def begin_at_once(stores: Sequence[LedgerStore], count: int) -> list[str]:
+    """Begins runs of all stores in threads of their own; gives the runs."""
+    found: list[str] = []
+    threads = [
+        threading.Thread(target=lambda store=store: found.extend(store.begin_run({}) for _ in range(count)))
+        for store in stores
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found

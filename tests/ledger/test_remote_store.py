@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import re
 import shutil
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ from ledgerbeam.ledger.remote_store import RemoteStore
 from ledgerbeam.ledger.segment import MAGIC
 from ledgerbeam.ledger.store import Leaf
 from tests.conftest import S3Requests, S3Server
-from tests.ledger.builders import leaf_of, leaves_of_split, plain
+from tests.ledger.builders import begin_at_once, leaf_of, leaves_of_split, plain
 from tests.ledger.conformance import JOB, LedgerStoreConformance, failure_of, finish
 from tests.ledger.views import picture
 
@@ -210,16 +209,7 @@ def test_of_two_launchers_that_make_a_ledger_one_wins(hosts: Hosts) -> None:
 
 def test_runs_that_begin_at_once_have_numbers_of_their_own(hosts: Hosts) -> None:
     stores = [hosts.store() for _ in range(4)]
-    found: list[str] = []
-    threads = [
-        threading.Thread(target=lambda store=store: found.extend(store.begin_run({}) for _ in range(5)))
-        for store in stores
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(found) == [f"{n:06d}" for n in range(1, 21)]
+    assert sorted(begin_at_once(stores, 5)) == [f"{n:06d}" for n in range(1, 21)]
 
 
 def test_a_ledger_that_was_deleted_and_made_anew_is_not_mixed_with_what_was_read_of_the_former(hosts: Hosts) -> None:

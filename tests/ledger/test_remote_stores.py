@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from ledgerbeam.ledger.compaction import compact
 from ledgerbeam.ledger.remote_sink import RemoteSink
 from ledgerbeam.ledger.remote_store import RemoteStore
 from tests.conftest import AzureServer, GcsServer
-from tests.ledger.builders import leaf_of, plain
+from tests.ledger.builders import begin_at_once, leaf_of, plain
 from tests.ledger.conformance import JOB, LedgerStoreConformance
 from tests.ledger.views import picture
 
@@ -67,15 +66,6 @@ def test_runs_that_begin_at_once_have_numbers_of_their_own(objects: ObjectFolder
     for store in stores:
         store.open(create=True)
         store.open_job(JOB)
-    found: list[str] = []
-    threads = [
-        threading.Thread(target=lambda store=store: found.extend(store.begin_run({}) for _ in range(4)))
-        for store in stores
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(found) == [f"{n:06d}" for n in range(1, 13)]
+    assert sorted(begin_at_once(stores, 4)) == [f"{n:06d}" for n in range(1, 13)]
     for store in stores:
         store.close()

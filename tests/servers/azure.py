@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ledgerbeam.io import storage
 from tests.servers import pins
+from tests.servers.object_server import ObjectServer
 from tests.servers.process import Process, free_port, listens, server_folder
 
 ACCOUNT = "ledgerbeam"
@@ -20,19 +18,8 @@ KEY = "bGVkZ2VyYmVhbS10ZXN0cw=="
 START_SECONDS = 60.0
 
 
-@dataclass
-class AzureServer:
-    """A running emulator of Azure's Blob Storage.
-
-    Attributes:
-        endpoint: `http://ADDRESS:PORT/ACCOUNT`.
-        process: The server.
-        numbers: Where fresh container names come from.
-    """
-
-    endpoint: str
-    process: Process
-    numbers: Iterator[int] = field(default_factory=itertools.count)
+class AzureServer(ObjectServer):
+    """A running emulator of Azure's Blob Storage."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -42,9 +29,7 @@ class AzureServer:
 
     def place(self) -> str:
         """Makes an empty container and gives its URL."""
-        name = f"container-{next(self.numbers):04d}"
-        storage.filesystem("az://", self.options).mkdir(name)
-        return f"az://{name}"
+        return f"az://{self.make('az://', 'container')}"
 
 
 def missing() -> str | None:

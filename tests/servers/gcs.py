@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ledgerbeam.io import storage
 from tests.servers import pins
+from tests.servers.object_server import ObjectServer
 from tests.servers.process import Process, answers, free_port, server_folder
 
 START_SECONDS = 30.0
 
 
-@dataclass
-class GcsServer:
-    """A running emulator of GCS.
-
-    Attributes:
-        endpoint: `http://ADDRESS:PORT`.
-        process: The server.
-        numbers: Where fresh bucket names come from.
-    """
-
-    endpoint: str
-    process: Process
-    numbers: Iterator[int] = field(default_factory=itertools.count)
+class GcsServer(ObjectServer):
+    """A running emulator of GCS."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -38,9 +25,7 @@ class GcsServer:
 
     def place(self) -> str:
         """Makes an empty bucket and gives its URL."""
-        name = f"bucket-{next(self.numbers):04d}"
-        storage.filesystem("gs://", self.options).mkdir(name)
-        return f"gs://{name}"
+        return f"gs://{self.make('gs://', 'bucket')}"
 
 
 def missing() -> str | None:

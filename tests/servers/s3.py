@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ledgerbeam.io import storage
 from tests.servers import pins
+from tests.servers.object_server import ObjectServer
 from tests.servers.process import Process, answers, free_port, server_folder
 
 USER = "ledgerbeam"
@@ -19,19 +17,8 @@ PASSWORD = "ledgerbeam-tests"
 START_SECONDS = 30.0
 
 
-@dataclass
-class S3Server:
-    """A running S3 server.
-
-    Attributes:
-        endpoint: `http://ADDRESS:PORT`.
-        process: The server.
-        numbers: Where fresh bucket names come from.
-    """
-
-    endpoint: str
-    process: Process
-    numbers: Iterator[int] = field(default_factory=itertools.count)
+class S3Server(ObjectServer):
+    """A running S3 server."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -45,9 +32,7 @@ class S3Server:
 
     def bucket(self) -> str:
         """Makes an empty bucket and gives its name."""
-        name = f"bucket-{next(self.numbers):04d}"
-        storage.filesystem("s3://", self.options).mkdir(name)
-        return name
+        return self.make("s3://", "bucket")
 
 
 def options_of(endpoint: str) -> dict[str, Any]:

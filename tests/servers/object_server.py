@@ -1,0 +1,37 @@
+"""What servers of objects have in common."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ledgerbeam.io import storage
+from tests.servers.process import Process
+
+
+@dataclass
+class ObjectServer:
+    """A running server of objects.
+
+    Attributes:
+        endpoint: `http://ADDRESS:PORT`, for Azure with the account behind it.
+        process: The server.
+        numbers: Where fresh names come from.
+    """
+
+    endpoint: str
+    process: Process
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Storage options with which fsspec reaches it."""
+        raise NotImplementedError
+
+    def make(self, scheme: str, kind: str) -> str:
+        """Makes an empty bucket or container and gives its name."""
+        name = f"{kind}-{next(self.numbers):04d}"
+        storage.filesystem(scheme, self.options).mkdir(name)
+        return name
