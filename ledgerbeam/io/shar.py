@@ -54,7 +54,7 @@ def find_shar(
         SourceError: There is no such field, a field has other shards than the cuts, or the list is none.
     """
     base = canonical_url(folder).rstrip("/")
-    found = _listed(base, options) if base.endswith(".json") else _found(base, options, compressed=compressed)
+    found = _listed(base, options) if base.endswith(".json") else _found(base, options, fields, compressed=compressed)
     wanted = sorted(set(found) - {CUTS}) if fields is None else list(fields)
     missing = [field for field in wanted if field not in found]
     if missing:
@@ -62,7 +62,9 @@ def find_shar(
     return {field: found[field] for field in (CUTS, *wanted)}
 
 
-def _found(base: str, options: Options | None, *, compressed: bool) -> dict[str, list[str]]:
+def _found(
+    base: str, options: Options | None, fields: Sequence[str] | None, *, compressed: bool
+) -> dict[str, list[str]]:
     found: dict[str, dict[str, str]] = {}
     for page in list_pages([f"{base}/*"], options):
         for url in page.urls:
@@ -76,7 +78,7 @@ def _found(base: str, options: Options | None, *, compressed: bool) -> dict[str,
         raise SourceNotFoundError(f"{base}: expected shards of cuts, such as cuts.000000.jsonl, found none.")
     for field, shards in found.items():
         other = sorted(set(shards) ^ set(found[CUTS]))
-        if other:
+        if other and (fields is None or field in fields):
             raise SourceError(
                 f"{base}: expected a shard of {field!r} for each of the cuts, found them to differ in {other[0]!r}; "
                 "write what is missing again, or name the fields to read."

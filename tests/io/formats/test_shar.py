@@ -49,8 +49,9 @@ def test_a_shard_or_an_index_that_is_missing_is_an_error(folder: str) -> None:
     with pytest.raises(IndexNotFoundError, match=r"label\.000001"):
         SharReader(folder)
     (Path(folder) / "label.000001.jsonl").unlink()
-    with pytest.raises(SourceError, match=r"'label'.*'\.000001'"):
+    with pytest.raises(SourceError, match=r"'label'.*'\.000001'.*name the fields to read"):
         SharReader(folder)
+    assert SharReader(folder, ["audio"]).fields == ("audio",)
 
 
 def test_a_field_of_other_cuts_is_an_error(folder: str) -> None:
