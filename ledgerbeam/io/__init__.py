@@ -58,6 +58,7 @@ from ledgerbeam.io.streamed import StreamedRecords as StreamedRecords
 from ledgerbeam.io.streamed import StreamSpan as StreamSpan
 from ledgerbeam.io.streamed import is_streamed as is_streamed
 from ledgerbeam.io.streamed import scan_stream as scan_stream
+from ledgerbeam.io.streamed import split_source as split_source
 from ledgerbeam.io.tar import Sample as Sample
 from ledgerbeam.io.tar import TarReader as TarReader
 from ledgerbeam.io.tar import build_tar_index as build_tar_index
@@ -119,6 +120,7 @@ __all__ = [
     "scan_stream",
     "seek_points_of",
     "split_jsonl",
+    "split_source",
     "stat",
     "stat_many",
     "stat_pages",

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from ledgerbeam.errors import NotIndexableError, SourceError, UsageError
+from ledgerbeam.errors import NotIndexableError, UsageError
 from ledgerbeam.io import jsonl, tar
 from ledgerbeam.io.compression import decompressed
 from ledgerbeam.io.index import IndexFile, Offsets, check_index
@@ -96,13 +96,6 @@ class Format(Protocol):
     ) -> Reader:
         """Opens a source for random access. `index` defaults to `<url>.idx`."""
 
-    def split(self, data: bytes, url: str, *, group: Grouping = "auto") -> list[Any]:
-        """Decodes a whole file that is already in memory; `url` is for messages.
-
-        Raises:
-            SourceError: A record cannot be decoded, or the format needs an index to tell records apart.
-        """
-
 
 class WritableFormat(Format, Protocol):
     """A format of which a shard is one file and a `.idx` of offsets."""
@@ -113,6 +106,13 @@ class WritableFormat(Format, Protocol):
 
     def encode(self, records: Sequence[Any], *, group: Grouping = "auto") -> tuple[bytes, Offsets]:
         """Encodes records as a whole file: its bytes and its offsets, `N + 1` of them."""
+
+    def split(self, data: bytes, url: str, *, group: Grouping = "auto") -> list[Any]:
+        """Decodes a whole file that is already in memory; `url` is for messages.
+
+        Raises:
+            SourceError: A record cannot be decoded.
+        """
 
 
 class _Jsonl:
@@ -225,10 +225,6 @@ class _Megatron:
     ) -> Reader:
         del index, group  # beside the `.bin`; tokens need no grouping
         return MegatronDocuments(url, options, check=check)
-
-    def split(self, data: bytes, url: str, *, group: Grouping = "auto") -> list[Any]:
-        del data, group
-        raise SourceError(f"{url}: a .bin of Megatron cannot be read without its .idx; leave --pack out.")
 
 
 FORMATS: dict[str, WritableFormat] = {"jsonl": _Jsonl(), "tar": _Tar()}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ledgerbeam.io.compression import compression_of, decompressed_pieces, plain_name
+from ledgerbeam.io.compression import compression_of, plain_name
 from ledgerbeam.io.content import open_content, points_url
 from ledgerbeam.io.formats import Format, Reader, format_of
 from ledgerbeam.io.index import IndexFile, Offsets
@@ -51,10 +49,6 @@ class _Seekable:
         check: bool = True,
     ) -> Reader:
         return self._inner.open(url, index, options, group=group, check=check)
-
-    def split(self, data: bytes, url: str, *, group: Grouping = "auto") -> list[Any]:
-        plain = b"".join(decompressed_pieces(iter([data]), compression_of(url) or "", url))
-        return self._inner.split(plain, url, group=group)
 
 
 def indexed_format_of(url: str) -> Format:

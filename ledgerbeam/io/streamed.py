@@ -12,9 +12,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from ledgerbeam.errors import ArchiveError, NotIndexableError, RecordError, UsageError
-from ledgerbeam.io.compression import Stream, compression_of, decompressed, plain_name
-from ledgerbeam.io.formats import format_of
+from ledgerbeam.errors import ArchiveError, NotIndexableError, RecordError, SourceError, UsageError
+from ledgerbeam.io.compression import Stream, compression_of, decompressed, decompressed_pieces, plain_name
+from ledgerbeam.io.formats import FORMATS, format_of
 from ledgerbeam.io.index import Offsets
 from ledgerbeam.io.jsonl import decode_lines
 from ledgerbeam.io.storage import Options
@@ -23,7 +23,7 @@ from ledgerbeam.io.tar_groups import Grouping, are_pairs, group_key, group_pairs
 from ledgerbeam.io.tar_sample import take_sample
 from ledgerbeam.io.tar_walk import walk_bytes, walk_source
 
-__all__ = ["MOST_RECORD", "SpanReader", "StreamSpan", "StreamedRecords", "is_streamed", "scan_stream"]
+__all__ = ["MOST_RECORD", "SpanReader", "StreamSpan", "StreamedRecords", "is_streamed", "scan_stream", "split_source"]
 
 MOST_RECORD = 1 << 30
 """Bytes of a record of a compressed source, at most: more is taken for damage, or for a bomb."""
@@ -154,6 +154,36 @@ class SpanReader:
         if self._is_tar:
             return _samples(data, self.url, span, self._group, self._paired)
         return _decoded_lines(data, self.url, span)
+
+
+def split_source(data: bytes, url: str, group: Grouping = "auto") -> list[Any]:
+    """Decodes a whole source that is in memory, compressed or not.
+
+    Args:
+        data: The content as it is stored.
+        url: The source; its name tells format and compression.
+        group: How members of a tar make up samples.
+
+    Raises:
+        RecordError: A line that cannot be decoded; also ArchiveError, of a tar.
+        SourceError: The compressed data is damaged, or more than `MOST_RECORD` bytes when decompressed; or the format
+            needs an index to tell records apart.
+        UsageError: The name tells no known format, or the compression takes a package that is not installed.
+    """
+    compression = compression_of(url)
+    name = format_of(url if compression is None else plain_name(url)).name
+    if name not in FORMATS:
+        raise SourceError(f"{url}: a source of {name} cannot be read without its .idx; leave --pack out.")
+    if compression is not None:
+        plain = bytearray()
+        for block in decompressed_pieces(iter([data]), compression, url):
+            plain += block
+            if len(plain) > MOST_RECORD:
+                raise SourceError(
+                    f"{url}: expected at most {MOST_RECORD:,} bytes when decompressed, found more; leave --pack out."
+                )
+        data = bytes(plain)
+    return FORMATS[name].split(data, url, group=group)
 
 
 def _lines(url: str, options: Options | None) -> Offsets:

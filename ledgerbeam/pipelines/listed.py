@@ -54,7 +54,7 @@ class Listed:
 
         Raises:
             SourceNotFoundError: If a pattern matches nothing.
-            NotIndexableError: If a source is compressed, and the job packs, or indexes and it has no seek points.
+            NotIndexableError: If a source is compressed, and the job indexes it, and it has no seek points.
             UsageError: If a source's name tells no known format.
         """
         pages = (_checked(page, self._spec) for page in self._pages)
@@ -105,7 +105,7 @@ def first_page_checked(pages: Iterator[Page], spec: JobSpec) -> Iterator[Page]:
 
     Raises:
         SourceNotFoundError: If a pattern matches nothing.
-        NotIndexableError: If a source is compressed, and the job packs, or indexes and it has no seek points.
+        NotIndexableError: If a source is compressed, and the job indexes it, and it has no seek points.
         UsageError: If a source's name tells no known format.
     """
     first = [_checked(page, spec) for page in islice(pages, 1)]
@@ -113,7 +113,7 @@ def first_page_checked(pages: Iterator[Page], spec: JobSpec) -> Iterator[Page]:
 
 
 def _checked(page: Page, spec: JobSpec) -> Page:
-    streams = spec.pipeline != "index" and not spec.pack_bytes
+    streams = spec.pipeline != "index"
     known = indexed_format_of if spec.pipeline == "index" else format_of
     for url in page.urls:
         if not (url.endswith(_CHECKED_SUFFIXES) or url.startswith(GRAPH_SCHEME) or (streams and is_streamed(url))):

@@ -16,7 +16,16 @@ from apache_beam.pvalue import PCollection
 
 from ledgerbeam.errors import ChangedSourceError, FunctionError, IndexError_, SourceError, StorageError
 from ledgerbeam.graphs import GraphReader, GraphSource
-from ledgerbeam.io import Reader, SpanReader, StreamSpan, format_of, indexed_format_of, is_local, read_many_files, stat
+from ledgerbeam.io import (
+    Reader,
+    SpanReader,
+    StreamSpan,
+    indexed_format_of,
+    is_local,
+    read_many_files,
+    split_source,
+    stat,
+)
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.plan import SourceFormat, StreamedTasks
@@ -68,7 +77,7 @@ class TaskReader:
         for member, data in zip(pack.members, contents, strict=True):
             if len(data) != member.size:
                 raise ChangedSourceError(_changed(member.url, f"{member.size} bytes", f"{len(data)} bytes"))
-            records.extend(format_of(member.url).split(data, member.url, group=self._format.group))
+            records.extend(split_source(data, member.url, self._format.group))
         return records
 
     def _reader(self, source: Source) -> Reader:

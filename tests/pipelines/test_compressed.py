@@ -117,11 +117,25 @@ def test_an_empty_one_is_complete_without_output(workspace: Workspace) -> None:
     assert workspace.files("out") == {}
 
 
-def test_packs_cannot_have_them_nor_can_indexes_of_those_without_seek_points(workspace: Workspace) -> None:
-    packed = compress(workspace, "in/a.jsonl", 3)
+def test_small_ones_are_packed_with_plain_ones(workspace: Workspace) -> None:
+    first = workspace.jsonl("in/a.jsonl", 3)
+    for number, (suffix, compressor) in enumerate([("gz", gzip), ("bz2", bz2), ("xz", lzma)]):
+        path = workspace.jsonl(f"in/{number}.jsonl", 3, first=3 * number + 3)
+        (first.parent / f"b{number}.jsonl.{suffix}").write_bytes(compressor.compress(path.read_bytes()))
+        path.unlink()
+    ran = workspace.run(*MAP, "--pack", "1M", "--json")
+    assert ran.status == 0, ran.err
+    assert (ran.json["sources"]["complete"], len(list(workspace.root.glob("out/*.jsonl")))) == (1, 1)
+    assert [record["id"] for record in workspace.records("out")] == list(range(12))
+    packed = first.parent / "b0.jsonl.gz"
+    packed.write_bytes(packed.read_bytes()[:-9])
     ran = workspace.run(*MAP, "--pack", "1M")
-    assert (ran.status, "gunzip a.jsonl.gz" in ran.err) == (1, True)
-    packed.with_suffix(".bz2").write_bytes(bz2.compress(b"1\n"))
+    assert (ran.status, "b0.jsonl.gz: the gzip data is cut off" in ran.err) == (3, True)
+
+
+def test_those_without_seek_points_cannot_be_indexed(workspace: Workspace) -> None:
+    (workspace.root / "in").mkdir()
+    (workspace.root / "in/a.jsonl.bz2").write_bytes(bz2.compress(b"1\n"))
     ran = workspace.run("index", "in/*")
     assert (ran.status, "bunzip2 a.jsonl.bz2" in ran.err) == (1, True)
 

@@ -11,18 +11,19 @@ from typing import Any, Protocol
 import numpy as np
 
 from ledgerbeam.errors import RecordError, UsageError
-from ledgerbeam.io.formats import format_of, is_compressed
+from ledgerbeam.io.formats import is_compressed
 from ledgerbeam.io.graph.identity import describe_source
 from ledgerbeam.io.graph.node import Positions
 from ledgerbeam.io.graph.ordered import OrderedNode
 from ledgerbeam.io.graph.tokens import MISSING, Token
 from ledgerbeam.io.index import IndexFile
 from ledgerbeam.io.jsonl import JsonlReader
+from ledgerbeam.io.seekable import indexed_format_of
 from ledgerbeam.io.storage import FileInfo, Options, is_local, stat
 from ledgerbeam.io.tar import TarReader
 from ledgerbeam.io.tar_groups import Grouping
 
-__all__ = ["IndexedManifest", "IndexedTar", "RecordReader", "Records", "require_indexable"]
+__all__ = ["IndexedManifest", "IndexedTar", "RecordReader", "Records"]
 
 _FIRST_REMOTE_BLOCK = 512  # a request costs as much as some hundred records
 
@@ -118,7 +119,8 @@ class IndexedManifest(Records):
         seed: Chooses the orders. The first is that of lhotse for the same seed.
 
     Raises:
-        NotIndexableError: The source is compressed or a pipe; `Manifest` streams it.
+        NotIndexableError: The source is a pipe, or compressed and not by gzip or seekable Zstandard; `Manifest`
+            streams it.
         IndexNotFoundError: It has no index; also the other errors of `JsonlReader`.
     """
 
@@ -131,7 +133,7 @@ class IndexedManifest(Records):
         shuffle: bool = False,
         seed: int = 0,
     ) -> None:
-        require_indexable(url)
+        _require_seekable(url)
         super().__init__(JsonlReader(url, index, options), shuffle=shuffle, seed=seed)
 
     def read_numbers(self, numbers: Positions, epoch: int | None = None) -> list[Any]:
@@ -167,7 +169,7 @@ class IndexedTar(Records):
         seed: Chooses the orders.
 
     Raises:
-        NotIndexableError: The archive is compressed.
+        NotIndexableError: The archive is compressed, and not by gzip or seekable Zstandard.
         IndexNotFoundError: It has no index; also the other errors of `TarReader`.
     """
 
@@ -181,7 +183,7 @@ class IndexedTar(Records):
         shuffle: bool = False,
         seed: int = 0,
     ) -> None:
-        require_indexable(url)
+        _require_seekable(url)
         super().__init__(TarReader(url, index, options, group=group), shuffle=shuffle, seed=seed)
         self.group: Grouping = group
 
@@ -189,11 +191,6 @@ class IndexedTar(Records):
         return {**super().parameters(), "group": self.group}
 
 
-def require_indexable(url: str) -> None:
-    """Refuses what has no byte offsets.
-
-    Raises:
-        NotIndexableError: The name is that of a compressed file or a pipe.
-    """
+def _require_seekable(url: str) -> None:
     if is_compressed(url) or url.startswith("pipe:"):
-        format_of(url)
+        indexed_format_of(url)  # raises where no library gives seek points

@@ -16,7 +16,17 @@ import pytest
 import zstandard
 
 from ledgerbeam.errors import ArchiveError, NotIndexableError, RecordError, SourceError, SourceNotFoundError, UsageError
-from ledgerbeam.io import Sample, SpanReader, StreamSpan, encode_tar, format_of, is_streamed, scan_stream, streamed
+from ledgerbeam.io import (
+    Sample,
+    SpanReader,
+    StreamSpan,
+    encode_tar,
+    format_of,
+    is_streamed,
+    scan_stream,
+    split_source,
+    streamed,
+)
 from ledgerbeam.io.compression import Stream, compression_of, decompressed, plain_name
 from ledgerbeam.io.storage import filesystem
 
@@ -196,6 +206,8 @@ def test_records_beyond_the_limit_are_refused(tmp_path: Path, monkeypatch: pytes
         scan_stream(str(path))
     with pytest.raises(NotIndexableError, match="only JSONL and tar"):
         scan_stream(str(tmp_path / "x.bin.gz"))
+    with pytest.raises(SourceError, match="at most 5,000 bytes when decompressed"):
+        split_source(path.read_bytes(), str(path))
 
 
 def test_a_frame_that_asks_for_much_memory_is_refused(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ from ledgerbeam.io import (
 from ledgerbeam.io import content as content_module
 from ledgerbeam.io.content import ContentReader
 from ledgerbeam.io.seek_points import gzip_points, gzip_spacing
+from ledgerbeam.io.streamed import split_source
 from tests.io.conformance import SequenceConformance
 
 SPACING = 40_000
@@ -378,4 +379,4 @@ def test_what_may_have_an_index() -> None:
 
 
 def test_a_whole_file_in_memory_is_split() -> None:
-    assert indexed_format_of("a.jsonl.gz").split(gzip.compress(DATA), "a.jsonl.gz") == RECORDS
+    assert split_source(gzip.compress(DATA), "a.jsonl.gz") == split_source(DATA, "a.jsonl") == RECORDS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import struct
 import zlib
@@ -16,7 +17,9 @@ from ledgerbeam.io import (
     collection_key,
     encode_jsonl,
     encode_tar,
+    indexed_format_of,
     publish_bytes,
+    seek_points_of,
     write_index,
 )
 from ledgerbeam.io.graph import IndexedManifest, IteratorNode, Records
@@ -34,6 +37,18 @@ def write_text(path: Path, text: str) -> str:
     """Writes a JSONL source as it is, and its index."""
     path.write_text(text)
     write_index(f"{path}.idx", build_jsonl_index(str(path)))
+    return str(path)
+
+
+def write_compressed(path: Path, count: int) -> str:
+    """Writes `write_lines` as a gzip file, with its index and seek points."""
+    plain = Path(write_lines(path.with_suffix(""), count))
+    path.write_bytes(gzip.compress(plain.read_bytes()))
+    offsets = indexed_format_of(str(path)).build_index(str(path))
+    points = seek_points_of(str(path), f"{path}.idx", offsets)
+    assert points is not None
+    publish_bytes(*points)
+    write_index(f"{path}.idx", offsets)
     return str(path)
 
 

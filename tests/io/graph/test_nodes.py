@@ -58,6 +58,15 @@ class TestShuffledManifest(Files):
         return IndexedManifest(self.lines, shuffle=True, seed=5)
 
 
+class TestCompressedManifest(NodeContract):
+    @pytest.fixture(autouse=True)
+    def _compressed(self, tmp_path: Path) -> None:
+        self.lines = data.write_compressed(tmp_path / "a.jsonl.gz", 70)
+
+    def node(self) -> IteratorNode:
+        return IndexedManifest(self.lines, shuffle=True)
+
+
 class TestManifestWithBlankLines(Files):
     def node(self) -> IteratorNode:
         return IndexedManifest(self.blank, shuffle=True)

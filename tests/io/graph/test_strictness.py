@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -14,6 +15,7 @@ from ledgerbeam.errors import (
     CheckpointError,
     CheckpointMismatchError,
     FunctionError,
+    IndexNotFoundError,
     NotIndexableError,
     RecordError,
     UnsupportedShapeError,
@@ -95,8 +97,11 @@ def test_a_stream_cannot_rebuild_items(tmp_path: Path) -> None:
         Chain(numbers(3), Jsonl(lines)).state_dict()
 
 
-def test_a_compressed_source_streams_and_is_not_indexed(tmp_path: Path) -> None:
-    with pytest.raises(NotIndexableError, match="gunzip"):
+def test_a_compressed_source_without_seek_points_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotIndexableError, match="bunzip2"):
+        IndexedManifest(str(tmp_path / "a.jsonl.bz2"))
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b"1\n"))
+    with pytest.raises(IndexNotFoundError, match="ledgerbeam index"):
         IndexedManifest(str(tmp_path / "a.jsonl.gz"))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, NotIndexableError, RecordError, SourceError
-from ledgerbeam.io import IndexLocation, format_of
+from ledgerbeam.io import IndexLocation, format_of, split_source
 from ledgerbeam.io.megatron import Document, MegatronDocuments, encode_documents, write_megatron
 
 DOCUMENTS = [Document([1, 2, 3], [3]), Document([], []), Document([4, 5, 6], [1, 2]), Document([7], [1])]
@@ -80,7 +80,7 @@ def test_an_index_cannot_be_built_and_a_pack_not_be_read(url: str) -> None:
     with pytest.raises(NotIndexableError, match="cannot be built"):
         kind.build_index(url)
     with pytest.raises(SourceError, match="leave --pack out"):
-        kind.split(b"", url)
+        split_source(b"", url)
     Path(url).with_suffix(".idx").unlink()
     with pytest.raises(IndexNotFoundError):
         kind.open(url)
