@@ -1,8 +1,13 @@
 """Group commit: leaves of all threads of a process, recorded together.
 
-A commit costs a disk flush, whatever it holds. A writer gathers leaves and commits them when the oldest has waited
+A commit costs a disk flush, whatever it holds. A writer gathers leaves and commits them before the oldest has waited
 for `interval` seconds, when there are `max_entries`, or when somebody flushes. What is lost by a kill is therefore
 at most one interval of work, also while a single task runs for hours.
+
+While commits are quick, whoever adds a leaf late in the interval makes the commit. Left to a background thread it
+would take ten times as long: a store lets go of the interpreter's lock at each of its calls, and a busy thread gives it
+back only after a switch interval. The background thread commits where no leaf comes in time, and where commits are
+slow: over a network, to a busy disk, beside many other writers.
 """
 
 from __future__ import annotations
@@ -23,6 +28,10 @@ INTERVAL = 1.0
 
 MAX_ENTRIES = 10_000
 """Default number of entries that is committed at once: so many that slow jobs commit by time, and fast ones cheaply."""
+
+_DUE = 0.75  # of the interval; from there on a leaf is committed by who adds it
+_QUICK = 0.02  # of the interval; a worker may wait so long for a commit
+_SLOW_COMMITS = 64  # that are left to the background after one which was not quick
 
 _Row = TypeVar("_Row", Leaf, Failure)
 
@@ -53,6 +62,7 @@ class LedgerWriter:
         self._leaves: list[Leaf] = []
         self._failures: list[Failure] = []
         self._oldest = 0.0
+        self._slow = 0  # commits that are still left to the background
         self._refused: BaseException | None = None  # a leaf in error; the others of its commit are recorded
         self._blocked: BaseException | None = None  # nothing of the last commit was recorded
         self._pid = os.getpid()
@@ -92,8 +102,12 @@ class LedgerWriter:
                 self._oldest = time.monotonic()
                 self._changed.notify()
             failed = self._refused is not None or self._blocked is not None
-        if failed or waiting >= self._max_entries:
+            started = time.monotonic()
+            is_due = not self._slow and started - self._oldest >= _DUE * self._interval
+        if failed or is_due or waiting >= self._max_entries:
             self._flush()
+            if is_due and time.monotonic() - started > _QUICK * self._interval:
+                self._slow = _SLOW_COMMITS
 
     def flush(self) -> CommitResult:
         """Commit everything that was added before, and return when it is durable.
@@ -174,6 +188,7 @@ class LedgerWriter:
                     self._changed.wait(rest)
                     continue
             self._commit()
+            self._slow = max(0, self._slow - 1)
 
 
 _shared: dict[tuple[str, str | None], LedgerWriter] = {}

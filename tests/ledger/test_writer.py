@@ -94,6 +94,30 @@ def test_enough_entries_are_committed_at_once(store: LmdbStore) -> None:
     writer.close()
 
 
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_who_adds_late_in_the_interval_commits_unless_that_is_slow(store: LmdbStore, is_slow: bool) -> None:
+    interval, names = 3.0, []
+
+    class NamedStore(LmdbStore):
+        def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
+            names.append(threading.current_thread().name)
+            time.sleep(0.1 if is_slow else 0)
+            return super().commit(leaves, failures)
+
+    source = plain()
+    store.register([source])
+    writer = LedgerWriter(NamedStore(store.url), interval)
+    leaves = leaves_of_split(source, 4)
+    for early, late in (leaves[:2], leaves[2:]):
+        writer.add(early)
+        time.sleep(0.8 * interval)
+        writer.add(late)
+    wait_until(store, 4)
+    mine = threading.current_thread().name
+    assert names == [mine, "ledger-writer" if is_slow else mine]
+    writer.close()
+
+
 def test_a_commit_in_the_background_is_part_of_the_next_result(store: LmdbStore) -> None:
     source = plain()
     store.register([source])
