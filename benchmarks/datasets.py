@@ -16,7 +16,7 @@ from benchmarks.peer import PEERS_REMEDY, Peer, peer_python
 from benchmarks.table import Row, Work, absent_row, speed_row
 from benchmarks.timing import Contender, best, timed
 from ledgerbeam.io import Sample, SharReader, SharWriter
-from ledgerbeam.io.lit import LitDataset, LitWriter
+from ledgerbeam.io.lit import LitDataset, LitWriter, write_lit_index
 from ledgerbeam.io.wds import ShardReader, ShardWriter, open_wids, write_wids_index
 
 TITLE = "Random samples of sharded datasets, 20 kB payloads, one by one, warm cache"
@@ -49,7 +49,7 @@ def _shar(folder: Path, count: int, wanted: Sequence[int]) -> Iterator[Row]:
     reader = SharReader(writer.url)
     work = Work("SharReader[i], a payload and a label", "cuts", len(wanted))
     peer = ("benchmarks.peer_lhotse", "read_shar", {"folder": writer.url})
-    yield _compared(work, reader, peer, "lhotse", folder / "wanted.txt")
+    yield _compared(work, reader, peer, folder / "wanted.txt", 3)
 
 
 def _wds(folder: Path, count: int, wanted: Sequence[int]) -> Iterator[Row]:
@@ -60,7 +60,7 @@ def _wds(folder: Path, count: int, wanted: Sequence[int]) -> Iterator[Row]:
     write_wids_index(index, writer.shards, name="bench")
     work = Work("open_wids()[i], two members", "samples", len(wanted))
     peer = ("benchmarks.peer_wids", "read", {"url": index, "cache": str(folder / "cache")})
-    yield _compared(work, open_wids(index), peer, "wids", folder / "wanted.txt")
+    yield _compared(work, open_wids(index), peer, folder / "wanted.txt", 1)
 
 
 def _lit(folder: Path, count: int, wanted: Sequence[int]) -> Iterator[Row]:
@@ -86,22 +86,42 @@ def _lit(folder: Path, count: int, wanted: Sequence[int]) -> Iterator[Row]:
     work = Work("LitDataset[i], two modalities, one decoded", "samples", len(wanted))
     yield speed_row(work, seconds["ours"], "tarfile", seconds["tarfile"], 3)
 
+    def index_by_tarfile() -> None:
+        found: dict[str, dict[str, dict[str, int]]] = {}
+        for path in sorted(root.glob("*.tar")):
+            with tarfile.open(path) as archive:
+                for member in archive:
+                    key, _, modality = member.name.partition(".")
+                    found.setdefault(path.name, {}).setdefault(f".{modality}", {})[key] = member.offset
+        (folder / "tarfile.json").write_bytes(orjson.dumps(found))
+
+    seconds = best({"ours": timed(lambda: write_lit_index(str(root), "train")), "tarfile": timed(index_by_tarfile)})
+    if orjson.loads((root / "train.idx.json").read_bytes()) != orjson.loads((folder / "tarfile.json").read_bytes()):
+        raise RuntimeError(f"{root}: the indexes differ")
+    work = Work("write_lit_index, two members a sample", "samples", count)
+    yield speed_row(work, seconds["ours"], "tarfile", seconds["tarfile"], 10)
+
 
 def _compared(
-    work: Work, reader: SharReader | ShardReader, peer: tuple[str, str, dict[str, Any]], name: str, asked: Path
+    work: Work,
+    reader: SharReader | ShardReader,
+    peer: tuple[str, str, dict[str, Any]],
+    asked: Path,
+    target: float,
 ) -> Row:
     wanted = list(map(int, asked.read_text().split()))
     python = peer_python()
-    if python is None:
-        return absent_row(f"{work.name}, vs {name}", ">= 1", PEERS_REMEDY)
     module, what, arguments = peer
+    name = module.removeprefix("benchmarks.peer_")
+    if python is None:
+        return absent_row(f"{work.name}, vs {name}", f">= {target:g}", PEERS_REMEDY)
     with Peer(module, python) as other:
         contenders: dict[str, Contender] = {
             "ours": timed(lambda: _each(reader, wanted)),
             "theirs": other.contender(what, **arguments, records=str(asked)),
         }
         seconds = best(contenders)
-    return speed_row(work, seconds["ours"], name, seconds["theirs"], 1)
+    return speed_row(work, seconds["ours"], name, seconds["theirs"], target)
 
 
 def _each(reader: Any, wanted: Sequence[int]) -> None:

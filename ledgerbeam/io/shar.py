@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain
-from typing import Any, Self, overload
+from typing import Any
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from ledgerbeam.errors import RecordError, SourceError, SourceNotFoundError, UsageError
 from ledgerbeam.io.compression import plain_name
 from ledgerbeam.io.formats import Reader, format_of
 from ledgerbeam.io.listing import list_pages
+from ledgerbeam.io.numbered import NumberedRecords
 from ledgerbeam.io.publish import publish_bytes
 from ledgerbeam.io.shar_rows import CUTS
 from ledgerbeam.io.storage import Options, canonical_url, read_bytes
@@ -125,7 +126,7 @@ def _listed(url: str, options: Options | None) -> dict[str, list[str]]:
     return {field: [join_url(posixpath.dirname(url), shard) for shard in urls] for field, urls in content.items()}
 
 
-class SharReader:
+class SharReader(NumberedRecords[dict[str, Any]]):
     """Random access to the cuts of a Shar dataset with their fields, through the index beside each shard.
 
     A record is the cut as a dict in which each field has been put under its name: of a tar field the `Sample` of the
@@ -141,6 +142,8 @@ class SharReader:
         IndexNotFoundError: A shard has no index; also the errors of `find_shar` and of the readers.
         SourceError: A field that does not exist, or shards of a field with another number of records than the cuts.
     """
+
+    _together = 256
 
     def __init__(self, folder: str, fields: Sequence[str] | None = None, options: Options | None = None) -> None:
         self.url = canonical_url(folder).rstrip("/")
@@ -159,79 +162,57 @@ class SharReader:
                         f"{reader.url}: expected {count} records, as many as cuts in its shard, found {len(reader)}; "
                         "write the shard again."
                     )
-        self._ends = np.array([0, *accumulate(counts)], np.int64)
+        self._ends = [0, *accumulate(counts)]
 
     def __repr__(self) -> str:
         return f"SharReader({self.url!r}, fields={list(self.fields)})"
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def __len__(self) -> int:
-        return int(self._ends[-1])
-
-    @overload
-    def __getitem__(self, item: int, /) -> dict[str, Any]: ...
-    @overload
-    def __getitem__(self, item: slice, /) -> list[dict[str, Any]]: ...
-    def __getitem__(self, item: int | slice, /) -> dict[str, Any] | list[dict[str, Any]]:
-        if isinstance(item, slice):
-            return self.read_many(range(*item.indices(len(self))))
-        return self.read_many([item])[0]
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        blocks = (range(start, min(start + 256, len(self))) for start in range(0, len(self), 256))
-        return chain.from_iterable(map(self.read_many, blocks))
-
-    def read_many(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Reads cuts by number, negative ones counting from the end; neighbours share requests in each field.
-
-        Raises:
-            IndexError: A number out of range.
-            RecordError: The record of a field is of another cut.
-        """
-        numbers = np.array([index + len(self) if index < 0 else index for index in indices], np.int64)
-        wrong = np.flatnonzero((numbers < 0) | (numbers >= len(self)))
-        if len(wrong):
-            raise IndexError(f"{self.url}: there is no cut {indices[int(wrong[0])]}; it has {len(self)}.")
-        shards = self._ends.searchsorted(numbers, "right") - 1
-        found: list[Any] = [None] * len(numbers)
-        for shard in np.unique(shards).tolist():
-            places = np.flatnonzero(shards == shard)
-            for place, cut in zip(places.tolist(), self._read(shard, numbers[places]), strict=True):
-                found[place] = cut
-        return found
-
-    def read_span(self, start: int, stop: int) -> list[dict[str, Any]]:
-        """Reads the cuts `[start, stop)`."""
-        return self.read_many(range(start, stop))
+        return self._ends[-1]
 
     def close(self) -> None:
         """Closes what is open; a later read opens it again."""
         for reader in chain.from_iterable(self.shards.values()):
             reader.close()
 
-    def _read(self, shard: int, numbers: NDArray[np.int64]) -> list[dict[str, Any]]:
-        inside: list[int] = (numbers - self._ends[shard]).tolist()
-        cuts: list[dict[str, Any]] = self.shards[CUTS][shard].read_many(inside)
+    def _read(self, records: list[int]) -> list[dict[str, Any]]:
+        if len(records) == 1:
+            shard = bisect_right(self._ends, records[0]) - 1
+            return [self._read_one(shard, records[0] - self._ends[shard])]
+        shards = np.searchsorted(self._ends, records, "right") - 1
+        found: list[dict[str, Any]] = [{}] * len(records)
+        for shard in dict.fromkeys(shards.tolist()):
+            places = np.flatnonzero(shards == shard).tolist()
+            inside = [records[place] - self._ends[shard] for place in places]
+            for place, cut in zip(places, self._read_shard(shard, inside), strict=True):
+                found[place] = cut
+        return found
+
+    def _read_one(self, shard: int, number: int) -> dict[str, Any]:
+        cut: dict[str, Any] = self.shards[CUTS][shard][number]
         for field in self.fields:
             reader = self.shards[field][shard]
-            for number, cut, record in zip(inside, cuts, reader.read_many(inside), strict=True):
-                put_field(cut, field, record, f"{reader.url}: record {number}")
+            put_field(cut, field, reader[number], reader.url, number)
+        return cut
+
+    def _read_shard(self, shard: int, numbers: list[int]) -> list[dict[str, Any]]:
+        cuts: list[dict[str, Any]] = self.shards[CUTS][shard].read_many(numbers)
+        for field in self.fields:
+            reader = self.shards[field][shard]
+            for number, cut, record in zip(numbers, cuts, reader.read_many(numbers), strict=True):
+                put_field(cut, field, record, reader.url, number)
         return cuts
 
 
-def put_field(cut: dict[str, Any], field: str, record: Sample | Mapping[str, Any], place: str) -> None:
+def put_field(cut: dict[str, Any], field: str, record: Sample | Mapping[str, Any], url: str, number: int) -> None:
     """Puts the value of a field into its cut, if it has one.
 
     Args:
         cut: The cut.
         field: Name of the field.
         record: What its shard has in the place of the cut.
-        place: Of the record, for the error.
+        url: The shard, for the error.
+        number: Of the record, for the error.
 
     Raises:
         RecordError: The record is of another cut.
@@ -239,8 +220,8 @@ def put_field(cut: dict[str, Any], field: str, record: Sample | Mapping[str, Any
     owner = record.key if isinstance(record, Sample) else record.get("cut_id")
     if owner != cut["id"]:
         raise RecordError(
-            f"{place}: expected field {field!r} of cut {cut['id']!r}, found that of {owner!r}; cuts and fields were "
-            "written in different orders."
+            f"{url}: record {number}: expected field {field!r} of cut {cut['id']!r}, found that of {owner!r}; cuts and "
+            "fields were written in different orders."
         )
     if isinstance(record, Sample):
         if not _NO_DATA & record.keys():

@@ -43,7 +43,7 @@ def stream_shar(shards: Mapping[str, Sequence[str]], options: Options | None = N
                     record = next(records, None)
                     if record is None:
                         raise _other_count(urls[field], url, f"only {count - 1}")
-                    put_field(cut, field, record, f"{urls[field]}: record {count - 1}")
+                    put_field(cut, field, record, urls[field], count - 1)
                 yield cut
             for field, records in beside.items():
                 if next(records, None) is not None:
