@@ -18,7 +18,7 @@ from ledgerbeam.io import storage
 from ledgerbeam.ledger import open_store
 from ledgerbeam.ledgers import open_ledger
 from tests.conftest import S3Server
-from tests.test_readme import ROOT
+from tests.pages import ROOT
 
 pytest.importorskip("docstring_parser", reason="Beam YAML is not installed: pip install 'ledgerbeam[yaml]'")
 

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.test_readme import ROOT, blocks
+from tests.pages import ROOT, blocks
 
 PAGE = ROOT / "docs" / "iterators.md"
 
@@ -19,7 +19,7 @@ def test_the_blocks_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "page", module)
     found = blocks(PAGE, "python")
     assert len(found) > 6
-    for block in found:
+    for _, block in found:
         exec(compile(block, str(PAGE), "exec"), module.__dict__)
     contract = module.__dict__["TestTag"]()
     tests = [name for name in dir(contract) if name.startswith("test_") and "another_process" not in name]
