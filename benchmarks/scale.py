@@ -34,11 +34,12 @@ _REQUESTS = {"few": Shape(5, 20, RECORDS), "more tasks": Shape(5, 100, RECORDS),
 
 @dataclass(frozen=True)
 class Sizes:
-    """What is run: numbers of sources, of tasks, gigabytes, and of finished sources to skip."""
+    """What is run: numbers of sources, of tasks, gigabytes, of packed sources, and of finished ones to skip."""
 
     sources: tuple[int, ...]
     tasks: tuple[int, ...]
     gigabytes: tuple[float, ...]
+    packed: tuple[int, ...]
     skipped: tuple[int, ...]
 
     def shapes(self) -> Iterator[tuple[str, Shape]]:
@@ -50,10 +51,14 @@ class Sizes:
         for size in self.gigabytes:
             tasks = max(1, round(size * GIGABYTE / TASK_BYTES / SOURCES_OF_TASKS))
             yield "bytes", Shape(SOURCES_OF_TASKS, tasks, TASK_BYTES // len(LINE))
+        for count in self.packed:
+            yield "packed", Shape(count, 1, RECORDS, TASK_BYTES)
 
 
-SMALL = Sizes((300, 1_000, 3_000), (300, 1_000, 3_000), (0.16, 0.32), (100_000, 1_000_000))
-FULL = Sizes((1_000, 10_000, 100_000), (1_000, 10_000, 100_000), (0.32, 1.6, 6.4), (10**5, 10**6, 10**7))
+SMALL = Sizes((300, 1_000, 3_000), (300, 1_000, 3_000), (0.16, 0.32), (10_000, 100_000), (100_000, 1_000_000))
+FULL = Sizes(
+    (1_000, 10_000, 100_000), (1_000, 10_000, 100_000), (0.32, 1.6, 6.4), (10**5, 10**6), (10**5, 10**6, 10**7)
+)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -91,12 +96,13 @@ def _jobs(sizes: Sizes, folder: Path, workers: int, found: dict[str, Any]) -> li
     rows = found["jobs"] = []
     for series, shape in sizes.shapes():
         first, again = run_twice(folder / "job", shape, workers)
-        clean.append(first)
+        if not shape.pack_bytes:
+            clean.append(first)
         load = os.getloadavg()[0]
         rows.append({"series": series, "clean": asdict(first), "rerun": asdict(again), "load": load})
         memory = [first.memory.get(kind, 0) / 1e6 for kind in ("launcher", "runner", "worker")]
         print(
-            f"{series:<9}{shape.sources:>9,}{shape.tasks:>9,}{shape.size / GIGABYTE:>7.2f}{first.seconds:>9.1f}"
+            f"{series:<9}{shape.sources:>9,}{first.tasks:>9,}{shape.size / GIGABYTE:>7.2f}{first.seconds:>9.1f}"
             f"{again.seconds:>9.1f}{memory[0]:>13.0f}{memory[1]:>11.0f}{memory[2]:>11.0f}"
             f"{first.ledger / 1e6:>11.2f}{load:>6.1f}",
             flush=True,

@@ -25,11 +25,12 @@ _KINDS = {"ledgerbeam.pipelines.worker": "worker", "ledgerbeam.pipelines.wave": 
 
 @dataclass(frozen=True)
 class Shape:
-    """A job: so many sources of so many tasks of so many records of 100 bytes."""
+    """A job: so many sources of so many tasks of so many records of 100 bytes; or in packs of so many bytes."""
 
     sources: int
     tasks_each: int
     records_each: int
+    pack_bytes: int = 0
 
     @property
     def tasks(self) -> int:
@@ -49,12 +50,14 @@ class Measured:
     """A run of a job.
 
     Attributes:
+        tasks: What were done; with packs fewer than those of the shape.
         seconds: The whole command, its start included.
         memory: Peak of resident memory in bytes: of the launcher, of the runner's process, of a worker.
         ledger: Bytes that the ledger takes on its disk.
     """
 
     shape: Shape
+    tasks: int
     seconds: float
     memory: Mapping[str, int]
     ledger: int
@@ -92,6 +95,7 @@ def run(
     """
     command = [sys.executable, "-m", "ledgerbeam", "convert", places["sources"], "--output", places["output"]]
     options = ["--to=jsonl", "--ledger", places["ledger"], f"--workers={workers}", f"--task-bytes={shape.task_bytes}"]
+    options += [f"--pack={shape.pack_bytes}"] if shape.pack_bytes else []
     environment = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
     started = time.perf_counter()
     process = subprocess.Popen(
@@ -106,9 +110,9 @@ def run(
     if process.returncode:
         raise RuntimeError(f"{' '.join([*command, *options])} ended with {process.returncode}:\n{err}")
     done = json.loads(out)["tasks"]["done"]
-    if done != shape.tasks:
+    if done != shape.tasks and not 0 < done * bool(shape.pack_bytes) < shape.tasks:
         raise RuntimeError(f"{shape}: expected {shape.tasks} tasks, found {done}")
-    return Measured(shape, seconds, memory, _disk_bytes(ledger))
+    return Measured(shape, done, seconds, memory, _disk_bytes(ledger))
 
 
 def _watch(process: subprocess.Popen[str], memory: dict[str, int]) -> None:

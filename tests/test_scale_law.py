@@ -12,7 +12,7 @@ SHAPES = [Shape(100, 1, 10), Shape(1000, 1, 10), Shape(10, 10, 10), Shape(10, 10
 
 def runs(start: float, source: float, task: float, gigabyte: float) -> list[Measured]:
     cost = [start + source * s.sources + task * s.tasks + gigabyte * s.size / 1e9 for s in SHAPES]
-    return [Measured(shape, seconds, {}, 0) for shape, seconds in zip(SHAPES, cost, strict=True)]
+    return [Measured(shape, shape.tasks, seconds, {}, 0) for shape, seconds in zip(SHAPES, cost, strict=True)]
 
 
 def test_a_law_is_found_again() -> None:
