@@ -34,7 +34,7 @@ _PACKAGES = "python3,python3-venv,python3-pip,ca-certificates"
 _MIRROR = "http://deb.debian.org/debian"
 _CERTIFICATES = "/etc/ssl/certs"
 _TIMED_OUT = 124  # exit status of `timeout`
-_BUD = ("buildah", "bud", "--isolation=chroot", "--network=host", "--layers")
+_BUD = ("buildah", "bud", "--isolation=chroot", "--network=host", "--layers", "--force-rm")
 # The container ends with the shell, and its disk with it.
 _RUN = """
 container=$(buildah from "$1") || exit
