@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from tests.matrix.runs import SOURCES, Jobs, Row, write_sources
-from tests.servers import flink, hosts, prism, spark
+from tests.servers import flink, hosts, image, prism, spark
 from tests.servers.engine import Engine
 from tests.servers.flink import Place, flink_cluster
 from tests.servers.s3 import S3Server
 
 COLUMNS = ("clean", "converted", "killed worker", "killed executor", "killed launcher", "rerun", "identical")
 TWO_HOSTS = "Flink, 2 hosts"
-ENGINES = ("FnApiRunner, 1 process", "FnApiRunner, 2 processes", "Prism", "Flink", TWO_HOSTS, "Spark")
+IMAGE = "Flink, worker image"
+ENGINES = ("FnApiRunner, 1 process", "FnApiRunner, 2 processes", "Prism", "Flink", TWO_HOSTS, "Spark", IMAGE)
 
 _rows: list[Row] = []
 notes: list[str] = []
@@ -60,6 +61,8 @@ def jobs(
         if name == TWO_HOSTS:
             s3, engine = _start_on_two_hosts(folder, stack)
             bucket = write_sources(s3)
+        elif name == IMAGE:
+            engine = _start_with_image(folder, s3, stack)
         elif name in _STARTS:
             engine = _start(name, folder, s3, stack)
         options = ["--workers", name.split()[1]] if engine is None else ["--", *engine.options]
@@ -99,6 +102,18 @@ def _start_on_two_hosts(folder: Path, stack: ExitStack) -> tuple[S3Server, Engin
     for name in ("jobs", "job-server", "job-manager", "hosts/store"):
         pair.hide(folder / name)
     return pair.s3, engine
+
+
+def _start_with_image(folder: Path, s3: S3Server, stack: ExitStack) -> Engine:
+    """Starts Flink with a container of the worker image as its worker pool; they have only the S3 server in common."""
+    for missing in (flink.missing(), image.missing()):
+        if missing is not None:
+            pytest.skip(missing)
+    image.build()
+    own = image.build_upon(Path(__file__).parent / "Dockerfile", "localhost/ledgerbeam-matrix:0.1.0")
+    pool = stack.enter_context(image.image_pool(folder, image=own, env=s3.env))
+    # The stock pool cannot tell the workers of two task managers from each other, so there is one.
+    return stack.enter_context(flink_cluster(folder, places=[Place()], pool=pool))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
