@@ -220,7 +220,7 @@ class RangeReader:
             return
         try:
             descriptor = self._open()
-        except OSError:  # StorageError is one, too: to be worded by the read that follows
+        except (OSError, ValueError):  # to be worded by the read that follows
             return
         starts, stops = np.ascontiguousarray(starts), np.ascontiguousarray(stops)
         place = 0
@@ -277,7 +277,7 @@ class RangeReader:
             while parts[-1] and position < stop:
                 parts.append(os.pread(descriptor, stop - position, position))
                 position += len(parts[-1])
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: no file can have this name
             raise storage_error(error, self.url, "read") from error
         return b"".join(parts)
 
@@ -286,10 +286,7 @@ class RangeReader:
         kept = self._handle.get("fd")
         if kept is not None:
             return kept
-        try:
-            mine = os.open(self.url, os.O_RDONLY)
-        except ValueError as error:
-            raise storage_error(error, self.url, "read") from error
+        mine = os.open(self.url, os.O_RDONLY)
         # No lock, which a fork could carry over locked: of two threads that open, the later one yields.
         kept = self._handle.setdefault("fd", mine)
         if kept != mine:

@@ -116,15 +116,20 @@ def fuzz_briefly(trial: Trial, inputs: int, seed: int = 1, *, most: int = MOST_B
     return outcomes
 
 
+def limit_memory() -> None:
+    """Leaves this process so much more address space that no claim of a damaged number fits into it."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + _ROOM, -1))
+
+
 def main(make: Callable[[Path], Trial], name: str = "") -> None:
-    """Does a long run, `INPUTS [SEED [FIRST]]`, in an address space that no claim of a damaged number fits into."""
+    """Does a long run, `INPUTS [SEED [FIRST]]`, in limited memory."""
     given = list(map(int, sys.argv[1:]))
     inputs, seed, first = [*given, 1, 0] if len(given) == 1 else [*given, 0][:3]
     with TemporaryDirectory(dir="/dev/shm") as folder:
         trial = make(Path(folder))
         fuzz(trial, 200, seed + 1, name=name)  # imports and caches
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + _ROOM, -1))
+        limit_memory()
         before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
         outcomes = fuzz(trial, inputs, seed, first=first, name=name)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024

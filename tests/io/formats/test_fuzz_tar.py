@@ -35,7 +35,7 @@ _TEXT = [
 ]
 
 
-def _member(name: str, kind: bytes, payload: bytes, fields: dict[int, bytes] | None = None) -> bytes:
+def member(name: str, kind: bytes, payload: bytes, fields: dict[int, bytes] | None = None) -> bytes:
     """A member with a header of the given kind, and bytes put into it."""
     info = tarfile.TarInfo(name)
     info.size, info.type = len(payload), kind
@@ -56,19 +56,19 @@ def _summed(block: bytes) -> bytes:
     return block[:148] + b"%06o\0 " % sum(blank) + block[156:]
 
 
-def _pax(*records: tuple[str, str]) -> bytes:
+def pax(*records: tuple[str, str]) -> bytes:
     text = b""
     for key, value in records:
         size = len(key) + len(value.encode()) + 3
         size += len(str(size + len(str(size))))
         text += b"%d %s=%s\n" % (size, key.encode(), value.encode())
-    return _member("pax", b"x", text)
+    return member("pax", b"x", text)
 
 
-def _old_sparse(real: int) -> bytes:
+def old_sparse(real: int) -> bytes:
     """Of GNU's old format: 512 bytes at 1024 of a file of some length."""
     octal = [b"%011o\0" % number for number in (1024, 512, real, 0)]
-    return _member(
+    return member(
         "s.bin", b"S", b"d" * 512, {386: octal[0] + octal[1] + octal[2] + octal[3], 482: b"\0" + b"%011o\0" % real}
     )
 
@@ -86,11 +86,11 @@ def _archives() -> list[bytes]:
     return [
         plain.rstrip(b"\0") + bytes(1024 + -len(plain.rstrip(b"\0")) % 512),
         wide.rstrip(b"\0") + bytes(1024 + -len(wide.rstrip(b"\0")) % 512),
-        _old_sparse(30_000) + _member("s.json", b"0", b"{}") + bytes(1024),
-        _pax(*one) + _member("s.x", b"0", b"1\n1024\n512\n".ljust(512, b"\0") + b"d" * 512) + bytes(1024),
-        _pax(*nil) + _member("s.x", b"0", b"d" * 512) + bytes(1024),
-        _pax(("size", "700"), ("path", "long/er.bin")) + _member("s.bin", b"0", b"d" * 700) + bytes(1024),
-        _member("././@LongLink", b"L", b"n" * 150 + b".bin\0") + _member("n.bin", b"0", b"d") + bytes(1024),
+        old_sparse(30_000) + member("s.json", b"0", b"{}") + bytes(1024),
+        pax(*one) + member("s.x", b"0", b"1\n1024\n512\n".ljust(512, b"\0") + b"d" * 512) + bytes(1024),
+        pax(*nil) + member("s.x", b"0", b"d" * 512) + bytes(1024),
+        pax(("size", "700"), ("path", "long/er.bin")) + member("s.bin", b"0", b"d" * 700) + bytes(1024),
+        member("././@LongLink", b"L", b"n" * 150 + b".bin\0") + member("n.bin", b"0", b"d") + bytes(1024),
     ]
 
 
