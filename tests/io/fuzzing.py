@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 import tracemalloc
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -126,6 +127,7 @@ def main(make: Callable[[Path], Trial], name: str = "") -> None:
     """Does a long run, `INPUTS [SEED [FIRST]]`, in limited memory."""
     given = list(map(int, sys.argv[1:]))
     inputs, seed, first = [*given, 1, 0] if len(given) == 1 else [*given, 0][:3]
+    warnings.simplefilter("ignore")  # of libraries, on what is damaged
     with TemporaryDirectory(dir="/dev/shm") as folder:
         trial = make(Path(folder))
         fuzz(trial, 200, seed + 1, name=name)  # imports and caches
