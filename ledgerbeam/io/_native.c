@@ -31,6 +31,7 @@
 
 #define GROUP 32 /* most members of a sample that are compared with each other here */
 
+#define MOST_LINE (8 << 20) /* bytes of a line that is read here, at most */
 #define BATCH 64 /* system calls between two looks at the GIL */
 
 /* Fills a buffer from a file: how many bytes there were, fewer than asked at the end of the file and after an error, an
@@ -303,7 +304,8 @@ find_newlines(PyObject *Py_UNUSED(self), PyObject *args)
 static PyObject *
 room_for(uint64_t start, uint64_t stop)
 {
-    if (stop <= start || stop > INT64_MAX || stop - start >= PY_SSIZE_T_MAX / 2) {
+    /* Room is made before the bytes are known to be there, and a damaged offset can claim any size. */
+    if (stop <= start || stop > INT64_MAX || stop - start > MOST_LINE) {
         return NULL;
     }
     return PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(stop - start + (start > 0)));

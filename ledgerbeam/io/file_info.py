@@ -63,7 +63,7 @@ def stat(url: str, options: Options | None = None) -> FileInfo:
         return info_of(url, call(url, "read", store.info, url))
     try:
         found = os.stat(url)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise storage_error(error, url, "read") from error
     if stat_modes.S_ISDIR(found.st_mode):
         raise folder_error(url)

@@ -17,13 +17,16 @@ from ledgerbeam.io.content import ContentReader, open_content
 from ledgerbeam.io.publish import publish
 from ledgerbeam.io.storage import FileInfo, Options, RangeReader, canonical_url, stat
 
-__all__ = ["IndexFile", "Kind", "Offsets", "check_index", "check_offsets", "index_bytes", "write_index"]
+__all__ = ["LAST_OFFSET", "IndexFile", "Kind", "Offsets", "check_index", "check_offsets", "index_bytes", "write_index"]
 
 Offsets: TypeAlias = NDArray[np.uint64]
 """Byte offsets of `N` records and a sentinel: shape `(N + 1,)`, u64, increasing."""
 
 Kind: TypeAlias = Literal["jsonl", "tar"]
 """What an index addresses: lines, or samples of a tar archive."""
+
+LAST_OFFSET = 2**63 - 1
+"""The end of the largest file that there can be, in bytes."""
 
 _ENTRY = 8
 _BLOCK = 512
@@ -263,7 +266,7 @@ def check_offsets(offsets: Offsets, index: IndexFile, kind: Kind, *, first_recor
         first_record: The number of the first record in `offsets`, for the message.
 
     Raises:
-        IndexMismatchError: An offset does not lie after the one before it, or is not aligned.
+        IndexMismatchError: An offset does not lie after the one before it, is not aligned, or beyond any file.
     """
     wrong = np.flatnonzero(offsets[1:] <= offsets[:-1])
     if len(wrong):
@@ -271,6 +274,11 @@ def check_offsets(offsets: Offsets, index: IndexFile, kind: Kind, *, first_recor
         raise index.mismatch(
             f"expected increasing offsets, found record {first_record + at} at byte {offsets[at]} and the next at "
             f"{offsets[at + 1]}"
+        )
+    if len(offsets) and int(offsets[-1]) > LAST_OFFSET:
+        raise index.mismatch(
+            f"expected offsets of at most {LAST_OFFSET}, found the end of record {first_record + len(offsets) - 2} at "
+            f"byte {offsets[-1]}"
         )
     if kind == "tar":
         wrong = np.flatnonzero(offsets[:-1] % np.uint64(_BLOCK))

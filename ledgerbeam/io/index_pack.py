@@ -81,6 +81,7 @@ class IndexPack:
         if row["flags"]:
             raise UsageError(f"{self.url}: collection {wanted.hex()} has no offsets of records to read by.")
         sequences = self._rows_of(row)
+        self._check_ends(sequences, wanted)
         return PackedRecords(self, wanted, sequences, int(self._segments["source_size"][sequences["segment"]].sum()))
 
     def sources(self, key: bytes | str | None = None) -> list[str]:
@@ -126,12 +127,28 @@ class IndexPack:
         """Gives the URL of a segment's source."""
         row = self._segments[segment]
         start = int(row["path"]) - self._strings_at
-        return self._strings[start : start + int(row["path_size"])].decode()
+        path = self._strings[start : start + int(row["path_size"])]
+        try:
+            return path.decode()
+        except UnicodeDecodeError as error:
+            raise self._damaged(f"expected the path of segment {segment} in UTF-8, found {path!r:.80}") from error
 
     def index(self, segment: int) -> IndexFile:
         """Gives the index of a segment's source."""
         row = self._segments[segment]
         return _PackedIndex(self.url, self.options, self.source(segment), int(row["payload"]), int(row["items"]) - 1)
+
+    def reader(self, segment: int) -> Reader:
+        """Opens a segment's source.
+
+        Raises:
+            IndexMismatchError: Its name is that of no source; also the errors of the reader of its format.
+        """
+        url = self.source(segment)
+        try:
+            return format_of(url).open(url, self.index(segment), self.options)
+        except UsageError as error:
+            raise self._damaged(f"segment {segment} names no source ({error})") from error
 
     def close(self) -> None:
         """Closes the file, if it is open; a later read opens it again."""
@@ -175,19 +192,34 @@ class IndexPack:
 
     def _check_rows(self, payload: int, size: int) -> None:
         rows, segments = self._collections["rows"].astype(np.int64), self._segments
-        if rows.sum() != len(self._sequences) or (np.cumsum(rows) - rows != self._collections["first"]).any():
+        if (
+            (rows < 0).any()
+            or rows.sum() != len(self._sequences)
+            or (np.cumsum(rows) - rows != self._collections["first"]).any()
+        ):
             raise self._damaged("expected its collections to share out its sequences, found gaps or overlaps")
         if len(self._sequences) and int(self._sequences["segment"].max()) >= len(segments):
             raise self._damaged("a sequence names a segment that is not there")
         sizes = segments["payload_size"].astype(np.int64)
         width = np.where(segments["flags"] & ARRAY, ITEM.itemsize, ENTRY)
-        if (np.cumsum(sizes) - sizes + payload != segments["payload"]).any() or sizes.sum() != size - payload:
+        if (
+            (sizes < 0).any()
+            or (np.cumsum(sizes) - sizes + payload != segments["payload"]).any()
+            or sizes.sum() != size - payload
+        ):
             raise self._damaged("expected its segments one after another, found gaps or overlaps")
-        if (segments["items"].astype(np.int64) * width != sizes).any():
+        if (sizes // width != segments["items"]).any() or (sizes % width).any():
             raise self._damaged("a segment has another length than its number of offsets")
         texts = segments["path"].astype(np.int64) - self._strings_at
         if ((texts < 0) | (texts + segments["path_size"] > len(self._strings))).any():
             raise self._damaged("a segment's path lies outside its strings")
+
+    def _check_ends(self, sequences: NDArray[Any], key: bytes) -> None:
+        """Raises unless a collection counts the records that the indexes of its sources have."""
+        segments = self._segments[sequences["segment"]]
+        ends = np.cumsum(segments["items"].astype(np.int64) - 1)
+        if segments["flags"].any() or (segments["items"] == 0).any() or (ends != sequences["end"]).any():
+            raise self._damaged(f"collection {key.hex()} counts other records than the indexes of its sources have")
 
     def _damaged(self, what: str) -> IndexMismatchError:
         return IndexMismatchError(f"{self.url}: {what}; write the pack again (write_index_pack).")
@@ -262,9 +294,7 @@ class PackedRecords:
     def _reader(self, source: int) -> Reader:
         reader = self._open.pop(source, None)
         if reader is None:
-            segment = self._segments[source]
-            url = self.pack.source(segment)
-            reader = format_of(url).open(url, self.pack.index(segment), self.options)
+            reader = self.pack.reader(self._segments[source])
             if len(self._open) >= _MOST_OPEN:
                 self._open.popitem(last=False)[1].close()
         self._open[source] = reader

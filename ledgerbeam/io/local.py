@@ -27,7 +27,10 @@ def open_local(path: str) -> Iterator[int]:
         StorageError: It cannot be opened, or a system call of the body failed.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except ValueError as error:
+            raise storage_error(error, path, "read") from error
         try:
             yield descriptor
         finally:

@@ -97,7 +97,8 @@ class Compiled(Protocol):
             record: Number of the line.
 
         Returns:
-            The bytes; None unless the line begins after a newline and its only newline is its last byte.
+            The bytes; None unless the line begins after a newline and its only newline is its last byte, and if it has
+            more than 8 MiB: damaged offsets can claim any size.
         """
 
     def scan_folder(self, folder: str, /) -> tuple[list[str], list[str]] | None:

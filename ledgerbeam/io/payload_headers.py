@@ -13,6 +13,7 @@ from ledgerbeam.errors import RecordError
 __all__ = ["AudioHeader", "array_shape", "audio_header"]
 
 _RIFF_SIZES = {b"RIFF": "<I", b"RIFX": ">I"}
+_VERSIONS = ((1, 0), (2, 0), (3, 0))
 _STREAMED = 0xFFFFFFFF  # what a WAV that was written to a pipe has as its sizes
 
 
@@ -58,12 +59,14 @@ def array_shape(data: bytes, extension: str) -> list[int]:
     file = io.BytesIO(data)
     try:
         version = np.lib.format.read_magic(file)
+        if version not in _VERSIONS:
+            raise ValueError(f"expected version 1.0, 2.0 or 3.0, found {'.'.join(map(str, version))}")
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, dtype = read(file)
-    except (ValueError, EOFError) as error:
-        raise RecordError(f"{extension!r}: expected a .npy: {error}.") from error
+    except Exception as error:  # numpy has Python's own parser read the header, which raises errors of many kinds
+        raise RecordError(f"{extension!r}: expected a .npy: {error!r:.300}.") from error
     size = int(np.prod(shape, dtype=object)) * dtype.itemsize
-    if dtype.hasobject or len(data) - file.tell() != size:
+    if dtype.hasobject or min(shape, default=0) < 0 or len(data) - file.tell() != size:
         raise RecordError(
             f"{extension!r}: expected {size} bytes of {dtype} in the shape {shape}, found {len(data) - file.tell()}."
         )

@@ -109,10 +109,11 @@ class RangeReader:
         """
         try:
             size = stop - start
-            data = os.pread(self._handle["fd"], size, start)
-            if len(data) == size:
-                return data
-        except (KeyError, OSError):  # not open yet, remote, or what `_read` words an error for
+            if size <= _MAX_REQUEST:  # room for it is made before it is known to be there
+                data = os.pread(self._handle["fd"], size, start)
+                if len(data) == size:
+                    return data
+        except (KeyError, OSError, OverflowError):  # not open yet, remote, or what `_read` words an error for
             pass
         return self._read(start, stop)
 
@@ -219,7 +220,7 @@ class RangeReader:
             return
         try:
             descriptor = self._open()
-        except OSError:  # to be worded by the read that follows
+        except (OSError, ValueError):  # to be worded by the read that follows
             return
         starts, stops = np.ascontiguousarray(starts), np.ascontiguousarray(stops)
         place = 0
@@ -231,7 +232,7 @@ class RangeReader:
         pread, descriptor = os.pread, self._handle.get("fd", -1)
         for start, size in zip(starts.tolist(), (stops - starts).tolist(), strict=True):
             try:
-                data = pread(descriptor, size, start)
+                data = pread(descriptor, size, start) if size <= _MAX_REQUEST else b""
             except OSError:  # not open yet, or what `_read` words an error for
                 data = b""
             if len(data) == size:
@@ -264,6 +265,9 @@ class RangeReader:
     def _pread(self, start: int, stop: int) -> bytes:
         try:
             descriptor = self._open()
+            stop = min(stop, os.fstat(descriptor).st_size)  # a damaged offset can claim any size
+            if start >= stop:
+                return b""
             data = os.pread(descriptor, stop - start, start)
             if len(data) == stop - start:
                 return data
@@ -273,7 +277,7 @@ class RangeReader:
             while parts[-1] and position < stop:
                 parts.append(os.pread(descriptor, stop - position, position))
                 position += len(parts[-1])
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: no file can have this name
             raise storage_error(error, self.url, "read") from error
         return b"".join(parts)
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.content import open_content
-from ledgerbeam.io.index import IndexFile, Kind, Offsets, check_index, check_offsets
+from ledgerbeam.io.index import LAST_OFFSET, IndexFile, Kind, Offsets, check_index, check_offsets
 from ledgerbeam.io.storage import Options, canonical_url, stat
 
 __all__ = ["IndexedRecords"]
@@ -192,7 +192,7 @@ class IndexedRecords(ABC, Generic[_T]):
             if self._looked_up * _RARE < self._count:
                 records = self._numbers(indices)
                 starts, stops = self.index.ranges(records)
-                if (starts < stops).all():
+                if (starts < stops).all() and int(stops.max(initial=0)) <= LAST_OFFSET:
                     return records, starts, stops
         offsets = self._load()  # says what is wrong with it, if something is
         records = self._numbers(indices)

@@ -307,6 +307,8 @@ def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
         remedy = "S3 answers so to a HEAD request when credentials have expired; check them"
         return StorageError(f"{url}: cannot {doing}, the store gave no reason ({detail}); {remedy}.")
     missing = isinstance(error, FileNotFoundError) or status == 404
+    if isinstance(error, ValueError) and is_local(url):  # it holds a zero byte, or what is no text
+        return SourceNotFoundError(f"{url!r}: cannot {doing}, no file can have this name ({detail}); correct it.")
     if missing and doing == "write":
         return StorageError(f"{url}: cannot write, its bucket or folder does not exist; create it first.")
     if missing:

@@ -123,7 +123,13 @@ def _listed(url: str, options: Options | None) -> dict[str, list[str]]:
             raise SourceError(
                 f"{url}: expected {len(content[CUTS])} shards of {field!r}, as many as of cuts, found {len(urls)}."
             )
-    return {field: [join_url(posixpath.dirname(url), shard) for shard in urls] for field, urls in content.items()}
+    try:
+        found = {field: [join_url(posixpath.dirname(url), shard) for shard in urls] for field, urls in content.items()}
+        for shard in chain.from_iterable(found.values()):
+            format_of(plain_name(shard))
+    except UsageError as error:
+        raise SourceError(f"{url}: expected shards in JSONL and tar, found one of another name: {error}") from error
+    return found
 
 
 class SharReader(NumberedRecords[dict[str, Any]]):
@@ -215,8 +221,15 @@ def put_field(cut: dict[str, Any], field: str, record: Sample | Mapping[str, Any
         number: Of the record, for the error.
 
     Raises:
-        RecordError: The record is of another cut.
+        RecordError: The record is of another cut, or one of both is none.
     """
+    if not isinstance(cut, dict) or "id" not in cut:
+        raise RecordError(
+            f"{place}: expected the cut of this number to be an object with an 'id', found {cut!r:.80}; write the "
+            "cuts again."
+        )
+    if not isinstance(record, Mapping):
+        raise RecordError(f"{place}: expected an object with a 'cut_id', found {record!r:.80}; write the shard again.")
     owner = record.key if isinstance(record, Sample) else record.get("cut_id")
     if owner != cut["id"]:
         raise RecordError(

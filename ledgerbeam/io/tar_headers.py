@@ -38,6 +38,7 @@ DIRECTORY = ord("5")
 GNU_MAGIC = b"ustar  "
 
 _EXTENSIONS = b"xXgLK"
+_MOST_DIGITS = 19  # of a size; Python refuses to read or to write some thousands
 _ADLER = 65521
 
 
@@ -240,7 +241,7 @@ def _field(field: bytes) -> int:
 
 
 def _decimal(value: bytes, position: int, url: str) -> int:
-    if not value.isdigit():
+    if not value.isdigit() or len(value) > _MOST_DIGITS:
         raise ArchiveError(
             f"{url}: the pax header before byte {position} gives the size {value!r}; write the archive again."
         )

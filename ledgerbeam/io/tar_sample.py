@@ -10,7 +10,10 @@ from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io.tar_groups import Grouping, name_sample
 from ledgerbeam.io.tar_headers import BLOCK, Member, next_member, padded, plain_file
 
-__all__ = ["Sample", "take_sample"]
+__all__ = ["MOST_EXPANSION", "Sample", "take_sample"]
+
+MOST_EXPANSION = 1024
+"""How many times as long as what an archive stores of it a sparse member may be: a few bytes can claim any length."""
 
 
 class Sample(dict[str, bytes]):
@@ -63,7 +66,7 @@ def take_sample(data: bytes, base: int, start: int, stop: int, *, url: str, grou
             if member is None:
                 break
             end = member.end
-            name, content = member.name, _content(data, base, member) if member.regular else None
+            name, content = member.name, _content(data, base, member, url) if member.regular else None
         if end > stop:
             raise ArchiveError(f"{url}: member {name!r} at byte {position} ends at {end}, its sample at {stop}")
         if content is not None:
@@ -87,11 +90,29 @@ def _assemble(files: list[tuple[str, bytes]], start: int, stop: int, url: str, g
     return sample
 
 
-def _content(data: bytes, base: int, member: Member) -> bytes:
+def _content(data: bytes, base: int, member: Member, url: str) -> bytes:
     if not member.sparse:
         return data[member.data_offset - base : member.data_offset - base + member.size]
-    # The holes of a sparse file are for the standard library to fill in: it knows all four layouts.
-    archive = data[member.header_offset - base : member.end - base] + bytes(2 * BLOCK)
-    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
-        file = tar.extractfile(tar.getmembers()[0])
+    stored = data[member.header_offset - base : member.end - base]
+    try:
+        return _with_holes(stored)
+    except MemoryError:
+        raise
+    except Exception as error:  # tarfile has errors of many kinds, and those of reading numbers besides
+        raise ArchiveError(
+            f"{url}: the sparse member {member.name!r} at byte {member.header_offset} is damaged ({error!r:.300}); "
+            "write the archive again, without --sparse."
+        ) from error
+
+
+def _with_holes(stored: bytes) -> bytes:
+    """Reads the only member of an archive, a sparse one; the standard library knows all layouts of holes."""
+    with tarfile.open(fileobj=io.BytesIO(stored + bytes(2 * BLOCK)), mode="r:") as tar:
+        member = tar.getmembers()[0]
+        if member.size > MOST_EXPANSION * len(stored):
+            raise ValueError(
+                f"expected at most {MOST_EXPANSION * len(stored):,} bytes of what is stored in {len(stored):,}, found "
+                f"{member.size:,}"
+            )
+        file = tar.extractfile(member)
         return b"" if file is None else file.read()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from ledgerbeam.errors import LedgerbeamError, SourceNotFoundError
 
@@ -26,6 +27,53 @@ _TEXT = [
     b"\xff",
     b"\n",
 ]
+
+NUMBERS = [0, 1, 2, 7, 255, 2**15, 2**31 - 1, 2**31, 2**32 - 1, 2**60, 2**62, 2**63 - 1, 2**63, 2**64 - 8, 2**64 - 1]
+"""What a field may claim; the last is -1, too."""
+
+
+def mangled(content: bytes, chance: random.Random, fields: Sequence[int] = (), width: int = 8) -> bytes:
+    """Changes a binary file here and there: bits, numbers, blocks and its length.
+
+    Args:
+        content: The sound content.
+        chance: What to change.
+        fields: Where it has numbers of its own, from its end if negative; hit more often than the rest.
+        width: How many bytes those numbers have.
+    """
+    data = bytearray(content)
+    orders: list[Literal["little", "big"]] = ["little", "little", "big"]
+    for _ in range(chance.choice([1, 1, 1, 2, 4])):
+        at = chance.randrange(len(data) + 1)
+        order = chance.choice(orders)
+        match chance.randrange(11):
+            case 0 if data:
+                data[at % len(data)] ^= 1 << chance.randrange(8)
+            case 1:
+                data[at : at + 1] = chance.randbytes(1)
+            case 2:
+                size = chance.choice([2, 4, 8])
+                data[at : at + size] = (chance.choice(NUMBERS) & (1 << 8 * size) - 1).to_bytes(size, order)
+            case 3:
+                at -= at % width
+                data[at : at + width] = (chance.choice(NUMBERS) & (1 << 8 * width) - 1).to_bytes(width, order)
+            case 4 | 5 if fields:
+                at = chance.choice(fields) % max(1, len(data))
+                data[at : at + width] = (chance.choice(NUMBERS) & (1 << 8 * width) - 1).to_bytes(width, order)
+            case 6:  # a little more or less than it was
+                at = chance.choice(fields) % max(1, len(data)) if fields else at - at % width
+                number = int.from_bytes(data[at : at + width], "little") + chance.choice([-512, -8, -1, 1, 8, 512])
+                data[at : at + width] = (number & (1 << 8 * width) - 1).to_bytes(width, "little")
+            case 7:
+                del data[at:]
+            case 8:
+                data[at:at] = chance.randbytes(chance.choice([1, 8, 40]))
+            case 9:
+                size, other = chance.choice([1, 8, 16, 512]), chance.randrange(len(data) + 1)
+                data[at:at] = data[other : other + size]
+            case _:
+                del data[at : at + chance.choice([1, 8, 16, 512])]
+    return bytes(data)
 
 
 def damaged(content: bytes, chance: random.Random) -> bytes:

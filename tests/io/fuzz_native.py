@@ -16,6 +16,7 @@ from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io import native
 from ledgerbeam.io.tar_groups import group_key
 from ledgerbeam.io.tar_walk import TarMembers, walk_bytes, walk_tar
+from tests.io.fuzzing import limit_memory
 
 _BLOCK = 512
 _FORMATS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
@@ -129,6 +130,7 @@ def fuzz(count: int, seed: int, folder: Path) -> int:
 
 if __name__ == "__main__":
     with TemporaryDirectory() as scratch:
+        limit_memory()
         total = int(sys.argv[1])
         print(
             f"{total} archives, {fuzz(total, int(sys.argv[2]) if sys.argv[2:] else 1, Path(scratch))} errors, all equal"

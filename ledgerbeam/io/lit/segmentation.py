@@ -14,7 +14,10 @@ from numpy.typing import NDArray
 
 from ledgerbeam.io.lit.images import pillow
 
-__all__ = ["Segmentation"]
+__all__ = ["MOST_LABELS", "Segmentation"]
+
+MOST_LABELS = 4 * 1032
+"""Labels that a byte of a PNG can hold: deflate makes at most 1032 bytes of one, and a label has at least two bits."""
 
 _MODES = {8: ("L",), 16: ("I;16", "I"), 24: ("RGB",), 32: ("RGBA",)}
 
@@ -61,12 +64,17 @@ class Segmentation:
             Shape (height, width), in `dtype`.
 
         Raises:
-            ValueError: A PNG of other channels: converting it would change labels. Also what Pillow raises on bytes
-                that are no PNG.
+            ValueError: A PNG of other channels: converting it would change labels; or one that claims more labels than
+                its bytes can hold. Also what Pillow raises on bytes that are no PNG.
         """
         image = pillow().open(io.BytesIO(data), formats=["PNG"])
         if image.mode not in _MODES[self.bits]:
             raise ValueError(f"expected a PNG of mode {_MODES[self.bits][0]}, found {image.mode}")
+        if image.width * image.height > MOST_LABELS * len(data):
+            raise ValueError(
+                f"expected at most {MOST_LABELS * len(data):,} labels in {len(data):,} bytes, found a PNG of "
+                f"{image.width} by {image.height}"
+            )
         pixels = np.asarray(image)
         if self.bits <= 16:
             return pixels.astype(self.dtype)

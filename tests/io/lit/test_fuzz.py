@@ -12,6 +12,7 @@ import numpy as np
 
 from ledgerbeam.io.lit import LitDataset, LitWriter
 from tests.io.damage import run
+from tests.io.fuzzing import limit_memory
 
 INPUTS = 400
 MOST_BYTES = 20_000_000
@@ -54,4 +55,5 @@ def test_damaged_datasets_give_typed_errors_and_take_little_memory(tmp_path: Pat
 
 if __name__ == "__main__":
     with TemporaryDirectory() as place:
+        limit_memory()
         print(damage_dataset(Path(place), int(sys.argv[1]), int([*sys.argv, "1"][2])))

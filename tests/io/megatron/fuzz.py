@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io.megatron import MegatronReader
+from tests.io.fuzzing import limit_memory
 from tests.io.megatron.test_layout import MAGIC, fairseq, index
 
 SEEDS = [
@@ -95,6 +96,7 @@ def run(inputs: int, seed: int, folder: str) -> Counter[str]:
 
 if __name__ == "__main__":
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    limit_memory()
     with TemporaryDirectory(dir="/dev/shm") as place:
         print(run(int(sys.argv[1]), int((sys.argv[2:] or ["1"])[0]), place))
     print(f"memory grew by {(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024:.1f} MiB")

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 from ledgerbeam.io.wds import DaliReader, open_energon, open_wids, write_dali_index, write_energon, write_wids_index
 from tests.io.damage import run
+from tests.io.fuzzing import limit_memory
 from tests.io.wds.content import plain_samples, write_shards
 
 INPUTS = 400
@@ -37,4 +38,5 @@ def test_damaged_metadata_gives_typed_errors(tmp_path: Path) -> None:
 
 if __name__ == "__main__":
     with TemporaryDirectory() as place:
+        limit_memory()
         print(damage_metadata(Path(place), int(sys.argv[1]), int([*sys.argv, "1"][2])))

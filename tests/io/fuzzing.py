@@ -1,0 +1,145 @@
+"""Running damaged inputs against a parser: only typed errors, soon, and in memory bounded by the size of the input."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import sys
+import time
+import tracemalloc
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeAlias
+
+from ledgerbeam.errors import LedgerbeamError, SourceNotFoundError, UsageError
+from tests.io.damage import damaged, mangled
+
+MOST_BYTES = 4_000_000
+"""Far more than the inputs have, and far less than what their numbers can claim."""
+
+_ROOM = 768 << 20  # address space of a long run; of it a Zstandard frame may ask for a window of 128 MiB
+_SECONDS = 30  # of processor time
+_TIME_NS = 1_700_000_000_000_000_000
+
+Trial: TypeAlias = Callable[[random.Random], str]
+"""Makes an input and reads it; tells what came of it. May raise typed errors that name it."""
+
+
+class Files:
+    """Small files of which one is damaged at a time. Their times stand still: no index is older than its source.
+
+    Args:
+        folder: Where they lie.
+        contents: What may be damaged, and its sound content.
+        fields: Where those that are binary have numbers.
+    """
+
+    def __init__(self, folder: Path, contents: Mapping[str, bytes], fields: Mapping[str, Sequence[int]]) -> None:
+        self.contents = dict(contents)
+        self._folder = str(folder)
+        self._fields = dict(fields)
+        self._names = list(contents)
+        self._damaged = ""
+        for name in contents:
+            self._put(name, contents[name])
+        for path in folder.iterdir():
+            os.utime(path, ns=(_TIME_NS, _TIME_NS))
+
+    def damage(self, chance: random.Random) -> tuple[str, bytes]:
+        """Mends what was damaged before, and damages another; gives name and content."""
+        if self._damaged:
+            self._put(self._damaged, self.contents[self._damaged])
+        name = self._damaged = chance.choice(self._names)
+        sound = self.contents[name]
+        content = mangled(sound, chance, self._fields[name]) if name in self._fields else damaged(sound, chance)
+        self._put(name, content)
+        return name, content
+
+    def _put(self, name: str, content: bytes) -> None:
+        path = f"{self._folder}/{name}"
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.write(descriptor, content)
+        os.utime(descriptor, ns=(_TIME_NS, _TIME_NS))
+        os.close(descriptor)
+
+
+def fuzz(trial: Trial, inputs: int, seed: int, *, first: int = 0, name: str = "") -> Counter[str]:
+    """Makes and reads damaged inputs. Each depends on the seed and its number only.
+
+    Args:
+        trial: What is done with each.
+        inputs: How many.
+        seed: Of the damages.
+        first: The number of the first one.
+        name: What every error has to name.
+
+    Returns:
+        How often each outcome came. Whatever is no typed error is raised, with the number of the input as a note; and
+        so is UsageError, which blames the caller.
+    """
+    chance = random.Random()
+    outcomes: Counter[str] = Counter()
+    before = signal.signal(signal.SIGPROF, _too_long)
+    try:
+        for number in range(first, first + inputs):
+            chance.seed(seed << 40 | number)
+            signal.setitimer(signal.ITIMER_PROF, _SECONDS)
+            try:
+                outcome = trial(chance)
+            except Exception as error:
+                named = name in str(error) or isinstance(error, SourceNotFoundError)  # of a name that the damage made
+                if not isinstance(error, LedgerbeamError) or isinstance(error, UsageError) or not named:
+                    error.add_note(f"input {number} of seed {seed}")
+                    raise
+                outcome = type(error).__name__
+            outcomes[outcome] += 1
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+    return outcomes
+
+
+def fuzz_briefly(trial: Trial, inputs: int, seed: int = 1, *, most: int = MOST_BYTES, name: str = "") -> Counter[str]:
+    """Fuzzes, and asserts that it takes little memory."""
+    fuzz(trial, 50, seed + 1, name=name)  # imports and caches
+    tracemalloc.start()
+    try:
+        outcomes = fuzz(trial, inputs, seed, name=name)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < most
+    return outcomes
+
+
+def limit_memory() -> None:
+    """Leaves this process so much more address space that no claim of a damaged number fits into it."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + _ROOM, -1))
+
+
+def main(make: Callable[[Path], Trial], name: str = "") -> None:
+    """Does a long run, `INPUTS [SEED [FIRST]]`, in limited memory."""
+    given = list(map(int, sys.argv[1:]))
+    inputs, seed, first = [*given, 1, 0] if len(given) == 1 else [*given, 0][:3]
+    warnings.simplefilter("ignore")  # of libraries, on what is damaged
+    with TemporaryDirectory(dir="/dev/shm") as folder:
+        trial = make(Path(folder))
+        fuzz(trial, 200, seed + 1, name=name)  # imports and caches
+        limit_memory()
+        before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+        outcomes = fuzz(trial, inputs, seed, first=first, name=name)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    figures = ", ".join(f"{what} {count:,}" for what, count in sorted(outcomes.items()))
+    print(
+        f"{inputs:,} inputs of seed {seed} in {time.monotonic() - started:,.0f} s: {figures}; grew by {grown:.1f} MiB"
+    )
+
+
+def _too_long(*_: object) -> None:
+    raise TimeoutError(f"an input took more than {_SECONDS} s")
