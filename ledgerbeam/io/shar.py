@@ -223,6 +223,7 @@ def put_field(cut: dict[str, Any], field: str, record: Sample | Mapping[str, Any
     Raises:
         RecordError: The record is of another cut, or one of both is none.
     """
+    place = f"{url}: record {number}"
     if not isinstance(cut, dict) or "id" not in cut:
         raise RecordError(
             f"{place}: expected the cut of this number to be an object with an 'id', found {cut!r:.80}; write the "
@@ -233,7 +234,7 @@ def put_field(cut: dict[str, Any], field: str, record: Sample | Mapping[str, Any
     owner = record.key if isinstance(record, Sample) else record.get("cut_id")
     if owner != cut["id"]:
         raise RecordError(
-            f"{url}: record {number}: expected field {field!r} of cut {cut['id']!r}, found that of {owner!r}; cuts and "
+            f"{place}: expected field {field!r} of cut {cut['id']!r}, found that of {owner!r}; cuts and "
             "fields were written in different orders."
         )
     if isinstance(record, Sample):
