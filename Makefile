@@ -21,8 +21,11 @@ $(VENV)/.ready: pyproject.toml setup.py ledgerbeam/io/_native.c
 demo: setup ## the main job on real text: run, SIGKILL, rerun, proof
 	$(BIN)/python examples/demo.py
 
-test: setup ## the whole suite that needs nothing but Python and what is on the machine
-	$(BIN)/python -m pytest tests --ignore tests/matrix -m 'not engines' --numprocesses auto --dist worksteal
+test: setup ## the suite, in ten minutes on two cores; needs nothing but Python and what is on the machine
+	$(BIN)/python -m pytest tests --ignore tests/matrix -m 'not engines and not slow' --numprocesses auto --dist worksteal
+
+slow: setup ## the tests that take longest: kills, faults, restarts, examples, and the pages typed in
+	$(BIN)/python -m pytest tests --ignore tests/matrix -m 'slow and not engines' --numprocesses auto --dist worksteal
 
 lint: setup ## ruff check, ruff format --check, mypy strict
 	$(BIN)/ruff check .
@@ -50,4 +53,4 @@ bench: setup ## every table of speed against peers and the physical limit; ARGS=
 clean: ## remove what setup, servers and tests made
 	rm -rf $(VENV) $(CACHE) ledgerbeam/io/*.so build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 
-.PHONY: help setup demo test lint servers image matrix conformance fault bench clean
+.PHONY: help setup demo test slow lint servers image matrix conformance fault bench clean

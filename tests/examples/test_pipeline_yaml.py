@@ -22,6 +22,8 @@ from tests.pages import ROOT
 
 pytest.importorskip("docstring_parser", reason="Beam YAML is not installed: pip install 'ledgerbeam[yaml]'")
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = ROOT / "examples" / "pipeline.yaml"
 LOCAL = {"sources": "texts/*.jsonl", "output": "out", "ledger": "ledger"}
 

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,9 @@ def leaves(record):
 '''
 
 
+JOBS = ("convert", "index", "map", "materialize", "tokenize")
+
+
 @dataclass(frozen=True)
 class Ran:
     """A command that has ended."""
@@ -91,15 +94,21 @@ class Ran:
         return json.loads(self.out)
 
 
+def _command(args: Sequence[str | Path]) -> list[str]:
+    name, *rest = map(str, args)
+    workers = ["--workers", "1"] if name in JOBS and not {"--workers", "--"} & set(rest) else []
+    return [sys.executable, "-m", "ledgerbeam", name, *workers, *rest]
+
+
 @dataclass(frozen=True)
 class Workspace:
-    """A folder in which a user works."""
+    """A folder in which a user works. A job has one worker unless it is told otherwise: more take longer to start."""
 
     root: Path
     env: dict[str, str]
 
     def run(self, *args: str | Path, timeout: float = 120, env: Mapping[str, str] | None = None) -> Ran:
-        command = [sys.executable, "-m", "ledgerbeam", *map(str, args)]
+        command = _command(args)
         done = subprocess.run(
             command,
             cwd=self.root,
@@ -112,7 +121,7 @@ class Workspace:
         return Ran(done.returncode, done.stdout, done.stderr)
 
     def start(self, *args: str | Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "ledgerbeam", *map(str, args)]
+        command = _command(args)
         return subprocess.Popen(
             command,
             cwd=self.root,

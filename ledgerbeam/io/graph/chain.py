@@ -59,18 +59,6 @@ class Chain(StagedNode):
         return sum(map(len, self.sources))  # type: ignore[arg-type]
 
     @property
-    def is_checkpointable(self) -> bool:  # type: ignore[override]
-        return all(source.is_checkpointable for source in self.sources)
-
-    @property
-    def is_indexed(self) -> bool:  # type: ignore[override]
-        return all(source.is_indexed for source in self.sources)
-
-    @property
-    def has_constant_time_access(self) -> bool:  # type: ignore[override]
-        return all(map(supports_graph_restore, self.sources))
-
-    @property
     def is_positional(self) -> bool:  # type: ignore[override]
         return not self.shuffle and all(source.is_positional for source in self.sources)
 

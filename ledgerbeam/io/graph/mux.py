@@ -14,7 +14,8 @@ import numpy as np
 from ledgerbeam.errors import CheckpointError, UnsupportedShapeError, UsageError
 from ledgerbeam.io.graph.chain import child_at, read_grouped
 from ledgerbeam.io.graph.chance import load_chance, new_chance, save_chance
-from ledgerbeam.io.graph.node import IteratorNode, Positions, resolve_iterator_source, supports_graph_restore
+from ledgerbeam.io.graph.derived import DerivedNode
+from ledgerbeam.io.graph.node import IteratorNode, Positions, resolve_iterator_source
 from ledgerbeam.io.graph.state import State, field
 from ledgerbeam.io.graph.tokens import MISSING, Token, pair_token
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Mux"]
 
 
-class Mux(IteratorNode):
+class Mux(DerivedNode):
     """Draws for each item the source that gives it. Its tokens are `(number of the source, token of the source)`.
 
     A source that ends is drawn no more; the pass ends when all have. All shards draw the same, each from its part of
@@ -73,18 +74,6 @@ class Mux(IteratorNode):
         if self.stop_early:
             raise TypeError("a Mux with stop_early has no length that is known before")
         return sum(map(len, self.sources))  # type: ignore[arg-type]
-
-    @property
-    def is_checkpointable(self) -> bool:  # type: ignore[override]
-        return all(source.is_checkpointable for source in self.sources)
-
-    @property
-    def is_indexed(self) -> bool:  # type: ignore[override]
-        return all(source.is_indexed for source in self.sources)
-
-    @property
-    def has_constant_time_access(self) -> bool:  # type: ignore[override]
-        return all(map(supports_graph_restore, self.sources))
 
     @property
     def positions(self) -> int | None:

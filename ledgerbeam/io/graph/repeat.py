@@ -11,7 +11,7 @@ import numpy as np
 
 from ledgerbeam.errors import UnsupportedShapeError, UsageError
 from ledgerbeam.io.graph.chain import read_grouped
-from ledgerbeam.io.graph.node import IteratorNode, Positions, resolve_iterator_source, supports_graph_restore
+from ledgerbeam.io.graph.node import IteratorNode, Positions, resolve_iterator_source
 from ledgerbeam.io.graph.stages import StagedNode
 from ledgerbeam.io.graph.tokens import Token, pair_token
 
@@ -45,18 +45,6 @@ class Repeat(StagedNode):
         if self.times is None:
             raise TypeError("a Repeat without end has no length")
         return self.times * len(self.source)  # type: ignore[arg-type]
-
-    @property
-    def is_checkpointable(self) -> bool:  # type: ignore[override]
-        return self.source.is_checkpointable
-
-    @property
-    def is_indexed(self) -> bool:  # type: ignore[override]
-        return self.source.is_indexed
-
-    @property
-    def has_constant_time_access(self) -> bool:  # type: ignore[override]
-        return supports_graph_restore(self.source)
 
     @property
     def positions(self) -> int | None:

@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ledgerbeam.io.graph.derived import DerivedNode
 from ledgerbeam.io.graph.identity import require_shard
 from ledgerbeam.io.graph.node import IteratorNode
 from ledgerbeam.io.graph.state import State, field
@@ -16,7 +17,7 @@ from ledgerbeam.io.graph.tokens import Token
 __all__ = ["StagedNode"]
 
 
-class StagedNode(IteratorNode):
+class StagedNode(DerivedNode):
     """A pass in stages, each a pass of one child. Its tokens are `(label of the stage, token of the child)`.
 
     The state is the present stage and its child's state, so it does not grow with the number of stages. After a change

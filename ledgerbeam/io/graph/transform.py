@@ -7,13 +7,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ledgerbeam.io.graph.node import IteratorNode, resolve_iterator_source, supports_graph_restore
+from ledgerbeam.io.graph.derived import DerivedNode
+from ledgerbeam.io.graph.node import resolve_iterator_source
 from ledgerbeam.io.graph.state import State, field
 
 __all__ = ["Transform"]
 
 
-class Transform(IteratorNode):
+class Transform(DerivedNode):
     """A node that reads one other and has no state of its own. What it can do is what its source can.
 
     Args:
@@ -25,18 +26,6 @@ class Transform(IteratorNode):
 
     def __repr__(self) -> str:
         return f"{self._name}({self.source!r})"
-
-    @property
-    def is_checkpointable(self) -> bool:  # type: ignore[override]
-        return self.source.is_checkpointable
-
-    @property
-    def is_indexed(self) -> bool:  # type: ignore[override]
-        return self.source.is_indexed
-
-    @property
-    def has_constant_time_access(self) -> bool:  # type: ignore[override]
-        return supports_graph_restore(self.source)
 
     def save(self) -> State:
         return {"source": self.source.save()}
