@@ -20,7 +20,7 @@ LINE = b'{"text": "' + b"x" * 87 + b'"}\n'
 
 SAMPLE_SECONDS = 0.05
 _FILES_A_FOLDER = 1_000
-_KINDS = {"ledgerbeam.pipelines.worker": "worker", "ledgerbeam.pipelines.wave": "runner"}
+_KINDS = {"ledgerbeam-work": "worker", "ledgerbeam-fork": ""}  # by the name of a process; others by their command
 
 
 @dataclass(frozen=True)
@@ -120,11 +120,13 @@ def _watch(process: subprocess.Popen[str], memory: dict[str, int]) -> None:
     while process.poll() is None:
         for pid in _tree(process.pid):
             try:
-                command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+                name = Path(f"/proc/{pid}/comm").read_text().strip()
+                command = Path(f"/proc/{pid}/cmdline").read_bytes()
                 status = Path(f"/proc/{pid}/status").read_text()
             except OSError:  # it has ended
                 continue
-            kind = "launcher" if pid == process.pid else next((k for name, k in _KINDS.items() if name in command), "")
+            kind = _KINDS.get(name, "runner" if b"ledgerbeam.pipelines.wave" in command else "")
+            kind = "launcher" if pid == process.pid else kind
             if kind and "VmHWM:" in status:
                 peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024
                 memory[kind] = max(memory.get(kind, 0), peak)

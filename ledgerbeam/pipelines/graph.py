@@ -13,9 +13,9 @@ from apache_beam.transforms.environments import Environment, SubprocessSDKEnviro
 
 from ledgerbeam.io.shar_cuts import parse_fields
 from ledgerbeam.ledger import OpenSource, Task
+from ledgerbeam.pipelines.fork_server import start_fork_server
 from ledgerbeam.pipelines.spec import JobSpec
 from ledgerbeam.pipelines.wave_files import load_sources
-from ledgerbeam.pipelines.worker import worker_command
 from ledgerbeam.transforms import (
     BuildIndexes,
     CommitTasks,
@@ -47,7 +47,7 @@ def run_locally(spec: JobSpec, wave_path: str, beam_args: Sequence[str]) -> None
     """
     workers: Environment | None = None
     if spec.workers > 1:
-        workers = SubprocessSDKEnvironment.from_command_string(worker_command(str(spec.run_dir)))
+        workers = SubprocessSDKEnvironment.from_command_string(start_fork_server(str(spec.run_dir)))
     options = PipelineOptions([f"--direct_num_workers={spec.workers}", *beam_args])
     pipeline = beam.Pipeline(FnApiRunner(workers), options)
     wave = pipeline | "Wave" >> beam.Create([wave_path], reshuffle=False)

@@ -16,7 +16,7 @@ import pytest
 
 from tests.matrix.runs import LIMIT_SECONDS, SOURCES, Jobs, Launcher, Row, descendants, most_memory
 from tests.servers.flink import FlinkCluster
-from tests.servers.process import command_of, wait_until
+from tests.servers.process import command_of, name_of, wait_until
 
 pytestmark = [pytest.mark.s3, pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -43,7 +43,7 @@ def python_workers(jobs: Jobs, launcher: Launcher) -> list[int]:
         return jobs.engine.workers
     found = descendants(launcher.process.pid)
     of_waves = [pid for pid in found if "ledgerbeam.pipelines.wave" in command_of(pid)]
-    return [pid for pid in found if "ledgerbeam.pipelines.worker" in command_of(pid)] or of_waves
+    return [pid for pid in of_waves if name_of(pid) == "ledgerbeam-work"] or of_waves
 
 
 def kill_one(pids: Callable[[], Sequence[int]]) -> None:

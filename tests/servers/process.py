@@ -215,6 +215,14 @@ def command_of(pid: int) -> str:
         return ""
 
 
+def name_of(pid: int) -> str:
+    """Gives the name of a process, of at most 15 characters, empty when it has ended."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
 def resident_mebibytes(pids: Sequence[int]) -> float:
     """Adds up the resident memory of processes, in MiB; what they share counts once for each."""
     pages = 0
