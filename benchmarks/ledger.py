@@ -14,7 +14,7 @@ from benchmarks.timing import alternate
 TITLE = "Ledger overhead: a Beam pipeline with and without one on disk (local runner, one process, outputs in memory)"
 
 TASKS = 600
-ROUNDS = 5
+ROUNDS = 9
 LIMIT_PERCENT = 2
 
 
