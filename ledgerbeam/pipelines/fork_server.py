@@ -18,27 +18,30 @@ import struct
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Never
 
 import numpy as np
 
 from ledgerbeam.pipelines import worker, worker_relay
 
-__all__ = ["start_fork_server"]
+__all__ = ["fork_server"]
 
 _PEER = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # of linux/prctl.h
 _SIGNALLED = 128  # what a shell adds to the signal that ended a program
 
 
-def start_fork_server(run_dir: str) -> str:
-    """Forks the server; returns the shell command that starts a worker: ``exec``, so that no shell is between.
-
-    Call it when Beam has been imported, and before it runs anything.
+@contextmanager
+def fork_server(run_dir: str) -> Iterator[str]:
+    """Has a fork server. Enter it when Beam has been imported, and before it runs anything.
 
     Args:
         run_dir: Folder of the run, in which workers show that they live.
+
+    Yields:
+        The shell command that starts a worker: ``exec``, so that no shell is between.
     """
     name = f"ledgerbeam-{os.getpid()}-{secrets.token_hex(8)}"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -47,10 +50,15 @@ def start_fork_server(run_dir: str) -> str:
     with warnings.catch_warnings():
         # The only other thread waits for the launcher's end, and holds nothing that the server needs.
         warnings.simplefilter("ignore", DeprecationWarning)
-        if os.fork() == 0:
-            _run(lambda: _Server(listener, run_dir).serve())
+        pid = os.fork()
+    if pid == 0:
+        _run(lambda: _Server(listener, run_dir).serve())
     listener.close()
-    return f'exec "{sys.executable}" -I -S "{worker_relay.__file__}" {name}'
+    try:
+        yield f'exec "{sys.executable}" -I -S "{worker_relay.__file__}" {name}'
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)  # else whoever waits for the wave's process group waits for somebody to do it
 
 
 class _Server:

@@ -13,7 +13,7 @@ from apache_beam.transforms.environments import Environment, SubprocessSDKEnviro
 
 from ledgerbeam.io.shar_cuts import parse_fields
 from ledgerbeam.ledger import OpenSource, Task
-from ledgerbeam.pipelines.fork_server import start_fork_server
+from ledgerbeam.pipelines.fork_server import fork_server
 from ledgerbeam.pipelines.spec import JobSpec
 from ledgerbeam.pipelines.wave_files import load_sources
 from ledgerbeam.transforms import (
@@ -45,9 +45,14 @@ def run_locally(spec: JobSpec, wave_path: str, beam_args: Sequence[str]) -> None
     Raises:
         Exception: Whatever a worker ended with, as Beam rebuilds it.
     """
-    workers: Environment | None = None
-    if spec.workers > 1:
-        workers = SubprocessSDKEnvironment.from_command_string(start_fork_server(str(spec.run_dir)))
+    if spec.workers == 1:
+        _run(spec, wave_path, beam_args, None)
+        return
+    with fork_server(str(spec.run_dir)) as command:
+        _run(spec, wave_path, beam_args, SubprocessSDKEnvironment.from_command_string(command))
+
+
+def _run(spec: JobSpec, wave_path: str, beam_args: Sequence[str], workers: Environment | None) -> None:
     options = PipelineOptions([f"--direct_num_workers={spec.workers}", *beam_args])
     pipeline = beam.Pipeline(FnApiRunner(workers), options)
     wave = pipeline | "Wave" >> beam.Create([wave_path], reshuffle=False)
