@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from benchmarks.made_sources import make_done
 from benchmarks.peer import ROOT, Peer
 from benchmarks.scale_law import GIGABYTE, Law, fit
 from benchmarks.scale_runs import LINE, Measured, Shape, run, run_twice
@@ -117,8 +118,7 @@ def _skipping(sizes: Sizes, folder: Path, found: dict[str, Any]) -> None:
     rows = found["skipping"] = []
     for count in sizes.skipped:
         ledger = folder / f"ledger-{count}"
-        with Peer("benchmarks.skip_work") as maker:
-            maker.ask("make_ledger", ledger=str(ledger), count=count)
+        make_done(str(ledger), count)
         with Peer("benchmarks.skip_work") as process:  # whose peak memory is that of skipping alone
             seconds, memory = process.ask("skip_pages", ledger=str(ledger), count=count)
         size = sum(path.stat().st_blocks * 512 for path in ledger.iterdir() if path.is_file())

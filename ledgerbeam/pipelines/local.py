@@ -24,6 +24,7 @@ from ledgerbeam.pipelines.wave_files import STORAGE_OPTIONS, dump_sources
 __all__ = ["LocalRunner"]
 
 WAVE_SOURCES = 100_000
+WAVE_MEMBERS = 300_000  # of packs: each takes a third of the memory of a source
 WAVE_TASKS = 200_000
 """Most sources of a wave, and most tasks by their sizes: FnApiRunner holds what lies between stages in memory, some
 kilobytes a task."""
@@ -163,13 +164,15 @@ class LocalRunner:
 def _waves(pages: Iterator[list[Source]], expected_tasks: Callable[[Source], int]) -> Iterator[list[Source]]:
     """Gathers pages of open sources into waves."""
     wave: list[Source] = []
-    tasks = 0
+    tasks = members = 0
     for source in chain.from_iterable(pages):
-        more = expected_tasks(source)
-        if wave and (len(wave) == WAVE_SOURCES or tasks + more > WAVE_TASKS):
+        more, within = expected_tasks(source), len(source.members)
+        is_full = len(wave) == WAVE_SOURCES or tasks + more > WAVE_TASKS or members + within > WAVE_MEMBERS
+        if wave and is_full:
             yield wave
-            wave, tasks = [], 0
+            wave, tasks, members = [], 0, 0
         wave.append(source)
         tasks += more
+        members += within
     if wave:
         yield wave

@@ -18,6 +18,7 @@ def sizes_of_waves(spec: JobSpec, pages: list[list[int]]) -> list[list[int]]:
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "WAVE_SOURCES", 3)
     monkeypatch.setattr(local, "WAVE_TASKS", 10)
+    monkeypatch.setattr(local, "WAVE_MEMBERS", 5)
 
 
 def test_a_wave_has_so_many_sources_at_most() -> None:
@@ -27,6 +28,15 @@ def test_a_wave_has_so_many_sources_at_most() -> None:
 def test_a_wave_has_so_many_tasks_at_most_unless_it_is_one_source() -> None:
     spec = JobSpec("map", task_bytes=100)
     assert sizes_of_waves(spec, [[400, 500, 300, 5000, 100]]) == [[400, 500], [300], [5000], [100]]
+
+
+def test_a_wave_has_so_many_members_of_packs_at_most_unless_it_is_one_pack() -> None:
+    packs = [
+        Source.pack([Source(f"/in/{pack}/{number}.jsonl", 1, "1") for number in range(count)])
+        for pack, count in enumerate((2, 3, 1, 9, 1))
+    ]
+    waves = local._waves(iter([packs]), JobSpec("map").expected_tasks)
+    assert [[len(source.members) for source in wave] for wave in waves] == [[2, 3], [1], [9], [1]]
 
 
 def test_a_pack_is_one_task_and_a_pass_as_many_as_its_places_make() -> None:
