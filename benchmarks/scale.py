@@ -168,23 +168,24 @@ def _per(more: Counter[str], less: Counter[str], difference: int) -> dict[str, f
 
 
 def _laws(clean: Sequence[Measured], workers: int, found: dict[str, Any]) -> dict[str, Law]:
+    small = [job for job in clean if job.shape.task_bytes < TASK_BYTES]
+    large = [_worker_bytes(job) for job in clean if job.shape.task_bytes == TASK_BYTES]
     laws = {
         "worker seconds": fit(clean, lambda job: job.seconds * workers),
         "ledger bytes": fit(clean, lambda job: job.ledger),
         "launcher bytes": fit(clean, lambda job: job.memory["launcher"]),
         "runner bytes": fit(clean, lambda job: job.memory["runner"]),
+        "worker bytes": fit(small, _worker_bytes),
     }
     print(f"{'law':<16}{'start':>14}{'a source':>14}{'a task':>14}{'a GB':>14}{'worst error':>13}")
     for name, law in laws.items():
         parts = "".join(f"{part:>14.4g}" for part in (law.start, law.source, law.task, law.gigabyte))
         print(f"{name:<16}{parts}{law.worst:>12.0%}")
     found["laws"] = {name: asdict(law) for name, law in laws.items()}
-    rest, large = (
-        max((_worker_bytes(job) for job in clean if (job.shape.task_bytes == TASK_BYTES) is is_large), default=0)
-        for is_large in (False, True)
-    )
-    found["worker bytes"] = {"at rest": rest, "a byte of a task": (large - rest) / TASK_BYTES}
-    print(f"a worker: {rest / 1e6:.0f} MB, and {(large - rest) / TASK_BYTES:.1f} bytes for each byte of its task\n")
+    rest = laws["worker bytes"].start
+    each = (max(large) - rest) / TASK_BYTES
+    found["worker bytes"] = {"at rest": rest, "a byte of a task": each}
+    print(f"a worker: {rest / 1e6:.0f} MB, and {each:.1f} bytes for each byte of its task\n")
     return laws
 
 

@@ -95,9 +95,10 @@ class Ran:
 
 
 def _command(args: Sequence[str | Path]) -> list[str]:
-    name, *rest = map(str, args)
-    workers = ["--workers", "1"] if name in JOBS and not {"--workers", "--"} & set(rest) else []
-    return [sys.executable, "-m", "ledgerbeam", name, *workers, *rest]
+    words = [str(arg) for arg in args]
+    if words and words[0] in JOBS and not {"--workers", "--"} & set(words):
+        words[1:1] = ["--workers", "1"]
+    return [sys.executable, "-m", "ledgerbeam", *words]
 
 
 @dataclass(frozen=True)

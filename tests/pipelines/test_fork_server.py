@@ -12,6 +12,8 @@ from tests.pipelines.conftest import Workspace
 from tests.pipelines.test_restart import processes_below, tasks_done, wait_for
 from tests.servers.process import command_of, name_of, wait_until
 
+pytestmark = pytest.mark.slow
+
 SLOW = (
     *("map", "functions:slow", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L"),
     *("--workers", "2", "--task-bytes", "2000", "--flush-interval", "0.1"),

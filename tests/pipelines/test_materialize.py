@@ -16,6 +16,8 @@ from ledgerbeam.io.megatron import MegatronReader
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.test_restart import tasks_done, wait_for
 
+pytestmark = pytest.mark.slow
+
 ORDERS = '''
 """Graphs of the tests."""
 import json, os, time

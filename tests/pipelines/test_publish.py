@@ -15,6 +15,8 @@ from ledgerbeam.io.wds import open_energon, open_wids
 from tests.io.shar.content import sample
 from tests.pipelines.conftest import Ran, Workspace
 
+pytestmark = pytest.mark.slow
+
 KEYS = [f"clip-{number:03d}" for number in range(30)]
 
 
@@ -40,7 +42,6 @@ def publish(workspace: Workspace, form: str, *options: str) -> Ran:
     return ran
 
 
-@pytest.mark.slow
 def test_tars_become_datasets_of_wids_energon_and_lit(clips: Workspace) -> None:
     convert(clips, "tar")
     out = str(clips.root / "out")
@@ -126,7 +127,6 @@ def test_a_job_that_is_not_complete_is_refused_with_the_remedy(workspace: Worksp
     assert not list(workspace.root.glob("out/*.json"))
 
 
-@pytest.mark.slow
 def test_what_cannot_be_a_dataset_of_the_format_is_refused(clips: Workspace) -> None:
     ran = clips.run("index", "in/*.tar", "--ledger", "L")
     assert ran.status == 0, ran.err

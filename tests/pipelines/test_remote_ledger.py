@@ -17,7 +17,7 @@ from tests.pipelines.test_s3 import lines
 from tests.servers.hosts import Hosts
 from tests.servers.process import wait_until
 
-pytestmark = pytest.mark.s3
+pytestmark = [pytest.mark.s3, pytest.mark.slow]
 
 SOURCES = 8
 RECORDS = 120
@@ -110,7 +110,6 @@ def test_a_large_source_is_indexed_in_ranges_through_a_remote_ledger(
     assert bucket.contents("I/work") == {}
 
 
-@pytest.mark.slow
 def test_two_hosts_do_one_job_at_once_and_a_link_is_cut(hosts: Hosts, tmp_path: Path) -> None:
     bucket = Bucket(hosts.s3)
     (tmp_path / "functions.py").write_text(FUNCTIONS)
@@ -132,7 +131,6 @@ def test_two_hosts_do_one_job_at_once_and_a_link_is_cut(hosts: Hosts, tmp_path: 
     assert told["sources"] == {"complete": SOURCES, "open": 0, "failed": 0}
 
 
-@pytest.mark.slow
 def test_a_host_that_dies_behind_a_cut_link_is_replaced_by_the_other(hosts: Hosts, tmp_path: Path) -> None:
     bucket = Bucket(hosts.s3)
     (tmp_path / "functions.py").write_text(FUNCTIONS)

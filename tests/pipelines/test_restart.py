@@ -13,6 +13,8 @@ import pytest
 from ledgerbeam.ledger import open_store
 from tests.pipelines.conftest import Workspace, make_workspace
 
+pytestmark = pytest.mark.slow
+
 SLOW = (
     *("map", "functions:slow", "in/*.jsonl", "--output", "out", "--to", "jsonl"),
     *("--task-bytes", "4000", "--ledger", "L"),

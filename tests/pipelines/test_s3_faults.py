@@ -10,7 +10,7 @@ import s3fs
 from tests.pipelines.conftest import Workspace
 from tests.servers.s3_proxy import Fault, S3Proxy, expired, throttled
 
-pytestmark = pytest.mark.s3
+pytestmark = [pytest.mark.s3, pytest.mark.slow]
 
 SOURCES = 4
 RECORDS = 200

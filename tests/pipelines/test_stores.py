@@ -13,7 +13,7 @@ from tests.pipelines.conftest import Workspace
 from tests.pipelines.test_s3 import lines
 from tests.servers.process import wait_until
 
-pytestmark = pytest.mark.stores
+pytestmark = [pytest.mark.stores, pytest.mark.slow]
 
 SOURCES = 6
 RECORDS = 100
