@@ -23,8 +23,10 @@ from contextlib import contextmanager
 from typing import Never
 
 import numpy as np
+from apache_beam.runners.worker import sdk_worker_main
 
-from ledgerbeam.pipelines import worker, worker_relay
+from ledgerbeam.ledger import InflightMarks
+from ledgerbeam.pipelines import worker_relay
 
 __all__ = ["fork_server"]
 
@@ -82,7 +84,8 @@ class _Server:
             relay.close()
             return
         head, outputs, _, _ = socket.recv_fds(relay, 8, 2)
-        environment = _read(relay, int.from_bytes(head, "big"))
+        with relay.makefile("rb") as sent:
+            environment = sent.read(int.from_bytes(head, "big"))
         pid = os.fork()
         if pid == 0:
             for open_socket in (self._listener, relay, *self._relays.values()):
@@ -117,6 +120,7 @@ class _Server:
 
 
 def _work(outputs: list[int], environment: bytes, run_dir: str) -> None:
+    """Serves the runner until it closes the channel."""
     _become("ledgerbeam-work")
     for number, output in enumerate(outputs, start=1):
         os.dup2(output, number)
@@ -124,7 +128,10 @@ def _work(outputs: list[int], environment: bytes, run_dir: str) -> None:
     os.environ.clear()
     os.environ.update(json.loads(environment))
     np.random.seed(None)
-    worker.main(run_dir)
+    marks = InflightMarks(run_dir)
+    marks.register()  # shows at once that the process lives, before any task
+    sdk_worker_main.main([])
+    marks.close()
 
 
 def _become(name: str) -> None:
@@ -149,13 +156,3 @@ def _run(body: Callable[[], None]) -> Never:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
-
-
-def _read(relay: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        piece = relay.recv(size - len(data))
-        if not piece:
-            break
-        data += piece
-    return bytes(data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,7 @@ from tests.servers.process import Process
 
 
 @dataclass
-class ObjectServer:
+class ObjectServer(ABC):
     """A running server of objects.
 
     Attributes:
@@ -26,9 +27,9 @@ class ObjectServer:
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
     @property
+    @abstractmethod
     def options(self) -> dict[str, Any]:
         """Storage options with which fsspec reaches it."""
-        raise NotImplementedError
 
     def make(self, scheme: str, kind: str) -> str:
         """Makes an empty bucket or container and gives its name."""
