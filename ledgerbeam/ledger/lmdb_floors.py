@@ -5,19 +5,19 @@ Only the sidecar of a remote ledger needs either; see `sidecar`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ledgerbeam.errors import LedgerError
 from ledgerbeam.ledger import lmdb_sources
 from ledgerbeam.ledger.identity import node_id
-from ledgerbeam.ledger.json_rows import encode
+from ledgerbeam.ledger.json_rows import decode, encode
 from ledgerbeam.ledger.lmdb_failures import failure_row
 from ledgerbeam.ledger.lmdb_rows import (
     APPLIED,
     COMPLETED,
     DELTA,
     FAILED,
-    FLOOR_ROW,
     FLOORS,
     PENDING,
     PENDING_ROW,
@@ -39,33 +39,54 @@ class Floor(NamedTuple):
     Floors merge as sets do, in whatever order what they are made of comes in.
 
     Attributes:
-        back: the first registration after the source was last replaced; 0 if it never was, or was forgotten since.
-        after: the greatest number at which it was replaced or forgotten.
+        replaced: the greatest number at which the source was replaced; 0 if it never was.
+        forgotten: the greatest number at which it was forgotten; 0 if it never was.
+        backs: its registrations after it was replaced, ascending. All that are known: a replacement that comes in late
+            may rule out the first of them.
     """
 
-    back: int = 0
-    after: int = 0
+    replaced: int = 0
+    forgotten: int = 0
+    backs: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, numbers: Sequence[int]) -> Floor:
+        """The floor that a row keeps as `numbers`."""
+        replaced, forgotten, *backs = numbers
+        return cls(replaced, forgotten, tuple(backs))
+
+    @property
+    def numbers(self) -> list[int]:
+        """What a row keeps."""
+        return [self.replaced, self.forgotten, *self.backs]
 
     @property
     def least(self) -> int:
         """The least number that counts."""
-        return self.back or self.after
+        return max(self.backs[0] if self.backs else self.replaced, self.forgotten)
 
     def merged(self, other: Floor) -> Floor:
         """The floor of all that both are made of."""
-        after = max(self.after, other.after)
-        return Floor(min((back for back in (self.back, other.back) if back > after), default=0), after)
+        replaced = max(self.replaced, other.replaced)
+        backs = {back for back in self.backs + other.backs if back > replaced}
+        return Floor(replaced, max(self.forgotten, other.forgotten), tuple(sorted(backs)))
 
-    def lowered(self, number: int) -> Floor:
+    def registered(self, number: int) -> Floor:
         """The floor once a registration is known: the first may come in after a later one."""
-        return Floor(number, self.after) if self.after < number < self.back else self
+        return self.merged(Floor(backs=(number,))) if self.backs else self
+
+    def may_sink_to(self, number: int) -> bool:
+        """Tell whether a number counts if a registration comes in that has it, and does not until then."""
+        return max(self.replaced + 1, self.forgotten) <= number < min(self.backs, default=0)
 
 
 def read_floors(txn: Transaction, source: bytes) -> tuple[Floor, Floor]:
     """The floors of the leaves and of the failures of a source."""
     row = txn.get(FLOORS, source) if txn.count(FLOORS) else None
-    back, after, failures_back, failures_after = (0, 0, 0, 0) if row is None else FLOOR_ROW.unpack(row)
-    return Floor(back, after), Floor(failures_back, failures_after)
+    if row is None:
+        return Floor(), Floor()
+    leaves, failures = decode(row)
+    return Floor.of(leaves), Floor.of(failures)
 
 
 def floors(txn: Transaction, source: bytes) -> tuple[int, int]:
@@ -80,22 +101,21 @@ def merge_floors(txn: Transaction, source: bytes, leaves: Floor, failures: Floor
     _put_floors(txn, source, before[0].merged(leaves), before[1].merged(failures))
 
 
-def lower_floors(txn: Transaction, source: bytes, number: int) -> None:
-    """Note a registration of a source that is registered."""
+def note_registration(txn: Transaction, source: bytes, number: int) -> None:
+    """Take in a registration of a source that is registered."""
     before = read_floors(txn, source)
-    after = tuple(floor.lowered(number) for floor in before)
+    after = tuple(floor.registered(number) for floor in before)
     if after != before:
         _put_floors(txn, source, *after)
 
 
 def may_be_early(txn: Transaction, source: bytes, number: int) -> bool:
     """Tell whether a leaf would count if a registration that has not come in yet had its number."""
-    floor, _ = read_floors(txn, source)
-    return floor.after < number < floor.back
+    return read_floors(txn, source)[0].may_sink_to(number)
 
 
 def _put_floors(txn: Transaction, source: bytes, leaves: Floor, failures: Floor) -> None:
-    txn.put(FLOORS, source, FLOOR_ROW.pack(*leaves, *failures))
+    txn.put(FLOORS, source, encode([leaves.numbers, failures.numbers]))
 
 
 def is_contradicted(txn: Transaction, source: bytes) -> bool:

@@ -18,7 +18,7 @@ gone        source                           empty: the last listing no longer h
 runs        id                               JSON
 history     `HISTORY_KEY`                    `HISTORY_ROW`
 durations   `DURATION_KEY`                   `DURATION_ROW`
-floors      source                           `FLOOR_ROW`; of a sidecar only, see `sidecar`
+floors      source                           JSON; of a sidecar only, see `lmdb_floors`
 folded      name of an object                empty; of a sidecar only
 =========== ================================ ===============================================================
 
@@ -99,9 +99,6 @@ DURATION_ROW = Struct("<q")
 
 SUPERSEDED_ROW = Struct("<Q")
 """Number of what superseded it, in a remote ledger; else 0."""
-
-FLOOR_ROW = Struct("<QQQQ")
-"""`lmdb_floors.Floor` of the leaves, and of the failures, of a source."""
 
 DELTA = Struct("<q")
 """What an entry added to the count of its source."""

@@ -20,7 +20,14 @@ from collections.abc import Sequence
 from ledgerbeam.ledger import lmdb_commit, lmdb_jobs, lmdb_sources, lmdb_superseded
 from ledgerbeam.ledger.controls import Control
 from ledgerbeam.ledger.lmdb_failures import count_deaths
-from ledgerbeam.ledger.lmdb_floors import Floor, floors, lower_floors, may_be_early, merge_floors, note_contradiction
+from ledgerbeam.ledger.lmdb_floors import (
+    Floor,
+    floors,
+    may_be_early,
+    merge_floors,
+    note_contradiction,
+    note_registration,
+)
 from ledgerbeam.ledger.lmdb_prepare import prepare
 from ledgerbeam.ledger.lmdb_rows import FLOORS, FOLDED, GONE, META, RETIRED, SOURCES, Transaction
 from ledgerbeam.ledger.segment import Segment
@@ -114,9 +121,9 @@ def enter(txn: Transaction, sources: Sequence[Source], number: int) -> None:
     """Register sources. One that was replaced and is back counts from this number on."""
     for source in sources if txn.count(FLOORS) or txn.count(RETIRED) else ():
         if txn.get(RETIRED, source.id) is None:
-            lower_floors(txn, source.id, number)
+            note_registration(txn, source.id, number)
             continue
-        floor = Floor(number, lmdb_superseded.retired_at(txn, source.id) or number - 1)
+        floor = Floor(lmdb_superseded.retired_at(txn, source.id) or number - 1, backs=(number,))
         merge_floors(txn, source.id, floor, floor)
     lmdb_sources.register(txn, sources, number=number)
 
@@ -164,7 +171,7 @@ def fold_control(txn: Transaction, name: str, control: Control, url: str) -> Non
         lmdb_jobs.add_run(txn, control.run, control.info, control.at)
     elif control.kind == "forget":
         for source in control.sources:
-            floor = Floor(after=control.number)
+            floor = Floor(forgotten=control.number)
             merge_floors(txn, source, Floor() if control.failures_only else floor, floor)
         lmdb_sources.forget(txn, control.sources, failures_only=control.failures_only, number=control.number)
     elif control.job is not None:

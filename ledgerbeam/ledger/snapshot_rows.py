@@ -9,7 +9,7 @@ failed        id, node, task, reason, error, attempts, last, quarantined
 attempts      id, node, deaths
 superseded    id, name of an output, number of what superseded it
 retired       id, URLs
-floors        id, floor of leaves, floor of failures
+floors        id, `Floor.numbers` of its leaves, those of its failures
 replaces      id of a source that took over a URL
 back          id of a source that was gone and came back, number of that listing
 history       step, the five numbers of `store.Totals`, completed, failures
@@ -42,7 +42,6 @@ from ledgerbeam.ledger.lmdb_rows import (
     DURATION_ROW,
     DURATIONS,
     FAILED,
-    FLOOR_ROW,
     FLOORS,
     HISTORY,
     HISTORY_KEY,
@@ -160,9 +159,9 @@ def _merge_retired(txn: Transaction, row: list[Any], _: int) -> None:
 
 
 def _merge_floors(txn: Transaction, row: list[Any], _: int) -> None:
-    source, *numbers = row
-    back, after, failures_back, failures_after = (integer(number) for number in numbers)
-    merge_floors(txn, identity(source), Floor(back, after), Floor(failures_back, failures_after))
+    source, *floors_of_both = row
+    leaves, failures = (Floor.of([integer(number) for number in rows(numbers)]) for numbers in floors_of_both)
+    merge_floors(txn, identity(source), leaves, failures)
 
 
 def _merge_replaces(txn: Transaction, row: list[Any], _: int) -> None:
@@ -216,7 +215,7 @@ _MERGES: dict[str, Callable[[Transaction, list[Any], int], None]] = {
 def state_pages(environment: Environment) -> Iterator[dict[str, _Rows]]:
     """Yield the rows of a sidecar that a snapshot keeps, as values of ``state``, a page at a time."""
     for page in row_pages(environment, FLOORS):
-        yield {"floors": [[key.hex(), *FLOOR_ROW.unpack(row)] for key, row in page]}
+        yield {"floors": [[key.hex(), *decode(row)] for key, row in page]}
     for page in row_pages(environment, RETIRED):
         yield {"retired": [[key.hex(), decode(row)] for key, row in page]}
     for page in row_pages(environment, SOURCES):

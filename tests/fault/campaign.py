@@ -16,7 +16,7 @@ from tests.fault.figures import Figures
 from tests.fault.job import Job, environment
 from tests.fault.processes import Launch, Role, wait_until
 
-Target = Literal["launcher", "worker", "wave", "group", "point"]
+Target = Literal["launcher", "worker", "forker", "wave", "group", "point"]
 
 LIMIT_SECONDS = 60.0
 """A job that takes longer to end, or to come to a point, hangs."""
@@ -48,8 +48,9 @@ SCENARIOS: tuple[tuple[Target, ...], ...] = (
     ("point", "point", "launcher"),
     ("worker", "wave", "group"),
     ("point", "launcher"),
+    ("forker", "worker", "launcher"),
 )
-"""What is killed in one start of a job, in turn. After a worker or a wave the launcher goes on by itself."""
+"""What is killed in one start of a job, in turn. After all but the launcher and the group the launcher goes on."""
 
 WHOLE = ("launcher", "group")
 """Kills that end the whole start."""
@@ -166,9 +167,12 @@ class Campaign:
         """Kills one target, or waits until a point has; tells whether anything was killed."""
         if target == "point":
             return self._wait_for_point(launch, job)
-        role: Role | Literal["group"] = "wave" if target == "worker" and job.workers == 1 else target
+        alone = job.workers == 1  # the wave is its own worker
+        role: Role | Literal["group"] = "wave" if alone and target in {"worker", "forker"} else target
         self._wait_for_moment(launch, job)
         victims = launch.wait_for(role, LIMIT_SECONDS)
+        if not victims and launch.status is None:
+            self._note(launch, job, f"had no {role} to kill within {LIMIT_SECONDS:.0f} s")
         if role == "worker":
             victims = self._random.sample(victims, min(1, len(victims)))
         job.timeline.see_alive(launch.pids(), time.monotonic_ns())

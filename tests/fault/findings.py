@@ -96,6 +96,11 @@ def check_ledger(files: JobFiles, clean: Clean, findings: Findings) -> set[TaskN
     return {TaskName(source, ordinal) for source, found in recorded.items() for ordinal in found.tasks}
 
 
+def partly_recorded(files: JobFiles) -> bool:
+    """Tell whether a source is not complete, of which tasks are recorded."""
+    return any(found.tasks and not found.complete for found in _read_ledger(files).values())
+
+
 def _read_ledger(files: JobFiles) -> dict[str, _Recorded]:
     infos = [stat(str(files.sources / name)) for name in source_names()]
     ids = [Source(info.url, info.size, info.version).id for info in infos]

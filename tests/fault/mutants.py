@@ -15,13 +15,13 @@ MUTANT_VARIABLE = "LEDGERBEAM_TEST_MUTANT"
 
 HOOK = """
 import sys
-if any("ledgerbeam.pipelines.wave" in word for word in sys.orig_argv) or "sdk_worker_main" in " ".join(sys.orig_argv):
+if any("ledgerbeam.pipelines.wave" in word for word in sys.orig_argv):
     from tests.fault.mutants import apply
     apply()
 """
 """Python runs a module of this text before anything else, if it finds it as `sitecustomize`."""
 
-LATE_SECONDS = 1.5
+LATE_SECONDS, NEVER_SECONDS = 1.5, 1e6
 
 
 def arm(folder: Path, name: str, python_path: str) -> dict[str, str]:
@@ -82,7 +82,10 @@ def _commit_at_the_end() -> None:
     """The group commit waits for the end of the bundle, as bundle finalizers would."""
     from ledgerbeam.ledger.writer import LedgerWriter
 
-    _wrap(LedgerWriter, "_flush_by_time", lambda _: lambda _: None)
+    def patient(init: Callable[..., None]) -> Callable[..., None]:
+        return lambda self, store, interval, max_entries: init(self, store, NEVER_SECONDS, max_entries)
+
+    _wrap(LedgerWriter, "__init__", patient)
 
 
 def _forget_finished_tasks() -> None:

@@ -18,7 +18,10 @@ POLL_SECONDS = 0.02
 
 DEATH = "; starting again with what is left\n"
 
-Role = Literal["launcher", "wave", "worker", "other"]
+Role = Literal["launcher", "wave", "forker", "worker", "other"]
+
+_FORKED: dict[str, Role] = {"ledgerbeam-fork": "forker", "ledgerbeam-work": "worker"}
+"""Names of processes that have the command line of the wave from which they were forked."""
 
 
 class Process(NamedTuple):
@@ -35,20 +38,20 @@ def processes(mark: str) -> list[Process]:
     for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
         try:
             if needle in b"\0" + Path(f"/proc/{pid}/environ").read_bytes():
-                found.append(Process(pid, _role(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"))))
+                found.append(Process(pid, _role(Path(f"/proc/{pid}"))))
         except OSError:
             continue  # it has ended, or is another user's
     return found
 
 
-def _role(command: Sequence[bytes]) -> Role:
+def _role(process: Path) -> Role:
+    forked = _FORKED.get((process / "comm").read_text().rstrip("\n"))
+    if forked:
+        return forked
+    command = (process / "cmdline").read_bytes().split(b"\0")
     if b"ledgerbeam.pipelines.wave" in command:
         return "wave"
-    if b"ledgerbeam" in command:
-        return "launcher"
-    if b"apache_beam.runners.worker.sdk_worker_main" in command:
-        return "worker"
-    return "other"
+    return "launcher" if b"ledgerbeam" in command else "other"
 
 
 def mark_of_this_process() -> str:
@@ -128,17 +131,36 @@ class Launch:
     def wait_for(self, role: Role | Literal["group"], seconds: float) -> list[int]:
         """Waits until there are processes of a role and gives their ids; none if the launcher ends before."""
         wanted = None if role == "group" else role
-        wait_until(lambda: self.status is not None or bool(self.pids(wanted)), seconds)
-        return [] if self.status is not None else self.pids(wanted)
+        found: list[int] = []
+
+        def there() -> bool:
+            found[:] = self.pids(wanted)
+            return self.status is not None or bool(found)
+
+        wait_until(there, seconds)
+        return [] if self.status is not None else found
+
+    def stops_where(self, condition: Callable[[], bool]) -> bool:
+        """Stops all processes and tells whether a condition holds; they go on if it does not."""
+        pids = self.pids()
+        self._signal(pids, signal.SIGSTOP)
+        holds = condition()
+        if not holds:
+            self._signal(pids, signal.SIGCONT)
+        return holds
 
     def kill(self, pids: Sequence[int]) -> bool:
         """Kills processes, in the order given. Tells whether any of them was still there."""
-        killed = False
+        return self._signal(pids, signal.SIGKILL)
+
+    @staticmethod
+    def _signal(pids: Sequence[int], number: signal.Signals) -> bool:
+        there = False
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-                killed = True
-        return killed
+                os.kill(pid, number)
+                there = True
+        return there
 
     def wait(self, seconds: float) -> bool:
         """Waits until the launcher has ended; tells whether it has."""

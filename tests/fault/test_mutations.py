@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
 
 from tests.fault.corpus import RECORDS, TASKS, Clean
-from tests.fault.findings import Findings
+from tests.fault.findings import Findings, partly_recorded
 from tests.fault.job import Job, environment
 from tests.fault.mutants import MUTANTS, arm
 from tests.fault.processes import wait_until
@@ -35,7 +36,10 @@ def killed_once(folder: Path, clean: Clean, mutant: str | None = None) -> Findin
     killed = job.start()
     try:
         assert wait_until(lambda: job.records_done() >= 4 * TASKS * RECORDS, LIMIT_SECONDS), killed.log()
-        killed.kill(killed.pids("launcher"))
+        if mutant == "forget finished tasks":
+            within = functools.partial(killed.stops_where, lambda: partly_recorded(job.files))
+            assert wait_until(within, LIMIT_SECONDS), killed.log()
+        killed.kill(killed.pids())
         assert killed.wait_gone(LIMIT_SECONDS) == []
         job.check(clean)
         if not job.findings.bad:

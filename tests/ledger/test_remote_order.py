@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import JobMismatchError
@@ -170,10 +170,26 @@ def test_a_source_that_two_launchers_bring_back_counts_from_the_first_of_them(ho
     assert picture(hosts.store()) == picture(reader)
 
 
-@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=4).flatmap(st.permutations))
-def test_floors_merge_in_any_order(parts: list[tuple[int, int]]) -> None:
-    floors = [Floor(back if back > after else 0, after) for back, after in parts]
+NUMBERS = st.integers(0, 6)
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS), max_size=4).flatmap(st.permutations))
+@example([(0, 0, 0), (0, 0, 2), (0, 0, 1), (1, 0, 0)])  # the first of two registrations is ruled out last
+def test_floors_merge_in_any_order(parts: list[tuple[int, int, int]]) -> None:
+    floors = [Floor(replaced, forgotten, (back,) if back > replaced else ()) for replaced, forgotten, back in parts]
     merged = functools.reduce(Floor.merged, floors, Floor())
     assert merged == functools.reduce(Floor.merged, reversed([*floors, *floors]), Floor())
-    after = max((floor.after for floor in floors), default=0)
-    assert merged == Floor(min((floor.back for floor in floors if floor.back > after), default=0), after)
+    replaced = max((replaced for replaced, _, _ in parts), default=0)
+    tenure = min((back for *_, back in parts if back > replaced), default=replaced)
+    assert merged.least == max([tenure, *(forgotten for _, forgotten, _ in parts)])
+    assert Floor.of(merged.numbers) == merged
+
+
+@pytest.mark.parametrize(
+    ("late", "least"),
+    [(Floor(5, backs=(7,)), 6), (Floor(forgotten=5), 5)],
+    ids=["replaced", "forgotten"],
+)
+def test_what_comes_in_late_rules_registrations_out_as_if_it_had_been_known(late: Floor, least: int) -> None:
+    known = Floor(3, backs=(4,))
+    assert known.registered(6).merged(late).least == known.merged(late).registered(6).least == least
