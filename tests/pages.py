@@ -110,9 +110,11 @@ def _type(command: _Command, folder: Path, env: Mapping[str, str]) -> None:
 
 
 def _comparable(text: str, folder: Path) -> list[str]:
-    """Text without what differs from run to run: progress, the folder, figures, and the width of columns of them."""
+    """Text without what differs from run to run: progress, the folder, figures, what is counted by the second (of which
+    there may be one), and the width of columns."""
     text = re.sub(r"^.* tasks/s, .*\n", "", text, flags=re.MULTILINE)
     text = text.replace(str(folder), HOME)
     text = re.sub(r"\b[0-9a-f]{12,}\b", "HASH", text)
+    text = re.sub(r"\b1 row\b", "1 rows", text)
     text = re.sub(r"\d+(?:[.,:-]\d+)*", "N", text)
     return [re.sub(r" +", " ", line).rstrip() for line in text.splitlines()]

@@ -328,11 +328,16 @@ def test_nothing_is_kept(compiled: native.Compiled, opened: Callable[[bytes], in
         with pytest.raises(ValueError, match="null"):
             compiled.stat_files(str(tmp_path), ["data", "\0"])
 
+    def kept(calls: int) -> int:
+        gc.collect()
+        before = sys.getallocatedblocks()
+        for _ in range(calls):
+            everything()
+        gc.collect()
+        return sys.getallocatedblocks() - before
+
     everything()
-    gc.collect()
-    blocks, descriptors = sys.getallocatedblocks(), len(os.listdir("/proc/self/fd"))
-    for _ in range(300):
-        everything()
-    gc.collect()
-    assert sys.getallocatedblocks() - blocks < 200
+    descriptors = len(os.listdir("/proc/self/fd"))
+    # The least of some rounds: other threads of this process may allocate now and then, a leak does so in every call.
+    assert min(kept(60) for _ in range(5)) < 60
     assert len(os.listdir("/proc/self/fd")) == descriptors
