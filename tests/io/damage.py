@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Literal
-
-from ledgerbeam.errors import LedgerbeamError, SourceNotFoundError
 
 _TEXT = [
     b"{",
@@ -96,34 +92,3 @@ def damaged(content: bytes, chance: random.Random) -> bytes:
             case _:
                 del data[at : at + chance.randrange(1, 600)]
     return bytes(data)
-
-
-def run(files: Mapping[Path, bytes], read: Callable[[], object], inputs: int, seed: int) -> Counter[str]:
-    """Damages one of the files at a time and reads.
-
-    Args:
-        files: What may be damaged, and its sound content.
-        read: Reads; may raise typed errors, which name one of the files or their folder.
-        inputs: How often.
-        seed: Of the damages.
-
-    Returns:
-        How often it was read, and each error came.
-    """
-    chance = random.Random(seed)
-    outcomes: Counter[str] = Counter()
-    for _ in range(inputs):
-        path = chance.choice(list(files))
-        path.write_bytes(damaged(files[path], chance))
-        try:
-            read()
-        except LedgerbeamError as error:
-            outcome, message = type(error).__name__, str(error)
-            if isinstance(error, SourceNotFoundError):  # of a name that the damage made
-                message = str(path)
-        else:
-            outcome, message = "read", str(path)
-        assert any(str(one.parent) in message for one in files), message
-        outcomes[outcome] += 1
-        path.write_bytes(files[path])
-    return outcomes
