@@ -41,6 +41,10 @@ from ledgerbeam.io.publish import remove_stale_temporaries as remove_stale_tempo
 from ledgerbeam.io.seekable import indexed_format_of as indexed_format_of
 from ledgerbeam.io.seekable import seek_points_of as seek_points_of
 from ledgerbeam.io.shar import SharReader as SharReader
+from ledgerbeam.io.shar_samples import HeldRecords as HeldRecords
+from ledgerbeam.io.shar_samples import SharSamples as SharSamples
+from ledgerbeam.io.shar_samples import group_shards as group_shards
+from ledgerbeam.io.shar_samples import shard_field as shard_field
 from ledgerbeam.io.shar_writer import SharWriter as SharWriter
 from ledgerbeam.io.source_listing import SourceListing as SourceListing
 from ledgerbeam.io.storage import FileInfo as FileInfo
@@ -72,6 +76,7 @@ __all__ = [
     "FileInfo",
     "Format",
     "Grouping",
+    "HeldRecords",
     "IndexFile",
     "IndexLocation",
     "IndexPack",
@@ -86,6 +91,7 @@ __all__ = [
     "Reader",
     "Sample",
     "SharReader",
+    "SharSamples",
     "SharWriter",
     "SourceListing",
     "SpanReader",
@@ -106,6 +112,7 @@ __all__ = [
     "expand_braces",
     "fixed_part",
     "format_of",
+    "group_shards",
     "index_bytes",
     "indexed_format_of",
     "is_local",
@@ -119,6 +126,7 @@ __all__ = [
     "scan_newlines",
     "scan_stream",
     "seek_points_of",
+    "shard_field",
     "split_jsonl",
     "split_source",
     "stat",

@@ -1,7 +1,8 @@
-"""Samples as cuts: what of a sample becomes a field of a Shar folder, and what a part of the cut.
+"""Samples as cuts: what of a sample becomes a field of a Shar folder, and what a part of the cut. And cuts as samples.
 
 sample a: wav, npy, txt, json     with the fields recording=wav, embedding=npy
 cut a:    recording, embedding, one supervision with the text, custom: {"json": ...}
+sample a: json (the cut), recording.wav, recording.json, embedding.npy, embedding.json
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ledgerbeam.io.payload_headers import array_shape, audio_header
 from ledgerbeam.io.shar_rows import FieldKind, check_fields
 from ledgerbeam.io.tar_sample import Sample
 
-__all__ = ["VERSION", "field_kinds", "parse_fields", "sample_cut"]
+__all__ = ["VERSION", "cut_sample", "field_kinds", "parse_fields", "sample_cut"]
 
 VERSION = 1
 """Of the mapping; a job that used another one is not gone on with."""
@@ -99,6 +100,29 @@ def sample_cut(sample: Sample, fields: Mapping[str, str]) -> dict[str, Any]:
     if custom:
         cut["custom"] = {**(cut.get("custom") or {}), **custom}
     return cut | found
+
+
+def cut_sample(cut: Mapping[str, Any], fields: Mapping[str, Any], place: str) -> Sample:
+    """Makes a sample of a cut. `sample_cut` makes the cut of it again, with fields such as `recording=recording.wav`.
+
+    Args:
+        cut: The cut, as it stands among the cuts; it becomes the member `json`.
+        fields: The values of its fields: a `Sample` of payload and manifest becomes members `recording.wav` and
+            `recording.json`, anything else `label.json`.
+        place: Of the cut, for the error.
+
+    Raises:
+        RecordError: It has no id.
+    """
+    if not isinstance(cut, Mapping) or not isinstance(cut.get("id"), str):
+        raise RecordError(f"{place}: expected a cut, an object with an 'id', found {cut!r:.80}.")
+    members = {"json": orjson.dumps(cut)}
+    for field, value in fields.items():
+        if isinstance(value, Sample):
+            members |= {f"{field}.{extension}": data for extension, data in value.items()}
+        else:
+            members[f"{field}.json"] = orjson.dumps(value)
+    return Sample(cut["id"], members)
 
 
 def _kind(extension: str) -> str:

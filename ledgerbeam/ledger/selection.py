@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from itertools import compress, islice
 
 from ledgerbeam.ledger.counting import is_done
-from ledgerbeam.ledger.packing import pack_sources
 from ledgerbeam.ledger.store import MAX_ATTEMPTS, LedgerStore
 from ledgerbeam.ledger.task import Source, Task
 
@@ -84,16 +83,14 @@ def open_sources(
     return sources
 
 
-def open_packs(
-    members: Iterable[Source], target_bytes: int, store: LedgerStore
-) -> Iterator[tuple[list[Source], list[bytes]]]:
-    """Packs a listing and yields the packs that the ledger does not hold as complete, registered as open.
+def open_packs(packs: Iterable[Source], store: LedgerStore) -> Iterator[tuple[list[Source], list[bytes]]]:
+    """Yields the composite sources that the ledger does not hold as complete, registered as open.
 
     Yields:
         Pairs of open composite sources, in order, and the ids of all packs among which they were found.
     """
-    packs = pack_sources(members, target_bytes)
-    while chunk := list(islice(packs, PACKS_A_PAGE)):
+    left = iter(packs)
+    while chunk := list(islice(left, PACKS_A_PAGE)):
         ids = [pack.id for pack in chunk]
         sources = list(compress(chunk, ~store.completed_mask(ids)))
         store.register(sources)

@@ -68,6 +68,7 @@ def _add_map(commands: Any) -> None:
     mapper = _command(commands, "map", "apply a function to every record, restartable")
     mapper.add_argument("function", metavar="module:function", help="takes one record; returns one, None or a list")
     _add_sources(mapper)
+    _add_read_as(mapper)
     mapper.add_argument("--output", required=True, metavar="URL", help="folder to write below")
     mapper.add_argument(
         "--to", required=True, choices=["jsonl", "tar"], help="format to write; indexed in the same pass"
@@ -83,9 +84,19 @@ def _add_map(commands: Any) -> None:
 def _add_convert(commands: Any) -> None:
     convert = _command(commands, "convert", "write every record in another format, restartable")
     _add_sources(convert)
+    _add_read_as(convert)
     _add_conversion(convert)
     _add_dataset(convert, "dtype of the tokens, for --to megatron (default: int32)")
     _add_shards(convert)
+
+
+def _add_read_as(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--from",
+        dest="read_as",
+        choices=["shar"],
+        help="PATTERNs are folders of Shar datasets; a record is a sample: the cut as json, its fields as members",
+    )
 
 
 def _add_conversion(command: argparse.ArgumentParser) -> None:

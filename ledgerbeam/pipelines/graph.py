@@ -75,7 +75,7 @@ def _ledger_handle(spec: JobSpec) -> LedgerHandle:
 
 def match_open_sources(pipeline: beam.Pipeline, spec: JobSpec) -> PCollection[OpenSource]:
     """Lists a job's sources inside the pipeline, for runners that are not local."""
-    skip = SkipCompleted(_ledger_handle(spec), spec.pack_bytes)
+    skip = SkipCompleted(_ledger_handle(spec), spec.packer())
     sources: PCollection[OpenSource] = pipeline | MatchSources(spec.listing()) | skip
     return sources
 
@@ -83,7 +83,9 @@ def match_open_sources(pipeline: beam.Pipeline, spec: JobSpec) -> PCollection[Op
 def expand_job(sources: PCollection[OpenSource], spec: JobSpec) -> PCollection[None]:
     """Applies the transforms of a job to its open sources."""
     ledger = _ledger_handle(spec)
-    source_format = SourceFormat(spec.group, spec.index_location(), spec.build_index, spec.storage_options)
+    source_format = SourceFormat(
+        spec.group, spec.index_location(), spec.build_index, spec.storage_options, shar=spec.read_as == "shar"
+    )
     opened, task_records = spec.graph() or source_format, spec.settings.get("task_records")
     spread = sources | "SpreadSources" >> beam.Reshuffle()
     if spec.pipeline == "index":

@@ -58,9 +58,10 @@ class Listed:
             UsageError: If a source's name tells no known format.
         """
         pages = (_checked(page, self._spec) for page in self._pages)
-        if self._spec.pack_bytes:
+        pack = self._spec.packer()
+        if pack:
             members = (Source(*row) for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True))
-            for sources, ids in open_packs(members, self._spec.pack_bytes, self._store):
+            for sources, ids in open_packs(pack(members), self._store):
                 self._count(sources, ids)
                 yield self._wanted(sources)
         else:
@@ -113,6 +114,8 @@ def first_page_checked(pages: Iterator[Page], spec: JobSpec) -> Iterator[Page]:
 
 
 def _checked(page: Page, spec: JobSpec) -> Page:
+    if spec.read_as:
+        return page
     streams = spec.pipeline != "index"
     known = indexed_format_of if spec.pipeline == "index" else format_of
     for url in page.urls:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -11,7 +13,8 @@ import orjson
 
 from ledgerbeam.graphs import GraphSource
 from ledgerbeam.io import Grouping, IndexLocation, SourceListing, canonical_url
-from ledgerbeam.ledger import MAX_ENTRIES, Job, Source
+from ledgerbeam.ledger import MAX_ENTRIES, Job, Source, pack_sources
+from ledgerbeam.pipelines.sources import shar_sources
 
 __all__ = ["DEFAULT_LEDGERS", "JobSpec"]
 
@@ -39,6 +42,7 @@ class JobSpec:
         group: How tar members make samples.
         task_bytes: Size of a task, of ``index`` of a byte range, in bytes.
         pack_bytes: Size of a pack of small sources, in bytes; None packs nothing.
+        read_as: ``shar`` if what is listed are files of Shar datasets; None takes each file as a source.
         epochs: Passes of ``materialize``, each a source; `settings` name the graph.
         function: ``module:function`` of one record, of ``map``, ``convert`` and ``materialize``.
         function_source: Hash of the function's module, for a user's function.
@@ -69,6 +73,7 @@ class JobSpec:
     group: Grouping = "auto"
     task_bytes: int = 16 * 2**20
     pack_bytes: int | None = None
+    read_as: Literal["shar"] | None = None
     epochs: int = 1
     function: str | None = None
     function_source: str | None = None
@@ -87,6 +92,8 @@ class JobSpec:
     def job(self) -> Job:
         """Returns what shapes the job's output: the ledger holds the progress of exactly this."""
         parameters: dict[str, Any] = {"group": self.group, "task_bytes": self.task_bytes, "base": self.base}
+        if self.read_as:
+            parameters["from"] = self.read_as
         if self.pipeline == "index":
             parameters.update({"index_root": self.index_root, "index_rule": self.index_rule})
         else:
@@ -105,11 +112,17 @@ class JobSpec:
 
     def expected_tasks(self, source: Source) -> int:
         """Estimates from its size alone how many tasks a source makes."""
-        if source.members:
+        if source.members and not self.read_as:
             return 1
         if self.pipeline == "materialize":  # of which the size is the number of places
             return max(1, source.size // (self.settings["task_records"] or _PLACES))
         return max(1, source.size // self.task_bytes)
+
+    def packer(self) -> Callable[[Iterable[Source]], Iterable[Source]] | None:
+        """Returns what makes sources of several listed files each; None if each is one."""
+        if self.read_as:
+            return shar_sources
+        return functools.partial(pack_sources, target_bytes=self.pack_bytes) if self.pack_bytes else None
 
     def index_location(self) -> IndexLocation:
         """Returns where the indexes of sources lie."""

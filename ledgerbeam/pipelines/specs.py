@@ -61,7 +61,7 @@ def _common(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _shards(args: argparse.Namespace) -> dict[str, Any]:
-    common = _common(args)
+    common = {**_common(args), **_read_as(args)}
     base = canonical_url(args.base) if args.base else common_base(common["patterns"])
     return {
         **common,
@@ -69,6 +69,16 @@ def _shards(args: argparse.Namespace) -> dict[str, Any]:
         "pack_bytes": args.pack,
         "build_index": not args.no_index,
     }
+
+
+def _read_as(args: argparse.Namespace) -> dict[str, Any]:
+    """Returns what differs where folders of Shar datasets are read, not files."""
+    if getattr(args, "read_as", None) is None:
+        return {}
+    if args.pack or args.group != "auto":
+        raise UsageError("--from shar reads whole shards, with payloads in pairs: leave --pack and --group out")
+    folders = tuple(f"{canonical_url(folder).rstrip('/')}/*" for folder in args.patterns)
+    return {"read_as": args.read_as, "patterns": folders, "group": "pairs"}
 
 
 def _map_spec(args: argparse.Namespace) -> JobSpec:

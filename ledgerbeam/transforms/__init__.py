@@ -17,7 +17,6 @@ from ledgerbeam.transforms.index import PlanIndexes as PlanIndexes
 from ledgerbeam.transforms.match import MatchSources as MatchSources
 from ledgerbeam.transforms.match import SkipCompleted as SkipCompleted
 from ledgerbeam.transforms.plan import PlanTasks as PlanTasks
-from ledgerbeam.transforms.plan import SourceFormat as SourceFormat
 from ledgerbeam.transforms.plan import plan_spans as plan_spans
 from ledgerbeam.transforms.process import ProcessBatch as ProcessBatch
 from ledgerbeam.transforms.process import ProcessTask as ProcessTask
@@ -29,6 +28,7 @@ from ledgerbeam.transforms.shards import ShardEncoder as ShardEncoder
 from ledgerbeam.transforms.shards import ShardFile as ShardFile
 from ledgerbeam.transforms.shards import SharShards as SharShards
 from ledgerbeam.transforms.shards import TokenShards as TokenShards
+from ledgerbeam.transforms.source_format import SourceFormat as SourceFormat
 from ledgerbeam.transforms.tokenize import TokenizeRecords as TokenizeRecords
 from ledgerbeam.transforms.write import WriteTasks as WriteTasks
 from ledgerbeam.transforms.write import WrittenTask as WrittenTask

@@ -39,7 +39,7 @@ from ledgerbeam.io import (
 )
 from ledgerbeam.ledger import FailedTask, OpenSource, Output, Source, Task, content_checksum, reach
 from ledgerbeam.transforms._worker import LedgerHandle
-from ledgerbeam.transforms.plan import SourceFormat
+from ledgerbeam.transforms.source_format import SourceFormat
 from ledgerbeam.transforms.write import WrittenTask
 
 __all__ = ["BuildIndexes", "PlanIndexes", "part_name"]

@@ -6,9 +6,9 @@ source.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
@@ -21,7 +21,10 @@ from ledgerbeam.io import Page, SourceListing
 from ledgerbeam.ledger import OpenSource, Source, open_packs, open_sources, source_ids, with_progress
 from ledgerbeam.transforms._worker import LedgerHandle
 
-__all__ = ["MatchSources", "SkipCompleted"]
+__all__ = ["MatchSources", "Packer", "SkipCompleted"]
+
+Packer: TypeAlias = Callable[[Iterable[Source]], Iterable[Source]]
+"""Makes composite sources of the files of a listing, which come in its order; picklable."""
 
 
 @dataclass
@@ -59,16 +62,16 @@ class SkipCompleted(beam.PTransform[PCollection[Page], PCollection[OpenSource]])
 
     Attributes:
         ledger: The job's ledger.
-        pack_bytes: If given, packs of about this many bytes take the place of the sources; the listing's pages must
-            then come in order, as `MatchSources` fused before this transform gives them.
+        pack: If given, the sources that it makes of the listed files take their place; the listing's pages must then
+            come in order, as `MatchSources` fused before this transform gives them.
     """
 
     ledger: LedgerHandle
-    pack_bytes: int | None = None
+    pack: Packer | None = None
 
     def expand(self, pages: PCollection[Page]) -> PCollection[OpenSource]:
         """Applies the transform to pages of a listing."""
-        skip = _SkipPacks(self.ledger, self.pack_bytes) if self.pack_bytes else _SkipPages(self.ledger)
+        skip = _SkipPacks(self.ledger, self.pack) if self.pack else _SkipPages(self.ledger)
         return pages | "SkipCompleted" >> beam.ParDo(skip).with_output_types(OpenSource)
 
     def display_data(self) -> dict[str, Any]:
@@ -95,9 +98,9 @@ class _SkipPages(beam.DoFn):
 class _SkipPacks(beam.DoFn):
     """Holds the sources of a bundle, since a pack may begin on one page and end on the next."""
 
-    def __init__(self, ledger: LedgerHandle, pack_bytes: int) -> None:
+    def __init__(self, ledger: LedgerHandle, pack: Packer) -> None:
         self._ledger = ledger
-        self._pack_bytes = pack_bytes
+        self._pack = pack
         self._members: list[Source] = []
         self._open = Metrics.counter("ledgerbeam", "sources_open")
         self._skipped = Metrics.counter("ledgerbeam", "sources_skipped")
@@ -111,7 +114,7 @@ class _SkipPacks(beam.DoFn):
     def finish_bundle(self) -> Iterator[WindowedValue]:
         with self._ledger.fatal_errors():
             store = self._ledger.store()
-            packs = open_packs(self._members, self._pack_bytes, store)
+            packs = open_packs(self._pack(self._members), store)
             found = [(with_progress(sources, store), ids) for sources, ids in packs]
         for sources, ids in found:
             self._open.inc(len(sources))

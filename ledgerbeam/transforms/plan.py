@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -16,105 +15,21 @@ from numpy.typing import NDArray
 
 from ledgerbeam.errors import (
     DiskFullError,
-    IndexMismatchError,
-    IndexNotFoundError,
     LedgerbeamError,
     LedgerError,
-    NotIndexableError,
     UsageError,
 )
 from ledgerbeam.graphs import GraphSource
 from ledgerbeam.io import (
-    Format,
-    Grouping,
-    IndexFile,
-    IndexLocation,
     StreamSpan,
-    format_of,
-    indexed_format_of,
     is_streamed,
     scan_stream,
-    stat,
-    write_index,
 )
 from ledgerbeam.ledger import FailedTask, NoneTask, OpenSource, Source, Task
 from ledgerbeam.transforms._worker import LedgerHandle
+from ledgerbeam.transforms.source_format import SourceFormat
 
-__all__ = ["PlanTasks", "SourceFormat", "StreamedTasks", "plan_spans"]
-
-_log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class SourceFormat:
-    """How sources are opened.
-
-    Attributes:
-        group: How the members of a tar make samples: ``auto``, ``pairs`` (lhotse Shar) or ``key`` (WebDataset).
-        index: Where the indexes lie.
-        build_index: Whether a source without an index is indexed, and the index published where it belongs.
-        storage_options: Passed to fsspec untouched.
-    """
-
-    group: Grouping = "auto"
-    index: IndexLocation = field(default_factory=IndexLocation)
-    build_index: bool = True
-    storage_options: Mapping[str, Any] = field(default_factory=dict)
-
-    def index_of(self, url: str) -> IndexFile:
-        """Returns the index of a source, unopened."""
-        return indexed_format_of(url).index_file(url, self.index, self.storage_options)
-
-    def load_index(self, url: str, *, changed: bool = False) -> NDArray[np.uint64]:
-        """Returns a source's offsets, checked against it; builds and publishes them if it has none.
-
-        Args:
-            url: The source.
-            changed: Whether the source is known to have changed since the job read it: an index that does not fit is
-                then that of the former content, and is built anew with a warning.
-
-        Returns:
-            N+1 byte offsets, the last the end of the last record.
-
-        Raises:
-            IndexNotFoundError: If there is no index and `build_index` is off.
-            IndexMismatchError: If the index does not fit the source.
-            SourceError: If the source cannot be indexed.
-        """
-        kind: Format = format_of(url)
-        index = self.index_of(url)
-        try:
-            kind.check_index(index, stat(url, self.storage_options))
-            return index.load()
-        except IndexNotFoundError:
-            if not (self.build_index and kind.rebuildable):
-                raise
-        except IndexMismatchError as error:
-            if not (changed and self.build_index and kind.rebuildable):
-                raise
-            _log.warning("%s: changed since this job read it; it is indexed again (%s)", url, error)
-        offsets = kind.build_index(url, options=self.storage_options, group=self.group)
-        write_index(index.url, offsets, self.storage_options)
-        return offsets
-
-    def find_index(self, url: str) -> NDArray[np.uint64] | None:
-        """Returns the offsets of a compressed source in its decompressed bytes.
-
-        Args:
-            url: The source.
-
-        Returns:
-            N+1 byte offsets; None if it has no index, or none that fits: it can still be read from its begin.
-        """
-        try:
-            index = self.index_of(url)
-            indexed_format_of(url).check_index(index, stat(url, self.storage_options))
-            return index.load()
-        except (IndexNotFoundError, NotIndexableError):
-            return None
-        except IndexMismatchError as error:
-            _log.warning("%s: read from its begin, for its index does not fit (%s)", url, error)
-            return None
+__all__ = ["PlanTasks", "StreamedTasks", "plan_spans"]
 
 
 @dataclass(frozen=True)
@@ -242,21 +157,19 @@ class _Plan(beam.DoFn):
 
     def _plan(self, whole: Task, *, changed: bool = False) -> list[Task | NoneTask | FailedTask] | StreamedTasks:
         source = whole.source
-        if source.members:
-            spans = [(0, len(source.members))]
-        else:
-            try:
-                if isinstance(self._format, SourceFormat) and is_streamed(source.url):
-                    offsets = self._format.find_index(source.url)
-                    if offsets is None:
-                        return self._plan_stream(source, self._format) or [NoneTask(whole)]
-                    spans = plan_spans(offsets, **self._limits)
-                else:
-                    spans = self._spans(source, changed=changed)
-            except (DiskFullError, LedgerError):
-                raise
-            except LedgerbeamError as error:
-                return [FailedTask(whole, type(error).__name__, str(error))]
+        kind = self._format
+        try:
+            if isinstance(kind, SourceFormat) and not source.members and is_streamed(source.url):
+                offsets = kind.find_index(source.url)
+                if offsets is None:
+                    return self._plan_stream(source, kind) or [NoneTask(whole)]
+                spans = plan_spans(offsets, **self._limits)
+            else:
+                spans = self._spans(source, changed=changed)
+        except (DiskFullError, LedgerError):
+            raise
+        except LedgerbeamError as error:
+            return [FailedTask(whole, type(error).__name__, str(error))]
         if not spans:
             return [NoneTask(whole)]
         return list(_tasks(source, spans))
@@ -264,6 +177,10 @@ class _Plan(beam.DoFn):
     def _spans(self, source: Source, *, changed: bool) -> list[tuple[int, int]]:
         if isinstance(self._format, GraphSource):
             return self._format.spans(source.size, **self._limits)
+        if self._format.shar:
+            return plan_spans(self._format.load_shard_index(source, changed=changed), **self._limits)
+        if source.members:
+            return [(0, len(source.members))]
         return plan_spans(self._format.load_index(source.url, changed=changed), **self._limits)
 
     def _plan_stream(self, source: Source, kind: SourceFormat) -> StreamedTasks | None:

@@ -18,6 +18,7 @@ from ledgerbeam.errors import ChangedSourceError, FunctionError, IndexError_, So
 from ledgerbeam.graphs import GraphReader, GraphSource
 from ledgerbeam.io import (
     Reader,
+    SharSamples,
     SpanReader,
     StreamSpan,
     indexed_format_of,
@@ -28,7 +29,8 @@ from ledgerbeam.io import (
 )
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.transforms._worker import LedgerHandle
-from ledgerbeam.transforms.plan import SourceFormat, StreamedTasks
+from ledgerbeam.transforms.plan import StreamedTasks
+from ledgerbeam.transforms.source_format import SourceFormat
 
 __all__ = ["ReadTasks", "TaskReader"]
 
@@ -44,7 +46,7 @@ class TaskReader:
 
     def __init__(self, source_format: SourceFormat) -> None:
         self._format = source_format
-        self._readers: OrderedDict[bytes, Reader] = OrderedDict()
+        self._readers: OrderedDict[bytes, Reader | SharSamples] = OrderedDict()
 
     def read(self, task: Task) -> list[Any]:
         """Returns the records of `task`, in order: one ranged read of the index, one of the data.
@@ -54,7 +56,7 @@ class TaskReader:
             IndexError_: If the index does not fit the source.
             StorageError: If the source cannot be read or is no longer what was listed.
         """
-        if task.source.members:
+        if task.source.members and not self._format.shar:
             return self._read_pack(task.source)
         return self._reader(task.source).read_span(task.start, task.stop)
 
@@ -80,24 +82,29 @@ class TaskReader:
             records.extend(split_source(data, member.url, self._format.group))
         return records
 
-    def _reader(self, source: Source) -> Reader:
+    def _reader(self, source: Source) -> Reader | SharSamples:
         reader = self._readers.get(source.id)
         if reader is not None:
             self._readers.move_to_end(source.id)
             return reader
-        self._check_unchanged(source)
+        for part in source.members or (source,):
+            self._check_unchanged(part)
+        reader = self._readers[source.id] = self._open(source)
+        if len(self._readers) > OPEN_READERS:
+            self._readers.popitem(last=False)
+        return reader
+
+    def _open(self, source: Source) -> Reader | SharSamples:
+        if self._format.shar:
+            return self._format.open_shard(source)
         url = source.url
-        reader = indexed_format_of(url).open(
+        return indexed_format_of(url).open(
             url,
             index=self._format.index_of(url),
             options=self._format.storage_options,
             group=self._format.group,
             check=False,  # planning has checked it; here it would cost a task two requests
         )
-        self._readers[source.id] = reader
-        if len(self._readers) > OPEN_READERS:
-            self._readers.popitem(last=False)
-        return reader
 
     def _check_unchanged(self, source: Source) -> None:
         """A stat costs nothing on a local disk; on an object store it would double a task's requests."""

@@ -13,6 +13,7 @@ from apache_beam.pvalue import PCollection
 
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io import FORMATS, canonical_url, publish_bytes
+from ledgerbeam.io.compression import compression_of
 from ledgerbeam.ledger import FailedTask, NoneTask, Output, Task, content_checksum, reach
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
 from ledgerbeam.transforms.shards import FormatShards, ShardEncoder, ShardFile
@@ -44,7 +45,8 @@ def output_name(task: Task, base: str | None, suffix: str) -> str:
 
     The name is the source's path below `base` (its whole path, led by its scheme, where it is not below), then the
     first record of the span, then one ordinal for each fan-out that user code made. All parts that are added have a
-    fixed length, so no two tasks share a name.
+    fixed length, so no two tasks share a name. Of a compressed source the last dot becomes a dash (`a.jsonl-gz-...`):
+    lhotse takes whatever has a suffix `.jsonl` for JSONL.
 
     Args:
         task: The task; a composite source goes by its first member.
@@ -57,6 +59,8 @@ def output_name(task: Task, base: str | None, suffix: str) -> str:
     else:
         scheme, separator, rest = url.partition("://")
         path = f"{scheme}/{rest}" if separator else f"file{url}"
+    if compression_of(url) is not None:
+        path = "-".join(path.rsplit(".", 1))
     fan_outs = "".join(f"-{ordinal:06d}" for ordinal, _ in task.lineage[1:])
     return f"{path}-{task.start:010d}{fan_outs}{suffix}"
 

@@ -63,11 +63,11 @@ def read_tar(path: str, index: str) -> list[tuple[str, str | None]]:
     return found
 
 
-def write_shar(folder: str, ids: list[str], shard_size: int) -> None:
+def write_shar(folder: str, ids: list[str], shard_size: int, compressed: bool = False) -> None:
     """Writes cuts with recordings, arrays, temporal arrays and labels, of which every third or fifth is missing."""
     Path(folder).mkdir(parents=True)
     cuts = CutSet.from_cuts(_cut(number, name) for number, name in enumerate(ids))
-    cuts.to_shar(folder, fields=FIELDS, shard_size=shard_size, compress_jsonl=False, create_index=False)
+    cuts.to_shar(folder, fields=FIELDS, shard_size=shard_size, compress_jsonl=compressed, create_index=False)
 
 
 def read_shar(folder: str, index: str | None) -> list[dict[str, Any]]:

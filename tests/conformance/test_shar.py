@@ -204,3 +204,21 @@ def test_lhotse_reads_what_a_job_converted_and_published(lhotse: Peer, tmp_path:
     assert [cut["id"] for cut in cuts] == [sample(number).key for number in range(17)]
     assert [cut["embedding"] is None for cut in cuts] == [number % 3 == 2 for number in range(17)]
     assert [cut["audio"][0] for cut in cuts] == [[1, 800 + 8 * number] for number in range(17)]
+
+
+def test_lhotse_reads_what_a_job_made_of_its_compressed_shards(lhotse: Peer, tmp_path: Path) -> None:
+    lhotse.ask("write_shar", folder=str(tmp_path / "packed"), ids=PLAIN, shard_size=SHARD, compressed=True)
+    assert list((tmp_path / "packed").glob("cuts.*.jsonl.gz"))
+    fields = "recording=recording.wav,embedding=embedding.npy,track=track.npy,label=label.json"
+    for command in (
+        ["convert", "packed", "--from=shar", "--to=tar", "--output=samples"],
+        ["convert", "samples/*.tar", f"--fields={fields}", "--to=shar", "--output=out", "--ledger=L"],
+        ["publish", "L", "--as=shar"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "ledgerbeam", *command], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    listed = json.loads((tmp_path / "out" / "fields.json").read_text())
+    found = lhotse.ask("open_shar", folder=None, fields=listed)
+    assert found == lhotse.ask("read_shar", folder=str(tmp_path / "packed"), index=None)

@@ -24,7 +24,7 @@ MAP = ("map", "functions:upper", "in/*", "--output", "out", "--to", "jsonl", "--
 
 def contents(workspace: Workspace, folder: str) -> dict[str, bytes]:
     """The outputs by name, without what the name has of compression."""
-    return {name.replace(".gz", ""): data for name, data in workspace.files(folder).items()}
+    return {name.replace("-gz", ""): data for name, data in workspace.files(folder).items()}
 
 
 def compress(workspace: Workspace, name: str, count: int) -> Path:
@@ -219,5 +219,5 @@ def test_a_job_that_began_by_streaming_goes_on_by_position(workspace: Workspace)
 def test_outputs_can_be_read_at_random(workspace: Workspace) -> None:
     compress(workspace, "in/a.jsonl", 50)
     assert workspace.run("convert", "in/*.gz", "--output", "out", "--to", "jsonl").status == 0
-    with JsonlReader(str(workspace.root / "out/a.jsonl.gz-0000000000.jsonl")) as reader:
+    with JsonlReader(str(workspace.root / "out/a.jsonl-gz-0000000000.jsonl")) as reader:
         assert json.loads(reader.raw(49))["id"] == 49
