@@ -155,10 +155,10 @@ def _published(spec: JobSpec, form: str, store: LedgerStore, reporter: Reporter)
     try:
         done = publish_shards(shards, root, form, spec.storage_options, ledger=spec.ledger)
     except LedgerbeamError as error:
+        others = "--to tar makes do without" + (", --to webdataset writes that of wids" if form != "wids" else "")
         raise PublicationError(
-            f"{root}: all outputs are there and recorded, but their metadata for {form} is not: {error} To try again, "
-            "run the same command; to have them as they are, run it with --to tar, or with the --to of other metadata, "
-            "such as webdataset: nothing is converted again"
+            f"{root}: all outputs are written and recorded, but not the metadata of {form}: {error}\nRun the same "
+            f"command to try again; {others}; none of them writes the outputs again"
         ) from error
     reach("published.after")
     note.end(done.urls)
