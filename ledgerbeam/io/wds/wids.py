@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from ledgerbeam.errors import SourceError, UsageError
+from ledgerbeam.errors import SourceError
 from ledgerbeam.io.publish import publish_bytes
 from ledgerbeam.io.storage import Options, canonical_url, read_bytes
 from ledgerbeam.io.wds.shards import ShardLike, filled, join_url
@@ -75,13 +75,11 @@ def write_wids_index(
         info: A description.
 
     Raises:
-        UsageError: A name is absolute, leads out of the folder, or comes twice; or no shard holds samples.
+        UsageError: A name is absolute, leads out of the folder, or comes twice.
         StorageError: No permission, or the store refused.
     """
     url = canonical_url(url)
     listed = [_row(shard) for shard in sorted(filled(shards, url), key=lambda shard: shard.name)]
-    if not listed:
-        raise UsageError(f"{url}: no shard holds samples; a wids index needs one.")
     content: dict[str, Any] = {"__kind__": _KIND, "wids_version": 1, "shardlist": listed}
     content |= {key: value for key, value in (("name", name), ("info", info)) if value is not None}
     publish_bytes(url, orjson.dumps(content, option=orjson.OPT_INDENT_2), options)
