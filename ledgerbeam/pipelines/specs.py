@@ -22,7 +22,7 @@ __all__ = ["PARTS_SUFFIX", "job_spec"]
 PARTS_SUFFIX = ".parts"
 """What follows a dataset's prefix in the name of the folder of its parts."""
 
-PUBLISHED = {"webdataset": "wids", "energon": "energon", "lit": "lit"}
+_PUBLISHED = {"webdataset": "wids", "energon": "energon", "lit": "lit"}
 """The words of ``--to`` that write tar, and as what its shards are published."""
 
 _CONVERSIONS = {"jsonl": "to_json", "tar": "to_sample", "shar": "to_cut", "megatron": "to_document"}
@@ -118,7 +118,7 @@ def _converted(args: argparse.Namespace) -> dict[str, Any]:
 
 def _target(word: str) -> dict[str, Any]:
     """Returns the format that ``--to`` asks for, and what is published of it: the job is the same either way."""
-    published = PUBLISHED.get(word)
+    published = _PUBLISHED.get(word)
     return {"to": word if published is None else "tar", "published": published}
 
 
