@@ -17,6 +17,7 @@
     │   └── CheckpointMismatchError                     the checkpoint of another graph, or of other data
     ├── FunctionError              (ValueError)         user code: cannot be imported, or a wrong shape returned
     ├── UnsupportedShapeError      (ValueError)         a transform whose lineage cannot be followed
+    ├── PublicationError           (RuntimeError)       outputs that are all there, but not the dataset asked for
     ├── WorkerDiedError            (RuntimeError)       a worker ended without a word
     └── LedgerError                (RuntimeError)
         ├── LedgerNotFoundError    (FileNotFoundError)
@@ -52,6 +53,7 @@ __all__ = [
     "NegativePendingCountError",
     "NonDeterministicTaskError",
     "NotIndexableError",
+    "PublicationError",
     "RecordError",
     "SourceError",
     "SourceNotFoundError",
@@ -133,6 +135,10 @@ class FunctionError(LedgerbeamError, ValueError):
 
 class UnsupportedShapeError(LedgerbeamError, ValueError):
     """A transform whose outputs cannot be traced to their source."""
+
+
+class PublicationError(LedgerbeamError, RuntimeError):
+    """The metadata of a complete job's outputs cannot be published. The outputs are all there."""
 
 
 class WorkerDiedError(LedgerbeamError, RuntimeError):

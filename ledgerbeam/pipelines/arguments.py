@@ -13,6 +13,9 @@ from ledgerbeam.pipelines.argument_values import parse_count, parse_options, par
 
 __all__ = ["build_parser"]
 
+_OF_TAR = ["webdataset", "energon", "lit"]
+_TO_HELP = f"format to write; indexed in the same pass; {', '.join(_OF_TAR)}: tar, and the metadata beside it"
+
 
 class _Parser(argparse.ArgumentParser):
     """Raises what argparse would exit with, so that one place prints errors and chooses the exit status."""
@@ -70,9 +73,7 @@ def _add_map(commands: Any) -> None:
     _add_sources(mapper)
     _add_read_as(mapper)
     mapper.add_argument("--output", required=True, metavar="URL", help="folder to write below")
-    mapper.add_argument(
-        "--to", required=True, choices=["jsonl", "tar"], help="format to write; indexed in the same pass"
-    )
+    mapper.add_argument("--to", required=True, choices=["jsonl", "tar", *_OF_TAR], help=_TO_HELP)
     _add_shards(mapper)
     mapper.add_argument(
         "--no-purity-check",
@@ -106,8 +107,8 @@ def _add_conversion(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--to",
         required=True,
-        choices=["jsonl", "tar", "shar", "megatron"],
-        help="format to write; indexed in the same pass",
+        choices=["jsonl", "tar", "shar", "megatron", *_OF_TAR],
+        help=_TO_HELP,
     )
     command.add_argument(
         "--fields",

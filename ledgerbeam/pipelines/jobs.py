@@ -14,12 +14,14 @@ from glob import escape
 from itertools import islice
 from typing import Any
 
-from ledgerbeam.errors import LedgerError, StorageError, UsageError
-from ledgerbeam.io import is_local
-from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.errors import LedgerbeamError, LedgerError, PublicationError, StorageError, UsageError
+from ledgerbeam.io import is_local, remove_stale_temporaries
+from ledgerbeam.ledger import LedgerStore, dataset_manifest, reach
 from ledgerbeam.ledgers import open_ledger
 from ledgerbeam.pipelines.listed import first_page_checked
+from ledgerbeam.pipelines.note import Note
 from ledgerbeam.pipelines.parts import Dataset, Parts
+from ledgerbeam.pipelines.publication import publish_shards
 from ledgerbeam.pipelines.redaction import printable, without_secrets
 from ledgerbeam.pipelines.remote import check_options, check_reach
 from ledgerbeam.pipelines.report import Reporter, count, print_json
@@ -55,8 +57,11 @@ def main(args: argparse.Namespace, beam_args: list[str]) -> int:
     datasets: list[Dataset] = []
     if spec.merged is not None and outcome.status["complete"] and not outcome.interrupted:
         outcome, datasets = _merged(spec, store, outcome, run, reporter, drop=args.drop_parts)
+    urls: list[str] = []
+    if spec.published is not None and outcome.status["complete"] and not outcome.interrupted:
+        urls = _published(spec, spec.published, store, reporter)
     if args.json:
-        print_json(_summary(spec, outcome, datasets))
+        print_json(_summary(spec, outcome, datasets, urls))
     else:
         _print_summary(spec, outcome, reporter)
     if outcome.status["tasks"]["failed"]:
@@ -134,6 +139,35 @@ def _describe(dataset: Dataset, what: str) -> str:
     )
 
 
+def _published(spec: JobSpec, form: str, store: LedgerStore, reporter: Reporter) -> list[str]:
+    """Publishes the metadata of a complete job's shards unless that is done, and returns its URLs."""
+    root = str(spec.output)
+    shards = list(dataset_manifest(store))
+    note = Note(spec, f"published-{form}", shards)
+    noted = note.read()
+    if noted is not None:
+        urls = list(noted["files"])
+        reporter.say(f"up to date: {urls[-1]}")
+        return urls
+    reach("published.before")
+    if note.begin():  # publishing was killed
+        remove_stale_temporaries(root)
+    try:
+        done = publish_shards(shards, root, form, spec.storage_options, ledger=spec.ledger)
+    except LedgerbeamError as error:
+        others = "--to tar makes do without" + (", --to webdataset writes that of wids" if form != "wids" else "")
+        raise PublicationError(
+            f"{root}: all outputs are written and recorded, but not the metadata of {form}: {error}\nRun the same "
+            f"command to try again; {others}; none of them writes the outputs again"
+        ) from error
+    reach("published.after")
+    note.end(done.urls)
+    reporter.say(
+        f"{count(done.shards, 'shard')} with {count(done.records, 'record')} published as {form}: {done.urls[-1]}"
+    )
+    return done.urls
+
+
 def _check_writable(folder: str) -> None:
     """Makes the output folder before any work is done, so that a wrong path or permission is told at once."""
     try:
@@ -146,12 +180,13 @@ def _check_writable(folder: str) -> None:
         raise StorageError(f"{folder}: no permission to write; change it or give another --output")
 
 
-def _summary(spec: JobSpec, outcome: Outcome, datasets: list[Dataset]) -> dict[str, Any]:
+def _summary(spec: JobSpec, outcome: Outcome, datasets: list[Dataset], urls: list[str]) -> dict[str, Any]:
     merged = {} if spec.merged is None else {"datasets": [asdict(dataset) for dataset in datasets]}
     return {
         "ledger": spec.ledger,
         "output": spec.output,
         **merged,
+        **({} if spec.published is None else {"published": urls}),
         "seconds": round(outcome.seconds, 3),
         "skipped": outcome.skipped,
         "interrupted": outcome.interrupted,
@@ -183,5 +218,10 @@ def _warn_of_failures(spec: JobSpec, store: LedgerStore, outcome: Outcome, repor
     )
     if spec.merged is not None:
         reporter.warn(f"{spec.merged}: not merged, since documents are missing; what was there before stays")
+    if spec.published is not None:
+        reporter.warn(
+            f"{spec.output}: not published as {spec.published}, since records are missing; metadata that is there "
+            "already is of the shards as they were before"
+        )
     for row in islice(store.failures(), SHOWN_FAILURES):
         reporter.warn(f"  {printable(without_secrets(row.error or row.reason))}")

@@ -8,6 +8,7 @@ from itertools import chain, islice
 import numpy as np
 from numpy.typing import NDArray
 
+from ledgerbeam.errors import UsageError
 from ledgerbeam.graphs import GRAPH_SCHEME
 from ledgerbeam.io import Page, format_of, indexed_format_of, is_streamed
 from ledgerbeam.ledger import LedgerStore, Source, open_packs, open_sources, source_ids
@@ -102,15 +103,30 @@ class Listed:
 
 
 def first_page_checked(pages: Iterator[Page], spec: JobSpec) -> Iterator[Page]:
-    """Looks into a listing, so that a wrong pattern is told before anything is made, and gives it back whole.
+    """Looks into a listing, so that what cannot be is told before anything is made, and gives it back whole.
 
     Raises:
         SourceNotFoundError: If a pattern matches nothing.
         NotIndexableError: If a source is compressed, and the job indexes it, and it has no seek points.
-        UsageError: If a source's name tells no known format.
+        UsageError: If a source's name tells no known format, or the names of shards cannot be published as asked.
     """
     first = [_checked(page, spec) for page in islice(pages, 1)]
+    if spec.published == "lit" and not spec.pack_bytes:
+        for page in first:
+            _require_base_names(page)
     return chain(first, pages)
+
+
+def _require_base_names(page: Page) -> None:
+    """Refuses sources of which shards would differ only in their folders; `write_lit_metadata` would, in the end."""
+    seen: dict[str, str] = {}
+    for url, size in zip(page.urls, page.sizes, strict=True):
+        other = seen.setdefault(url.rpartition("/")[2], url) if size else url
+        if other != url:
+            raise UsageError(
+                f"{other} and {url}: LIT tells shards apart by their base names, which come from those of the sources; "
+                "rename one, or use --to webdataset, which keeps folders apart"
+            )
 
 
 def _checked(page: Page, spec: JobSpec) -> Page:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from glob import escape
-from typing import Any
 
 import numpy as np
-import orjson
 
-from ledgerbeam.errors import SourceNotFoundError
-from ledgerbeam.io import ObjectFolder, is_local, publish_bytes, read_bytes, remove_stale_temporaries, stat
+from ledgerbeam.io import ObjectFolder, is_local, remove_stale_temporaries
 from ledgerbeam.io.megatron import Layout, merge_megatron, write_megatron
 from ledgerbeam.io.megatron.index import BLOCK, MegatronIndex
 from ledgerbeam.ledger import LedgerStore, dataset_manifest, reach
+from ledgerbeam.pipelines.note import Note
 from ledgerbeam.pipelines.spec import JobSpec
 
 __all__ = ["Dataset", "Parts"]
@@ -65,20 +62,13 @@ class Parts:
         self._store = store
         self._options = spec.storage_options
         self._folder = ObjectFolder(str(spec.output), spec.storage_options)
-        self._note = f"{spec.work}/merged.json"
         self._shards = list(dataset_manifest(store))
+        self._note = Note(spec, "merged", self._shards)
 
     def merged(self) -> list[Dataset] | None:
         """Returns the datasets if they are these very parts, merged, and of the size they had; else None."""
-        note = self._read_note()
-        if note.get("of") != self._digest():
-            return None
-        try:
-            if any(stat(url, self._options).size != size for url, size in note["files"].items()):
-                return None
-        except SourceNotFoundError:
-            return None
-        return [Dataset(**facts) for facts in note["datasets"]]
+        note = self._note.read()
+        return None if note is None else [Dataset(**facts) for facts in note["datasets"]]
 
     def forget_missing(self) -> int:
         """Makes the ledger forget the sources of parts that are no longer there.
@@ -99,15 +89,12 @@ class Parts:
         Raises:
             LedgerbeamError: If a part does not read, or the result cannot be written.
         """
-        if self._read_note().get("of", "") is None:  # a merge was killed
+        if self._note.begin():  # a merge was killed
             remove_stale_temporaries(os.path.dirname(str(self._spec.merged)))
-        # Until the result is whole, nothing may take it for that of other parts.
-        self._write_note({"of": None})
         datasets = [self._merge(suffix) for suffix in self._spec.settings["suffixes"]]
         reach("merge.after")
-        urls = [f"{dataset.prefix}{ending}" for dataset in datasets for ending in (_DATA, _INDEX)]
-        files = {url: stat(url, self._options).size for url in urls}
-        self._write_note({"of": self._digest(), "files": files, "datasets": [asdict(dataset) for dataset in datasets]})
+        files = [f"{dataset.prefix}{ending}" for dataset in datasets for ending in (_DATA, _INDEX)]
+        self._note.end(files, datasets=[asdict(dataset) for dataset in datasets])
         return datasets
 
     def drop(self) -> None:
@@ -148,20 +135,3 @@ class Parts:
             before = int(ends[-1])
         index.close()
         return empty
-
-    def _digest(self) -> str:
-        """Names these parts: their order, names and content, and what job they are of."""
-        digest = hashlib.blake2b(self._spec.job().fingerprint.encode(), digest_size=16)
-        for shard in self._shards:
-            digest.update(f"\n{shard.name}\t{shard.checksum}".encode("utf-8", "surrogateescape"))
-        return digest.hexdigest()
-
-    def _read_note(self) -> dict[str, Any]:
-        try:
-            note: dict[str, Any] = orjson.loads(read_bytes(self._note, self._options))
-        except SourceNotFoundError:
-            return {}
-        return note
-
-    def _write_note(self, note: dict[str, Any]) -> None:
-        publish_bytes(self._note, orjson.dumps(note), self._options)

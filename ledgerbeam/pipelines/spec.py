@@ -49,6 +49,8 @@ class JobSpec:
         output: URL of the output folder; None for ``index``.
         to: Output format: ``jsonl``, ``tar``, ``shar`` or ``megatron``; None for ``index``.
         merged: Prefix of the Megatron dataset that the outputs are merged into; None merges nothing.
+        published: The format whose metadata is published beside the outputs, as of `publish_shards`, once the job is
+            complete; None publishes nothing.
         tokenizer: Of ``tokenize``: ``bytes`` or the URL of a file.
         settings: What else shapes the output of ``convert``, ``tokenize`` and ``materialize``, by name. Where
             datasets are merged, ``dtype`` is that of their tokens, and ``suffixes`` has for each what follows the
@@ -80,6 +82,7 @@ class JobSpec:
     output: str | None = None
     to: str | None = None
     merged: str | None = None
+    published: str | None = None
     tokenizer: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     check_purity: bool = True

@@ -22,6 +22,9 @@ __all__ = ["PARTS_SUFFIX", "job_spec"]
 PARTS_SUFFIX = ".parts"
 """What follows a dataset's prefix in the name of the folder of its parts."""
 
+_PUBLISHED = {"webdataset": "wids", "energon": "energon", "lit": "lit"}
+"""The words of ``--to`` that write tar, and as what its shards are published."""
+
 _CONVERSIONS = {"jsonl": "to_json", "tar": "to_sample", "shar": "to_cut", "megatron": "to_document"}
 
 
@@ -88,7 +91,7 @@ def _map_spec(args: argparse.Namespace) -> JobSpec:
         function=args.function,
         function_source=function_identity(args.function)["function_source"],
         output=canonical_url(args.output).rstrip("/"),
-        to=args.to,
+        **_target(args.to),
         check_purity=not args.no_purity_check,
     )
 
@@ -100,6 +103,7 @@ def _convert_spec(args: argparse.Namespace) -> JobSpec:
 def _converted(args: argparse.Namespace) -> dict[str, Any]:
     """Returns how any record is written as ``--to`` asks."""
     settings: dict[str, Any] = {"conversion": conversion.VERSION}
+    target = _target(args.to)
     if args.to == "megatron":
         settings |= {"suffixes": [""], "dtype": _dtype_name(args.dtype or "int32")}
         places = _dataset(args)
@@ -115,11 +119,17 @@ def _converted(args: argparse.Namespace) -> dict[str, Any]:
         raise UsageError(f"--fields is for --to shar, found --to {args.to}")
     return {
         **places,
-        "function": f"{conversion.__name__}:{_CONVERSIONS[args.to]}",
-        "to": args.to,
+        "function": f"{conversion.__name__}:{_CONVERSIONS[target['to']]}",
+        **target,
         "settings": settings,
         "check_purity": False,
     }
+
+
+def _target(word: str) -> dict[str, Any]:
+    """Returns the format that ``--to`` asks for, and what is published of it: the job is the same either way."""
+    published = _PUBLISHED.get(word)
+    return {"to": word if published is None else "tar", "published": published}
 
 
 def _materialize_spec(args: argparse.Namespace) -> JobSpec:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks.peer import Peer
-from ledgerbeam.io import Sample
+from ledgerbeam.io import Sample, encode_tar
 from ledgerbeam.io.wds import open_energon, open_wids, read_wids_index, write_energon, write_wids_index
 from tests.io.wds.content import plain_samples, samples, write_shards
 
@@ -62,6 +64,25 @@ def test_energon_looks_samples_up_in_our_table(energon: Peer, tmp_path: Path) ->
     write_energon(str(tmp_path), write_shards(tmp_path, given))
     keys = [sample.key for sample in reversed(given)]
     assert energon.ask("look_up", folder=str(tmp_path), keys=keys) == [row[1] for row in digests(given[::-1])]
+
+
+@pytest.mark.parametrize("to", ["webdataset", "energon"])
+def test_peers_open_what_a_job_converted(wids: Peer, energon: Peer, tmp_path: Path, to: str) -> None:
+    given = plain_samples(COUNT)
+    for name, some in (("a", given[:40]), ("b", given[40:])):
+        (tmp_path / f"{name}.tar").write_bytes(encode_tar(some, group="key")[0])
+    command = ["convert", "*.tar", f"--to={to}", "--group=key", "--output=out", "--ledger=L", "--task-bytes=20K"]
+    done = subprocess.run(
+        [sys.executable, "-m", "ledgerbeam", *command], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.glob("out/*.tar"))) > 2
+    if to == "webdataset":
+        found = wids.ask("read", url=f"{tmp_path}/out/wids.json", cache=f"{tmp_path}/cache")
+        assert found == digests(given, ".")
+    else:
+        numbers = [[sample.key, hashlib.sha256(sample["bin"]).hexdigest(), int(sample["cls"])] for sample in given]
+        assert energon.ask("train", folder=f"{tmp_path}/out") == numbers
 
 
 def test_our_folder_is_the_one_that_energon_prepares(energon: Peer, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def write_lit_metadata(
         UsageError: A fold or shard has a name that it cannot have, two shards of a fold differ only in their folders,
             or there are no shards.
         ArchiveError: A shard is damaged, or has two members of one name.
-        SourceError: A member's name is not UTF-8.
+        SourceError: A shard does not hold as many samples as is said, or a member's name is not UTF-8.
         SourceNotFoundError: A shard does not exist; also StorageError.
     """
     root = canonical_url(root).rstrip("/") or "/"
@@ -60,7 +60,10 @@ def write_lit_metadata(
     for name in config:
         shards = named[name]
         members = map_ahead(lambda shard: walk_members(join_url(root, shard.name), options), shards, CONCURRENCY)
-        index = {posixpath.basename(shard.name): found for shard, found in zip(shards, members, strict=True)}
+        index = {}
+        for shard, found in zip(shards, members, strict=True):
+            _require_samples(join_url(root, shard.name), shard.records, found)
+            index[posixpath.basename(shard.name)] = found
         urls.append(join_url(root, index_name(name)))
         publish_bytes(urls[-1], _encoded(urls[-1], index), options)
         modalities |= {modality.removeprefix("."): None for found in index.values() for modality in found}
@@ -83,6 +86,15 @@ def _pattern(root: str, fold: str, shards: Sequence[ShardLike]) -> str:
         seen.add(base)
     patterns = collapse_names(names)
     return "/" + (patterns[0] if len(patterns) == 1 else f"{{{','.join(names)}}}")
+
+
+def _require_samples(url: str, expected: int, members: Members) -> None:
+    count = len(set().union(*members.values()))
+    if count != expected:
+        raise SourceError(
+            f"{url}: expected {expected:,} samples, as is said of it, found {count:,} keys; a key ends "
+            "at the first dot of a base name, so give each sample one that differs before it"
+        )
 
 
 def _encoded(url: str, index: Mapping[str, Members]) -> bytes:

@@ -58,7 +58,7 @@ def write_energon(
     splits: Mapping[str, Sequence[str]] | None = None,
     dataset: Mapping[str, Any] = CRUDE,
     sample_table: bool = True,
-) -> None:
+) -> list[str]:
     """Publishes `.nv-meta` for shards that have their `.idx`.
 
     `.info.json` goes last: whoever finds it finds the rest. Nothing in it depends on the time.
@@ -71,6 +71,9 @@ def write_energon(
         dataset: The content of `dataset.yaml`: the type of the samples, and how members become its fields.
         sample_table: Also write `index.sqlite`, for which the headers of every shard are walked. Energon needs it to
             look samples up by key (auxiliary and joined datasets, `energon mount`), not to train on the dataset.
+
+    Returns:
+        The URLs that were written, `.info.json` last.
 
     Raises:
         UsageError: A name that Energon would not find the index of, or that is not that of a shard.
@@ -91,12 +94,12 @@ def write_energon(
     digest = hashlib.blake2b(info, digest_size=16)
     if sample_table:
         publish_sample_table(f"{folder}/index.sqlite", root, counts, options, digest)
-        identity = str(uuid.UUID(bytes=digest.digest(), version=5))
-        publish_bytes(f"{folder}/index.uuid", identity.encode(), options)
-    publish_bytes(f"{folder}/dataset.yaml", _yaml(dict(dataset)), options)
+    files = {"index.uuid": str(uuid.UUID(bytes=digest.digest(), version=5)).encode()} if sample_table else {}
     split = {"split_parts": {part: collapse_names(names) for part, names in parts.items()}, "exclude": []}
-    publish_bytes(f"{folder}/split.yaml", _yaml(split), options)
-    publish_bytes(f"{folder}/.info.json", info, options)
+    files |= {"dataset.yaml": _yaml(dict(dataset)), "split.yaml": _yaml(split), ".info.json": info}
+    for name, content in files.items():
+        publish_bytes(f"{folder}/{name}", content, options)
+    return [f"{folder}/{name}" for name in (*(["index.sqlite"] if sample_table else []), *files)]
 
 
 def _require_names(root: str, counts: Mapping[str, int]) -> None:
