@@ -337,6 +337,7 @@ def test_nothing_is_kept(compiled: native.Compiled, opened: Callable[[bytes], in
         return sys.getallocatedblocks() - before
 
     everything()
+    gc.collect()
     descriptors = len(os.listdir("/proc/self/fd"))
     # The least of some rounds: other threads of this process may allocate now and then, a leak does so in every call.
     assert min(kept(60) for _ in range(5)) < 60

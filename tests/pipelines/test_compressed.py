@@ -140,6 +140,7 @@ def test_those_without_seek_points_cannot_be_indexed(workspace: Workspace) -> No
     assert (ran.status, "bunzip2 a.jsonl.bz2" in ran.err) == (1, True)
 
 
+@pytest.mark.slow
 def test_an_index_makes_them_random_access(workspace: Workspace) -> None:
     path = workspace.jsonl("plain/a.jsonl", 500)
     packed = compress(workspace, "in/a.jsonl", 500)
@@ -178,6 +179,7 @@ def test_indexes_below_a_root(workspace: Workspace) -> None:
     assert shown.json["records"][0]["value"]["id"] == 3
 
 
+@pytest.mark.slow
 def test_a_job_reads_what_is_indexed_by_position_with_the_same_outputs(workspace: Workspace) -> None:
     packed = compress(workspace, "in/a.jsonl", 500)
     assert workspace.run(*MAP).status == 0

@@ -20,6 +20,7 @@ def lines(first: int, count: int) -> bytes:
     return b"".join(json.dumps({"id": i, "text": f"text {i}"}).encode() + b"\n" for i in range(first, first + count))
 
 
+@pytest.mark.slow
 def test_map_is_killed_and_goes_on_where_it_was(workspace: Workspace, s3: S3Server) -> None:
     bucket = s3.bucket()
     store = s3fs.S3FileSystem(**s3.options, skip_instance_cache=True)
@@ -64,6 +65,7 @@ def test_a_missing_bucket_is_one_clear_line(workspace: Workspace, s3: S3Server) 
     assert "Traceback" not in ran.err
 
 
+@pytest.mark.slow
 def test_texts_of_a_bucket_become_one_dataset_in_it(workspace: Workspace, s3: S3Server) -> None:
     bucket = s3.bucket()
     store = s3fs.S3FileSystem(**s3.options, skip_instance_cache=True)
