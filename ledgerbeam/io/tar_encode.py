@@ -33,8 +33,7 @@ def encode_tar(samples: Sequence[Sample], *, group: Grouping = "auto", pax: bool
             lhotse's indexed reader finds them, if there is room for them.
 
     Returns:
-        The archive, and what `build_tar_index` finds in it: `N + 1` offsets. Unless `pairs` are asked for, the last is
-        where the last sample ends, also of what may be read as pairs: Energon takes no other.
+        The archive, and what `build_tar_index` finds in it: `N + 1` offsets.
 
     Raises:
         RecordError: A sample without members, content that is not bytes, a key that is empty, absolute or has `..`, the
@@ -53,7 +52,7 @@ def encode_tar(samples: Sequence[Sample], *, group: Grouping = "auto", pax: bool
             pieces += member
             position += sum(map(len, member))
     pieces.append(end_marker(position))
-    offsets[-1] = pairs_sentinel(position) if group == "pairs" else position
+    offsets[-1] = pairs_sentinel(position) if paired else position
     return b"".join(pieces), offsets
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from ledgerbeam.errors import RecordError
 from ledgerbeam.io import FORMATS, Sample, encode_jsonl, encode_tar, index_bytes
 from ledgerbeam.io.megatron import encode_documents, encode_part
 from ledgerbeam.io.shar_cuts import field_kinds, sample_cut
@@ -50,9 +52,12 @@ class FormatShards:
     to: str
 
     def encode(self, records: Sequence[Any]) -> list[ShardFile]:
-        """Gives the file and its index."""
+        """Gives the file and its index; of samples of two members, too, that of Energon, which cannot use lhotse's."""
         kind = FORMATS[self.to]
         data, offsets = kind.encode(records)
+        if kind.name == "tar" and all(len(record) == 2 for record in records):
+            with suppress(RecordError):  # keys with a dot: they can be read as pairs only
+                data, offsets = kind.encode(records, group="key")
         index = ShardFile(f"{kind.suffix}.idx", index_bytes(offsets), 0)
         return [ShardFile(kind.suffix, data, len(offsets) - 1), index]
 

@@ -1,0 +1,29 @@
+"""The files that the records of a task become."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from ledgerbeam.io import Sample, TarReader, build_tar_index
+from ledgerbeam.transforms import FormatShards
+
+
+def samples(keys: str) -> list[Sample]:
+    return [Sample(keys.format(number), {"wav": b"x", "json": b"{}"}) for number in range(3)]
+
+
+def test_the_index_of_a_tar_of_two_members_each_ends_where_the_last_sample_does(tmp_path: Path) -> None:
+    data, index = FormatShards("tar").encode(samples("a{}"))
+    (tmp_path / "x.tar").write_bytes(data.data)
+    (tmp_path / "x.tar.idx").write_bytes(index.data)
+    assert np.frombuffer(index.data, np.uint64)[-1] == 3 * 2 * 1024
+    with TarReader(str(tmp_path / "x.tar")) as reader:
+        assert reader[:] == samples("a{}")
+
+
+def test_pairs_with_dotted_keys_are_written_as_lhotse_reads_them(tmp_path: Path) -> None:
+    data, index = FormatShards("tar").encode(samples("a.{}"))
+    (tmp_path / "x.tar").write_bytes(data.data)
+    np.testing.assert_array_equal(np.frombuffer(index.data, np.uint64), build_tar_index(str(tmp_path / "x.tar")))
