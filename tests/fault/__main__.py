@@ -1,4 +1,4 @@
-"""``python -m tests.fault --kills N [--seed S] [--keep]``: kills writers and jobs; nothing may be lost.
+"""``python -m tests.fault --kills N [--seed S] [--keep] [--job-share P]``: kills writers and jobs; nothing may be lost.
 
 Lanes run side by side: whole jobs of the command line, forked writers of a local ledger, and forked writers of a
 ledger on a real S3 server.
@@ -99,14 +99,17 @@ class Suite:
         seed: Of what is killed, and when.
         server: S3 server for remote ledgers; None leaves them out.
         keep: Whether the folders of good jobs are kept.
+        job_share: Which part of the kills goes to whole jobs.
     """
 
-    def __init__(self, folder: Path, kills: int, seed: int, server: s3.S3Server | None, *, keep: bool) -> None:
+    def __init__(
+        self, folder: Path, kills: int, seed: int, server: s3.S3Server | None, *, keep: bool, job_share: float
+    ) -> None:
         self._started = time.monotonic()
         self._stop = threading.Event()
         clean: Clean = run_clean(folder / "clean")
         (folder / "clean.pickle").write_bytes(pickle.dumps(clean))
-        of_jobs = min(kills, max(LEAST_JOB_KILLS, round(kills * JOB_SHARE)))
+        of_jobs = min(kills, max(LEAST_JOB_KILLS, round(kills * job_share)))
         of_remote = round((kills - of_jobs) * REMOTE_SHARE) if server else 0
         jobs = Campaign(folder / "lane-jobs", clean, of_jobs, f"{seed}-jobs", keep=keep, stop=self._stop)
         lanes = {"local": (kills - of_jobs - of_remote, None), "remote": (of_remote, server)}
@@ -143,6 +146,13 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=200, metavar="N")
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="of what is killed, and when (default: 1)")
     parser.add_argument("--keep", action="store_true", help="keep the folders of all jobs, not only of bad ones")
+    parser.add_argument(
+        "--job-share",
+        type=float,
+        default=JOB_SHARE,
+        metavar="PART",
+        help="of kills, of whole jobs (default: %(default)s)",
+    )
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder = Path(tempfile.mkdtemp(prefix="ledgerbeam-fault-"))
@@ -154,7 +164,7 @@ def main() -> int:
                 server = None
             else:
                 server = stack.enter_context(s3.s3_server(folder))
-            suite = Suite(folder, args.kills, args.seed, server, keep=args.keep)
+            suite = Suite(folder, args.kills, args.seed, server, keep=args.keep, job_share=args.job_share)
             suite.run(functools.partial(print, flush=True))
         figures = suite.figures()
         bad = not figures.ok
