@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import compress, islice
+from itertools import compress
 
 from ledgerbeam.ledger.counting import is_done
 from ledgerbeam.ledger.store import MAX_ATTEMPTS, LedgerStore
@@ -12,7 +12,7 @@ from ledgerbeam.ledger.task import Source, Task
 
 __all__ = ["OpenSource", "open_packs", "open_sources", "with_progress"]
 
-PACKS_A_PAGE = 1000
+PACKS_A_PAGE, MEMBERS_A_PAGE = 1000, 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,22 @@ def open_packs(packs: Iterable[Source], store: LedgerStore) -> Iterator[tuple[li
     Yields:
         Pairs of open composite sources, in order, and the ids of all packs among which they were found.
     """
-    left = iter(packs)
-    while chunk := list(islice(left, PACKS_A_PAGE)):
-        ids = [pack.id for pack in chunk]
-        sources = list(compress(chunk, ~store.completed_mask(ids)))
+    for page in _pages(packs):
+        ids = [pack.id for pack in page]
+        sources = list(compress(page, ~store.completed_mask(ids)))
         store.register(sources)
         yield sources, ids
+
+
+def _pages(packs: Iterable[Source]) -> Iterator[list[Source]]:
+    """Gathers packs into pages, of which the members fit into memory."""
+    page: list[Source] = []
+    members = 0
+    for pack in packs:
+        page.append(pack)
+        members += len(pack.members)
+        if len(page) == PACKS_A_PAGE or members >= MEMBERS_A_PAGE:
+            yield page
+            page, members = [], 0
+    if page:
+        yield page
