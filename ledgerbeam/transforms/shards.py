@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -54,12 +53,17 @@ class FormatShards:
     def encode(self, records: Sequence[Any]) -> list[ShardFile]:
         """Gives the file and its index; of samples of two members, too, that of Energon, which cannot use lhotse's."""
         kind = FORMATS[self.to]
-        data, offsets = kind.encode(records)
-        if kind.name == "tar" and all(len(record) == 2 for record in records):
-            with suppress(RecordError):  # keys with a dot: they can be read as pairs only
-                data, offsets = kind.encode(records, group="key")
+        try:
+            data, offsets = kind.encode(records, group="key" if kind.name == "tar" and _are_plain(records) else "auto")
+        except RecordError:  # keys with a dot, found before anything was encoded: they can be read as pairs only
+            data, offsets = kind.encode(records)
         index = ShardFile(f"{kind.suffix}.idx", index_bytes(offsets), 0)
         return [ShardFile(kind.suffix, data, len(offsets) - 1), index]
+
+
+def _are_plain(samples: Sequence[Any]) -> bool:
+    """Tells whether samples have two members each, which are read alike as pairs and by key if their keys allow."""
+    return all(len(sample) == 2 and not any("." in extension for extension in sample) for sample in samples)
 
 
 @dataclass(frozen=True)
