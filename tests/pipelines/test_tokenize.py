@@ -157,9 +157,8 @@ def test_a_merge_that_was_cut_short_is_made_again(workspace: Workspace) -> None:
     expected = write_sources(workspace)
     workspace.run(*COMMAND, *SMALL)
     (workspace.root / "out/all.idx").unlink()
-    (workspace.root / "L" / "work" / "merged.json").write_text(
-        '{"of": null}'
-    )  # as a merge leaves them when it is killed
+    # As a merge leaves them when it is killed.
+    (workspace.root / "L" / "work" / "merged.json").write_text('{"of": null}')
     (workspace.root / "out/.all.bin.99-0.lbtmp").write_bytes(b"half")
     ran = workspace.run(*COMMAND, *SMALL)
     assert ran.status == 0, ran.err
