@@ -16,7 +16,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
 
 from ledgerbeam.errors import NegativePendingCountError, NonDeterministicTaskError, UsageError
 from ledgerbeam.ledger.faults import reach
@@ -32,8 +31,6 @@ MAX_ENTRIES = 10_000
 _DUE = 0.75  # of the interval; from there on a leaf is committed by who adds it
 _QUICK = 0.02  # of the interval; a worker may wait so long for a commit
 _SLOW_COMMITS = 64  # that are left to the background after one which was not quick
-
-_Row = TypeVar("_Row", Leaf, Failure)
 
 
 class LedgerWriter:
@@ -85,18 +82,22 @@ class LedgerWriter:
             LedgerError: an earlier commit in the background failed, or the one made here. The leaf is kept.
             UsageError: the writer is closed.
         """
-        self._append(self._leaves, leaf)
+        self._append(leaf)
 
     def fail(self, failure: Failure) -> None:
         """Take a failed task. Raises as `add` does."""
-        self._append(self._failures, failure)
+        self._append(failure)
 
-    def _append(self, rows: list[_Row], row: _Row) -> None:
+    def _append(self, row: Leaf | Failure) -> None:
         self._check_process()
         with self._changed:
             if self._closed:
                 raise UsageError("this ledger writer is closed; make a new one")
-            rows.append(row)
+            # Only here is it certain which lists wait: a commit of another thread takes them away.
+            if isinstance(row, Leaf):
+                self._leaves.append(row)
+            else:
+                self._failures.append(row)
             waiting = len(self._leaves) + len(self._failures)
             if waiting == 1:
                 self._oldest = time.monotonic()

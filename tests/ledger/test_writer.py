@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -218,6 +219,39 @@ def test_many_threads_share_a_writer(store: LmdbStore) -> None:
         thread.join()
     writer.close()
     assert store.totals().tasks == 400
+
+
+class CountingSink:
+    """What a writer commits to, when only the number of leaves matters: its commits are quicker than any disk."""
+
+    def __init__(self) -> None:
+        self.leaves = 0
+
+    def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
+        self.leaves += len(leaves)
+        return CommitResult([])
+
+    def close(self) -> None:
+        pass
+
+
+def test_no_leaf_is_lost_that_comes_as_a_commit_begins() -> None:
+    """Commits of other threads begin at any moment, also between two steps of `add`."""
+    sink = CountingSink()
+    writer = LedgerWriter(sink, interval=1e-5, max_entries=3)
+    leaf = leaf_of(plain())
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=lambda: [writer.add(leaf) for _ in range(5_000)]) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        writer.close()
+    finally:
+        sys.setswitchinterval(before)
+    assert sink.leaves == 20_000
 
 
 def test_a_closed_writer_refuses_and_its_thread_is_gone(store: LmdbStore) -> None:
