@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.inherited import hand_down_working_signals
 from tests.servers import azure, flink, gcs, hosts, prism, s3, spark
 from tests.servers.azure import AzureServer, azure_server
 from tests.servers.flink import FlinkCluster, flink_cluster
@@ -18,6 +19,8 @@ from tests.servers.s3_proxy import S3Proxy, s3_proxy
 from tests.servers.spark import SparkCluster, spark_cluster
 
 __all__ = ["AzureServer", "GcsServer", "S3Server"]
+
+hand_down_working_signals()
 
 
 def _need(missing: str | None) -> None:

@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run() -> None:
     """Entry point of the ``ledgerbeam`` script. SIGTERM ends a run as Ctrl-C does: with its state saved."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    _take_signals()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="surrogateescape")  # names need not be UTF-8: their bytes are printed as they are
@@ -76,6 +76,16 @@ def run() -> None:
         sys.stderr.flush()
         os._exit(status)
     sys.exit(status)
+
+
+def _take_signals() -> None:
+    """Makes the signals work that a command needs, however its parent had set them.
+
+    An ignored SIGINT stays so: it belongs to a job in the background, and Ctrl-C to the one in front.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it takes away how a process has ended
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGCHLD))
 
 
 def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:

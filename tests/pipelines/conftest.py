@@ -107,9 +107,11 @@ class Workspace:
 
     root: Path
     env: dict[str, str]
+    prefix: Sequence[str] = ()
+    """A command that runs others, such as ``nohup``."""
 
     def run(self, *args: str | Path, timeout: float = 120, env: Mapping[str, str] | None = None) -> Ran:
-        command = _command(args)
+        command = [*self.prefix, *_command(args)]
         done = subprocess.run(
             command,
             cwd=self.root,
@@ -122,7 +124,7 @@ class Workspace:
         return Ran(done.returncode, done.stdout, done.stderr)
 
     def start(self, *args: str | Path, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-        command = _command(args)
+        command = [*self.prefix, *_command(args)]
         return subprocess.Popen(
             command,
             cwd=self.root,
