@@ -243,7 +243,7 @@ class Folder:
                 if sidecar.lacks_sources(txn, segment):
                     self._wait_once(name)  # they were registered, and the listing had passed that place
                 try:
-                    sidecar.fold_segment(txn, name, segment)
+                    sidecar.fold_segment(txn, name, segment, of_snapshot=name.startswith(SNAPSHOTS))
                 except UNFIT as error:
                     raise damaged(self._url(name), f"{error}") from None
 

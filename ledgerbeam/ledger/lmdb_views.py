@@ -12,13 +12,13 @@ from ledgerbeam.ledger.json_rows import decode
 from ledgerbeam.ledger.lmdb_commit import read_totals
 from ledgerbeam.ledger.lmdb_environment import Environment
 from ledgerbeam.ledger.lmdb_errors import translated
+from ledgerbeam.ledger.lmdb_failures import TaskFailures
 from ledgerbeam.ledger.lmdb_jobs import last_run, read_job
 from ledgerbeam.ledger.lmdb_pages import row_pages
 from ledgerbeam.ledger.lmdb_prepare import decode_output
 from ledgerbeam.ledger.lmdb_rows import (
     APPLIED,
     ATTEMPTS,
-    ATTEMPTS_ROW,
     COMPLETED,
     DELTA,
     FAILED,
@@ -72,7 +72,7 @@ def attempts(txn: Transaction, source: bytes) -> dict[bytes, int]:
     """Worker deaths of a source's unfinished tasks, by node."""
     if not txn.count(ATTEMPTS):
         return {}
-    return {key[ID_BYTES:]: ATTEMPTS_ROW.unpack(row)[0] for key, row in txn.scan(ATTEMPTS, source)}
+    return {key[ID_BYTES:]: len(TaskFailures.of(None, row).deaths) for key, row in txn.scan(ATTEMPTS, source)}
 
 
 def progress(txn: Transaction, source: bytes) -> Progress | None:
@@ -106,14 +106,39 @@ def _source_row(txn: Transaction, source: bytes, fields: dict[str, Any], failed:
     return SourceRow(*about, "failed" if source in failed else "open", 0, done, members)
 
 
-def failures(txn: Transaction) -> list[FailureRow]:
-    """The recorded failures, by source URL, then task."""
-    found = []
-    for source in txn.prefixes(FAILED, ID_BYTES):
-        url = _url(txn, source)
-        for key, row in txn.scan(FAILED, source):
-            found.append(FailureRow(url=url, source_id=source, node=key[ID_BYTES:], **decode(row)))
-    return sorted(found, key=attrgetter("url", "task", "node"))
+def failures(environment: Environment) -> Iterator[FailureRow]:
+    """The recorded failures, by source URL, then task. Messages are read a page at a time."""
+    with environment.read() as txn:
+        sources = sorted((_url(txn, source), source) for source in txn.prefixes(FAILED, ID_BYTES))
+    for start in range(0, len(sources), _SOURCES_A_TRANSACTION):
+        keys: list[tuple[str, bytes]] = []
+        for url, source in sources[start : start + _SOURCES_A_TRANSACTION]:
+            keys += ((url, key) for _, key in sorted(_failed_tasks(environment, source)))
+        for first in range(0, len(keys), _SOURCES_A_TRANSACTION):
+            with environment.read() as txn:
+                page = keys[first : first + _SOURCES_A_TRANSACTION]
+                rows = [
+                    TaskFailures.of(row, txn.get(ATTEMPTS, key)).shown(url, key)
+                    for url, key in page
+                    if (row := txn.get(FAILED, key)) is not None  # else it has succeeded meanwhile
+                ]
+            yield from rows
+            environment.trim()
+
+
+def _failed_tasks(environment: Environment, source: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and the key of each failed task of a source."""
+    start = source
+    while True:
+        with environment.read() as txn:
+            rows = txn.page(FAILED, start, _SOURCES_A_TRANSACTION)
+        for key, row in rows:
+            if not key.startswith(source):
+                return
+            yield decode(row)["task"], key
+        if not rows:
+            return
+        start = rows[-1][0] + b"\0"
 
 
 def ordered_outputs(environment: Environment) -> Iterator[OutputRow]:

@@ -70,7 +70,7 @@ class RemoteSink:
             if time.monotonic() - self._checked > CHECK_SECONDS or not self._checked:
                 self._check_job()
             number = int(self._run or self._seen)
-            segment = Segment(number, round(time.time(), 3), self._job, leaves=leaves, failures=failures)
+            segment = Segment(number, round(time.time(), 6), self._job, leaves=leaves, failures=failures)
             self._sequence += 1
             name = segment_name(segment, number, self._writer, self._sequence)
             data = encode_segment(segment)

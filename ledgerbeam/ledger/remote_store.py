@@ -160,7 +160,7 @@ class RemoteStore(LmdbStore):
             What `sidecar.apply_segment` does.
         """
         self._require_writable()
-        at = round(time.time(), 3)
+        at = round(time.time(), 6)
         names: dict[int, str] = {}  # of the first try, should LMDB make the change again with a larger map
 
         def both(txn: Transaction) -> tuple[lmdb_commit.Outcome, list[Mark]]:

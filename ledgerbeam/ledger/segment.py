@@ -76,7 +76,7 @@ def encode_segment(segment: Segment) -> bytes:
     columns: dict[str, Any] = {
         "sources": [source_row(source) for source in segment.sources],
         "leaves": [_leaf_row(leaf) for leaf in segment.leaves],
-        "failures": [[f.source_id.hex(), f.lineage, f.task, f.reason, f.error] for f in segment.failures],
+        "failures": [_failure_row(failure) for failure in segment.failures],
         "deaths": [[mark.source_id.hex(), mark.node.hex(), mark.name] for mark in segment.deaths],
         "dropped": list(segment.dropped),
         "runs": segment.runs,
@@ -244,9 +244,14 @@ def _read_leaf(row: Any) -> Leaf:
     )
 
 
+def _failure_row(failure: Failure) -> list[Any]:
+    named = (failure.task, failure.reason, failure.error, failure.broke)
+    return [failure.source_id.hex(), failure.lineage, *named]
+
+
 def _read_failure(row: Any) -> Failure:
-    source, lineage, task, reason, error = _row(row, 5)
-    return Failure(identity(source), _lineage(lineage), text(task), text(reason), text(error))
+    source, lineage, task, reason, error, broke = _row(row, 6)
+    return Failure(identity(source), _lineage(lineage), text(task), text(reason), text(error), flag(broke))
 
 
 def _read_mark(row: Any) -> Mark:
@@ -264,7 +269,8 @@ def _read_run(value: Any) -> dict[str, Any]:
     return found
 
 
-def _flag(value: Any) -> bool:
+def flag(value: Any) -> bool:
+    """Check a truth value. Raises ValueError."""
     if not isinstance(value, bool):
         raise ValueError(f"expected true or false, found {_shown(value)}")
     return value
@@ -299,7 +305,7 @@ _RUN_FIELDS: dict[str, Callable[[Any], Any]] = {
     "ended": seconds,
     "outcome": text,
     "listed": integer,
-    "listing_finished": _flag,
+    "listing_finished": flag,
     "info": mapping,
 }
 
