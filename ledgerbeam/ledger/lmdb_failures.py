@@ -221,7 +221,7 @@ def has_failed(txn: Transaction, source: bytes, number: int) -> bool:
     """Tell whether a source has a quarantined task, or a failure of a run that has this number or a greater one."""
     return any(
         decode(row)["number"] >= number or TaskFailures.of(None, txn.get(ATTEMPTS, key)).quarantined
-        for key, row in txn.scan(FAILED, source)
+        for key, row in txn.rows(FAILED, source)
     )
 
 

@@ -176,14 +176,16 @@ class Transaction:
 
     def scan(self, table: str, prefix: bytes) -> list[tuple[bytes, bytes]]:
         """Every row whose key starts with `prefix`, in key order."""
-        rows: list[tuple[bytes, bytes]] = []
+        return list(self.rows(table, prefix))
+
+    def rows(self, table: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield what `scan` gives, one by one; nothing may be written meanwhile."""
         with self._txn.cursor(self._handles[table]) as cursor:
             if cursor.set_range(prefix):
                 for key, value in cursor.iternext():
                     if not key.startswith(prefix):
-                        break
-                    rows.append((key, value))
-        return rows
+                        return
+                    yield key, value
 
     def page(self, table: str, start: bytes, size: int) -> list[tuple[bytes, bytes]]:
         """At most `size` rows in key order, from the first key >= `start`."""

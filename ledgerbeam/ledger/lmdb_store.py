@@ -18,7 +18,7 @@ from ledgerbeam.ledger.faults import reach
 from ledgerbeam.ledger.job import Job, OnJobChange
 from ledgerbeam.ledger.lmdb_completed import CompletedIds
 from ledgerbeam.ledger.lmdb_environment import Environment, acquire, release
-from ledgerbeam.ledger.lmdb_failures import Stamp, count_deaths, has_failed
+from ledgerbeam.ledger.lmdb_failures import Stamp, count_deaths
 from ledgerbeam.ledger.lmdb_opening import INITIAL_MAP_BYTES
 from ledgerbeam.ledger.lmdb_pages import key_pages
 from ledgerbeam.ledger.lmdb_prepare import prepare
@@ -274,9 +274,7 @@ class LmdbStore:
 
     def failed_mask(self, ids: Sequence[bytes], run: str = "") -> NDArray[np.bool_]:
         """Tell which of a page of sources have a failure; see `LedgerStore.failed_mask`."""
-        number = int(run or 0)
-        with self._open().read() as txn:
-            return np.fromiter((has_failed(txn, source, number) for source in ids), np.bool_, len(ids))
+        return lmdb_views.failed_mask(self._open(), ids, int(run or 0))
 
     def outputs(self, *, ordered: bool = True) -> Iterator[OutputRow]:
         """The recorded outputs; see `LedgerStore.outputs`."""
