@@ -32,6 +32,8 @@ MAGIC = b"lbseg\r\n\x01"
 
 _HEADER = Struct("<8sQ16s")
 _LIMIT = 2**63 - 1
+LAST_SECOND = 2**35
+"""Times from here on, which is in the year 3058, cannot be: what shows times can show all before."""
 _CHECKSUM_CHARACTERS = 256
 
 _T = TypeVar("_T")
@@ -194,8 +196,8 @@ def integer(value: Any, low: int = 0) -> int:
 
 
 def seconds(value: Any) -> float:
-    """Check a time. Raises ValueError."""
-    if type(value) not in (int, float) or not 0 <= value < 2**40:
+    """Check a time: seconds since 1970, before `LAST_SECOND`, or how long something took. Raises ValueError."""
+    if type(value) not in (int, float) or not 0 <= value < LAST_SECOND:
         raise ValueError(f"expected a time in seconds, found {_shown(value)}")
     return float(value)
 

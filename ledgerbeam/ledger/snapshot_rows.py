@@ -31,6 +31,7 @@ from ledgerbeam.ledger.json_rows import decode, encode
 from ledgerbeam.ledger.lmdb_commit import add_totals
 from ledgerbeam.ledger.lmdb_environment import Environment
 from ledgerbeam.ledger.lmdb_failures import (
+    FOR_GOOD,
     PASSED,
     Death,
     Stamp,
@@ -291,9 +292,9 @@ def _halves(key: bytes) -> tuple[str, str]:
 
 
 def _failed_rows(key: bytes, value: bytes) -> _Rows:
-    """The row of a failure; none for one that is there for deaths only."""
+    """The row of a failure; none for one that is there for deaths only, or that folding the leaves makes again."""
     failed = TaskFailures.of(value, None).failed
-    if failed is None:
+    if failed is None or failed["number"] == FOR_GOOD:
         return []
     named = (failed[name] for name in ("task", "reason", "error", "attempts", "last", "number"))
     return [[*_halves(key), *named]]
