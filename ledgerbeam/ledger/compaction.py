@@ -34,7 +34,7 @@ from ledgerbeam.ledger.lmdb_environment import Environment
 from ledgerbeam.ledger.lmdb_floors import floors
 from ledgerbeam.ledger.lmdb_pages import row_pages
 from ledgerbeam.ledger.lmdb_rows import COMPLETED, RUNS, SOURCES, Transaction
-from ledgerbeam.ledger.objects import Objects
+from ledgerbeam.ledger.objects import Objects, create_own
 from ledgerbeam.ledger.remote_store import RemoteStore
 from ledgerbeam.ledger.segment import Segment, decode_segment, encode_segment, read_source
 from ledgerbeam.ledger.snapshot_rows import state_pages
@@ -119,14 +119,14 @@ class _Snapshot:
         self.parts += 1
         name = f"{self._name}/{self.parts:06d}.seg"
         data = encode_segment(replace(segment, job=self._job, at=round(time.time(), 3)))
-        self._objects.create(name, data)
+        create_own(self._objects, name, data)
         self.bytes += len(data)
         return name
 
     def finish(self, parts: Sequence[str], covers: Sequence[str]) -> None:
         name = f"{self._name}.json"
         reach("compact.before_manifest")
-        self._objects.create(name, encode_manifest(Manifest(self.number, parts, covers)))
+        create_own(self._objects, name, encode_manifest(Manifest(self.number, parts, covers)))
         reach("compact.after_manifest")
 
         def change(txn: Transaction) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ledgerbeam.errors import LedgerVersionError
+from ledgerbeam.errors import LedgerDamagedError, LedgerVersionError
 from ledgerbeam.ledger.job import LEDGER_FORMAT, Job
 from ledgerbeam.ledger.json_rows import decode, encode
 from ledgerbeam.ledger.segment import column, damaged, identity, integer, mapping, seconds, text
@@ -31,7 +31,7 @@ CONTROLS = "controls"
 
 Kind = Literal["run", "forget", "accept", "restart"]
 
-_NAME = re.compile(rf"{CONTROLS}/(\d{{6,12}})(-[0-9a-f]+)?\.json")
+_NAME = re.compile(rf"{CONTROLS}/([0-9]{{6}}|[1-9][0-9]{{6,11}})(-[0-9a-f]+)?\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,22 @@ def control_number(name: str) -> int | None:
     """The number in the name of a control object; None for another name."""
     match = _NAME.fullmatch(name)
     return None if match is None else int(match[1])
+
+
+def does_not_follow(url: str, number: int, highest: int) -> LedgerDamagedError:
+    """The error of an object that carries a number which no control object of its ledger leads to.
+
+    Args:
+        url: of the object.
+        number: that it carries.
+        highest: the greatest number that there is.
+    """
+    return LedgerDamagedError(
+        f"{url}: this object of the ledger has number {number}, and the greatest that there is before it is {highest}: "
+        f"expected at most {highest + 1} for a control object, {highest} for another; nothing of it was taken in. "
+        f"Somebody else wrote it, or an object below {CONTROLS}/ was deleted: restore that from a copy if there is "
+        "one, else delete this object, and run again"
+    )
 
 
 def encode_control(control: Control) -> bytes:

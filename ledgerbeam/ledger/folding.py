@@ -12,7 +12,15 @@ from typing import NamedTuple
 
 from ledgerbeam.errors import LedgerDamagedError
 from ledgerbeam.ledger import lmdb_jobs, sidecar
-from ledgerbeam.ledger.controls import CONTROLS, JOB_NAME, Control, control_number, decode_control, decode_ledger
+from ledgerbeam.ledger.controls import (
+    CONTROLS,
+    JOB_NAME,
+    Control,
+    control_number,
+    decode_control,
+    decode_ledger,
+    does_not_follow,
+)
 from ledgerbeam.ledger.json_rows import decode, encode
 from ledgerbeam.ledger.lmdb_environment import Environment
 from ledgerbeam.ledger.lmdb_rows import META, Transaction
@@ -25,9 +33,10 @@ SEGMENTS = "segments"
 SNAPSHOTS = "snapshots"
 """Folder of the snapshots."""
 
-_SEGMENT = re.compile(rf"{SEGMENTS}/(\d{{6,12}})/([stz])-[A-Za-z0-9.-]{{1,200}}\.seg")
-_MANIFEST = re.compile(rf"{SNAPSHOTS}/(\d{{6,12}})-(\d{{6,12}})-[0-9a-f]{{8,64}}\.json")
-_PART = re.compile(rf"{SNAPSHOTS}/(\d{{6,12}})-(\d{{6,12}})-[0-9a-f]{{8,64}}/\d{{6,12}}\.seg")
+_NUMBER = "([0-9]{6,12})"
+_SEGMENT = re.compile(rf"{SEGMENTS}/{_NUMBER}/([stz])-[A-Za-z0-9.-]{{1,200}}\.seg")
+_MANIFEST = re.compile(rf"{SNAPSHOTS}/{_NUMBER}-{_NUMBER}-[0-9a-f]{{8,64}}\.json")
+_PART = re.compile(rf"{SNAPSHOTS}/{_NUMBER}-{_NUMBER}-[0-9a-f]{{8,64}}/[0-9]{{6,12}}\.seg")
 _READ_AT_ONCE = 32
 FOLDS = 20
 """So often may a listing be overtaken by compactions before something must be wrong."""
@@ -131,7 +140,7 @@ class Folder:
     def __init__(self, objects: Objects, environment: Environment) -> None:
         self._objects = objects
         self._environment = environment
-        self._waited_for: set[str | int] = set()
+        self._waited_for: set[str] = set()
 
     def fold_new(self) -> list[str]:
         """Fold whatever is not folded yet.
@@ -140,7 +149,8 @@ class Folder:
             The names of the segments and snapshots that lie there now; all of them are folded.
 
         Raises:
-            LedgerDamagedError: an object does not read. All others that come before it were folded.
+            LedgerDamagedError: an object does not read, or its number does not follow. All others that come before
+                it were folded.
         """
         for _ in range(FOLDS):
             try:
@@ -154,7 +164,6 @@ class Folder:
 
     def _fold_listed(self) -> list[str]:
         pieces = self._list()
-        self._wait_for_controls({piece.number for piece in pieces if piece.kind == _CONTROL})
         self._fold_job()
         unfolded = self._unfolded([piece.name for piece in pieces])
         todo = sorted(piece for piece in pieces if piece.name in unfolded)
@@ -178,13 +187,17 @@ class Folder:
             controls = _controls(self._objects.names(CONTROLS))
         return controls + pieces
 
-    def _wait_for_controls(self, numbers: set[int]) -> None:
-        """A listing is made page by page: it may have a number, and not the one before that was created meanwhile."""
-        for number in numbers:
-            if number > 1 and number - 1 not in numbers:
-                self._wait_once(number)
+    def _follows(self, txn: Transaction, name: str, number: int, *, highest_beyond: int = 0) -> None:
+        """Check that the number of an object does not lie beyond those of the control objects that were folded.
 
-    def _wait_once(self, what: str | int) -> None:
+        A listing is made page by page: it may have a number, and not the one before that was created meanwhile.
+        """
+        highest = sidecar.highest_number(txn)
+        if number > highest + highest_beyond:
+            self._wait_once(name)
+            raise does_not_follow(self._url(name), number, highest)
+
+    def _wait_once(self, what: str) -> None:
         """Make the listing again, once for each cause: what was created before the last one is in the next."""
         if what not in self._waited_for:
             self._waited_for.add(what)
@@ -223,6 +236,8 @@ class Folder:
 
     def _fold_controls(self, names: list[str]) -> None:
         for name, data in read_listed(self._objects, names):
+            with self._environment.read() as txn:
+                self._follows(txn, name, control_number(name) or 0, highest_beyond=1)
             control = decode_control(data, self._url(name))
             if control.number != control_number(name):
                 raise damaged(self._url(name), f"it says that it is number {control.number}")
@@ -240,10 +255,11 @@ class Folder:
 
         def change(txn: Transaction) -> None:
             for name, segment in segments:
+                self._follows(txn, name, segment.number)
                 if sidecar.lacks_sources(txn, segment):
                     self._wait_once(name)  # they were registered, and the listing had passed that place
                 try:
-                    sidecar.fold_segment(txn, name, segment)
+                    sidecar.fold_segment(txn, name, segment, of_snapshot=name.startswith(SNAPSHOTS))
                 except UNFIT as error:
                     raise damaged(self._url(name), f"{error}") from None
 
@@ -252,6 +268,8 @@ class Folder:
     def _fold_snapshots(self, names: list[str]) -> None:
         for name, data in read_listed(self._objects, names):
             manifest = decode_manifest(data, self._url(name))
+            with self._environment.read() as txn:
+                self._follows(txn, name, manifest.number)
             if self._unfolded(manifest.covers):
                 unfolded = self._unfolded(manifest.parts)
                 for part in manifest.parts:

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 
 from ledgerbeam.errors import LedgerError, NonDeterministicTaskError
 from ledgerbeam.ledger.counting import fold
 from ledgerbeam.ledger.identity import ROOT
 from ledgerbeam.ledger.json_rows import decode
-from ledgerbeam.ledger.lmdb_failures import CLEARED, record_failure
+from ledgerbeam.ledger.lmdb_failures import CLEARED, PASSED, Stamp, clear_passed, passed_at, record_failures
 from ledgerbeam.ledger.lmdb_history import add_durations, add_to_history, duration_steps
 from ledgerbeam.ledger.lmdb_prepare import PreparedLeaf, decode_output
 from ledgerbeam.ledger.lmdb_rows import (
@@ -47,7 +46,12 @@ class Outcome:
 
 
 def record(
-    txn: Transaction, by_source: Sequence[tuple[bytes, list[PreparedLeaf]]], failures: Iterable[Failure], now: float
+    txn: Transaction,
+    by_source: Sequence[tuple[bytes, list[PreparedLeaf]]],
+    failures: Iterable[Failure],
+    stamp: Stamp,
+    *,
+    passed: Stamp | None = None,
 ) -> Outcome:
     """Record leaves, then failures, in a write transaction.
 
@@ -55,15 +59,17 @@ def record(
         txn: open for writing.
         by_source: from `lmdb_prepare.prepare`.
         failures: a failure of a task that is finished by now is ignored.
-        now: seconds since 1970 UTC.
+        stamp: of this commit.
+        passed: failures that are older are cleared of the tasks above a leaf, also those that are recorded later.
+            None clears all that are there, for commits that come in the order in which they were made.
     """
     outcome = Outcome()
     rows = _Rows(txn, by_source)
+    now = stamp.at
     for source, leaves in by_source:
-        _SourceCommit(txn, source, rows, outcome).record(leaves, now)
+        _SourceCommit(txn, source, rows, outcome, passed).record(leaves, now)
     rows.write()
-    for failure in sorted(failures, key=attrgetter("source_id")):
-        outcome.failures += record_failure(txn, failure, now)
+    outcome.failures = record_failures(txn, failures, stamp)
     tally = total(outcome.fresh)
     if outcome.fresh:
         add_totals(txn, tally, 1)
@@ -102,8 +108,10 @@ class _Rows:
 class _SourceCommit:
     """The leaves of one source in one transaction."""
 
-    def __init__(self, txn: Transaction, source: bytes, rows: _Rows, outcome: Outcome) -> None:
+    def __init__(self, txn: Transaction, source: bytes, rows: _Rows, outcome: Outcome, passed: Stamp | None) -> None:
         self._txn = txn
+        self._passed = passed
+        self._above: set[bytes] = set()
         self._source = source
         self._rows = rows
         self._outcome = outcome
@@ -131,19 +139,23 @@ class _SourceCommit:
         for leaf in leaves:
             self._apply(leaf, is_all=leaf.is_all and known is None and len(leaves) == 1)
         if not self._fresh:
+            self._put_applied()
             return
         self._outcome.fresh += self._fresh
         tally = tally.plus(total(self._fresh)) if known is not None or len(self._fresh) > 1 else self._fresh[0].share
         if self._pending:
-            for node, value in self._applied.items():
-                rows.put(APPLIED, source + node, value)
+            self._put_applied()
             rows.put(PENDING, source, PENDING_ROW.pack(self._pending, *tally))
         else:
             self._complete(tally, had_rows=known is not None, now=now)
 
+    def _put_applied(self) -> None:
+        for node, value in self._applied.items():
+            self._rows.put(APPLIED, self._source + node, value)
+
     def _apply(self, leaf: PreparedLeaf, *, is_all: bool) -> None:
         if is_all:  # what the count would come to
-            pending, fresh = 0, list(leaf.group) if self._rows.clearing else []
+            pending, fresh = 0, []
         else:
             try:
                 pending, fresh = fold(self._pending, self._delta, leaf.group)
@@ -151,7 +163,8 @@ class _SourceCommit:
                 self._refuse(leaf, type(error), f"task at {leaf.leaf.lineage}: {error}")
                 return
             if not fresh:
-                self._compare_result(leaf)
+                if self._compare_result(leaf):
+                    self._pass(leaf)
                 return
         if not self._put_outputs(leaf):
             return
@@ -159,10 +172,25 @@ class _SourceCommit:
         self._fresh.append(leaf)
         for node, delta in fresh:
             self._applied[node] = DELTA.pack(delta)
-            for table in self._rows.clearing:  # what fanned out has succeeded as well
-                self._txn.delete(table, self._source + node)
-        if not is_all:
-            self._applied[leaf.node] += leaf.digest
+        if is_all:  # completing the source clears what is recorded of its tasks
+            return
+        self._applied[leaf.node] += leaf.digest
+        if self._rows.clearing:
+            clear_passed(self._txn, self._source + leaf.node, None)
+        self._pass(leaf)
+
+    def _pass(self, leaf: PreparedLeaf) -> None:
+        """Note that this run got below the tasks that fanned out above a leaf: they have not failed after all."""
+        for node, delta in leaf.group[1:-1]:
+            if node in self._above:
+                continue
+            self._above.add(node)
+            if self._passed is not None:
+                row = self._row(node)
+                if row is None or passed_at(row) < self._passed:
+                    self._applied[node] = DELTA.pack(delta) + PASSED.pack(*self._passed)
+            if self._rows.clearing:
+                clear_passed(self._txn, self._source + node, self._passed)
 
     def _row(self, node: bytes) -> bytes | None:
         return self._applied.get(node) or self._rows.applied.get(self._source + node)
@@ -192,11 +220,13 @@ class _SourceCommit:
             self._rows.put(OUTPUTS, key, row)
         return True
 
-    def _compare_result(self, leaf: PreparedLeaf) -> None:
-        """Check that a leaf that arrived again is the same leaf."""
+    def _compare_result(self, leaf: PreparedLeaf) -> bool:
+        """Check that a leaf that arrived again is the same leaf; False if an error was noted."""
         row = self._row(leaf.node)
-        if row is None or row[DELTA.size :] == leaf.digest or not self._compare_outputs(leaf):
-            return
+        if row is None or row[DELTA.size :] == leaf.digest:
+            return True
+        if not self._compare_outputs(leaf):
+            return False
         self._refuse(
             leaf,
             NonDeterministicTaskError,
@@ -204,6 +234,7 @@ class _SourceCommit:
             f"{[output.name for output in leaf.leaf.outputs]}; make processing a pure function of its input, then run "
             "`ledgerbeam ledger forget` on the source",
         )
+        return False
 
     def _compare_outputs(self, leaf: PreparedLeaf) -> bool:
         """Check outputs against those recorded under the same names; False if an error was noted."""

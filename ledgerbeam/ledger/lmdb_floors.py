@@ -12,7 +12,7 @@ from ledgerbeam.errors import LedgerError
 from ledgerbeam.ledger import lmdb_sources
 from ledgerbeam.ledger.identity import node_id
 from ledgerbeam.ledger.json_rows import decode, encode
-from ledgerbeam.ledger.lmdb_failures import failure_row
+from ledgerbeam.ledger.lmdb_failures import FOR_GOOD, Stamp, failure_row
 from ledgerbeam.ledger.lmdb_rows import (
     APPLIED,
     COMPLETED,
@@ -146,5 +146,5 @@ def note_contradiction(txn: Transaction, leaf: Leaf, error: LedgerError, now: fl
         return
     contradict(txn, leaf.source_id)
     failure = Failure(leaf.source_id, leaf.lineage, f"task at {leaf.lineage}", type(error).__name__, str(error))
-    row = encode(failure_row(failure, now))
+    row = encode(failure_row(failure, Stamp(FOR_GOOD, now)))
     txn.put(FAILED, leaf.source_id + node_id(leaf.source_id, leaf.lineage), row)

@@ -6,7 +6,9 @@ does.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from operator import add
 
 import numpy as np
 
@@ -36,12 +38,19 @@ def add_to_history(txn: Transaction, now: float, totals: Totals, *, completed: i
 
 
 def read_history(txn: Transaction) -> list[HistoryRow]:
-    """Every step in which something was recorded, in time order."""
-    rows = []
-    for key, value in txn.scan(HISTORY, b""):
-        *totals, completed, failures = HISTORY_ROW.unpack(value)
-        rows.append(HistoryRow(HISTORY_KEY.unpack(key)[0] * HISTORY_SECONDS, Totals(*totals), completed, failures))
-    return rows
+    """Every step in which something was recorded, in time order.
+
+    What a host recorded whose clock was ahead belongs to no time before now: it is shown in the step of now.
+    """
+    now = int(time.time()) // HISTORY_SECONDS
+    steps: dict[int, tuple[int, ...]] = {}
+    for key, value in txn.rows(HISTORY, b""):
+        step = min(HISTORY_KEY.unpack(key)[0], now)
+        steps[step] = tuple(map(add, steps.get(step, (0,) * 7), HISTORY_ROW.unpack(value)))
+    return [
+        HistoryRow(step * HISTORY_SECONDS, Totals(*totals), completed, failures)
+        for step, (*totals, completed, failures) in steps.items()
+    ]
 
 
 def duration_steps(seconds: Sequence[float]) -> dict[int, int]:

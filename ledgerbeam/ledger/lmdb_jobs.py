@@ -64,8 +64,7 @@ def check_fingerprint(txn: Transaction, fingerprint: str, path: str) -> None:
 
 def begin_run(txn: Transaction, info: Mapping[str, Any], now: float) -> str:
     """Add a run; gives its id."""
-    newest = last_run(txn)
-    run = f"{1 + (0 if newest is None else int(newest['id'])):06d}"
+    run = f"{1 + newest_number(txn):06d}"
     add_run(txn, run, info, now)
     return run
 
@@ -108,6 +107,12 @@ def last_run(txn: Transaction) -> dict[str, Any] | None:
     """The newest run, with its id; None if there was none."""
     newest = txn.last(RUNS)
     return None if newest is None else {"id": newest[0].decode(), **decode(newest[1])}
+
+
+def newest_number(txn: Transaction) -> int:
+    """The number of the newest run; 0 if there was none."""
+    newest = txn.last(RUNS)
+    return 0 if newest is None else int(newest[0])
 
 
 def all_runs(txn: Transaction) -> list[dict[str, Any]]:

@@ -8,9 +8,10 @@ completed   source                           `pack_completion`: kept small, ther
 sources     source                           JSON url, size, version, members of a pack; not written when it completes
 urls        `identity.url_key`               the source that this URL is now
 pending     source, once a leaf arrived      `PENDING_ROW`: its count, then its tally
-applied     source + node                    `DELTA`; behind the delta of a leaf a digest of its result
-failed      source + node                    JSON task, reason, error, attempts, last, quarantined
-attempts    source + node                    `ATTEMPTS_ROW`: worker deaths
+applied     source + node                    `DELTA`; behind the delta of a leaf a digest of its result, behind that of
+                                             a fan-out, in a sidecar, `lmdb_failures.PASSED`
+failed      source + node                    JSON task, reason, error, attempts, last, number of the run
+attempts    source + node                    JSON task, deaths: lists of `lmdb_failures.Death`
 outputs     source + `identity.name_key`     JSON of `store.Output` and the node
 superseded  source + `identity.name_key`     `SUPERSEDED_ROW`, then the name of an output that the source had before
 retired     source                           JSON list of URLs of a source that was replaced
@@ -103,9 +104,6 @@ SUPERSEDED_ROW = Struct("<Q")
 DELTA = Struct("<q")
 """What an entry added to the count of its source."""
 
-ATTEMPTS_ROW = Struct("<I")
-"""How many workers died while they worked on a task."""
-
 KEY_FORMAT = b"format"
 KEY_JOB = b"job"
 KEY_FINGERPRINT = b"fingerprint"
@@ -178,14 +176,16 @@ class Transaction:
 
     def scan(self, table: str, prefix: bytes) -> list[tuple[bytes, bytes]]:
         """Every row whose key starts with `prefix`, in key order."""
-        rows: list[tuple[bytes, bytes]] = []
+        return list(self.rows(table, prefix))
+
+    def rows(self, table: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield what `scan` gives, one by one; nothing may be written meanwhile."""
         with self._txn.cursor(self._handles[table]) as cursor:
             if cursor.set_range(prefix):
                 for key, value in cursor.iternext():
                     if not key.startswith(prefix):
-                        break
-                    rows.append((key, value))
-        return rows
+                        return
+                    yield key, value
 
     def page(self, table: str, start: bytes, size: int) -> list[tuple[bytes, bytes]]:
         """At most `size` rows in key order, from the first key >= `start`."""

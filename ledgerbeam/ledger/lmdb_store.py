@@ -18,7 +18,7 @@ from ledgerbeam.ledger.faults import reach
 from ledgerbeam.ledger.job import Job, OnJobChange
 from ledgerbeam.ledger.lmdb_completed import CompletedIds
 from ledgerbeam.ledger.lmdb_environment import Environment, acquire, release
-from ledgerbeam.ledger.lmdb_failures import count_deaths
+from ledgerbeam.ledger.lmdb_failures import Stamp, count_deaths
 from ledgerbeam.ledger.lmdb_opening import INITIAL_MAP_BYTES
 from ledgerbeam.ledger.lmdb_pages import key_pages
 from ledgerbeam.ledger.lmdb_prepare import prepare
@@ -180,7 +180,8 @@ class LmdbStore:
         def change(txn: Transaction) -> lmdb_commit.Outcome:
             if self._job is not None:
                 lmdb_jobs.check_fingerprint(txn, self._job, self._path)
-            outcome = lmdb_commit.record(txn, prepared, failures, now)
+            stamp = Stamp(lmdb_jobs.newest_number(txn), now)
+            outcome = lmdb_commit.record(txn, prepared, failures, stamp)
             reach("flush.before_commit")
             return outcome
 
@@ -192,7 +193,7 @@ class LmdbStore:
     def blame(self, marks: Sequence[Mark]) -> list[Mark]:
         """Count a worker's death against its tasks; see `LedgerStore.blame`."""
         now = time.time()
-        return self._write(lambda txn: count_deaths(txn, marks, now))
+        return self._write(lambda txn: count_deaths(txn, marks, Stamp(lmdb_jobs.newest_number(txn), now)))
 
     def forget(self, pattern: str, *, failures_only: bool = False) -> list[str]:
         """Make sources run again; see `LedgerStore.forget`. Looks at every source."""
@@ -268,9 +269,12 @@ class LmdbStore:
             return lmdb_jobs.all_runs(txn)
 
     def failures(self) -> Iterator[FailureRow]:
-        """The recorded failures, by source URL, then task. They are read at once."""
-        with self._open().read() as txn:
-            return iter(lmdb_views.failures(txn))
+        """The recorded failures, by source URL, then task; read in pages."""
+        return lmdb_views.failures(self._open())
+
+    def failed_mask(self, ids: Sequence[bytes], run: str = "") -> NDArray[np.bool_]:
+        """Tell which of a page of sources have a failure; see `LedgerStore.failed_mask`."""
+        return lmdb_views.failed_mask(self._open(), ids, int(run or 0))
 
     def outputs(self, *, ordered: bool = True) -> Iterator[OutputRow]:
         """The recorded outputs; see `LedgerStore.outputs`."""

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ledgerbeam.ledger.identity import ID_BYTES, ROOT
 from ledgerbeam.ledger.json_rows import decode
 from ledgerbeam.ledger.lmdb_commit import read_totals
 from ledgerbeam.ledger.lmdb_environment import Environment
 from ledgerbeam.ledger.lmdb_errors import translated
+from ledgerbeam.ledger.lmdb_failures import TaskFailures, has_failed
 from ledgerbeam.ledger.lmdb_jobs import last_run, read_job
-from ledgerbeam.ledger.lmdb_pages import row_pages
+from ledgerbeam.ledger.lmdb_pages import key_pages, row_pages
 from ledgerbeam.ledger.lmdb_prepare import decode_output
 from ledgerbeam.ledger.lmdb_rows import (
     APPLIED,
     ATTEMPTS,
-    ATTEMPTS_ROW,
     COMPLETED,
     DELTA,
     FAILED,
@@ -72,7 +75,7 @@ def attempts(txn: Transaction, source: bytes) -> dict[bytes, int]:
     """Worker deaths of a source's unfinished tasks, by node."""
     if not txn.count(ATTEMPTS):
         return {}
-    return {key[ID_BYTES:]: ATTEMPTS_ROW.unpack(row)[0] for key, row in txn.scan(ATTEMPTS, source)}
+    return {key[ID_BYTES:]: len(TaskFailures.of(None, row).deaths) for key, row in txn.scan(ATTEMPTS, source)}
 
 
 def progress(txn: Transaction, source: bytes) -> Progress | None:
@@ -106,14 +109,43 @@ def _source_row(txn: Transaction, source: bytes, fields: dict[str, Any], failed:
     return SourceRow(*about, "failed" if source in failed else "open", 0, done, members)
 
 
-def failures(txn: Transaction) -> list[FailureRow]:
-    """The recorded failures, by source URL, then task."""
-    found = []
-    for source in txn.prefixes(FAILED, ID_BYTES):
-        url = _url(txn, source)
-        for key, row in txn.scan(FAILED, source):
-            found.append(FailureRow(url=url, source_id=source, node=key[ID_BYTES:], **decode(row)))
-    return sorted(found, key=attrgetter("url", "task", "node"))
+def failures(environment: Environment) -> Iterator[FailureRow]:
+    """The recorded failures, by source URL, then task. Messages are read a page at a time."""
+    sources: list[tuple[str, bytes]] = []
+    for page in key_pages(environment, FAILED, _SOURCES_A_TRANSACTION):
+        found = {key[:ID_BYTES] for key in page} - {source for _, source in sources[-1:]}
+        with environment.read() as txn:
+            sources += [(_url(txn, source), source) for source in sorted(found)]
+    sources.sort()
+    for start in range(0, len(sources), _SOURCES_A_TRANSACTION):
+        keys: list[tuple[str, bytes]] = []
+        with environment.read() as txn:
+            for url, source in sources[start : start + _SOURCES_A_TRANSACTION]:
+                named = sorted((decode(row)["task"], key) for key, row in txn.rows(FAILED, source))
+                keys += ((url, key) for _, key in named)
+        for first in range(0, len(keys), _SOURCES_A_TRANSACTION):
+            with environment.read() as txn:
+                page = keys[first : first + _SOURCES_A_TRANSACTION]
+                rows = [
+                    TaskFailures.of(row, txn.get(ATTEMPTS, key)).shown(url, key)
+                    for url, key in page
+                    if (row := txn.get(FAILED, key)) is not None  # else it has succeeded meanwhile
+                ]
+            yield from rows
+            environment.trim()
+
+
+def failed_mask(environment: Environment, ids: Sequence[bytes], number: int) -> NDArray[np.bool_]:
+    """Tell for each of a page of sources whether it has a failure; see `lmdb_failures.has_failed`."""
+    found = np.zeros(len(ids), np.bool_)
+    for start in range(0, len(ids), _SOURCES_A_TRANSACTION):
+        with environment.read() as txn:
+            if not txn.count(FAILED):
+                break
+            page = ids[start : start + _SOURCES_A_TRANSACTION]
+            found[start : start + len(page)] = [has_failed(txn, source, number) for source in page]
+        environment.trim()
+    return found
 
 
 def ordered_outputs(environment: Environment) -> Iterator[OutputRow]:

@@ -5,6 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from ledgerbeam.errors import LedgerDamagedError
+
+
+def create_own(objects: Objects, name: str, data: bytes) -> None:
+    """Create an object under a name that nobody else should use.
+
+    Raises:
+        LedgerDamagedError: the name holds other content; nothing was written.
+    """
+    if not objects.create(name, data):
+        raise LedgerDamagedError(
+            f"{objects.url}/{name}: expected this name to be free, found other content; nothing was recorded under it. "
+            "Look which program writes into the folder of the ledger, delete the object, and run the same command again"
+        )
+
 
 class Objects(Protocol):
     """A folder of immutable objects. Names are relative to it, with ``/`` between their parts.

@@ -8,11 +8,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ledgerbeam.ledger.controls import CONTROLS, control_number, decode_control
+from ledgerbeam.ledger.controls import CONTROLS, control_number, decode_control, does_not_follow
 from ledgerbeam.ledger.faults import reach
 from ledgerbeam.ledger.folding import segment_name
 from ledgerbeam.ledger.job import taken_for_another_job
-from ledgerbeam.ledger.objects import Objects
+from ledgerbeam.ledger.objects import Objects, create_own
 from ledgerbeam.ledger.remote_store import writer_name
 from ledgerbeam.ledger.segment import Segment, encode_segment
 from ledgerbeam.ledger.store import CommitResult, Failure, Leaf
@@ -61,6 +61,8 @@ class RemoteSink:
         Raises:
             JobMismatchError: the ledger was taken for another job, as seen at most `CHECK_SECONDS` ago. Nothing was
                 recorded.
+            LedgerDamagedError: the name that the segment was to have holds other content, or the control objects
+                are not those of a ledger. Nothing was recorded; the next commit takes another name.
             StorageError: the store does not answer. Nothing was recorded, or it was and may be recorded again.
         """
         started = time.monotonic()
@@ -70,12 +72,12 @@ class RemoteSink:
             if time.monotonic() - self._checked > CHECK_SECONDS or not self._checked:
                 self._check_job()
             number = int(self._run or self._seen)
-            segment = Segment(number, round(time.time(), 3), self._job, leaves=leaves, failures=failures)
+            segment = Segment(number, round(time.time(), 6), self._job, leaves=leaves, failures=failures)
             self._sequence += 1
             name = segment_name(segment, number, self._writer, self._sequence)
             data = encode_segment(segment)
         reach("flush.before_commit")
-        self._objects.create(name, data)
+        create_own(self._objects, name, data)
         return CommitResult([], len(leaves), time.monotonic() - started)
 
     def close(self) -> None:
@@ -83,16 +85,29 @@ class RemoteSink:
 
     def _check_job(self) -> None:
         """Look at the control objects that came since the last look."""
-        numbers = {name: control_number(name) or 0 for name in self._objects.names(CONTROLS)}
-        news = sorted((number, name) for name, number in numbers.items() if number > self._seen)
+        news = self._new_controls()
         for start in range(0, len(news), 64):
             page = [name for _, name in news[start : start + 64]]
             for name, data in zip(page, self._objects.read(page), strict=True):
                 control = decode_control(data or b"{}", f"{self._objects.url}/{name}")
                 if control.job is not None and self._job is not None and control.job.fingerprint != self._job:
                     raise taken_for_another_job(self._objects.url, self._job, control.job.fingerprint)
-        self._seen = max([self._seen, *numbers.values()])
+        self._seen = max([self._seen, *(number for number, _ in news)])
         self._checked = time.monotonic()
+
+    def _new_controls(self) -> list[tuple[int, str]]:
+        """List the control objects that came since the last look, by number; a number leads to the next."""
+        for is_last in (False, True):
+            numbers = ((control_number(name) or 0, name) for name in self._objects.names(CONTROLS))
+            news = sorted((number, name) for number, name in numbers if number > self._seen)
+            before = [self._seen, *(number for number, _ in news)]
+            gap = next((place for place, (number, _) in enumerate(news) if number > before[place] + 1), None)
+            if gap is None:
+                break
+            if is_last:  # else the listing passed a place at which the one before was created meanwhile
+                number, name = news[gap]
+                raise does_not_follow(f"{self._objects.url}/{name}", number, before[gap])
+        return news
 
 
 def _sink(objects: Objects, job: str | None, run: str) -> RemoteSink:

@@ -42,7 +42,7 @@ from ledgerbeam.ledger.lmdb_environment import Environment, acquire, release
 from ledgerbeam.ledger.lmdb_opening import INITIAL_MAP_BYTES
 from ledgerbeam.ledger.lmdb_rows import GONE, KEY_FINGERPRINT, META, SOURCES, Transaction
 from ledgerbeam.ledger.lmdb_store import LmdbStore, first_error
-from ledgerbeam.ledger.objects import Objects
+from ledgerbeam.ledger.objects import Objects, create_own
 from ledgerbeam.ledger.segment import Segment, encode_segment
 from ledgerbeam.ledger.store import CommitResult, Failure, Leaf, Mark
 from ledgerbeam.ledger.task import Source
@@ -160,7 +160,7 @@ class RemoteStore(LmdbStore):
             What `sidecar.apply_segment` does.
         """
         self._require_writable()
-        at = round(time.time(), 3)
+        at = round(time.time(), 6)
         names: dict[int, str] = {}  # of the first try, should LMDB make the change again with a larger map
 
         def both(txn: Transaction) -> tuple[lmdb_commit.Outcome, list[Mark]]:
@@ -179,7 +179,7 @@ class RemoteStore(LmdbStore):
             name = names.setdefault(number, self._next_name(segment, number))
             sidecar.mark_folded(txn, name)
             reach("record.before")
-            self._objects.create(name, encode_segment(whole))
+            create_own(self._objects, name, encode_segment(whole))
             reach("record.after")
             return outcome, quarantined
 

@@ -103,9 +103,20 @@ class Leaf:
         return Totals(1, self.records, self.bytes, int(self.kind == "filtered"), round(1000 * self.seconds))
 
 
+FAILURE_CHARACTERS = 4000
+"""Longer messages, reasons and names of failures are cut."""
+
+
+def failure_text(text: str) -> str:
+    """Cut a text of a failure, so that no row is large; the end tells that there was more."""
+    return text if len(text) <= FAILURE_CHARACTERS else text[: FAILURE_CHARACTERS - 3] + "..."
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A task that failed. It keeps its source open and runs again in the next run.
+
+    Texts that are longer than `FAILURE_CHARACTERS` are cut.
 
     Attributes:
         source_id: 16 bytes.
@@ -113,6 +124,7 @@ class Failure:
         task: its name for people, `task.Task.name`.
         reason: one line that groups failures.
         error: the full message.
+        broke: it counts as a death of the worker, see `task.FailedTask`.
     """
 
     source_id: bytes
@@ -120,6 +132,11 @@ class Failure:
     task: str
     reason: str
     error: str = ""
+    broke: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("task", "reason", "error"):
+            object.__setattr__(self, name, failure_text(getattr(self, name)))
 
 
 class Mark(NamedTuple):

@@ -32,6 +32,8 @@ MAGIC = b"lbseg\r\n\x01"
 
 _HEADER = Struct("<8sQ16s")
 _LIMIT = 2**63 - 1
+LAST_SECOND = 2**35
+"""Times from here on, which is in the year 3058, cannot be: what shows times can show all before."""
 _CHECKSUM_CHARACTERS = 256
 
 _T = TypeVar("_T")
@@ -76,7 +78,7 @@ def encode_segment(segment: Segment) -> bytes:
     columns: dict[str, Any] = {
         "sources": [source_row(source) for source in segment.sources],
         "leaves": [_leaf_row(leaf) for leaf in segment.leaves],
-        "failures": [[f.source_id.hex(), f.lineage, f.task, f.reason, f.error] for f in segment.failures],
+        "failures": [_failure_row(failure) for failure in segment.failures],
         "deaths": [[mark.source_id.hex(), mark.node.hex(), mark.name] for mark in segment.deaths],
         "dropped": list(segment.dropped),
         "runs": segment.runs,
@@ -194,8 +196,8 @@ def integer(value: Any, low: int = 0) -> int:
 
 
 def seconds(value: Any) -> float:
-    """Check a time. Raises ValueError."""
-    if type(value) not in (int, float) or not 0 <= value < 2**40:
+    """Check a time: seconds since 1970, before `LAST_SECOND`, or how long something took. Raises ValueError."""
+    if type(value) not in (int, float) or not 0 <= value < LAST_SECOND:
         raise ValueError(f"expected a time in seconds, found {_shown(value)}")
     return float(value)
 
@@ -244,9 +246,14 @@ def _read_leaf(row: Any) -> Leaf:
     )
 
 
+def _failure_row(failure: Failure) -> list[Any]:
+    named = (failure.task, failure.reason, failure.error, failure.broke)
+    return [failure.source_id.hex(), failure.lineage, *named]
+
+
 def _read_failure(row: Any) -> Failure:
-    source, lineage, task, reason, error = _row(row, 5)
-    return Failure(identity(source), _lineage(lineage), text(task), text(reason), text(error))
+    source, lineage, task, reason, error, broke = _row(row, 6)
+    return Failure(identity(source), _lineage(lineage), text(task), text(reason), text(error), flag(broke))
 
 
 def _read_mark(row: Any) -> Mark:
@@ -264,7 +271,8 @@ def _read_run(value: Any) -> dict[str, Any]:
     return found
 
 
-def _flag(value: Any) -> bool:
+def flag(value: Any) -> bool:
+    """Check a truth value. Raises ValueError."""
     if not isinstance(value, bool):
         raise ValueError(f"expected true or false, found {_shown(value)}")
     return value
@@ -299,7 +307,7 @@ _RUN_FIELDS: dict[str, Callable[[Any], Any]] = {
     "ended": seconds,
     "outcome": text,
     "listed": integer,
-    "listing_finished": _flag,
+    "listing_finished": flag,
     "info": mapping,
 }
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from ledgerbeam.ledger import lmdb_commit, lmdb_jobs, lmdb_sources, lmdb_superseded
 from ledgerbeam.ledger.controls import Control
-from ledgerbeam.ledger.lmdb_failures import count_deaths
+from ledgerbeam.ledger.lmdb_failures import Stamp, count_deaths
 from ledgerbeam.ledger.lmdb_floors import (
     Floor,
     floors,
@@ -61,18 +61,25 @@ def highest_number(txn: Transaction) -> int:
     return _number(txn, KEY_NUMBER)
 
 
-def fold_segment(txn: Transaction, name: str, segment: Segment) -> None:
+def fold_segment(txn: Transaction, name: str, segment: Segment, *, of_snapshot: bool = False) -> None:
     """Take a segment in, once."""
     if is_folded(txn, name):
         return
     mark_folded(txn, name)
-    outcome, _ = apply_segment(txn, segment)
+    outcome, _ = apply_segment(txn, segment, of_snapshot=of_snapshot)
     for leaf, error in outcome.refused:
         note_contradiction(txn, leaf, error, segment.at)
 
 
-def apply_segment(txn: Transaction, segment: Segment) -> tuple[lmdb_commit.Outcome, list[Mark]]:
+def apply_segment(
+    txn: Transaction, segment: Segment, *, of_snapshot: bool = False
+) -> tuple[lmdb_commit.Outcome, list[Mark]]:
     """Make the changes that a segment says; whoever writes one and whoever folds it come to the same rows.
+
+    Args:
+        txn: open for writing.
+        segment: what to take in.
+        of_snapshot: its time is that of the snapshot; when its leaves were recorded is in other parts.
 
     Returns:
         What its leaves changed, and the tasks that its deaths have quarantined.
@@ -91,9 +98,11 @@ def apply_segment(txn: Transaction, segment: Segment) -> tuple[lmdb_commit.Outco
     if txn.count(FLOORS) or txn.count(RETIRED):
         leaves = [leaf for leaf in leaves if _counts(txn, segment.number, leaf)]
     failures = [failure for failure in segment.failures if segment.number >= floors(txn, failure.source_id)[1]]
-    outcome = lmdb_commit.record(txn, prepare(leaves), failures, segment.at)
+    stamp = Stamp(segment.number, segment.at)
+    passed = Stamp(segment.number, 0.0) if of_snapshot else stamp
+    outcome = lmdb_commit.record(txn, prepare(leaves), failures, stamp, passed=passed)
     deaths = [mark for mark in segment.deaths if segment.number >= floors(txn, mark.source_id)[1]]
-    quarantined = count_deaths(txn, deaths, segment.at)
+    quarantined = count_deaths(txn, deaths, stamp)
     if segment.dropped:
         lmdb_superseded.drop_stale(txn, segment.dropped, segment.number)
     if segment.gone is not None and segment.number >= _number(txn, KEY_GONE):

@@ -5,8 +5,9 @@ Sources, the leaves of open ones, and runs are ordinary columns of a segment. Th
 ============  ==================================================================
 complete      id, time, the five numbers of `store.Totals`, outputs
 contradicted  id
-failed        id, node, task, reason, error, attempts, last, quarantined
-attempts      id, node, deaths
+passed        id, node of a task that fanned out, number and time of the newest leaf below it
+failed        id, node, task, reason, error, attempts, last, number
+attempts      id, node, task, deaths: each number, time, place, whether it was a failure
 superseded    id, name of an output, number of what superseded it
 retired       id, URLs
 floors        id, `Floor.numbers` of its leaves, those of its failures
@@ -29,15 +30,25 @@ from ledgerbeam.ledger.identity import ID_BYTES, name_key, url_key
 from ledgerbeam.ledger.json_rows import decode, encode
 from ledgerbeam.ledger.lmdb_commit import add_totals
 from ledgerbeam.ledger.lmdb_environment import Environment
-from ledgerbeam.ledger.lmdb_failures import clear_failures, is_open
+from ledgerbeam.ledger.lmdb_failures import (
+    FOR_GOOD,
+    PASSED,
+    Death,
+    Stamp,
+    TaskFailures,
+    clear_failures,
+    clear_passed,
+    counts,
+    passed_at,
+)
 from ledgerbeam.ledger.lmdb_floors import Floor, contradict, floors, is_contradicted, merge_floors
 from ledgerbeam.ledger.lmdb_pages import row_pages
 from ledgerbeam.ledger.lmdb_prepare import decode_output, encode_output
 from ledgerbeam.ledger.lmdb_rows import (
     APPLIED,
     ATTEMPTS,
-    ATTEMPTS_ROW,
     COMPLETED,
+    DELTA,
     DURATION_KEY,
     DURATION_ROW,
     DURATIONS,
@@ -59,7 +70,8 @@ from ledgerbeam.ledger.lmdb_rows import (
 )
 from ledgerbeam.ledger.lmdb_sources import come_back
 from ledgerbeam.ledger.lmdb_superseded import decode_superseded, encode_superseded, retired_at, supersede
-from ledgerbeam.ledger.segment import identity, integer, output_name, output_row, read_output, rows, seconds, text
+from ledgerbeam.ledger.rows import failure_text
+from ledgerbeam.ledger.segment import flag, identity, integer, output_name, output_row, read_output, rows, seconds, text
 from ledgerbeam.ledger.store import Totals
 
 _Rows = list[list[Any]]
@@ -114,32 +126,49 @@ def _merge_contradicted(txn: Transaction, row: list[Any], number: int) -> None:
         contradict(txn, identity(source))
 
 
+def _merge_passed(txn: Transaction, row: list[Any], _: int) -> None:
+    source, node, number, at = row
+    key, stamp = identity(source) + identity(node), Stamp(integer(number), seconds(at))
+    known = txn.get(APPLIED, key)
+    if known is not None and passed_at(known) < stamp and DELTA.unpack_from(known)[0] >= 0:
+        txn.put(APPLIED, key, known[: DELTA.size] + PASSED.pack(*stamp))
+        clear_passed(txn, key, stamp)
+
+
 def _merge_failed(txn: Transaction, row: list[Any], number: int) -> None:
-    source, node, task, reason, error, attempts, last, quarantined = row
+    source, node, task, reason, error, attempts, last, of_run = row
     key = identity(source) + identity(node)
-    if number < floors(txn, identity(source))[1] or not is_open(txn, identity(source), identity(node)):
+    stamp = Stamp(integer(of_run), seconds(last))
+    if number < floors(txn, identity(source))[1] or not counts(txn, identity(source), identity(node), stamp):
         return
-    known = txn.get(FAILED, key)
-    before = {"attempts": 0, "quarantined": False} if known is None else decode(known)
-    failure = {
-        "task": text(task),
-        "reason": text(reason),
-        "error": text(error),
-        "attempts": max(integer(attempts), before["attempts"]),
-        "last": seconds(last),
-        "quarantined": quarantined is True or before["quarantined"],
-    }
-    txn.put(FAILED, key, encode(failure))
+    known = TaskFailures.read(txn, key)
+    before = 0 if known.failed is None else known.failed["attempts"]
+    known.fail(
+        {
+            "task": failure_text(text(task)),
+            "reason": failure_text(text(reason)),
+            "error": failure_text(text(error)),
+            "attempts": max(0, integer(attempts, 1) - before),
+            "last": stamp.at,
+            "number": stamp.number,
+        }
+    )
+    known.write(txn, key)
 
 
 def _merge_attempts(txn: Transaction, row: list[Any], number: int) -> None:
-    source, node, deaths = row
+    source, node, task, deaths = row
     key = identity(source) + identity(node)
-    if number < floors(txn, identity(source))[1] or not is_open(txn, identity(source), identity(node)):
+    if number < floors(txn, identity(source))[1]:
         return
-    known = txn.get(ATTEMPTS, key)
-    before = 0 if known is None else ATTEMPTS_ROW.unpack(known)[0]
-    txn.put(ATTEMPTS, key, ATTEMPTS_ROW.pack(max(before, min(integer(deaths), 2**32 - 1))))
+    known = TaskFailures.read(txn, key)
+    known.task = known.task or failure_text(text(task))
+    for value in rows(deaths):
+        of_run, at, place, broke = rows(value)
+        death = Death(integer(of_run), seconds(at), integer(place), flag(broke))
+        if counts(txn, identity(source), identity(node), Stamp(*death[:2])):
+            known.deaths.add(death)
+    known.write(txn, key)
 
 
 def _merge_superseded(txn: Transaction, row: list[Any], _: int) -> None:
@@ -203,6 +232,7 @@ _MERGES: dict[str, Callable[[Transaction, list[Any], int], None]] = {
     "back": _merge_back,
     "complete": _merge_complete,
     "contradicted": _merge_contradicted,
+    "passed": _merge_passed,
     "failed": _merge_failed,
     "attempts": _merge_attempts,
     "superseded": _merge_superseded,
@@ -220,10 +250,13 @@ def state_pages(environment: Environment) -> Iterator[dict[str, _Rows]]:
         yield {"retired": [[key.hex(), decode(row)] for key, row in page]}
     for page in row_pages(environment, SOURCES):
         yield from _source_state(environment, page)
+    for page in row_pages(environment, APPLIED):
+        fanned_out = ((key, passed_at(row)) for key, row in page if len(row) == DELTA.size + PASSED.size)
+        yield {"passed": [[*_halves(key), *stamp] for key, stamp in fanned_out]}
     for page in row_pages(environment, FAILED):
-        yield {"failed": [_failed_row(key, decode(row)) for key, row in page]}
+        yield {"failed": [row for key, value in page for row in _failed_rows(key, value)]}
     for page in row_pages(environment, ATTEMPTS):
-        yield {"attempts": [[*_halves(key), ATTEMPTS_ROW.unpack(row)[0]] for key, row in page]}
+        yield {"attempts": [_attempts_row(key, TaskFailures.of(None, row)) for key, row in page]}
     for page in row_pages(environment, SUPERSEDED):
         named = ((key[:ID_BYTES].hex(), *decode_superseded(row)) for key, row in page)
         yield {"superseded": [[source, name, number] for source, number, name in named]}
@@ -258,6 +291,14 @@ def _halves(key: bytes) -> tuple[str, str]:
     return key[:ID_BYTES].hex(), key[ID_BYTES:].hex()
 
 
-def _failed_row(key: bytes, row: Mapping[str, Any]) -> list[Any]:
-    named = (row[name] for name in ("task", "reason", "error", "attempts", "last", "quarantined"))
-    return [*_halves(key), *named]
+def _failed_rows(key: bytes, value: bytes) -> _Rows:
+    """The row of a failure; none for one that is there for deaths only, or that folding the leaves makes again."""
+    failed = TaskFailures.of(value, None).failed
+    if failed is None or failed["number"] == FOR_GOOD:
+        return []
+    named = (failed[name] for name in ("task", "reason", "error", "attempts", "last", "number"))
+    return [[*_halves(key), *named]]
+
+
+def _attempts_row(key: bytes, task: TaskFailures) -> list[Any]:
+    return [*_halves(key), task.task, [list(death) for death in sorted(task.deaths)]]

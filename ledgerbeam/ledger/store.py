@@ -116,13 +116,26 @@ class LedgerStore(LedgerSink, Protocol):
         """Live tasks of a source: 0 for a complete or unknown one."""
 
     def attempts(self, source_id: bytes) -> dict[bytes, int]:
-        """Worker deaths of a source's unfinished tasks, by node. `MAX_ATTEMPTS` and more mean quarantine."""
+        """Worker deaths of a source's unfinished tasks, by node. `MAX_ATTEMPTS` and more mean quarantine.
+
+        A failure that `Failure.broke` counts as a death.
+        """
+
+    def failed_mask(self, ids: Sequence[bytes], run: str = "") -> NDArray[np.bool_]:
+        """Tell for each of a page of source ids whether it has a failure.
+
+        Args:
+            ids: of sources.
+            run: id of a run: only failures that were recorded since it began count, and quarantined tasks. Empty for
+                all.
+        """
 
     def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
         """Record finished and failed tasks, durably, in one transaction.
 
-        Leaves of complete or replaced sources change nothing. A failure of a finished task changes nothing. When a
-        leaf is in error all the others are recorded before the error is raised.
+        Leaves of complete or replaced sources change nothing. A failure of a finished task changes nothing. That of
+        one which has fanned out is recorded, and cleared by the next leaf below it. When a leaf is in error all the
+        others are recorded before the error is raised.
 
         Raises:
             NonDeterministicTaskError: a task ended otherwise than recorded: another fan-out, or other outputs.
@@ -200,7 +213,7 @@ class LedgerStore(LedgerSink, Protocol):
         """Every run in order, as ``last_run`` of `status` shows one."""
 
     def failures(self) -> Iterator[FailureRow]:
-        """The recorded failures, by source URL, then task."""
+        """The recorded failures, by source URL, then task. Of all that there are, only keys are held in memory."""
 
     def outputs(self, *, ordered: bool = True) -> Iterator[OutputRow]:
         """The recorded outputs.

@@ -87,15 +87,21 @@ def _state(store: LedgerStore) -> str:
 
 def _sources_that_failed(store: LedgerStore, pattern: str) -> frozenset[bytes]:
     """Returns the ids of the sources with a failure whose reason matches; their quarantined tasks are freed."""
-    rows = [row for row in store.failures() if fnmatchcase(row.reason, pattern)]
-    if not rows:
+    sources: set[bytes] = set()
+    quarantined: set[str] = set()
+    for row in store.failures():
+        if fnmatchcase(row.reason, pattern):
+            sources.add(row.source_id)
+            if row.quarantined:
+                quarantined.add(row.url)
+    if not sources:
         raise UsageError(
             f"--only-failed {pattern}: no failure has such a reason; to see all: "
             f"ledgerbeam ledger failures {shlex.quote(store.url)}"
         )
-    for url in sorted({row.url for row in rows if row.quarantined}):
+    for url in sorted(quarantined):
         store.forget(escape(url), failures_only=True)
-    return frozenset(row.source_id for row in rows)
+    return frozenset(sources)
 
 
 def _merged(

@@ -112,7 +112,7 @@ class LocalRunner:
                     )
             elif fruitless:
                 return
-            sources = self._owing(sources, but_failed=not end.died)
+            sources = self._owing(sources, None if end.died else listed.run)
 
     def _pass(self, sources: Sequence[Source], listed: Listed) -> WaveEnd:
         self._passes += 1
@@ -132,11 +132,17 @@ class LocalRunner:
             debug=self._debug,
         )
 
-    def _owing(self, sources: Sequence[Source], *, but_failed: bool) -> list[Source]:
-        """Returns the sources that need another pass; one with a failure has had its turn if the pass was whole."""
-        complete = self._store.completed_mask([source.id for source in sources])
-        failed = {row.source_id for row in self._store.failures()} if but_failed else set()
-        return [s for s, done in zip(sources, complete, strict=True) if not done and s.id not in failed]
+    def _owing(self, sources: Sequence[Source], run: str | None) -> list[Source]:
+        """Returns the sources that need another pass.
+
+        After a whole pass, of `run`, one that failed in this run has had its turn. A failure of a former run may be
+        of a task that is no more.
+        """
+        ids = [source.id for source in sources]
+        ended = self._store.completed_mask(ids)
+        if run is not None:
+            ended = ended | self._store.failed_mask(ids, run)
+        return [source for source, has_ended in zip(sources, ended, strict=True) if not has_ended]
 
     def _blame(self, end: WaveEnd) -> None:
         """Lays the death of a worker to the tasks that it was on."""

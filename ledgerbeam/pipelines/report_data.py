@@ -122,7 +122,7 @@ def report_data(store: LedgerStore) -> ReportData:
         step_seconds=step_seconds,
         durations=_duration_bins(durations),
         quantiles=_quantiles(durations),
-        kinds=_kinds(list(store.failures()), store.url),
+        kinds=_kinds(store.failures(), store.url),
         slowest=[row for row in slowest if row.totals.milliseconds],
         runs=runs[: -SHOWN_RUNS - 1 : -1],
         runs_left_out=max(0, len(runs) - SHOWN_RUNS),
@@ -205,7 +205,7 @@ def _quantiles(durations: Mapping[float, int]) -> dict[str, float]:
     return found
 
 
-def _kinds(rows: list[FailureRow], ledger: str) -> list[FailureKind]:
+def _kinds(rows: Iterable[FailureRow], ledger: str) -> list[FailureKind]:
     groups = grouped_failures(rows, ledger, None)
     kinds = [
         FailureKind(group["reason"], group["count"], group["sources"], group["example"]["error"])

@@ -274,7 +274,8 @@ def _no_checksum() -> Any:
 def _unknown_sources_fail() -> Any:
     def note(txn: Any, leaf: Any, error: Any, now: float) -> None:
         lmdb_floors.contradict(txn, leaf.source_id)
-        txn.put("failed", leaf.source_id + leaf.source_id, encode(lmdb_failures.failure_row(_failure(leaf), now)))
+        row = lmdb_failures.failure_row(_failure(leaf), lmdb_failures.Stamp(0, now))
+        txn.put("failed", leaf.source_id + leaf.source_id, encode(row))
 
     return mock.patch.object(sidecars, "note_contradiction", note)
 

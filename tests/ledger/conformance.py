@@ -344,6 +344,101 @@ class LedgerStoreConformance:
         store.commit([leaf_of(source, ((0, 2),))])
         assert list(store.failures()) == []
 
+    def test_a_task_that_fanned_out_may_fail_when_the_rest_of_it_is_planned(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        deep = ((0, 2), (0, 2))
+        store.commit([leaf_of(source, deep)])
+        store.commit([], [failure_of(source, ()), failure_of(source, deep[:1]), failure_of(source, ((1, 2),))])
+        assert {row.node for row in store.failures()} == {
+            node_id(source.id, lineage) for lineage in ((), deep[:1], ((1, 2),))
+        }
+        assert counts(store) == (0, 0, 1)
+        assert store.status()["tasks"] == {"done": 1, "failed": 3}
+        assert store.failed_mask([source.id, plain("b").id]).tolist() == [True, False]
+        store.commit([leaf_of(source, deep)], [failure_of(source, deep)])  # finished: no failure of it counts
+        store.commit([leaf_of(source, ((0, 2), (1, 2)))])  # a later run got below both
+        assert [row.node for row in store.failures()] == [node_id(source.id, ((1, 2),))]
+        store.commit([leaf_of(source, ((1, 2),))])
+        assert list(store.failures()) == []
+        assert counts(store) == (1, 0, 0)
+
+    def test_a_worker_that_dies_while_the_rest_of_a_source_is_planned_is_counted(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        store.commit([leaf_of(source, ((0, 3),))])
+        mark = Mark(source.id, node_id(source.id, ()), "planning")
+        store.blame([mark])
+        assert store.attempts(source.id) == {mark.node: 1}
+        store.commit([leaf_of(source, ((1, 3),))])
+        assert store.attempts(source.id) == {}
+        assert [store.blame([mark]) for _ in range(MAX_ATTEMPTS)] == [[], [], [mark]]
+        assert store.failed_mask([source.id]).all()
+
+    @pytest.mark.parametrize("deaths", range(MAX_ATTEMPTS + 1))
+    def test_failures_that_count_as_deaths_quarantine_a_task(self, store: LedgerStore, deaths: int) -> None:
+        source = plain()
+        store.register([source])
+        broken = replace(failure_of(source, ((0, 2),)), reason="CancelledError", broke=True)
+        mark = Mark(source.id, node_id(source.id, broken.lineage), broken.task)
+        store.commit([], [failure_of(source, broken.lineage)])  # one that does not count
+        for n in range(MAX_ATTEMPTS):
+            assert store.attempts(source.id) == ({mark.node: n} if n else {})
+            assert not any(row.quarantined for row in store.failures())
+            if n < deaths:
+                store.blame([mark])
+            else:
+                store.commit([], [broken])
+        (row,) = store.failures()
+        assert (row.quarantined, row.attempts, row.error) == (True, MAX_ATTEMPTS + 1, "bad input")
+        assert row.reason == ("CancelledError" if deaths == 0 else "its worker died 3 times")
+        assert store.attempts(source.id) == {mark.node: MAX_ATTEMPTS}
+        store.forget("*", failures_only=True)
+        assert (store.attempts(source.id), list(store.failures())) == ({}, [])
+
+    def test_two_failures_in_one_commit_count_as_two_deaths(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        broken = replace(failure_of(source, ((0, 2),)), broke=True)
+        store.commit([], [broken, broken])
+        assert list(store.attempts(source.id).values()) == [2]
+
+    def test_a_failure_of_a_former_run_is_told_from_one_of_this_run(self, store: LedgerStore) -> None:
+        source, other, dead = plain("a"), plain("b"), plain("c")
+        store.register([source, other, dead])
+        ids = [source.id, other.id, dead.id]
+        first = store.begin_run({})
+        store.commit([], [failure_of(source, ())])
+        mark = Mark(dead.id, node_id(dead.id, ()), "task")
+        for _ in range(MAX_ATTEMPTS):
+            store.blame([mark])
+        second = store.begin_run({})
+        assert store.failed_mask(ids).tolist() == [True, False, True]
+        assert store.failed_mask(ids, first).tolist() == [True, False, True]
+        assert store.failed_mask(ids, second).tolist() == [False, False, True]  # quarantined: it is not started again
+        store.commit([], [failure_of(source, ()), failure_of(other, ())])
+        assert store.failed_mask(ids, second).tolist() == [True, True, True]
+        assert store.failed_mask([]).tolist() == []
+
+    def test_long_texts_of_failures_are_cut(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        store.commit([], [Failure(source.id, (), "t" * 10_000, "r" * 10_000, "e" * 10_000)])
+        (row,) = store.failures()
+        for text in (row.task, row.reason, row.error):
+            assert len(text) == 4000
+            assert text.endswith("...")
+
+    def test_many_failures_are_ordered_by_url_and_task(self, store: LedgerStore) -> None:
+        few = [plain(f"s{n}") for n in range(300)]
+        many = plain("many")
+        store.register([*few, many])
+        lineages_of_many: list[Lineage] = [((n, 700),) for n in range(700)]
+        store.commit([], [*(failure_of(s, ()) for s in few), *(failure_of(many, path) for path in lineages_of_many)])
+        found = [(row.url, row.task) for row in store.failures()]
+        assert found == sorted(found)
+        assert len(set(found)) == 1000
+
     def test_failures_are_ordered_by_url_and_task(self, store: LedgerStore) -> None:
         sources = [plain(name) for name in "cab"]
         store.register(sources)
