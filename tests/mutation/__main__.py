@@ -54,7 +54,9 @@ def check_explanations(paths: Sequence[str]) -> None:
                 every |= {mutant.key for mutant in mutants_of(path, file.read())}
     left = [key for key in EXPLAINED if key not in every]
     if left:
-        raise SystemExit("\n".join(["explained.py: these fit no mutant; delete them or write them anew:", *map(repr, left)]))
+        raise SystemExit(
+            "\n".join(["explained.py: these fit no mutant; delete them or write them anew:", *map(repr, left)])
+        )
 
 
 def covers_of(paths: Sequence[str], cache: str) -> tuple[Covers, dict[str, float]]:
@@ -79,7 +81,9 @@ def covers_of(paths: Sequence[str], cache: str) -> tuple[Covers, dict[str, float
 def main() -> int:
     """Run the command; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
-    parser.add_argument("tests", nargs="*", default=list(TESTS), help="the judges (default: ledger, transforms, storage)")
+    parser.add_argument(
+        "tests", nargs="*", default=list(TESTS), help="the judges (default: ledger, transforms, storage)"
+    )
     parser.add_argument("--module", action="append", default=[], help="below ledgerbeam/, a pattern; may be repeated")
     parser.add_argument("--sample", type=int, help="judge so many, drawn at random")
     parser.add_argument("--seed", type=int, default=0)
@@ -109,7 +113,7 @@ def main() -> int:
         by_module[mutant.path][kind] += 1
         if kind == "survived":
             reason = "" if ordered(mutant, covers, seconds, Counter()) else "    no test runs it\n"
-            print(f"survived {mutant}\n{reason}    {mutant.key!r}: \"\",", flush=True)
+            print(f'survived {mutant}\n{reason}    {mutant.key!r}: "",', flush=True)
         elif kind == "killed" and mutant.key in EXPLAINED:
             print(f"explained, but {killer} noticed it: {mutant.key!r}", flush=True)
         if sum(counts.values()) % 100 == 0:

@@ -117,6 +117,7 @@ class Judge:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         items = {item.nodeid: item for item in session.items}
         session.config.pluginmanager.register(_EndAtFailure())
+        session.config.pluginmanager.unregister(name="terminalreporter")
         base = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
         library = os.path.join(ROOT, "ledgerbeam") + os.sep
         for thing in gc.get_objects():
@@ -298,5 +299,3 @@ def gather(paths: Sequence[str]) -> tuple[Covers, dict[str, float]]:
                 if test in seconds:
                     covers[path, int(line)].add(test)
         return covers, seconds
-
-

@@ -69,9 +69,7 @@ class _Finder(importlib.abc.MetaPathFinder):
             return None
         folder = [os.path.dirname(self._path)] if self._path.endswith("__init__.py") else None
         loader = _Loader(fullname, self._path, self._text)
-        return importlib.machinery.ModuleSpec(
-            fullname, loader, origin=self._path, is_package=folder is not None
-        )
+        return importlib.machinery.ModuleSpec(fullname, loader, origin=self._path, is_package=folder is not None)
 
 
 class _Tracer:

@@ -88,7 +88,10 @@ def mutants_of(path: str, source: bytes) -> list[Mutant]:
             continue
         statement = source.splitlines()[node.lineno - 1].decode().strip()
         what = " ".join(before.decode().split())
-        found.setdefault(changed, Mutant(path, function, node.lineno, node.end_lineno or 0, what, after, statement, changed, at_import))
+        found.setdefault(
+            changed,
+            Mutant(path, function, node.lineno, node.end_lineno or 0, what, after, statement, changed, at_import),
+        )
     return sorted(found.values(), key=lambda mutant: mutant.line)
 
 
