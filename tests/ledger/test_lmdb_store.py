@@ -12,9 +12,10 @@ from ledgerbeam.ledger.opening import ledger_exists, local_path, open_store
 from ledgerbeam.ledger.store import Totals
 from tests.ledger.builders import leaf_of, plain
 from tests.ledger.conformance import LedgerStoreConformance
+from tests.ledger.conformance_changes import ChangesConformance
 
 
-class TestLmdbStore(LedgerStoreConformance):
+class TestLmdbStore(LedgerStoreConformance, ChangesConformance):
     """The conformance tests on LMDB; the fixture `store` is in conftest."""
 
 

@@ -1,0 +1,221 @@
+"""What every ledger store must do when plans, sources, jobs and listings change under it.
+
+A store's test class inherits this beside `conformance.LedgerStoreConformance`, with the same fixture ``store``.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from ledgerbeam.errors import LedgerError, NonDeterministicTaskError
+from ledgerbeam.ledger.identity import ROOT, Lineage, node_id
+from ledgerbeam.ledger.job import Job
+from ledgerbeam.ledger.lmdb_pages import PAGE_ROWS
+from ledgerbeam.ledger.store import MAX_ATTEMPTS, Failure, Leaf, LedgerStore, Mark, Output, Totals
+from ledgerbeam.ledger.task import Source
+from tests.ledger.builders import filtered_leaf, leaf_of, leaves_of_split, plain
+
+ONE, TWO = Job("map", {"to": "jsonl"}), Job("map", {"to": "tar"})
+
+
+def mark_of(source: Source, lineage: Lineage = ()) -> Mark:
+    return Mark(source.id, node_id(source.id, lineage), source.url)
+
+
+def failure_of(source: Source, lineage: Lineage = (), error: str = "bad input") -> Failure:
+    return Failure(source.id, lineage, source.url, "ValueError", error)
+
+
+def is_complete(store: LedgerStore, source: Source) -> bool:
+    return bool(store.completed_mask([source.id])[0])
+
+
+def replaces(store: LedgerStore, source: Source) -> bool:
+    (progress,) = store.progress([source.id])
+    assert progress is not None
+    return progress.replaces
+
+
+class ChangesConformance:
+    """Inherit it, and give a fixture `store`: an empty store, open for writing."""
+
+    # Plans
+
+    @pytest.mark.parametrize("whole", [(), ((0, 1),), ((0, 1), (0, 1))])
+    @pytest.mark.parametrize("at_once", [False, True])
+    def test_a_whole_source_beside_parts_of_it_is_an_error_and_completes_nothing(
+        self, store: LedgerStore, whole: Lineage, at_once: bool
+    ) -> None:
+        source = plain()
+        store.register([source])
+        part = leaf_of(source, ((1, 3),))
+        if not at_once:
+            store.commit([part])
+        with pytest.raises(NonDeterministicTaskError):
+            store.commit([part, filtered_leaf(source, whole)] if at_once else [filtered_leaf(source, whole)])
+        assert not is_complete(store, source)
+        assert store.pending(source.id) == 2
+
+    def test_what_was_refused_keeps_no_name_from_another_task(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        store.commit([Leaf(source.id, ((0, 3),), "published", (Output("taken", 1, "x", 1),))])
+        both = (Output("free", 1, "y", 1), Output("taken", 1, "x", 1))
+        good = Leaf(source.id, ((2, 3),), "published", both[:1])
+        with pytest.raises(NonDeterministicTaskError, match="'taken', which another task"):
+            store.commit([Leaf(source.id, ((1, 3),), "published", both), good])
+        assert {row.output.name for row in store.outputs()} == {"free", "taken"}
+        assert store.pending(source.id) == 1
+
+    @pytest.mark.parametrize("field", ["size", "checksum"])
+    @pytest.mark.parametrize("finished", [False, True])
+    def test_an_output_that_differs_in_size_or_checksum_is_an_error(
+        self, store: LedgerStore, field: str, finished: bool
+    ) -> None:
+        source = plain()
+        store.register([source])
+        lineage: Lineage = ((0, 1 if finished else 2),)
+        store.commit([Leaf(source.id, lineage, "published", (Output("out", 1, "x", 1),))])
+        other = Output("out", 2, "x", 1) if field == "size" else Output("out", 1, "y", 1)
+        with pytest.raises(NonDeterministicTaskError, match="pure function"):
+            store.commit([Leaf(source.id, lineage, "published", (other,))])
+
+    def test_a_source_that_was_done_in_steps_can_be_done_in_steps_again(self, store: LedgerStore) -> None:
+        source = plain()
+        for _ in range(2):
+            store.register([source])
+            for place, leaf in enumerate(leaves_of_split(source, 3)):
+                assert store.commit([leaf]).completed == ([source.id] if place == 2 else [])
+                assert store.totals().tasks == place + 1
+            store.forget("*")
+            assert store.totals() == Totals()
+
+    # Failures and deaths
+
+    def test_completion_leaves_no_failure_and_no_death_of_any_task(self, store: LedgerStore) -> None:
+        source, other = plain(), plain("other")
+        store.register([source, other])
+        store.commit([], [failure_of(source), failure_of(source, ((0, 3),)), failure_of(other)])
+        store.blame([mark_of(source, ((1, 3),))])
+        store.commit([leaf_of(source)])
+        assert [row.url for row in store.failures()] == [other.url]
+        store.forget(source.url)
+        assert store.attempts(source.id) == {}
+        assert [row.url for row in store.failures()] == [other.url]
+
+    def test_a_task_in_quarantine_stays_there_though_it_fails(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        for _ in range(MAX_ATTEMPTS):
+            store.blame([mark_of(source)])
+        store.commit([], [failure_of(source)])
+        (row,) = store.failures()
+        assert (row.quarantined, row.attempts) == (True, MAX_ATTEMPTS + 1)
+
+    # Sources
+
+    def test_registering_again_does_not_forget_that_a_source_replaced_another(self, store: LedgerStore) -> None:
+        old, new, beside = plain(version="1"), plain(version="2"), plain("b")
+        store.register([old])
+        store.register([new])
+        assert replaces(store, new)
+        store.register([beside, new])
+        assert (replaces(store, new), replaces(store, beside)) == (True, False)
+
+    def test_a_source_that_is_back_is_not_taken_for_one_that_was_replaced(self, store: LedgerStore) -> None:
+        old, new = plain(version="1"), plain(version="2")
+        for source in (old, new, old):
+            store.register([source])
+        store.commit([Leaf(old.id, (), "published", (Output("out", 1, "x", 1),))])
+        assert is_complete(store, old)
+        store.forget("*")
+        store.register([old])
+        store.commit([filtered_leaf(old)])
+        assert store.stale_outputs() == ["out"]
+
+    def test_a_withdrawn_completion_is_seen_by_who_has_looked_often(self, store: LedgerStore) -> None:
+        sources = [plain(f"s{n}") for n in range(8)]
+        ids = [source.id for source in sources]
+        store.open_job(ONE)
+        for withdraw in (
+            lambda: store.forget("*"),
+            lambda: store.register([plain(f"s{n}", "2") for n in range(8)]),
+            lambda: store.open_job(TWO, "restart"),
+        ):
+            store.register(sources)
+            store.commit([leaf_of(source) for source in sources])
+            for _ in range(3):
+                assert store.completed_mask(ids).all()
+            withdraw()
+            assert not store.completed_mask(ids).any()
+
+    def test_outputs_of_a_pack_wait_for_every_source_that_took_its_place(self, store: LedgerStore) -> None:
+        pack = Source.pack([plain("a"), plain("b")])
+        store.register([pack])
+        store.commit([Leaf(pack.id, (), "published", (Output("pack", 1, "x", 2),))])
+        a, b = plain("a", "2"), plain("b", "2")
+        store.register([a])
+        assert store.stale_outputs() == []  # b is nobody's now
+        store.register([b])
+        for source, stale in ((a, []), (b, ["pack"])):
+            store.commit([filtered_leaf(source)])
+            assert store.stale_outputs() == stale
+
+    def test_outputs_of_a_forgotten_source_are_not_stale_until_it_is_complete(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        store.commit(leaves_of_split(source, 2))
+        store.forget("*")
+        assert store.stale_outputs() == []
+        store.commit([filtered_leaf(source, ((0, 2),))])
+        assert store.stale_outputs() == []
+        store.commit([filtered_leaf(source, ((1, 2),))])
+        assert store.stale_outputs() == ["data/a-0.jsonl", "data/a-1.jsonl"]
+
+    # Jobs
+
+    def test_a_restarted_job_has_nothing_of_the_former_but_what_it_published(self, store: LedgerStore) -> None:
+        store.open_job(ONE)
+        begun, blamed, failed, gone = (plain(name) for name in ("begun", "blamed", "failed", "gone"))
+        old, new = plain("changed", "1"), plain("changed", "2")
+        store.register([begun, blamed, failed, gone, old])
+        store.commit([leaf_of(old)])
+        store.commit([leaf_of(begun, ((0, 3),))], [failure_of(failed)])
+        for _ in range(MAX_ATTEMPTS - 1):
+            store.blame([mark_of(blamed)])
+        store.register([new])  # it has not taken the place of the old one, and it never will
+        store.set_gone([gone.id])
+        store.open_job(TWO, "restart")
+        status = store.status()
+        assert (status["gone"], status["sources"]) == (0, {"complete": 0, "open": 0, "failed": 0})
+        assert (store.totals(), list(store.failures()), list(store.outputs())) == (Totals(), [], [])
+        assert store.stale_outputs() == ["data/begun-0.jsonl", "data/changed-.jsonl"]
+        newest = plain("changed", "3")
+        store.register([begun, blamed, failed, newest])
+        assert (store.pending(begun.id), store.applied(begun.id)) == (1, {ROOT: 1})
+        assert store.attempts(blamed.id) == {}
+        assert store.blame([mark_of(blamed)]) == []
+        assert list(store.failures()) == []
+        assert not replaces(store, newest)
+        with pytest.raises(LedgerError, match="never registered"):
+            store.commit([leaf_of(old)])
+        store.commit([leaf_of(begun, ((0, 3),))])
+        assert store.pending(begun.id) == 3 - 1
+
+    def test_a_restarted_job_supersedes_more_outputs_than_a_page(self, store: LedgerStore) -> None:
+        store.open_job(ONE)
+        source = plain()
+        store.register([source])
+        outputs = tuple(Output(f"{n}", 1, "x", 1) for n in range(PAGE_ROWS + 3))
+        store.commit([Leaf(source.id, (), "published", outputs)])
+        store.open_job(TWO, "restart")
+        assert len(store.stale_outputs()) == len(outputs)
+
+    # Listings
+
+    def test_a_listing_says_anew_what_is_gone(self, store: LedgerStore) -> None:
+        one, two = plain("a"), plain("b")
+        store.register([one, two])
+        store.set_gone([one.id])
+        store.set_gone([two.id])
+        assert {row.url: row.state for row in store.sources()} == {one.url: "open", two.url: "gone"}

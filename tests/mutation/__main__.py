@@ -1,0 +1,146 @@
+"""Changes the library in small ways, and tells which changes no test notices.
+
+    python -m tests.mutation [--module ledger/lmdb_commit.py]... [--sample N [--seed S]] [--below SECONDS] [TESTS...]
+
+Ends with one line: `mutants N, killed N, explained N, survived N`; the status is 1 if any survived.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import hashlib
+import importlib
+import os
+import pickle
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from tests.mutation.explained import EXPLAINED
+from tests.mutation.judge import Covers, Judge, gather, judge_anew, ordered, run_tests
+from tests.mutation.loading import ROOT
+from tests.mutation.operators import Mutant, mutants_of
+
+PATTERNS = ("ledger/*.py", "transforms/*.py", "io/publish.py", "io/objects.py", "pipelines/tidy.py")
+TESTS = (
+    "tests/ledger",
+    "tests/transforms",
+    "tests/io/storage",
+    "tests/fault/test_simulation.py",
+    "tests/fault/test_replay.py",
+    "tests/fault/test_fuzz.py",
+)
+_HEAVY = ("apache_beam", "fsspec", "lmdb", "numpy", "orjson", "pyarrow")
+
+
+def modules(wanted: Sequence[str]) -> list[str]:
+    """Paths of the modules to change, relative to the repository."""
+    patterns = wanted or PATTERNS
+    found = {path for pattern in patterns for path in glob.glob(f"ledgerbeam/{pattern}", root_dir=ROOT)}
+    if not found:
+        raise SystemExit(f"no module of ledgerbeam/ matches {', '.join(patterns)}")
+    return sorted(found)
+
+
+def check_explanations(paths: Sequence[str]) -> None:
+    """Raise SystemExit if an explanation fits no mutant."""
+    every: set[tuple[str, str, str, str]] = set()
+    for path in {key[0] for key in EXPLAINED} | set(paths):
+        if os.path.exists(os.path.join(ROOT, path)):
+            with open(os.path.join(ROOT, path), "rb") as file:
+                every |= {mutant.key for mutant in mutants_of(path, file.read())}
+    left = [key for key in EXPLAINED if key not in every]
+    if left:
+        raise SystemExit(
+            "\n".join(["explained.py: these fit no mutant; delete them or write them anew:", *map(repr, left)])
+        )
+
+
+def covers_of(paths: Sequence[str], cache: str) -> tuple[Covers, dict[str, float]]:
+    """What `gather` finds, or found before of the same files."""
+    digest = hashlib.blake2b(repr(paths).encode(), digest_size=8)
+    for pattern in ("ledgerbeam/**/*.py", "tests/**/*.py"):
+        for name in sorted(glob.glob(os.path.join(ROOT, pattern), recursive=True)):
+            if "/mutation/" not in name:
+                with open(name, "rb") as file:
+                    digest.update(file.read())
+    kept = os.path.join(cache, f"covers-{digest.hexdigest()}.pickle")
+    if not os.path.exists(kept):
+        print("running the tests unbroken, to learn which lines each of them runs", flush=True)
+        found = gather(paths)
+        os.makedirs(cache, exist_ok=True)
+        with open(kept, "wb") as file:
+            pickle.dump(found, file)
+    with open(kept, "rb") as file:
+        return pickle.load(file)  # ours
+
+
+def main() -> int:
+    """Run the command; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
+    parser.add_argument(
+        "tests", nargs="*", default=list(TESTS), help="the judges (default: ledger, transforms, storage)"
+    )
+    parser.add_argument("--module", action="append", default=[], help="below ledgerbeam/, a pattern; may be repeated")
+    parser.add_argument("--sample", type=int, help="judge so many, drawn at random")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--below", type=float, default=1e9, help="judge with tests that take less than so many seconds")
+    parser.add_argument("--cache", default=os.path.join(ROOT, ".cache", "mutation"))
+    options = parser.parse_args()
+    os.chdir(ROOT)
+    paths = modules(options.module)
+    check_explanations(paths)
+    every = []
+    for path in paths:
+        with open(path, "rb") as file:
+            every += mutants_of(path, file.read())
+    if options.sample is not None:
+        every = random.Random(options.seed).sample(every, min(options.sample, len(every)))
+    every.sort(key=lambda mutant: (mutant.path, mutant.line))
+    for name in _HEAVY:
+        importlib.import_module(name)
+    covers, seconds = covers_of(options.tests, options.cache)
+    counts = Counter[str]()
+    by_module: dict[str, Counter[str]] = {path: Counter() for path in paths}
+    began = time.monotonic()
+
+    def note(mutant: Mutant, killer: str | None) -> None:
+        kind = "killed" if killer is not None else "explained" if mutant.key in EXPLAINED else "survived"
+        counts[kind] += 1
+        by_module[mutant.path][kind] += 1
+        if kind == "survived":
+            reason = "" if ordered(mutant, covers, seconds, Counter()) else "    no test runs it\n"
+            print(f'survived {mutant}\n{reason}    {mutant.key!r}: "",', flush=True)
+        elif kind == "killed" and mutant.key in EXPLAINED:
+            print(f"explained, but {killer} noticed it: {mutant.key!r}", flush=True)
+        if sum(counts.values()) % 100 == 0:
+            print(f"... {sum(counts.values())} of {len(every)}, {time.monotonic() - began:.0f} s", flush=True)
+
+    seconds = {name: took for name, took in seconds.items() if took < options.below}
+    covers = {place: {name for name in names if name in seconds} for place, names in covers.items()}
+    kills = Counter[str]()
+    for mutant in every:
+        if mutant.at_import:
+            names = ordered(mutant, covers, seconds, kills)
+            killer = judge_anew(mutant, names, sum(seconds[name] for name in names)) if names else None
+            kills[killer or ""] += 1
+            note(mutant, killer)
+    functions = [mutant for mutant in every if not mutant.at_import]
+    wanted = sorted({name.partition("::")[0] for name in seconds})
+    if functions and wanted:
+        run_tests(wanted, [Judge(functions, covers, seconds, note)])
+    for path, found in by_module.items():
+        print(f"{path}: " + ", ".join(f"{kind} {found[kind]}" for kind in ("killed", "explained", "survived")))
+    print(f"{time.monotonic() - began:.0f} s")
+    print(
+        f"mutants {sum(counts.values())}, killed {counts['killed']}, explained {counts['explained']}, "
+        f"survived {counts['survived']}"
+    )
+    return 1 if counts["survived"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

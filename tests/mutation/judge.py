@@ -1,0 +1,301 @@
+"""Judging mutants with the tests that run the lines they change: one process imports everything, and forks for each.
+
+A mutant in a function takes the place of the function's code in the forked process. One that acts when its module is
+imported is judged by a process that imports the library anew. Processes that a test starts load the changed module too.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from types import CodeType, FunctionType
+from typing import Any
+
+import pytest
+
+from tests.mutation.loading import CHANGED, ROOT, TRACED, arm, begin
+from tests.mutation.operators import Mutant
+
+MARKS = "not slow and not engines and not s3 and not stores"
+KILLED, SURVIVED, NOT_APPLIED = 1, 0, 77
+_DATA_BYTES = 4 * 2**30
+Covers = dict[tuple[str, int], set[str]]
+"""The tests that run a line of a module, by the module's path and the line."""
+
+
+def run_tests(arguments: Sequence[str], plugins: Sequence[object]) -> int:
+    """Run pytest in this process, its random choices fixed."""
+    again = "ignore::pytest.PytestAssertRewriteWarning"  # of plugins, when it runs in a process for the second time
+    common = ["-qq", "-n0", "-p", "no:cacheprovider", "--no-summary", "--timeout=120", "-m", MARKS, "-W", again]
+    return int(pytest.main([*common, *arguments], plugins=[_Fixed(), *plugins]))
+
+
+class _Fixed:
+    """A plugin that fixes what hypothesis tries, and has it not search for the smallest failure."""
+
+    def pytest_configure(self) -> None:
+        from hypothesis import HealthCheck, Phase, settings
+
+        settings.register_profile(
+            "mutation",
+            database=None,
+            derandomize=True,
+            deadline=None,
+            phases=[Phase.explicit, Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        settings.load_profile("mutation")
+
+
+class Gathering:
+    """A plugin that times the tests of a run and names those that fail unbroken."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.failed: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid] += report.duration
+        if report.failed:
+            self.failed.append(report.nodeid)
+
+
+class _EndAtFailure:
+    """A plugin that ends the process when a test fails."""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            _say(report.nodeid)
+            os._exit(KILLED)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            _say(f"{report.nodeid} (import)")
+            os._exit(KILLED)
+
+
+_says: list[int] = []
+
+
+def _say(name: str) -> None:
+    for descriptor in _says:
+        os.write(descriptor, name.encode())
+
+
+class Judge:
+    """A plugin whose run of the tests is to judge mutants with those that cover them.
+
+    Args:
+        mutants: all of functions.
+        covers: from `gather`.
+        seconds: that a test takes unbroken.
+        note: is told of each mutant the name of the test that noticed it, or None.
+    """
+
+    def __init__(
+        self,
+        mutants: Iterable[Mutant],
+        covers: Covers,
+        seconds: dict[str, float],
+        note: Callable[[Mutant, str | None], None],
+    ) -> None:
+        self._mutants = mutants
+        self._covers = covers
+        self._seconds = seconds
+        self._note = note
+        self._kills: Counter[str] = Counter()
+        self._functions: dict[str, list[FunctionType]] = defaultdict(list)
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        items = {item.nodeid: item for item in session.items}
+        session.config.pluginmanager.register(_EndAtFailure())
+        session.config.pluginmanager.unregister(name="terminalreporter")
+        base = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+        library = os.path.join(ROOT, "ledgerbeam") + os.sep
+        for thing in gc.get_objects():
+            if isinstance(thing, FunctionType) and thing.__code__.co_filename.startswith(library):
+                self._functions[os.path.relpath(thing.__code__.co_filename, ROOT)].append(thing)
+        gc.freeze()
+        for mutant in self._mutants:
+            names = [name for name in self._ordered(mutant) if name in items]
+            judged = [items[name] for name in names]
+            killer: str | None = None
+            if judged:
+                limit = sum(self._seconds[name] for name in names)
+                killer = judge_in_fork(lambda m=mutant, j=judged: self._judge(m, j), limit)  # type: ignore[misc]
+                if killer == "":
+                    killer = judge_in_fork(lambda m=mutant, n=names: _judge_anew(m, n), limit + 10)  # type: ignore[misc]
+            if killer is not None:
+                self._kills[killer] += 1
+            self._note(mutant, killer)
+            for left in os.listdir(base):
+                shutil.rmtree(base / left, ignore_errors=True)
+        return True
+
+    def _ordered(self, mutant: Mutant) -> list[str]:
+        """The tests to judge with: those that killed most for their time first."""
+        return ordered(mutant, self._covers, self._seconds, self._kills)
+
+    def _judge(self, mutant: Mutant, items: Sequence[pytest.Item]) -> int:
+        if not self._apply(mutant):
+            return NOT_APPLIED
+        with tempfile.NamedTemporaryFile(suffix=".py", delete=False) as file:
+            file.write(mutant.source)
+        arm(CHANGED, f"{mutant.path}\n{file.name}")
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
+        os.unlink(file.name)
+        return SURVIVED
+
+    def _apply(self, mutant: Mutant) -> bool:
+        """Give the functions of a module the code that the changed text has at their places."""
+        changed: dict[tuple[str, int], CodeType] = {}
+        waiting = [compile(mutant.source, os.path.join(ROOT, mutant.path), "exec", dont_inherit=True)]
+        while waiting:
+            code = waiting.pop()
+            changed[code.co_qualname, code.co_firstlineno] = code
+            waiting += [part for part in code.co_consts if isinstance(part, CodeType)]
+        applied = False
+        for function in self._functions[mutant.path]:
+            code = changed.get((function.__code__.co_qualname, function.__code__.co_firstlineno))  # type: ignore[assignment]
+            if code is None or code == function.__code__:
+                continue
+            if len(code.co_freevars) != len(function.__code__.co_freevars):
+                return False
+            function.__code__ = code
+            applied = True
+        return applied
+
+
+def ordered(mutant: Mutant, covers: Covers, seconds: dict[str, float], kills: Counter[str]) -> list[str]:
+    """The tests that run a line of a mutant, those that killed most for their time first."""
+    names: set[str] = set()
+    for (path, line), tests in covers.items():
+        if path == mutant.path and (mutant.at_import or mutant.line <= line <= mutant.last):
+            names |= tests
+    return sorted(names, key=lambda name: ((seconds[name] + 0.01) / (1 + kills[name]), name))
+
+
+def _judge_anew(mutant: Mutant, names: Sequence[str]) -> int:
+    """Judge in a process that imports the library with the mutant in it."""
+    for name in list(sys.modules):
+        if name == "ledgerbeam" or name.startswith(("ledgerbeam.", "tests.")) and not name.startswith("tests.mutation"):
+            del sys.modules[name]
+    with tempfile.NamedTemporaryFile(suffix=".py", delete=False) as file:
+        file.write(mutant.source)
+    arm(CHANGED, f"{mutant.path}\n{file.name}")
+    begin()
+    with tempfile.TemporaryDirectory() as folder:
+        status = run_tests(["-s", "--basetemp", f"{folder}/t", *names], [_EndAtFailure()])
+    os.unlink(file.name)
+    return KILLED if status else SURVIVED
+
+
+def judge_anew(mutant: Mutant, names: Sequence[str], seconds: float) -> str | None:
+    """Judge a mutant that acts at import. Returns as `judge_in_fork`."""
+    return judge_in_fork(lambda: _judge_anew(mutant, names), seconds + 15)
+
+
+def judge_in_fork(judge: Callable[[], int], seconds: float) -> str | None:
+    """Run a judgement in a process of its own.
+
+    Args:
+        judge: gives an exit status.
+        seconds: that it takes unbroken.
+
+    Returns:
+        The test that failed, None if all passed, an empty string if the change could not be applied.
+    """
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = KILLED
+        try:
+            os.setsid()
+            os.close(reading)
+            _says[:] = [writing]
+            resource.setrlimit(resource.RLIMIT_CPU, (int(10 + 10 * seconds),) * 2)
+            resource.setrlimit(resource.RLIMIT_DATA, (_DATA_BYTES, _DATA_BYTES))
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, 2)
+            os.dup2(null, 1)
+            status = judge()
+        except BaseException as error:  # noqa: BLE001 - the process ends with it
+            _say(f"{type(error).__name__}: {error}"[:200])
+        finally:
+            os._exit(status)
+    os.close(writing)
+    status = _wait(child, 30 + 10 * seconds)
+    said = os.read(reading, 4096).decode() if status == KILLED else ""
+    os.close(reading)
+    if status == NOT_APPLIED:
+        return ""
+    return None if status == SURVIVED else said or "ended or hung"
+
+
+def _wait(child: int, limit: float) -> int:
+    """Wait for a process, and end all that it left. Returns its exit status; -1 if it was ended."""
+    until = time.monotonic() + limit
+    pause = 0.002
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended or time.monotonic() > until:
+            break
+        time.sleep(pause)
+        pause = min(0.05, pause * 1.3)
+    try:
+        os.killpg(child, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # it left nothing
+    if not ended:
+        os.waitpid(child, 0)
+        return -1
+    return os.waitstatus_to_exitcode(status)
+
+
+def gather(paths: Sequence[str]) -> tuple[Covers, dict[str, float]]:
+    """Run the tests unbroken, and note which of them runs which lines, in processes that they start too.
+
+    Raises:
+        RuntimeError: a test fails unbroken.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        lines, times = f"{folder}/lines", f"{folder}/times"
+
+        def run() -> int:
+            arm(TRACED, lines)
+            begin()
+            plugin = Gathering()
+            run_tests(["--basetemp", f"{folder}/t", *paths], [plugin])
+            with open(times, "w") as file:
+                for name, seconds in plugin.seconds.items():
+                    file.write(f"{seconds}\t{name in plugin.failed}\t{name}\n")
+            return SURVIVED
+
+        ended = judge_in_fork(run, 600)
+        if ended is not None:
+            raise RuntimeError(f"the tests did not end unbroken: {ended}")
+        seconds: dict[str, float] = {}
+        with open(times) as file:
+            for row in file:
+                took, failed, name = row.rstrip("\n").split("\t")
+                if failed == "True":
+                    print(f"left out, it fails unbroken: {name}", flush=True)
+                else:
+                    seconds[name] = float(took)
+        covers: Covers = defaultdict(set)
+        with open(lines, encoding="utf-8") as file:
+            for row in file:
+                test, path, line = row.rstrip("\n").split("\t")
+                if test in seconds:
+                    covers[path, int(line)].add(test)
+        return covers, seconds
