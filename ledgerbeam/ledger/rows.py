@@ -113,6 +113,7 @@ class Failure:
         task: its name for people, `task.Task.name`.
         reason: one line that groups failures.
         error: the full message.
+        broke: it counts as a death of the worker, see `task.FailedTask`.
     """
 
     source_id: bytes
@@ -120,6 +121,7 @@ class Failure:
     task: str
     reason: str
     error: str = ""
+    broke: bool = False
 
 
 class Mark(NamedTuple):

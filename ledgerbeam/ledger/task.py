@@ -146,8 +146,11 @@ class FailedTask:
         task: what failed.
         reason: one line that groups failures, for instance the name of the exception.
         error: the full message.
+        broke: its function raised what no function should, and what would have ended the worker: it counts as a
+            worker's death, and `MAX_ATTEMPTS` of them quarantine the task.
     """
 
     task: Task
     reason: str
     error: str = ""
+    broke: bool = False

@@ -87,4 +87,4 @@ def _leaf(element: Any) -> Leaf:
 
 def _failure(element: FailedTask) -> Failure:
     task = element.task
-    return Failure(task.source.id, task.lineage, task.name, element.reason, element.error)
+    return Failure(task.source.id, task.lineage, task.name, element.reason, element.error, element.broke)
