@@ -14,7 +14,17 @@ from apache_beam.pvalue import PCollection
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io import FORMATS, canonical_url, publish_bytes
 from ledgerbeam.io.compression import compression_of
-from ledgerbeam.ledger import FailedTask, NoneTask, Output, Task, content_checksum, reach
+from ledgerbeam.ledger import (
+    FailedTask,
+    NoneTask,
+    Output,
+    Task,
+    content_checksum,
+    describe_error,
+    failed_by,
+    message_of,
+    reach,
+)
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
 from ledgerbeam.transforms.shards import FormatShards, ShardEncoder, ShardFile
 
@@ -132,8 +142,9 @@ class _Write(beam.DoFn):
     def _write(self, task: Task) -> WrittenTask | FailedTask:
         try:
             files = self._encoder.encode(task.records)
-        except RecordError as error:
-            return FailedTask(task, type(error).__name__, f"{task.name}: {error}")
+        except Exception as error:  # noqa: BLE001 - the records may be of user code
+            what = message_of(error) if isinstance(error, RecordError) else describe_error(error)
+            return failed_by(error, task, f"{task.name}: {what}")
         reach("publish.before")
         outputs = tuple(self._publish(output_name(task, self._base, file.ending), file, task) for file in files)
         reach("publish.after")
@@ -146,4 +157,4 @@ class _Write(beam.DoFn):
     def _publish(self, name: str, file: ShardFile, task: Task) -> Output:
         publish_bytes(f"{self._output}/{name}", file.data, self._options)
         checksum = content_checksum([file.data])
-        return Output(name=name, size=len(file.data), checksum=checksum, records=file.records, first=task.start)
+        return Output(name, len(file.data), checksum, file.records, task.start, file.nulled)
