@@ -66,9 +66,7 @@ def main(args: argparse.Namespace, beam_args: list[str]) -> int:
     else:
         _print_summary(spec, outcome, reporter)
         if nulled:
-            reporter.say(
-                f"{count(nulled, 'number')} that JSON does not have (NaN, infinities) stand as null in all outputs"
-            )
+            reporter.say(f"{count(nulled, 'number')} that JSON does not have (NaN, infinities) written as null so far")
     if outcome.status["tasks"]["failed"]:
         _warn_of_failures(spec, store, outcome, reporter)
     if outcome.interrupted:

@@ -147,7 +147,7 @@ def test_a_member_that_is_not_bytes_is_named() -> None:
 def test_it_travels_to_workers_by_name() -> None:
     mapper = MapRecords(f"{HERE}:upper", "jsonl")
     mapper(task_of([{"text": "a"}]))
-    assert pickle.loads(pickle.dumps(mapper))(task_of([{"text": "b"}])).records == [{"text": "B"}]
+    assert list(pickle.loads(pickle.dumps(mapper))(task_of([{"text": "b"}])).records) == [{"text": "B"}]
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from ledgerbeam.io.shar_cuts import cut_sample, sample_cut
 from ledgerbeam.io.shar_rows import split_cut
 from ledgerbeam.io.streamed import SpanReader, StreamSpan
 
-EDGES = [2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1, 10**18, 10**19, 10**20, -(10**18), -(10**19), 2**1000]
+EDGES = [2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1, 10**18, 10**19, 10**20, -(10**19), 2**1000]
 
 
 @pytest.mark.parametrize("number", EDGES)
@@ -69,7 +69,9 @@ def test_any_value_is_read_as_the_standard_library_reads_it() -> None:
         assert loads(dumps(expected)) == expected
 
 
-@pytest.mark.parametrize("text", [b"0.1234567890123456789", b"[0.00012345678901234567, 1e-19]", b"12345678901234567890.5"])
+@pytest.mark.parametrize(
+    "text", [b"0.1234567890123456789", b"[0.00012345678901234567, 1e-19]", b"12345678901234567890.5"]
+)
 def test_floats_with_more_digits_than_a_double_holds_are_doubles(text: bytes) -> None:
     assert loads(text) == json.loads(text)
 
