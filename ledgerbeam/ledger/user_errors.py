@@ -1,4 +1,8 @@
-"""What user code raised, in words: whatever it is, it makes one message of bounded length."""
+"""What user code raised, in words: whatever it is, it makes one message of bounded length.
+
+Nothing that the class of an exception may define is trusted: attributes and texts are taken by the methods of the
+built-in types, and classes are asked for by `type`, since `isinstance` asks the object, too.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +22,13 @@ _NAME_CHARACTERS = 100
 
 def is_interrupt(error: BaseException) -> bool:
     """Tells whether somebody pressed Ctrl-C: only a main thread gets that. Elsewhere a function has raised it."""
-    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+    return issubclass(type(error), KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 
 def is_break(error: BaseException) -> bool:
     """Tells whether an exception, or what a `FunctionError` was made of, would have ended the worker if let through."""
     raised = error.__cause__ if type(error) is FunctionError else error
-    return not isinstance(raised, Exception | None)
+    return raised is not None and not issubclass(type(raised), Exception)
 
 
 def error_name(error: BaseException) -> str:

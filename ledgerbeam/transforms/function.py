@@ -105,7 +105,7 @@ class MapRecords:
         result = self._function(record)
         if result is None:
             return []
-        results = result if isinstance(result, list) else [result]
+        results = result if issubclass(type(result), list) else [result]  # `isinstance` would ask the object, too
         for value in results:
             if type(value) is not dict:
                 self._check(value, record)

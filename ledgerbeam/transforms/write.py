@@ -142,9 +142,10 @@ class _Write(beam.DoFn):
     def _write(self, task: Task) -> WrittenTask | FailedTask:
         try:
             files = self._encoder.encode(task.records)
-        except Exception as error:  # noqa: BLE001 - the records may be of user code
-            what = message_of(error) if isinstance(error, RecordError) else describe_error(error)
-            return failed_by(error, task, f"{task.name}: {what}")
+        except RecordError as error:
+            return failed_by(error, task, f"{task.name}: {message_of(error)}")
+        except Exception as error:  # noqa: BLE001 - of records that user code made
+            return failed_by(error, task, f"{task.name}: {describe_error(error)}")
         reach("publish.before")
         outputs = tuple(self._publish(output_name(task, self._base, file.ending), file, task) for file in files)
         reach("publish.after")
