@@ -70,6 +70,7 @@ from ledgerbeam.ledger.user_code import import_object as import_object
 from ledgerbeam.ledger.user_errors import describe_error as describe_error
 from ledgerbeam.ledger.user_errors import error_name as error_name
 from ledgerbeam.ledger.user_errors import failed_by as failed_by
+from ledgerbeam.ledger.user_errors import ignore_interrupt as ignore_interrupt
 from ledgerbeam.ledger.user_errors import is_interrupt as is_interrupt
 from ledgerbeam.ledger.user_errors import message_of as message_of
 from ledgerbeam.ledger.worker_errors import leave_error as leave_error
@@ -130,6 +131,7 @@ __all__ = [
     "failed_by",
     "fold",
     "function_identity",
+    "ignore_interrupt",
     "import_function",
     "import_object",
     "is_done",

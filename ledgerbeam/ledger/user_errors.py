@@ -6,13 +6,24 @@ built-in types, and classes are asked for by `type`, since `isinstance` asks the
 
 from __future__ import annotations
 
+import signal
 import threading
 import traceback
+from typing import Any
 
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.ledger.task import FailedTask, Task
 
-__all__ = ["describe_error", "error_name", "failed_by", "is_break", "is_interrupt", "last_frame", "message_of"]
+__all__ = [
+    "describe_error",
+    "error_name",
+    "failed_by",
+    "ignore_interrupt",
+    "is_break",
+    "is_interrupt",
+    "last_frame",
+    "message_of",
+]
 
 MOST_CHARACTERS = 2000
 """Of what an exception says of itself; more is cut."""
@@ -20,9 +31,20 @@ MOST_CHARACTERS = 2000
 _NAME_CHARACTERS = 100
 
 
+def ignore_interrupt(*_: Any) -> None:
+    """Handles SIGINT in a process that somebody else ends; unlike SIG_IGN it does not pass to processes started."""
+
+
 def is_interrupt(error: BaseException) -> bool:
-    """Tells whether somebody pressed Ctrl-C: only a main thread gets that. Elsewhere a function has raised it."""
-    return issubclass(type(error), KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+    """Tells whether somebody pressed Ctrl-C; else a function has raised it.
+
+    Only a main thread gets that, and none in a process that ignores it.
+    """
+    return (
+        issubclass(type(error), KeyboardInterrupt)
+        and threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, ignore_interrupt)
+    )
 
 
 def is_break(error: BaseException) -> bool:

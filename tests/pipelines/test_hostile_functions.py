@@ -123,19 +123,25 @@ nested = _returner(_nested)
 looped = _returner(_looped)
 lone = _returner(lambda: {"text": "\\ud800"})
 
+def _close(descriptor):
+    try:
+        os.close(descriptor)
+    except OSError:
+        pass
+
 def prints_elsewhere(record):
     sys.stdout = sys.stderr = None
     return record
 
 def closes_output(record):
     if record["id"] == 3:
-        os.close(1)
-        os.close(2)
+        _close(1)
+        _close(2)
     return record
 
 def closes_and_prints(record):
     if record["id"] == 3:
-        os.close(1)
+        _close(1)
     if record["id"] > 3:
         try:
             os.write(1, b"x" * 10_000)
