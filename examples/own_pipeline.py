@@ -15,8 +15,9 @@ from collections.abc import Sequence
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from ledgerbeam.io import SourceListing, canonical_url, common_base
-from ledgerbeam.ledger import Job, Task, open_store
+from ledgerbeam.io import ObjectFolder, SourceListing, canonical_url, common_base
+from ledgerbeam.ledger import Job, Task, code_identity
+from ledgerbeam.ledgers import open_ledger
 from ledgerbeam.transforms import (
     CommitTasks,
     LedgerHandle,
@@ -46,13 +47,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("patterns", nargs="+")
     parser.add_argument("--output", required=True)
     parser.add_argument("--ledger", required=True)
+    parser.add_argument("--on-job-change", choices=["refuse", "restart", "accept"], default="refuse")
     args, beam_args = parser.parse_known_args(argv)
 
     patterns = tuple(canonical_url(pattern) for pattern in args.patterns)
     output = canonical_url(args.output)
-    job = Job("short-and-long", {"output": output, "long": LONG})  # what shapes the output; another job is refused
-    store = open_store(args.ledger, create=True)
-    store.open_job(job)
+    # What shapes the output, edits of the function included: the ledger of another job is refused.
+    job = Job("short-and-long", {"output": output, "functions": code_identity(short_and_long)})
+    store = open_ledger(canonical_url(args.ledger), create=True)  # a folder, or s3://bucket/ledger
+    store.open_job(job, on_change=args.on_job_change)
     ledger = LedgerHandle(store.url, job.fingerprint)
 
     with beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner", *beam_args])) as pipeline:
@@ -69,6 +72,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             | CommitTasks(ledger)
         )
 
+    store.refresh()
+    stale = store.stale_outputs()  # of sources that changed, and of what the job did before it was restarted
+    ObjectFolder(output).delete(stale)
+    store.drop_stale(stale)
     counts = store.status()["sources"]
     print(f"{counts['complete']} sources complete, {counts['open']} open, {counts['failed']} failed")
     return 3 if counts["failed"] else 0

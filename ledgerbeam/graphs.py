@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -25,12 +26,14 @@ from ledgerbeam.errors import (
 from ledgerbeam.io import Page
 from ledgerbeam.io.graph import IteratorNode, OrderedNode, resolve_iterator_source
 from ledgerbeam.io.graph.node import walk
-from ledgerbeam.ledger import Task, import_object, last_frame
+from ledgerbeam.ledger import Task, describe_error, import_object, is_interrupt
 
 __all__ = ["GRAPH_SCHEME", "GraphReader", "GraphSource"]
 
 GRAPH_SCHEME = "graph://"
 """How the URLs of passes of graphs begin. Nothing can be read there; only who builds the graph can."""
+
+_FIXED = (str, bytes, int, float, type(None))
 
 _object_lock = threading.Lock()
 """Held while a graph that is an object of a module is read: the threads of a process share it."""
@@ -81,10 +84,12 @@ class GraphSource:
                 found = found()
             except LedgerbeamError:
                 raise
-            except Exception as error:
+            except BaseException as error:
+                if is_interrupt(error):
+                    raise
                 raise FunctionError(
-                    f"{self.reference} raised {type(error).__name__}: {error} (at {last_frame(error)}); expected a "
-                    "function without arguments that returns a graph"
+                    f"{self.reference} raised {describe_error(error)}; expected a function without arguments that "
+                    "returns a graph"
                 ) from error
         try:
             graph = resolve_iterator_source(found)
@@ -159,17 +164,31 @@ class GraphReader:
                 )
             epoch = int(task.source.url.rpartition("-")[2])
             try:
-                return self._graph.read_span(task.start, task.stop, epoch)
+                items = self._graph.read_span(task.start, task.stop, epoch)
+                return items if _are_apart(items) else self._read_one_by_one(self._graph, task, epoch)
             except (FunctionError, IndexError_, SourceError, StorageError):
                 raise
-            except Exception as error:
-                raise FunctionError(
-                    f"{task.name}: {self._source.reference} raised {type(error).__name__}: {error} "
-                    f"(at {last_frame(error)})"
-                ) from error
+            except BaseException as error:
+                if is_interrupt(error):
+                    raise
+                raise FunctionError(f"{task.name}: {self._source.reference} raised {describe_error(error)}") from error
+
+    def _read_one_by_one(self, graph: IteratorNode, task: Task, epoch: int) -> list[Any]:
+        """Reads each place and copies what it gave, before a function of the graph changes it for the next."""
+        return [
+            copy.deepcopy(item)
+            for place in range(task.start, task.stop)
+            for item in graph.read_span(place, place + 1, epoch)
+        ]
 
     def _alone(self) -> AbstractContextManager[Any]:
         return nullcontext() if callable(import_object(self._source.reference)) else _object_lock
+
+
+def _are_apart(items: list[Any]) -> bool:
+    """Tells whether no object that could be changed is there twice."""
+    changeable = [id(item) for item in items if not isinstance(item, _FIXED)]
+    return len(set(changeable)) == len(changeable)
 
 
 def _version(graph: IteratorNode) -> str:

@@ -19,6 +19,7 @@ PAGES = {
     "ledger": 10,
     "lit": 8,
     "megatron": 15,
+    "restart": 3,
     "shar": 8,
     "tokenize": 7,
     "webdataset": 8,

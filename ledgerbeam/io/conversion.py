@@ -18,9 +18,8 @@ import binascii
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
 from ledgerbeam.errors import RecordError
+from ledgerbeam.io.json_values import dumps, loads
 from ledgerbeam.io.megatron.documents import Document
 from ledgerbeam.io.tar_sample import Sample
 
@@ -61,7 +60,7 @@ def to_sample(record: Any) -> list[Any]:
         return [record]
     value = record.as_json() if isinstance(record, Document) else record
     if not isinstance(value, Mapping) or _KEY not in value:
-        return [{"json": orjson.dumps(value)}]
+        return [{"json": _dumps(value)}]
     if not isinstance(value[_KEY], str):
         raise RecordError(f"expected a string under {_KEY!r}, found {type(value[_KEY]).__name__}.")
     return [Sample(value[_KEY], {name: _content(name, part) for name, part in value.items() if name != _KEY})]
@@ -91,7 +90,7 @@ def to_document(record: Any) -> list[Document]:
     """
     if isinstance(record, Document):
         return [record]
-    value = orjson.loads(record["json"]) if isinstance(record, Sample) and "json" in record else record
+    value = loads(record["json"]) if isinstance(record, Sample) and "json" in record else record
     if isinstance(value, Mapping) and _KEY in value and "json" in value:
         value = value["json"]
     tokens = value.get("tokens") if isinstance(value, Mapping) else None
@@ -112,7 +111,7 @@ def text_or_json(extension: str, data: bytes) -> Any:
     kind = extension.rpartition(".")[2].lower()
     try:
         if kind == "json":
-            value = orjson.loads(data)
+            value = loads(data)
             if not (isinstance(value, dict) and _BASE64 in value):  # which would be read back as bytes
                 return value
         elif kind in TEXT_EXTENSIONS:
@@ -122,6 +121,13 @@ def text_or_json(extension: str, data: bytes) -> Any:
     return {_BASE64: base64.b64encode(data).decode()}
 
 
+def _dumps(value: Any) -> bytes:
+    try:
+        return dumps(value)
+    except TypeError as error:
+        raise RecordError(f"a {type(value).__name__} cannot be written as JSON: {error}.") from error
+
+
 def _content(extension: str, value: Any) -> bytes:
     if isinstance(value, dict) and value.keys() == {_BASE64}:
         try:
@@ -129,7 +135,7 @@ def _content(extension: str, value: Any) -> bytes:
         except (binascii.Error, TypeError, ValueError) as error:
             raise RecordError(f"expected base64 under {extension!r}: {error}.") from error
     if extension.rpartition(".")[2].lower() == "json":
-        return orjson.dumps(value)
+        return _dumps(value)
     if isinstance(value, str):
         return value.encode()
     raise RecordError(

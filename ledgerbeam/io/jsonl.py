@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.index import Offsets
+from ledgerbeam.io.json_lines import JsonLines, JsonLinesBuilder
+from ledgerbeam.io.json_values import exact, loads, may_hold_wide
 from ledgerbeam.io.newlines import assemble_jsonl_index, build_jsonl_index, scan_newlines
 from ledgerbeam.io.records import IndexedRecords
 
@@ -28,11 +30,7 @@ __all__ = [
 _BLANK = b" \t\r\n"
 _BOM = b"\xef\xbb\xbf"
 _PREVIEW = 120
-_ENCODED_AT_ONCE = 1000
-"""Lines that are held one by one: what orjson gives keeps some 4 KB each, however short the line."""
-
 _NEWLINE = b"\n"
-_loads = orjson.loads
 
 
 def decode_line(line: bytes, url: str, record: int, start: int) -> Any:
@@ -48,7 +46,7 @@ def decode_line(line: bytes, url: str, record: int, start: int) -> Any:
         RecordError: It is blank, not UTF-8 or not JSON; the message has record, byte range and a preview.
     """
     try:
-        return orjson.loads(line)
+        return loads(line)
     except orjson.JSONDecodeError as error:
         where = f"{url}: record {record}, bytes [{start}, {start + len(line.removesuffix(_NEWLINE))})"
         text = line.strip(_BLANK)
@@ -62,11 +60,21 @@ def decode_line(line: bytes, url: str, record: int, start: int) -> Any:
         raise RecordError(f"{where}: expected JSON, found {preview!r} ({error}); {remedy} and index again.") from error
 
 
-def decode_lines(lines: list[bytes], url: str, record: int, start: int) -> list[Any]:
-    """Decodes consecutive lines, given without their newlines, and leaves blank ones out."""
-    loads = orjson.loads
+def decode_lines(lines: list[bytes], url: str, record: int, start: int, *, wide: bool) -> list[Any]:
+    """Decodes consecutive lines, given without their newlines, and leaves blank ones out.
+
+    Args:
+        lines: The lines.
+        url: The source, for messages.
+        record: The number of the first one in it.
+        start: Where that begins in it.
+        wide: Whether there may be integers beyond 64 bits: what `may_hold_wide` says of all lines.
+
+    Raises:
+        RecordError: As in `decode_line`.
+    """
     try:
-        return [loads(line) for line in lines]
+        return _decode_all(lines, wide=wide)
     except orjson.JSONDecodeError:
         values = []
         for line in lines:
@@ -91,53 +99,33 @@ def split_jsonl(data: bytes, url: str, first_record: int = 0) -> list[Any]:
     Raises:
         RecordError: As in `decode_line`.
     """
-    return decode_lines(data.split(_NEWLINE), url, first_record, 0)
+    return decode_lines(data.split(_NEWLINE), url, first_record, 0, wide=may_hold_wide(data))
 
 
 def encode_jsonl(records: Sequence[Any]) -> tuple[bytes, Offsets]:
     """Encodes values as JSONL, one line each, keys in the order of the mapping.
 
     Args:
-        records: What orjson can encode; NaN and infinities become null.
+        records: What orjson can encode, and integers beyond 64 bits; or `JsonLines`, which are taken as they are.
 
     Returns:
         The bytes, and the `N + 1` offsets of the lines.
 
     Raises:
-        RecordError: A value that orjson cannot encode; the message has its position and type.
+        RecordError: A value that JSON cannot hold, NaN and infinities included; the message has its position and type.
     """
-    blocks: list[bytes] = []
-    lengths: list[int] = []
-    for start in range(0, len(records), _ENCODED_AT_ONCE):
-        lines = _encode_lines(records[start : start + _ENCODED_AT_ONCE], start)
-        block = b"".join(lines)
-        if block.count(_NEWLINE) != len(lines):  # only a ready-made orjson.Fragment can hold one
-            position = start + next(i for i, line in enumerate(lines) if line.count(_NEWLINE) != 1)
-            raise RecordError(
-                f"output record {position} holds a line break inside its JSON; expected one line. Return plain values "
-                "instead of orjson.Fragment."
-            )
-        lengths.extend(map(len, lines))
-        blocks.append(block)
-    offsets = np.zeros(len(lengths) + 1, np.uint64)
-    np.cumsum(np.array(lengths, np.uint64), out=offsets[1:])
-    return b"".join(blocks), offsets
-
-
-def _encode_lines(records: Sequence[Any], first: int) -> list[bytes]:
-    """Encodes some records, of which the first has the number `first`."""
-    dumps, newline = orjson.dumps, orjson.OPT_APPEND_NEWLINE
-    lines: list[bytes] = []
-    try:
+    if not isinstance(records, JsonLines):
+        builder = JsonLinesBuilder()
         for value in records:
-            lines.append(dumps(value, None, newline))  # noqa: PERF401 - the length names the record that failed
-    except orjson.JSONEncodeError as error:
-        kind = type(records[len(lines)]).__name__
-        raise RecordError(
-            f"output record {first + len(lines)} ({kind}) cannot be written as JSON: {error}; return "
-            "dicts, lists, strings, numbers, booleans or None."
-        ) from error
-    return lines
+            builder.add(value)
+        records = builder.finish()
+    return records.data, records.offsets
+
+
+def _decode_all(lines: list[bytes], *, wide: bool) -> list[Any]:
+    decode = orjson.loads
+    values = [decode(line) for line in lines]
+    return list(map(exact, lines, values)) if wide else values
 
 
 class JsonlReader(IndexedRecords[Any]):
@@ -154,7 +142,7 @@ class JsonlReader(IndexedRecords[Any]):
         line = self._reader.read_line(entries, record)
         if line is not None:
             try:
-                return _loads(line)
+                return loads(line)
             except orjson.JSONDecodeError:
                 pass  # worded below
         return super()._read_one(entries, record)
@@ -163,7 +151,7 @@ class JsonlReader(IndexedRecords[Any]):
         values: list[Any] = []
         for lines in self._reader.iterate_lines(starts, stops):
             try:
-                values += [_loads(line) for line in lines]
+                values += _decode_all(lines, wide=may_hold_wide(b"".join(lines)))
             except orjson.JSONDecodeError:
                 break  # worded below
         done = len(values)
@@ -176,7 +164,7 @@ class JsonlReader(IndexedRecords[Any]):
         if data.find(10, lead) != len(data) - 1 or (lead and data[0] != 10):
             self._require_line(data[lead:], data[:lead], record, start)
         try:
-            return _loads(data)  # the newline before the record is white space to JSON
+            return loads(data)  # the newline before the record is white space to JSON
         except orjson.JSONDecodeError:
             return decode_line(data[lead:], self.url, record, start)
 
@@ -185,7 +173,7 @@ class JsonlReader(IndexedRecords[Any]):
         for data, record, start in zip(blocks, records, starts, strict=True):
             if start and data[0] == 10 and data.find(10, 1) == len(data) - 1:  # what `_decode` does, without a call
                 try:
-                    found.append(_loads(data))
+                    found.append(loads(data))
                     continue
                 except orjson.JSONDecodeError:  # `_decode` words it
                     pass
@@ -204,7 +192,7 @@ class JsonlReader(IndexedRecords[Any]):
                 f"expected records [{first_record}, {first_record + len(offsets) - 1}) to be the lines of bytes "
                 f"[{start}, {stop}), found other line ends there"
             )
-        return decode_lines(lines, self.url, first_record, start)
+        return decode_lines(lines, self.url, first_record, start, wide=may_hold_wide(data))
 
     def _require_line(self, line: bytes, before: bytes, record: int, start: int) -> None:
         """Raises unless the line only lacks its newline because it ends the source."""

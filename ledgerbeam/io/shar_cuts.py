@@ -14,6 +14,7 @@ import orjson
 
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io.conversion import text_or_json
+from ledgerbeam.io.json_values import dumps, loads
 from ledgerbeam.io.payload_headers import array_shape, audio_header
 from ledgerbeam.io.shar_rows import FieldKind, check_fields
 from ledgerbeam.io.tar_sample import Sample
@@ -116,12 +117,12 @@ def cut_sample(cut: Mapping[str, Any], fields: Mapping[str, Any], place: str) ->
     """
     if not isinstance(cut, Mapping) or not isinstance(cut.get("id"), str):
         raise RecordError(f"{place}: expected a cut, an object with an 'id', found {cut!r:.80}.")
-    members = {"json": orjson.dumps(cut)}
+    members = {"json": dumps(cut)}
     for field, value in fields.items():
         if isinstance(value, Sample):
             members |= {f"{field}.{extension}": data for extension, data in value.items()}
         else:
-            members[f"{field}.json"] = orjson.dumps(value)
+            members[f"{field}.json"] = dumps(value)
     return Sample(cut["id"], members)
 
 
@@ -167,7 +168,7 @@ def _own_cut(key: str, left: dict[str, bytes]) -> dict[str, Any] | None:
 
 def _loads(key: str, extension: str, data: bytes) -> Any:
     try:
-        return orjson.loads(data)
+        return loads(data)
     except orjson.JSONDecodeError as error:
         raise RecordError(f"{key!r}: expected JSON under {extension!r}: {error}.") from error
 

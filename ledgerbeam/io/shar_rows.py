@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 import orjson
 
 from ledgerbeam.errors import RecordError, UsageError
+from ledgerbeam.io.json_values import dumps, loads
 from ledgerbeam.io.tar_sample import Sample
 
 __all__ = ["CUTS", "FieldKind", "check_fields", "split_cut"]
@@ -86,9 +87,9 @@ def _pair(name: str, value: Any, place: str) -> tuple[Sample, Any]:
     manifest = value[_MANIFEST]
     try:
         if isinstance(manifest, bytes | bytearray | memoryview):
-            data, manifest = bytes(manifest), orjson.loads(manifest)
+            data, manifest = bytes(manifest), loads(manifest)
         else:
-            data = orjson.dumps(manifest, option=orjson.OPT_APPEND_NEWLINE)
+            data = dumps(manifest, orjson.OPT_APPEND_NEWLINE)
     except (TypeError, orjson.JSONDecodeError) as error:
         raise RecordError(f"{place}: its manifest is not JSON: {error}.") from error
     if not isinstance(manifest, Mapping):

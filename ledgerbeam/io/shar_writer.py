@@ -13,6 +13,7 @@ import orjson
 
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io.index import write_index
+from ledgerbeam.io.json_values import dumps
 from ledgerbeam.io.publish import publish
 from ledgerbeam.io.shar_rows import CUTS, FieldKind, check_fields, split_cut
 from ledgerbeam.io.storage import Options, canonical_url
@@ -112,7 +113,7 @@ class SharWriter:
 
     def _line(self, row: Mapping[str, Any]) -> bytes:
         try:
-            return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+            return dumps(row, orjson.OPT_APPEND_NEWLINE)
         except orjson.JSONEncodeError as error:
             raise RecordError(
                 f"cut {self.count}: it cannot be written as JSON: {error}; name what has payloads among the fields."

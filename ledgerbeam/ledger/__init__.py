@@ -63,10 +63,16 @@ from ledgerbeam.ledger.task import FailedTask as FailedTask
 from ledgerbeam.ledger.task import NoneTask as NoneTask
 from ledgerbeam.ledger.task import Source as Source
 from ledgerbeam.ledger.task import Task as Task
+from ledgerbeam.ledger.user_code import code_identity as code_identity
 from ledgerbeam.ledger.user_code import function_identity as function_identity
 from ledgerbeam.ledger.user_code import import_function as import_function
 from ledgerbeam.ledger.user_code import import_object as import_object
-from ledgerbeam.ledger.user_code import last_frame as last_frame
+from ledgerbeam.ledger.user_errors import describe_error as describe_error
+from ledgerbeam.ledger.user_errors import error_name as error_name
+from ledgerbeam.ledger.user_errors import failed_by as failed_by
+from ledgerbeam.ledger.user_errors import ignore_interrupt as ignore_interrupt
+from ledgerbeam.ledger.user_errors import is_interrupt as is_interrupt
+from ledgerbeam.ledger.user_errors import message_of as message_of
 from ledgerbeam.ledger.worker_errors import leave_error as leave_error
 from ledgerbeam.ledger.worker_errors import left_errors as left_errors
 from ledgerbeam.ledger.writer import MAX_ENTRIES as MAX_ENTRIES
@@ -114,21 +120,27 @@ __all__ = [
     "Terminal",
     "Totals",
     "close_shared_writers",
+    "code_identity",
     "compact",
     "content_checksum",
     "dataset_manifest",
     "dead_marks",
+    "describe_error",
     "entries",
+    "error_name",
+    "failed_by",
     "fold",
     "function_identity",
+    "ignore_interrupt",
     "import_function",
     "import_object",
     "is_done",
-    "last_frame",
+    "is_interrupt",
     "leave_error",
     "ledger_exists",
     "left_errors",
     "live_pids",
+    "message_of",
     "node_id",
     "open_packs",
     "open_sources",

@@ -62,10 +62,11 @@ def prepare(leaves: Iterable[Leaf]) -> list[tuple[bytes, list[PreparedLeaf]]]:
 
 def encode_output(output: Output, node: str) -> bytes:
     """Make a row of `outputs`."""
-    return encode([output.name, output.size, output.checksum, output.records, output.first, node])
+    more = [output.nulled] if output.nulled else []
+    return encode([output.name, output.size, output.checksum, output.records, output.first, node, *more])
 
 
 def decode_output(row: bytes) -> tuple[Output, str]:
     """Read a row of `outputs`: the output and the hexadecimal node that published it."""
-    name, size, checksum, records, first, node = decode(row)
-    return Output(name, size, checksum, records, first), node
+    name, size, checksum, records, first, node, *more = decode(row)
+    return Output(name, size, checksum, records, first, *more), node

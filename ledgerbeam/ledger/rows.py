@@ -23,6 +23,7 @@ class Output:
         checksum: of its content, see `content_checksum`.
         records: how many it holds.
         first: orders the outputs of one source, normally the first record of the task's span.
+        nulled: how many numbers that its format does not have, NaN and infinities, stand in it as null.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Output:
     checksum: str
     records: int
     first: int = 0
+    nulled: int = 0
 
 
 def content_checksum(chunks: Iterable[bytes]) -> str:

@@ -161,15 +161,16 @@ def read_source(row: Any) -> Source:
 
 def output_row(output: Output) -> list[Any]:
     """An output as a JSON row."""
-    return [output.name, output.size, output.checksum, output.records, output.first]
+    more = [output.nulled] if output.nulled else []
+    return [output.name, output.size, output.checksum, output.records, output.first, *more]
 
 
 def read_output(row: Any) -> Output:
     """Read a row of `output_row`. Raises ValueError, also for a name that leads out of the output root."""
-    name, size, checksum, records, first = _row(row, 5)
+    name, size, checksum, records, first, *more = _row(row, 5, 6)
     if not isinstance(checksum, str) or len(checksum) > _CHECKSUM_CHARACTERS:
         raise ValueError(f"expected a checksum, found {_shown(checksum)}")
-    return Output(output_name(name), integer(size), checksum, integer(records), integer(first))
+    return Output(output_name(name), integer(size), checksum, integer(records), integer(first), *map(integer, more))
 
 
 def output_name(value: Any) -> str:

@@ -76,6 +76,12 @@ def _add_map(commands: Any) -> None:
     mapper.add_argument("--to", required=True, choices=["jsonl", "tar", *_OF_TAR], help=_TO_HELP)
     _add_shards(mapper)
     mapper.add_argument(
+        "--nan",
+        choices=["refuse", "null"],
+        default="refuse",
+        help="NaN and infinities in JSONL: fail the task, or write null and count them (default: refuse)",
+    )
+    mapper.add_argument(
         "--no-purity-check",
         action="store_true",
         help="do not map the first records twice to see that the function is deterministic",

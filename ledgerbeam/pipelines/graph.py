@@ -121,7 +121,8 @@ def _work(spec: JobSpec) -> tuple[Callable[[Task], Any], str | ShardEncoder]:
             spec.storage_options,
         )
         return tokenize, TokenShards(tuple(settings["suffixes"]), settings["dtype"], settings["eod"])
-    function = MapRecords(str(spec.function), to, check_purity=spec.check_purity)
+    nan = settings.get("nan", "refuse")
+    function = MapRecords(str(spec.function), to, check_purity=spec.check_purity, nan=nan)
     if to == "shar":
         return function, SharShards(tuple(parse_fields(settings["fields"]).items()))
     return function, DocumentShards(settings["dtype"]) if to == "megatron" else to

@@ -24,7 +24,7 @@ from ledgerbeam.pipelines.parts import Dataset, Parts
 from ledgerbeam.pipelines.publication import publish_shards
 from ledgerbeam.pipelines.redaction import printable, without_secrets
 from ledgerbeam.pipelines.remote import check_options, check_reach
-from ledgerbeam.pipelines.report import Reporter, count, print_json
+from ledgerbeam.pipelines.report import Reporter, count, count_nulled, print_json
 from ledgerbeam.pipelines.run import Outcome, run_job
 from ledgerbeam.pipelines.spec import JobSpec
 from ledgerbeam.pipelines.specs import job_spec
@@ -60,10 +60,13 @@ def main(args: argparse.Namespace, beam_args: list[str]) -> int:
     urls: list[str] = []
     if spec.published is not None and outcome.status["complete"] and not outcome.interrupted:
         urls = _published(spec, spec.published, store, reporter)
+    nulled = count_nulled(store)
     if args.json:
-        print_json(_summary(spec, outcome, datasets, urls))
+        print_json({**_summary(spec, outcome, datasets, urls), **({} if nulled is None else {"nulled": nulled})})
     else:
         _print_summary(spec, outcome, reporter)
+        if nulled:
+            reporter.say(f"{count(nulled, 'number')} that JSON does not have (NaN, infinities) written as null so far")
     if outcome.status["tasks"]["failed"]:
         _warn_of_failures(spec, store, outcome, reporter)
     if outcome.interrupted:

@@ -14,7 +14,7 @@ from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.pipelines.changed import ChangedSource, changed_sources
 from ledgerbeam.pipelines.progress import job_progress, shown_runs
 from ledgerbeam.pipelines.redaction import without_secrets
-from ledgerbeam.pipelines.report import count, duration, print_facts, print_json, print_table, timestamp
+from ledgerbeam.pipelines.report import count, count_nulled, duration, print_facts, print_json, print_table, timestamp
 
 __all__ = ["status"]
 
@@ -26,6 +26,9 @@ SHOWN_COMMAND = 1000  # letters
 def status(store: LedgerStore, args: argparse.Namespace) -> int:
     """Prints how far the job of a ledger is. Returns 0."""
     found = store.status()
+    nulled = count_nulled(store)
+    if nulled is not None:
+        found["nulled"] = nulled
     runs = shown_runs(store, store.url)
     progress = job_progress(store, found, runs)
     changes = list(changed_sources(store, args.storage_options)) if args.check_sources else None
@@ -99,6 +102,8 @@ def _count_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     done, failed, filtered = tasks["done"], tasks["failed"], found["filtered"]
     rows.append(("tasks", f"{done:,} done, {failed:,} failed, {filtered:,} without output"))
     rows.append(("records", f"{found['records']:,} ({found['bytes']:,} bytes)"))
+    if "nulled" in found:
+        rows.append(("null", f"{found['nulled']:,} numbers that JSON does not have (NaN, infinities) written as null"))
     return rows
 
 

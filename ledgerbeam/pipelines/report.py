@@ -16,11 +16,12 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ledgerbeam.ledger import Totals
+from ledgerbeam.ledger import LedgerStore, Totals
 
 __all__ = [
     "Reporter",
     "count",
+    "count_nulled",
     "counting",
     "duration",
     "json_bytes",
@@ -38,6 +39,17 @@ LINE_SECONDS = 10.0
 def count(number: int, noun: str) -> str:
     """Returns ``1 task`` or ``1,234 tasks``."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def count_nulled(store: LedgerStore) -> int | None:
+    """Returns how many NaN and infinities a job has written as null; None if it refuses them.
+
+    Only a job that writes null has its outputs looked through.
+    """
+    job = store.job()
+    if job is None or job.parameters.get("nan") != "null":
+        return None
+    return sum(row.output.nulled for row in store.outputs(ordered=False))
 
 
 def timestamp(seconds: float) -> str:

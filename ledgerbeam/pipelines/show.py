@@ -7,10 +7,9 @@ import base64
 import sys
 from typing import Any
 
-import orjson
-
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import IndexLocation, Sample, canonical_url, indexed_format_of, stat
+from ledgerbeam.io.json_values import dumps
 from ledgerbeam.io.megatron import Document
 from ledgerbeam.pipelines.report import print_json
 
@@ -67,4 +66,4 @@ def _as_line(record: Any) -> bytes:
     if isinstance(record, Sample):
         members = ", ".join(f"{extension} ({len(content):,} bytes)" for extension, content in record.items())
         return f"{record.key}: {members}".encode(errors="surrogateescape")
-    return orjson.dumps(_as_json(record))
+    return dumps(_as_json(record))

@@ -52,7 +52,7 @@ class JobSpec:
         published: The format whose metadata is published beside the outputs, as of `publish_shards`, once the job is
             complete; None publishes nothing.
         tokenizer: Of ``tokenize``: ``bytes`` or the URL of a file.
-        settings: What else shapes the output of ``convert``, ``tokenize`` and ``materialize``, by name. Where
+        settings: What else shapes the output of ``map``, ``convert``, ``tokenize`` and ``materialize``, by name. Where
             datasets are merged, ``dtype`` is that of their tokens, and ``suffixes`` has for each what follows the
             prefix in its name.
         check_purity: Whether the function is spot-checked.

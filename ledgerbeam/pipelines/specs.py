@@ -85,6 +85,8 @@ def _read_as(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _map_spec(args: argparse.Namespace) -> JobSpec:
+    if args.nan != "refuse" and args.to != "jsonl":
+        raise UsageError(f"--nan {args.nan} is for --to jsonl, found --to {args.to}")
     return JobSpec(
         "map",
         **_shards(args),
@@ -92,6 +94,7 @@ def _map_spec(args: argparse.Namespace) -> JobSpec:
         function_source=function_identity(args.function)["function_source"],
         output=canonical_url(args.output).rstrip("/"),
         **_target(args.to),
+        settings={"nan": args.nan},
         check_purity=not args.no_purity_check,
     )
 

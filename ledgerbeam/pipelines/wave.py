@@ -17,12 +17,15 @@ from contextlib import suppress
 import orjson
 
 from ledgerbeam.errors import LedgerbeamError
-from ledgerbeam.ledger import InflightMarks, close_shared_writers
+from ledgerbeam.ledger import InflightMarks, close_shared_writers, describe_error, ignore_interrupt
 from ledgerbeam.pipelines.logs import quiet_beam
 from ledgerbeam.pipelines.spec import JobSpec
 from ledgerbeam.pipelines.wave_files import DIED, DONE, STORAGE_OPTIONS, TRACEBACK, touch
 
 __all__ = ["main"]
+
+_RUNNERS = ("apache_beam", "concurrent", "grpc", "ledgerbeam")
+"""Packages whose functions the runner has threads of."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -32,7 +35,8 @@ def main(argv: Sequence[str]) -> int:
     with open(spec_path, "rb") as file:
         spec = JobSpec.from_json(file.read(), orjson.loads(os.environ[STORAGE_OPTIONS]))
     run_dir = str(spec.run_dir)
-    threading.excepthook = lambda failure: touch(run_dir, DIED, f"{failure.exc_value}")
+    threading.excepthook = lambda failure: _report_thread(run_dir, failure)
+    signal.signal(signal.SIGINT, ignore_interrupt)  # the launcher gets it, and ends this process
     if spec.workers == 1:
         InflightMarks(run_dir).register()
     quiet_beam()
@@ -47,6 +51,16 @@ def main(argv: Sequence[str]) -> int:
         return 1
     touch(run_dir, DONE)
     return 0
+
+
+def _report_thread(run_dir: str, failure: threading.ExceptHookArgs) -> None:
+    """Tells the launcher of a thread of the runner that has died, since the others may wait for it; not of a user's."""
+    for frame, _ in traceback.walk_tb(failure.exc_traceback):
+        module = frame.f_globals.get("__name__", "")
+        if module not in ("threading", __name__):
+            if module.partition(".")[0] in _RUNNERS and failure.exc_value is not None:
+                touch(run_dir, DIED, describe_error(failure.exc_value))
+            return
 
 
 def _die_with_launcher() -> None:

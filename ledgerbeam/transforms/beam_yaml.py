@@ -145,12 +145,17 @@ def MapRecords(ledger: str, function: str, to: str, storage_options: dict[str, A
     """Applies a function to every record, as ``ledgerbeam map`` does.
 
     Args:
-        ledger: As of `SkipCompleted`, whose `functions` should name this one too.
+        ledger: As of `SkipCompleted`, whose `functions` must name this one too, or edits of it would not be seen.
         function: ``module:function`` that takes a record and returns one, None or a list.
         to: Format that is written later: ``jsonl`` or ``tar``.
         storage_options: Passed to fsspec untouched.
     """
     function_identity(function)  # what cannot be imported is told before anything runs
+    if function not in _job(ledger, storage_options).parameters.get("functions", {}):  # type: ignore[operator]
+        raise UsageError(
+            f"MapRecords: expected {function!r} among the functions of SkipCompleted, so that a ledger is refused when "
+            "its code has changed; name it there"
+        )
     return transforms.ProcessTask(transforms.MapRecords(function, to), _handle(ledger, storage_options))
 
 
@@ -194,12 +199,17 @@ def CommitTasks(ledger: str, storage_options: dict[str, Any] | None = None) -> T
     return transforms.CommitTasks(_handle(ledger, storage_options))
 
 
-def _handle(ledger: str, options: Options | None) -> transforms.LedgerHandle:
+def _job(ledger: str, options: Options | None) -> Job:
     url = canonical_url(ledger).rstrip("/")
     job = open_ledger(url, options or {}, create=True).job()
     if job is None:
         raise LedgerError(f"ledger {url}: no job has opened it; SkipCompleted of the same ledger must come before")
-    return transforms.LedgerHandle(url, job.fingerprint, storage_options=options or {})
+    return job
+
+
+def _handle(ledger: str, options: Options | None) -> transforms.LedgerHandle:
+    job = _job(ledger, options)
+    return transforms.LedgerHandle(canonical_url(ledger).rstrip("/"), job.fingerprint, storage_options=options or {})
 
 
 def _format(

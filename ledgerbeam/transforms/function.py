@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
+import orjson
 
 from ledgerbeam.errors import FunctionError, NonDeterministicTaskError, RecordError
-from ledgerbeam.io import FORMATS, Sample
-from ledgerbeam.ledger import FailedTask, NoneTask, Task, import_function, last_frame
+from ledgerbeam.io import Sample
+from ledgerbeam.io.json_lines import JsonLinesBuilder
+from ledgerbeam.io.json_values import NanRule
+from ledgerbeam.ledger import (
+    FailedTask,
+    NoneTask,
+    Task,
+    describe_error,
+    failed_by,
+    import_function,
+    is_interrupt,
+    message_of,
+)
 
 __all__ = ["MapRecords", "record_place"]
 
@@ -23,18 +38,23 @@ class MapRecords:
     """A function of one record as a function of one task, for `ProcessTask`.
 
     The function takes a record (JSONL: the decoded value; tar: a mapping of extension to bytes) and returns a
-    record, None (dropped) or a list of records. A task whose records are all dropped is filtered.
+    record, None (dropped) or a list of records. A task whose records are all dropped is filtered. Each result is
+    encoded or copied before the next record is mapped: a function may return one object again and again.
 
     Args:
         reference: ``module:function``; imported on the worker.
         output_format: Name of the format that the records are written in.
         check_purity: Whether the first records of each process, 16 of them and half a second at most, are mapped
             twice, and the job is ended if the results differ: a rerun could then not end with the same bytes.
+        nan: What becomes of NaN and infinities in JSONL.
     """
 
-    def __init__(self, reference: str, output_format: str, *, check_purity: bool = True) -> None:
+    def __init__(
+        self, reference: str, output_format: str, *, check_purity: bool = True, nan: NanRule = "refuse"
+    ) -> None:
         self.reference = reference
         self.output_format = output_format
+        self.nan: NanRule = nan
         self._unchecked = check_purity
         self._function: Callable[[Any], Any] | None = None
 
@@ -50,62 +70,136 @@ class MapRecords:
         Raises:
             NonDeterministicTaskError: If the function gives another result for the same record.
         """
-        outputs: list[Any] = []
+        outputs = self._collector()
         started = time.monotonic()
         for position, record in enumerate(task.records):
-            twin = copy.deepcopy(record) if self._unchecked else None
+            twin = _twin(record) if self._unchecked else None
             try:
-                mapped = self._map(record, task, position)
-            except (FunctionError, RecordError) as error:
-                return FailedTask(task, type(error).__name__, f"{record_place(task, position)}: {error}")
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever user code raises fails the task, not the job
-                message = f"{record_place(task, position)}: {self.reference} raised {type(error).__name__}: {error}"
-                return FailedTask(task, type(error).__name__, f"{message} (at {last_frame(error)})")
+                added = self._map(record, task, position, outputs)
+                again = None if twin is None else self._map(twin, task, position, self._collector())
+            except BaseException as error:
+                if is_interrupt(error):
+                    raise
+                return self._failed(error, task, position)
             if self._unchecked:
-                self._check_purity(mapped, twin, task, position)
+                if twin is not None and again != added:
+                    raise self._impure(task, position)
                 elapsed = time.monotonic() - started
                 self._unchecked = elapsed < PURITY_CHECK_SECONDS and position + 1 < PURITY_CHECK_RECORDS
-            outputs.extend(mapped)
         self._unchecked = False
-        return task.replace(records=outputs) if outputs else NoneTask(task)
+        try:
+            records = outputs.finish()
+        except RecordError as error:
+            return FailedTask(task, type(error).__name__, f"{task.name}: {self.reference}: {error}")
+        return task.replace(records=records) if len(records) else NoneTask(task)
 
-    def _map(self, record: Any, task: Task, position: int) -> list[Any]:
-        """Calls the function on one record and returns the records that it made."""
+    def _collector(self) -> _Collector:
+        if self.output_format == "jsonl":
+            return JsonLinesBuilder(self.nan)
+        return _Samples() if self.output_format == "tar" else _Values()
+
+    def _map(self, record: Any, task: Task, position: int, outputs: _Collector) -> list[Any]:
+        """Calls the function on one record, and has its results taken; returns what stands for each."""
         if self._function is None:
             self._function = import_function(self.reference)
         result = self._function(record)
         if result is None:
             return []
-        results = result if isinstance(result, list) else [result]
-        if self.output_format == "tar":
-            key = record.key if isinstance(record, Sample) else _record_key(task, position)
-            if len(results) == 1:
-                return [_as_sample(results[0], key, key)]
-            return [_as_sample(value, key, f"{key}-{ordinal}") for ordinal, value in enumerate(results)]
+        results = result if issubclass(type(result), list) else [result]  # `isinstance` would ask the object, too
         for value in results:
-            if isinstance(value, tuple | set | Iterator):
-                raise FunctionError(
-                    f"{self.reference} returned a {type(value).__name__}: expected a record, None or a list of records"
-                )
-        return results
+            if type(value) is not dict:
+                self._check(value, record)
+        if self.output_format == "tar":
+            results = _as_samples(results, record, task, position)
+        return [outputs.add(value) for value in results]
 
-    def _check_purity(self, mapped: list[Any], twin: Any, task: Task, position: int) -> None:
-        again = self._map(twin, task, position)
-        encode = FORMATS[self.output_format].encode
-        try:
-            same = encode(mapped)[0] == encode(again)[0]
-        except RecordError:
-            return  # the wrong shape is reported when the task is written
-        if not same:
-            raise NonDeterministicTaskError(
-                f"{record_place(task, position)}: {self.reference} returned two different results for the same record, "
-                "so a restarted job could not end with the bytes of a clean one; make it a pure function of the record "
-                "(seed its random numbers from the record, take no time stamps), or pass --no-purity-check"
+    def _check(self, value: Any, record: Any) -> None:
+        """Raises FunctionError for a result that is no record, or hardly meant to be one."""
+        found = f"{self.reference} returned a {type(value).__name__}"
+        expected = "expected a record, None or a list of records"
+        if isinstance(value, tuple | set | Iterator):
+            raise FunctionError(f"{found}: {expected}")
+        if isinstance(value, bool | np.bool_) and not isinstance(record, bool):
+            raise FunctionError(
+                f"{found} ({value}): {expected}; to keep some records, `return record if ... else None`"
             )
+        if _is_object(record) and not _is_object(value) and not isinstance(value, list):
+            raise FunctionError(
+                f"{found} for a record that is a {type(record).__name__}: {expected}; return the whole record, for "
+                "example {**record, 'name': value}, and leave None out of a list"
+            )
+
+    def _failed(self, error: BaseException, task: Task, position: int) -> FailedTask:
+        place = record_place(task, position)
+        if type(error) in (FunctionError, RecordError):
+            return failed_by(error, task, f"{place}: {message_of(error)}")
+        return failed_by(error, task, f"{place}: {self.reference} raised {describe_error(error)}")
+
+    def _impure(self, task: Task, position: int) -> NonDeterministicTaskError:
+        return NonDeterministicTaskError(
+            f"{record_place(task, position)}: {self.reference} returned two different results for the same record, "
+            "so a restarted job could not end with the bytes of a clean one; make it a pure function of the record "
+            "(seed its random numbers from the record, take no time stamps), or pass --no-purity-check"
+        )
+
+
+class _Collector(Protocol):
+    """Takes results as they are at that moment; the function may change them afterwards."""
+
+    def add(self, value: Any) -> Any:
+        """Takes a result; returns what stands for it when results are compared."""
+
+    def finish(self) -> Any:
+        """Gives what was taken, as the records of a task."""
+
+
+class _Samples:
+    def __init__(self) -> None:
+        self._samples: list[Sample] = []
+
+    def add(self, value: Sample) -> Any:
+        self._samples.append(value)
+        return value.key, list(value.items())
+
+    def finish(self) -> list[Sample]:
+        return self._samples
+
+
+class _Values:
+    """Takes results of conversions, which make a new value of each record."""
+
+    def __init__(self) -> None:
+        self._values: list[Any] = []
+
+    def add(self, value: Any) -> Any:
+        self._values.append(value)
+        return value
+
+    def finish(self) -> list[Any]:
+        return self._values
+
+
+def _twin(record: Any) -> Any:
+    """Returns a copy of a record, None of one that is nested too deeply to be copied."""
+    try:
+        return copy.deepcopy(record)
+    except RecursionError:
+        return None
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, Mapping | orjson.Fragment) or dataclasses.is_dataclass(value)
+
+
+def _as_samples(results: list[Any], record: Any, task: Task, position: int) -> list[Sample]:
+    key = record.key if isinstance(record, Sample) else _record_key(task, position)
+    if len(results) == 1:
+        return [_as_sample(results[0], key, key)]
+    return [_as_sample(value, key, f"{key}-{ordinal}") for ordinal, value in enumerate(results)]
 
 
 def _as_sample(value: Any, origin: str, default_key: str) -> Sample:
-    """Returns a mapping of extension to bytes as a sample; text is encoded as UTF-8.
+    """Returns a mapping of extension to bytes as a sample of its own; text is encoded as UTF-8.
 
     Its key is what it names as ``__key__``, else its own if it is a sample of another key than its `origin`.
     """

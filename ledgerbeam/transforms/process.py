@@ -16,7 +16,7 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
 from ledgerbeam.errors import LedgerbeamError, UnsupportedShapeError, UsageError
-from ledgerbeam.ledger import FailedTask, NoneTask, Task, last_frame
+from ledgerbeam.ledger import FailedTask, NoneTask, Task, describe_error, failed_by, is_interrupt
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
 
 __all__ = ["ProcessBatch", "ProcessTask", "TaskResult"]
@@ -136,7 +136,9 @@ class _Process(beam.DoFn):
                 return check_result(task, self._function(task), _name(self._function))
         except LedgerbeamError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever user code raises fails the task, not the job
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             return [_failure(task, error)]
 
 
@@ -185,7 +187,9 @@ class _Batch(beam.DoFn):
                 return self._checked(batch, self._function(list(batch)))
         except LedgerbeamError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever user code raises fails the batch, not the job
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             return [_failure(task, error) for task in batch]
 
     def _checked(self, batch: list[Task], results: Sequence[TaskResult | None]) -> list[TaskResult]:
@@ -211,10 +215,8 @@ class _Batch(beam.DoFn):
         return checked
 
 
-def _failure(task: Task, error: Exception) -> FailedTask:
-    return FailedTask(
-        task, type(error).__name__, f"{task.name}: {type(error).__name__}: {error} (at {last_frame(error)})"
-    )
+def _failure(task: Task, error: BaseException) -> FailedTask:
+    return failed_by(error, task, f"{task.name}: {describe_error(error)}")
 
 
 def _name(function: Any) -> str:

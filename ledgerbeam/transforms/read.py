@@ -27,7 +27,7 @@ from ledgerbeam.io import (
     split_source,
     stat,
 )
-from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
+from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task, failed_by, message_of
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.plan import StreamedTasks
 from ledgerbeam.transforms.source_format import SourceFormat
@@ -188,7 +188,7 @@ class _Read(beam.DoFn):
         try:
             records = read()
         except (SourceError, IndexError_, StorageError, FunctionError) as error:
-            return FailedTask(task, type(error).__name__, str(error))
+            return failed_by(error, task, message_of(error))
         self._records.inc(len(records))
         if isinstance(self._reader, TaskReader) and not task.source.members:
             self._blank.inc(task.stop - task.start - len(records))

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import FORMATS, Sample, encode_jsonl, encode_tar, index_bytes
+from ledgerbeam.io.json_lines import JsonLines
 from ledgerbeam.io.megatron import encode_documents, encode_part
 from ledgerbeam.io.shar_cuts import field_kinds, sample_cut
 from ledgerbeam.io.shar_rows import CUTS, split_cut
@@ -22,11 +23,13 @@ class ShardFile(NamedTuple):
         ending: What its name ends with, after the name of the task.
         data: Its content.
         records: How many it holds; 0 for an index.
+        nulled: How many numbers that JSON does not have were written in it as null.
     """
 
     ending: str
     data: bytes
     records: int
+    nulled: int = 0
 
 
 class ShardEncoder(Protocol):
@@ -58,7 +61,8 @@ class FormatShards:
         except RecordError:  # keys with a dot, found before anything was encoded: they can be read as pairs only
             data, offsets = kind.encode(records)
         index = ShardFile(f"{kind.suffix}.idx", index_bytes(offsets), 0)
-        return [ShardFile(kind.suffix, data, len(offsets) - 1), index]
+        nulled = records.nulled if isinstance(records, JsonLines) else 0
+        return [ShardFile(kind.suffix, data, len(offsets) - 1, nulled), index]
 
 
 def _are_plain(samples: Sequence[Any]) -> bool:

@@ -8,7 +8,16 @@ from typing import Any
 
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.io.tokenizer import TextTokens, Tokenizer, read_tokenizer
-from ledgerbeam.ledger import FailedTask, NoneTask, Task, import_function, last_frame
+from ledgerbeam.ledger import (
+    FailedTask,
+    NoneTask,
+    Task,
+    describe_error,
+    failed_by,
+    import_function,
+    is_interrupt,
+    message_of,
+)
 from ledgerbeam.transforms.function import record_place
 
 __all__ = ["TokenizeRecords"]
@@ -56,17 +65,21 @@ class TokenizeRecords:
         """
         if not task.records:
             return NoneTask(task)
-        tokenizer, split = self._load()
+        try:
+            tokenizer, split = self._load()
+        except FunctionError as error:
+            return failed_by(error, task, f"{task.name}: {error}")
         texts: list[list[list[str]]] = [[] for _ in self._keys]
         for position, record in enumerate(task.records):
             try:
                 for of_key, key in zip(texts, self._keys, strict=True):
                     of_key.append(self._sentences(record, key, split))
-            except FunctionError as error:
-                return FailedTask(task, type(error).__name__, f"{record_place(task, position)}: {error}")
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever user code raises fails the task, not the job
-                message = f"{record_place(task, position)}: {self._split} raised {type(error).__name__}: {error}"
-                return FailedTask(task, type(error).__name__, f"{message} (at {last_frame(error)})")
+            except BaseException as error:
+                if is_interrupt(error):
+                    raise
+                own = type(error) is FunctionError
+                what = message_of(error) if own else f"{self._split} raised {describe_error(error)}"
+                return failed_by(error, task, f"{record_place(task, position)}: {what}")
         return task.replace(records=[_tokens(tokenizer, documents) for documents in texts])
 
     def _load(self) -> tuple[Tokenizer, Callable[[str], Any] | None]:

@@ -14,7 +14,17 @@ from apache_beam.pvalue import PCollection
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io import FORMATS, canonical_url, publish_bytes
 from ledgerbeam.io.compression import compression_of
-from ledgerbeam.ledger import FailedTask, NoneTask, Output, Task, content_checksum, reach
+from ledgerbeam.ledger import (
+    FailedTask,
+    NoneTask,
+    Output,
+    Task,
+    content_checksum,
+    describe_error,
+    failed_by,
+    message_of,
+    reach,
+)
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
 from ledgerbeam.transforms.shards import FormatShards, ShardEncoder, ShardFile
 
@@ -133,7 +143,9 @@ class _Write(beam.DoFn):
         try:
             files = self._encoder.encode(task.records)
         except RecordError as error:
-            return FailedTask(task, type(error).__name__, f"{task.name}: {error}")
+            return failed_by(error, task, f"{task.name}: {message_of(error)}")
+        except Exception as error:  # noqa: BLE001 - of records that user code made
+            return failed_by(error, task, f"{task.name}: {describe_error(error)}")
         reach("publish.before")
         outputs = tuple(self._publish(output_name(task, self._base, file.ending), file, task) for file in files)
         reach("publish.after")
@@ -146,4 +158,4 @@ class _Write(beam.DoFn):
     def _publish(self, name: str, file: ShardFile, task: Task) -> Output:
         publish_bytes(f"{self._output}/{name}", file.data, self._options)
         checksum = content_checksum([file.data])
-        return Output(name=name, size=len(file.data), checksum=checksum, records=file.records, first=task.start)
+        return Output(name, len(file.data), checksum, file.records, task.start, file.nulled)

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from examples import own_pipeline
-from ledgerbeam.errors import JobMismatchError
 from ledgerbeam.io import JsonlReader
 from ledgerbeam.ledger import close_shared_writers
 
@@ -71,11 +70,33 @@ def test_a_rerun_does_what_is_missing_and_nothing_else(texts: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in written} == written
 
 
-def test_its_ledger_is_refused_for_another_job(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(texts.parent)
-    monkeypatch.setattr(own_pipeline, "LONG", 3)
-    with pytest.raises(JobMismatchError, match="long: was 1000, is 3"):
-        run(texts.parent)
+def test_an_edited_function_is_refused_and_restarted_if_asked_for(texts: Path) -> None:
+    folder = texts.parent
+    program = folder / "pipeline.py"
+    code = Path(own_pipeline.__file__).read_text()
+    program.write_text(code)
+
+    def run_program(*options: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, str(program), "texts/*.jsonl", "--output", "out", "--ledger", "ledger", *options]
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=240)
+
+    done = run_program()
+    assert done.returncode == 0, done.stderr
+    before = outputs(folder)
+    program.write_text(
+        code.replace("LONG = 1000", "LONG = 4").replace('if record["text"].strip()', "if len(record['text']) > 3")
+    )
+    done = run_program()
+    assert done.returncode == 1
+    assert "functions short_and_long: was '" in done.stderr
+    assert outputs(folder) == before
+    done = run_program("--on-job-change", "restart")
+    assert done.returncode == 0, done.stderr
+    assert outputs(folder) == {
+        "mixed.jsonl-0000000000-000000.jsonl": [],
+        "mixed.jsonl-0000000000-000001.jsonl": ["short", LONG, "also short"],
+    }
+    assert run_program().returncode == 0
 
 
 @pytest.mark.slow
