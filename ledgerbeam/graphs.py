@@ -23,7 +23,7 @@ from ledgerbeam.errors import (
     UnsupportedShapeError,
     UsageError,
 )
-from ledgerbeam.io import Page
+from ledgerbeam.io import FileInfo, Page, SourceWatch
 from ledgerbeam.io.graph import IteratorNode, OrderedNode, resolve_iterator_source
 from ledgerbeam.io.graph.node import walk
 from ledgerbeam.ledger import Task, describe_error, import_object, is_interrupt
@@ -162,10 +162,12 @@ class GraphReader:
                     f"{self._version}; what builds it must build the same graph each time; run the job again to list "
                     "it anew"
                 )
+            watch = SourceWatch(_data_files(self._graph.identity()))
             epoch = int(task.source.url.rpartition("-")[2])
             try:
-                items = self._graph.read_span(task.start, task.stop, epoch)
-                return items if _are_apart(items) else self._read_one_by_one(self._graph, task, epoch)
+                with watch:
+                    items = self._graph.read_span(task.start, task.stop, epoch)
+                    return items if _are_apart(items) else self._read_one_by_one(self._graph, task, epoch)
             except (FunctionError, IndexError_, SourceError, StorageError):
                 raise
             except BaseException as error:
@@ -204,6 +206,19 @@ def _record_bytes(graph: IteratorNode) -> float:
     leaves = [node for node in walk(graph) if isinstance(node, OrderedNode) and not node.children]
     places = sum(map(len, leaves))
     return max(1.0, sum(len(leaf) * leaf.record_bytes for leaf in leaves) / max(1, places))
+
+
+def _data_files(described: Any) -> Iterator[FileInfo]:
+    """Yields what a graph knew of its files when it was built."""
+    if isinstance(described, dict):
+        if {"url", "size", "version"} <= described.keys():
+            yield FileInfo(described["url"], described["size"], described["version"])
+        else:
+            for value in described.values():
+                yield from _data_files(value)
+    elif isinstance(described, list):
+        for value in described:
+            yield from _data_files(value)
 
 
 def _data_urls(described: Any) -> Iterator[str]:

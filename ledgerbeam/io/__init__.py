@@ -55,6 +55,7 @@ from ledgerbeam.io.storage import delete as delete
 from ledgerbeam.io.storage import is_local as is_local
 from ledgerbeam.io.storage import read_bytes as read_bytes
 from ledgerbeam.io.storage import read_many_files as read_many_files
+from ledgerbeam.io.storage import require_listed as require_listed
 from ledgerbeam.io.storage import stat as stat
 from ledgerbeam.io.storage import stat_many as stat_many
 from ledgerbeam.io.streamed import SpanReader as SpanReader
@@ -70,6 +71,7 @@ from ledgerbeam.io.tar import encode_tar as encode_tar
 from ledgerbeam.io.tar_groups import Grouping as Grouping
 from ledgerbeam.io.tar_walk import TarMembers as TarMembers
 from ledgerbeam.io.tar_walk import walk_tar as walk_tar
+from ledgerbeam.io.watch import SourceWatch as SourceWatch
 
 __all__ = [
     "FORMATS",
@@ -94,6 +96,7 @@ __all__ = [
     "SharSamples",
     "SharWriter",
     "SourceListing",
+    "SourceWatch",
     "SpanReader",
     "StreamSpan",
     "StreamedRecords",
@@ -123,6 +126,7 @@ __all__ = [
     "read_many_files",
     "read_source_list",
     "remove_stale_temporaries",
+    "require_listed",
     "scan_newlines",
     "scan_stream",
     "seek_points_of",

@@ -17,7 +17,7 @@ from typing import Any
 
 from ledgerbeam.errors import ArchiveError, LedgerbeamError, SourceError, UsageError
 from ledgerbeam.io.ahead import map_ahead
-from ledgerbeam.io.storage import Options, RangeReader
+from ledgerbeam.io.storage import FileInfo, Options, RangeReader
 
 __all__ = [
     "BLOCK",
@@ -152,12 +152,13 @@ _CODECS = {
 }
 
 
-def decompressed(url: str, options: Options | None = None) -> Iterator[bytes]:
+def decompressed(url: str, options: Options | None = None, listed: FileInfo | None = None) -> Iterator[bytes]:
     """Reads a source from its begin, decompressed; one that is not compressed as it is.
 
     Args:
         url: The source; its name tells the compression.
         options: Storage options.
+        listed: What was listed; see `RangeReader`.
 
     Yields:
         Its bytes, in blocks; a remote source is read a few requests ahead.
@@ -168,7 +169,7 @@ def decompressed(url: str, options: Options | None = None) -> Iterator[bytes]:
         UsageError: It takes a package that is not installed.
     """
     name = compression_of(url)
-    with RangeReader(url, options) as reader:
+    with RangeReader(url, options, listed=listed) as reader:
         size = reader.size
 
         def read(start: int) -> bytes:
@@ -236,14 +237,15 @@ class Stream:
     Args:
         url: The source.
         options: Storage options.
+        listed: What was listed; see `RangeReader`.
 
     Attributes:
         url: As given.
     """
 
-    def __init__(self, url: str, options: Options | None = None) -> None:
+    def __init__(self, url: str, options: Options | None = None, listed: FileInfo | None = None) -> None:
         self.url = url
-        self._blocks = decompressed(url, options)
+        self._blocks = decompressed(url, options, listed)
         self._base = 0
         self._data = bytearray()
         self._ended = False

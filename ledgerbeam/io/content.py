@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from ledgerbeam.errors import ChangedSourceError, SourceError, StorageError
@@ -20,7 +21,13 @@ def points_url(index: str) -> str:
     return index.removesuffix(".idx") + ".gzidx"
 
 
-def open_content(url: str, index: str, options: Options | None = None, size: int | None = None) -> RangeReader:
+def open_content(
+    url: str,
+    index: str,
+    options: Options | None = None,
+    size: int | None = None,
+    listed: FileInfo | None = None,
+) -> RangeReader:
     """Opens a source for reading by position: a compressed one, as its name tells, by its decompressed bytes.
 
     Args:
@@ -28,10 +35,19 @@ def open_content(url: str, index: str, options: Options | None = None, size: int
         index: Where its index lies; the seek points of a gzip file lie beside it.
         options: Storage options of both.
         size: Size of the source as it is stored, if it is known.
+        listed: What was listed; see `RangeReader`.
     """
     if compression_of(url) in ("gzip", "zstd"):
-        return ContentReader(url, index, options, size)
-    return RangeReader(url, options, size)
+        return ContentReader(url, index, options, size, listed)
+    return RangeReader(url, options, size, listed)
+
+
+def is_older(made: FileInfo, source: FileInfo) -> bool:
+    """Tells whether what was made of a source is older than it, as far as times tell.
+
+    A source whose time lies ahead of the clock is newer than anything that can be made of it, so its time says nothing.
+    """
+    return bool(made.modified_ns) and made.modified_ns < source.modified_ns <= time.time_ns()
 
 
 class ContentReader(RangeReader):
@@ -46,12 +62,20 @@ class ContentReader(RangeReader):
         index: Where its index lies.
         options: Storage options.
         stored: Size of the file in bytes, if it is known.
+        listed: What was listed of the file; see `RangeReader`.
     """
 
     __slots__ = ("_index", "_kept", "_points", "_source", "_table")
 
-    def __init__(self, url: str, index: str, options: Options | None = None, stored: int | None = None) -> None:
-        self._source = RangeReader(url, options, stored)
+    def __init__(
+        self,
+        url: str,
+        index: str,
+        options: Options | None = None,
+        stored: int | None = None,
+        listed: FileInfo | None = None,
+    ) -> None:
+        self._source = RangeReader(url, options, stored, listed)
         self._points = RangeReader(points_url(index), options)
         super().__init__(url, options)
         self._local = False  # no byte of it can be read as it lies in the file
@@ -62,8 +86,8 @@ class ContentReader(RangeReader):
     def __repr__(self) -> str:
         return f"ContentReader({self.url!r}, {self._index!r})"
 
-    def __reduce__(self) -> tuple[type[ContentReader], Any]:
-        return type(self), (self.url, self._index, self.options)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore, (self.url, self._index, self._source)
 
     @property
     def size(self) -> int:
@@ -86,7 +110,7 @@ class ContentReader(RangeReader):
         self._loaded()
         if compression_of(self.url) == "gzip":
             points = stat(self._points.url, self.options)
-            if points.modified_ns and points.modified_ns < source.modified_ns:
+            if is_older(points, source):
                 seconds = (source.modified_ns - points.modified_ns) / 1e9
                 raise points_mismatch(self._points, self._source, f"they are {seconds:.3f} s older")
 
@@ -163,3 +187,9 @@ class ContentReader(RangeReader):
             f"{self.url}: expected {stop - start} bytes at [{start}, {stop}) of the decompressed data, found {got}; it "
             f"ends at {self.size}. It was replaced after it was listed or indexed: index it again and run again."
         )
+
+
+def _restore(url: str, index: str, source: RangeReader) -> ContentReader:
+    reader = ContentReader(url, index, source.options)
+    reader._source = source  # noqa: SLF001 - it knows what was listed
+    return reader

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from ledgerbeam.errors import StorageError, UsageError
+from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io.remote import (
     CONCURRENCY,
     Options,
@@ -19,6 +19,13 @@ from ledgerbeam.io.remote import (
     filesystem,
     is_local,
     storage_error,
+)
+
+_KINDS = (
+    (stat_modes.S_ISFIFO, "a pipe"),
+    (stat_modes.S_ISSOCK, "a socket"),
+    (stat_modes.S_ISCHR, "a device"),
+    (stat_modes.S_ISBLK, "a device"),
 )
 
 
@@ -53,20 +60,20 @@ def stat(url: str, options: Options | None = None) -> FileInfo:
 
     Raises:
         SourceNotFoundError: There is no such file or object.
-        UsageError: The name is a folder, or no file system is known for it.
+        UsageError: The name is a folder, a pipe or a device, or no file system is known for it.
         StorageError: No permission, or the store did not answer.
     """
     url = canonical_url(url)
     if not is_local(url):
         store = filesystem(url, options)
-        store.invalidate_cache(url)  # a former listing must not answer for the store
+        # A former listing must not answer for the store; all of it, for adlfs does not find an entry by its URL.
+        store.invalidate_cache()
         return info_of(url, call(url, "read", store.info, url))
     try:
         found = os.stat(url)
     except (OSError, ValueError) as error:
         raise storage_error(error, url, "read") from error
-    if stat_modes.S_ISDIR(found.st_mode):
-        raise folder_error(url)
+    require_regular(found, url)
     return FileInfo(url, found.st_size, str(found.st_mtime_ns), found.st_mtime_ns)
 
 
@@ -83,6 +90,58 @@ def stat_many(urls: Sequence[str], options: Options | None = None) -> list[FileI
         return [stat(url, options) for url in urls]
     with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-stat") as pool:
         return list(pool.map(lambda url: stat(url, options), urls))
+
+
+def require_regular(found: os.stat_result, url: str) -> None:
+    """Checks that what has a name is a file: a pipe has no byte offsets, and opening one may wait for ever.
+
+    Args:
+        found: What the system tells of it.
+        url: Its name, for the message.
+
+    Raises:
+        UsageError: It is a folder, a pipe, a socket or a device.
+    """
+    if stat_modes.S_ISDIR(found.st_mode):
+        raise folder_error(url)
+    if not stat_modes.S_ISREG(found.st_mode):
+        kind = next((name for test, name in _KINDS if test(found.st_mode)), "no file")
+        raise UsageError(f"{url} is {kind}; expected a file, which has byte offsets: write its content to one first.")
+
+
+def changed_error(listed: FileInfo, found: str) -> ChangedSourceError:
+    """Words the error of a source that is no longer what was listed.
+
+    Args:
+        listed: What was listed.
+        found: What is there now.
+    """
+    return ChangedSourceError(
+        f"{listed.url}: changed since it was listed: expected {listed.size} bytes of version {listed.version}, found "
+        f"{found}; run the job again to list it anew"
+    )
+
+
+def require_listed(listed: FileInfo, options: Options | None = None) -> FileInfo:
+    """Asks the store about a source and checks that it is what was listed: one system call or one request.
+
+    Args:
+        listed: What was listed.
+        options: Storage options.
+
+    Returns:
+        What the store tells now, with the time of modification.
+
+    Raises:
+        ChangedSourceError: It is another, no file any more, or gone; also StorageError.
+    """
+    try:
+        found = stat(listed.url, options)
+    except (SourceNotFoundError, UsageError) as error:
+        raise changed_error(listed, f"none ({error})") from error
+    if (found.size, found.version) != (listed.size, listed.version):
+        raise changed_error(listed, f"{found.size} bytes of version {found.version}")
+    return found
 
 
 def folder_error(url: str) -> UsageError:

@@ -74,11 +74,18 @@ class Format(Protocol):
         """Gives the index of a source, unopened; a format that brings its own has it beside the source."""
 
     def build_index(
-        self, url: str, options: Options | None = None, *, threads: int = 1, group: Grouping = "auto"
+        self,
+        url: str,
+        options: Options | None = None,
+        *,
+        threads: int = 1,
+        group: Grouping = "auto",
+        listed: FileInfo | None = None,
     ) -> Offsets:
         """Finds the offsets of all records: `N + 1` of them, u64, the last a sentinel.
 
         Raises:
+            ChangedSourceError: The source is not what was `listed`.
             NotIndexableError: The format is not `rebuildable`.
         """
 
@@ -93,8 +100,9 @@ class Format(Protocol):
         *,
         group: Grouping = "auto",
         check: bool = True,
+        listed: FileInfo | None = None,
     ) -> Reader:
-        """Opens a source for random access. `index` defaults to `<url>.idx`."""
+        """Opens a source for random access. `index` defaults to `<url>.idx`; `listed` is as in `RangeReader`."""
 
 
 class WritableFormat(Format, Protocol):
@@ -126,10 +134,16 @@ class _Jsonl:
         return IndexFile(location.url_for(url), options, source=url)
 
     def build_index(
-        self, url: str, options: Options | None = None, *, threads: int = 1, group: Grouping = "auto"
+        self,
+        url: str,
+        options: Options | None = None,
+        *,
+        threads: int = 1,
+        group: Grouping = "auto",
+        listed: FileInfo | None = None,
     ) -> Offsets:
         del group  # lines need no grouping
-        return jsonl.build_jsonl_index(url, options, threads=threads)
+        return jsonl.build_jsonl_index(url, options, threads=threads, listed=listed)
 
     def check_index(self, index: IndexFile, source: FileInfo, *, deep: bool = False) -> None:
         check_index(index, source, "jsonl", deep=deep)
@@ -142,9 +156,10 @@ class _Jsonl:
         *,
         group: Grouping = "auto",
         check: bool = True,
+        listed: FileInfo | None = None,
     ) -> Reader:
         del group
-        return jsonl.JsonlReader(url, index, options, check=check)
+        return jsonl.JsonlReader(url, index, options, check=check, listed=listed)
 
     def encode(self, records: Sequence[Any], *, group: Grouping = "auto") -> tuple[bytes, Offsets]:
         del group
@@ -166,10 +181,16 @@ class _Tar:
         return IndexFile(location.url_for(url), options, source=url)
 
     def build_index(
-        self, url: str, options: Options | None = None, *, threads: int = 1, group: Grouping = "auto"
+        self,
+        url: str,
+        options: Options | None = None,
+        *,
+        threads: int = 1,
+        group: Grouping = "auto",
+        listed: FileInfo | None = None,
     ) -> Offsets:
         del threads  # the chain of headers is followed by one
-        return tar.build_tar_index(url, options, group)
+        return tar.build_tar_index(url, options, group, listed=listed)
 
     def check_index(self, index: IndexFile, source: FileInfo, *, deep: bool = False) -> None:
         check_index(index, source, "tar", deep=deep)
@@ -182,8 +203,9 @@ class _Tar:
         *,
         group: Grouping = "auto",
         check: bool = True,
+        listed: FileInfo | None = None,
     ) -> Reader:
-        return tar.TarReader(url, index, options, group=group, check=check)
+        return tar.TarReader(url, index, options, group=group, check=check, listed=listed)
 
     def encode(self, records: Sequence[Any], *, group: Grouping = "auto") -> tuple[bytes, Offsets]:
         return tar.encode_tar(records, group=group)
@@ -203,9 +225,15 @@ class _Megatron:
         return DocumentOffsets(url, options)
 
     def build_index(
-        self, url: str, options: Options | None = None, *, threads: int = 1, group: Grouping = "auto"
+        self,
+        url: str,
+        options: Options | None = None,
+        *,
+        threads: int = 1,
+        group: Grouping = "auto",
+        listed: FileInfo | None = None,
     ) -> Offsets:
-        del options, threads, group
+        del options, threads, group, listed
         raise NotIndexableError(
             f"{url}: the .idx of a Megatron dataset cannot be built from its .bin, which is tokens and nothing else; "
             "copy it too, or write the dataset again."
@@ -222,9 +250,10 @@ class _Megatron:
         *,
         group: Grouping = "auto",
         check: bool = True,
+        listed: FileInfo | None = None,
     ) -> Reader:
         del index, group  # beside the `.bin`; tokens need no grouping
-        return MegatronDocuments(url, options, check=check)
+        return MegatronDocuments(url, options, check=check, listed=listed)
 
 
 FORMATS: dict[str, WritableFormat] = {"jsonl": _Jsonl(), "tar": _Tar()}

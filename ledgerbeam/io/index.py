@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, SourceNotFoundError, StorageError
-from ledgerbeam.io.content import ContentReader, open_content
+from ledgerbeam.io.content import ContentReader, is_older, open_content
 from ledgerbeam.io.publish import publish
 from ledgerbeam.io.storage import FileInfo, Options, RangeReader, canonical_url, stat
 
@@ -37,19 +37,20 @@ def index_bytes(offsets: Offsets) -> bytes:
     return np.ascontiguousarray(offsets, dtype="<u8").tobytes()
 
 
-def write_index(url: str, offsets: Offsets, options: Options | None = None) -> None:
+def write_index(url: str, offsets: Offsets, options: Options | None = None, *, not_before_ns: int = 0) -> None:
     """Publishes an index atomically.
 
     Args:
         url: Where the index goes, usually `<source>.idx`.
         offsets: `N + 1` offsets in bytes.
         options: Storage options.
+        not_before_ns: Time of modification of the source, which may lie ahead of the clock: a local index is not older.
 
     Raises:
         DiskFullError: No space is left; nothing was published.
         StorageError: No permission, or the store refused.
     """
-    with publish(url, options) as file:
+    with publish(url, options, not_before_ns=not_before_ns) as file:
         file.write(index_bytes(offsets))
 
 
@@ -219,7 +220,7 @@ def check_index(
             offsets cannot be those of this source.
     """
     first, last, sentinel = index.first_and_last()
-    if index.info.modified_ns and index.info.modified_ns < source.modified_ns:
+    if is_older(index.info, source):
         seconds = (source.modified_ns - index.info.modified_ns) / 1e9
         raise index.mismatch(f"expected it to be newer than its source, found it {seconds:.3f} s older")
     with open_content(source.url, index.url, index.options, source.size) as opened:

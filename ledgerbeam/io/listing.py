@@ -202,7 +202,9 @@ def _scan(folder: str) -> tuple[list[str], list[tuple[str, bool]]]:
                     names.append(entry.name)
                 elif entry.is_dir():
                     folders.append((entry.name, entry.is_symlink()))
-                elif entry.is_symlink():  # it leads nowhere, which `stat` will say if the pattern means it
+                elif entry.is_symlink() and not os.path.exists(
+                    entry.path
+                ):  # `stat` will say so if the pattern means it
                     names.append(entry.name)
     except (FileNotFoundError, NotADirectoryError):
         pass  # a base that is not there matches nothing; a subfolder was removed meanwhile

@@ -19,7 +19,7 @@ from ledgerbeam.io import native
 from ledgerbeam.io.ahead import map_ahead
 from ledgerbeam.io.index import Offsets
 from ledgerbeam.io.local import open_local
-from ledgerbeam.io.storage import Options, RangeReader
+from ledgerbeam.io.storage import FileInfo, Options, RangeReader
 
 __all__ = ["assemble_jsonl_index", "build_jsonl_index", "scan_newlines"]
 
@@ -147,7 +147,7 @@ def scan_newlines(
 
 def _scan(reader: RangeReader, start: int, stop: int, threads: int) -> Iterator[Offsets]:
     path = reader.local_path
-    return _scan_remote(reader, start, stop) if path is None else _scan_local(path, start, stop, threads)
+    return _scan_remote(reader, start, stop) if path is None else _scan_local(reader, path, start, stop, threads)
 
 
 def _scan_remote(reader: RangeReader, start: int, stop: int) -> Iterator[Offsets]:
@@ -160,10 +160,10 @@ def _scan_remote(reader: RangeReader, start: int, stop: int) -> Iterator[Offsets
             yield scanner.ends(array[at : at + _BLOCK], base + at)
 
 
-def _scan_local(path: str, start: int, stop: int, threads: int) -> Iterator[Offsets]:
+def _scan_local(reader: RangeReader, path: str, start: int, stop: int, threads: int) -> Iterator[Offsets]:
     # A descriptor of its own and a reused buffer: reading into new bytes objects takes twice the time. No mmap: a
     # file that is cut while it is mapped kills the process.
-    with open_local(path) as descriptor:
+    with open_local(path, reader.listed) as descriptor:
         if threads < 2 or stop - start <= _SEGMENT:
             scanner = _Scanner()
             for at in range(start, stop, _BLOCK):
@@ -200,7 +200,9 @@ def assemble_jsonl_index(parts: Iterable[Offsets], size: int) -> Offsets:
     return offsets.take()
 
 
-def build_jsonl_index(url: str, options: Options | None = None, *, threads: int = 1) -> Offsets:
+def build_jsonl_index(
+    url: str, options: Options | None = None, *, threads: int = 1, listed: FileInfo | None = None
+) -> Offsets:
     """Finds the lines of a JSONL source.
 
     Lines end at a line feed and nothing else; blank lines count; the last line needs no newline; an empty source gives
@@ -210,15 +212,16 @@ def build_jsonl_index(url: str, options: Options | None = None, *, threads: int 
         url: The source.
         options: Storage options.
         threads: How many threads scan a local file.
+        listed: What was listed; see `RangeReader`.
 
     Returns:
         `N + 1` offsets, u64.
 
     Raises:
         SourceNotFoundError: There is no such source.
-        ChangedSourceError: It was cut meanwhile.
+        ChangedSourceError: It was cut meanwhile, or is not what was listed.
         StorageError: It cannot be read.
     """
-    with RangeReader(url, options) as reader:
+    with RangeReader(url, options, listed=listed) as reader:
         size = reader.size
         return assemble_jsonl_index(_scan(reader, 0, size, threads), size)

@@ -12,8 +12,8 @@ from itertools import groupby
 from typing import Any
 
 from ledgerbeam.io.azure_blocks import is_azure, upload_blocks
+from ledgerbeam.io.fetch import fetch_many
 from ledgerbeam.io.publish import TEMPORARY_SUFFIX, make_folders, sync_folder
-from ledgerbeam.io.ranges import fetch_many
 from ledgerbeam.io.remote import (
     Options,
     call,
@@ -121,7 +121,7 @@ class ObjectFolder:
         nothing = [None] * len(urls)
         whole = {"max_concurrency": 1} if self._url.startswith("s3://") else {}  # no request for the length first
         try:
-            return list(fetch_many(self._store, urls, nothing, nothing, **whole))
+            return list(fetch_many(self._store, urls, nothing, nothing, None, **whole))
         except FileNotFoundError:
             if len(urls) == 1:
                 return [None]

@@ -53,7 +53,7 @@ _counter = itertools.count()
 
 
 @contextlib.contextmanager
-def publish(url: str, options: Options | None = None) -> Iterator[BinaryIO]:
+def publish(url: str, options: Options | None = None, *, not_before_ns: int = 0) -> Iterator[BinaryIO]:
     """Opens an output that appears, complete and durable, when the body ends, and never if it raises.
 
     Local: the folders are created (and stay, whatever the body does), the file is written aside in the
@@ -64,6 +64,7 @@ def publish(url: str, options: Options | None = None) -> Iterator[BinaryIO]:
     Args:
         url: Where the output goes: a local path or a URL of an object store.
         options: Storage options.
+        not_before_ns: The least time of modification that a local output gets, in nanoseconds since 1970.
 
     Yields:
         A binary file to write to. It must not be closed or used after the body.
@@ -77,7 +78,7 @@ def publish(url: str, options: Options | None = None) -> Iterator[BinaryIO]:
         raise UsageError(f"{url}: an output needs a file name, this names a folder.")
     url = canonical_url(url)
     if is_local(url):
-        with _publish_local(url) as file:
+        with _publish_local(url, not_before_ns) as file:
             yield file
     else:
         _require_atomic(url)
@@ -87,16 +88,17 @@ def publish(url: str, options: Options | None = None) -> Iterator[BinaryIO]:
             _upload(url, cast(BinaryIO, spool), options)
 
 
-def publish_bytes(url: str, data: bytes, options: Options | None = None) -> None:
+def publish_bytes(url: str, data: bytes, options: Options | None = None, *, not_before_ns: int = 0) -> None:
     """Publishes a whole output at once; see `publish` for the guarantees and errors.
 
     Args:
         url: Where the output goes.
         data: Its content.
         options: Storage options.
+        not_before_ns: As in `publish`.
     """
     if is_local(url) or len(data) > _ONE_PUT:
-        with publish(url, options) as file:
+        with publish(url, options, not_before_ns=not_before_ns) as file:
             file.write(data)
         return
     url = canonical_url(url)
@@ -128,7 +130,7 @@ def _upload(url: str, spool: BinaryIO, options: Options | None) -> None:
 
 
 @contextlib.contextmanager
-def _publish_local(path: str) -> Iterator[BinaryIO]:
+def _publish_local(path: str, not_before_ns: int) -> Iterator[BinaryIO]:
     folder = os.path.dirname(path)
     _require_plain(path)
     with _worded(path, folder):
@@ -140,6 +142,8 @@ def _publish_local(path: str) -> Iterator[BinaryIO]:
             yield file
         with _worded(path, folder):
             file.flush()
+            if os.fstat(descriptor).st_mtime_ns < not_before_ns:
+                os.utime(descriptor, ns=(not_before_ns, not_before_ns))
             os.fsync(descriptor)
             os.replace(temporary, path)
     except BaseException:

@@ -12,18 +12,18 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgerbeam.errors import ChangedSourceError, StorageError, UsageError
+from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, StorageError, UsageError
 from ledgerbeam.io import native
-from ledgerbeam.io.file_info import stat
+from ledgerbeam.io.fetch import fetch_many
+from ledgerbeam.io.file_info import FileInfo, stat
+from ledgerbeam.io.local import open_descriptor
 from ledgerbeam.io.remote import (
-    CONCURRENCY,
     Options,
     call,
     canonical_url,
     filesystem,
     http_status,
     is_local,
-    is_transient,
     storage_error,
 )
 
@@ -50,22 +50,27 @@ class RangeReader:
         url: A local path or a URL.
         options: Storage options.
         size: Length in bytes if it is known; saves the request that `size` would make.
+        listed: What was listed. Every read of an object is of this version, or an error; of a local file that is
+            checked when it is opened, and what happens to it later is for a `SourceWatch`.
     """
 
-    __slots__ = ("_handle", "_local", "_size", "options", "url")
+    __slots__ = ("_handle", "_local", "_size", "listed", "options", "url")
 
-    def __init__(self, url: str, options: Options | None = None, size: int | None = None) -> None:
+    def __init__(
+        self, url: str, options: Options | None = None, size: int | None = None, listed: FileInfo | None = None
+    ) -> None:
         self.url = canonical_url(url)
         self.options = options
         self._local = is_local(self.url)
-        self._size = size
+        self._size = listed.size if listed is not None else size
+        self.listed = listed
         self._handle: dict[str, int] = {}
 
     def __repr__(self) -> str:
         return f"RangeReader({self.url!r})"
 
-    def __reduce__(self) -> tuple[type[RangeReader], tuple[str, Options | None, int | None]]:
-        return type(self), (self.url, self.options, self._size)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.url, self.options, self._size, self.listed)
 
     def __enter__(self) -> Self:
         return self
@@ -102,7 +107,7 @@ class RangeReader:
         """Reads exactly the bytes `[start, stop)`: one request when the source is remote.
 
         Raises:
-            ChangedSourceError: The source ends before `stop`.
+            ChangedSourceError: The source ends before `stop`, or is not what was listed.
             SourceNotFoundError: There is no such source.
             StorageError: The store refused or gave too few bytes.
             UsageError: Not `0 <= start <= stop`.
@@ -277,6 +282,8 @@ class RangeReader:
             while parts[-1] and position < stop:
                 parts.append(os.pread(descriptor, stop - position, position))
                 position += len(parts[-1])
+        except LedgerbeamError:
+            raise
         except (OSError, ValueError) as error:  # ValueError: no file can have this name
             raise storage_error(error, self.url, "read") from error
         return b"".join(parts)
@@ -286,7 +293,7 @@ class RangeReader:
         kept = self._handle.get("fd")
         if kept is not None:
             return kept
-        mine = os.open(self.url, os.O_RDONLY)
+        mine = open_descriptor(self.url, self.listed)
         # No lock, which a fork could carry over locked: of two threads that open, the later one yields.
         kept = self._handle.setdefault("fd", mine)
         if kept != mine:
@@ -298,6 +305,8 @@ class RangeReader:
             return []
         store = filesystem(self.url, self.options)
         try:
+            if self.listed is not None:
+                return fetch_many(store, [self.url] * len(starts), starts, stops, [self.listed] * len(starts))
             if len(starts) > 1:
                 return fetch_many(store, [self.url] * len(starts), starts, stops)
             # Keywords: the second positional argument of s3fs is a version.
@@ -346,44 +355,3 @@ def _merge(asked: list[tuple[int, int, int]], gap: int, max_request: int) -> lis
                 continue
         groups.append((start, stop, [(position, start, stop)]))
     return groups
-
-
-def fetch_many(store: Any, urls: list[str], starts: list[Any], stops: list[Any], **kwargs: Any) -> list[bytes]:
-    """Runs ranged requests side by side; only those that fail for a passing reason are made again.
-
-    A store that throttles refuses some of many requests each time. So the tries are counted anew as long as some of
-    the answers come.
-    """
-    found: list[Any] = [None] * len(urls)
-    left = list(range(len(urls)))
-    if getattr(store, "async_impl", False):
-        kwargs["batch_size"] = CONCURRENCY
-
-    def fetch() -> None:
-        nonlocal left
-        answers = store.cat_ranges(
-            [urls[i] for i in left],
-            [starts[i] for i in left],
-            [stops[i] for i in left],
-            on_error="return",
-            **kwargs,
-        )
-        again = []
-        for position, answer in zip(left, answers, strict=True):
-            if isinstance(answer, BaseException):
-                if not is_transient(answer):
-                    raise storage_error(answer, urls[position], "read") from answer
-                again.append(position)
-            found[position] = answer
-        left = again
-        if left:
-            raise found[left[0]]
-
-    while left:
-        before = len(left)
-        try:
-            call(urls[left[0]], "read", fetch)
-        except StorageError as error:
-            if len(left) == before or not is_transient(error.__cause__ or error):
-                raise
-    return found

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.io.conditional import takes_conditions
 from ledgerbeam.io.content import open_content
 from ledgerbeam.io.index import LAST_OFFSET, IndexFile, Kind, Offsets, check_index, check_offsets
-from ledgerbeam.io.storage import Options, canonical_url, stat
+from ledgerbeam.io.storage import FileInfo, Options, canonical_url, stat
 
 __all__ = ["IndexedRecords"]
 
@@ -37,6 +38,8 @@ class IndexedRecords(ABC, Generic[_T]):
         options: Storage options of both.
         check: Check now that the index fits the source (`check_index`): one request for the source, two for the
             index. Unpickling does not repeat it.
+        listed: What was listed of the source; see `RangeReader`. Default: what `check` finds, where a store can hold
+            reads to it at no extra request.
 
     Raises:
         SourceNotFoundError: There is no such source.
@@ -54,6 +57,7 @@ class IndexedRecords(ABC, Generic[_T]):
         options: Options | None = None,
         *,
         check: bool = True,
+        listed: FileInfo | None = None,
     ) -> None:
         self.url = canonical_url(url)
         self.options = options
@@ -62,7 +66,10 @@ class IndexedRecords(ABC, Generic[_T]):
         else:
             self.index = IndexFile(index or self.url + ".idx", options, source=self.url)
         source = stat(self.url, options) if check else None
-        self._reader = open_content(self.url, self.index.url, options, source.size if source else None)
+        if listed is None and source and takes_conditions(self.url):
+            listed = source
+        self.listed = listed
+        self._reader = open_content(self.url, self.index.url, options, source.size if source else None, listed)
         if source:
             check_index(self.index, source, self.kind, content=self._reader)
         self._count = 0

@@ -33,6 +33,7 @@ from ledgerbeam.errors import (
     UsageError,
 )
 from ledgerbeam.io.compression import REQUEST, DeflateFrame, decompressed_pieces
+from ledgerbeam.io.file_info import FileInfo
 from ledgerbeam.io.ranges import RangeReader
 from ledgerbeam.io.remote import Options
 from ledgerbeam.io.seek_tables import compressed_pieces
@@ -215,7 +216,14 @@ def points_mismatch(points: RangeReader, source: RangeReader, what: str) -> Inde
     )
 
 
-def gzip_points(url: str, options: Options | None = None, *, size: int = 0, spacing: int = SPACING) -> bytes:
+def gzip_points(
+    url: str,
+    options: Options | None = None,
+    *,
+    size: int = 0,
+    spacing: int = SPACING,
+    listed: FileInfo | None = None,
+) -> bytes:
     """Finds the seek points of a gzip file, by decompressing all of it.
 
     Args:
@@ -223,13 +231,14 @@ def gzip_points(url: str, options: Options | None = None, *, size: int = 0, spac
         options: Storage options.
         size: Decompressed bytes that it is known to have, at least; see `gzip_spacing`.
         spacing: Decompressed bytes between two points, at least; more than 32768.
+        listed: What was listed; see `RangeReader`.
 
     Returns:
         The content of the file of points.
 
     Raises:
         SourceError: The file is damaged.
-        ChangedSourceError: It gives less than `size` bytes.
+        ChangedSourceError: It gives less than `size` bytes, or is not what was listed.
         SourceNotFoundError: There is no such source; also StorageError.
         UsageError: The package that finds them is not installed.
     """
@@ -240,7 +249,11 @@ def gzip_points(url: str, options: Options | None = None, *, size: int = 0, spac
             "Seek points of gzip files need a package that is not installed: pip install 'ledgerbeam[seekable]'"
         ) from error
     found = io.BytesIO()
-    with RangeReader(url, options) as reader, _File(reader) as raw, io.BufferedReader(raw, REQUEST) as file:
+    with (
+        RangeReader(url, options, listed=listed) as reader,
+        _File(reader) as raw,
+        io.BufferedReader(raw, REQUEST) as file,
+    ):
         try:
             with library.IndexedGzipFile(fileobj=file, spacing=gzip_spacing(size, spacing)) as indexed:
                 indexed.build_full_index()

@@ -28,13 +28,19 @@ class _Seekable:
         return self._inner.index_file(url, location, options)
 
     def build_index(
-        self, url: str, options: Options | None = None, *, threads: int = 1, group: Grouping = "auto"
+        self,
+        url: str,
+        options: Options | None = None,
+        *,
+        threads: int = 1,
+        group: Grouping = "auto",
+        listed: FileInfo | None = None,
     ) -> Offsets:
         del threads  # read from its begin, so that every checksum is compared
         if compression_of(url) == "zstd":
-            with open_content(url, url, options) as content:
+            with open_content(url, url, options, listed=listed) as content:
                 _ = content.size  # raises without a seek table, before all of it is read
-        return scan_stream(url, options, group).offsets
+        return scan_stream(url, options, group, listed).offsets
 
     def check_index(self, index: IndexFile, source: FileInfo, *, deep: bool = False) -> None:
         self._inner.check_index(index, source, deep=deep)
@@ -47,8 +53,9 @@ class _Seekable:
         *,
         group: Grouping = "auto",
         check: bool = True,
+        listed: FileInfo | None = None,
     ) -> Reader:
-        return self._inner.open(url, index, options, group=group, check=check)
+        return self._inner.open(url, index, options, group=group, check=check, listed=listed)
 
 
 def indexed_format_of(url: str) -> Format:
@@ -63,7 +70,9 @@ def indexed_format_of(url: str) -> Format:
     return format_of(url)
 
 
-def seek_points_of(url: str, index: str, offsets: Offsets, options: Options | None = None) -> tuple[str, bytes] | None:
+def seek_points_of(
+    url: str, index: str, offsets: Offsets, options: Options | None = None, listed: FileInfo | None = None
+) -> tuple[str, bytes] | None:
     """Finds what an indexed source needs besides its index, to be published before it.
 
     Args:
@@ -71,6 +80,7 @@ def seek_points_of(url: str, index: str, offsets: Offsets, options: Options | No
         index: Where its index goes.
         offsets: What `build_index` gave.
         options: Storage options.
+        listed: What was listed; see `RangeReader`.
 
     Returns:
         URL and content of the seek points of a gzip file; None for what needs none.
@@ -80,4 +90,4 @@ def seek_points_of(url: str, index: str, offsets: Offsets, options: Options | No
     """
     if compression_of(url) != "gzip":
         return None
-    return points_url(index), gzip_points(url, options, size=int(offsets[-1]))
+    return points_url(index), gzip_points(url, options, size=int(offsets[-1]), listed=listed)

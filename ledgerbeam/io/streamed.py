@@ -18,7 +18,7 @@ from ledgerbeam.io.formats import FORMATS, format_of
 from ledgerbeam.io.index import Offsets
 from ledgerbeam.io.json_values import may_hold_wide
 from ledgerbeam.io.jsonl import decode_lines
-from ledgerbeam.io.storage import Options
+from ledgerbeam.io.storage import FileInfo, Options
 from ledgerbeam.io.tar_chase import Chaser, Run
 from ledgerbeam.io.tar_groups import Grouping, are_pairs, group_key, group_pairs
 from ledgerbeam.io.tar_sample import take_sample
@@ -72,15 +72,19 @@ def is_streamed(url: str) -> bool:
         return False
 
 
-def scan_stream(url: str, options: Options | None = None, group: Grouping = "auto") -> StreamedRecords:
+def scan_stream(
+    url: str, options: Options | None = None, group: Grouping = "auto", listed: FileInfo | None = None
+) -> StreamedRecords:
     """Reads a compressed source once and finds its records; memory is a block and what the result takes.
 
     Args:
         url: The source.
         options: Storage options.
         group: How members of a tar make up samples.
+        listed: What was listed; see `RangeReader`.
 
     Raises:
+        ChangedSourceError: It is not what was listed.
         SourceError: The data is cut off or damaged.
         RecordError: A record has more than `MOST_RECORD` bytes.
         ArchiveError: The archive in it is damaged, or its members do not group so.
@@ -89,10 +93,10 @@ def scan_stream(url: str, options: Options | None = None, group: Grouping = "aut
     """
     kind = format_of(plain_name(url)).name
     if kind == "jsonl":
-        return StreamedRecords(_lines(url, options))
+        return StreamedRecords(_lines(url, options, listed))
     if kind != "tar":
         raise NotIndexableError(f"{url}: only JSONL and tar are read compressed; decompress it.")
-    stream = Stream(url, options)
+    stream = Stream(url, options, listed)
     try:
         members = walk_source(_StreamHeaders(stream), url)
         paired = group == "pairs" or (group == "auto" and are_pairs(members.names))
@@ -119,16 +123,23 @@ class SpanReader:
         options: Storage options.
         group: How the members of a sample are named.
         paired: As in `StreamedRecords`.
+        listed: What was listed; see `RangeReader`.
     """
 
     def __init__(
-        self, url: str, options: Options | None = None, *, group: Grouping = "auto", paired: bool = False
+        self,
+        url: str,
+        options: Options | None = None,
+        *,
+        group: Grouping = "auto",
+        paired: bool = False,
+        listed: FileInfo | None = None,
     ) -> None:
         self.url = url
         self._is_tar = format_of(plain_name(url)).name == "tar"
         self._group: Grouping = group
         self._paired = paired
-        self._stream = Stream(url, options)
+        self._stream = Stream(url, options, listed)
 
     def __enter__(self) -> Self:
         return self
@@ -187,11 +198,11 @@ def split_source(data: bytes, url: str, group: Grouping = "auto") -> list[Any]:
     return FORMATS[name].split(data, url, group=group)
 
 
-def _lines(url: str, options: Options | None) -> Offsets:
+def _lines(url: str, options: Options | None, listed: FileInfo | None) -> Offsets:
     parts = [np.zeros(1, np.uint64)]
     size = last = 0
     records = 0
-    for block in decompressed(url, options):
+    for block in decompressed(url, options, listed):
         ends = np.flatnonzero(np.frombuffer(block, np.uint8) == 10).astype(np.uint64) + np.uint64(size + 1)
         size += len(block)
         if len(ends):

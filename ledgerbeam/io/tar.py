@@ -9,7 +9,7 @@ import numpy as np
 from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io.index import IndexFile, Offsets
 from ledgerbeam.io.records import IndexedRecords
-from ledgerbeam.io.storage import Options, canonical_url
+from ledgerbeam.io.storage import FileInfo, Options, canonical_url
 from ledgerbeam.io.tar_encode import encode_tar
 from ledgerbeam.io.tar_groups import Grouping, are_pairs, group_key, group_pairs
 from ledgerbeam.io.tar_sample import Sample, take_sample
@@ -18,13 +18,16 @@ from ledgerbeam.io.tar_walk import TarMembers, walk_bytes, walk_tar
 __all__ = ["Sample", "TarReader", "build_tar_index", "encode_tar", "split_tar"]
 
 
-def build_tar_index(url: str, options: Options | None = None, group: Grouping = "auto") -> Offsets:
+def build_tar_index(
+    url: str, options: Options | None = None, group: Grouping = "auto", *, listed: FileInfo | None = None
+) -> Offsets:
     """Finds the samples of a tar archive.
 
     Args:
         url: The archive, uncompressed.
         options: Storage options.
         group: How members make up samples; see `tar_groups`.
+        listed: What was listed; see `RangeReader`.
 
     Returns:
         The header offset of each sample's first member and a sentinel, `N + 1` in all, u64. `pairs`: equal to what
@@ -33,9 +36,10 @@ def build_tar_index(url: str, options: Options | None = None, group: Grouping = 
 
     Raises:
         ArchiveError: The archive is cut off or damaged, or its members do not group so.
+        ChangedSourceError: It is not what was listed.
         SourceNotFoundError: There is no such source; also StorageError.
     """
-    members = walk_tar(url, options)
+    members = walk_tar(url, options, listed)
     return _offsets(members, canonical_url(url), group)
 
 
@@ -75,6 +79,7 @@ class TarReader(IndexedRecords[Sample]):
         options: Storage options of both.
         group: How the members of a sample are named.
         check: Check now that the index fits the archive.
+        listed: As in `IndexedRecords`.
     """
 
     kind = "tar"
@@ -87,8 +92,9 @@ class TarReader(IndexedRecords[Sample]):
         *,
         group: Grouping = "auto",
         check: bool = True,
+        listed: FileInfo | None = None,
     ) -> None:
-        super().__init__(url, index, options, check=check)
+        super().__init__(url, index, options, check=check, listed=listed)
         self.group: Grouping = group
 
     def _decode(self, data: bytes, record: int, start: int) -> Sample:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from ledgerbeam.io.ahead import map_ahead
 from ledgerbeam.io.local import open_local
-from ledgerbeam.io.storage import Options, RangeReader
+from ledgerbeam.io.storage import FileInfo, Options, RangeReader
 from ledgerbeam.io.tar_chase import PEEK, Chaser, Run
 from ledgerbeam.io.tar_headers import BLOCK
 
@@ -175,23 +175,25 @@ class _Blocks:
 
 
 @contextlib.contextmanager
-def open_headers(url: str, options: Options | None) -> Iterator[HeaderSource]:
+def open_headers(url: str, options: Options | None, listed: FileInfo | None = None) -> Iterator[HeaderSource]:
     """Opens an archive for a walk.
 
     Args:
         url: The archive.
         options: Storage options.
+        listed: What was listed; see `RangeReader`.
 
     Yields:
         The source of its headers.
 
     Raises:
+        ChangedSourceError: It is not what was listed.
         SourceNotFoundError: There is no such source; also StorageError.
     """
     with contextlib.ExitStack() as stack:
-        reader = stack.enter_context(RangeReader(url, options))
+        reader = stack.enter_context(RangeReader(url, options, listed=listed))
         path = reader.local_path
-        descriptor = None if path is None else stack.enter_context(open_local(path))
+        descriptor = None if path is None else stack.enter_context(open_local(path, listed))
         source = _StoredHeaders(reader, descriptor)
         stack.callback(source.close)
         yield source

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import ArchiveError
-from ledgerbeam.io.storage import Options, canonical_url
+from ledgerbeam.io.storage import FileInfo, Options, canonical_url
 from ledgerbeam.io.tar_chase import Run
 from ledgerbeam.io.tar_headers import BLOCK, DIRECTORY, GNU_MAGIC, REGULAR, Member, next_member
 from ledgerbeam.io.tar_source import SMALL, HeaderSource, MemoryHeaders, open_headers
@@ -60,7 +60,7 @@ class TarMembers:
         return np.isin(self.kind, list(REGULAR))
 
 
-def walk_tar(url: str, options: Options | None = None) -> TarMembers:
+def walk_tar(url: str, options: Options | None = None, listed: FileInfo | None = None) -> TarMembers:
     """Finds all members of an archive.
 
     ustar, pax, GNU and old archives. It ends at the first block of zeros, or at the end of the file where a member ends
@@ -69,15 +69,17 @@ def walk_tar(url: str, options: Options | None = None) -> TarMembers:
     Args:
         url: The archive, uncompressed.
         options: Storage options.
+        listed: What was listed; see `RangeReader`.
 
     Returns:
         The members.
 
     Raises:
         ArchiveError: The archive is an empty file, cut off, or damaged; the message has member and byte.
+        ChangedSourceError: It is not what was listed.
         SourceNotFoundError: There is no such source; also StorageError.
     """
-    with open_headers(url, options) as source:
+    with open_headers(url, options, listed) as source:
         return _Walk(source, canonical_url(url)).run()
 
 

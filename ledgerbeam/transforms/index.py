@@ -27,19 +27,22 @@ from ledgerbeam.errors import (
 )
 from ledgerbeam.io import (
     RangeReader,
+    SourceWatch,
     assemble_jsonl_index,
     format_of,
     index_bytes,
     indexed_format_of,
+    is_local,
     is_streamed,
     publish_bytes,
     read_bytes,
+    require_listed,
     scan_newlines,
     seek_points_of,
 )
 from ledgerbeam.ledger import FailedTask, OpenSource, Output, Source, Task, content_checksum, reach
 from ledgerbeam.transforms._worker import LedgerHandle
-from ledgerbeam.transforms.source_format import SourceFormat
+from ledgerbeam.transforms.source_format import SourceFormat, listed_files
 from ledgerbeam.transforms.write import WrittenTask
 
 __all__ = ["BuildIndexes", "PlanIndexes", "part_name"]
@@ -130,10 +133,7 @@ class _BuildIndexes(beam.DoFn):
         with self._ledger.fatal_errors():
             try:
                 ((ordinal, count),) = task.lineage
-                if ordinal < count - 1:
-                    written = self._scan(task, ordinal)
-                else:
-                    written = self._publish(task, self._offsets(task.source, count - 1))
+                written = self._scan(task, ordinal) if ordinal < count - 1 else self._publish(task, count - 1)
                 return replace(written, seconds=time.monotonic() - started)
             except (DiskFullError, LedgerError):
                 raise
@@ -141,7 +141,9 @@ class _BuildIndexes(beam.DoFn):
                 return FailedTask(task, type(error).__name__, str(error))
 
     def _scan(self, task: Task, ordinal: int) -> WrittenTask:
-        with RangeReader(task.source.url, self._format.storage_options, size=task.source.size) as reader:
+        (listed,) = listed_files(task.source)
+        options = self._format.storage_options
+        with SourceWatch([listed]), RangeReader(listed.url, options, listed=listed) as reader:
             part = scan_newlines(reader, task.start, task.stop)
         publish_bytes(
             f"{self._work}/{part_name(task.source, ordinal)}", index_bytes(part), self._format.storage_options
@@ -151,8 +153,11 @@ class _BuildIndexes(beam.DoFn):
     def _offsets(self, source: Source, parts: int) -> NDArray[np.uint64]:
         if parts:
             return assemble_jsonl_index((self._part(source, i) for i in range(parts)), source.size)
-        kind = indexed_format_of(source.url)
-        return kind.build_index(source.url, options=self._format.storage_options, group=self._format.group)
+        (listed,) = listed_files(source)
+        options = self._format.storage_options
+        return indexed_format_of(source.url).build_index(
+            source.url, options=options, group=self._format.group, listed=listed
+        )
 
     def _part(self, source: Source, ordinal: int) -> NDArray[np.uint64]:
         url = f"{self._work}/{part_name(source, ordinal)}"
@@ -164,14 +169,20 @@ class _BuildIndexes(beam.DoFn):
                 f"scan it again with: ledgerbeam ledger forget {self._ledger.url} '{source.url}'"
             ) from error
 
-    def _publish(self, task: Task, offsets: NDArray[np.uint64]) -> WrittenTask:
+    def _publish(self, task: Task, parts: int) -> WrittenTask:
+        (listed,) = listed_files(task.source)
+        options = self._format.storage_options
+        url = self._format.index.url_for(listed.url)
+        with SourceWatch([listed]):
+            offsets = self._offsets(task.source, parts)
+            points = seek_points_of(listed.url, url, offsets, options, listed)
+            # Also of an object: while its ranges were read by other tasks, it may have been replaced.
+            found = require_listed(listed, options) if parts or is_local(listed.url) else listed
         data = index_bytes(offsets)
-        url = self._format.index.url_for(task.source.url)
-        points = seek_points_of(task.source.url, url, offsets, self._format.storage_options)
         reach("publish.before")
         if points:  # before the index, so that who finds that finds them
-            publish_bytes(*points, self._format.storage_options)
-        publish_bytes(url, data, self._format.storage_options)
+            publish_bytes(*points, options, not_before_ns=found.modified_ns)
+        publish_bytes(url, data, options, not_before_ns=found.modified_ns)
         reach("publish.after")
         records = len(offsets) - 1
         self._records.inc(records)

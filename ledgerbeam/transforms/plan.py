@@ -23,7 +23,6 @@ from ledgerbeam.graphs import GraphSource
 from ledgerbeam.io import (
     StreamSpan,
     is_streamed,
-    scan_stream,
 )
 from ledgerbeam.ledger import FailedTask, NoneTask, OpenSource, Source, Task
 from ledgerbeam.transforms._worker import LedgerHandle
@@ -160,7 +159,7 @@ class _Plan(beam.DoFn):
         kind = self._format
         try:
             if isinstance(kind, SourceFormat) and not source.members and is_streamed(source.url):
-                offsets = kind.find_index(source.url)
+                offsets = kind.find_index(source, changed=changed)
                 if offsets is None:
                     return self._plan_stream(source, kind) or [NoneTask(whole)]
                 spans = plan_spans(offsets, **self._limits)
@@ -181,10 +180,10 @@ class _Plan(beam.DoFn):
             return plan_spans(self._format.load_shard_index(source, changed=changed), **self._limits)
         if source.members:
             return [(0, len(source.members))]
-        return plan_spans(self._format.load_index(source.url, changed=changed), **self._limits)
+        return plan_spans(self._format.load_index(source, changed=changed), **self._limits)
 
     def _plan_stream(self, source: Source, kind: SourceFormat) -> StreamedTasks | None:
-        found = scan_stream(source.url, kind.storage_options, kind.group)
+        found = kind.scan(source)
         spans = plan_spans(found.offsets, **self._limits)
         if not spans:
             return None

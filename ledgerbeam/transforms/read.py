@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -14,23 +14,23 @@ import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 
-from ledgerbeam.errors import ChangedSourceError, FunctionError, IndexError_, SourceError, StorageError
+from ledgerbeam.errors import FunctionError, IndexError_, SourceError, StorageError
 from ledgerbeam.graphs import GraphReader, GraphSource
 from ledgerbeam.io import (
     Reader,
     SharSamples,
+    SourceWatch,
     SpanReader,
     StreamSpan,
-    indexed_format_of,
-    is_local,
     read_many_files,
     split_source,
-    stat,
 )
+from ledgerbeam.io.file_info import changed_error
+from ledgerbeam.io.watch import Marks
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task, failed_by, message_of
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.plan import StreamedTasks
-from ledgerbeam.transforms.source_format import SourceFormat
+from ledgerbeam.transforms.source_format import SourceFormat, listed_files
 
 __all__ = ["ReadTasks", "TaskReader"]
 
@@ -46,82 +46,65 @@ class TaskReader:
 
     def __init__(self, source_format: SourceFormat) -> None:
         self._format = source_format
-        self._readers: OrderedDict[bytes, Reader | SharSamples] = OrderedDict()
+        self._readers: OrderedDict[bytes, tuple[Marks, Reader | SharSamples]] = OrderedDict()
 
     def read(self, task: Task) -> list[Any]:
         """Returns the records of `task`, in order: one ranged read of the index, one of the data.
 
         Raises:
+            ChangedSourceError: If the source is not what was listed, or changes meanwhile.
             SourceError: If a record cannot be decoded; the message names it.
             IndexError_: If the index does not fit the source.
-            StorageError: If the source cannot be read or is no longer what was listed.
+            StorageError: If the source cannot be read.
         """
-        if task.source.members and not self._format.shar:
-            return self._read_pack(task.source)
-        return self._reader(task.source).read_span(task.start, task.stop)
+        source = task.source
+        with SourceWatch(listed_files(source)) as watch:
+            if source.members and not self._format.shar:
+                return self._read_pack(source)
+            return self._reader(source, watch.marks).read_span(task.start, task.stop)
 
-    def open_stream(self, streamed: StreamedTasks) -> SpanReader:
+    @contextmanager
+    def open_stream(self, streamed: StreamedTasks) -> Iterator[Callable[[StreamSpan], list[Any]]]:
         """Opens a compressed source, to be read in one pass, a task in memory.
 
+        Yields:
+            What reads a span; it raises as `read` does.
+
         Raises:
-            StorageError: If the source is no longer what was listed.
+            ChangedSourceError: If the source is not what was listed.
         """
-        source = streamed.tasks[0].source
-        self._check_unchanged(source)
+        (listed,) = listed_files(streamed.tasks[0].source)
         options, group = self._format.storage_options, self._format.group
-        return SpanReader(source.url, options, group=group, paired=streamed.paired)
+        watch = SourceWatch([listed])
+        with SpanReader(listed.url, options, group=group, paired=streamed.paired, listed=listed) as reader:
+
+            def read(span: StreamSpan) -> list[Any]:
+                with watch:
+                    return reader.read(span)
+
+            yield read
 
     def _read_pack(self, pack: Source) -> list[Any]:
-        for member in pack.members:
-            self._check_unchanged(member)
-        contents = read_many_files([member.url for member in pack.members], self._format.storage_options)
+        files = listed_files(pack)
+        contents = read_many_files([file.url for file in files], self._format.storage_options, files)
         records: list[Any] = []
-        for member, data in zip(pack.members, contents, strict=True):
-            if len(data) != member.size:
-                raise ChangedSourceError(_changed(member.url, f"{member.size} bytes", f"{len(data)} bytes"))
-            records.extend(split_source(data, member.url, self._format.group))
+        for file, data in zip(files, contents, strict=True):
+            if len(data) != file.size:
+                raise changed_error(file, f"{len(data)} bytes")
+            records.extend(split_source(data, file.url, self._format.group))
         return records
 
-    def _reader(self, source: Source) -> Reader | SharSamples:
-        reader = self._readers.get(source.id)
-        if reader is not None:
-            self._readers.move_to_end(source.id)
-            return reader
-        for part in source.members or (source,):
-            self._check_unchanged(part)
-        reader = self._readers[source.id] = self._open(source)
+    def _reader(self, source: Source, marks: Marks) -> Reader | SharSamples:
+        """Gives the reader of a source whose local files have those marks: one that is open has the same files open."""
+        opened, reader = self._readers.pop(source.id, (None, None))
+        if reader is None or opened != marks:
+            if reader is not None:
+                reader.close()
+            reader = self._format.open_shard(source) if self._format.shar else self._format.open_source(source)
+        self._readers[source.id] = marks, reader
         if len(self._readers) > OPEN_READERS:
             self._readers.popitem(last=False)
         return reader
-
-    def _open(self, source: Source) -> Reader | SharSamples:
-        if self._format.shar:
-            return self._format.open_shard(source)
-        url = source.url
-        return indexed_format_of(url).open(
-            url,
-            index=self._format.index_of(url),
-            options=self._format.storage_options,
-            group=self._format.group,
-            check=False,  # planning has checked it; here it would cost a task two requests
-        )
-
-    def _check_unchanged(self, source: Source) -> None:
-        """A stat costs nothing on a local disk; on an object store it would double a task's requests."""
-        if is_local(source.url):
-            found = stat(source.url, self._format.storage_options)
-            if (found.size, found.version) != (source.size, source.version):
-                raise ChangedSourceError(
-                    _changed(
-                        source.url,
-                        f"{source.size} bytes of version {source.version}",
-                        f"{found.size} bytes of version {found.version}",
-                    )
-                )
-
-
-def _changed(url: str, expected: str, found: str) -> str:
-    return f"{url}: changed since it was listed: expected {expected}, found {found}; run the job again to list it anew"
 
 
 @dataclass
@@ -161,14 +144,14 @@ class _Read(beam.DoFn):
 
     def _read_stream(self, streamed: StreamedTasks) -> Iterator[Task | FailedTask]:
         with ExitStack() as stack:
-            reader: SpanReader | None = None
+            reader: Callable[[StreamSpan], list[Any]] | None = None
 
             def read(span: StreamSpan) -> list[Any]:
                 nonlocal reader
                 if reader is None:
                     of_sources = cast(TaskReader, self._opened())  # a graph has no streams
                     reader = stack.enter_context(of_sources.open_stream(streamed))
-                return reader.read(span)
+                return reader(span)
 
             for task, span in zip(streamed.tasks, streamed.spans, strict=True):
                 with self._working_on(task):

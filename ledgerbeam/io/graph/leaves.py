@@ -98,7 +98,9 @@ class Records(OrderedNode):
     @property
     def _source(self) -> FileInfo:
         if self._info is None:
-            self._info = stat(str(getattr(self.records, "url", None)), getattr(self.records, "options", None))
+            self._info = getattr(self.records, "listed", None) or stat(
+                str(getattr(self.records, "url", None)), getattr(self.records, "options", None)
+            )
         return self._info
 
     def _number(self, token: Token) -> int:

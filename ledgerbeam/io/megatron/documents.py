@@ -17,7 +17,7 @@ from ledgerbeam.io.megatron.index import MegatronIndex
 from ledgerbeam.io.megatron.layout import dataset_prefix
 from ledgerbeam.io.megatron.reader import MegatronReader
 from ledgerbeam.io.megatron.writer import MegatronBuilder
-from ledgerbeam.io.storage import Options, stat
+from ledgerbeam.io.storage import FileInfo, Options, stat
 
 __all__ = ["Document", "DocumentOffsets", "MegatronDocuments", "encode_documents"]
 
@@ -111,8 +111,10 @@ class MegatronDocuments:
     Deterministic, picklable, safe to share between threads and to carry through a fork.
     """
 
-    def __init__(self, url: str, options: Options | None = None, *, check: bool = True) -> None:
-        self._reader = MegatronReader(url, options, check=check)
+    def __init__(
+        self, url: str, options: Options | None = None, *, check: bool = True, listed: FileInfo | None = None
+    ) -> None:
+        self._reader = MegatronReader(url, options, check=check, listed=listed)
 
     def __repr__(self) -> str:
         return f"MegatronDocuments({self.url!r})"

@@ -15,7 +15,7 @@ from ledgerbeam.io.megatron.compat import compat_part, compat_slice
 from ledgerbeam.io.megatron.index import MegatronIndex, Rows
 from ledgerbeam.io.megatron.layout import dataset_prefix
 from ledgerbeam.io.megatron.tokens import FEW, MappedTokens, RangedTokens, Tokens, TokenSource
-from ledgerbeam.io.storage import Options, is_local, stat
+from ledgerbeam.io.storage import FileInfo, Options, is_local, stat
 
 __all__ = ["MegatronReader"]
 
@@ -44,6 +44,7 @@ class MegatronReader:
             leave the sequence, an index may go on after its arrays and need not fill the `.bin`. See docs/megatron.md.
         check: Check now that both files fit by size and by the first and last entries of the index. Unpickling does not
             repeat it. Without, the first read opens the files.
+        listed: What was listed of the `.bin`, which is not mapped then; see `RangeReader`.
 
     Raises:
         IndexNotFoundError: There is no `.idx`.
@@ -61,13 +62,16 @@ class MegatronReader:
         multimodal: bool = False,
         compat: bool = False,
         check: bool = True,
+        listed: FileInfo | None = None,
     ) -> None:
         self.prefix = dataset_prefix(prefix)
         self.url = self.prefix + ".bin"
         self.options = options
         self.multimodal = multimodal
         self.compat = compat
-        self.mmap = is_local(self.prefix) if mmap is None else mmap
+        # What a map shows is read when it is looked at: later than any check that the file is still what was listed.
+        self.mmap = is_local(self.prefix) and listed is None if mmap is None else mmap
+        self._listed = listed
         if self.mmap and not is_local(self.prefix):
             raise UsageError(f"{self.url}: only a local file can be mapped; leave mmap out.")
         self.index = MegatronIndex(self.prefix, options, trailing=compat)
@@ -99,7 +103,7 @@ class MegatronReader:
         return f"MegatronReader({self.prefix!r}, mmap={self.mmap}, multimodal={self.multimodal}, compat={self.compat})"
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("prefix", "url", "options", "multimodal", "compat", "mmap", "index", "_size")
+        kept = ("prefix", "url", "options", "multimodal", "compat", "mmap", "index", "_size", "_listed")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -318,7 +322,7 @@ class MegatronReader:
             if self.mmap:
                 source = MappedTokens(self.url, self.dtype)
             else:
-                source = RangedTokens(self.url, self.dtype, self.options, self._size)
+                source = RangedTokens(self.url, self.dtype, self.options, self._size, self._listed)
             self._source = source
         return source
 

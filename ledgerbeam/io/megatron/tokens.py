@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.io.megatron.mapped import map_file
-from ledgerbeam.io.storage import Options, RangeReader
+from ledgerbeam.io.storage import FileInfo, Options, RangeReader
 
 __all__ = ["FEW", "MappedTokens", "RangedTokens", "TokenSource", "Tokens"]
 
@@ -104,12 +104,20 @@ class RangedTokens:
         dtype: Of the tokens.
         options: Storage options.
         size: Size in bytes; asked for if the file is local, and not needed if it is remote.
+        listed: What was listed; see `RangeReader`.
     """
 
-    def __init__(self, url: str, dtype: np.dtype[Any], options: Options | None, size: int | None) -> None:
-        self._reader = RangeReader(url, options, size)
+    def __init__(
+        self,
+        url: str,
+        dtype: np.dtype[Any],
+        options: Options | None,
+        size: int | None,
+        listed: FileInfo | None = None,
+    ) -> None:
+        self._reader = RangeReader(url, options, size, listed)
         self._dtype = dtype
-        known = size is not None or self._reader.local_path is not None
+        known = size is not None or listed is not None or self._reader.local_path is not None
         # A local read makes room for all of its range first, so none may be longer than the file.
         self.limit = self._reader.size if known else _UNBOUNDED
 

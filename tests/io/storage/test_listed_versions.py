@@ -1,0 +1,180 @@
+"""Reads of a source in the version that was listed: that one, or a `ChangedSourceError`, at no extra request."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ledgerbeam.errors import ChangedSourceError, RecordError, UsageError
+from ledgerbeam.io import (
+    FileInfo,
+    RangeReader,
+    SourceWatch,
+    build_jsonl_index,
+    build_tar_index,
+    delete,
+    list_pages,
+    publish_bytes,
+    read_bytes,
+    read_many_files,
+    require_listed,
+    scan_stream,
+    stat,
+)
+from ledgerbeam.io.local import open_local
+from tests.conftest import S3Requests
+from tests.io.storage.conftest import Place
+
+DATA = b"0123456789" * 10
+
+READS: dict[str, Callable[[str, Place, FileInfo], object]] = {
+    "a range": lambda url, place, listed: RangeReader(url, place.options, listed=listed).read(10, 20),
+    "ranges": lambda url, place, listed: RangeReader(url, place.options, listed=listed).read_many(
+        [0, 50], [5, 55], gap=0
+    ),
+    "all": lambda url, place, listed: read_bytes(url, place.options, listed),
+    "several": lambda url, place, listed: read_many_files([url, url], place.options, [listed, listed]),
+    "lines": lambda url, place, listed: build_jsonl_index(url, place.options, listed=listed),
+    "unpickled": lambda url, place, listed: pickle.loads(
+        pickle.dumps(RangeReader(url, place.options, listed=listed))
+    ).read(10, 20),
+    "a look": lambda url, place, listed: require_listed(listed, place.options),
+}
+
+
+def put(place: Place, name: str, data: bytes) -> FileInfo:
+    publish_bytes(place / name, data, place.options)
+    (page,) = list_pages([place / f"{name[:3]}*"], place.options)
+    listed = FileInfo(page.urls[0], page.sizes[0], page.versions[0])
+    assert listed == stat(place / name, place.options)  # both name one version the same way
+    return listed
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_a_source_is_what_was_listed_or_an_error(place: Place, read: Callable[[str, Place, FileInfo], object]) -> None:
+    listed = put(place, "abc.jsonl", DATA)
+    expected = read(listed.url, place, listed)
+    if place.url.startswith("/"):
+        os.utime(listed.url, ns=(1, 1))
+    else:
+        publish_bytes(listed.url, DATA[::-1], place.options)
+    with pytest.raises(
+        ChangedSourceError, match="abc.jsonl: changed since it was listed: expected 100 bytes of version"
+    ):
+        read(listed.url, place, listed)
+    now = stat(listed.url, place.options)
+    assert type(read(now.url, place, now)) is type(expected)
+    delete(listed.url, place.options)
+    with pytest.raises((ChangedSourceError, FileNotFoundError)):
+        read(now.url, place, now)
+
+
+def test_an_object_that_is_gone_has_changed(place: Place) -> None:
+    listed = put(place, "abc.jsonl", DATA)
+    delete(listed.url, place.options)
+    if not place.url.startswith("/"):
+        with pytest.raises(ChangedSourceError, match="found (none: it was deleted|another version)"):
+            RangeReader(listed.url, place.options, listed=listed).read(0, 5)
+
+
+@pytest.mark.s3
+def test_a_conditional_read_is_one_request(s3_place: Place, s3_requests: S3Requests) -> None:
+    listed = put(s3_place, "abc.jsonl", DATA)
+    s3_requests.take()
+    with RangeReader(listed.url, s3_place.options, listed=listed) as reader:
+        assert reader.read(10, 20) == DATA[:10]
+        assert reader.size == 100
+    assert s3_requests.take() == ["get_object"]
+    assert read_many_files([listed.url] * 3, s3_place.options, [listed] * 3) == [DATA] * 3
+    assert s3_requests.take() == ["get_object"] * 3
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "overwritten": lambda path: path.write_bytes(DATA[::-1]),
+    "overwritten, its time put back": lambda path: put_back(path, lambda: path.write_bytes(DATA[::-1])),
+    "replaced": lambda path: replace(path, DATA[::-1]),
+    "replaced, its time put back": lambda path: put_back(path, lambda: replace(path, DATA[::-1])),
+    "appended": lambda path: path.write_bytes(DATA * 2),
+    "truncated": lambda path: os.truncate(path, 50),
+    "emptied": lambda path: os.truncate(path, 0),
+    "touched": lambda path: os.utime(path),
+    "deleted": lambda path: path.unlink(),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+    "a pipe": lambda path: (path.unlink(), os.mkfifo(path)),
+    "its folder is a file": lambda path: (path.unlink(), path.parent.rmdir(), path.parent.write_bytes(b"")),
+}
+
+
+def replace(path: Path, data: bytes) -> None:
+    aside = path.with_name("aside")
+    aside.write_bytes(data)
+    aside.replace(path)
+
+
+def put_back(path: Path, change: Callable[[], object]) -> None:
+    before = path.stat()
+    change()
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_watch_notices_what_happens_to_a_file(tmp_path: Path, change: Callable[[Path], object]) -> None:
+    path = tmp_path / "in" / "abc.jsonl"
+    path.parent.mkdir()
+    path.write_bytes(DATA)
+    os.utime(path, ns=(10**18, 10**18))
+    listed = stat(str(path))
+    with SourceWatch([listed]) as watch:
+        watch.check()
+    with pytest.raises(ChangedSourceError, match="abc.jsonl: changed since it was listed"), SourceWatch([listed]):
+        change(path)
+
+
+def test_damage_of_a_file_that_changed_is_its_change(tmp_path: Path) -> None:
+    path = tmp_path / "abc.jsonl"
+    path.write_bytes(DATA)
+    listed = stat(str(path))
+    with pytest.raises(ChangedSourceError) as caught, SourceWatch([listed]):
+        os.truncate(path, 50)
+        raise RecordError("half a record")
+    assert isinstance(caught.value.__cause__, RecordError)
+    with pytest.raises(RecordError), SourceWatch([stat(str(path))]):
+        raise RecordError("a bad record")
+
+
+SPECIAL = {"a pipe": os.mkfifo, "a device": lambda path: os.symlink("/dev/zero", path)}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("make", SPECIAL.values(), ids=SPECIAL)
+def test_what_is_no_file_is_refused_and_nothing_waits(tmp_path: Path, make: Callable[[str], None]) -> None:
+    url = str(tmp_path / "x.jsonl")
+    make(url)
+    for read in (
+        stat,
+        read_bytes,
+        lambda url: RangeReader(url).read(0, 1),
+        lambda url: RangeReader(url, size=10).read_many([0, 5], [1, 6]),
+        lambda url: open_local(url).__enter__(),
+        build_jsonl_index,
+        lambda url: list(list_pages([url])),
+    ):
+        with pytest.raises(UsageError, match=r"x.jsonl is a (pipe|device); expected a file"):
+            read(url)
+    for name, scan in (("x.tar", build_tar_index), ("x.jsonl.gz", scan_stream)):
+        make(str(tmp_path / name))
+        with pytest.raises(UsageError, match="write its content"):
+            scan(str(tmp_path / name))
+
+
+def test_a_wildcard_passes_over_what_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(DATA)
+    os.mkfifo(tmp_path / "b.jsonl")
+    found = [page.urls for page in list_pages([str(tmp_path / "*.jsonl")])]
+    assert found == [[str(tmp_path / "a.jsonl")]]
+    os.symlink("b.jsonl", tmp_path / "c.jsonl")  # a link lets the folder be read without the compiled module
+    assert [page.urls for page in list_pages([str(tmp_path / "*.jsonl")])] == found

@@ -1,0 +1,135 @@
+"""Sources that change under a job: never complete in that run, and the next run is as a clean one."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from ledgerbeam.io import encode_tar
+from tests.pipelines.conftest import Ran, Workspace
+
+MEDDLING = '''
+"""A user function in whose way somebody changes the source, once."""
+import os, pathlib, subprocess, sys
+
+def meddle(record):
+    if not os.path.exists("meddled"):
+        pathlib.Path("meddled").touch()
+        subprocess.run([sys.executable, "meddle.py"], check=True)
+    return record
+
+def members(record):
+    if not os.path.exists("meddled"):
+        pathlib.Path("meddled").touch()
+        subprocess.run([sys.executable, "meddle.py"], check=True)
+    return {"key": record.key, "txt": record["txt"].decode()}
+'''
+
+NEW = "text.replace('text', 'next')"
+CHANGES = {
+    "overwritten": f"open(path, 'r+').write({NEW})",
+    "replaced": f"open('aside', 'w').write({NEW}); os.replace('aside', path)",
+    "overwritten and its time put back": f"open(path, 'r+').write({NEW}); os.utime(path, ns=times)",
+    "appended": "open(path, 'a').write(text)",
+    "truncated": "os.truncate(path, text.index('\\n', len(text) // 2) + 1)",
+    "emptied": "os.truncate(path, 0)",
+    "touched": "os.utime(path)",
+    "deleted": "os.unlink(path)",
+    "a folder now": "os.unlink(path); os.mkdir(path)",
+    "a pipe now": "os.unlink(path); os.mkfifo(path)",
+}
+
+
+def meddler(workspace: Workspace, change: str, path: Path) -> None:
+    (workspace.root / "meddling.py").write_text(MEDDLING)
+    (workspace.root / "meddle.py").write_text(
+        f"import os\npath = {str(path)!r}\ntext = open(path, errors='surrogateescape').read()\n"
+        f"times = os.stat(path).st_atime_ns, os.stat(path).st_mtime_ns\n{change}\n"
+    )
+
+
+def mapped(workspace: Workspace, *sources: str, function: str = "meddling:meddle", output: str = "out") -> Ran:
+    command = ("map", function, *sources, "--output", output, "--to", "jsonl", "--task-bytes", "200", "--json")
+    ran = workspace.run(*command, "--ledger", f"{output}.ledger")
+    assert "Traceback" not in ran.err, ran.err
+    return ran
+
+
+def require_as_clean(workspace: Workspace, *sources: str, function: str = "meddling:meddle") -> None:
+    """Runs the job again, and compares it with one that nobody disturbed."""
+    ran = mapped(workspace, *sources, function=function)
+    assert ran.status == 0, ran.err
+    assert mapped(workspace, *sources, function=function, output="clean").status == 0
+    assert workspace.files("out") == workspace.files("clean")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [pytest.param(CHANGES[name], id=name) for name in ("overwritten", "replaced", "appended", "emptied", "a pipe now")],
+)
+def test_a_manifest_changes_under_a_job(workspace: Workspace, change: str) -> None:
+    path = workspace.jsonl("in/a.jsonl", 60)
+    workspace.jsonl("in/b.jsonl", 3, first=100)
+    meddler(workspace, change, path)
+    ran = mapped(workspace, "in/*.jsonl")
+    assert ran.status == 3, ran.err
+    assert "changed since it was listed" in ran.err
+    assert ran.json["sources"]["complete"] == 1
+    if path.is_dir():
+        path.rmdir()
+        path.write_text('{"id": 1}\n')
+    elif not path.is_file():
+        path.unlink(missing_ok=True)
+        path.write_text('{"id": 1}\n')
+    require_as_clean(workspace, "in/*.jsonl")
+
+
+@pytest.mark.parametrize("change", ["overwritten", "truncated"])
+def test_a_compressed_manifest_changes_under_a_job(workspace: Workspace, change: str) -> None:
+    plain = workspace.jsonl("plain.jsonl", 4000, width=60)
+    path = workspace.root / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(plain.read_bytes(), mtime=1))
+    other = gzip.compress(plain.read_bytes().replace(b"text", b"next"), mtime=2)
+    (workspace.root / "other").write_bytes(other)
+    code = {
+        "overwritten": "open(path, 'wb').write(open('other', 'rb').read())",
+        "replaced": "os.replace('other', path)",
+        "appended": "open(path, 'ab').write(open('other', 'rb').read())",
+        "truncated": "os.truncate(path, 1000)",
+    }[change]
+    meddler(workspace, code, path)
+    ran = workspace.run(
+        *("map", "meddling:meddle", "a.jsonl.gz", "--output", "out", "--to", "jsonl"),
+        *("--task-bytes", "20000", "--ledger", "L"),
+    )
+    assert ran.status == 3, ran.err
+    assert "changed since it was listed" in ran.err
+
+
+def test_what_changed_between_listing_and_planning_is_not_complete_with_nothing(
+    workspace: Workspace,
+) -> None:
+    first = workspace.jsonl("in/a.jsonl", 60)
+    second = workspace.jsonl("in/b.jsonl", 60, first=100)
+    meddler(workspace, f"os.truncate({str(second)!r}, 0)", first)
+    (workspace.root / "meddling.py").write_text(MEDDLING)
+    # One worker and waves of one source: the second is planned after the first was read.
+    ran = workspace.run(
+        *("map", "meddling:meddle", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "out.ledger"),
+        *("--task-bytes", "200", "--json"),
+    )
+    if ran.status == 0:  # both were planned before the first was read
+        assert len(workspace.records("out")) == 120
+    else:
+        assert ran.status == 3, ran.err
+        assert "changed since it was listed" in ran.err
+    state = workspace.run("ledger", "status", "out.ledger", "--json").json
+    assert state["complete"] == (ran.status == 0)
+
+
+def archive(tag: str, first: int, count: int = 40) -> bytes:
+    return encode_tar(
+        [{"__key__": f"{tag}{i:03}", "txt": f"{tag} {i:05}".encode()} for i in range(first, first + count)]
+    )[0]
