@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,12 +11,23 @@ from ledgerbeam.ledger.job import Job, OnJobChange, taken_for_another_job
 from ledgerbeam.ledger.json_rows import decode, encode
 from ledgerbeam.ledger.lmdb_rows import (
     KEY_FINGERPRINT,
+    KEY_ID,
     KEY_JOB,
     META,
     RUNS,
     Transaction,
 )
 from ledgerbeam.ledger.lmdb_sources import restart
+
+_ID = re.compile(rb"[0-9a-f]{32}")
+
+
+def read_id(txn: Transaction, key: bytes = KEY_ID) -> str:
+    """The id that was made with an environment, or under another key of `meta`. Raises ValueError if there is none."""
+    row = txn.get(META, key)
+    if row is None or _ID.fullmatch(row) is None:
+        raise ValueError(f"expected an id of 32 hexadecimal digits, found {row!r}")
+    return row.decode()
 
 
 def read_job(txn: Transaction) -> Job | None:

@@ -13,7 +13,7 @@ from ledgerbeam.errors import LedgerDamagedError, LedgerNotFoundError, LedgerVer
 from ledgerbeam.ledger.job import LEDGER_FORMAT
 from ledgerbeam.ledger.lmdb_errors import translated
 from ledgerbeam.ledger.lmdb_filesystem import refuse_network_filesystem
-from ledgerbeam.ledger.lmdb_rows import KEY_FORMAT, META, TABLES, Handles
+from ledgerbeam.ledger.lmdb_rows import KEY_FORMAT, KEY_ID, META, TABLES, Handles
 
 DATA_FILE = "data.mdb"
 """The file in a ledger's folder that holds the rows."""
@@ -197,6 +197,7 @@ def _open_tables(environment: lmdb.Environment, path: str, *, read_only: bool, c
             meta = environment.open_db(META.encode(), txn=txn, create=is_new)
             if txn is not None and is_new:
                 txn.put(KEY_FORMAT, str(LEDGER_FORMAT).encode(), db=meta)
+                txn.put(KEY_ID, secrets.token_hex(16).encode(), db=meta)
             with contextlib.nullcontext(txn) if txn is not None else environment.begin() as reading:
                 _check_format(reading.get(KEY_FORMAT, db=meta), path)
             return {name: environment.open_db(name.encode(), txn=txn, create=is_new) for name in TABLES}

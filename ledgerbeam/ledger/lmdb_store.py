@@ -119,6 +119,16 @@ class LmdbStore:
     def refresh(self) -> None:
         """Does nothing: what a process of this host commits is there for all."""
 
+    def ledger_id(self) -> str:
+        """What tells this ledger from every other; see `LedgerStore.ledger_id`."""
+        with self._open().read() as txn:
+            return lmdb_jobs.read_id(txn)
+
+    def environment_id(self) -> str:
+        """What tells the local files apart that the ledger is read through; see `LedgerStore.environment_id`."""
+        with self._open().read() as txn:
+            return lmdb_jobs.read_id(txn)
+
     def open_job(self, job: Job, on_change: OnJobChange = "refuse") -> None:
         """Take the ledger for a job; see `LedgerStore.open_job`."""
         self._write(lambda txn: lmdb_jobs.take(txn, job, on_change, self._path))

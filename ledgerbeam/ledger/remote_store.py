@@ -145,6 +145,13 @@ class RemoteStore(LmdbStore):
         """The objects of the ledger and the sidecar, open."""
         return self._objects, self._open()
 
+    def ledger_id(self) -> str:
+        """What ``job.json`` says; see `LedgerStore.ledger_id`."""
+        with self._open().read() as txn:
+            if txn.get(META, sidecar.KEY_LEDGER) is None:
+                raise LedgerNotFoundError(f"ledger {self.url}: there is none yet; take it for a job before")
+            return lmdb_jobs.read_id(txn, sidecar.KEY_LEDGER)
+
     # Recording
 
     def _next_name(self, segment: Segment, number: int) -> str:
