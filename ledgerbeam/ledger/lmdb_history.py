@@ -23,7 +23,7 @@ from ledgerbeam.ledger.store import HISTORY_SECONDS, HistoryRow, Totals
 
 _SHORTEST = 1e-4  # seconds
 _STEPS_A_DOUBLING = 8
-_LAST_STEP = 2**16 - 1
+_LAST_STEP = 8000  # is longer than any time, and still a number
 
 
 def add_to_history(txn: Transaction, now: float, totals: Totals, *, completed: int, failures: int) -> None:
@@ -39,7 +39,9 @@ def read_history(txn: Transaction) -> list[HistoryRow]:
     """Every step in which something was recorded, in time order."""
     rows = []
     for key, value in txn.scan(HISTORY, b""):
-        *totals, completed, failures = HISTORY_ROW.unpack(value)
+        *totals, completed, failures = numbers = HISTORY_ROW.unpack(value)
+        if min(numbers) < 0:
+            raise ValueError(f"expected what was recorded in a step of history, found {numbers}")
         rows.append(HistoryRow(HISTORY_KEY.unpack(key)[0] * HISTORY_SECONDS, Totals(*totals), completed, failures))
     return rows
 
@@ -62,7 +64,7 @@ def add_durations(txn: Transaction, steps: Mapping[int, int]) -> None:
 
 def read_durations(txn: Transaction) -> dict[float, int]:
     """Tasks by duration in seconds, ascending; a duration stands for those within half a step of it."""
-    return {
-        _SHORTEST * 2 ** (DURATION_KEY.unpack(key)[0] / _STEPS_A_DOUBLING): DURATION_ROW.unpack(value)[0]
-        for key, value in txn.scan(DURATIONS, b"")
-    }
+    found = {DURATION_KEY.unpack(key)[0]: DURATION_ROW.unpack(value)[0] for key, value in txn.scan(DURATIONS, b"")}
+    if found and (max(found) > _LAST_STEP or min(found.values()) < 0):
+        raise ValueError(f"expected numbers of tasks by duration, found {max(found)}: {min(found.values())}")
+    return {_SHORTEST * 2 ** (step / _STEPS_A_DOUBLING): tasks for step, tasks in found.items()}

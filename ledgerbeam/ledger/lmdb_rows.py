@@ -28,13 +28,14 @@ registered source costs two rows. Completed sources are always registered. Integ
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from struct import Struct
 from typing import Any
 
 import lmdb
 
+from ledgerbeam.ledger.identity import ID_BYTES
 from ledgerbeam.ledger.rows import Totals
 
 META = "meta"
@@ -75,6 +76,14 @@ TABLES = (
     FOLDED,
 )
 """Every table of a ledger."""
+
+_KEY_BYTES = {
+    **dict.fromkeys((COMPLETED, SOURCES, URLS, PENDING, RETIRED, GONE, FLOORS), ID_BYTES),
+    **dict.fromkeys((APPLIED, FAILED, ATTEMPTS, OUTPUTS, SUPERSEDED), 2 * ID_BYTES),
+    HISTORY: 4,
+    DURATIONS: 2,
+}
+"""The lengths of keys that are all of one length."""
 
 _COMPLETED_ROW = Struct("<IIIIII")
 _LARGE_COMPLETED_ROW = Struct("<IQQQQQ")
@@ -186,17 +195,22 @@ class Transaction:
                     if not key.startswith(prefix):
                         break
                     rows.append((key, value))
+        _check_keys(table, (key for key, _ in rows))
         return rows
 
     def page(self, table: str, start: bytes, size: int) -> list[tuple[bytes, bytes]]:
         """At most `size` rows in key order, from the first key >= `start`."""
         with self._txn.cursor(self._handles[table]) as cursor:
-            return list(islice(cursor.iternext(), size)) if cursor.set_range(start) else []
+            rows = list(islice(cursor.iternext(), size)) if cursor.set_range(start) else []
+        _check_keys(table, (key for key, _ in rows))
+        return rows
 
     def page_of_keys(self, table: str, start: bytes, size: int) -> list[bytes]:
         """The keys of `page`."""
         with self._txn.cursor(self._handles[table]) as cursor:
-            return list(islice(cursor.iternext(values=False), size)) if cursor.set_range(start) else []
+            keys = list(islice(cursor.iternext(values=False), size)) if cursor.set_range(start) else []
+        _check_keys(table, keys)
+        return keys
 
     def last(self, table: str) -> tuple[bytes, bytes] | None:
         """The row with the greatest key, or None."""
@@ -208,7 +222,9 @@ class Transaction:
         with self._txn.cursor(self._handles[table]) as cursor:
             found = cursor.first()
             while found:
-                prefix = cursor.key()[:length]
+                key = cursor.key()
+                _check_keys(table, [key])
+                prefix = key[:length]
                 yield prefix
                 found = cursor.set_range(prefix + b"\xff" * 64)
 
@@ -221,3 +237,10 @@ class Transaction:
                 rows.append(cursor.item())
                 found = cursor.delete()
         return rows
+
+
+def _check_keys(table: str, keys: Iterable[bytes]) -> None:
+    """Check the lengths of keys. Raises ValueError."""
+    expected = _KEY_BYTES.get(table)
+    if expected is not None and not set(map(len, keys)) <= {expected}:
+        raise ValueError(f"expected keys of {expected} bytes in the table {table}, found others")

@@ -195,7 +195,7 @@ def integer(value: Any, low: int = 0) -> int:
 
 def seconds(value: Any) -> float:
     """Check a time. Raises ValueError."""
-    if type(value) not in (int, float) or not 0 <= value < 2**40:
+    if type(value) not in (int, float) or not 0 <= value < 2**37:  # the year 6325: what is later is no date
         raise ValueError(f"expected a time in seconds, found {_shown(value)}")
     return float(value)
 

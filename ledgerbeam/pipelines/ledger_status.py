@@ -26,7 +26,7 @@ SHOWN_COMMAND = 1000  # letters
 def status(store: LedgerStore, args: argparse.Namespace) -> int:
     """Prints how far the job of a ledger is. Returns 0."""
     found = store.status()
-    runs = shown_runs(store, store.url)
+    runs = shown_runs(store)
     progress = job_progress(store, found, runs)
     changes = list(changed_sources(store, args.storage_options)) if args.check_sources else None
     if args.json:
