@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import os
-
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io import ObjectFolder, Options, canonical_url, is_local
-from ledgerbeam.ledger import LedgerSink, LedgerStore, RemoteSink, RemoteStore, open_store, sidecar_folder
+from ledgerbeam.io import ObjectFolder, Options, is_local
+from ledgerbeam.ledger import (
+    LedgerSink,
+    LedgerStore,
+    RemoteSink,
+    RemoteStore,
+    RunFolders,
+    open_store,
+    sidecar_folder,
+)
 
-__all__ = ["open_ledger", "open_sink", "scratch_folder"]
+__all__ = ["open_ledger", "open_sink", "run_folders"]
 
 
 def open_ledger(
@@ -55,7 +61,7 @@ def open_sink(url: str, storage_options: Options | None = None, *, job: str | No
     return RemoteSink(ObjectFolder(url, storage_options), job=job, run=run)
 
 
-def scratch_folder(url: str) -> str:
-    """Returns the local folder for what a launcher on this host keeps of a ledger's runs: its own, or the sidecar."""
-    canonical = canonical_url(url).rstrip("/")
-    return canonical if is_local(canonical) else os.path.join(sidecar_folder(canonical), "runs")
+def run_folders(store: LedgerStore) -> RunFolders:
+    """Returns the folders that launchers on this host have for runs of a ledger: in its own folder, or the sidecar."""
+    url = store.url
+    return RunFolders(url if is_local(url) else sidecar_folder(url), store.ledger_id())

@@ -40,6 +40,8 @@ from ledgerbeam.ledger.opening import sidecar_folder as sidecar_folder
 from ledgerbeam.ledger.packing import pack_sources as pack_sources
 from ledgerbeam.ledger.remote_sink import RemoteSink as RemoteSink
 from ledgerbeam.ledger.remote_store import RemoteStore as RemoteStore
+from ledgerbeam.ledger.run_folders import RunFolder as RunFolder
+from ledgerbeam.ledger.run_folders import RunFolders as RunFolders
 from ledgerbeam.ledger.selection import OpenSource as OpenSource
 from ledgerbeam.ledger.selection import open_packs as open_packs
 from ledgerbeam.ledger.selection import open_sources as open_sources
@@ -113,6 +115,8 @@ __all__ = [
     "Progress",
     "RemoteSink",
     "RemoteStore",
+    "RunFolder",
+    "RunFolders",
     "Shard",
     "Source",
     "SourceRow",

@@ -12,16 +12,22 @@ import contextlib
 import fcntl
 import json
 import os
+import re
+import stat
 import struct
 import threading
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from ledgerbeam.ledger.json_rows import decode
+from ledgerbeam.ledger.segment import identity, rows, text
 from ledgerbeam.ledger.store import Mark
 from ledgerbeam.ledger.task import Task
 
 _SUFFIX = ".inflight"
+_PID = re.compile("[0-9]{1,10}")
+_MOST_BYTES = 64 << 20
 _HEAD = struct.Struct("<II")  # length and CRC-32 of the JSON that follows; older bytes may lie behind it
 
 
@@ -42,7 +48,7 @@ class _MarkFile:
         self._next = 0
         while True:
             self._path = os.path.join(folder, f"{os.getpid()}-{os.urandom(4).hex()}{_SUFFIX}")
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._fd, fcntl.LOCK_EX)
             if _names(self._path, self._fd):
                 break
@@ -67,7 +73,8 @@ class _MarkFile:
         os.pwrite(self._fd, _HEAD.pack(len(body), zlib.crc32(body)) + body, 0)
 
     def close(self) -> None:
-        os.unlink(self._path)
+        if _names(self._path, self._fd):
+            os.unlink(self._path)
         os.close(self._fd)
 
     def abandon(self) -> None:
@@ -149,19 +156,22 @@ def _scan(folder: str, *, remove_dead: bool) -> Iterator[tuple[int, list[Mark], 
         return
     for name in names:
         pid, _, _ = name.partition("-")
-        if name.endswith(_SUFFIX) and pid.isdecimal():
+        if name.endswith(_SUFFIX) and _PID.fullmatch(pid):
             found = _inspect(os.path.join(folder, name), remove_dead=remove_dead)
             if found is not None:
                 yield int(pid), *found
 
 
 def _inspect(path: str, *, remove_dead: bool) -> tuple[list[Mark], bool] | None:
-    """Read one file: its marks and whether its worker lives; None if it has gone meanwhile."""
+    """Read one file: its marks and whether its worker lives; None if it has gone meanwhile, or no worker made it."""
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
         return None
     try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            return None
         try:
             # Shared, so that two inspections at once do not take each other for the worker.
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -169,7 +179,7 @@ def _inspect(path: str, *, remove_dead: bool) -> tuple[list[Mark], bool] | None:
             return [], True
         if not _names(path, fd):
             return None
-        marks = _decode(os.pread(fd, os.fstat(fd).st_size, 0))
+        marks = _decode(os.pread(fd, min(os.fstat(fd).st_size, _HEAD.size + _MOST_BYTES), 0))
         if remove_dead:
             with contextlib.suppress(FileNotFoundError):  # another process removes it too
                 os.unlink(path)
@@ -179,20 +189,23 @@ def _inspect(path: str, *, remove_dead: bool) -> tuple[list[Mark], bool] | None:
 
 
 def _decode(data: bytes) -> list[Mark]:
-    """Decode a mark file. One that a kill left half-written blames nobody."""
+    """Decode a mark file. One that a kill left half-written, or that no worker wrote, blames nobody."""
     if len(data) < _HEAD.size:
         return []
     length, checksum = _HEAD.unpack_from(data)
     body = data[_HEAD.size : _HEAD.size + length]
     if len(body) != length or zlib.crc32(body) != checksum:
         return []
-    return [Mark(bytes.fromhex(source), bytes.fromhex(node), name) for source, node, name in json.loads(body)]
+    try:
+        return [Mark(identity(source), identity(node), text(name)) for source, node, name in rows(decode(body))]
+    except (ValueError, TypeError):
+        return []
 
 
 def _names(path: str, fd: int) -> bool:
     """Tell whether a path still names an open file."""
     try:
-        return os.path.samestat(os.stat(path), os.fstat(fd))
+        return os.path.samestat(os.lstat(path), os.fstat(fd))
     except FileNotFoundError:
         return False
 

@@ -20,6 +20,9 @@ _DAMAGE = (
     lmdb.PanicError,
     lmdb.VersionMismatchError,
 )
+_UNREADABLE = (ValueError, struct.error, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
+"""What rows that no ledger writes may raise where they are used; most are refused where they are decoded."""
+
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
 _ROOM_BYTES = 1 << 20
@@ -39,7 +42,7 @@ def translated(path: str) -> Iterator[None]:
         raise
     except (lmdb.Error, OSError) as error:
         raise as_ledger_error(error, path) from error
-    except (ValueError, struct.error, KeyError) as error:
+    except _UNREADABLE as error:
         raise LedgerDamagedError(
             f"ledger {path}: a row of it does not read ({type(error).__name__}: {error}). Restore the folder from a "
             "copy, or give another one: outputs that are there already are published again under the same names"

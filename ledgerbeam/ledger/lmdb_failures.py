@@ -15,7 +15,8 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from ledgerbeam.ledger.identity import ID_BYTES, node_id
-from ledgerbeam.ledger.json_rows import decode, encode
+from ledgerbeam.ledger.json_rows import encode
+from ledgerbeam.ledger.lmdb_decoding import read_deaths, read_failure
 from ledgerbeam.ledger.lmdb_rows import APPLIED, ATTEMPTS, COMPLETED, DELTA, FAILED, SOURCES, Transaction
 from ledgerbeam.ledger.rows import FailureRow, failure_text
 from ledgerbeam.ledger.store import MAX_ATTEMPTS, Failure, Mark
@@ -76,13 +77,12 @@ class TaskFailures:
         """Read the rows of a task in both tables."""
         found = cls()
         if failed is not None:
-            row = decode(failed)
+            row = read_failure(failed)
             found.task = row["task"]
             found.failed = row if row["attempts"] else None
         if attempts is not None:
-            row = decode(attempts)
-            found.task = row["task"]
-            found.deaths = {Death(number, at, place, bool(broke)) for number, at, place, broke in row["deaths"]}
+            found.task, deaths = read_deaths(attempts)
+            found.deaths = {Death(*death) for death in deaths}
         return found
 
     @classmethod
@@ -220,7 +220,7 @@ def count_deaths(txn: Transaction, marks: Iterable[Mark], stamp: Stamp) -> list[
 def has_failed(txn: Transaction, source: bytes, number: int) -> bool:
     """Tell whether a source has a quarantined task, or a failure of a run that has this number or a greater one."""
     return any(
-        decode(row)["number"] >= number or TaskFailures.of(None, txn.get(ATTEMPTS, key)).quarantined
+        read_failure(row)["number"] >= number or TaskFailures.of(None, txn.get(ATTEMPTS, key)).quarantined
         for key, row in txn.rows(FAILED, source)
     )
 

@@ -25,7 +25,7 @@ from ledgerbeam.ledger.store import HISTORY_SECONDS, HistoryRow, Totals
 
 _SHORTEST = 1e-4  # seconds
 _STEPS_A_DOUBLING = 8
-_LAST_STEP = 2**16 - 1
+_LAST_STEP = 8000  # is longer than any time, and still a number
 
 
 def add_to_history(txn: Transaction, now: float, totals: Totals, *, completed: int, failures: int) -> None:
@@ -45,8 +45,11 @@ def read_history(txn: Transaction) -> list[HistoryRow]:
     now = int(time.time()) // HISTORY_SECONDS
     steps: dict[int, tuple[int, ...]] = {}
     for key, value in txn.rows(HISTORY, b""):
+        numbers = HISTORY_ROW.unpack(value)
+        if min(numbers) < 0:
+            raise ValueError(f"expected what was recorded in a step of history, found {numbers}")
         step = min(HISTORY_KEY.unpack(key)[0], now)
-        steps[step] = tuple(map(add, steps.get(step, (0,) * 7), HISTORY_ROW.unpack(value)))
+        steps[step] = tuple(map(add, steps.get(step, (0,) * 7), numbers))
     return [
         HistoryRow(step * HISTORY_SECONDS, Totals(*totals), completed, failures)
         for step, (*totals, completed, failures) in steps.items()
@@ -71,7 +74,7 @@ def add_durations(txn: Transaction, steps: Mapping[int, int]) -> None:
 
 def read_durations(txn: Transaction) -> dict[float, int]:
     """Tasks by duration in seconds, ascending; a duration stands for those within half a step of it."""
-    return {
-        _SHORTEST * 2 ** (DURATION_KEY.unpack(key)[0] / _STEPS_A_DOUBLING): DURATION_ROW.unpack(value)[0]
-        for key, value in txn.scan(DURATIONS, b"")
-    }
+    found = {DURATION_KEY.unpack(key)[0]: DURATION_ROW.unpack(value)[0] for key, value in txn.scan(DURATIONS, b"")}
+    if found and (max(found) > _LAST_STEP or min(found.values()) < 0):
+        raise ValueError(f"expected numbers of tasks by duration, found {max(found)}: {min(found.values())}")
+    return {_SHORTEST * 2 ** (step / _STEPS_A_DOUBLING): tasks for step, tasks in found.items()}

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from ledgerbeam.errors import JobMismatchError, LedgerError
+from ledgerbeam.errors import JobMismatchError, LedgerError, UsageError
 from ledgerbeam.ledger.job import Job, OnJobChange, taken_for_another_job
-from ledgerbeam.ledger.json_rows import decode, encode
+from ledgerbeam.ledger.json_rows import encode
+from ledgerbeam.ledger.lmdb_decoding import check_info, read_run, read_run_id
+from ledgerbeam.ledger.lmdb_decoding import read_job as decode_job
 from ledgerbeam.ledger.lmdb_rows import (
     KEY_FINGERPRINT,
+    KEY_ID,
     KEY_JOB,
     META,
     RUNS,
@@ -17,11 +21,21 @@ from ledgerbeam.ledger.lmdb_rows import (
 )
 from ledgerbeam.ledger.lmdb_sources import restart
 
+_ID = re.compile(rb"[0-9a-f]{32}")
+
+
+def read_id(txn: Transaction, key: bytes = KEY_ID) -> str:
+    """The id that was made with an environment, or under another key of `meta`. Raises ValueError if there is none."""
+    row = txn.get(META, key)
+    if row is None or _ID.fullmatch(row) is None:
+        raise ValueError(f"expected an id of 32 hexadecimal digits, found {row!r}")
+    return row.decode()
+
 
 def read_job(txn: Transaction) -> Job | None:
     """The job that the ledger was last taken for."""
     row = txn.get(META, KEY_JOB)
-    return None if row is None else Job.from_dict(decode(row))
+    return None if row is None else decode_job(row)
 
 
 def take(txn: Transaction, job: Job, on_change: OnJobChange, path: str, number: int = 0) -> None:
@@ -62,6 +76,14 @@ def check_fingerprint(txn: Transaction, fingerprint: str, path: str) -> None:
         raise taken_for_another_job(path, fingerprint, found.decode() if found else "none")
 
 
+def require_info(info: Mapping[str, Any]) -> None:
+    """Refuse what a run must not say of itself, since it would not read. Raises UsageError."""
+    try:
+        check_info(dict(info))
+    except ValueError as error:
+        raise UsageError(f"what a run says of itself cannot be recorded: {error}") from None
+
+
 def begin_run(txn: Transaction, info: Mapping[str, Any], now: float) -> str:
     """Add a run; gives its id."""
     run = f"{1 + newest_number(txn):06d}"
@@ -70,7 +92,8 @@ def begin_run(txn: Transaction, info: Mapping[str, Any], now: float) -> str:
 
 
 def add_run(txn: Transaction, run: str, info: Mapping[str, Any], now: float) -> None:
-    """Add a run under its id."""
+    """Add a run under its id. Raises ValueError if what it says of itself does not read."""
+    check_info(info)
     row = {"began": now, "ended": None, "outcome": None, "listed": None, "listing_finished": False}
     _put(txn, run, {**row, "info": dict(info)})
 
@@ -106,7 +129,7 @@ def check_run(txn: Transaction, run: str) -> None:
 def last_run(txn: Transaction) -> dict[str, Any] | None:
     """The newest run, with its id; None if there was none."""
     newest = txn.last(RUNS)
-    return None if newest is None else {"id": newest[0].decode(), **decode(newest[1])}
+    return None if newest is None else {"id": read_run_id(newest[0]), **read_run(newest[1])}
 
 
 def newest_number(txn: Transaction) -> int:
@@ -117,15 +140,14 @@ def newest_number(txn: Transaction) -> int:
 
 def all_runs(txn: Transaction) -> list[dict[str, Any]]:
     """Every run, by id."""
-    return [{"id": key.decode(), **decode(row)} for key, row in txn.scan(RUNS, b"")]
+    return [{"id": read_run_id(key), **read_run(row)} for key, row in txn.scan(RUNS, b"")]
 
 
 def _get(txn: Transaction, run: str) -> dict[str, Any]:
     row = txn.get(RUNS, run.encode())
     if row is None:
         raise LedgerError(f"run {run!r} is not in this ledger; begin_run gives the ids of runs")
-    found: dict[str, Any] = decode(row)
-    return found
+    return read_run(row)
 
 
 def _put(txn: Transaction, run: str, row: Mapping[str, Any]) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import time
 
 import lmdb
 
-from ledgerbeam.errors import LedgerDamagedError, LedgerNotFoundError, LedgerVersionError
+from ledgerbeam.descriptors import hold_standard_descriptors
+from ledgerbeam.errors import LedgerDamagedError, LedgerNotFoundError, LedgerVersionError, UsageError
 from ledgerbeam.ledger.job import LEDGER_FORMAT
 from ledgerbeam.ledger.lmdb_errors import translated
 from ledgerbeam.ledger.lmdb_filesystem import refuse_network_filesystem
-from ledgerbeam.ledger.lmdb_rows import KEY_FORMAT, META, TABLES, Handles
+from ledgerbeam.ledger.lmdb_rows import KEY_FORMAT, KEY_ID, META, TABLES, Handles
 
 DATA_FILE = "data.mdb"
 """The file in a ledger's folder that holds the rows."""
@@ -27,6 +29,9 @@ INITIAL_MAP_BYTES = 1 << 30
 TEMPORARY_SUFFIX = ".lbtmp"
 """How the name of a data file ends while it is made."""
 
+_FOLDERS = ("run", "work")
+_TEMPORARY = re.compile(rf"\.{re.escape(DATA_FILE)}\.[0-9a-f]{{12}}{re.escape(TEMPORARY_SUFFIX)}")
+_SHOWN_NAMES = 3
 _ENGINE = 0  # LMDB 0.9; py-lmdb also bundles 1.0, whose files 0.9 cannot read
 _LOCK_FILE_BYTES = 1 << 16
 _MAX_READERS = 1000  # of 64 bytes each: they fit in the lock file
@@ -50,6 +55,7 @@ def open_environment(path: str, *, read_only: bool, create: bool, map_bytes: int
         StorageError: no permission.
         DiskFullError: no room to make it.
     """
+    hold_standard_descriptors()
     _look(path, create=create)
     refuse_network_filesystem(path)
     with translated(path):
@@ -69,6 +75,40 @@ def open_environment(path: str, *, read_only: bool, create: bool, map_bytes: int
         except BaseException:
             environment.close()
             raise
+
+
+def require_room(path: str) -> None:
+    """Refuse to make a ledger in a folder that holds other things: it would be hard to tell whose they are.
+
+    What a creation that was killed has left may be there, and empty folders that a ledger makes.
+
+    Raises:
+        UsageError: there is no ledger, and something else.
+        StorageError: no permission.
+    """
+    with translated(path):
+        try:
+            names = os.listdir(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        others = sorted(name for name in names if not _is_ours(path, name))
+        # Another process may have made the ledger while this one looked.
+        if not others or os.path.lexists(os.path.join(path, DATA_FILE)):
+            return
+    some = ", ".join(others[:_SHOWN_NAMES]) + (", ..." if len(others) > _SHOWN_NAMES else "")
+    raise UsageError(
+        f"ledger {path}: expected a ledger or an empty folder, found a folder without {DATA_FILE} that holds {some}; "
+        f"give a new folder, for instance --ledger {os.path.join(path, 'ledger')}. If a ledger was here, restore its "
+        f"{DATA_FILE} from a copy"
+    )
+
+
+def _is_ours(path: str, name: str) -> bool:
+    """Tell whether a name in the folder of a ledger that is not there yet is of no other owner."""
+    if name in (DATA_FILE, LOCK_FILE) or _TEMPORARY.fullmatch(name):
+        return True
+    folder = os.path.join(path, name)
+    return name in _FOLDERS and not os.path.islink(folder) and os.path.isdir(folder) and not os.listdir(folder)
 
 
 def _look(path: str, *, create: bool) -> None:
@@ -197,6 +237,7 @@ def _open_tables(environment: lmdb.Environment, path: str, *, read_only: bool, c
             meta = environment.open_db(META.encode(), txn=txn, create=is_new)
             if txn is not None and is_new:
                 txn.put(KEY_FORMAT, str(LEDGER_FORMAT).encode(), db=meta)
+                txn.put(KEY_ID, secrets.token_hex(16).encode(), db=meta)
             with contextlib.nullcontext(txn) if txn is not None else environment.begin() as reading:
                 _check_format(reading.get(KEY_FORMAT, db=meta), path)
             return {name: environment.open_db(name.encode(), txn=txn, create=is_new) for name in TABLES}

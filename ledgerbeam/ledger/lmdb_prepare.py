@@ -11,6 +11,8 @@ from operator import attrgetter
 from ledgerbeam.ledger.counting import Entry, entries
 from ledgerbeam.ledger.identity import name_key, node_id
 from ledgerbeam.ledger.json_rows import decode, encode
+from ledgerbeam.ledger.lmdb_decoding import encodable
+from ledgerbeam.ledger.segment import output_row, read_output, rows, text
 from ledgerbeam.ledger.store import Leaf, Output
 
 
@@ -62,11 +64,12 @@ def prepare(leaves: Iterable[Leaf]) -> list[tuple[bytes, list[PreparedLeaf]]]:
 
 def encode_output(output: Output, node: str) -> bytes:
     """Make a row of `outputs`."""
-    more = [output.nulled] if output.nulled else []
-    return encode([output.name, output.size, output.checksum, output.records, output.first, node, *more])
+    return encode([*output_row(output), node])
 
 
 def decode_output(row: bytes) -> tuple[Output, str]:
-    """Read a row of `outputs`: the output and the hexadecimal node that published it."""
-    name, size, checksum, records, first, node, *more = decode(row)
-    return Output(name, size, checksum, records, first, *more), node
+    """Read a row of `outputs`: the output and the hexadecimal node that published it. Raises ValueError."""
+    *output, node = rows(decode(row))
+    found = read_output(output)
+    encodable(found.name)
+    return found, text(node)

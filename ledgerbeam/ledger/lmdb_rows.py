@@ -3,7 +3,7 @@
 =========== ================================ ===============================================================
 table       key                              value
 =========== ================================ ===============================================================
-meta        text                             format, job, fingerprint, totals, number of withdrawn completions
+meta        text                             format, id, job, fingerprint, totals, number of withdrawn completions
 completed   source                           `pack_completion`: kept small, there are millions
 sources     source                           JSON url, size, version, members of a pack; not written when it completes
 urls        `identity.url_key`               the source that this URL is now
@@ -29,13 +29,14 @@ registered source costs two rows. Completed sources are always registered. Integ
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from struct import Struct
 from typing import Any
 
 import lmdb
 
+from ledgerbeam.ledger.identity import ID_BYTES
 from ledgerbeam.ledger.rows import Totals
 
 META = "meta"
@@ -77,6 +78,14 @@ TABLES = (
 )
 """Every table of a ledger."""
 
+_KEY_BYTES = {
+    **dict.fromkeys((COMPLETED, SOURCES, URLS, PENDING, RETIRED, GONE, FLOORS), ID_BYTES),
+    **dict.fromkeys((APPLIED, FAILED, ATTEMPTS, OUTPUTS, SUPERSEDED), 2 * ID_BYTES),
+    HISTORY: 4,
+    DURATIONS: 2,
+}
+"""The lengths of keys that are all of one length."""
+
 _COMPLETED_ROW = Struct("<IIIIII")
 _LARGE_COMPLETED_ROW = Struct("<IQQQQQ")
 
@@ -105,6 +114,7 @@ DELTA = Struct("<q")
 """What an entry added to the count of its source."""
 
 KEY_FORMAT = b"format"
+KEY_ID = b"id"
 KEY_JOB = b"job"
 KEY_FINGERPRINT = b"fingerprint"
 KEY_TOTALS = b"totals"
@@ -185,17 +195,22 @@ class Transaction:
                 for key, value in cursor.iternext():
                     if not key.startswith(prefix):
                         return
+                    _check_keys(table, [key])
                     yield key, value
 
     def page(self, table: str, start: bytes, size: int) -> list[tuple[bytes, bytes]]:
         """At most `size` rows in key order, from the first key >= `start`."""
         with self._txn.cursor(self._handles[table]) as cursor:
-            return list(islice(cursor.iternext(), size)) if cursor.set_range(start) else []
+            rows = list(islice(cursor.iternext(), size)) if cursor.set_range(start) else []
+        _check_keys(table, (key for key, _ in rows))
+        return rows
 
     def page_of_keys(self, table: str, start: bytes, size: int) -> list[bytes]:
         """The keys of `page`."""
         with self._txn.cursor(self._handles[table]) as cursor:
-            return list(islice(cursor.iternext(values=False), size)) if cursor.set_range(start) else []
+            keys = list(islice(cursor.iternext(values=False), size)) if cursor.set_range(start) else []
+        _check_keys(table, keys)
+        return keys
 
     def last(self, table: str) -> tuple[bytes, bytes] | None:
         """The row with the greatest key, or None."""
@@ -207,7 +222,9 @@ class Transaction:
         with self._txn.cursor(self._handles[table]) as cursor:
             found = cursor.first()
             while found:
-                prefix = cursor.key()[:length]
+                key = cursor.key()
+                _check_keys(table, [key])
+                prefix = key[:length]
                 yield prefix
                 found = cursor.set_range(prefix + b"\xff" * 64)
 
@@ -220,3 +237,10 @@ class Transaction:
                 rows.append(cursor.item())
                 found = cursor.delete()
         return rows
+
+
+def _check_keys(table: str, keys: Iterable[bytes]) -> None:
+    """Check the lengths of keys. Raises ValueError."""
+    expected = _KEY_BYTES.get(table)
+    if expected is not None and not set(map(len, keys)) <= {expected}:
+        raise ValueError(f"expected keys of {expected} bytes in the table {table}, found others")

@@ -14,8 +14,9 @@ from re import compile as compile_pattern
 from typing import Any
 
 from ledgerbeam.ledger.identity import url_key
-from ledgerbeam.ledger.json_rows import decode, encode
+from ledgerbeam.ledger.json_rows import encode
 from ledgerbeam.ledger.lmdb_commit import add_totals
+from ledgerbeam.ledger.lmdb_decoding import read_source_fields
 from ledgerbeam.ledger.lmdb_environment import Environment
 from ledgerbeam.ledger.lmdb_errors import translated
 from ledgerbeam.ledger.lmdb_failures import clear_failures
@@ -56,7 +57,7 @@ def encode_source(source: Source, *, replaces: bool = False, number: int = 0) ->
 
 def urls_of(row: bytes) -> list[str]:
     """The URLs of a row of `sources`: of each member, or its own."""
-    fields = decode(row)
+    fields = read_source_fields(row)
     return [member[0] for member in fields.get("members", ())] or [fields["url"]]
 
 
@@ -116,7 +117,7 @@ def _not_late(txn: Transaction, sources: Sequence[Source], number: int) -> Seque
 def _later_owners(txn: Transaction, source: Source, number: int) -> dict[bytes, dict[str, Any]]:
     owners = {txn.get(URLS, url_key(url)) for url in source.urls} - {None, source.id}
     rows = {owner: txn.get(SOURCES, owner) for owner in owners if owner is not None}
-    fields = {owner: decode(row) for owner, row in rows.items() if row is not None}
+    fields = {owner: read_source_fields(row) for owner, row in rows.items() if row is not None}
     return {owner: row for owner, row in fields.items() if row.get("number", 0) > number}
 
 
@@ -141,7 +142,7 @@ def retire(txn: Transaction, source: bytes, number: int = 0) -> None:
 def urls_of_sources(txn: Transaction, sources: Iterable[bytes]) -> list[str]:
     """The URLs of those sources that are registered, sorted; of a pack that of its first member."""
     found = (txn.get(SOURCES, source) for source in sources)
-    return sorted(decode(row)["url"] for row in found if row is not None)
+    return sorted(read_source_fields(row)["url"] for row in found if row is not None)
 
 
 def forget(txn: Transaction, sources: Iterable[bytes], *, failures_only: bool, number: int = 0) -> list[str]:
@@ -151,7 +152,7 @@ def forget(txn: Transaction, sources: Iterable[bytes], *, failures_only: bool, n
         row = txn.get(SOURCES, source)
         if row is None:
             continue  # replaced since it was looked up
-        urls.append(decode(row)["url"])
+        urls.append(read_source_fields(row)["url"])
         if failures_only:
             clear_failures(txn, source)
         else:
@@ -220,7 +221,7 @@ def set_gone(txn: Transaction, ids: Iterable[bytes], number: int = 0) -> None:
         if row is None:
             continue
         if number:
-            fields = decode(row)
+            fields = read_source_fields(row)
             if max(fields.get("number", 0), fields.get("back", 0)) > number:
                 continue
         txn.put(GONE, source, b"")
@@ -229,6 +230,6 @@ def set_gone(txn: Transaction, ids: Iterable[bytes], number: int = 0) -> None:
 def come_back(txn: Transaction, source: bytes, number: int) -> None:
     """Note with which number a registered source was listed again after it was gone, in a remote ledger."""
     row = txn.get(SOURCES, source)
-    fields = {} if row is None else decode(row)
+    fields = {} if row is None else read_source_fields(row)
     if row is not None and fields.get("back", 0) < number:
         txn.put(SOURCES, source, encode({**fields, "back": number}))

@@ -19,7 +19,7 @@ from ledgerbeam.ledger.job import Job, OnJobChange
 from ledgerbeam.ledger.lmdb_completed import CompletedIds
 from ledgerbeam.ledger.lmdb_environment import Environment, acquire, release
 from ledgerbeam.ledger.lmdb_failures import Stamp, count_deaths
-from ledgerbeam.ledger.lmdb_opening import INITIAL_MAP_BYTES
+from ledgerbeam.ledger.lmdb_opening import INITIAL_MAP_BYTES, require_room
 from ledgerbeam.ledger.lmdb_pages import key_pages
 from ledgerbeam.ledger.lmdb_prepare import prepare
 from ledgerbeam.ledger.lmdb_rows import COMPLETED, PENDING, PENDING_ROW, SOURCES, Transaction
@@ -81,6 +81,8 @@ class LmdbStore:
 
     def open(self, *, create: bool = False) -> None:
         """Open the environment now, so that its errors show now; see `opening.open_store` for them."""
+        if create:
+            require_room(self._path)
         environment = acquire(self._path, read_only=self._read_only, create=create, map_bytes=self._map_bytes)
         with self._lock:
             if self._environment is None:
@@ -118,6 +120,16 @@ class LmdbStore:
 
     def refresh(self) -> None:
         """Does nothing: what a process of this host commits is there for all."""
+
+    def ledger_id(self) -> str:
+        """What tells this ledger from every other; see `LedgerStore.ledger_id`."""
+        with self._open().read() as txn:
+            return lmdb_jobs.read_id(txn)
+
+    def environment_id(self) -> str:
+        """What tells the local files apart that the ledger is read through; see `LedgerStore.environment_id`."""
+        with self._open().read() as txn:
+            return lmdb_jobs.read_id(txn)
 
     def open_job(self, job: Job, on_change: OnJobChange = "refuse") -> None:
         """Take the ledger for a job; see `LedgerStore.open_job`."""
@@ -159,7 +171,7 @@ class LmdbStore:
             if txn.get(SOURCES, source_id) is None or txn.get(COMPLETED, source_id) is not None:
                 return 0
             row = txn.get(PENDING, source_id)
-        return 1 if row is None else int(PENDING_ROW.unpack(row)[0])
+            return 1 if row is None else int(PENDING_ROW.unpack(row)[0])
 
     def attempts(self, source_id: bytes) -> dict[bytes, int]:
         """Worker deaths of a source's unfinished tasks, by node."""
@@ -221,6 +233,7 @@ class LmdbStore:
     def begin_run(self, info: Mapping[str, Any]) -> str:
         """Record that a run begins; gives its id."""
         now = time.time()
+        lmdb_jobs.require_info(info)
         return self._write(lambda txn: lmdb_jobs.begin_run(txn, info, now))
 
     def note_listing(self, run: str, *, listed: int, finished: bool, gone: Iterable[bytes] = ()) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ledgerbeam.ledger.identity import ID_BYTES, name_key, url_key
-from ledgerbeam.ledger.json_rows import decode
+from ledgerbeam.ledger.lmdb_decoding import read_source_fields, read_urls
 from ledgerbeam.ledger.lmdb_environment import Environment
 from ledgerbeam.ledger.lmdb_pages import key_pages
 from ledgerbeam.ledger.lmdb_prepare import decode_output
@@ -29,6 +29,7 @@ from ledgerbeam.ledger.lmdb_rows import (
     URLS,
     Transaction,
 )
+from ledgerbeam.ledger.segment import output_name
 
 
 def supersede(txn: Transaction, rows: Iterable[tuple[bytes, bytes]], number: int) -> None:
@@ -51,8 +52,9 @@ def encode_superseded(number: int, name: str) -> bytes:
 
 
 def decode_superseded(row: bytes) -> tuple[int, str]:
-    """Read a row of `superseded`: the number of what superseded it, and its name."""
-    return SUPERSEDED_ROW.unpack_from(row)[0], row[SUPERSEDED_ROW.size :].decode("utf-8", "surrogateescape")
+    """Read a row of `superseded`: the number of what superseded it, and its name. Raises ValueError, struct.error."""
+    name = row[SUPERSEDED_ROW.size :].decode("utf-8", "surrogateescape")
+    return SUPERSEDED_ROW.unpack_from(row)[0], output_name(name)
 
 
 def stale_outputs(environment: Environment) -> list[str]:
@@ -109,11 +111,11 @@ def _is_replaced(txn: Transaction, source: bytes) -> bool:
 def _successors(txn: Transaction, source: bytes) -> set[bytes]:
     """The registered sources that own a URL of a retired source now."""
     row = txn.get(RETIRED, source)
-    owners = {txn.get(URLS, url_key(url)) for url in ([] if row is None else decode(row))}
+    owners = {txn.get(URLS, url_key(url)) for url in ([] if row is None else read_urls(row))}
     return {owner for owner in owners if owner is not None and txn.get(SOURCES, owner) is not None}
 
 
 def retired_at(txn: Transaction, source: bytes) -> int:
     """The number of what took the place of a retired source."""
     rows = (txn.get(SOURCES, successor) for successor in _successors(txn, source))
-    return max((decode(row).get("number", 0) for row in rows if row is not None), default=0)
+    return max((read_source_fields(row).get("number", 0) for row in rows if row is not None), default=0)

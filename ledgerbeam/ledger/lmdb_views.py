@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.ledger.identity import ID_BYTES, ROOT
-from ledgerbeam.ledger.json_rows import decode
 from ledgerbeam.ledger.lmdb_commit import read_totals
+from ledgerbeam.ledger.lmdb_decoding import read_failure, read_source_fields
 from ledgerbeam.ledger.lmdb_environment import Environment
 from ledgerbeam.ledger.lmdb_errors import translated
 from ledgerbeam.ledger.lmdb_failures import TaskFailures, has_failed
@@ -84,7 +84,7 @@ def progress(txn: Transaction, source: bytes) -> Progress | None:
     row = txn.get(SOURCES, source)
     if not known or row is None:
         return None
-    return Progress(known, attempts(txn, source), "replaces" in decode(row))
+    return Progress(known, attempts(txn, source), "replaces" in read_source_fields(row))
 
 
 def sources(environment: Environment) -> Iterator[SourceRow]:
@@ -92,7 +92,10 @@ def sources(environment: Environment) -> Iterator[SourceRow]:
     for page in row_pages(environment, SOURCES):
         with environment.read() as txn:
             failed = set(txn.prefixes(FAILED, ID_BYTES)) if txn.count(FAILED) else set()
-            rows = [_source_row(txn, source, decode(txn.get(SOURCES, source) or row), failed) for source, row in page]
+            rows = [
+                _source_row(txn, source, read_source_fields(txn.get(SOURCES, source) or row), failed)
+                for source, row in page
+            ]
         yield from rows
 
 
@@ -121,7 +124,7 @@ def failures(environment: Environment) -> Iterator[FailureRow]:
         keys: list[tuple[str, bytes]] = []
         with environment.read() as txn:
             for url, source in sources[start : start + _SOURCES_A_TRANSACTION]:
-                named = sorted((decode(row)["task"], key) for key, row in txn.rows(FAILED, source))
+                named = sorted((read_failure(row)["task"], key) for key, row in txn.rows(FAILED, source))
                 keys += ((url, key) for _, key in named)
         for first in range(0, len(keys), _SOURCES_A_TRANSACTION):
             with environment.read() as txn:
@@ -151,7 +154,9 @@ def failed_mask(environment: Environment, ids: Sequence[bytes], number: int) -> 
 def ordered_outputs(environment: Environment) -> Iterator[OutputRow]:
     """The recorded outputs, by source URL, then first record, then name."""
     with translated(environment.path):
-        sources = [(decode(row)["url"], source) for page in row_pages(environment, SOURCES) for source, row in page]
+        sources = [
+            (read_source_fields(row)["url"], source) for page in row_pages(environment, SOURCES) for source, row in page
+        ]
     sources.sort()
     for start in range(0, len(sources), _SOURCES_A_TRANSACTION):
         rows: list[OutputRow] = []
@@ -180,4 +185,4 @@ def _output_rows(txn: Transaction, source: bytes, url: str, rows: Any) -> list[O
 
 def _url(txn: Transaction, source: bytes) -> str:
     row = txn.get(SOURCES, source)
-    return "" if row is None else str(decode(row)["url"])
+    return "" if row is None else str(read_source_fields(row)["url"])

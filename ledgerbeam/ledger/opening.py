@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import stat
 import tempfile
 from hashlib import blake2b
 
@@ -12,6 +14,8 @@ from ledgerbeam.ledger.lmdb_filesystem import refuse_network_filesystem
 from ledgerbeam.ledger.lmdb_opening import DATA_FILE
 from ledgerbeam.ledger.lmdb_store import LmdbStore
 from ledgerbeam.ledger.store import LedgerStore
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def open_store(url: str, *, create: bool, read_only: bool = False, job: str | None = None) -> LedgerStore:
@@ -25,7 +29,7 @@ def open_store(url: str, *, create: bool, read_only: bool = False, job: str | No
             does not check until `LedgerStore.open_job` is called.
 
     Raises:
-        UsageError: the URL is remote, or the folder is on a network filesystem.
+        UsageError: the URL is remote, the folder is on a network filesystem, or it holds other things.
         LedgerNotFoundError: there is none, and `create` is false.
         LedgerVersionError: a newer ledgerbeam wrote it.
         LedgerDamagedError: what is there is not a ledger, or does not read.
@@ -74,21 +78,61 @@ def sidecar_folder(url: str) -> str:
 
     Args:
         url: of the ledger, canonical.
+
+    Raises:
+        UsageError: there is no such folder, or on the way to it lies what another user can change.
     """
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", url.rpartition("://")[2])[-40:].strip("-")
-    folder = os.path.join("sidecars", f"{name}-{blake2b(url.encode(), digest_size=8).hexdigest()}")
+    name = f"{name}-{blake2b(url.encode(), digest_size=8).hexdigest()}"
     home = os.environ.get("LEDGERBEAM_CACHE")
     if home:
-        return os.path.join(os.path.abspath(home), folder)
+        return _below(os.path.abspath(home), name, url)
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    for root in (os.path.join(cache, "ledgerbeam"), os.path.join(tempfile.gettempdir(), f"ledgerbeam-{os.getuid()}")):
+    root = os.path.join(cache, "ledgerbeam")
+    if _is_usable(root):
+        return _below(root, name, url)
+    root = os.path.join(tempfile.gettempdir(), f"ledgerbeam-{os.geteuid()}")
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(root, 0o700)
+        refuse_network_filesystem(root)
+        found = os.lstat(root)
+    except (OSError, UsageError) as error:
+        raise UsageError(
+            f"ledger {url}: found no local folder to keep what is read of it ({error}); set LEDGERBEAM_CACHE to one on "
+            "a local disk"
+        ) from error
+    # Whoever comes first makes a name in the temporary folder: it may be another user's, or lead anywhere.
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS_WRITE:
+        raise _unsafe(url, root, found, "a folder that only this user can change")
+    return _below(root, name, url)
+
+
+def _is_usable(root: str) -> bool:
+    try:
+        os.makedirs(root, mode=0o700, exist_ok=True)
+        refuse_network_filesystem(root)
+    except (OSError, UsageError):
+        return False
+    return os.access(root, os.W_OK | os.X_OK)
+
+
+def _below(root: str, name: str, url: str) -> str:
+    """The folder of a sidecar below its root; no part of the way is a link of another user."""
+    folder = os.path.join(root, "sidecars", name)
+    for path in (root, os.path.dirname(folder), folder):
         try:
-            os.makedirs(root, mode=0o700, exist_ok=True)
-            refuse_network_filesystem(root)
-        except (OSError, UsageError):
-            continue
-        if os.access(root, os.W_OK | os.X_OK):
-            return os.path.join(root, folder)
-    raise UsageError(
-        f"ledger {url}: found no local folder to keep what is read of it; set LEDGERBEAM_CACHE to one on a local disk"
+            found = os.lstat(path)
+        except OSError:
+            continue  # not there yet, and made by us; or opening says what is wrong
+        if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
+            raise _unsafe(url, path, found, "a folder, or a link of this user")
+    return folder
+
+
+def _unsafe(url: str, path: str, found: os.stat_result, expected: str) -> UsageError:
+    return UsageError(
+        f"ledger {url}: what is read of it is kept below {path}, which must be {expected}, and found "
+        f"{stat.filemode(found.st_mode)} of user {found.st_uid}; it is not used. Set LEDGERBEAM_CACHE to a folder of "
+        "your own on a local disk"
     )

@@ -14,11 +14,11 @@ a snapshot stands for it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
 import secrets
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,7 +39,8 @@ from ledgerbeam.ledger.faults import reach
 from ledgerbeam.ledger.folding import Folder, segment_name
 from ledgerbeam.ledger.job import Job, OnJobChange
 from ledgerbeam.ledger.lmdb_environment import Environment, acquire, release
-from ledgerbeam.ledger.lmdb_opening import INITIAL_MAP_BYTES
+from ledgerbeam.ledger.lmdb_errors import translated
+from ledgerbeam.ledger.lmdb_opening import DATA_FILE, INITIAL_MAP_BYTES, LOCK_FILE
 from ledgerbeam.ledger.lmdb_rows import GONE, KEY_FINGERPRINT, META, SOURCES, Transaction
 from ledgerbeam.ledger.lmdb_store import LmdbStore, first_error
 from ledgerbeam.ledger.objects import Objects, create_own
@@ -122,7 +123,10 @@ class RemoteStore(LmdbStore):
             if found is None or found == token:
                 break
             release(environment)
-            shutil.rmtree(self._path, ignore_errors=True)
+            with translated(self._path):
+                for name in (DATA_FILE, LOCK_FILE):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(os.path.join(self._path, name))
         if token and found is None:
             environment.write(lambda txn: txn.put(META, sidecar.KEY_LEDGER, token))
         with self._lock:
@@ -144,6 +148,13 @@ class RemoteStore(LmdbStore):
     def parts(self) -> tuple[Objects, Environment]:
         """The objects of the ledger and the sidecar, open."""
         return self._objects, self._open()
+
+    def ledger_id(self) -> str:
+        """What ``job.json`` says; see `LedgerStore.ledger_id`."""
+        with self._open().read() as txn:
+            if txn.get(META, sidecar.KEY_LEDGER) is None:
+                raise LedgerNotFoundError(f"ledger {self.url}: there is none yet; take it for a job before")
+            return lmdb_jobs.read_id(txn, sidecar.KEY_LEDGER)
 
     # Recording
 
@@ -304,6 +315,7 @@ class RemoteStore(LmdbStore):
         Raises:
             JobMismatchError: meanwhile the ledger was taken for another job.
         """
+        lmdb_jobs.require_info(info)
         self.refresh()
 
         def is_ours(txn: Transaction) -> bool:

@@ -75,6 +75,19 @@ class LedgerStore(LedgerSink, Protocol):
     def url(self) -> str:
         """Where the ledger lies."""
 
+    def ledger_id(self) -> str:
+        """What tells this ledger from every other: 32 hexadecimal digits, random, made with it. A copy has the same.
+
+        Raises:
+            LedgerNotFoundError: no job has taken a remote ledger yet, so there is none.
+        """
+
+    def environment_id(self) -> str:
+        """What tells the local files apart that the ledger is read through: of a local ledger its own id.
+
+        Launchers that find the same one here lie on one host and share a folder, whatever name the host has.
+        """
+
     def open_job(self, job: Job, on_change: OnJobChange = "refuse") -> None:
         """Take the ledger for a job. From then on this store, and its pickled copies, commit for that job only.
 

@@ -29,7 +29,7 @@ def leave_error(run_dir: str, error: LedgerbeamError) -> None:
 def left_errors(run_dir: str) -> list[LedgerbeamError]:
     """Returns the errors that workers of the run have left, as they were raised."""
     found = []
-    for name in sorted(os.listdir(run_dir)):
+    for name in sorted(os.listdir(run_dir)) if os.path.isdir(run_dir) else ():
         if name.endswith(ERROR_SUFFIX):
             with open(os.path.join(run_dir, name), "rb") as file:
                 text = file.read()

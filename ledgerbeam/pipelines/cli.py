@@ -6,6 +6,7 @@ Exit status: 0 done; 1 error; 2 usage; 3 done, but some tasks failed; 130 interr
 from __future__ import annotations
 
 import argparse
+import codecs
 import importlib
 import io
 import os
@@ -14,12 +15,16 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+from ledgerbeam.descriptors import hold_standard_descriptors
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.pipelines.arguments import build_parser
 
 __all__ = ["INTERRUPTED", "main", "run"]
 
 INTERRUPTED = 130
+
+_AS_THEY_ARE = "ledgerbeam-as-they-are"
+"""Names need not be UTF-8: their bytes are printed as they are. Other surrogates, which are no text, are escaped."""
 
 # Imported on use: Beam takes a second to import, and --help must not wait for it.
 _COMMANDS = {
@@ -34,6 +39,16 @@ _COMMANDS = {
     "show": "ledgerbeam.pipelines.show",
     "ledger": "ledgerbeam.pipelines.inspect",
 }
+
+
+def _print_surrogates(error: UnicodeError) -> tuple[str | bytes, int]:
+    try:
+        return codecs.lookup_error("surrogateescape")(error)
+    except UnicodeEncodeError as refused:
+        return codecs.backslashreplace_errors(refused)
+
+
+codecs.register_error(_AS_THEY_ARE, _print_surrogates)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,10 +80,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run() -> None:
     """Entry point of the ``ledgerbeam`` script. SIGTERM ends a run as Ctrl-C does: with its state saved."""
+    hold_standard_descriptors()
     _take_signals()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="surrogateescape")  # names need not be UTF-8: their bytes are printed as they are
+            stream.reconfigure(errors=_AS_THEY_ARE)
     status = main()
     if "grpc" in sys.modules:
         # A channel that Beam has left open may hold a lock for which the interpreter waits as it ends, for ever.

@@ -32,11 +32,11 @@ from ledgerbeam.pipelines.specs import job_spec
 __all__ = ["main"]
 
 SHOWN_FAILURES = 3
-FAILED_TASKS = 3
+NOT_ALL = 3
 
 
 def main(args: argparse.Namespace, beam_args: list[str]) -> int:
-    """Runs a job. Returns 0, 3 if some tasks failed, or 130 if it was interrupted."""
+    """Runs a job. Returns 0, 3 if some tasks failed or outputs out of date were left, or 130 if it was interrupted."""
     reporter = Reporter(as_json=args.json, quiet=args.quiet)
     spec = job_spec(args).resolve_ledger(args.ledger)
     if beam_args:
@@ -71,6 +71,12 @@ def main(args: argparse.Namespace, beam_args: list[str]) -> int:
         _warn_of_failures(spec, store, outcome, reporter)
     if outcome.interrupted:
         return 130
+    if outcome.out_of_date:
+        reporter.warn(
+            f"{spec.output or 'the indexes'}: {count(outcome.out_of_date, 'output')} out of date left beside the right "
+            "ones, since another run may still be at work on this ledger; once that has ended, run the same command "
+            "again: it removes them"
+        )
     left = outcome.status["sources"]["open"]
     if left and only is not None:
         reporter.warn(f"{count(left, 'source')} left open, since --only-failed did not ask for them")
@@ -79,7 +85,7 @@ def main(args: argparse.Namespace, beam_args: list[str]) -> int:
             f"{spec.ledger}: {count(left, 'source')} left open, though nothing failed; "
             "another run may have taken the ledger over; run the same command again"
         )
-    return FAILED_TASKS if outcome.status["tasks"]["failed"] else 0
+    return NOT_ALL if outcome.status["tasks"]["failed"] or outcome.out_of_date else 0
 
 
 def _state(store: LedgerStore) -> str:
@@ -199,6 +205,7 @@ def _summary(spec: JobSpec, outcome: Outcome, datasets: list[Dataset], urls: lis
         "seconds": round(outcome.seconds, 3),
         "skipped": outcome.skipped,
         "interrupted": outcome.interrupted,
+        "out_of_date": outcome.out_of_date,
         **outcome.status,
     }
 

@@ -29,7 +29,7 @@ def status(store: LedgerStore, args: argparse.Namespace) -> int:
     nulled = count_nulled(store)
     if nulled is not None:
         found["nulled"] = nulled
-    runs = shown_runs(store, store.url)
+    runs = shown_runs(store)
     progress = job_progress(store, found, runs)
     changes = list(changed_sources(store, args.storage_options)) if args.check_sources else None
     if args.json:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,13 +12,12 @@ from itertools import chain
 import orjson
 
 from ledgerbeam.errors import WorkerDiedError
-from ledgerbeam.ledger import MAX_ATTEMPTS, InflightMarks, LedgerStore, Source, Totals, with_progress
-from ledgerbeam.ledgers import scratch_folder
+from ledgerbeam.ledger import MAX_ATTEMPTS, LedgerStore, RunFolder, Source, Totals, with_progress
 from ledgerbeam.pipelines.listed import Listed
 from ledgerbeam.pipelines.report import Reporter
 from ledgerbeam.pipelines.spec import JobSpec
 from ledgerbeam.pipelines.supervise import WaveEnd, run_wave
-from ledgerbeam.pipelines.wave_files import STORAGE_OPTIONS, dump_sources
+from ledgerbeam.pipelines.wave_files import STORAGE_OPTIONS, dump_sources, written
 
 __all__ = ["LocalRunner"]
 
@@ -46,6 +44,7 @@ class LocalRunner:
         store: Its ledger.
         reporter: Told of progress and deaths.
         beam_args: Beam options of the user.
+        folder: Of the run.
         debug: Whether errors carry whole tracebacks.
 
     Attributes:
@@ -54,14 +53,21 @@ class LocalRunner:
     """
 
     def __init__(
-        self, spec: JobSpec, store: LedgerStore, reporter: Reporter, beam_args: Sequence[str], *, debug: bool
+        self,
+        spec: JobSpec,
+        store: LedgerStore,
+        reporter: Reporter,
+        beam_args: Sequence[str],
+        folder: RunFolder,
+        *,
+        debug: bool,
     ) -> None:
         self._spec = spec
         self._store = store
         self._reporter = reporter
         self._beam_args = beam_args
         self._debug = debug
-        self._run_dir = ""
+        self._folder = folder
         self._passes = 0
         self._next_tick = 0.0
         self._next_refresh = 0.0
@@ -75,16 +81,9 @@ class LocalRunner:
             WorkerDiedError: If workers die again and again before anything is done.
             LedgerbeamError: The error with which a worker ended the run, or the listing.
         """
-        self._run_dir = os.path.join(scratch_folder(self._spec.ledger), "run", listed.run)
-        presence = InflightMarks(self._run_dir)
-        presence.register()  # other launchers see by it that this run lives
-        try:
-            with self._reporter.progress():
-                for wave in _waves(listed.open_sources(), self._spec.expected_tasks):
-                    self._run_wave(wave, listed)
-        finally:
-            presence.close()
-            shutil.rmtree(self._run_dir, ignore_errors=True)  # what is left of it goes with the next run
+        with self._reporter.progress():
+            for wave in _waves(listed.open_sources(), self._spec.expected_tasks):
+                self._run_wave(wave, listed)
 
     def _run_wave(self, sources: Sequence[Source], listed: Listed) -> None:
         """Runs the tasks of `sources` until each source is complete or has a recorded failure.
@@ -117,13 +116,16 @@ class LocalRunner:
     def _pass(self, sources: Sequence[Source], listed: Listed) -> WaveEnd:
         self._passes += 1
         # A folder of its own, so that nobody who is slow to die is taken for a worker of the next pass.
-        folder = os.path.join(self._run_dir, f"pass-{self._passes:04d}")
-        job, wave, tmp = (os.path.join(folder, name) for name in ("job.json", "wave.json", "tmp"))
-        os.makedirs(tmp)
-        with open(job, "wb") as file:
-            file.write(dataclasses.replace(self._spec, run=listed.run, run_dir=folder).to_json())
-        dump_sources(wave, with_progress(sources, self._store))
-        return run_wave(
+        folder = os.path.join(self._folder.path, f"pass-{self._passes:04d}")
+        job, wave, tmp = (os.path.join(folder, name) for name in ("job.json", "wave", "tmp"))
+        self._folder.check()
+        with written(folder):
+            os.mkdir(folder, 0o700)
+            os.mkdir(tmp, 0o700)
+            with open(job, "xb") as file:
+                file.write(dataclasses.replace(self._spec, run=listed.run, run_dir=folder).to_json())
+            dump_sources(wave, with_progress(sources, self._store))
+        end = run_wave(
             [sys.executable, "-m", "ledgerbeam.pipelines.wave", job, wave, *self._beam_args],
             folder,
             # Beam leaves a folder of its own there when it is killed.
@@ -131,6 +133,8 @@ class LocalRunner:
             on_tick=lambda: self._tick(listed),
             debug=self._debug,
         )
+        self._folder.check()
+        return end
 
     def _owing(self, sources: Sequence[Source], run: str | None) -> list[Source]:
         """Returns the sources that need another pass.

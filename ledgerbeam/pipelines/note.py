@@ -11,6 +11,7 @@ import orjson
 from ledgerbeam.errors import SourceNotFoundError
 from ledgerbeam.io import publish_bytes, read_bytes, stat
 from ledgerbeam.ledger import Shard
+from ledgerbeam.pipelines.removal import require_own_folder
 from ledgerbeam.pipelines.spec import JobSpec
 
 __all__ = ["Note"]
@@ -26,6 +27,7 @@ class Note:
     """
 
     def __init__(self, spec: JobSpec, name: str, shards: Iterable[Shard]) -> None:
+        self._work = spec.work
         self._url = f"{spec.work}/{name}.json"
         self._options = spec.storage_options
         self._of = _digest(spec, shards)
@@ -33,10 +35,11 @@ class Note:
     def read(self) -> dict[str, Any] | None:
         """Returns what was noted if it was made of these very shards, and its files have the sizes they had."""
         note = self._load()
-        if note.get("of") != self._of:
+        files = note.get("files")
+        if note.get("of") != self._of or not isinstance(files, dict):
             return None
         try:
-            changed = any(stat(url, self._options).size != size for url, size in note["files"].items())
+            changed = any(stat(url, self._options).size != size for url, size in files.items())
         except SourceNotFoundError:
             return None
         return None if changed else note
@@ -62,11 +65,13 @@ class Note:
         self._write({"of": self._of, "files": sizes, **facts})
 
     def _load(self) -> dict[str, Any]:
+        """Returns the note; one that does not read is as good as none, since it is made again."""
+        require_own_folder(self._work)
         try:
-            note: dict[str, Any] = orjson.loads(read_bytes(self._url, self._options))
-        except SourceNotFoundError:
+            note = orjson.loads(read_bytes(self._url, self._options))
+        except (SourceNotFoundError, orjson.JSONDecodeError):
             return {}
-        return note
+        return note if isinstance(note, dict) else {}
 
     def _write(self, note: dict[str, Any]) -> None:
         publish_bytes(self._url, orjson.dumps(note), self._options)

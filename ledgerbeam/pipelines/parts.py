@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from glob import escape
 
 import numpy as np
 
-from ledgerbeam.io import ObjectFolder, is_local, remove_stale_temporaries
+from ledgerbeam.io import ObjectFolder, remove_stale_temporaries
 from ledgerbeam.io.megatron import Layout, merge_megatron, write_megatron
 from ledgerbeam.io.megatron.index import BLOCK, MegatronIndex
 from ledgerbeam.ledger import LedgerStore, dataset_manifest, reach
 from ledgerbeam.pipelines.note import Note
+from ledgerbeam.pipelines.removal import remove_below
 from ledgerbeam.pipelines.spec import JobSpec
 
 __all__ = ["Dataset", "Parts"]
@@ -68,7 +68,10 @@ class Parts:
     def merged(self) -> list[Dataset] | None:
         """Returns the datasets if they are these very parts, merged, and of the size they had; else None."""
         note = self._note.read()
-        return None if note is None else [Dataset(**facts) for facts in note["datasets"]]
+        try:
+            return None if note is None else [Dataset(**facts) for facts in note["datasets"]]
+        except (KeyError, TypeError):  # not what was noted here
+            return None
 
     def forget_missing(self) -> int:
         """Makes the ledger forget the sources of parts that are no longer there.
@@ -101,11 +104,7 @@ class Parts:
         """Removes the parts, once they are merged."""
         there = set(self._folder.names(""))
         names = {name for shard in self._shards for name in (shard.name, shard.index) if name is not None}
-        self._folder.delete(sorted(names & there))
-        if is_local(self._folder.url):
-            for folder, _, _ in os.walk(self._folder.url, topdown=False):
-                with suppress(OSError):  # something else is in it
-                    os.rmdir(folder)
+        remove_below(self._folder.url, sorted(names & there), self._options, ledger=self._store.url, prune=True)
 
     def _merge(self, suffix: str) -> Dataset:
         prefix = f"{self._spec.merged}{suffix}"

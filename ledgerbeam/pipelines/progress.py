@@ -9,6 +9,7 @@ from typing import Any
 
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.store import HISTORY_SECONDS
+from ledgerbeam.ledgers import run_folders
 from ledgerbeam.pipelines.redaction import without_secrets
 from ledgerbeam.pipelines.run_info import Work, run_state, work_by_run
 
@@ -65,19 +66,20 @@ def job_progress(store: LedgerStore, status: Mapping[str, Any], runs: Sequence[M
     )
 
 
-def shown_runs(store: LedgerStore, ledger: str) -> list[dict[str, Any]]:
+def shown_runs(store: LedgerStore) -> list[dict[str, Any]]:
     """Returns every run with its state, what was recorded in it, and without secrets.
 
     To what `LedgerStore.runs` gives of a run come ``state`` (see `run_state`), ``seconds`` (None unless it has ended)
     and ``done``, a `Work` as a mapping, or None if the run did not tell where it began.
     """
     runs, history = store.runs(), store.history()
+    living = {launcher.run for launcher in run_folders(store).launchers() if launcher.lives} if runs else set()
     works = work_by_run(runs, Work.of(history))
     return [
         {
             **run,
             "info": {name: _shown(value) for name, value in run["info"].items() if name != "before"},
-            "state": run_state(run, ledger),
+            "state": run_state(run, store, living),
             "seconds": None if run["ended"] is None else run["ended"] - run["began"],
             "done": None if work is None else work._asdict(),
         }

@@ -109,7 +109,7 @@ class ReportData:
 
 def report_data(store: LedgerStore) -> ReportData:
     """Reads from a ledger what its report shows."""
-    status, runs, durations = store.status(), shown_runs(store, store.url), store.durations()
+    status, runs, durations = store.status(), shown_runs(store), store.durations()
     history = store.history()
     step_seconds = _step_seconds(history)
     with counting("sources") as advance:

@@ -10,13 +10,15 @@ from typing import Any
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Page, expand_braces
 from ledgerbeam.ledger import LedgerStore, Totals
+from ledgerbeam.ledgers import run_folders
 from ledgerbeam.pipelines.listed import Listed
 from ledgerbeam.pipelines.local import LocalRunner
+from ledgerbeam.pipelines.redaction import without_secrets
 from ledgerbeam.pipelines.remote import BeamRunner
-from ledgerbeam.pipelines.report import Reporter
+from ledgerbeam.pipelines.report import Reporter, count
 from ledgerbeam.pipelines.run_info import run_elsewhere, run_info
 from ledgerbeam.pipelines.spec import JobSpec
-from ledgerbeam.pipelines.tidy import drop_dead_runs, remove_superseded, sweep_temporaries
+from ledgerbeam.pipelines.tidy import count_superseded, remove_superseded, sweep_temporaries
 
 __all__ = ["Outcome", "run_job"]
 
@@ -31,6 +33,7 @@ class Outcome:
         done: What the run added to the ledger's totals.
         seconds: How long it took.
         interrupted: Whether it was ended by Ctrl-C or SIGTERM.
+        out_of_date: Outputs that no source yields any more and that were left, since another run may be at work.
     """
 
     status: dict[str, Any]
@@ -38,6 +41,7 @@ class Outcome:
     done: Totals
     seconds: float
     interrupted: bool
+    out_of_date: int = 0
 
 
 def run_job(
@@ -69,15 +73,15 @@ def run_job(
     if only is not None and not _is_local(beam_args):
         raise UsageError("--only-failed works on the local runner only; without it all that is open is done")
     started = time.monotonic()
-    others = drop_dead_runs(spec)
-    if others:
+    folders = run_folders(store)
+    if others := folders.remove_dead():
         reporter.warn(
-            f"another run is at work on this ledger (processes {', '.join(map(str, others))}): nothing is lost, "
-            "but tasks may be done twice"
+            f"another run is at work on this ledger (processes {', '.join(str(other.pid) for other in others)}): "
+            "nothing is lost, but tasks may be done twice"
         )
     last = store.status()["last_run"]
     clean = last is None or last["outcome"] == "done"
-    elsewhere = None if clean else run_elsewhere(last)
+    elsewhere = None if clean else run_elsewhere(last, store)
     if elsewhere:
         reporter.warn(
             f"an older run may still be at work on this ledger ({elsewhere}): nothing is lost, but tasks may be done "
@@ -85,27 +89,44 @@ def run_job(
         )
     runner_name = "local" if _is_local(beam_args) else " ".join(w for w in beam_args if w.startswith("--runner"))
     run = store.begin_run(run_info(store, spec.workers, runner_name))
-    if force:
-        _forget_sources(spec, store)
     listed = Listed(spec, store, pages, run, only)
-    runner: LocalRunner | BeamRunner = (
-        LocalRunner(spec, store, reporter, beam_args, debug=debug)
-        if _is_local(beam_args)
-        else BeamRunner(spec, store, beam_args)
-    )
-    outcome = "failed"
+    outcome, deaths, done, left = "failed", 0, Totals(), 0
     try:
-        runner.run(listed)
-        if not others and not elsewhere:
-            remove_superseded(spec, store)
+        with folders.enter(run) as folder:
+            if force:
+                _forget_sources(spec, store)
+            runner: LocalRunner | BeamRunner = (
+                LocalRunner(spec, store, reporter, beam_args, folder, debug=debug)
+                if _is_local(beam_args)
+                else BeamRunner(spec, store, beam_args)
+            )
+            try:
+                runner.run(listed)
+                with folder.alone() as alone:
+                    if alone and not elsewhere:
+                        _warn_of_foreign(remove_superseded(spec, store), reporter)
+                    else:
+                        left = count_superseded(store)
+            finally:
+                deaths, done = runner.deaths, runner.done
         outcome = "done"
     except KeyboardInterrupt:
         outcome = "interrupted"
     finally:
         store.end_run(run, outcome)
-        if not clean or runner.deaths or outcome != "done":
+        if not clean or deaths or outcome != "done":
             sweep_temporaries(spec)
-    return Outcome(store.status(), listed.skipped, runner.done, time.monotonic() - started, outcome == "interrupted")
+    return Outcome(
+        store.status(), listed.skipped, done, time.monotonic() - started, outcome == "interrupted", out_of_date=left
+    )
+
+
+def _warn_of_foreign(names: Sequence[str], reporter: Reporter) -> None:
+    if names:
+        reporter.warn(
+            f"{count(len(names), 'output')} out of date left where this job does not write, such as "
+            f"{without_secrets(names[0])}; remove what you do not need"
+        )
 
 
 def _forget_sources(spec: JobSpec, store: LedgerStore) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from ledgerbeam.ledger import HistoryRow, LedgerStore, live_pids
-from ledgerbeam.ledgers import scratch_folder
+from ledgerbeam.ledger import HistoryRow, LedgerStore
 from ledgerbeam.pipelines.redaction import command_without_secrets, without_secrets
 
-__all__ = ["Work", "retry_command", "run_elsewhere", "run_info", "run_state", "work_by_run"]
+__all__ = ["Work", "is_seen", "retry_command", "run_elsewhere", "run_info", "run_state", "work_by_run"]
 
 ONLY_FAILED = "--only-failed"
 
@@ -52,52 +50,52 @@ class Work(NamedTuple):
 def run_info(store: LedgerStore, workers: int, runner: str) -> dict[str, Any]:
     """Returns what `LedgerStore.begin_run` records of this process.
 
-    ``{"pid", "host", "workers", "runner", "command", "folder", "before"}``: the runner as the Beam options name it, or
-    ``local``; the command line without secrets, as a list of
-    words, left out if it is very long; the working folder; and what had been recorded when the run began, as a
+    ``{"pid", "host", "place", "workers", "runner", "command", "folder", "before"}``: where it can be seen whether it
+    lives, see `is_seen`; the runner as the Beam options name it, or ``local``; the command line without secrets, as a
+    list of words, left out if it is very long; the working folder; and what had been recorded when the run began, as a
     `Work`.
     """
     command = ["ledgerbeam", *command_without_secrets(sys.argv[1:])]
-    where = {"pid": os.getpid(), "host": os.uname().nodename, "folder": os.getcwd()}
+    where = {"pid": os.getpid(), "host": os.uname().nodename, "place": store.environment_id(), "folder": os.getcwd()}
     info: dict[str, Any] = {**where, "workers": workers, "runner": runner}
     if sum(map(len, command)) <= LONGEST_COMMAND:
         info["command"] = command
     return {**info, "before": Work.of(store.history())._asdict()}
 
 
-def run_elsewhere(last: Mapping[str, Any]) -> str | None:
-    """Describes the last run if it has not ended and its workers cannot be seen from here.
+def is_seen(run: Mapping[str, Any], store: LedgerStore) -> bool:
+    """Tells whether it can be seen here, by locks, whether a run lives: names of hosts and processes tell nothing.
 
-    The workers of a local run on this host die with their launcher, and leave marks while they live.
+    The workers of a local run die with its launcher. That has its lock beside a local ledger, or beside what its host
+    keeps of a remote one.
     """
-    info = last["info"]
-    if last["outcome"] is not None or (info.get("host") == os.uname().nodename and info.get("runner") == "local"):
+    info = run["info"]
+    return info.get("runner") == "local" and info.get("place") == store.environment_id()
+
+
+def run_elsewhere(last: Mapping[str, Any], store: LedgerStore) -> str | None:
+    """Describes the last run if it has not ended and it cannot be seen here whether it lives."""
+    if last["outcome"] is not None or is_seen(last, store):
         return None
+    info = last["info"]
     where = "" if info.get("runner") == "local" else f" with {info.get('runner')}"
     return f"run {last['id']}, launched by process {info.get('pid')} on {info.get('host')}{where}"
 
 
-def run_state(run: Mapping[str, Any], ledger: str) -> RunState:
-    """Tells how a run ended, or whether it still works; a run of another host that has not ended may do either."""
+def run_state(run: Mapping[str, Any], store: LedgerStore, living: Collection[str]) -> RunState:
+    """Tells how a run ended, or whether it still works; one that has not ended and cannot be seen may do either.
+
+    Args:
+        run: The run.
+        store: Its ledger.
+        living: Ids of the runs whose launchers are seen to be at work.
+    """
     if run["outcome"] is not None:
         state: RunState = run["outcome"]
         return state
-    info = run["info"]
-    if live_pids(os.path.join(scratch_folder(ledger), "run", run["id"])):
+    if run["id"] in living:
         return "running"
-    elsewhere = info.get("host") != os.uname().nodename or info.get("runner") != "local"
-    if elsewhere or not isinstance(info.get("pid"), int):
-        return "running, or killed"
-    return "running" if _lives(info["pid"]) else "killed"
-
-
-def _lives(pid: int) -> bool:
-    with contextlib.suppress(PermissionError):  # somebody else's process
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-    return True
+    return "killed" if is_seen(run, store) else "running, or killed"
 
 
 def work_by_run(runs: Sequence[Mapping[str, Any]], recorded: Work) -> list[Work | None]:

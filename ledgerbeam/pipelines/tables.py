@@ -117,7 +117,7 @@ TABLES: Mapping[str, Table] = {
         quarantined=_is("flag", "quarantined"),
     ),
     "runs": _table(
-        lambda store: shown_runs(store, store.url),
+        shown_runs,
         run=_run("text", "id"),
         began=_run("time", "began"),
         ended=_run("time", "ended"),

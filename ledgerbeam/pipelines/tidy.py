@@ -2,63 +2,79 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import time
+import re
 from itertools import compress
 
 from ledgerbeam.io import (
     ObjectFolder,
     canonical_url,
-    delete,
     expand_braces,
     fixed_part,
     is_local,
     remove_stale_temporaries,
 )
-from ledgerbeam.ledger import LedgerStore, dead_marks, live_pids
-from ledgerbeam.ledgers import scratch_folder
+from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.pipelines.removal import remove_below, require_own_folder
 from ledgerbeam.pipelines.spec import JobSpec
 
-__all__ = ["drop_dead_runs", "remove_superseded", "sweep_temporaries"]
+__all__ = ["count_superseded", "remove_superseded", "sweep_temporaries"]
 
-PART_SUFFIX = ".part"
-"""How the names of the parts of indexes end, see `transforms.index`."""
+_PART = re.compile(r"[0-9a-f]{32}-\d+\.part")
+"""The names of the parts of indexes, see `transforms.index`."""
 
 INDEX_SUFFIXES = (".idx", ".gzidx")
 
-BEGIN_SECONDS = 60.0
-"""How long a run may take from making its folder to marking it."""
 
-
-def remove_superseded(spec: JobSpec, store: LedgerStore) -> None:
+def remove_superseded(spec: JobSpec, store: LedgerStore) -> list[str]:
     """Removes outputs that no source yields any more, and the parts of indexes that are published.
 
     Call it when no worker is at work on the ledger: between publishing an object and recording it, it looks stale.
+
+    Returns:
+        Names of outputs out of date that were left, since they lie where this job does not write.
+
+    Raises:
+        LedgerDamagedError: If the ledger names an output that leads out of the job's folders. Nothing was removed.
+        StorageError: If something cannot be removed.
     """
+    require_own_folder(spec.work)
     store.refresh()
     stale = store.stale_outputs()
-    for name in stale:
-        if spec.output is not None:
-            delete(f"{spec.output}/{name}", spec.storage_options, missing_ok=True)
-        elif _is_index_of_job(spec, name):
-            delete(name, spec.storage_options, missing_ok=True)
+    places = [_place(spec, name) for name in stale]
+    for root in sorted({root for root, _ in places if root is not None}):
+        names = [name for other, name in places if other == root]
+        remove_below(root, names, spec.storage_options, ledger=spec.ledger)
     store.drop_stale(stale)
-    work = spec.work
-    remove_stale_temporaries(work)
-    folder = ObjectFolder(work, spec.storage_options)
-    parts = [name for name in folder.names("") if name.endswith(PART_SUFFIX)]
-    ids = [bytes.fromhex(name.partition("-")[0]) for name in parts]
-    folder.delete(compress(parts, store.completed_mask(ids)))
+    _remove_parts(spec, store)
+    return [name for root, name in places if root is None]
 
 
-def _is_index_of_job(spec: JobSpec, name: str) -> bool:
-    """Tells whether an output of an index job, which names its outputs by their URL, lies where the job writes.
+def count_superseded(store: LedgerStore) -> int:
+    """Tells how many outputs `remove_superseded` would remove."""
+    store.refresh()
+    return len(store.stale_outputs())
 
-    Whoever can write to a ledger can name any file in it.
+
+def _remove_parts(spec: JobSpec, store: LedgerStore) -> None:
+    remove_stale_temporaries(spec.work)
+    parts = [name for name in ObjectFolder(spec.work, spec.storage_options).names("") if _PART.fullmatch(name)]
+    done = store.completed_mask([bytes.fromhex(name.partition("-")[0]) for name in parts])
+    remove_below(spec.work, compress(parts, done), spec.storage_options, ledger=spec.ledger)
+
+
+def _place(spec: JobSpec, name: str) -> tuple[str | None, str]:
+    """Returns the folder of the job below which an output lies, and its name there; no folder if it is below none.
+
+    An index job names its outputs by their URL.
     """
+    if spec.output is not None:
+        return spec.output, name
     url = canonical_url(name)
-    return url.endswith(INDEX_SUFFIXES) and any(url.startswith(f"{folder.rstrip('/')}/") for folder in _folders(spec))
+    for folder in sorted(_folders(spec), key=len, reverse=True):
+        root = folder.rstrip("/")
+        if url.endswith(INDEX_SUFFIXES) and url.startswith(f"{root}/"):
+            return root, url.removeprefix(f"{root}/")
+    return None, name
 
 
 def _folders(spec: JobSpec) -> set[str]:
@@ -73,21 +89,3 @@ def sweep_temporaries(spec: JobSpec) -> None:
     """Removes the hidden files of writers that were killed, wherever the job writes; those of live writers stay."""
     for folder in sorted(folder for folder in _folders(spec) if is_local(folder)):
         remove_stale_temporaries(folder)
-
-
-def drop_dead_runs(spec: JobSpec) -> list[int]:
-    """Removes the folders of runs whose launcher has died.
-
-    Returns:
-        Process ids of the launchers of other runs that are still at work on this ledger.
-    """
-    runs = os.path.join(scratch_folder(spec.ledger), "run")
-    alive: list[int] = []
-    for name in sorted(os.listdir(runs)) if os.path.isdir(runs) else []:
-        folder = os.path.join(runs, name)
-        launchers = live_pids(folder)
-        alive += launchers
-        # A folder without any mark is that of a run which has just begun, unless it is old.
-        if not launchers and (dead_marks(folder) or time.time() - os.stat(folder).st_mtime > BEGIN_SECONDS):
-            shutil.rmtree(folder, ignore_errors=True)  # what cannot be removed now is tried again by the next run
-    return alive

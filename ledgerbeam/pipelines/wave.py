@@ -16,6 +16,7 @@ from contextlib import suppress
 
 import orjson
 
+from ledgerbeam.descriptors import hold_standard_descriptors
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger import InflightMarks, close_shared_writers, describe_error, ignore_interrupt
 from ledgerbeam.pipelines.logs import quiet_beam
@@ -30,7 +31,11 @@ _RUNNERS = ("apache_beam", "concurrent", "grpc", "ledgerbeam")
 
 def main(argv: Sequence[str]) -> int:
     """Runs one wave; returns 0 once every task of it has been done or has failed."""
-    threading.Thread(target=_die_with_launcher, daemon=True).start()
+    hold_standard_descriptors()
+    launcher = os.dup(0)
+    with open(os.devnull, "rb") as nothing:  # else what user code starts would read from the launcher, for ever
+        os.dup2(nothing.fileno(), 0)
+    threading.Thread(target=_die_with_launcher, args=(launcher,), daemon=True).start()
     spec_path, wave_path, *beam_args = argv
     with open(spec_path, "rb") as file:
         spec = JobSpec.from_json(file.read(), orjson.loads(os.environ[STORAGE_OPTIONS]))
@@ -63,8 +68,8 @@ def _report_thread(run_dir: str, failure: threading.ExceptHookArgs) -> None:
             return
 
 
-def _die_with_launcher() -> None:
-    sys.stdin.buffer.read()
+def _die_with_launcher(launcher: int) -> None:
+    os.read(launcher, 1)
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 

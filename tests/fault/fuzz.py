@@ -49,6 +49,28 @@ HOSTILE: list[Any] = [
 ]  # fmt: skip
 
 
+def mutate(choice: random.Random, value: Any) -> Any:
+    """Changes one place of a JSON value, however deep."""
+    if isinstance(value, dict) and value and choice.random() < 0.9:
+        key = choice.choice(sorted(value))
+        if choice.random() < 0.05:
+            return {name: item for name, item in value.items() if name != key}
+        return {**value, key: mutate(choice, value[key])}
+    if isinstance(value, list) and value and choice.random() < 0.9:
+        place = choice.randrange(len(value))
+        what = choice.random()
+        if what < 0.05:
+            return value[:place] + value[place + 1 :]
+        if what < 0.1:
+            return [*value, value[place]]
+        return [*value[:place], mutate(choice, value[place]), *value[place + 1 :]]
+    if isinstance(value, int) and not isinstance(value, bool) and choice.random() < 0.4:
+        return value + choice.choice([-1, 1, 2, 5])
+    if isinstance(value, str) and len(value) == 32 and choice.random() < 0.5:
+        return choice.choice(SOURCES_OF_FUZZ).id.hex()
+    return choice.choice(HOSTILE)
+
+
 class Inputs:
     """Makes hostile objects from a seed."""
 
@@ -70,33 +92,12 @@ class Inputs:
         sealed = data.startswith(MAGIC)
         value = decode(data[32:] if sealed else data)
         for _ in range(self.choice.choice([1, 1, 1, 2, 4])):
-            value = self._mutate(value)
+            value = mutate(self.choice, value)
         payload = json.dumps(value).encode("ascii")
         if self.choice.random() < 0.01:
             depth = self.choice.choice([100, 2000, 100_000])
             payload = payload[:-1] + b',"x":' + b"[" * depth + b"]" * depth + b"}"
         return kind, reader, seal(payload) if sealed else payload
-
-    def _mutate(self, value: Any) -> Any:
-        """Changes one place of a JSON value, however deep."""
-        if isinstance(value, dict) and value and self.choice.random() < 0.9:
-            key = self.choice.choice(sorted(value))
-            if self.choice.random() < 0.05:
-                return {name: item for name, item in value.items() if name != key}
-            return {**value, key: self._mutate(value[key])}
-        if isinstance(value, list) and value and self.choice.random() < 0.9:
-            place = self.choice.randrange(len(value))
-            what = self.choice.random()
-            if what < 0.05:
-                return value[:place] + value[place + 1 :]
-            if what < 0.1:
-                return [*value, value[place]]
-            return [*value[:place], self._mutate(value[place]), *value[place + 1 :]]
-        if isinstance(value, int) and not isinstance(value, bool) and self.choice.random() < 0.4:
-            return value + self.choice.choice([-1, 1, 2, 5])
-        if isinstance(value, str) and len(value) == 32 and self.choice.random() < 0.5:
-            return self.choice.choice(SOURCES_OF_FUZZ).id.hex()
-        return self.choice.choice(HOSTILE)
 
     def _mutate_bytes(self, data: bytes) -> bytes:
         found = bytearray(data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -67,6 +68,18 @@ def finish(store: LedgerStore, source: Source, count: int = 2, content: str = ""
 
 class LedgerStoreConformance:
     """Inherit it, and give a fixture `store`: an empty store, open for writing."""
+
+    # Identity
+
+    def test_a_ledger_has_an_id_of_its_own(self, store: LedgerStore) -> None:
+        store.open_job(JOB)
+        assert re.fullmatch("[0-9a-f]{32}", store.ledger_id())
+        assert re.fullmatch("[0-9a-f]{32}", store.environment_id())
+        other = pickle.loads(pickle.dumps(store))
+        assert (other.ledger_id(), other.environment_id()) == (store.ledger_id(), store.environment_id())
+        store.open_job(Job("map", {"to": "tar"}), on_change="restart")
+        assert store.ledger_id() == other.ledger_id(), "another job has not the same ledger any more"
+        other.close()
 
     # Completion
 

@@ -51,6 +51,13 @@ def test_an_environment_that_was_killed_while_it_was_made_is_none_and_can_be_mad
         store.close()
 
 
+def test_two_ledgers_have_different_ids_and_a_copy_has_the_same(tmp_path: Path) -> None:
+    one, two = (open_store(str(tmp_path / name), create=True) for name in "ab")
+    assert one.ledger_id() != two.ledger_id()
+    shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    assert open_store(str(tmp_path / "copy"), create=False, read_only=True).ledger_id() == one.ledger_id()
+
+
 def test_a_file_is_not_a_ledger(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("text")

@@ -1,0 +1,102 @@
+"""Standard descriptors that are closed: no file of a ledger or an output may get their numbers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import chain, combinations
+from pathlib import Path
+
+import pytest
+
+from tests.pipelines.conftest import Workspace
+
+CLOSED = list(chain.from_iterable(combinations(("<&-", ">&-", "2>&-"), count) for count in (1, 2, 3)))
+
+LOUD = """
+import os, subprocess, sys
+
+def loud(record):
+    print("printed", record["id"] * 1000, flush=True)
+    print("complained", record["id"] * 1000, file=sys.stderr, flush=True)
+    for descriptor in (1, 2):
+        os.write(descriptor, b"written " * 500)
+    if record["id"] == 3:
+        subprocess.run(["sh", "-c", "echo from a child; echo from a child >&2; cat"], check=True)
+    return record
+"""
+
+OWN = """
+import os, sys
+from ledgerbeam.ledger import Job, Leaf, Source, open_store
+
+store = open_store("L", create=True)
+store.open_job(Job("own", {}))
+source = Source("/data/a", 1, "1")
+store.register([source])
+for descriptor in (1, 2):
+    os.write(descriptor, b"written " * 5000)
+print("printed " * 5000, flush=True)
+print("printed " * 5000, flush=True, file=sys.stderr)
+store.commit([Leaf(source.id, ())])
+store.close()
+store = open_store("L", create=False)
+os._exit(0 if store.completed_count() == 1 else 7)
+"""
+
+
+def run_closed(workspace: Workspace, closed: tuple[str, ...], *command: str | Path) -> subprocess.CompletedProcess[str]:
+    shell = f'exec "$@" {" ".join(closed)}'
+    return subprocess.run(
+        ["sh", "-c", shell, "sh", sys.executable, *command],
+        cwd=workspace.root,
+        env=workspace.env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+RUNS = [pytest.param(closed, "1", id="".join(closed)) for closed in CLOSED] + [
+    pytest.param(closed, "2", id=f"{''.join(closed)}-2", marks=pytest.mark.slow) for closed in CLOSED
+]
+
+
+@pytest.mark.parametrize(("closed", "workers"), RUNS)
+def test_a_job_that_prints_to_closed_descriptors_is_right(
+    workspace: Workspace, closed: tuple[str, ...], workers: str
+) -> None:
+    (workspace.root / "loud_functions.py").write_text(LOUD)
+    for name in "ab":
+        workspace.jsonl(f"in/{name}.jsonl", 5)
+    job = ("-m", "ledgerbeam", "map", "loud_functions:loud", "in/*.jsonl", "--output", "out", "--to", "jsonl")
+    ran = run_closed(workspace, closed, *job, "--ledger", "L", "--workers", workers)
+    assert ran.returncode == 0, ran.stderr + ran.stdout
+    assert "Traceback" not in ran.stderr + ran.stdout
+    status = workspace.run("ledger", "status", "L", "--json")
+    assert status.json["complete"] is True, status.err
+    verified = workspace.run("ledger", "verify", "L")
+    assert verified.status == 0, verified.out + verified.err
+    assert [record["id"] for record in workspace.records("out")] == 2 * list(range(5))
+
+
+COMMANDS = [("status", "L"), ("status", "L", "--json"), ("outputs", "L"), ("verify", "L"), ("status", "missing")]
+
+
+@pytest.mark.parametrize("closed", [(">&-",), ("2>&-",), CLOSED[-1]], ids="".join)
+def test_what_is_told_to_a_closed_stream_is_dropped(failed_job: Workspace, closed: tuple[str, ...]) -> None:
+    for command in COMMANDS:
+        ran = run_closed(failed_job, closed, "-m", "ledgerbeam", "ledger", *command)
+        missing = "missing" in command
+        assert ran.returncode == int(missing), ran.stderr + ran.stdout
+        assert (ran.stdout == "") == (">&-" in closed or missing)
+        assert (ran.stderr == "") == ("2>&-" in closed or not missing)
+
+
+@pytest.mark.parametrize("closed", CLOSED, ids="".join)
+def test_a_program_of_its_own_that_opens_a_ledger_keeps_it_whole(workspace: Workspace, closed: tuple[str, ...]) -> None:
+    ran = run_closed(workspace, closed, "-c", OWN)
+    assert ran.returncode == 0, ran.stderr + ran.stdout
+    assert workspace.run("ledger", "status", "L", "--json").json["sources"]["complete"] == 1
