@@ -15,7 +15,7 @@ from ledgerbeam.ledger import lmdb_jobs, sidecar
 from ledgerbeam.ledger.controls import CONTROLS, JOB_NAME, Control, control_number, decode_control, decode_ledger
 from ledgerbeam.ledger.json_rows import decode, encode
 from ledgerbeam.ledger.lmdb_environment import Environment
-from ledgerbeam.ledger.lmdb_rows import META, Transaction
+from ledgerbeam.ledger.lmdb_rows import KEY_LEDGER, META, Transaction
 from ledgerbeam.ledger.objects import Objects
 from ledgerbeam.ledger.segment import Segment, column, damaged, decode_segment, integer, mapping, seal, text, unseal
 
@@ -215,7 +215,7 @@ class Folder:
         token, job = decode_ledger(data, self._url(JOB_NAME))
 
         def change(txn: Transaction) -> None:
-            txn.put(META, sidecar.KEY_LEDGER, token.encode())
+            txn.put(META, KEY_LEDGER, token.encode())
             if lmdb_jobs.read_job(txn) is None:
                 lmdb_jobs.take(txn, job, "accept", self._objects.url)
 

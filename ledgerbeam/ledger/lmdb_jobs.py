@@ -11,6 +11,7 @@ from ledgerbeam.ledger.json_rows import decode, encode
 from ledgerbeam.ledger.lmdb_rows import (
     KEY_FINGERPRINT,
     KEY_JOB,
+    KEY_LEDGER,
     META,
     RUNS,
     Transaction,
@@ -22,6 +23,12 @@ def read_job(txn: Transaction) -> Job | None:
     """The job that the ledger was last taken for."""
     row = txn.get(META, KEY_JOB)
     return None if row is None else Job.from_dict(decode(row))
+
+
+def read_ledger_id(txn: Transaction) -> str | None:
+    """What tells this ledger from all others; None before a job has taken it."""
+    row = txn.get(META, KEY_LEDGER)
+    return row.decode() if row else None
 
 
 def take(txn: Transaction, job: Job, on_change: OnJobChange, path: str, number: int = 0) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from itertools import groupby
 from operator import attrgetter
+from typing import Any
 
 from ledgerbeam.ledger.counting import Entry, entries
 from ledgerbeam.ledger.identity import name_key, node_id
@@ -69,3 +70,18 @@ def decode_output(row: bytes) -> tuple[Output, str]:
     """Read a row of `outputs`: the output and the hexadecimal node that published it."""
     name, size, checksum, records, first, node = decode(row)
     return Output(name, size, checksum, records, first), node
+
+
+def decode_outputs(rows: Sequence[bytes]) -> list[list[Any]]:
+    """Read many rows of `outputs` at once: for each its name and its size, then what else it holds.
+
+    Raises:
+        ValueError: one does not read.
+    """
+    found = decode(b"[%b]" % b",".join(rows))
+    if len(found) != len(rows):
+        raise ValueError(f"expected {len(rows)} outputs, found {len(found)}")
+    for row in found:
+        if type(row) is not list or len(row) != 6 or type(row[0]) is not str or type(row[1]) is not int:
+            raise ValueError(f"expected a name, a size and four more values, found {row}")
+    return found  # type: ignore[no-any-return] - checked just now

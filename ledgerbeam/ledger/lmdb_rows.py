@@ -3,7 +3,7 @@
 =========== ================================ ===============================================================
 table       key                              value
 =========== ================================ ===============================================================
-meta        text                             format, job, fingerprint, totals, number of withdrawn completions
+meta        text                             format, ledger, job, fingerprint, totals, number of withdrawn completions
 completed   source                           `pack_completion`: kept small, there are millions
 sources     source                           JSON url, size, version, members of a pack; not written when it completes
 urls        `identity.url_key`               the source that this URL is now
@@ -107,6 +107,7 @@ ATTEMPTS_ROW = Struct("<I")
 """How many workers died while they worked on a task."""
 
 KEY_FORMAT = b"format"
+KEY_LEDGER = b"ledger"
 KEY_JOB = b"job"
 KEY_FINGERPRINT = b"fingerprint"
 KEY_TOTALS = b"totals"

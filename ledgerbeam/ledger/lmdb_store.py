@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 import time
 import weakref
@@ -22,7 +23,16 @@ from ledgerbeam.ledger.lmdb_failures import count_deaths
 from ledgerbeam.ledger.lmdb_opening import INITIAL_MAP_BYTES
 from ledgerbeam.ledger.lmdb_pages import key_pages
 from ledgerbeam.ledger.lmdb_prepare import prepare
-from ledgerbeam.ledger.lmdb_rows import COMPLETED, PENDING, PENDING_ROW, SOURCES, Transaction
+from ledgerbeam.ledger.lmdb_rows import (
+    COMPLETED,
+    KEY_LEDGER,
+    META,
+    OUTPUTS,
+    PENDING,
+    PENDING_ROW,
+    SOURCES,
+    Transaction,
+)
 from ledgerbeam.ledger.store import (
     CommitResult,
     Failure,
@@ -30,6 +40,7 @@ from ledgerbeam.ledger.store import (
     HistoryRow,
     Leaf,
     Mark,
+    OutputColumns,
     OutputRow,
     Progress,
     SourceRow,
@@ -121,8 +132,19 @@ class LmdbStore:
 
     def open_job(self, job: Job, on_change: OnJobChange = "refuse") -> None:
         """Take the ledger for a job; see `LedgerStore.open_job`."""
-        self._write(lambda txn: lmdb_jobs.take(txn, job, on_change, self._path))
+        name = secrets.token_hex(16).encode()
+
+        def change(txn: Transaction) -> None:
+            lmdb_jobs.take(txn, job, on_change, self._path)
+            txn.put(META, KEY_LEDGER, name, overwrite=False)
+
+        self._write(change)
         self._job = job.fingerprint
+
+    def ledger_id(self) -> str | None:
+        """What tells this ledger from all others; see `LedgerStore.ledger_id`."""
+        with self._open().read() as txn:
+            return lmdb_jobs.read_ledger_id(txn)
 
     def job(self) -> Job | None:
         """The job that the ledger was last taken for."""
@@ -198,6 +220,12 @@ class LmdbStore:
         """Make sources run again; see `LedgerStore.forget`. Looks at every source."""
         found = lmdb_sources.matching(self._open(), pattern)
         return self._write(lambda txn: lmdb_sources.forget(txn, found, failures_only=failures_only))
+
+    def forget_sources(self, ids: Iterable[bytes]) -> None:
+        """Make sources run again, by id; see `LedgerStore.forget_sources`."""
+        found = sorted(ids)
+        if found:
+            self._write(lambda txn: lmdb_sources.forget(txn, found, failures_only=False))
 
     def stale_outputs(self) -> list[str]:
         """Names of outputs that may be deleted; see `LedgerStore.stale_outputs` and `lmdb_superseded`."""
@@ -276,6 +304,15 @@ class LmdbStore:
         """The recorded outputs; see `LedgerStore.outputs`."""
         view = lmdb_views.ordered_outputs if ordered else lmdb_views.outputs
         return view(self._open())
+
+    def output_count(self) -> int:
+        """Number of recorded outputs."""
+        with self._open().read() as txn:
+            return txn.count(OUTPUTS)
+
+    def output_columns(self) -> Iterator[OutputColumns]:
+        """The recorded outputs in pages of columns; see `LedgerStore.output_columns`."""
+        return lmdb_views.output_columns(self._open())
 
 
 def _reopen(path: str, read_only: bool, job: str | None, map_bytes: int) -> LmdbStore:

@@ -40,7 +40,7 @@ from ledgerbeam.ledger.folding import Folder, segment_name
 from ledgerbeam.ledger.job import Job, OnJobChange
 from ledgerbeam.ledger.lmdb_environment import Environment, acquire, release
 from ledgerbeam.ledger.lmdb_opening import INITIAL_MAP_BYTES
-from ledgerbeam.ledger.lmdb_rows import GONE, KEY_FINGERPRINT, META, SOURCES, Transaction
+from ledgerbeam.ledger.lmdb_rows import GONE, KEY_FINGERPRINT, KEY_LEDGER, META, SOURCES, Transaction
 from ledgerbeam.ledger.lmdb_store import LmdbStore, first_error
 from ledgerbeam.ledger.objects import Objects
 from ledgerbeam.ledger.segment import Segment, encode_segment
@@ -118,13 +118,13 @@ class RemoteStore(LmdbStore):
         while True:
             environment = acquire(self._path, read_only=False, create=True, map_bytes=INITIAL_MAP_BYTES)
             with environment.read() as txn:
-                found = txn.get(META, sidecar.KEY_LEDGER)
+                found = txn.get(META, KEY_LEDGER)
             if found is None or found == token:
                 break
             release(environment)
             shutil.rmtree(self._path, ignore_errors=True)
         if token and found is None:
-            environment.write(lambda txn: txn.put(META, sidecar.KEY_LEDGER, token))
+            environment.write(lambda txn: txn.put(META, KEY_LEDGER, token))
         with self._lock:
             if self._environment is None:
                 self._environment = environment
@@ -325,6 +325,12 @@ class RemoteStore(LmdbStore):
         if found:
             self._claim("forget", lambda _: True, sources=found, failures_only=failures_only)
         return urls
+
+    def forget_sources(self, ids: Iterable[bytes]) -> None:
+        """Make sources run again, by id; see `LedgerStore.forget_sources`."""
+        found = sorted(ids)
+        if found:
+            self._claim("forget", lambda _: True, sources=found, failures_only=False)
 
 
 def _segment(**columns: Any) -> Segment:

@@ -35,7 +35,6 @@ from ledgerbeam.ledger.snapshot_rows import merge_state, supersede_state
 from ledgerbeam.ledger.store import Leaf, Mark
 from ledgerbeam.ledger.task import Source
 
-KEY_LEDGER = b"ledger"
 KEY_NUMBER = b"number"
 KEY_GONE = b"gone"
 KEY_FLOOR = b"floor"

@@ -27,6 +27,7 @@ from ledgerbeam.ledger.rows import (
     Leaf,
     Mark,
     Output,
+    OutputColumns,
     OutputRow,
     Progress,
     SourceRow,
@@ -47,6 +48,7 @@ __all__ = [
     "LedgerStore",
     "Mark",
     "Output",
+    "OutputColumns",
     "OutputRow",
     "Progress",
     "SourceRow",
@@ -85,6 +87,12 @@ class LedgerStore(LedgerSink, Protocol):
 
         Raises:
             JobMismatchError: the ledger is of another job, and `on_change` is ``refuse``.
+        """
+
+    def ledger_id(self) -> str | None:
+        """What tells this ledger from all others, wherever it is moved: 32 hexadecimal digits.
+
+        None before a job has taken it. A copy of a ledger has the id of what it was copied from.
         """
 
     def job(self) -> Job | None:
@@ -150,6 +158,9 @@ class LedgerStore(LedgerSink, Protocol):
             URLs of the sources it applied to, sorted.
         """
 
+    def forget_sources(self, ids: Iterable[bytes]) -> None:
+        """Make sources run again, by id: their progress goes, their outputs are superseded. Unknown ids are ignored."""
+
     def stale_outputs(self) -> list[str]:
         """Names of outputs that were superseded and not written again, sorted.
 
@@ -209,6 +220,12 @@ class LedgerStore(LedgerSink, Protocol):
             ordered: by source URL, then `Output.first`, then name, which holds all source URLs in memory. Else in an
                 order that means nothing, in bounded memory.
         """
+
+    def output_count(self) -> int:
+        """Number of recorded outputs; costs nothing."""
+
+    def output_columns(self) -> Iterator[OutputColumns]:
+        """The recorded outputs in pages of columns: a third of the time of `outputs`, in bounded memory."""
 
     def refresh(self) -> None:
         """Take in what other hosts have recorded since. Does nothing for a ledger that all its users share."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from glob import escape
 
 import numpy as np
 
@@ -17,9 +16,6 @@ from ledgerbeam.pipelines.note import Note
 from ledgerbeam.pipelines.spec import JobSpec
 
 __all__ = ["Dataset", "Parts"]
-
-FORGET_ONE_BY_ONE = 100
-"""So many sources with missing parts are forgotten by name; each costs a look at all of them."""
 
 _DATA, _INDEX = ".bin", ".idx"
 
@@ -69,19 +65,6 @@ class Parts:
         """Returns the datasets if they are these very parts, merged, and of the size they had; else None."""
         note = self._note.read()
         return None if note is None else [Dataset(**facts) for facts in note["datasets"]]
-
-    def forget_missing(self) -> int:
-        """Makes the ledger forget the sources of parts that are no longer there.
-
-        Returns:
-            How many parts are missing.
-        """
-        there = set(self._folder.names(""))
-        missing = [shard for shard in self._shards if not {shard.name, shard.index} <= there]
-        urls = sorted({shard.source for shard in missing})
-        for pattern in map(escape, urls) if len(urls) <= FORGET_ONE_BY_ONE else ["*"]:
-            self._store.forget(pattern)
-        return len(missing)
 
     def merge(self) -> list[Dataset]:
         """Merges the parts; the parts stay.

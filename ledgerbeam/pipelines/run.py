@@ -12,13 +12,15 @@ from ledgerbeam.io import Page, expand_braces
 from ledgerbeam.ledger import LedgerStore, Totals
 from ledgerbeam.pipelines.listed import Listed
 from ledgerbeam.pipelines.local import LocalRunner
+from ledgerbeam.pipelines.owner import OutputOwner
+from ledgerbeam.pipelines.recorded import forget_lost
 from ledgerbeam.pipelines.remote import BeamRunner
-from ledgerbeam.pipelines.report import Reporter
+from ledgerbeam.pipelines.report import Reporter, count
 from ledgerbeam.pipelines.run_info import run_elsewhere, run_info
 from ledgerbeam.pipelines.spec import JobSpec
 from ledgerbeam.pipelines.tidy import drop_dead_runs, remove_superseded, sweep_temporaries
 
-__all__ = ["Outcome", "run_job"]
+__all__ = ["Outcome", "run_job", "warn_of_lost"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ def run_job(
     reporter: Reporter,
     beam_args: Sequence[str] = (),
     *,
+    owner: OutputOwner | None = None,
     force: bool = False,
     only: Collection[bytes] | None = None,
     debug: bool = False,
@@ -59,6 +62,7 @@ def run_job(
         pages: Its listing; runners that are not local list for themselves.
         reporter: Told of the course of the run.
         beam_args: Beam options of the user; a ``--runner`` other than FnApiRunner leaves the local runner.
+        owner: The ledger's claim to the output folder, checked; None if the job has none.
         force: Whether sources that the ledger holds as complete are done again.
         only: Ids of the only sources to do; None does every open one.
         debug: Whether errors carry whole tracebacks.
@@ -84,7 +88,8 @@ def run_job(
             "twice, and outputs that are out of date stay until the next run"
         )
     runner_name = "local" if _is_local(beam_args) else " ".join(w for w in beam_args if w.startswith("--runner"))
-    run = store.begin_run(run_info(store, spec.workers, runner_name))
+    info = run_info(store, spec, runner_name)
+    run = store.begin_run(info)
     if force:
         _forget_sources(spec, store)
     listed = Listed(spec, store, pages, run, only)
@@ -95,6 +100,10 @@ def run_job(
     )
     outcome = "failed"
     try:
+        if owner is not None:
+            owner.claim(store, info["token"])
+        if spec.merged is None:  # else asked when they are merged: parts that were merged may be dropped
+            warn_of_lost(forget_lost(spec, store), reporter)
         runner.run(listed)
         if not others and not elsewhere:
             remove_superseded(spec, store)
@@ -106,6 +115,12 @@ def run_job(
         if not clean or runner.deaths or outcome != "done":
             sweep_temporaries(spec)
     return Outcome(store.status(), listed.skipped, runner.done, time.monotonic() - started, outcome == "interrupted")
+
+
+def warn_of_lost(number: int, reporter: Reporter) -> None:
+    """Says that outputs were gone, and that they are written again."""
+    if number:
+        reporter.warn(f"{count(number, 'output')} of earlier runs are gone; their sources are done again")
 
 
 def _forget_sources(spec: JobSpec, store: LedgerStore) -> None:
