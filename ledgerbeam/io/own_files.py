@@ -97,7 +97,9 @@ class Sieve:
         if all(kept):
             return page
         self.left_out += kept.count(False)
-        return Page(*(list(compress(column, kept)) for column in (page.urls, page.sizes, page.versions)))
+        return Page(
+            list(compress(page.urls, kept)), list(compress(page.sizes, kept)), list(compress(page.versions, kept))
+        )
 
 
 def _below(folder: str, base: str) -> str | None:

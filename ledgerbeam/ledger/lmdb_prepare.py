@@ -78,10 +78,10 @@ def decode_outputs(rows: Sequence[bytes]) -> list[list[Any]]:
     Raises:
         ValueError: one does not read.
     """
-    found = decode(b"[%b]" % b",".join(rows))
+    found: list[Any] = decode(b"[%b]" % b",".join(rows))
     if len(found) != len(rows):
         raise ValueError(f"expected {len(rows)} outputs, found {len(found)}")
     for row in found:
         if type(row) is not list or len(row) != 6 or type(row[0]) is not str or type(row[1]) is not int:
             raise ValueError(f"expected a name, a size and four more values, found {row}")
-    return found  # type: ignore[no-any-return] - checked just now
+    return found

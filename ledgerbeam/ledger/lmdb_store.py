@@ -231,6 +231,10 @@ class LmdbStore:
         """Names of outputs that may be deleted; see `LedgerStore.stale_outputs` and `lmdb_superseded`."""
         return lmdb_superseded.stale_outputs(self._open())
 
+    def superseded_names(self) -> Iterator[list[str]]:
+        """Names of all superseded outputs, in pages."""
+        return lmdb_superseded.superseded_names(self._open())
+
     def drop_stale(self, names: Iterable[str]) -> None:
         """Forget stale outputs whose objects were deleted."""
         dropped = list(names)

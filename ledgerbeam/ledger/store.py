@@ -169,6 +169,9 @@ class LedgerStore(LedgerSink, Protocol):
         worker of this ledger runs: between publishing an object and recording it, it looks stale.
         """
 
+    def superseded_names(self) -> Iterator[list[str]]:
+        """Names of all outputs that were superseded, stale or not, in pages; some have been written again by now."""
+
     def drop_stale(self, names: Iterable[str]) -> None:
         """Forget stale outputs, after their objects were deleted. Names that are not stale are ignored."""
 

@@ -60,6 +60,8 @@ def main(args: argparse.Namespace, beam_args: list[str]) -> int:
     if owner is not None:
         owner.check(known)
     store = known or open_ledger(spec.ledger, spec.storage_options, create=True)
+    if owner is not None and args.on_job_change == "restart":
+        owner.begin_restart(store)
     resumed = store.job() is not None
     store.open_job(spec.job(), on_change=args.on_job_change)
     if owner is not None and owner.is_new:

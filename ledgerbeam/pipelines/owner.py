@@ -16,16 +16,18 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from itertools import chain, islice
 from typing import Any, Literal
 
 import orjson
 
 from ledgerbeam.errors import SourceNotFoundError, UsageError
-from ledgerbeam.io import MARKS_FOLDER, ObjectFolder, delete, list_files, publish_bytes, stat
+from ledgerbeam.io import MARKS_FOLDER, ObjectFolder, Options, delete, list_files, publish_bytes, stat
 from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.pipelines.recorded import unrecorded
 from ledgerbeam.pipelines.redaction import printable, without_secrets
 from ledgerbeam.pipelines.report import count
-from ledgerbeam.pipelines.spec import JobSpec
+from ledgerbeam.pipelines.spec import JobSpec, shard_form
 
 __all__ = ["Existing", "OutputOwner"]
 
@@ -34,6 +36,8 @@ Existing = Literal["replace", "keep"]
 
 FORMAT = 1
 """Version of a mark."""
+
+MOST_STRANGERS = 1_000
 
 
 class OutputOwner:
@@ -48,6 +52,7 @@ class OutputOwner:
 
     Attributes:
         is_new: Whether this ledger has never written there, once that was checked.
+        keeps: Whether what others have written there is kept.
 
     Raises:
         StorageError: If the folder cannot be looked at.
@@ -60,7 +65,8 @@ class OutputOwner:
         self._folder = ObjectFolder(self._output, spec.storage_options)
         self._marks = self._read_marks()
         self._is_marked = False
-        self._keeps = False
+        self._is_alone = False
+        self.keeps = False
         self.is_new = True
 
     def check(self, store: LedgerStore | None) -> None:
@@ -73,7 +79,7 @@ class OutputOwner:
             UsageError: If another ledger or nobody knows what lies there, and the user chose nothing.
         """
         problem = self._problem(store)
-        self._keeps = self._existing == "keep" and problem is not None
+        self.keeps = self._existing == "keep" and problem is not None
         if problem is None:
             return
         if self._existing is None:
@@ -99,18 +105,40 @@ class OutputOwner:
         publish_bytes(f"{self._output}/{name}", json.dumps(self._mark(store, run)).encode(), self._spec.storage_options)
         if not self._is_marked:
             # Of two new ledgers that did not see each other's mark at first, none goes on.
-            others = set(self._mark_names()) - {name} - (self._marks.keys() if self._keeps else set())
+            others = set(self._mark_names()) - {name} - (self._marks.keys() if self.keeps else set())
             if others:
                 self._folder.delete([name])
                 self._marks = self._read_marks()
                 raise UsageError(f"{self._of_another(self._marks)}\nrun one of the two jobs with another --output")
         self._is_marked = True
 
+    def begin_restart(self, store: LedgerStore) -> None:
+        """Removes what a killed run of the job that ends here has published and not recorded.
+
+        What it has recorded is superseded as the ledger is taken for another job; nobody would know of the rest.
+        """
+        job = store.job()
+        if job is None or job.fingerprint == self._spec.job().fingerprint or self.is_new or not self._is_alone:
+            return
+        form, options = shard_form(str(job.parameters["to"])), self._spec.storage_options
+        for shards in unrecorded(shards_below(self._output, form, options), store):
+            self._folder.delete(shards)
+
+    def strangers(self, store: LedgerStore) -> list[str]:
+        """Returns the names of shards that the ledger knows nothing of, the first few, unless others may write there.
+
+        Args:
+            store: The job's ledger. No run is at work on it.
+        """
+        shards = unrecorded(self._shards(), store) if self._is_alone else ()
+        return list(islice(chain.from_iterable(shards), MOST_STRANGERS))
+
     def _problem(self, store: LedgerStore | None) -> str | None:
         """Says why the folder is not this ledger's; None if it is, or nobody's."""
         runs = [] if store is None else [run["info"] for run in store.runs()]
         own = None if store is None or store.ledger_id() is None else self._marks.get(_mark_name(store))
         self._is_marked = own is not None
+        self._is_alone = len(self._marks) == self._is_marked and all(info.get("existing") != "keep" for info in runs)
         self.is_new = own is None and all(info.get("output") != without_secrets(self._output) for info in runs)
         if own is not None:
             if own.get("run") in {info.get("token") for info in runs}:
@@ -124,7 +152,7 @@ class OutputOwner:
             return self._of_another(self._marks)
         if not self.is_new:
             return None  # its mark was removed
-        shard = next(self._shards(), None)
+        shard = self._a_shard()
         if shard is None:
             return self._merged_dataset()
         return (
@@ -135,7 +163,7 @@ class OutputOwner:
     def _of_another(self, marks: Mapping[str, Mapping[str, Any]]) -> str:
         name, mark = next(iter(sorted(marks.items())))
         more = f" (and {count(len(marks) - 1, 'more ledger')})" if len(marks) > 1 else ""
-        shard = next(self._shards(), None)
+        shard = self._a_shard()
         return f"{self._output}: it belongs to another ledger, {_text(mark, 'url')}{more}, as {name} says" + (
             f"; it holds shards such as {printable(shard)}" if shard else ""
         )
@@ -159,27 +187,15 @@ class OutputOwner:
         prefixes = [f"{self._spec.merged}{suffix}" for suffix in self._spec.settings["suffixes"]]
         return [prefix + ending for prefix in prefixes for ending in (".bin", ".idx")]
 
-    def _shards(self) -> Iterator[str]:
-        """Yields the names of the shards that are there, but for those below folders that have owners of their own."""
-        ends_as_ours = re.compile(rf"(?:{self._spec.shard_form()})\Z").search
-        owned: tuple[str, ...] | None = None
-        for page in list_files(self._output, self._spec.storage_options):
-            for name in filter(ends_as_ours, page.names):
-                if "/" in name:
-                    owned = self._owned_folders() if owned is None else owned
-                    if name.startswith(owned):
-                        continue
-                yield name
+    def _shards(self) -> Iterator[list[str]]:
+        return shards_below(self._output, self._spec.shard_form(), self._spec.storage_options)
 
-    def _owned_folders(self) -> tuple[str, ...]:
-        """Returns the folders below the output folder that ledgers have marked."""
-        pages = list_files(self._output, self._spec.storage_options)
-        marks = {name.rpartition(f"/{MARKS_FOLDER}/")[0] for page in pages for name in page.names}
-        return tuple(f"{folder}/" for folder in sorted(marks - {""}))
+    def _a_shard(self) -> str | None:
+        return next(chain.from_iterable(self._shards()), None)
 
     def _replace(self) -> None:
         """Removes the shards, then the marks: a job that is killed in between finds out what it has lost."""
-        while shards := list(self._shards()):
+        for shards in self._shards():
             self._folder.delete(shards)
         for url in self._merged_files():
             delete(url, self._spec.storage_options, missing_ok=True)
@@ -206,6 +222,25 @@ class OutputOwner:
             "sources": [without_secrets(source) for source in spec.source_names()],
             "run": run,
         }
+
+
+def shards_below(folder: str, form: str, options: Options) -> Iterator[list[str]]:
+    """Yields the names of the shards below a folder, in pages, but for those in folders with owners of their own.
+
+    Args:
+        folder: A local folder or URL.
+        form: What their names end with, as of `shard_form`.
+        options: Storage options.
+    """
+    ends_so = re.compile(rf"(?:{form})\Z").search
+    owned: tuple[str, ...] | None = None
+    for page in list_files(folder, options):
+        shards = [name for name in page.names if ends_so(name)]
+        if owned is None and any("/" in name for name in shards):
+            names = chain.from_iterable(page.names for page in list_files(folder, options))
+            marked = {name.rpartition(f"/{MARKS_FOLDER}/")[0] for name in names} - {""}
+            owned = tuple(f"{marked_folder}/" for marked_folder in sorted(marked))
+        yield [name for name in shards if not name.startswith(owned)] if owned else shards
 
 
 def _mark_name(store: LedgerStore) -> str:

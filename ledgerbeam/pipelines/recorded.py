@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import compress
+from itertools import chain, compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from ledgerbeam.io.storage import CONCURRENCY
 from ledgerbeam.ledger import LedgerStore, OutputColumns
 from ledgerbeam.pipelines.spec import JobSpec
 
-__all__ = ["forget_lost"]
+__all__ = ["forget_lost", "unrecorded"]
 
 _Keys = NDArray[np.uint64]
 
@@ -48,6 +48,25 @@ def forget_lost(spec: JobSpec, store: LedgerStore) -> int:
         store.forget_sources(set(page.source_ids))
         lost += len(page.names)
     return lost
+
+
+def unrecorded(shards: Iterable[list[str]], store: LedgerStore) -> Iterator[list[str]]:
+    """Yields those shards of which a ledger knows nothing; 8 bytes are held for each that it knows.
+
+    A run that was killed between publishing a shard and recording it leaves one. It is written again if its source is
+    cut into tasks as it was.
+
+    Args:
+        shards: Names of shards in the output folder, in pages.
+        store: The ledger.
+    """
+    names = (page.names for page in store.output_columns())
+    hashes = [_hashes(page) for page in chain(names, store.superseded_names())]
+    known = np.sort(np.concatenate(hashes)) if hashes else np.empty(0, np.uint64)
+    for page in shards:
+        strange = ~_among(known, _hashes(page))
+        if strange.any():
+            yield list(compress(page, strange))
 
 
 def _refuse_changed(folder: str, page: OutputColumns, found: Iterable[int]) -> None:
@@ -91,7 +110,9 @@ def _size(url: str, options: Options) -> int:
 def _differing(page: OutputColumns, found: Sequence[int]) -> Iterator[tuple[OutputColumns, list[int]]]:
     if found != page.sizes:
         differs = [now != size for now, size in zip(found, page.sizes, strict=True)]
-        yield OutputColumns(*(list(compress(column, differs)) for column in page)), list(compress(found, differs))
+        ids, names, sizes = page
+        rows = list(compress(ids, differs)), list(compress(names, differs)), list(compress(sizes, differs))
+        yield OutputColumns(*rows), list(compress(found, differs))
 
 
 def _differing_from_listing(
@@ -124,9 +145,8 @@ def _differing_from_listing(
     order = np.argsort(odd)
     for page in store.output_columns():
         keys = _keys(page.names, page.sizes)
-        places = np.minimum(np.searchsorted(missing, keys), len(missing) - 1)
         found = list(page.sizes)
-        for place in np.flatnonzero(missing[places] == keys).tolist():
+        for place in np.flatnonzero(_among(missing, keys)).tolist():
             name = np.uint64(hash(page.names[place]) % 2**64)
             at = np.searchsorted(odd, name, sorter=order)
             same_name = at < len(odd) and odd[order[at]] == name
@@ -159,6 +179,17 @@ def _index_folders(spec: JobSpec) -> list[str]:
 
 def _keys(names: Sequence[str], sizes: Sequence[int]) -> _Keys:
     """Hashes names with their sizes, for this process only: 8 bytes each."""
-    hashes = np.fromiter(map(hash, names), np.int64, len(names)).view(np.uint64)
-    keys: _Keys = hashes ^ (np.fromiter(sizes, np.uint64, len(sizes)) * _SPREAD)
+    keys: _Keys = _hashes(names) ^ (np.fromiter(sizes, np.uint64, len(sizes)) * _SPREAD)
     return keys
+
+
+def _hashes(names: Sequence[str]) -> _Keys:
+    return np.fromiter(map(hash, names), np.int64, len(names)).view(np.uint64)
+
+
+def _among(known: _Keys, keys: _Keys) -> NDArray[np.bool_]:
+    """Tells which keys are among sorted ones."""
+    if not len(known):
+        return np.zeros(len(keys), np.bool_)
+    found: NDArray[np.bool_] = known[np.minimum(np.searchsorted(known, keys), len(known) - 1)] == keys
+    return found

@@ -12,8 +12,9 @@ from ledgerbeam.io import Page, expand_braces
 from ledgerbeam.ledger import LedgerStore, Totals
 from ledgerbeam.pipelines.listed import Listed
 from ledgerbeam.pipelines.local import LocalRunner
-from ledgerbeam.pipelines.owner import OutputOwner
+from ledgerbeam.pipelines.owner import MOST_STRANGERS, OutputOwner
 from ledgerbeam.pipelines.recorded import forget_lost
+from ledgerbeam.pipelines.redaction import printable
 from ledgerbeam.pipelines.remote import BeamRunner
 from ledgerbeam.pipelines.report import Reporter, count
 from ledgerbeam.pipelines.run_info import run_elsewhere, run_info
@@ -89,6 +90,8 @@ def run_job(
         )
     runner_name = "local" if _is_local(beam_args) else " ".join(w for w in beam_args if w.startswith("--runner"))
     info = run_info(store, spec, runner_name)
+    if owner is not None and owner.keeps:
+        info["existing"] = "keep"
     run = store.begin_run(info)
     if force:
         _forget_sources(spec, store)
@@ -107,6 +110,8 @@ def run_job(
         runner.run(listed)
         if not others and not elsewhere:
             remove_superseded(spec, store)
+            if owner is not None and not clean and spec.merged is None and store.status()["complete"]:
+                _warn_of_strangers(owner.strangers(store), str(spec.output), reporter)
         outcome = "done"
     except KeyboardInterrupt:
         outcome = "interrupted"
@@ -121,6 +126,16 @@ def warn_of_lost(number: int, reporter: Reporter) -> None:
     """Says that outputs were gone, and that they are written again."""
     if number:
         reporter.warn(f"{count(number, 'output')} of earlier runs are gone; their sources are done again")
+
+
+def _warn_of_strangers(names: list[str], folder: str, reporter: Reporter) -> None:
+    if names:
+        more = "at least " if len(names) == MOST_STRANGERS else ""
+        reporter.warn(
+            f"{folder}: {more}{count(len(names), 'shard')} there that this ledger has not recorded, such as "
+            f"{printable(names[0])}: a run that was killed has left them, of sources that changed since, or somebody "
+            "has put them there; remove them if they are no part of the dataset"
+        )
 
 
 def _forget_sources(spec: JobSpec, store: LedgerStore) -> None:

@@ -17,7 +17,7 @@ from ledgerbeam.io import Grouping, IndexLocation, OwnFiles, SourceListing, cano
 from ledgerbeam.ledger import MAX_ENTRIES, Job, Source, pack_sources
 from ledgerbeam.pipelines.sources import shar_sources
 
-__all__ = ["DEFAULT_LEDGERS", "JobSpec"]
+__all__ = ["DEFAULT_LEDGERS", "JobSpec", "shard_form"]
 
 DEFAULT_LEDGERS = ".ledgerbeam"
 """Folder, below the working folder, of the ledgers of jobs that name none."""
@@ -32,6 +32,14 @@ _ENDINGS = {
 
 _PLACES = 1_000
 """Places of a task of a graph, for an estimate where only a size in bytes is given."""
+
+
+def shard_form(to: str | None) -> str:
+    """Returns a regular expression of what the names of shards of a format, and of their indexes, end with.
+
+    The first record and the ordinals in them are those of `transforms.output_name`.
+    """
+    return r"(?!)" if to is None else rf"-\d{{10}}(?:-\d{{6}})*{_ENDINGS[to]}"
 
 
 @dataclass(frozen=True)
@@ -129,13 +137,8 @@ class JobSpec:
         return self.patterns or tuple(filter(None, [self.sources_from, graph]))
 
     def shard_form(self) -> str:
-        """Returns a regular expression of what the names of the job's shards and their indexes end with.
-
-        The first record and the ordinals are those of `transforms.output_name`.
-        """
-        if self.to is None:
-            return r"(?!)"
-        return rf"-\d{{10}}(?:-\d{{6}})*{_ENDINGS[self.to]}"
+        """Returns a regular expression of what the names of the job's shards end with."""
+        return shard_form(self.to)
 
     def expected_tasks(self, source: Source) -> int:
         """Estimates from its size alone how many tasks a source makes."""

@@ -269,6 +269,28 @@ def test_a_killed_first_run_still_owns_its_folder(workspace: Workspace) -> None:
     assert len(workspace.records("out")) == 2000
 
 
+def test_a_restart_removes_what_a_killed_run_had_not_recorded(done: Workspace) -> None:
+    lost = done.root / "out/b.jsonl-0000000029.jsonl"
+    shutil.copy(done.root / "out/b.jsonl-0000000000.jsonl", lost)
+    (done.root / "out/b.jsonl").write_text("mine")
+    ran = done.run(*MAP, "--ledger", "L", "--on-job-change", "restart")
+    assert ran.status == 0, ran.err
+    names = {f"{name}.jsonl-0000000000.jsonl{end}" for name in "ab" for end in ("", ".idx")}
+    assert set(done.files("out")) == {*names, "b.jsonl"}
+
+
+def test_a_shard_that_a_killed_run_has_left_of_a_source_that_changed_is_told(done: Workspace) -> None:
+    store = open_store(str(done.root / "L"), create=False)
+    store.begin_run({"pid": 1, "host": os.uname().nodename, "runner": "local"})
+    store.close()
+    lost = done.root / "out/b.jsonl-0000000029.jsonl"
+    shutil.copy(done.root / "out/b.jsonl-0000000000.jsonl", lost)
+    ran = done.run(*MAP, "--ledger", "L", "--task-bytes", "300")
+    assert ran.status == 0, ran.err
+    assert "1 shard there that this ledger has not recorded, such as b.jsonl-0000000029.jsonl" in ran.err
+    assert lost.exists()
+
+
 @pytest.mark.s3
 def test_an_output_in_a_bucket_has_one_owner(workspace: Workspace, s3: S3Server) -> None:
     bucket = s3.bucket()
