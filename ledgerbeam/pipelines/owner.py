@@ -120,7 +120,7 @@ class OutputOwner:
         job = store.job()
         if job is None or job.fingerprint == self._spec.job().fingerprint or self.is_new or not self._is_alone:
             return
-        form, options = shard_form(str(job.parameters["to"])), self._spec.storage_options
+        form, options = shard_form(job.parameters.get("to")), self._spec.storage_options
         for shards in unrecorded(shards_below(self._output, form, options), store):
             self._folder.delete(shards)
 

@@ -34,12 +34,12 @@ _PLACES = 1_000
 """Places of a task of a graph, for an estimate where only a size in bytes is given."""
 
 
-def shard_form(to: str | None) -> str:
+def shard_form(to: Any) -> str:
     """Returns a regular expression of what the names of shards of a format, and of their indexes, end with.
 
-    The first record and the ordinals in them are those of `transforms.output_name`.
+    The first record and the ordinals in them are those of `transforms.output_name`. Of what is no format none is one.
     """
-    return r"(?!)" if to is None else rf"-\d{{10}}(?:-\d{{6}})*{_ENDINGS[to]}"
+    return r"(?!)" if to not in _ENDINGS else rf"-\d{{10}}(?:-\d{{6}})*{_ENDINGS[to]}"
 
 
 @dataclass(frozen=True)
