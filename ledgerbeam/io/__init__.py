@@ -6,6 +6,9 @@ in all of them. Nothing here knows of Beam or of the ledger. `publish.publish` i
 
 from __future__ import annotations
 
+from ledgerbeam.io.folder_files import FilePage as FilePage
+from ledgerbeam.io.folder_files import list_files as list_files
+from ledgerbeam.io.folder_files import sizes_of as sizes_of
 from ledgerbeam.io.formats import FORMATS as FORMATS
 from ledgerbeam.io.formats import Format as Format
 from ledgerbeam.io.formats import Reader as Reader
@@ -33,6 +36,8 @@ from ledgerbeam.io.listing import list_pages as list_pages
 from ledgerbeam.io.listing import read_source_list as read_source_list
 from ledgerbeam.io.listing import stat_pages as stat_pages
 from ledgerbeam.io.objects import ObjectFolder as ObjectFolder
+from ledgerbeam.io.own_files import MARKS_FOLDER as MARKS_FOLDER
+from ledgerbeam.io.own_files import OwnFiles as OwnFiles
 from ledgerbeam.io.patterns import common_base as common_base
 from ledgerbeam.io.patterns import expand_braces as expand_braces
 from ledgerbeam.io.patterns import fixed_part as fixed_part
@@ -75,7 +80,9 @@ from ledgerbeam.io.watch import SourceWatch as SourceWatch
 
 __all__ = [
     "FORMATS",
+    "MARKS_FOLDER",
     "FileInfo",
+    "FilePage",
     "Format",
     "Grouping",
     "HeldRecords",
@@ -85,6 +92,7 @@ __all__ = [
     "JsonlReader",
     "ObjectFolder",
     "Options",
+    "OwnFiles",
     "PackArray",
     "PackSources",
     "PackedRecords",
@@ -120,6 +128,7 @@ __all__ = [
     "indexed_format_of",
     "is_local",
     "is_streamed",
+    "list_files",
     "list_pages",
     "publish_bytes",
     "read_bytes",
@@ -131,6 +140,7 @@ __all__ = [
     "scan_stream",
     "seek_points_of",
     "shard_field",
+    "sizes_of",
     "split_jsonl",
     "split_source",
     "stat",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ledgerbeam.errors import UsageError
+from ledgerbeam.errors import SourceNotFoundError, UsageError
 from ledgerbeam.io.listing import Page, list_pages, read_source_list, stat_pages
+from ledgerbeam.io.own_files import OwnFiles
 
 __all__ = ["SourceListing"]
 
@@ -21,6 +22,7 @@ class SourceListing:
         sources_from: URL of a text file that lists source URLs, one a line, in place of patterns.
         storage_options: Passed to fsspec untouched.
         page_size: Sources of a page, at most.
+        own: Where the job that reads them writes: that is left out.
 
     Raises:
         UsageError: If neither or both of `patterns` and `sources_from` are given.
@@ -30,6 +32,7 @@ class SourceListing:
     sources_from: str | None = None
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     page_size: int = 10_000
+    own: OwnFiles = field(default_factory=OwnFiles)
 
     def __post_init__(self) -> None:
         if bool(self.patterns) == bool(self.sources_from):
@@ -40,14 +43,34 @@ class SourceListing:
         """What a console shows."""
         return self.sources_from or " ".join(self.patterns)
 
-    def pages(self) -> Iterator[Page]:
+    def pages(self, on_left_out: Callable[[int], None] | None = None) -> Iterator[Page]:
         """Lists the sources in one streaming pass, in an order that does not change between runs.
 
+        Args:
+            on_left_out: Told at the end how many files were left out since the job writes them itself, if any were.
+
         Raises:
-            SourceNotFoundError: If a pattern matches nothing or a file is missing.
+            SourceNotFoundError: If a pattern matches nothing, or a file is missing.
+            UsageError: If a file that is named without wildcards is one that the job writes.
         """
+        sieve = self.own.among(self.patterns)
+        found = False
         if self.sources_from:
-            urls = read_source_list(self.sources_from, self.storage_options)
-            yield from stat_pages(urls, self.storage_options, self.page_size)
-        else:
-            yield from list_pages(self.patterns, self.storage_options, self.page_size)
+            for names in stat_pages(
+                read_source_list(self.sources_from, self.storage_options), self.storage_options, self.page_size
+            ):
+                sieve.refuse(names.urls)
+                yield names
+            return
+        for listed in list_pages(self.patterns, self.storage_options, self.page_size):
+            page = sieve.keep(listed)
+            if len(page):
+                found = True
+                yield page
+        if sieve.left_out and not found:
+            raise SourceNotFoundError(
+                f"{self.title}: nothing matches but what this job writes itself ({sieve.left_out:,} files), below "
+                f"{self.own.output or self.own.ledger}; check the pattern"
+            )
+        if sieve.left_out and on_left_out is not None:
+            on_left_out(sieve.left_out)

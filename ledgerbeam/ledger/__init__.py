@@ -56,6 +56,7 @@ from ledgerbeam.ledger.store import LedgerSink as LedgerSink
 from ledgerbeam.ledger.store import LedgerStore as LedgerStore
 from ledgerbeam.ledger.store import Mark as Mark
 from ledgerbeam.ledger.store import Output as Output
+from ledgerbeam.ledger.store import OutputColumns as OutputColumns
 from ledgerbeam.ledger.store import OutputRow as OutputRow
 from ledgerbeam.ledger.store import Progress as Progress
 from ledgerbeam.ledger.store import SourceRow as SourceRow
@@ -111,6 +112,7 @@ __all__ = [
     "OnJobChange",
     "OpenSource",
     "Output",
+    "OutputColumns",
     "OutputRow",
     "Progress",
     "RemoteSink",

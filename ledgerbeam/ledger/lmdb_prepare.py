@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from itertools import groupby
 from operator import attrgetter
+from typing import Any
 
 from ledgerbeam.ledger.counting import Entry, entries
 from ledgerbeam.ledger.identity import name_key, node_id
@@ -73,3 +74,18 @@ def decode_output(row: bytes) -> tuple[Output, str]:
     found = read_output(output)
     encodable(found.name)
     return found, text(node)
+
+
+def decode_outputs(encoded: Sequence[bytes]) -> list[list[Any]]:
+    """Read many rows of `outputs` at once: for each its name and its size, then what else it holds.
+
+    Raises:
+        ValueError: one does not read.
+    """
+    found = rows(decode(b"[%b]" % b",".join(encoded)))
+    if len(found) != len(encoded):
+        raise ValueError(f"expected {len(encoded)} outputs, found {len(found)}")
+    for row in found:
+        if type(row) is not list or len(row) not in (6, 7) or type(row[0]) is not str or type(row[1]) is not int:
+            raise ValueError(f"expected a name, a size and more values, found {row!r:.80}")
+    return found

@@ -22,7 +22,14 @@ from ledgerbeam.ledger.lmdb_failures import Stamp, count_deaths
 from ledgerbeam.ledger.lmdb_opening import INITIAL_MAP_BYTES, require_room
 from ledgerbeam.ledger.lmdb_pages import key_pages
 from ledgerbeam.ledger.lmdb_prepare import prepare
-from ledgerbeam.ledger.lmdb_rows import COMPLETED, PENDING, PENDING_ROW, SOURCES, Transaction
+from ledgerbeam.ledger.lmdb_rows import (
+    COMPLETED,
+    OUTPUTS,
+    PENDING,
+    PENDING_ROW,
+    SOURCES,
+    Transaction,
+)
 from ledgerbeam.ledger.store import (
     CommitResult,
     Failure,
@@ -30,6 +37,7 @@ from ledgerbeam.ledger.store import (
     HistoryRow,
     Leaf,
     Mark,
+    OutputColumns,
     OutputRow,
     Progress,
     SourceRow,
@@ -212,9 +220,19 @@ class LmdbStore:
         found = lmdb_sources.matching(self._open(), pattern)
         return self._write(lambda txn: lmdb_sources.forget(txn, found, failures_only=failures_only))
 
+    def forget_sources(self, ids: Iterable[bytes]) -> None:
+        """Make sources run again, by id; see `LedgerStore.forget_sources`."""
+        found = sorted(ids)
+        if found:
+            self._write(lambda txn: lmdb_sources.forget(txn, found, failures_only=False))
+
     def stale_outputs(self) -> list[str]:
         """Names of outputs that may be deleted; see `LedgerStore.stale_outputs` and `lmdb_superseded`."""
         return lmdb_superseded.stale_outputs(self._open())
+
+    def superseded_names(self) -> Iterator[list[str]]:
+        """Names of all superseded outputs, in pages."""
+        return lmdb_superseded.superseded_names(self._open())
 
     def drop_stale(self, names: Iterable[str]) -> None:
         """Forget stale outputs whose objects were deleted."""
@@ -293,6 +311,15 @@ class LmdbStore:
         """The recorded outputs; see `LedgerStore.outputs`."""
         view = lmdb_views.ordered_outputs if ordered else lmdb_views.outputs
         return view(self._open())
+
+    def output_count(self) -> int:
+        """Number of recorded outputs."""
+        with self._open().read() as txn:
+            return txn.count(OUTPUTS)
+
+    def output_columns(self) -> Iterator[OutputColumns]:
+        """The recorded outputs in pages of columns; see `LedgerStore.output_columns`."""
+        return lmdb_views.output_columns(self._open())
 
 
 def _reopen(path: str, read_only: bool, job: str | None, map_bytes: int) -> LmdbStore:

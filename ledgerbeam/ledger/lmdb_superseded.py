@@ -12,12 +12,13 @@ Its name must also not be the name of an output that any source has now.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ledgerbeam.ledger.identity import ID_BYTES, name_key, url_key
 from ledgerbeam.ledger.lmdb_decoding import read_source_fields, read_urls
 from ledgerbeam.ledger.lmdb_environment import Environment
-from ledgerbeam.ledger.lmdb_pages import key_pages
+from ledgerbeam.ledger.lmdb_errors import translated
+from ledgerbeam.ledger.lmdb_pages import key_pages, row_pages
 from ledgerbeam.ledger.lmdb_prepare import decode_output
 from ledgerbeam.ledger.lmdb_rows import (
     COMPLETED,
@@ -73,6 +74,13 @@ def stale_outputs(environment: Environment) -> list[str]:
             for key in page:
                 stale.pop(key[ID_BYTES:], None)
     return sorted(stale.values())
+
+
+def superseded_names(environment: Environment) -> Iterator[list[str]]:
+    """Yield the names of all superseded outputs, in pages."""
+    for page in row_pages(environment, SUPERSEDED):
+        with translated(environment.path):
+            yield [decode_superseded(row)[1] for _, row in page]
 
 
 def drop_stale(txn: Transaction, names: Iterable[str], number: int | None = None) -> None:

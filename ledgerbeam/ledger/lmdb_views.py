@@ -18,7 +18,7 @@ from ledgerbeam.ledger.lmdb_errors import translated
 from ledgerbeam.ledger.lmdb_failures import TaskFailures, has_failed
 from ledgerbeam.ledger.lmdb_jobs import last_run, read_job
 from ledgerbeam.ledger.lmdb_pages import key_pages, row_pages
-from ledgerbeam.ledger.lmdb_prepare import decode_output
+from ledgerbeam.ledger.lmdb_prepare import decode_output, decode_outputs
 from ledgerbeam.ledger.lmdb_rows import (
     APPLIED,
     ATTEMPTS,
@@ -33,7 +33,7 @@ from ledgerbeam.ledger.lmdb_rows import (
     Transaction,
     unpack_completion,
 )
-from ledgerbeam.ledger.store import FailureRow, OutputRow, Progress, SourceRow, Totals
+from ledgerbeam.ledger.store import FailureRow, OutputColumns, OutputRow, Progress, SourceRow, Totals
 
 _SOURCES_A_TRANSACTION = 256
 
@@ -176,6 +176,14 @@ def outputs(environment: Environment) -> Iterator[OutputRow]:
             for source, group in groupby(page, key=lambda item: item[0][:ID_BYTES]):
                 rows += _output_rows(txn, source, _url(txn, source), map(itemgetter(1), group))
         yield from rows
+
+
+def output_columns(environment: Environment) -> Iterator[OutputColumns]:
+    """The recorded outputs in pages of columns, in an order that means nothing."""
+    for page in row_pages(environment, OUTPUTS):
+        with translated(environment.path):
+            rows = decode_outputs([row for _, row in page])
+            yield OutputColumns([key[:ID_BYTES] for key, _ in page], [row[0] for row in rows], [row[1] for row in rows])
 
 
 def _output_rows(txn: Transaction, source: bytes, url: str, rows: Any) -> list[OutputRow]:

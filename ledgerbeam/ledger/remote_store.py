@@ -338,6 +338,12 @@ class RemoteStore(LmdbStore):
             self._claim("forget", lambda _: True, sources=found, failures_only=failures_only)
         return urls
 
+    def forget_sources(self, ids: Iterable[bytes]) -> None:
+        """Make sources run again, by id; see `LedgerStore.forget_sources`."""
+        found = sorted(ids)
+        if found:
+            self._claim("forget", lambda _: True, sources=found, failures_only=False)
+
 
 def _segment(**columns: Any) -> Segment:
     """A segment whose number, time and job are filled in when it is recorded."""

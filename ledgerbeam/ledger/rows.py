@@ -233,6 +233,14 @@ class OutputRow:
     output: Output
 
 
+class OutputColumns(NamedTuple):
+    """Recorded outputs as three columns of one length: the ids of their sources, their names, their sizes in bytes."""
+
+    source_ids: list[bytes]
+    names: list[str]
+    sizes: list[int]
+
+
 @dataclass(frozen=True, slots=True)
 class FailureRow:
     """A recorded failure.

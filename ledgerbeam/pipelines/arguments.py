@@ -74,6 +74,7 @@ def _add_map(commands: Any) -> None:
     _add_read_as(mapper)
     mapper.add_argument("--output", required=True, metavar="URL", help="folder to write below")
     mapper.add_argument("--to", required=True, choices=["jsonl", "tar", *_OF_TAR], help=_TO_HELP)
+    _add_existing(mapper)
     _add_shards(mapper)
     mapper.add_argument(
         "--nan",
@@ -121,12 +122,14 @@ def _add_conversion(command: argparse.ArgumentParser) -> None:
         metavar="NAME=EXTENSION,...",
         help="fields of the cuts and the members they come from, for --to shar (recording=wav,label=cls)",
     )
+    _add_existing(command)
 
 
 def _add_tokenize(commands: Any) -> None:
     tokenize = _command(commands, "tokenize", "make a Megatron dataset of the texts in JSONL, restartable")
     _add_sources(tokenize)
     tokenize.add_argument("--output", required=True, metavar="PREFIX", help="prefix of the dataset's two files")
+    _add_existing(tokenize)
     tokenize.add_argument(
         "--tokenizer", required=True, metavar="FILE", help="a tokenizer.json of Hugging Face tokenizers, or: bytes"
     )
@@ -285,6 +288,15 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
     _add_storage(parser)
 
 
+def _add_existing(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--existing",
+        choices=["replace", "keep"],
+        help="what to do with shards of another ledger, or of none, below --output: remove them first, or leave them "
+        "(default: refuse to write there)",
+    )
+
+
 def _add_dataset(parser: argparse.ArgumentParser, dtype_help: str) -> None:
     parser.add_argument("--dtype", metavar="NAME", help=dtype_help)
     parser.add_argument(
@@ -334,7 +346,7 @@ def _add_job(parser: argparse.ArgumentParser, *, task_bytes: str, task_help: str
     parser.add_argument(
         "--ledger",
         metavar="URL",
-        help="where progress is kept (default: a folder of the job's own below .ledgerbeam/)",
+        help="where progress is kept (default: below .ledgerbeam/, by command, sources and output)",
     )
     parser.add_argument(
         "--on-job-change",

@@ -6,7 +6,7 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from functools import partial
@@ -14,18 +14,28 @@ from glob import escape
 from itertools import islice
 from typing import Any
 
-from ledgerbeam.errors import LedgerbeamError, LedgerError, PublicationError, StorageError, UsageError
-from ledgerbeam.io import is_local, remove_stale_temporaries
+from ledgerbeam.errors import (
+    LedgerbeamError,
+    LedgerError,
+    LedgerNotFoundError,
+    PublicationError,
+    StorageError,
+    UsageError,
+)
+from ledgerbeam.graphs import GraphSource
+from ledgerbeam.io import Page, is_local, remove_stale_temporaries
 from ledgerbeam.ledger import LedgerStore, dataset_manifest, reach
 from ledgerbeam.ledgers import open_ledger
 from ledgerbeam.pipelines.listed import first_page_checked
 from ledgerbeam.pipelines.note import Note
+from ledgerbeam.pipelines.owner import OutputOwner
 from ledgerbeam.pipelines.parts import Dataset, Parts
 from ledgerbeam.pipelines.publication import publish_shards
+from ledgerbeam.pipelines.recorded import forget_lost
 from ledgerbeam.pipelines.redaction import printable, without_secrets
 from ledgerbeam.pipelines.remote import check_options, check_reach
 from ledgerbeam.pipelines.report import Reporter, count, count_nulled, print_json
-from ledgerbeam.pipelines.run import Outcome, run_job
+from ledgerbeam.pipelines.run import Outcome, run_job, warn_of_lost
 from ledgerbeam.pipelines.spec import JobSpec
 from ledgerbeam.pipelines.specs import job_spec
 
@@ -42,17 +52,25 @@ def main(args: argparse.Namespace, beam_args: list[str]) -> int:
     if beam_args:
         check_options(beam_args)
         check_reach(spec, beam_args)
-    pages = first_page_checked(spec.listing().pages(), spec)
+    pages = first_page_checked(_pages(spec, reporter), spec)
     if spec.output is not None and is_local(spec.output):
         _check_writable(spec.output)
-    store = open_ledger(spec.ledger, spec.storage_options, create=True)
+    owner = None if spec.output is None else OutputOwner(spec, args.existing)
+    known = _open_if_there(spec)
+    if owner is not None:
+        owner.check(known)
+    store = known or open_ledger(spec.ledger, spec.storage_options, create=True)
+    if owner is not None and args.on_job_change == "restart":
+        owner.begin_restart(store)
     resumed = store.job() is not None
     store.open_job(spec.job(), on_change=args.on_job_change)
+    if owner is not None and owner.is_new:
+        store.drop_stale(store.stale_outputs())  # they lie in another folder, where the ledger's job wrote before
     shown = os.path.relpath(spec.ledger) if is_local(spec.ledger) and not args.ledger else spec.ledger
     reporter.say(f"ledger: {shown} ({_state(store) if resumed else 'new'})")
     only = None if args.only_failed is None else _sources_that_failed(store, args.only_failed)
     force = getattr(args, "force", False)
-    run = partial(run_job, spec, store, reporter=reporter, beam_args=beam_args, debug=args.debug)
+    run = partial(run_job, spec, store, reporter=reporter, beam_args=beam_args, owner=owner, debug=args.debug)
     outcome = run(pages, force=force, only=only)
     datasets: list[Dataset] = []
     if spec.merged is not None and outcome.status["complete"] and not outcome.interrupted:
@@ -86,6 +104,26 @@ def main(args: argparse.Namespace, beam_args: list[str]) -> int:
             "another run may have taken the ledger over; run the same command again"
         )
     return NOT_ALL if outcome.status["tasks"]["failed"] or outcome.out_of_date else 0
+
+
+def _pages(spec: JobSpec, reporter: Reporter) -> Iterator[Page]:
+    """Lists the job's sources, and says at the end how many files were left out."""
+    listing = spec.listing()
+    if isinstance(listing, GraphSource):
+        return listing.pages()
+
+    def say(number: int) -> None:
+        reporter.say(f"left out of the sources, since this job writes there itself: {count(number, 'file')}")
+
+    return listing.pages(say)
+
+
+def _open_if_there(spec: JobSpec) -> LedgerStore | None:
+    """Opens the job's ledger if it exists: a run that is refused makes none."""
+    try:
+        return open_ledger(spec.ledger, spec.storage_options, create=False)
+    except LedgerNotFoundError:
+        return None
 
 
 def _state(store: LedgerStore) -> str:
@@ -130,9 +168,9 @@ def _merged(
     parts = Parts(spec, store)
     datasets = parts.merged()
     if datasets is None:
-        if missing := parts.forget_missing():
-            reporter.warn(f"{count(missing, 'part')} to merge with what has changed are gone; they are made again")
-            outcome = run(spec.listing().pages())
+        if lost := forget_lost(spec, store):
+            warn_of_lost(lost, reporter)
+            outcome = run(_pages(spec, reporter))
             if outcome.interrupted or not outcome.status["complete"]:
                 return outcome, []
             parts = Parts(spec, store)

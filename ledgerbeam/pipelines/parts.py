@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass
-from glob import escape
 
 import numpy as np
 
@@ -17,9 +16,6 @@ from ledgerbeam.pipelines.removal import remove_below
 from ledgerbeam.pipelines.spec import JobSpec
 
 __all__ = ["Dataset", "Parts"]
-
-FORGET_ONE_BY_ONE = 100
-"""So many sources with missing parts are forgotten by name; each costs a look at all of them."""
 
 _DATA, _INDEX = ".bin", ".idx"
 
@@ -72,19 +68,6 @@ class Parts:
             return None if note is None else [Dataset(**facts) for facts in note["datasets"]]
         except (KeyError, TypeError):  # not what was noted here
             return None
-
-    def forget_missing(self) -> int:
-        """Makes the ledger forget the sources of parts that are no longer there.
-
-        Returns:
-            How many parts are missing.
-        """
-        there = set(self._folder.names(""))
-        missing = [shard for shard in self._shards if not {shard.name, shard.index} <= there]
-        urls = sorted({shard.source for shard in missing})
-        for pattern in map(escape, urls) if len(urls) <= FORGET_ONE_BY_ONE else ["*"]:
-            self._store.forget(pattern)
-        return len(missing)
 
     def merge(self) -> list[Dataset]:
         """Merges the parts; the parts stay.

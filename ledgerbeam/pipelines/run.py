@@ -13,14 +13,16 @@ from ledgerbeam.ledger import LedgerStore, Totals
 from ledgerbeam.ledgers import run_folders
 from ledgerbeam.pipelines.listed import Listed
 from ledgerbeam.pipelines.local import LocalRunner
-from ledgerbeam.pipelines.redaction import without_secrets
+from ledgerbeam.pipelines.owner import MOST_STRANGERS, OutputOwner
+from ledgerbeam.pipelines.recorded import forget_lost
+from ledgerbeam.pipelines.redaction import printable, without_secrets
 from ledgerbeam.pipelines.remote import BeamRunner
 from ledgerbeam.pipelines.report import Reporter, count
 from ledgerbeam.pipelines.run_info import run_elsewhere, run_info
 from ledgerbeam.pipelines.spec import JobSpec
 from ledgerbeam.pipelines.tidy import count_superseded, remove_superseded, sweep_temporaries
 
-__all__ = ["Outcome", "run_job"]
+__all__ = ["Outcome", "run_job", "warn_of_lost"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ def run_job(
     reporter: Reporter,
     beam_args: Sequence[str] = (),
     *,
+    owner: OutputOwner | None = None,
     force: bool = False,
     only: Collection[bytes] | None = None,
     debug: bool = False,
@@ -63,6 +66,7 @@ def run_job(
         pages: Its listing; runners that are not local list for themselves.
         reporter: Told of the course of the run.
         beam_args: Beam options of the user; a ``--runner`` other than FnApiRunner leaves the local runner.
+        owner: The ledger's claim to the output folder, checked; None if the job has none.
         force: Whether sources that the ledger holds as complete are done again.
         only: Ids of the only sources to do; None does every open one.
         debug: Whether errors carry whole tracebacks.
@@ -88,13 +92,20 @@ def run_job(
             "twice, and outputs that are out of date stay until the next run"
         )
     runner_name = "local" if _is_local(beam_args) else " ".join(w for w in beam_args if w.startswith("--runner"))
-    run = store.begin_run(run_info(store, spec.workers, runner_name))
+    info = run_info(store, spec, runner_name)
+    if owner is not None and owner.keeps:
+        info["existing"] = "keep"
+    run = store.begin_run(info)
     listed = Listed(spec, store, pages, run, only)
     outcome, deaths, done, left = "failed", 0, Totals(), 0
     try:
         with folders.enter(run) as folder:
+            if owner is not None:
+                owner.claim(store, info["token"])
             if force:
                 _forget_sources(spec, store)
+            if spec.merged is None:  # else asked when they are merged: parts that were merged may be dropped
+                warn_of_lost(forget_lost(spec, store), reporter)
             runner: LocalRunner | BeamRunner = (
                 LocalRunner(spec, store, reporter, beam_args, folder, debug=debug)
                 if _is_local(beam_args)
@@ -105,6 +116,8 @@ def run_job(
                 with folder.alone() as alone:
                     if alone and not elsewhere:
                         _warn_of_foreign(remove_superseded(spec, store), reporter)
+                        if owner is not None and not clean and spec.merged is None and store.status()["complete"]:
+                            _warn_of_strangers(owner.strangers(store), str(spec.output), reporter)
                     else:
                         left = count_superseded(store)
             finally:
@@ -126,6 +139,22 @@ def _warn_of_foreign(names: Sequence[str], reporter: Reporter) -> None:
         reporter.warn(
             f"{count(len(names), 'output')} out of date left where this job does not write, such as "
             f"{without_secrets(names[0])}; remove what you do not need"
+        )
+
+
+def warn_of_lost(number: int, reporter: Reporter) -> None:
+    """Says that outputs were gone, and that they are written again."""
+    if number:
+        reporter.warn(f"{count(number, 'output')} of earlier runs are gone; their sources are done again")
+
+
+def _warn_of_strangers(names: list[str], folder: str, reporter: Reporter) -> None:
+    if names:
+        more = "at least " if len(names) == MOST_STRANGERS else ""
+        reporter.warn(
+            f"{folder}: {more}{count(len(names), 'shard')} there that this ledger has not recorded, such as "
+            f"{printable(names[0])}: a run that was killed has left them, of sources that changed since, or somebody "
+            "has put them there; remove them if they are no part of the dataset"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shlex
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from ledgerbeam.ledger import HistoryRow, LedgerStore
 from ledgerbeam.pipelines.redaction import command_without_secrets, without_secrets
+from ledgerbeam.pipelines.spec import JobSpec
 
 __all__ = ["Work", "is_seen", "retry_command", "run_elsewhere", "run_info", "run_state", "work_by_run"]
 
@@ -47,17 +49,20 @@ class Work(NamedTuple):
         return Work(*(max(0, mine - theirs) for mine, theirs in zip(self, other, strict=True)))
 
 
-def run_info(store: LedgerStore, workers: int, runner: str) -> dict[str, Any]:
+def run_info(store: LedgerStore, spec: JobSpec, runner: str) -> dict[str, Any]:
     """Returns what `LedgerStore.begin_run` records of this process.
 
-    ``{"pid", "host", "place", "workers", "runner", "command", "folder", "before"}``: where it can be seen whether it
-    lives, see `is_seen`; the runner as the Beam options name it, or ``local``; the command line without secrets, as a
-    list of words, left out if it is very long; the working folder; and what had been recorded when the run began, as a
-    `Work`.
+    ``{"pid", "host", "place", "workers", "runner", "command", "folder", "before", "token", "output"}``: where it can be
+    seen whether it lives, see `is_seen`; the runner as the Beam options name it, or ``local``; the command line without
+    secrets, as a list of words, left out if it is very long; the working folder; what had been recorded when the run
+    began, as a `Work`; what tells this run from all others, also of copies of the ledger; and the URL of the output
+    folder, of which `OutputOwner` had nothing to say.
     """
     command = ["ledgerbeam", *command_without_secrets(sys.argv[1:])]
     where = {"pid": os.getpid(), "host": os.uname().nodename, "place": store.environment_id(), "folder": os.getcwd()}
-    info: dict[str, Any] = {**where, "workers": workers, "runner": runner}
+    info: dict[str, Any] = {**where, "workers": spec.workers, "runner": runner, "token": secrets.token_hex(8)}
+    if spec.output is not None:
+        info["output"] = without_secrets(spec.output)
     if sum(map(len, command)) <= LONGEST_COMMAND:
         info["command"] = command
     return {**info, "before": Work.of(store.history())._asdict()}
@@ -117,8 +122,8 @@ def retry_command(run: Mapping[str, Any] | None, ledger: str, reason: str) -> st
 
     Args:
         run: A run of the job, normally the last.
-        ledger: URL of the ledger; named in the command even where the run took the default, which an edit of the
-            function would change.
+        ledger: URL of the ledger; named in the command even where the run took the default, whose folder hangs on
+            the folder that the run was started in.
         reason: As in `FailureRow.reason`.
 
     Returns:

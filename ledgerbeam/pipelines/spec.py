@@ -7,22 +7,39 @@ import functools
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any, Literal
 
 import orjson
 
 from ledgerbeam.graphs import GraphSource
-from ledgerbeam.io import Grouping, IndexLocation, SourceListing, canonical_url
+from ledgerbeam.io import Grouping, IndexLocation, OwnFiles, SourceListing, canonical_url
 from ledgerbeam.ledger import MAX_ENTRIES, Job, Source, pack_sources
 from ledgerbeam.pipelines.sources import shar_sources
 
-__all__ = ["DEFAULT_LEDGERS", "JobSpec"]
+__all__ = ["DEFAULT_LEDGERS", "JobSpec", "shard_form"]
 
 DEFAULT_LEDGERS = ".ledgerbeam"
 """Folder, below the working folder, of the ledgers of jobs that name none."""
 
+_ENDINGS = {
+    "jsonl": r"\.jsonl(?:\.idx)?",
+    "tar": r"\.tar(?:\.idx)?",
+    "shar": r"\.[^./]+\.(?:jsonl|tar)(?:\.idx)?",
+    "megatron": r"[^/]*\.(?:bin|idx)",
+}
+"""What the names of the files of a shard end with, by the output format; see `transforms.shards`."""
+
 _PLACES = 1_000
 """Places of a task of a graph, for an estimate where only a size in bytes is given."""
+
+
+def shard_form(to: Any) -> str:
+    """Returns a regular expression of what the names of shards of a format, and of their indexes, end with.
+
+    The first record and the ordinals in them are those of `transforms.output_name`. Of what is no format none is one.
+    """
+    return r"(?!)" if to not in _ENDINGS else rf"-\d{{10}}(?:-\d{{6}})*{_ENDINGS[to]}"
 
 
 @dataclass(frozen=True)
@@ -111,7 +128,17 @@ class JobSpec:
 
     def listing(self) -> SourceListing | GraphSource:
         """Returns what the job reads."""
-        return self.graph() or SourceListing(self.patterns, self.sources_from, self.storage_options)
+        own = OwnFiles(self.output, self.shard_form(), self.ledger or None)
+        return self.graph() or SourceListing(self.patterns, self.sources_from, self.storage_options, own=own)
+
+    def source_names(self) -> tuple[str, ...]:
+        """Returns what names the job's sources: patterns, the URL of a list, or a graph."""
+        graph = self.settings.get("graph")
+        return self.patterns or tuple(filter(None, [self.sources_from, graph]))
+
+    def shard_form(self) -> str:
+        """Returns a regular expression of what the names of the job's shards end with."""
+        return shard_form(self.to)
 
     def expected_tasks(self, source: Source) -> int:
         """Estimates from its size alone how many tasks a source makes."""
@@ -132,9 +159,15 @@ class JobSpec:
         return IndexLocation(root=self.index_root, rule=self.index_rule)
 
     def resolve_ledger(self, url: str | None) -> JobSpec:
-        """Returns the spec with its ledger: `url`, or one folder a job fingerprint below the working folder."""
+        """Returns the spec with its ledger: `url`, or a folder below the working folder.
+
+        The folder is named by command, sources and output. So a job that does with them something else than before
+        meets the ledger of what it did before, and is refused there.
+        """
         if url is None:
-            url = os.path.join(DEFAULT_LEDGERS, f"{self.pipeline}-{self.job().fingerprint[:12]}")
+            named = "\0".join([*self.source_names(), self.output or self.index_root or ""])
+            name = blake2b(os.fsencode(named), digest_size=6, person=b"lb.default").hexdigest()
+            url = os.path.join(DEFAULT_LEDGERS, f"{self.pipeline}-{name}")
         return dataclasses.replace(self, ledger=canonical_url(url).rstrip("/"))
 
     @property

@@ -6,6 +6,7 @@ source.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -22,6 +23,8 @@ from ledgerbeam.ledger import OpenSource, Source, open_packs, open_sources, sour
 from ledgerbeam.transforms._worker import LedgerHandle
 
 __all__ = ["MatchSources", "Packer", "SkipCompleted"]
+
+_log = logging.getLogger(__name__)
 
 Packer: TypeAlias = Callable[[Iterable[Source]], Iterable[Source]]
 """Makes composite sources of the files of a listing, which come in its order; picklable."""
@@ -51,7 +54,11 @@ class MatchSources(beam.PTransform[PBegin, PCollection[Page]]):
 
 
 def _pages(listing: SourceListing | GraphSource) -> Iterator[Page]:
-    return listing.pages()
+    if isinstance(listing, GraphSource):
+        return listing.pages()
+    return listing.pages(
+        lambda count: _log.info("left out of the sources, files that the job writes itself: %d", count)
+    )
 
 
 @dataclass

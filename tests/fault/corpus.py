@@ -75,8 +75,9 @@ def content_of(path: Path) -> Content | None:
 
 
 def contents_below(folder: Path) -> dict[str, Content]:
-    """Describes every file below a folder, hidden ones too, by relative name."""
-    found = {str(path.relative_to(folder)): content_of(path) for path in folder.rglob("*") if path.is_file()}
+    """Describes every file below a folder, hidden ones too, but the marks of its owners, by relative name."""
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.parent.name != "_ledgerbeam"]
+    found = {str(path.relative_to(folder)): content_of(path) for path in paths}
     return {name: content for name, content in found.items() if content is not None}
 
 

@@ -71,9 +71,10 @@ class Figures:
 
 
 def contents(place: Place) -> Contents:
-    """What lies in the folders of sources and outputs, by name."""
+    """What lies in the folders of sources and outputs but the marks of their owners, by name."""
     top = Path(place.folder)
     paths = [path for name in ("in", "out") for path in top.joinpath(name).rglob("*") if path.is_file()]
+    paths = [path for path in paths if path.parent.name != "_ledgerbeam"]
     return {str(path.relative_to(top)): path.read_bytes() for path in paths}
 
 

@@ -128,7 +128,8 @@ class Jobs:
         return [name for name in self._objects.names(f"{self._name}/{output}-ledger/segments") if "/t-" in name]
 
     def names(self, output: str) -> list[str]:
-        return self._objects.names(f"{self._name}/{output}")
+        names = self._objects.names(f"{self._name}/{output}")
+        return [name for name in names if "/_ledgerbeam/" not in name]
 
     def contents(self, output: str) -> dict[str, bytes | None]:
         """What lies below an output folder, by relative name."""

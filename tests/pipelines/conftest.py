@@ -144,9 +144,10 @@ class Workspace:
         return path
 
     def files(self, folder: str) -> dict[str, bytes]:
-        """Returns every file below a folder, by its relative name."""
+        """Returns every file below a folder but the marks of its owners, by its relative name."""
         root = self.root / folder
-        return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
+        found = [path for path in sorted(root.rglob("*")) if path.is_file() and path.parent.name != "_ledgerbeam"]
+        return {str(path.relative_to(root)): path.read_bytes() for path in found}
 
     def records(self, folder: str) -> list[Any]:
         """Returns the records of every JSONL output, in the order of names."""

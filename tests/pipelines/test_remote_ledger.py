@@ -43,7 +43,8 @@ class Bucket:
     def contents(self, folder: str) -> dict[str, bytes]:
         self.store.invalidate_cache()
         root = f"{self.url.removeprefix('s3://')}/{folder}"
-        return {path.removeprefix(root): self.store.cat_file(path) for path in self.store.find(root)}
+        found = [path for path in self.store.find(root) if "/_ledgerbeam/" not in path]
+        return {path.removeprefix(root): self.store.cat_file(path) for path in found}
 
 
 @pytest.fixture

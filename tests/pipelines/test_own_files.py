@@ -1,0 +1,128 @@
+"""What a job writes below its own sources is no source of it, however often it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import s3fs
+
+from ledgerbeam.errors import SourceNotFoundError, UsageError
+from ledgerbeam.io import OwnFiles, SourceListing
+from tests.conftest import S3Server
+from tests.pipelines.conftest import Workspace
+
+FORM = r"-\d{10}(?:-\d{6})*\.jsonl(?:\.idx)?"
+
+
+@pytest.mark.parametrize("output", ["data/out", "data", "data/sub"])
+def test_three_runs_have_the_same_sources(workspace: Workspace, output: str) -> None:
+    workspace.jsonl("data/a.jsonl", 5)
+    workspace.jsonl("data/sub/b.jsonl", 5, first=5)
+    command = ("map", "functions:keep", "data/**/*.jsonl", "--output", output, "--to", "jsonl", "--json")
+    expected = 1 if output == "data/sub" else 2  # all that lies in an output folder below is left out
+    for number in range(3):
+        ran = workspace.run(*command)
+        assert ran.status == 0, ran.err
+        assert ran.json["sources"]["complete"] == expected
+        assert ran.json["skipped"] == (expected if number else 0)
+        assert ("left out of the sources" in ran.err) == (number > 0 or output == "data/sub")
+
+
+def test_a_pack_of_the_job_itself_is_no_source(workspace: Workspace) -> None:
+    for name in "abc":
+        workspace.jsonl(f"data/{name}.jsonl", 5)
+    command = ("map", "functions:keep", "data/**/*.jsonl", "--output", "data/out", "--to", "jsonl", "--pack", "1M")
+    assert workspace.run(*command).status == 0
+    before = workspace.files("data/out")
+    ran = workspace.run(*command, "--json")
+    assert (ran.status, ran.json["skipped"]) == (0, 1)
+    assert workspace.files("data/out") == before
+
+
+def test_a_runner_that_lists_for_itself_leaves_them_out_too(workspace: Workspace) -> None:
+    workspace.jsonl("data/a.jsonl", 5)
+    command = ("map", "functions:keep", "data/**/*.jsonl", "--output", "data/out", "--to", "jsonl")
+    for _ in range(2):
+        ran = workspace.run(*command, "--json", "--", "--runner=BundleBasedDirectRunner")
+        assert ran.status == 0, ran.err
+        assert ran.json["sources"]["complete"] == 1
+
+
+def test_one_that_is_named_is_an_error(workspace: Workspace) -> None:
+    workspace.jsonl("data/a.jsonl", 5)
+    command = ("map", "functions:keep", "data/a.jsonl", "--output", "out", "--to", "jsonl")
+    assert workspace.run(*command).status == 0
+    name = "out/a.jsonl-0000000000.jsonl"
+    ran = workspace.run("map", "functions:keep", name, "--output", "out", "--to", "jsonl")
+    assert ran.status == 2
+    assert name in ran.err
+    (workspace.root / "list").write_text(f"data/a.jsonl\n{name}\n")
+    ran = workspace.run("map", "functions:keep", "--sources-from", "list", "--output", "out", "--to", "jsonl")
+    assert ran.status == 2
+    assert name in ran.err
+
+
+def listed(root: Path, *patterns: str, output: str, ledger: str | None = None) -> list[str]:
+    own = OwnFiles(str(root / output), FORM, None if ledger is None else str(root / ledger))
+    pages = SourceListing(tuple(str(root / pattern) for pattern in patterns), own=own).pages()
+    return sorted(Path(url).relative_to(root).as_posix() for page in pages for url in page.urls)
+
+
+def write(root: Path, *names: str) -> None:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("x")
+
+
+def test_each_pattern_decides_for_what_it_names(tmp_path: Path) -> None:
+    write(tmp_path, "a.jsonl", "out/b.jsonl", "out/c-0000000000.jsonl", "out/raw/d.jsonl", "out/raw/d-0000000000.jsonl")
+    assert listed(tmp_path, "**/*.jsonl", output="out") == ["a.jsonl"]
+    assert listed(tmp_path, "out/**/*.jsonl", output="out") == ["out/b.jsonl", "out/raw/d.jsonl"]
+    assert listed(tmp_path, "out/raw/*.jsonl", output="out") == ["out/raw/d.jsonl"]
+    assert listed(tmp_path, "**/*.jsonl", "out/raw/*", output="out") == ["a.jsonl", "out/raw/d.jsonl"]
+    assert listed(tmp_path, "{.,out}/*.jsonl", output="out") == ["a.jsonl"]
+
+
+def test_a_folder_whose_name_only_begins_alike_is_another(tmp_path: Path) -> None:
+    write(tmp_path, "out2/a.jsonl", "out/b.jsonl")
+    assert listed(tmp_path, "**/*.jsonl", output="out") == ["out2/a.jsonl"]
+
+
+def test_marks_and_the_ledger_are_no_sources(tmp_path: Path) -> None:
+    write(tmp_path, "a.jsonl", "x/_ledgerbeam/1.json", "L/data.mdb", "L/work/merged.json")
+    assert listed(tmp_path, "**/*", output="out", ledger="L") == ["a.jsonl"]
+    assert listed(tmp_path, "L/*", output="out", ledger="L") == ["L/data.mdb"]
+
+
+def test_links_do_not_hide_where_the_output_lies(tmp_path: Path) -> None:
+    write(tmp_path, "data/a.jsonl", "data/out/b.jsonl")
+    (tmp_path / "link").symlink_to("data")
+    assert listed(tmp_path, "link/**/*.jsonl", output="data/out") == ["link/a.jsonl"]
+    assert listed(tmp_path, "data/**/*.jsonl", output="link/out") == ["data/a.jsonl"]
+
+
+def test_nothing_but_own_files_is_nothing(tmp_path: Path) -> None:
+    write(tmp_path, "out/b.jsonl")
+    with pytest.raises(SourceNotFoundError, match="nothing matches but what this job writes itself"):
+        listed(tmp_path, "**/*.jsonl", output="out")
+
+
+def test_a_mark_that_is_named_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path, "out/_ledgerbeam/1.jsonl")
+    with pytest.raises(UsageError, match=r"1\.jsonl"):
+        listed(tmp_path, "out/_ledgerbeam/1.jsonl", output="out")
+
+
+@pytest.mark.s3
+def test_three_runs_in_a_bucket_have_the_same_sources(workspace: Workspace, s3: S3Server) -> None:
+    bucket = s3.bucket()
+    store = s3fs.S3FileSystem(**s3.options, skip_instance_cache=True, use_listings_cache=False)
+    store.pipe_file(f"{bucket}/data/a.jsonl", b'{"id": 1}\n')
+    output = f"s3://{bucket}/data/out"
+    command = ("map", "functions:keep", f"s3://{bucket}/data/**/*.jsonl", "--output", output, "--to", "jsonl", "--json")
+    for number in range(3):
+        ran = workspace.run(*command, "--ledger", f"s3://{bucket}/data/ledger", env=s3.env)
+        assert ran.status == 0, ran.err
+        assert (ran.json["sources"]["complete"], ran.json["skipped"]) == (1, min(number, 1))
+    assert len(store.find(f"{bucket}/data/out")) == 3

@@ -1,0 +1,316 @@
+"""An output folder has one owner: what a new ledger, a copy, or nobody's shards come to."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import s3fs
+
+from ledgerbeam.ledger import open_store
+from tests.conftest import S3Server
+from tests.pipelines.conftest import Workspace
+
+MAP = ("map", "functions:keep", "in/*.jsonl", "--output", "out", "--to", "jsonl")
+
+
+def marks(workspace: Workspace, folder: str = "out") -> dict[str, dict[str, object]]:
+    return {path.name: json.loads(path.read_text()) for path in (workspace.root / folder / "_ledgerbeam").iterdir()}
+
+
+def ids(workspace: Workspace, folder: str = "out") -> list[int]:
+    return sorted(record["id"] for record in workspace.records(folder))
+
+
+@pytest.fixture
+def done(workspace: Workspace) -> Workspace:
+    """A job that is complete: two sources, 60 records, several shards each."""
+    workspace.jsonl("in/a.jsonl", 30)
+    workspace.jsonl("in/b.jsonl", 30, first=30)
+    ran = workspace.run(*MAP, "--ledger", "L", "--task-bytes", "300")
+    assert ran.status == 0, ran.err
+    assert len(workspace.files("out")) > 8
+    return workspace
+
+
+def test_a_run_marks_the_folder_with_what_it_is(done: Workspace) -> None:
+    ((name, mark),) = marks(done).items()
+    assert name == f"{mark['ledger']}.json"
+    assert mark["url"] == str(done.root / "L")
+    assert mark["command"] == "map"
+    assert mark["sources"] == [str(done.root / "in/*.jsonl")]
+    assert mark["base"] == str(done.root / "in") + "/"
+    store = open_store(str(done.root / "L"), create=False, read_only=True)
+    assert mark["ledger"] == store.ledger_id()
+    assert [run["info"]["token"] for run in store.runs()] == [mark["run"]]
+    store.close()
+
+
+def test_another_ledger_is_refused_and_makes_nothing(done: Workspace) -> None:
+    before = done.files("out")
+    ran = done.run(*MAP, "--ledger", "M")
+    assert ran.status == 2
+    for words in (
+        str(done.root / "L"),
+        "--existing replace",
+        "--existing keep",
+        "a.jsonl-0000000000.jsonl",
+        "--output",
+    ):
+        assert words in ran.err
+    assert "Traceback" not in ran.err
+    assert done.files("out") == before
+    assert not (done.root / "M").exists()
+    assert done.run(*MAP, "--ledger", "M").status == 2
+    assert done.run(*MAP, "--ledger", "L", "--task-bytes", "300").status == 0
+
+
+def test_a_new_ledger_replaces_what_is_there_if_told_so(done: Workspace) -> None:
+    (done.root / "out/README").write_text("mine")
+    (done.root / "out/b.jsonl").write_text('{"id": 1}\n')
+    ran = done.run(*MAP, "--ledger", "M", "--existing", "replace")
+    assert ran.status == 0, ran.err
+    names = {f"{name}.jsonl-0000000000.jsonl{end}" for name in "ab" for end in ("", ".idx")}
+    assert set(done.files("out")) == {*names, "README", "b.jsonl"}
+    ((_, mark),) = marks(done).items()
+    assert mark["url"] == str(done.root / "M")
+    # The former owner has lost the folder, and says so.
+    ran = done.run(*MAP, "--ledger", "L", "--task-bytes", "300")
+    assert ran.status == 2
+    assert str(done.root / "M") in ran.err
+    # The option of a command that is run again has done its work.
+    ran = done.run(*MAP, "--ledger", "M", "--existing", "replace", "--json")
+    assert ran.json["skipped"] == 2
+
+
+def test_a_new_ledger_keeps_what_is_there_if_told_so(done: Workspace) -> None:
+    before = done.files("out")
+    ran = done.run(*MAP, "--ledger", "M", "--existing", "keep")
+    assert ran.status == 0, ran.err
+    after = done.files("out")
+    assert set(before) <= set(after)
+    assert len(marks(done)) == 2
+    assert done.run(*MAP, "--ledger", "M").status == 0
+
+
+def test_shards_that_nobody_owns_are_refused(done: Workspace) -> None:
+    shutil.rmtree(done.root / "out/_ledgerbeam")
+    shutil.rmtree(done.root / "L")
+    ran = done.run(*MAP, "--ledger", "L")
+    assert ran.status == 2
+    assert "--existing replace" in ran.err
+    assert re.search(r"[ab]\.jsonl-\d{10}\.jsonl", ran.err)
+    assert done.run(*MAP, "--ledger", "L", "--existing", "replace").status == 0
+    assert ids(done) == list(range(60))
+    assert len(done.files("out")) == 4
+
+
+def test_other_files_do_not_make_an_owner(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 3)
+    workspace.jsonl("out/a.jsonl", 3)
+    (workspace.root / "out/notes-1234567890.txt").write_text("x")
+    assert workspace.run(*MAP).status == 0
+    assert {"a.jsonl", "notes-1234567890.txt"} <= set(workspace.files("out"))
+
+
+def test_a_lost_ledger_is_refused_where_it_wrote(done: Workspace) -> None:
+    shutil.rmtree(done.root / "L")
+    assert done.run(*MAP, "--ledger", "L").status == 2
+    assert not (done.root / "L").exists()
+
+
+def test_a_moved_ledger_goes_on(done: Workspace) -> None:
+    os.rename(done.root / "L", done.root / "elsewhere")
+    ran = done.run(*MAP, "--ledger", "elsewhere", "--task-bytes", "300", "--json")
+    assert (ran.status, ran.json["skipped"]) == (0, 2)
+    ((_, mark),) = marks(done).items()
+    assert mark["url"] == str(done.root / "elsewhere")
+
+
+def test_a_mark_that_was_removed_is_made_again(done: Workspace) -> None:
+    shutil.rmtree(done.root / "out/_ledgerbeam")
+    ran = done.run(*MAP, "--ledger", "L", "--task-bytes", "300", "--json")
+    assert (ran.status, ran.json["skipped"]) == (0, 2)
+    assert len(marks(done)) == 1
+
+
+@pytest.mark.parametrize("choice", ["replace", "keep"])
+def test_an_older_copy_of_the_ledger_is_refused(done: Workspace, choice: str) -> None:
+    shutil.copytree(done.root / "L", done.root / "backup")
+    done.jsonl("in/c.jsonl", 10, first=60)
+    assert done.run(*MAP, "--ledger", "L", "--task-bytes", "300").status == 0
+    shutil.rmtree(done.root / "L")
+    os.rename(done.root / "backup", done.root / "L")
+    ran = done.run(*MAP, "--ledger", "L", "--task-bytes", "300")
+    assert ran.status == 2
+    assert "older copy" in ran.err
+    ran = done.run(*MAP, "--ledger", "L", "--task-bytes", "300", "--existing", choice)
+    assert ran.status == 0, ran.err
+    assert ids(done) == list(range(70))
+
+
+def test_a_copy_that_went_on_has_taken_the_folder(done: Workspace) -> None:
+    shutil.copytree(done.root / "L", done.root / "copy")
+    assert done.run(*MAP, "--ledger", "copy", "--task-bytes", "300").status == 0
+    ran = done.run(*MAP, "--ledger", "L", "--task-bytes", "300")
+    assert ran.status == 2
+    assert str(done.root / "copy") in ran.err
+
+
+def test_of_nested_output_folders_each_has_its_owner(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 10)
+    inner = ("map", "functions:keep", "in/*.jsonl", "--output", "out/inner", "--to", "jsonl", "--ledger", "I")
+    assert workspace.run(*inner).status == 0
+    before = workspace.files("out/inner")
+    assert workspace.run(*MAP, "--ledger", "L", "--task-bytes", "100").status == 0
+    ran = workspace.run(*MAP, "--ledger", "M", "--existing", "replace")
+    assert ran.status == 0, ran.err
+    assert workspace.files("out/inner") == before
+    assert len([name for name in workspace.files("out") if "/" not in name]) == 2
+    assert workspace.run(*inner, "--json").json["skipped"] == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("--task-bytes", "100"),
+        ("--pack", "100K"),
+        ("--base", "."),
+        ("--group", "key"),
+    ],
+)
+def test_without_a_ledger_a_changed_option_meets_the_ledger_that_it_changed(
+    workspace: Workspace, change: tuple[str, str]
+) -> None:
+    workspace.jsonl("in/a.jsonl", 30)
+    assert workspace.run(*MAP).status == 0
+    before = workspace.files("out")
+    ran = workspace.run(*MAP, *change)
+    assert ran.status == 1
+    assert "it belongs to a job that differs in" in ran.err
+    assert workspace.files("out") == before
+    ran = workspace.run(*MAP, *change, "--on-job-change", "restart")
+    assert ran.status == 0, ran.err
+    fresh = workspace.run(*MAP[:3], "--output", "fresh", "--to", "jsonl", *change)
+    assert fresh.status == 0
+    assert workspace.files("out") == workspace.files("fresh")
+
+
+def test_without_a_ledger_an_edited_function_meets_the_ledger_of_the_old_one(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 30)
+    assert workspace.run(*MAP).status == 0
+    functions = workspace.root / "functions.py"
+    functions.write_text(functions.read_text() + "\n# edited\n")
+    ran = workspace.run(*MAP)
+    assert ran.status == 1
+    assert "function_source" in ran.err
+    ran = workspace.run(*MAP[:1], "functions:twice", *MAP[2:], "--on-job-change", "restart")
+    assert ran.status == 0, ran.err
+    assert len(workspace.records("out")) == 60
+
+
+def test_another_format_over_the_same_output_is_another_job(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 5)
+    command = ("map", "functions:sample", "in/*.jsonl", "--output", "out", "--to")
+    assert workspace.run(*command, "tar").status == 0
+    ran = workspace.run("map", "functions:keep", "in/*.jsonl", "--output", "out", "--to", "jsonl")
+    assert ran.status == 1
+    assert "to: was 'tar', is 'jsonl'" in ran.err
+    assert workspace.run(*MAP, "--on-job-change", "restart").status == 0
+    assert set(workspace.files("out")) == {"a.jsonl-0000000000.jsonl", "a.jsonl-0000000000.jsonl.idx"}
+
+
+def test_a_folder_of_its_own_does_not_meet_what_another_output_has(workspace: Workspace) -> None:
+    """A ledger that is taken over for another output removes nothing there that it has not written."""
+    workspace.jsonl("in/a.jsonl", 30)
+    assert workspace.run(*MAP, "--ledger", "L", "--task-bytes", "100").status == 0
+    here = workspace.files("out")
+    shutil.copytree(workspace.root / "out", workspace.root / "other")
+    shutil.rmtree(workspace.root / "other/_ledgerbeam")
+    command = ("map", "functions:keep", "in/*.jsonl", "--output", "other", "--to", "jsonl", "--ledger", "L")
+    assert workspace.run(*command, "--on-job-change", "restart").status == 2
+    ran = workspace.run(*command, "--on-job-change", "restart", "--existing", "keep")
+    assert ran.status == 0, ran.err
+    assert set(workspace.files("other")) == set(here)
+    assert workspace.files("out") == here
+
+
+def test_a_merged_dataset_of_somebody_else_is_not_replaced(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 5)
+    command = ("tokenize", "in/*.jsonl", "--output", "all", "--tokenizer", "bytes")
+    (workspace.root / "all.bin").write_bytes(b"precious")
+    ran = workspace.run(*command)
+    assert ran.status == 2
+    assert "all.bin" in ran.err
+    assert (workspace.root / "all.bin").read_bytes() == b"precious"
+    assert workspace.run(*command, "--existing", "replace", "--drop-parts").status == 0
+    assert (workspace.root / "all.bin").read_bytes() != b"precious"
+    assert len(marks(workspace, "all.parts")) == 1
+    assert "up to date" in workspace.run(*command, "--drop-parts").out
+    assert workspace.run(*command, "--ledger", "M").status == 2
+
+
+def test_a_killed_first_run_still_owns_its_folder(workspace: Workspace) -> None:
+    for name in "abcd":
+        workspace.jsonl(f"in/{name}.jsonl", 500, first=1000 * ord(name))
+    command = ("map", "functions:slow", *MAP[2:], "--task-bytes", "4000")
+    process = workspace.start(*command)
+    while not any((workspace.root / "out").glob("*.jsonl")):
+        assert process.poll() is None
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    ran = workspace.run(*command, "--json")
+    assert ran.status == 0, ran.err
+    assert len(workspace.records("out")) == 2000
+
+
+def test_a_restart_removes_what_a_killed_run_had_not_recorded(done: Workspace) -> None:
+    lost = done.root / "out/b.jsonl-0000000029.jsonl"
+    shutil.copy(done.root / "out/b.jsonl-0000000000.jsonl", lost)
+    (done.root / "out/b.jsonl").write_text("mine")
+    ran = done.run(*MAP, "--ledger", "L", "--on-job-change", "restart")
+    assert ran.status == 0, ran.err
+    names = {f"{name}.jsonl-0000000000.jsonl{end}" for name in "ab" for end in ("", ".idx")}
+    assert set(done.files("out")) == {*names, "b.jsonl"}
+
+
+def test_a_shard_that_a_killed_run_has_left_of_a_source_that_changed_is_told(done: Workspace) -> None:
+    store = open_store(str(done.root / "L"), create=False)
+    store.begin_run({"pid": 1, "host": os.uname().nodename, "runner": "local"})
+    store.close()
+    lost = done.root / "out/b.jsonl-0000000029.jsonl"
+    shutil.copy(done.root / "out/b.jsonl-0000000000.jsonl", lost)
+    ran = done.run(*MAP, "--ledger", "L", "--task-bytes", "300")
+    assert ran.status == 0, ran.err
+    assert "1 shard there that this ledger has not recorded, such as b.jsonl-0000000029.jsonl" in ran.err
+    assert lost.exists()
+
+
+@pytest.mark.s3
+def test_an_output_in_a_bucket_has_one_owner(workspace: Workspace, s3: S3Server) -> None:
+    bucket = s3.bucket()
+    store = s3fs.S3FileSystem(**s3.options, skip_instance_cache=True)
+    workspace.jsonl("in/a.jsonl", 30)
+    out = f"s3://{bucket}/out"
+    command = ("map", "functions:keep", "in/*.jsonl", "--output", out, "--to", "jsonl", "--task-bytes")
+    remote = ("--ledger", f"s3://{bucket}/L")
+    assert workspace.run(*command, "200", *remote, env=s3.env).status == 0
+    count = len(store.find(f"{bucket}/out"))
+    ran = workspace.run(*command, "1000", "--ledger", "M", env=s3.env)
+    assert ran.status == 2
+    assert f"s3://{bucket}/L" in ran.err
+    ran = workspace.run(*command, "1000", "--ledger", f"s3://{bucket}/M", env=s3.env)
+    assert ran.status == 2
+    assert not store.exists(f"{bucket}/M/job.json")
+    assert workspace.run(*command, "200", *remote, env=s3.env).status == 0
+    ran = workspace.run(*command, "1000", "--ledger", f"s3://{bucket}/M", "--existing", "replace", env=s3.env)
+    assert ran.status == 0, ran.err
+    store.invalidate_cache()
+    assert len(store.find(f"{bucket}/out")) < count
+    assert workspace.run(*command, "200", *remote, env=s3.env).status == 2
+    assert Path(store.glob(f"{bucket}/out/_ledgerbeam/*")[0]).suffix == ".json"

@@ -1,0 +1,147 @@
+"""Outputs that a ledger has recorded, and that are gone or not what was written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+import s3fs
+
+from tests.conftest import S3Server
+from tests.pipelines.conftest import Workspace
+
+MAP = ("map", "functions:keep", "in/**/*.jsonl", "--output", "out", "--to", "jsonl", "--task-bytes", "300", "--json")
+
+
+@pytest.fixture
+def done(workspace: Workspace) -> Workspace:
+    """A job that is complete: three sources, several shards each; one of them in a folder."""
+    for number, name in enumerate(("a", "sub/b", "c")):
+        workspace.jsonl(f"in/{name}.jsonl", 30, first=30 * number)
+    ran = workspace.run(*MAP)
+    assert ran.status == 0, ran.err
+    return workspace
+
+
+@pytest.mark.parametrize("gone", ["a.jsonl-0000000000.jsonl", "a.jsonl-0000000000.jsonl.idx", "sub", "."])
+@pytest.mark.parametrize("pure", [False, True], ids=["compiled", "python"])
+def test_what_is_gone_is_written_again(done: Workspace, gone: str, pure: bool) -> None:
+    env = {"LEDGERBEAM_PURE_PYTHON": "1"} if pure else {}
+    before = done.files("out")
+    path = done.root / "out" / gone
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    lost = len(before) - len(done.files("out"))
+    ran = done.run(*MAP, env=env)
+    assert ran.status == 0, ran.err
+    assert f"{lost:,} output" in ran.err
+    assert "gone" in ran.err
+    assert ran.json["skipped"] == (0 if gone == "." else 2)
+    assert done.files("out") == before
+    ran = done.run(*MAP, env=env)
+    assert ran.json["skipped"] == 3
+    assert "gone" not in ran.err
+
+
+@pytest.mark.parametrize("what", ["truncated", "foreign"])
+def test_what_is_not_what_was_written_is_refused(done: Workspace, what: str) -> None:
+    before = done.files("out")
+    path = done.root / "out/sub/b.jsonl-0000000000.jsonl"
+    size = path.stat().st_size
+    if what == "truncated":
+        os.truncate(path, 5)
+    else:
+        path.write_text("my own notes")
+    found = path.stat().st_size
+    ran = done.run(*MAP)
+    assert ran.status == 1
+    for words in (str(path), f"expected {size:,} bytes", f"found {found:,}", "move it away or delete it"):
+        assert words in ran.err
+    assert path.stat().st_size == found
+    path.rename(done.root / "aside")
+    ran = done.run(*MAP)
+    assert ran.status == 0, ran.err
+    assert done.files("out") == before
+
+
+def test_what_an_unfinished_source_has_written_counts_too(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 30)
+    command = ("map", "functions:bad_seven", *MAP[2:])
+    assert workspace.run(*command).status == 3
+    lost = sorted((workspace.root / "out").glob("*.jsonl"))[-1]
+    lost.unlink()
+    functions = workspace.root / "functions.py"
+    functions.write_text(functions.read_text().replace('raise ValueError("seven is bad")', "return None"))
+    ran = workspace.run(*command, "--on-job-change", "accept")
+    assert ran.status == 0, ran.err
+    assert lost.exists()
+    assert [record["id"] for record in workspace.records("out")] == [i for i in range(30) if i != 7]
+
+
+def test_indexes_that_are_gone_are_built_again(workspace: Workspace) -> None:
+    for name in "ab":
+        workspace.jsonl(f"in/{name}.jsonl", 10)
+    command = ("index", "in/*.jsonl", "--json")
+    assert workspace.run(*command).status == 0
+    before = workspace.files("in")
+    (workspace.root / "in/a.jsonl.idx").unlink()
+    ran = workspace.run(*command)
+    assert (ran.status, ran.json["skipped"]) == (0, 1)
+    assert workspace.files("in") == before
+    os.truncate(workspace.root / "in/b.jsonl.idx", 16)
+    ran = workspace.run(*command)
+    assert (ran.status, ran.json["skipped"]) == (0, 1)
+    assert workspace.files("in") == before
+
+
+def test_indexes_below_a_root_that_are_gone_are_built_again(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 10)
+    command = ("index", "in/*.jsonl", "--index-root", "indexes", "--json")
+    assert workspace.run(*command).status == 0
+    before = workspace.files("indexes")
+    shutil.rmtree(workspace.root / "indexes")
+    assert workspace.run(*command).json["skipped"] == 0
+    assert workspace.files("indexes") == before
+
+
+def test_parts_that_were_merged_and_dropped_are_not_missed(workspace: Workspace) -> None:
+    for name in "ab":
+        workspace.jsonl(f"in/{name}.jsonl", 10)
+    command = ("tokenize", "in/*.jsonl", "--output", "all", "--tokenizer", "bytes", "--drop-parts", "--json")
+    assert workspace.run(*command).status == 0
+    before = (workspace.root / "all.bin").read_bytes()
+    ran = workspace.run(*command)
+    assert "up to date" in ran.err
+    assert "gone" not in ran.err
+    workspace.jsonl("in/c.jsonl", 10)
+    ran = workspace.run(*command)
+    assert ran.status == 0, ran.err
+    assert "gone" in ran.err
+    assert len((workspace.root / "all.bin").read_bytes()) == len(before) // 2 * 3
+
+
+@pytest.mark.s3
+def test_what_is_gone_from_a_bucket_is_written_again(workspace: Workspace, s3: S3Server) -> None:
+    bucket = s3.bucket()
+    store = s3fs.S3FileSystem(**s3.options, skip_instance_cache=True, use_listings_cache=False)
+    for number, name in enumerate(("a", "sub/b")):
+        workspace.jsonl(f"in/{name}.jsonl", 30, first=30 * number)
+    command = ("map", "functions:keep", "in/**/*.jsonl", "--output", f"s3://{bucket}/out", "--to", "jsonl", "--json")
+    assert workspace.run(*command, env=s3.env).status == 0
+    names = set(store.find(f"{bucket}/out"))
+    store.rm_file(f"{bucket}/out/a.jsonl-0000000000.jsonl")
+    ran = workspace.run(*command, env=s3.env)
+    assert (ran.status, ran.json["skipped"]) == (0, 1)
+    assert "1 output of earlier runs are gone" in ran.err
+    assert set(store.find(f"{bucket}/out")) == names
+    store.pipe_file(f"{bucket}/out/sub/b.jsonl-0000000000.jsonl", b"my own notes")
+    ran = workspace.run(*command, env=s3.env)
+    assert ran.status == 1
+    assert f"s3://{bucket}/out/sub/b.jsonl-0000000000.jsonl: expected" in ran.err
+    assert "found 12" in ran.err
+    index = ("index", f"s3://{bucket}/out/*.jsonl", "--index-root", f"s3://{bucket}/roots", "--json")
+    assert workspace.run(*index, env=s3.env).status == 0
+    made = store.find(f"{bucket}/roots")
+    store.rm_file(made[0])
+    assert workspace.run(*index, env=s3.env).json["skipped"] == 0
+    assert store.find(f"{bucket}/roots") == made
