@@ -22,12 +22,12 @@ from ledgerbeam.pipelines.listed import first_page_checked
 from ledgerbeam.pipelines.note import Note
 from ledgerbeam.pipelines.parts import Dataset, Parts
 from ledgerbeam.pipelines.publication import publish_shards
-from ledgerbeam.pipelines.redaction import printable, without_secrets
 from ledgerbeam.pipelines.remote import check_options, check_reach
 from ledgerbeam.pipelines.report import Reporter, count, print_json
 from ledgerbeam.pipelines.run import Outcome, run_job
 from ledgerbeam.pipelines.spec import JobSpec
 from ledgerbeam.pipelines.specs import job_spec
+from ledgerbeam.redaction import printable, without_secrets
 
 __all__ = ["main"]
 

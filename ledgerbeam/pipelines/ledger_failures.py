@@ -7,9 +7,9 @@ from collections import defaultdict
 from typing import Any
 
 from ledgerbeam.ledger import FailureRow, LedgerStore
-from ledgerbeam.pipelines.redaction import HIDDEN, printable, without_secrets
 from ledgerbeam.pipelines.report import count, print_json, print_table, timestamp
 from ledgerbeam.pipelines.run_info import retry_command
+from ledgerbeam.redaction import HIDDEN, printable, without_secrets
 
 __all__ = ["failures", "grouped_failures"]
 

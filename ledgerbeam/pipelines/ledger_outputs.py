@@ -7,8 +7,8 @@ import dataclasses
 from typing import Any
 
 from ledgerbeam.ledger import LedgerStore, OutputRow
-from ledgerbeam.pipelines.redaction import without_secrets
 from ledgerbeam.pipelines.report import print_json_stream
+from ledgerbeam.redaction import without_secrets
 
 __all__ = ["outputs"]
 

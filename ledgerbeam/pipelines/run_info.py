@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from ledgerbeam.ledger import HistoryRow, LedgerStore, live_pids
 from ledgerbeam.ledgers import scratch_folder
-from ledgerbeam.pipelines.redaction import command_without_secrets, without_secrets
+from ledgerbeam.redaction import command_without_secrets, without_secrets
 
 __all__ = ["Work", "retry_command", "run_elsewhere", "run_info", "run_state", "work_by_run"]
 
