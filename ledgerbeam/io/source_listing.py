@@ -8,6 +8,7 @@ from typing import Any
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.listing import Page, list_pages, read_source_list, stat_pages
+from ledgerbeam.redaction import refuse_secrets
 
 __all__ = ["SourceListing"]
 
@@ -23,7 +24,7 @@ class SourceListing:
         page_size: Sources of a page, at most.
 
     Raises:
-        UsageError: If neither or both of `patterns` and `sources_from` are given.
+        UsageError: If neither or both of `patterns` and `sources_from` are given, or one of them holds credentials.
     """
 
     patterns: tuple[str, ...] = ()
@@ -34,6 +35,8 @@ class SourceListing:
     def __post_init__(self) -> None:
         if bool(self.patterns) == bool(self.sources_from):
             raise UsageError("give source patterns, or a list with --sources-from FILE (one of the two)")
+        for url in (*self.patterns, *filter(None, [self.sources_from])):
+            refuse_secrets(url, "a source")
 
     @property
     def title(self) -> str:
@@ -45,9 +48,11 @@ class SourceListing:
 
         Raises:
             SourceNotFoundError: If a pattern matches nothing or a file is missing.
+            UsageError: If a URL of the list holds credentials.
         """
         if self.sources_from:
-            urls = read_source_list(self.sources_from, self.storage_options)
+            blocks = read_source_list(self.sources_from, self.storage_options)
+            urls = ([refuse_secrets(url, "a source") for url in block] for block in blocks)
             yield from stat_pages(urls, self.storage_options, self.page_size)
         else:
             yield from list_pages(self.patterns, self.storage_options, self.page_size)

@@ -9,6 +9,7 @@ from typing import Any
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.ledger.identity import Lineage, node_id, pack_id, source_id
+from ledgerbeam.redaction import without_secrets
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +146,13 @@ class FailedTask:
     Attributes:
         task: what failed.
         reason: one line that groups failures, for instance the name of the exception.
-        error: the full message.
+        error: the full message, kept without secrets.
     """
 
     task: Task
     reason: str
     error: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", without_secrets(self.reason))
+        object.__setattr__(self, "error", without_secrets(self.error))

@@ -21,6 +21,7 @@ from ledgerbeam.ledger import InflightMarks, close_shared_writers
 from ledgerbeam.pipelines.logs import quiet_beam
 from ledgerbeam.pipelines.spec import JobSpec
 from ledgerbeam.pipelines.wave_files import DIED, DONE, STORAGE_OPTIONS, TRACEBACK, touch
+from ledgerbeam.redaction import know_environment, know_secrets, redact_streams
 
 __all__ = ["main"]
 
@@ -29,8 +30,12 @@ def main(argv: Sequence[str]) -> int:
     """Runs one wave; returns 0 once every task of it has been done or has failed."""
     threading.Thread(target=_die_with_launcher, daemon=True).start()
     spec_path, wave_path, *beam_args = argv
+    storage_options = orjson.loads(os.environ[STORAGE_OPTIONS])
+    know_environment()
+    know_secrets(storage_options)
+    redact_streams()
     with open(spec_path, "rb") as file:
-        spec = JobSpec.from_json(file.read(), orjson.loads(os.environ[STORAGE_OPTIONS]))
+        spec = JobSpec.from_json(file.read(), storage_options)
     run_dir = str(spec.run_dir)
     threading.excepthook = lambda failure: touch(run_dir, DIED, f"{failure.exc_value}")
     if spec.workers == 1:
