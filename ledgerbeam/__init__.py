@@ -1,6 +1,4 @@
 """Index, process and restart: Beam jobs over millions of manifests and shards."""
 
-from __future__ import annotations
-
 __version__ = "0.1.0"
 __all__ = ["__version__"]

@@ -7,18 +7,14 @@ from typing import Any
 
 from ledgerbeam.errors import ChangedSourceError, SourceError, StorageError
 from ledgerbeam.io.compression import compression_of
+from ledgerbeam.io.index_location import points_url
 from ledgerbeam.io.seek_points import load_gzip_table, points_mismatch
 from ledgerbeam.io.seek_tables import SeekTable, load_zstd_table
 from ledgerbeam.io.storage import FileInfo, Options, RangeReader, stat
 
-__all__ = ["ContentReader", "open_content", "points_url"]
+__all__ = ["ContentReader", "open_content"]
 
 _KEPT = 8 * 1024 * 1024
-
-
-def points_url(index: str) -> str:
-    """Gives the place of a gzip file's seek points: beside its index, `.gzidx` in place of `.idx`."""
-    return index.removesuffix(".idx") + ".gzidx"
 
 
 def open_content(

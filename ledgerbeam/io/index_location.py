@@ -7,6 +7,11 @@ from typing import Literal, get_args
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.remote import canonical_url, split_scheme
+from ledgerbeam.names import beside, relative_name
+
+INDEX_ENDING = ".idx"
+POINTS_ENDING = ".gzidx"
+"""How the names of indexes and of seek points end."""
 
 Rule = Literal["scheme", "lhotse"]
 """How a root mirrors its sources."""
@@ -19,9 +24,10 @@ class IndexLocation:
     Without arguments the index of `X` is `X.idx`. Under a root the tree of the sources is mirrored:
 
     - rule `scheme`: `s3://b/x` has `ROOT/s3/b/x.idx`, `/b/x` has `ROOT/file/b/x.idx`. No two sources share an
-      index: parts that a folder could not keep apart (empty, `.`, `..`, or holding `%`) are written with
-      percent signs.
+      index.
     - rule `lhotse`: `s3://b/x` and `/b/x` both have `ROOT/b/x.idx`, where lhotse's `indexes_root` looks.
+
+    Names that cannot be, since they are too long or lead out of the root, are written as `names` says.
 
     Attributes:
         root: A folder or URL prefix, on any store, or None for beside the source.
@@ -52,18 +58,23 @@ class IndexLocation:
             return canonical_url(self.explicit)
         source = canonical_url(source_url)
         if self.root is None:
-            return f"{source}.idx"
+            return beside(source, INDEX_ENDING)
+        root = canonical_url(self.root).rstrip("/")
         scheme, rest = split_scheme(source)
         if self.rule == "lhotse":
             path = rest.lstrip("/")
             if ".." in path.split("/"):
                 raise UsageError(f"{source}: its index would lie outside {self.root}; use the rule 'scheme'.")
-        else:
-            path = "/".join([scheme, *map(_distinct, rest.removeprefix("/").split("/"))])
-        return f"{canonical_url(self.root).rstrip('/')}/{path}.idx"
+            return beside(f"{root}/{path}", INDEX_ENDING)
+        name = relative_name(f"{scheme}/{rest.removeprefix('/')}", len(INDEX_ENDING), below=root or "/")
+        return f"{root}/{name}{INDEX_ENDING}"
 
 
-def _distinct(part: str) -> str:
-    if part in {"", ".", ".."}:
-        return "%" + "2E" * len(part)  # elsewhere every percent sign is followed by 25
-    return part.replace("%", "%25")
+def index_beside(url: str) -> str:
+    """Gives the canonical URL of the index beside a source, the place that writers and readers take by themselves."""
+    return IndexLocation().url_for(url)
+
+
+def points_url(index: str) -> str:
+    """Gives the place of a gzip file's seek points: beside its index, `.gzidx` in place of `.idx`."""
+    return beside(canonical_url(index).removesuffix(INDEX_ENDING), POINTS_ENDING)

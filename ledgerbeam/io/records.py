@@ -14,6 +14,7 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.io.conditional import takes_conditions
 from ledgerbeam.io.content import open_content
 from ledgerbeam.io.index import LAST_OFFSET, IndexFile, Kind, Offsets, check_index, check_offsets
+from ledgerbeam.io.index_location import index_beside
 from ledgerbeam.io.storage import FileInfo, Options, canonical_url, stat
 
 __all__ = ["IndexedRecords"]
@@ -64,7 +65,7 @@ class IndexedRecords(ABC, Generic[_T]):
         if isinstance(index, IndexFile):
             self.index = index
         else:
-            self.index = IndexFile(index or self.url + ".idx", options, source=self.url)
+            self.index = IndexFile(index or index_beside(self.url), options, source=self.url)
         source = stat(self.url, options) if check else None
         if listed is None and source and takes_conditions(self.url):
             listed = source

@@ -16,6 +16,7 @@ import fsspec.utils
 import tenacity
 
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, SourceNotFoundError, StorageError, UsageError
+from ledgerbeam.redaction import know_environment, know_secrets
 
 Options = Mapping[str, Any]
 """Storage options: keyword arguments of the fsspec file system, passed untouched."""
@@ -165,6 +166,8 @@ def filesystem(url: str, options: Options | None = None) -> Any:
 
 
 def _connect(scheme: str, options: Options) -> Any:
+    know_environment()  # what the client says of its credentials is hidden from its first call on
+    know_secrets(options)
     try:
         return _client(scheme)(skip_instance_cache=True, **options)
     except ImportError as error:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ledgerbeam.io.compression import compression_of, plain_name
-from ledgerbeam.io.content import open_content, points_url
+from ledgerbeam.io.content import open_content
 from ledgerbeam.io.formats import Format, Reader, format_of
 from ledgerbeam.io.index import IndexFile, Offsets
-from ledgerbeam.io.index_location import IndexLocation
+from ledgerbeam.io.index_location import IndexLocation, points_url
 from ledgerbeam.io.seek_points import gzip_points
 from ledgerbeam.io.storage import FileInfo, Options
 from ledgerbeam.io.streamed import is_streamed, scan_stream

@@ -13,6 +13,7 @@ import orjson
 
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io.index import write_index
+from ledgerbeam.io.index_location import index_beside
 from ledgerbeam.io.json_values import dumps
 from ledgerbeam.io.publish import publish
 from ledgerbeam.io.shar_rows import CUTS, FieldKind, check_fields, split_cut
@@ -161,4 +162,4 @@ class _Shard:
                 end = starts[-1]
                 self._files[field].write(end_marker(end))
                 starts[-1] = pairs_sentinel(end)
-        write_index(f"{url}.idx", np.array(starts, np.uint64), self._options)
+        write_index(index_beside(url), np.array(starts, np.uint64), self._options)

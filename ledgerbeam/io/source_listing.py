@@ -9,6 +9,7 @@ from typing import Any
 from ledgerbeam.errors import SourceNotFoundError, UsageError
 from ledgerbeam.io.listing import Page, list_pages, read_source_list, stat_pages
 from ledgerbeam.io.own_files import OwnFiles
+from ledgerbeam.redaction import refuse_secrets
 
 __all__ = ["SourceListing"]
 
@@ -25,7 +26,7 @@ class SourceListing:
         own: Where the job that reads them writes: that is left out.
 
     Raises:
-        UsageError: If neither or both of `patterns` and `sources_from` are given.
+        UsageError: If neither or both of `patterns` and `sources_from` are given, or one of them holds credentials.
     """
 
     patterns: tuple[str, ...] = ()
@@ -37,6 +38,8 @@ class SourceListing:
     def __post_init__(self) -> None:
         if bool(self.patterns) == bool(self.sources_from):
             raise UsageError("give source patterns, or a list with --sources-from FILE (one of the two)")
+        for url in (*self.patterns, *filter(None, [self.sources_from])):
+            refuse_secrets(url, "a source")
 
     @property
     def title(self) -> str:
@@ -51,14 +54,15 @@ class SourceListing:
 
         Raises:
             SourceNotFoundError: If a pattern matches nothing, or a file is missing.
-            UsageError: If a file that is named without wildcards is one that the job writes.
+            UsageError: If a file that is named without wildcards is one that the job writes, or a URL of the list holds
+                credentials.
         """
         sieve = self.own.among(self.patterns)
         found = False
         if self.sources_from:
-            for names in stat_pages(
-                read_source_list(self.sources_from, self.storage_options), self.storage_options, self.page_size
-            ):
+            blocks = read_source_list(self.sources_from, self.storage_options)
+            urls = ([refuse_secrets(url, "a source") for url in block] for block in blocks)
+            for names in stat_pages(urls, self.storage_options, self.page_size):
                 sieve.refuse(names.urls)
                 yield names
             return

@@ -12,6 +12,7 @@ import numpy as np
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.index import write_index
+from ledgerbeam.io.index_location import index_beside
 from ledgerbeam.io.publish import publish
 from ledgerbeam.io.storage import Options, canonical_url
 from ledgerbeam.io.tar_encode import encode_sample, end_marker
@@ -62,7 +63,7 @@ class TarWriter:
         with self._stack:
             end = self.size
             self._write(end_marker(end))
-        write_index(self.url + ".idx", np.array([*self._starts, end], np.uint64), self._options)
+        write_index(index_beside(self.url), np.array([*self._starts, end], np.uint64), self._options)
         self.md5 = None if self._digest is None else self._digest.hexdigest()
 
     def abandon(self) -> None:

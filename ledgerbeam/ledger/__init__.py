@@ -66,6 +66,7 @@ from ledgerbeam.ledger.task import FailedTask as FailedTask
 from ledgerbeam.ledger.task import NoneTask as NoneTask
 from ledgerbeam.ledger.task import Source as Source
 from ledgerbeam.ledger.task import Task as Task
+from ledgerbeam.ledger.user_code import SAFE_PATH as SAFE_PATH
 from ledgerbeam.ledger.user_code import code_identity as code_identity
 from ledgerbeam.ledger.user_code import function_identity as function_identity
 from ledgerbeam.ledger.user_code import import_function as import_function
@@ -88,6 +89,7 @@ __all__ = [
     "MAX_ATTEMPTS",
     "MAX_ENTRIES",
     "ROOT",
+    "SAFE_PATH",
     "CommitResult",
     "Compaction",
     "DatasetManifest",

@@ -9,6 +9,7 @@ from typing import Any
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.ledger.identity import Lineage, node_id, pack_id, source_id
+from ledgerbeam.redaction import without_secrets
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ class FailedTask:
     Attributes:
         task: what failed.
         reason: one line that groups failures, for instance the name of the exception.
-        error: the full message.
+        error: the full message, kept without secrets.
         broke: its function raised what no function should, and what would have ended the worker: it counts as a
             worker's death, and `MAX_ATTEMPTS` of them quarantine the task.
     """
@@ -154,3 +155,7 @@ class FailedTask:
     reason: str
     error: str = ""
     broke: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", without_secrets(self.reason))
+        object.__setattr__(self, "error", without_secrets(self.error))

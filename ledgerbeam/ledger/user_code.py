@@ -8,22 +8,48 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.ledger.user_errors import describe_error, is_interrupt
 
-__all__ = ["code_identity", "function_identity", "import_function", "import_object"]
+SAFE_PATH = "ledgerbeam"
+"""Value of the environment variable PYTHONSAFEPATH that keeps the working folder off the path of Python processes that
+are not our own; whatever user code starts does without it."""
+
+__all__ = ["SAFE_PATH", "code_identity", "function_identity", "import_function", "import_object"]
+
+
+class _WorkingFolder:
+    """Finds in a folder what is found nowhere else.
+
+    Python, the library and its dependencies import some of their modules on first use, and a file in the folder must
+    not stand for one of them. At the end of `sys.path` it could: for a package without `__init__.py`, such as `google`.
+
+    Attributes:
+        folder: The working folder of the last reference that was imported.
+    """
+
+    folder = ""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, _target: ModuleType | None = None) -> ModuleSpec | None:
+        """Finds a module by its full name; those in packages are found by the packages."""
+        return PathFinder.find_spec(name, [self.folder]) if path is None else None
+
+
+_finder = _WorkingFolder()
 
 
 def import_function(reference: str) -> Callable[[Any], Any]:
-    """Imports ``package.module:function``; the working folder counts as on the import path.
+    """Imports ``package.module:function``; a module that is found nowhere else is looked for in the working folder.
 
     Raises:
         FunctionError: If the reference has another form or names something else, or the import fails; the message says
-            how.
+            how. Also if the working folder has such a module, and another of its name comes before it.
     """
     target = import_object(reference)
     if not callable(target):
@@ -41,9 +67,13 @@ def import_object(reference: str) -> Any:
     module_name, _, attribute = reference.partition(":")
     if not module_name or not attribute:
         raise FunctionError(f"{reference!r}: expected module:function, for example cleaning:normalise")
+    if os.environ.get("PYTHONSAFEPATH") == SAFE_PATH:
+        del os.environ["PYTHONSAFEPATH"]
     folder = _working_folder()
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    _require_one(reference, folder)
+    _finder.folder = folder
+    if _finder not in sys.meta_path:
+        sys.meta_path.append(_finder)
     try:
         target: Any = importlib.import_module(module_name)
     except BaseException as error:
@@ -51,7 +81,7 @@ def import_object(reference: str) -> Any:
             raise
         raise FunctionError(
             f"{reference}: module {module_name!r} cannot be imported: {describe_error(error)}; "
-            f"it is looked for in {folder} and on PYTHONPATH"
+            f"it is looked for on PYTHONPATH, among what is installed, and in {folder}"
         ) from error
     for name in attribute.split("."):
         if not hasattr(target, name):
@@ -61,6 +91,29 @@ def import_object(reference: str) -> Any:
             )
         target = getattr(target, name)
     return target
+
+
+def _require_one(reference: str, folder: str) -> None:
+    """Refuses a module of the working folder that another of its name hides."""
+    name = reference.partition(":")[0].partition(".")[0]
+    own = PathFinder.find_spec(name, [folder])
+    if own is None or own.origin is None:  # a folder without __init__.py, as one of data is, hides nothing
+        return
+    other = _found_first(name)
+    if other is None or (other.origin and os.path.exists(other.origin) and os.path.samefile(own.origin, other.origin)):
+        return
+    raise FunctionError(
+        f"{reference}: {own.origin} is hidden by another module {name!r}, {other.origin or 'a package'}, which Python "
+        "or a package may need; rename yours, and name it by its new name"
+    )
+
+
+def _found_first(name: str) -> ModuleSpec | None:
+    """Returns what an import of a module finds on the path as it is."""
+    try:
+        return find_spec(name)
+    except (ImportError, ValueError):  # loaded by somebody who left no word of where it is from
+        return ModuleSpec(name, None)
 
 
 def function_identity(reference: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ import orjson
 
 from ledgerbeam import errors
 from ledgerbeam.errors import LedgerbeamError
+from ledgerbeam.redaction import without_secrets
 
 __all__ = ["leave_error", "left_errors"]
 
@@ -23,7 +24,7 @@ def leave_error(run_dir: str, error: LedgerbeamError) -> None:
     path = os.path.join(run_dir, f"{os.getpid()}{ERROR_SUFFIX}")
     # A full disk must not hide the error that it caused: the launcher then has Beam's text of it.
     with suppress(OSError), open(path, "wb") as file:
-        file.write(orjson.dumps({"type": type(error).__name__, "message": str(error.args[0])}))
+        file.write(orjson.dumps({"type": type(error).__name__, "message": without_secrets(str(error.args[0]))}))
 
 
 def left_errors(run_dir: str) -> list[LedgerbeamError]:

@@ -50,7 +50,7 @@ def parse_options(text: str) -> dict[str, Any]:
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"expected a JSON object, found {text!r}")
+        raise argparse.ArgumentTypeError("expected a JSON object, found something else, not shown as it may be secret")
     return value
 
 

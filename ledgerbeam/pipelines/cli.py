@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import argparse
 import codecs
+import contextlib
 import importlib
 import io
+import json
 import os
 import signal
 import sys
@@ -18,6 +20,14 @@ from collections.abc import Sequence
 from ledgerbeam.descriptors import hold_standard_descriptors
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.pipelines.arguments import build_parser
+from ledgerbeam.redaction import (
+    command_without_secrets,
+    know_environment,
+    know_secrets,
+    redact_streams,
+    refuse_secrets,
+    without_secrets,
+)
 
 __all__ = ["INTERRUPTED", "main", "run"]
 
@@ -27,6 +37,19 @@ _AS_THEY_ARE = "ledgerbeam-as-they-are"
 """Names need not be UTF-8: their bytes are printed as they are. Other surrogates, which are no text, are escaped."""
 
 # Imported on use: Beam takes a second to import, and --help must not wait for it.
+_URL_ARGUMENTS = {
+    "patterns": "a source",
+    "source": "a source",
+    "sources_from": "a list of sources",
+    "output": "an output",
+    "ledger": "a ledger",
+    "url": "a ledger",
+    "index_root": "a folder of indexes",
+    "base": "a folder",
+    "tokenizer": "a tokenizer",
+}
+"""Arguments that are URLs, and what each is."""
+
 _COMMANDS = {
     "index": "ledgerbeam.pipelines.jobs",
     "map": "ledgerbeam.pipelines.jobs",
@@ -62,8 +85,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
+    _know_secrets(arguments)
     try:
         args, beam_args = _parse(arguments)
+        _refuse_secrets(args)
         command = importlib.import_module(_COMMANDS[args.command])
         status: int = command.main(args, beam_args)
         sys.stdout.flush()
@@ -85,6 +110,7 @@ def run() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_AS_THEY_ARE)
+    redact_streams()
     status = main()
     if "grpc" in sys.modules:
         # A channel that Beam has left open may hold a lock for which the interpreter waits as it ends, for ever.
@@ -112,7 +138,8 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     args, rest = build_parser().parse_known_args(arguments)
     # argparse takes a list of positionals from one place only; patterns may stand on both sides of options.
     if rest and (any(word.startswith("-") for word in rest) or not hasattr(args, "patterns")):
-        raise UsageError(f"unrecognized arguments: {' '.join(rest)}; see: ledgerbeam {args.command} --help")
+        shown = " ".join(command_without_secrets(rest))
+        raise UsageError(f"unrecognized arguments: {shown}; see: ledgerbeam {args.command} --help")
     if rest:
         args.patterns += rest
     if beam_args and _COMMANDS[args.command] != _COMMANDS["map"]:
@@ -120,9 +147,29 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     return args, beam_args
 
 
+def _know_secrets(arguments: Sequence[str]) -> None:
+    """Has the secrets hidden that are in the environment and in JSON arguments, also of a misspelt option."""
+    know_environment()
+    for word in arguments:
+        with contextlib.suppress(ValueError):
+            value = json.loads(word[word.find("{") :]) if "{" in word else None
+            if isinstance(value, dict):
+                know_secrets(value)
+
+
+def _refuse_secrets(args: argparse.Namespace) -> None:
+    """Refuses URLs with credentials before anything is named after them."""
+    for name, what in _URL_ARGUMENTS.items():
+        value = getattr(args, name, None)
+        for url in value if isinstance(value, list) else [value]:
+            if isinstance(url, str):
+                refuse_secrets(url, what)
+
+
 def _fail(message: str, status: int, debug: bool) -> int:
     if debug:
-        traceback.print_exc()
+        print(without_secrets(traceback.format_exc()), end="", file=sys.stderr)
+    message = without_secrets(message)
     print(
         f"ledgerbeam: error: {message}" if status != INTERRUPTED else f"ledgerbeam: {message}",
         file=sys.stderr,

@@ -32,12 +32,12 @@ from ledgerbeam.pipelines.owner import OutputOwner
 from ledgerbeam.pipelines.parts import Dataset, Parts
 from ledgerbeam.pipelines.publication import publish_shards
 from ledgerbeam.pipelines.recorded import forget_lost
-from ledgerbeam.pipelines.redaction import printable, without_secrets
 from ledgerbeam.pipelines.remote import check_options, check_reach
 from ledgerbeam.pipelines.report import Reporter, count, count_nulled, print_json
 from ledgerbeam.pipelines.run import Outcome, run_job, warn_of_lost
 from ledgerbeam.pipelines.spec import JobSpec
 from ledgerbeam.pipelines.specs import job_spec
+from ledgerbeam.redaction import HIDDEN, command_without_secrets, printable, without_secrets
 
 __all__ = ["main"]
 
@@ -252,8 +252,12 @@ def _print_summary(spec: JobSpec, outcome: Outcome, reporter: Reporter) -> None:
     sources, tasks = outcome.status["sources"], outcome.status["tasks"]
     if outcome.interrupted:
         recorded = f"{count(tasks['done'], 'task')} and {count(sources['complete'], 'source')}"
-        command = shlex.join(["ledgerbeam", *sys.argv[1:]])
-        reporter.say(f"interrupted: {recorded} are recorded; to go on, run the same command again:\n  {command}")
+        command = shlex.join(["ledgerbeam", *command_without_secrets(sys.argv[1:])])
+        hint = f"\nput your own in place of {HIDDEN}, or in the environment of the store's client"
+        reporter.say(
+            f"interrupted: {recorded} are recorded; to go on, run the same command again:\n  {command}"
+            f"{hint if HIDDEN in command else ''}"
+        )
         return
     output = spec.merged or spec.output
     where = f" -> {output}" if output else ""

@@ -13,9 +13,9 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.io import canonical_url
 from ledgerbeam.io.publish import publish
 from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.pipelines.redaction import without_secrets
 from ledgerbeam.pipelines.report import count, counting, json_bytes, print_json
 from ledgerbeam.pipelines.tables import TABLES, ColumnType, Table
+from ledgerbeam.redaction import without_secrets
 
 __all__ = ["export"]
 

@@ -9,9 +9,9 @@ from itertools import islice
 from typing import Any
 
 from ledgerbeam.ledger import FailureRow, LedgerStore
-from ledgerbeam.pipelines.redaction import HIDDEN, printable, without_secrets
 from ledgerbeam.pipelines.report import count, print_json_stream, print_table, timestamp
 from ledgerbeam.pipelines.run_info import retry_command
+from ledgerbeam.redaction import HIDDEN, printable, without_secrets
 
 __all__ = ["failures", "grouped_failures"]
 

@@ -7,8 +7,8 @@ import dataclasses
 from typing import Any
 
 from ledgerbeam.ledger import LedgerStore, OutputRow
-from ledgerbeam.pipelines.redaction import without_secrets
 from ledgerbeam.pipelines.report import print_json_stream
+from ledgerbeam.redaction import plain_value, without_secrets
 
 __all__ = ["outputs"]
 
@@ -19,17 +19,22 @@ def outputs(store: LedgerStore, args: argparse.Namespace) -> int:
     if args.json:
         job = store.job()
         root = job.parameters.get("output") if job else None
-        head = {
-            "complete": store.status()["complete"],
-            "output": without_secrets(root) if isinstance(root, str) else None,
-        }
+        head = {"complete": store.status()["complete"], "output": root if isinstance(root, str) else None}
         print_json_stream(head, "outputs", map(_as_json, rows))
         return 0
     for row in rows:
         output = row.output
-        print(output.name, output.records, output.size, output.checksum, without_secrets(row.url), sep="\t")
+        print(
+            without_secrets(output.name),
+            output.records,
+            output.size,
+            output.checksum,
+            without_secrets(row.url),
+            sep="\t",
+        )
     return 0
 
 
 def _as_json(row: OutputRow) -> dict[str, Any]:
-    return {**dataclasses.asdict(row.output), "source": without_secrets(row.url), "complete": row.complete}
+    shown: dict[str, Any] = plain_value({**dataclasses.asdict(row.output), "source": row.url, "complete": row.complete})
+    return shown

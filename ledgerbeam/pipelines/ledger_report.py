@@ -8,9 +8,9 @@ import importlib.util
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import canonical_url, publish_bytes
 from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.pipelines.redaction import without_secrets
 from ledgerbeam.pipelines.report import print_json
 from ledgerbeam.pipelines.report_data import report_data
+from ledgerbeam.redaction import without_secrets
 
 __all__ = ["report"]
 

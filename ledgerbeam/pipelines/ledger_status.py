@@ -13,8 +13,8 @@ from rich.filesize import decimal
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.pipelines.changed import ChangedSource, changed_sources
 from ledgerbeam.pipelines.progress import job_progress, shown_runs
-from ledgerbeam.pipelines.redaction import without_secrets
 from ledgerbeam.pipelines.report import count, count_nulled, duration, print_facts, print_json, print_table, timestamp
+from ledgerbeam.redaction import without_secrets
 
 __all__ = ["status"]
 

@@ -14,8 +14,8 @@ from ledgerbeam.errors import LedgerbeamError, SourceNotFoundError
 from ledgerbeam.io import Options, RangeReader, is_local, stat
 from ledgerbeam.io.storage import CONCURRENCY
 from ledgerbeam.ledger import LedgerStore, Output, OutputRow, content_checksum
-from ledgerbeam.pipelines.redaction import without_secrets
 from ledgerbeam.pipelines.report import count, counting, print_json
+from ledgerbeam.redaction import without_secrets
 
 __all__ = ["verify"]
 

@@ -126,7 +126,7 @@ class LocalRunner:
                 file.write(dataclasses.replace(self._spec, run=listed.run, run_dir=folder).to_json())
             dump_sources(wave, with_progress(sources, self._store))
         end = run_wave(
-            [sys.executable, "-m", "ledgerbeam.pipelines.wave", job, wave, *self._beam_args],
+            [sys.executable, "-P", "-m", "ledgerbeam.pipelines.wave", job, wave, *self._beam_args],  # -P: see __main__
             folder,
             # Beam leaves a folder of its own there when it is killed.
             env={**os.environ, "TMPDIR": tmp, STORAGE_OPTIONS: orjson.dumps(self._spec.storage_options).decode()},

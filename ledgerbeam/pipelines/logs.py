@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import logging
 
+from ledgerbeam.redaction import without_secrets
+
 __all__ = ["quiet_beam"]
+
+
+class _Redacted(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return without_secrets(super().format(record))
 
 
 def quiet_beam() -> None:
     """Sets up the root logger for standard error; call it before Beam is imported, which already logs then."""
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)
-    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(_Redacted("%(levelname)s %(name)s: %(message)s"))
     handler.addFilter(lambda record: "apache_beam" not in record.pathname)
     logging.getLogger().addHandler(handler)

@@ -25,9 +25,9 @@ from ledgerbeam.errors import SourceNotFoundError, UsageError
 from ledgerbeam.io import MARKS_FOLDER, ObjectFolder, Options, delete, list_files, publish_bytes, stat
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.pipelines.recorded import unrecorded
-from ledgerbeam.pipelines.redaction import printable, without_secrets
 from ledgerbeam.pipelines.report import count
 from ledgerbeam.pipelines.spec import JobSpec, shard_form
+from ledgerbeam.redaction import printable, without_secrets
 
 __all__ = ["Existing", "OutputOwner"]
 

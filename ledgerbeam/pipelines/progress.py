@@ -10,8 +10,8 @@ from typing import Any
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.store import HISTORY_SECONDS
 from ledgerbeam.ledgers import run_folders
-from ledgerbeam.pipelines.redaction import without_secrets
 from ledgerbeam.pipelines.run_info import Work, run_state, work_by_run
+from ledgerbeam.redaction import without_secrets
 
 __all__ = ["Progress", "job_progress", "shown_runs"]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io import is_local
-from ledgerbeam.ledger import LedgerStore, Totals
+from ledgerbeam.ledger import SAFE_PATH, LedgerStore, Totals
 from ledgerbeam.pipelines.listed import Listed
 from ledgerbeam.pipelines.logs import quiet_beam
 from ledgerbeam.pipelines.spec import JobSpec
@@ -118,6 +119,8 @@ class BeamRunner:
 
         from ledgerbeam.pipelines.graph import expand_job, match_open_sources  # noqa: PLC0415
 
+        # Beam starts other Pythons, `python -m pip` one of them: the working folder is not on their path either.
+        os.environ.setdefault("PYTHONSAFEPATH", SAFE_PATH)
         try:
             pipeline = beam.Pipeline(options=PipelineOptions(list(self._beam_args)))
             spec = replace(self._spec, run=run)

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from ledgerbeam.ledger import LedgerStore, Totals
+from ledgerbeam.redaction import plain_value
 
 __all__ = [
     "Reporter",
@@ -78,15 +79,18 @@ def json_bytes(value: Any, *, indent: bool = False) -> bytes:
 
 
 def print_json(value: Any) -> None:
-    """Prints one JSON object, the only thing on standard output when ``--json`` is asked for."""
-    sys.stdout.buffer.write(json_bytes(value, indent=True) + b"\n")
+    """Prints one JSON object without secrets, the only thing on standard output when ``--json`` is asked for."""
+    sys.stdout.buffer.write(json_bytes(plain_value(value), indent=True) + b"\n")
     sys.stdout.flush()
 
 
 def print_json_stream(head: dict[str, Any], name: str, rows: Iterable[Any]) -> None:
-    """Prints one JSON object whose last member is a list of any length, one row a line, without holding it."""
+    """Prints one JSON object whose last member is a list of any length, one row a line, without holding it.
+
+    The rows are printed as they are: they may be data of the user.
+    """
     out = sys.stdout.buffer
-    out.write(json_bytes(head, indent=True).removesuffix(b"\n}") + f',\n  "{name}": ['.encode())
+    out.write(json_bytes(plain_value(head), indent=True).removesuffix(b"\n}") + f',\n  "{name}": ['.encode())
     separator = b"\n    "
     for row in rows:
         out.write(separator + json_bytes(row))

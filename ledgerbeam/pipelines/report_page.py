@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 from rich.filesize import decimal
 
 from ledgerbeam import __version__
-from ledgerbeam.pipelines.redaction import printable, without_secrets
 from ledgerbeam.pipelines.report import count, duration
 from ledgerbeam.pipelines.report_data import ReportData
 from ledgerbeam.pipelines.report_plots import Plot, durations_plot, failures_plot, progress_plot, throughput_plot
+from ledgerbeam.redaction import printable, without_secrets
 
 __all__ = ["render_page"]
 

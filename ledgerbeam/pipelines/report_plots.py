@@ -11,8 +11,8 @@ from html import escape
 from typing import Any, NamedTuple
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.pipelines.redaction import printable
 from ledgerbeam.pipelines.report_data import DurationBin, FailureKind, Step
+from ledgerbeam.redaction import printable
 
 __all__ = ["Plot", "durations_plot", "failures_plot", "progress_plot", "throughput_plot"]
 

@@ -15,12 +15,12 @@ from ledgerbeam.pipelines.listed import Listed
 from ledgerbeam.pipelines.local import LocalRunner
 from ledgerbeam.pipelines.owner import MOST_STRANGERS, OutputOwner
 from ledgerbeam.pipelines.recorded import forget_lost
-from ledgerbeam.pipelines.redaction import printable, without_secrets
 from ledgerbeam.pipelines.remote import BeamRunner
 from ledgerbeam.pipelines.report import Reporter, count
 from ledgerbeam.pipelines.run_info import run_elsewhere, run_info
 from ledgerbeam.pipelines.spec import JobSpec
 from ledgerbeam.pipelines.tidy import count_superseded, remove_superseded, sweep_temporaries
+from ledgerbeam.redaction import printable, without_secrets
 
 __all__ = ["Outcome", "run_job", "warn_of_lost"]
 

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from ledgerbeam.ledger import HistoryRow, LedgerStore
-from ledgerbeam.pipelines.redaction import command_without_secrets, without_secrets
 from ledgerbeam.pipelines.spec import JobSpec
+from ledgerbeam.redaction import command_without_secrets, without_secrets
 
 __all__ = ["Work", "is_seen", "retry_command", "run_elsewhere", "run_info", "run_state", "work_by_run"]
 

@@ -11,7 +11,7 @@ from ledgerbeam.errors import RecordError
 from ledgerbeam.io import IndexLocation, Sample, canonical_url, indexed_format_of, stat
 from ledgerbeam.io.json_values import dumps
 from ledgerbeam.io.megatron import Document
-from ledgerbeam.pipelines.report import print_json
+from ledgerbeam.pipelines.report import print_json, print_json_stream
 
 __all__ = ["main"]
 
@@ -40,7 +40,7 @@ def main(args: argparse.Namespace, _: list[str]) -> int:
     records = reader.read_many([number % index.count for number in args.records])
     if args.json:
         rows = [{"record": n, "value": _as_json(r)} for n, r in zip(args.records, records, strict=True)]
-        print_json({"source": source.url, "records": rows})
+        print_json_stream({"source": source.url}, "records", rows)
     else:
         for record in records:
             sys.stdout.buffer.write(_as_line(record) + b"\n")

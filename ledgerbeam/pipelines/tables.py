@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from ledgerbeam.ledger import LedgerStore, Totals
 from ledgerbeam.pipelines.progress import shown_runs
-from ledgerbeam.pipelines.redaction import without_secrets
+from ledgerbeam.redaction import without_secrets
 
 __all__ = ["TABLES", "ColumnType", "Table"]
 

@@ -22,6 +22,7 @@ from ledgerbeam.ledger import InflightMarks, close_shared_writers, describe_erro
 from ledgerbeam.pipelines.logs import quiet_beam
 from ledgerbeam.pipelines.spec import JobSpec
 from ledgerbeam.pipelines.wave_files import DIED, DONE, STORAGE_OPTIONS, TRACEBACK, touch
+from ledgerbeam.redaction import know_environment, know_secrets, redact_streams
 
 __all__ = ["main"]
 
@@ -37,8 +38,12 @@ def main(argv: Sequence[str]) -> int:
         os.dup2(nothing.fileno(), 0)
     threading.Thread(target=_die_with_launcher, args=(launcher,), daemon=True).start()
     spec_path, wave_path, *beam_args = argv
+    storage_options = orjson.loads(os.environ[STORAGE_OPTIONS])
+    know_environment()
+    know_secrets(storage_options)
+    redact_streams()
     with open(spec_path, "rb") as file:
-        spec = JobSpec.from_json(file.read(), orjson.loads(os.environ[STORAGE_OPTIONS]))
+        spec = JobSpec.from_json(file.read(), storage_options)
     run_dir = str(spec.run_dir)
     threading.excepthook = lambda failure: _report_thread(run_dir, failure)
     signal.signal(signal.SIGINT, ignore_interrupt)  # the launcher gets it, and ends this process

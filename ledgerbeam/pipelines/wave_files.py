@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from ledgerbeam.errors import DiskFullError, StorageError
 from ledgerbeam.ledger import OpenSource
+from ledgerbeam.redaction import without_secrets
 
 __all__ = [
     "DIED",
@@ -38,9 +39,9 @@ TRACEBACK = "traceback"
 
 
 def touch(run_dir: str, name: str, text: str = "") -> None:
-    """Writes one of the files, whole."""
+    """Writes one of the files, whole and without secrets."""
     with open(os.path.join(run_dir, name), "w", encoding="utf-8") as file:
-        file.write(text)
+        file.write(without_secrets(text))
 
 
 def read_text(run_dir: str, name: str) -> str:

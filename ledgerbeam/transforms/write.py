@@ -25,6 +25,7 @@ from ledgerbeam.ledger import (
     message_of,
     reach,
 )
+from ledgerbeam.names import ENDINGS_ROOM, relative_name
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
 from ledgerbeam.transforms.shards import FormatShards, ShardEncoder, ShardFile
 
@@ -50,29 +51,48 @@ class WrittenTask:
     seconds: float = 0.0
 
 
-def output_name(task: Task, base: str | None, suffix: str) -> str:
+def output_name(task: Task, base: str | None, suffix: str, *, room: int = 0, below: str = "/") -> str:
     """Returns the name of a task's output shard, relative to the output URL.
 
     The name is the source's path below `base` (its whole path, led by its scheme, where it is not below), then the
     first record of the span, then one ordinal for each fan-out that user code made. All parts that are added have a
     fixed length, so no two tasks share a name. Of a compressed source the last dot becomes a dash (`a.jsonl-gz-...`):
-    lhotse takes whatever has a suffix `.jsonl` for JSONL.
+    lhotse takes whatever has a suffix `.jsonl` for JSONL. A path that would lead out of the output folder, or is too
+    long for what is added, is written as `names` says.
 
     Args:
         task: The task; a composite source goes by its first member.
         base: Fixed part of the patterns, a folder URL ending in ``/``; or None.
         suffix: Ending of the output format, for example ``.jsonl``.
+        room: Length in bytes of the longest suffix of all outputs of the task, which begin alike.
+        below: Canonical URL of the output folder.
     """
     url = task.source.url
-    if base is not None and url.startswith(base):
+    is_below = base is not None and url.startswith(base)
+    if base is not None and is_below:
         path = url[len(base) :]
     else:
         scheme, separator, rest = url.partition("://")
         path = f"{scheme}/{rest}" if separator else f"file{url}"
-    if compression_of(url) is not None:
-        path = "-".join(path.rsplit(".", 1))
     fan_outs = "".join(f"-{ordinal:06d}" for ordinal, _ in task.lineage[1:])
-    return f"{path}-{task.start:010d}{fan_outs}{suffix}"
+    span = f"-{task.start:010d}{fan_outs}"
+    room = max(ENDINGS_ROOM, len(span) + max(room, len(suffix.encode())))
+    compressed = compression_of(url) is not None
+    stem = relative_name(path, room, below=below, mark=_shares_dashes(path, compressed=compressed))
+    if compressed:
+        folder, slash, last = stem.rpartition("/")
+        stem = f"{folder}{slash}{'-'.join(last.rsplit('.', 1))}"
+    if base is not None and not is_below:
+        stem = f"%{stem}"  # apart from the folder `s3` of the base; no other name begins so
+    return f"{stem}{span}{suffix}"
+
+
+def _shares_dashes(path: str, *, compressed: bool) -> bool:
+    """Tells whether another path could be written alike once its last dot is a dash."""
+    if compressed:
+        return "-" in path.rpartition(".")[2]
+    front, dash, suffix = path.rpartition("-")
+    return bool(dash) and not {".", "/"} & set(suffix) and compression_of(f"{front}.{suffix}") is not None
 
 
 @dataclass
@@ -147,7 +167,9 @@ class _Write(beam.DoFn):
         except Exception as error:  # noqa: BLE001 - of records that user code made
             return failed_by(error, task, f"{task.name}: {describe_error(error)}")
         reach("publish.before")
-        outputs = tuple(self._publish(output_name(task, self._base, file.ending), file, task) for file in files)
+        room = max(len(file.ending.encode()) for file in files)
+        names = [output_name(task, self._base, file.ending, room=room, below=self._output) for file in files]
+        outputs = tuple(self._publish(name, file, task) for name, file in zip(names, files, strict=True))
         reach("publish.after")
         records, size = outputs[0].records, sum(output.size for output in outputs if output.records)
         self._records.inc(records)

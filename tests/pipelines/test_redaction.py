@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.ledger import Failure, Job, Leaf, Output, Source, open_store
-from ledgerbeam.pipelines.redaction import command_without_secrets, printable, without_secrets
+from ledgerbeam.redaction import command_without_secrets, printable, without_secrets
 from tests.pipelines.conftest import Workspace
 
 

@@ -26,7 +26,8 @@ def test_a_fan_out_of_user_code_adds_its_ordinal() -> None:
 
 
 def test_a_source_outside_the_base_goes_by_its_whole_path() -> None:
-    assert name_of("s3://bucket/a.jsonl", 0, []) == "s3/bucket/a.jsonl-0000000000.jsonl"
+    assert name_of("s3://bucket/a.jsonl", 0, []) == "%s3/bucket/a.jsonl-0000000000.jsonl"
+    assert name_of("s3://bucket/a.jsonl", 0, [], base=None) == "s3/bucket/a.jsonl-0000000000.jsonl"
     assert name_of("/x/a.jsonl", 0, [], base=None) == "file/x/a.jsonl-0000000000.jsonl"
 
 

@@ -1,0 +1,216 @@
+"""Text without secrets: what may be printed, logged or stored of URLs, messages and command lines.
+
+Secrets are known by where they stand, as in `scheme://user:password@host` or behind `?X-Amz-Signature=`, and by their
+very text: what this process was given as storage options or finds in the environment of the stores' clients. All text
+that leaves goes through `without_secrets`: a process of the command line has it in its standard streams
+(`redact_streams`), and what is stored calls it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, TextIO, cast
+from urllib.parse import quote, quote_plus
+
+from ledgerbeam.errors import UsageError
+
+__all__ = [
+    "HIDDEN",
+    "command_without_secrets",
+    "know_environment",
+    "know_secrets",
+    "plain_value",
+    "printable",
+    "redact_streams",
+    "refuse_secrets",
+    "without_secrets",
+]
+
+HIDDEN = "***"
+"""Stands where a secret was."""
+
+REMEDY = "give credentials as --storage-options or in the environment of the store's client"
+
+_SHORTEST = 6
+_SHORTEST_OTHER = 16  # of an option that is not named after a secret: what is shorter may be any word
+_USERINFO = re.compile(r"([a-z][a-z0-9+.-]*://[^\s/:@]*):[^\s/]+@", re.IGNORECASE)
+_BARE_USERINFO = re.compile(r"(https?://)[^\s/:@]+@", re.IGNORECASE)
+_SENSITIVE = (
+    r"[\w.-]*(?:secret|password|passwd|token|signature|credential|api[_-]?key|access[_-]?key|account[_-]?key|"
+    r"connection[_-]?string)[\w.-]*"
+)
+_QUERY = re.compile(rf"([?&#;](?:{_SENSITIVE}|sig|auth|jwt|pwd)=)[^&\s'\"]+", re.IGNORECASE)
+_SECRET_NAME = re.compile(rf"{_SENSITIVE}|.*(?:sas|auth|pwd|private_key|customerkey|cookie).*", re.IGNORECASE)
+_SECRET_OPTION = re.compile(rf"--{_SENSITIVE}", re.IGNORECASE)
+_SECRET_VALUE = re.compile(rf"({_SENSITIVE})=.+", re.IGNORECASE | re.DOTALL)
+_SECRET_VARIABLE = re.compile(rf"(?:AWS|AZURE|GOOGLE|GCS|GCLOUD|HF|FSSPEC|S3)_{_SENSITIVE}", re.IGNORECASE)
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
+_STORAGE_OPTIONS = "--storage-options"
+# Of storage options: what says where and how, not by whose right.
+_PLAIN = frozenset(
+    {
+        *("endpoint_url", "endpoint", "region_name", "region", "project", "project_id", "location", "default_location"),
+        *("account_name", "accountname", "account_host", "account_url", "blobendpoint", "endpointsuffix", "host"),
+        *("defaultendpointsprotocol", "protocol", "profile", "signature_version", "addressing_style", "consistency"),
+        *("access", "type", "verify", "acl", "serversideencryption", "storageclass", "auth_uri", "token_uri"),
+    }
+)
+
+_known: set[str] = set()
+_pattern: re.Pattern[str] | None = None
+
+
+def know_secrets(options: Mapping[str, Any]) -> None:
+    """Has the values of storage options hidden from now on, wherever they stand in a text."""
+    _know(secret for name, value in options.items() for secret in _secrets(name, value))
+
+
+def know_environment() -> None:
+    """Has the secrets hidden that the clients of stores take from the environment."""
+    given = ((name, value) for name, value in os.environ.items() if _SECRET_VARIABLE.fullmatch(name))
+    _know(secret for name, value in given for secret in _secrets(name.partition("_")[2], value))
+
+
+def _know(secrets: Iterable[str]) -> None:
+    global _pattern  # noqa: PLW0603 - one for each process, as the file systems that the options open
+    fresh = {form for secret in secrets for form in _forms(secret)} - _known
+    if fresh:
+        _known.update(fresh)
+        _pattern = re.compile("|".join(re.escape(text) for text in sorted(_known, key=len, reverse=True)))
+
+
+def _secrets(name: str, value: Any) -> Iterator[str]:
+    name = name.lower()
+    if isinstance(value, Mapping):
+        for inner, part in value.items():
+            yield from _secrets(str(inner), part)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _secrets(name, part)
+    elif isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        text = str(value)
+        pairs = [part.partition("=") for part in text.split(";")]
+        if len(pairs) > 1 and all(equals for _, equals, _ in filter(any, pairs)):  # a connection string
+            yield text
+            for inner, _, part in pairs:
+                yield from _secrets(inner, part)
+        # The id of a key is no secret, but it is nobody's business; those of clouds have 20 letters.
+        is_secret = not name.endswith("key_id") and _SECRET_NAME.fullmatch(name) is not None
+        is_long = len(text) >= (_SHORTEST if is_secret else _SHORTEST_OTHER)
+        if is_long and name not in _PLAIN and (is_secret or isinstance(value, str)) and not os.path.isabs(text):
+            yield text
+
+
+def _forms(secret: str) -> set[str]:
+    """Returns a secret as messages, JSON and URLs write it."""
+    escaped = {repr(secret)[1:-1], json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
+    return {secret, *escaped, quote(secret), quote(secret, safe=""), quote_plus(secret)}
+
+
+def without_secrets(text: str) -> str:
+    """Hides what is known to be secret: passwords in URLs, values of signed query parameters, those of options."""
+    if _pattern is not None:
+        text = _pattern.sub(HIDDEN, text)
+    return _hide_places(text)
+
+
+def _hide_places(text: str) -> str:
+    if "@" in text:
+        text = _BARE_USERINFO.sub(rf"\1{HIDDEN}@", _USERINFO.sub(rf"\1:{HIDDEN}@", text))
+    if "=" in text:
+        text = _QUERY.sub(rf"\1{HIDDEN}", text)
+    return text
+
+
+def refuse_secrets(url: str, what: str = "a URL") -> str:
+    """Gives back a URL that holds no credentials: names of outputs, ledgers and messages are made of it.
+
+    Args:
+        url: A local path, whose name may be anything, or a URL.
+        what: What it is given as, for the message.
+
+    Raises:
+        UsageError: It holds a password or a signature; the message does not.
+    """
+    if "://" in url and not url.startswith("/") and _hide_places(url) != url:
+        raise UsageError(
+            f"{without_secrets(url)}: expected {what} without credentials, since it is recorded and printed; {REMEDY}, "
+            "and name the object alone"
+        )
+    return url
+
+
+def command_without_secrets(words: Iterable[str]) -> list[str]:
+    """Hides in a command line what `without_secrets` does, storage options, and options named after a secret."""
+    shown: list[str] = []
+    hide_next = False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        secret = name == _STORAGE_OPTIONS or _SECRET_OPTION.fullmatch(name) is not None
+        if hide_next:
+            shown.append(HIDDEN)
+        elif secret and equals:
+            shown.append(f"{name}={HIDDEN}")
+        elif value := _SECRET_VALUE.fullmatch(word):  # of `--set`, for example
+            shown.append(f"{value[1]}={HIDDEN}")
+        else:
+            shown.append(without_secrets(word))
+        hide_next = secret and not equals and not hide_next
+    return shown
+
+
+def plain_value(value: Any) -> Any:
+    """Gives a value for JSON with all texts in it without secrets."""
+    if isinstance(value, str):
+        return without_secrets(value)
+    if isinstance(value, Mapping):
+        return {name: plain_value(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain_value(part) for part in value]
+    return value
+
+
+def printable(text: str) -> str:
+    """Replaces what could steer a terminal or is no text by escapes as Python writes them; keeps line ends and tabs."""
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def redact_streams() -> None:
+    """Has all text that this process prints, logs or ends with go through `without_secrets`; bytes pass as they are."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and not isinstance(stream, _Redacted):
+            setattr(sys, name, _Redacted(stream))
+    sys.excepthook = _print_exception
+
+
+def _print_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Prints what ends the process as Python does, which has a way of its own to standard error."""
+    print("".join(traceback.format_exception(kind, error, trace)), end="", file=sys.stderr)
+
+
+class _Redacted:
+    """A text stream whose text is redacted as it is written."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(without_secrets(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(cast(TextIO, self._stream))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
