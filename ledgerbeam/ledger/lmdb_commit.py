@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ledgerbeam.errors import LedgerError, NonDeterministicTaskError
-from ledgerbeam.ledger.counting import fold
+from ledgerbeam.ledger.counting import Entry, fold
 from ledgerbeam.ledger.identity import ROOT
 from ledgerbeam.ledger.json_rows import decode
 from ledgerbeam.ledger.lmdb_failures import CLEARED, PASSED, Stamp, clear_passed, passed_at, record_failures
@@ -154,9 +154,8 @@ class _SourceCommit:
             self._rows.put(APPLIED, self._source + node, value)
 
     def _apply(self, leaf: PreparedLeaf, *, is_all: bool) -> None:
-        if is_all:  # what the count would come to
-            pending, fresh = 0, []
-        else:
+        pending, fresh = 0, list[Entry]()  # what the count would come to
+        if not is_all:
             try:
                 pending, fresh = fold(self._pending, self._delta, leaf.group)
             except LedgerError as error:

@@ -102,7 +102,8 @@ class TaskFailures:
             self.failed = dict(row)
         else:
             attempts = self.failed["attempts"] + row["attempts"]
-            self.failed = {**max(self.failed, row, key=_newer), "attempts": attempts}
+            newer = max((self.failed, dict(row)), key=_newer)
+            self.failed = {**newer, "attempts": attempts}
 
     def clear(self, passed: Stamp) -> None:
         """Drop what is older than a leaf below the task."""
