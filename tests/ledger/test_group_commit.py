@@ -201,6 +201,7 @@ def test_a_sink_records_for_its_run_or_else_for_the_newest(hosts: Hosts, named: 
 
 def test_a_sink_in_two_threads_names_every_segment_anew(hosts: Hosts) -> None:
     launcher = hosts.store()
+    launcher.begin_run({})
     launcher.register([plain()])
     sink = RemoteSink(hosts.objects, run="1")
     leaves = leaves_of_split(plain(), 40)

@@ -134,7 +134,7 @@ def test_a_time_in_the_future_does_no_harm(hosts: Hosts) -> None:
         assert all(row.time <= now for row in store.history())
         assert sum(row.totals.tasks for row in store.history()) == 2
         assert len(report_data(store).steps) < 300
-        progress = job_progress(store, store.status(), shown_runs(store, store.url))
+        progress = job_progress(store, store.status(), shown_runs(store))
         assert progress.run is None or progress.run["tasks"] >= 0
     assert launcher.begin_run({}) == "000003"
     compact(launcher)
