@@ -148,7 +148,7 @@ def set_of_names(count: int) -> list[float]:
 
 def _peak_mb() -> float:
     # Not ru_maxrss: a process starts with that of the one it was forked from.
-    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
+    return int(Path("/proc/self/status").read_text(encoding="utf-8").partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
 
 
 WORKS: dict[str, Callable[..., object]] = {

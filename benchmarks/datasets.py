@@ -109,7 +109,7 @@ def _compared(
     asked: Path,
     target: float,
 ) -> Row:
-    wanted = list(map(int, asked.read_text().split()))
+    wanted = list(map(int, asked.read_text(encoding="utf-8").split()))
     python = peer_python()
     module, what, arguments = peer
     name = module.removeprefix("benchmarks.peer_")

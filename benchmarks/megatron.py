@@ -81,7 +81,7 @@ def _prepared(data: Data, folder: str, peer: Peer) -> _Bench:
 def _random_row(bench: _Bench, *, mmap: bool, count: int, target: float) -> Row:
     wanted = random.Random(3).choices(range(len(bench.lengths)), k=count)
     path = Path(bench.path("reads.txt"))
-    path.write_text("\n".join(map(str, wanted)))
+    path.write_text("\n".join(map(str, wanted)), encoding="utf-8")
     with MegatronReader(bench.prefix, mmap=mmap) as reader:
         seconds = best(
             {

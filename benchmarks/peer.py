@@ -33,7 +33,7 @@ class Peer:
         self, module: str, python: str | Path = sys.executable, environment: dict[str, str] | None = None
     ) -> None:
         self._module = module
-        self._said = TemporaryFile("w+")  # noqa: SIM115 - open as long as the process, shown when it dies
+        self._said = TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - open as long as the process, shown when it dies
         self._process = subprocess.Popen(
             [str(python), "-m", module],
             stdin=subprocess.PIPE,

@@ -130,9 +130,9 @@ def _watch(process: subprocess.Popen[str], memory: dict[str, int]) -> None:
     while process.poll() is None:
         for pid in _tree(process.pid):
             try:
-                name = Path(f"/proc/{pid}/comm").read_text().strip()
+                name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
                 command = Path(f"/proc/{pid}/cmdline").read_bytes()
-                status = Path(f"/proc/{pid}/status").read_text()
+                status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
             except OSError:  # it has ended
                 continue
             kind = _KINDS.get(name, "runner" if b"ledgerbeam.pipelines.wave" in command else "")
@@ -148,7 +148,9 @@ def _tree(pid: int) -> list[int]:
     for parent in found:
         try:
             threads = os.listdir(f"/proc/{parent}/task")
-            children = [Path(f"/proc/{parent}/task/{thread}/children").read_text() for thread in threads]
+            children = [
+                Path(f"/proc/{parent}/task/{thread}/children").read_text(encoding="utf-8") for thread in threads
+            ]
         except OSError:  # it has ended
             continue
         found += [int(word) for text in children for word in text.split()]

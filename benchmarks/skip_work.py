@@ -66,7 +66,7 @@ def _skip(ledger: str, pages: Iterator[Page], count: int) -> tuple[float, float]
     if left or not listed.found or listed.found != (count or listed.found):
         raise RuntimeError(f"{ledger}: expected {count} complete sources, found {listed.found}, {left} of them open")
     # Not ru_maxrss: a process starts with that of the one it was forked from.
-    status = Path("/proc/self/status").read_text()
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
     return seconds, int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
 
 

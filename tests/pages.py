@@ -30,7 +30,7 @@ class _Command:
 
 def blocks(page: Path, language: str | None = None) -> list[tuple[str, str]]:
     """Gives the blocks of a page, or those of a language: language and text."""
-    found = _BLOCK.findall(page.read_text())
+    found = _BLOCK.findall(page.read_text(encoding="utf-8"))
     return [(kind, text) for kind, text in found if language in (None, kind)]
 
 

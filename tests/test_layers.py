@@ -74,7 +74,7 @@ def imported_parts(source: str) -> set[str]:
 
 
 def foreign_imports(path: Path, *names: str) -> list[str]:
-    found = imported_modules(path.read_text())
+    found = imported_modules(path.read_text(encoding="utf-8"))
     return sorted({module for module in found if module.partition(".")[0] in names})
 
 
@@ -84,7 +84,7 @@ def test_there_are_modules_of_every_part() -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_imports_point_one_way(path: Path) -> None:
-    forbidden = imported_parts(path.read_text()) - ALLOWED[part_of(path)]
+    forbidden = imported_parts(path.read_text(encoding="utf-8")) - ALLOWED[part_of(path)]
     assert not forbidden, f"{name_of(path)} imports {sorted(forbidden)}"
 
 
@@ -111,20 +111,22 @@ def test_no_form_of_import_escapes_the_check(source: str, parts: set[str]) -> No
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_imports_are_absolute(path: Path) -> None:
-    tree = ast.parse(path.read_text())
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     relative = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level]
     assert not relative, f"{name_of(path)} has relative imports in lines {relative}"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_modules_are_short_and_named_after_what_they_hold(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= MOST_LINES
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= MOST_LINES
     assert not {"util", "utils", "helpers", "common", "misc"} & {path.stem, path.parent.name}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_library_code_holds_no_assert(path: Path) -> None:
-    asserts = [node.lineno for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Assert)]
+    asserts = [
+        node.lineno for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Assert)
+    ]
     assert not asserts, f"{name_of(path)} asserts in lines {asserts}: python -O would take the check away"
 
 
@@ -142,7 +144,7 @@ def test_all_of_a_package_is_sorted_and_resolves(path: Path) -> None:
 @pytest.mark.parametrize("path", [path for path in PACKAGES if part_of(path) in PARTS], ids=name_of)
 def test_all_of_a_package_lists_whatever_it_exports(path: Path) -> None:
     """`from x import Y as Y` is an export; it stands in `__all__` too."""
-    tree = ast.parse(path.read_text())
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     exported = {
         alias.asname
         for node in tree.body

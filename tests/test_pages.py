@@ -61,7 +61,7 @@ def test_the_function_of_the_readme_stands_in_the_examples() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_documents_name_only_files_that_exist(document: Path) -> None:
-    text = document.read_text()
+    text = document.read_text(encoding="utf-8")
     links = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[\w-]+)?\)", text)
     missing = [link for link in links if not (document.parent / link).exists()]
     # `io/index.py` is short for what lies in the package.

@@ -31,7 +31,7 @@ def create(files: list[str], output: str, name: str) -> Any:
     """Makes an index with wids' own tool."""
     sys.argv = ["wids-index", "create", "--output", output, "--name", name, *files]
     wids_index.main()
-    return json.loads(Path(output).read_text())
+    return json.loads(Path(output).read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

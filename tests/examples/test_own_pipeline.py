@@ -28,7 +28,7 @@ def texts(tmp_path: Path) -> Path:
 
 
 def write(path: Path, texts: list[str]) -> None:
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
 
 
 def run(folder: Path, *beam_args: str) -> int:

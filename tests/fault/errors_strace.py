@@ -151,7 +151,9 @@ class JobServer:
             command += ["-e", f"inject={injection.call}:error={injection.error}:when={when}"]
         strace = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         try:
-            while "TracerPid:\t0\n" in Path(f"/proc/{pid}/status").read_text() and strace.poll() is None:
+            while (
+                "TracerPid:\t0\n" in Path(f"/proc/{pid}/status").read_text(encoding="utf-8") and strace.poll() is None
+            ):
                 time.sleep(0.001)
             yield
             strace.wait(HANG_SECONDS)

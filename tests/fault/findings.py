@@ -201,7 +201,7 @@ def _is_rework(executions: list[_Execution], recorded: int | None, alive: Mappin
 def _executions(trace: Path) -> dict[TaskName, list[_Execution]]:
     """Groups the lines of a trace by task and process; the executions of a task in the order of their ends."""
     found: dict[TaskName, dict[int, _Execution]] = defaultdict(dict)
-    lines = trace.read_text().splitlines() if trace.exists() else []
+    lines = trace.read_text(encoding="utf-8").splitlines() if trace.exists() else []
     for line in lines:
         record, pid, time = line.split()
         one = found[task_of(record)].setdefault(int(pid), _Execution(int(pid), first=int(time)))

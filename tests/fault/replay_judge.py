@@ -196,7 +196,7 @@ def _sum(leaves: list[Leaf]) -> Totals:
 def main() -> None:
     """Judges the states that its input names, one a line; the first line names the recording."""
     story, seed, notes = json.loads(sys.stdin.readline())
-    judge = Judge(story, seed, json.loads(Path(notes).read_text()))
+    judge = Judge(story, seed, json.loads(Path(notes).read_text(encoding="utf-8")))
     for line in sys.stdin:
         found = list(judge.findings(State(*json.loads(line))))
         print(json.dumps(found), flush=True)

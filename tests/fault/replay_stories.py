@@ -278,7 +278,7 @@ def main() -> None:
         step()
         os.write(1, f"done {number}\n".encode())
         noted.append(story.note())
-    Path(notes).write_text(json.dumps({"steps": noted, "memory": story.memory()}))
+    Path(notes).write_text(json.dumps({"steps": noted, "memory": story.memory()}), encoding="utf-8")
     for folder in ("ledger", "sidecar"):
         lock = Path(root, folder, LOCK)
         if lock.exists():

@@ -119,7 +119,7 @@ def fuzz_briefly(trial: Trial, inputs: int, seed: int = 1, *, most: int = MOST_B
 
 def limit_memory() -> None:
     """Leaves this process so much more address space that no claim of a damaged number fits into it."""
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    used = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + _ROOM, -1))
 
 

@@ -126,7 +126,7 @@ def test_a_pack_whose_sizes_wrap_around(tmp_path: Path, items: int, size: int) -
 @pytest.mark.parametrize("line", ["[]", "3", '"id"', "{}"])
 def test_a_cut_that_is_none(tmp_path: Path, line: str) -> None:
     folder = write_shar(tmp_path / "shar", 23)
-    lines = Path(folder, "cuts.000000.jsonl").read_text().splitlines()
+    lines = Path(folder, "cuts.000000.jsonl").read_text(encoding="utf-8").splitlines()
     write_text(Path(folder, "cuts.000000.jsonl"), "\n".join([line, *lines[1:]]) + "\n")
     with pytest.raises(RecordError, match="expected the cut of this number to be an object with an 'id'"):
         SharReader(folder)[0]
@@ -135,7 +135,7 @@ def test_a_cut_that_is_none(tmp_path: Path, line: str) -> None:
 @pytest.mark.parametrize("line", ["[]", "3", "null"])
 def test_the_value_of_a_field_that_is_no_row(tmp_path: Path, line: str) -> None:
     folder = write_shar(tmp_path / "shar", 23)
-    lines = Path(folder, "label.000000.jsonl").read_text().splitlines()
+    lines = Path(folder, "label.000000.jsonl").read_text(encoding="utf-8").splitlines()
     write_text(Path(folder, "label.000000.jsonl"), "\n".join([line, *lines[1:]]) + "\n")
     with pytest.raises(RecordError, match=r"label\.000000\.jsonl: record 0: expected an object with a 'cut_id'"):
         SharReader(folder)[0]

@@ -80,7 +80,7 @@ def wait_for_lines(log: str, lines: int) -> None:
 def read_log(*logs: str) -> Log:
     found: Log = defaultdict(set)
     for log in logs:
-        for line in Path(log).read_text().splitlines() if os.path.exists(log) else []:
+        for line in Path(log).read_text(encoding="utf-8").splitlines() if os.path.exists(log) else []:
             word, number, ordinal = line.split()
             found[word].add((int(number), int(ordinal)))
     return found

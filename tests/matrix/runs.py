@@ -203,7 +203,7 @@ def descendants(pid: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         with contextlib.suppress(OSError, IndexError, ValueError):
-            parent = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
+            parent = int(Path(f"/proc/{name}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(int(name))
     found = [pid]
     for parent in found:

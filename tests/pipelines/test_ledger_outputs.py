@@ -50,7 +50,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 
 
 def lines(path: Path) -> list[Any]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def test_outputs_are_listed_in_order_with_what_is_known_of_them(job: Workspace) -> None:

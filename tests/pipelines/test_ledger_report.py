@@ -97,16 +97,16 @@ def test_the_page_shows_what_the_ledger_holds(failed_job: Workspace, tmp_path: P
 
 @needs_extra
 def test_hostile_names_stay_text(hostile: Path) -> None:
-    page = Page(hostile.read_text())
+    page = Page(hostile.read_text(encoding="utf-8"))
     assert not page.all("script", "img", "iframe", "object", "embed", "form", "base", "a", "image", "foreignobject")
     assert not [name for _, attributes in page.elements for name in attributes if name.startswith("on")]
     assert "<script>document.title='owned'</script>" in page.text, "the name is not shown at all"
-    assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", hostile.read_text())
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", hostile.read_text(encoding="utf-8"))
 
 
 @needs_extra
 def test_the_page_allows_nothing_but_its_own_style_and_loads_nothing(hostile: Path) -> None:
-    text = hostile.read_text()
+    text = hostile.read_text(encoding="utf-8")
     page = Page(text)
     (policy,) = [meta["content"] for meta in page.all("meta") if meta.get("http-equiv") == "Content-Security-Policy"]
     (style,) = re.findall("<style>(.*?)</style>", text, re.DOTALL)
@@ -120,7 +120,7 @@ def test_the_page_allows_nothing_but_its_own_style_and_loads_nothing(hostile: Pa
 
 @needs_extra
 def test_the_page_can_be_read_without_seeing_it(hostile: Path) -> None:
-    page = Page(hostile.read_text())
+    page = Page(hostile.read_text(encoding="utf-8"))
     assert page.all("html") == [{"lang": "en"}]
     headings = [int(tag[1]) for tag, _ in page.elements if re.fullmatch(r"h\d", tag)]
     assert headings[0] == 1

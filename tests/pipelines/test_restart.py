@@ -41,7 +41,7 @@ def processes_below(pid: int) -> list[int]:
     found, parents = [], {pid}
     for entry in sorted(int(e) for e in os.listdir("/proc") if e.isdigit()):
         try:
-            with open(f"/proc/{entry}/stat") as file:
+            with open(f"/proc/{entry}/stat", encoding="utf-8") as file:
                 parent = int(file.read().rpartition(")")[2].split()[1])
         except (FileNotFoundError, ProcessLookupError):
             continue

@@ -147,7 +147,7 @@ def _namespace(name: str, logs: Path, *kinds: str) -> Process:
 
 
 def _comm(pid: int) -> str:
-    return Path(f"/proc/{pid}/comm").read_text().strip()
+    return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
 
 
 def _plug_in_this_machine(switch: Process, network: str) -> None:

@@ -22,7 +22,7 @@ def run(folder: str, bound: int, seconds: float, options: Sequence[str]) -> None
     def write(square: int) -> None:
         time.sleep(seconds)
         temporary = f"{folder}/.{square}-{os.getpid()}"
-        with open(temporary, "w") as file:
+        with open(temporary, "w", encoding="utf-8") as file:
             file.write(str(square))
         os.rename(temporary, f"{folder}/{square}")
 

@@ -218,7 +218,7 @@ def command_of(pid: int) -> str:
 def name_of(pid: int) -> str:
     """Gives the name of a process, of at most 15 characters, empty when it has ended."""
     try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
     except OSError:
         return ""
 
@@ -228,5 +228,5 @@ def resident_mebibytes(pids: Sequence[int]) -> float:
     pages = 0
     for pid in pids:
         with contextlib.suppress(OSError):
-            pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+            pages += int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20

@@ -102,7 +102,7 @@ def test_a_pack_that_is_cut_off_or_flipped_is_an_error(pack: str) -> None:
 
 
 def test_a_source_that_changed_after_it_was_packed_is_an_error(pack: str, sources: list[str]) -> None:
-    with Path(sources[2]).open("a") as file:
+    with Path(sources[2]).open("a", encoding="utf-8") as file:
         file.write('{"n": 1}\n')
     with pytest.raises((IndexMismatchError, ChangedSourceError), match=r"2\.jsonl"):
         IndexPack(pack).collection()[10]
@@ -192,7 +192,7 @@ def test_what_cannot_be_packed_is_refused_and_leaves_nothing(tmp_path: Path, sou
     refused(UsageError, "a role and a kind", PackSources("", "k", "s", sources))
     refused(UsageError, "collections 0 and 1", good, PackSources("r", "k", "s", sources[:1]))
     refused(UsageError, "no index of offsets", PackSources("r", "k", "s", [str(tmp_path / "a.bin")]))
-    with Path(sources[2]).open("a") as file:
+    with Path(sources[2]).open("a", encoding="utf-8") as file:
         file.write("{}\n")
     refused(IndexMismatchError, r"2\.jsonl.*newer|2\.jsonl.*size", good)
     assert not list((tmp_path / "packs").glob("*"))

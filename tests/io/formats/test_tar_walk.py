@@ -121,7 +121,7 @@ def test_a_long_payload_among_small_members_is_not_read(tmp_path: Path) -> None:
 
 def bytes_read() -> int:
     """What this process has asked the kernel for so far."""
-    return int(Path("/proc/self/io").read_text().split()[1])
+    return int(Path("/proc/self/io").read_text(encoding="utf-8").split()[1])
 
 
 @pytest.mark.parametrize("cut", [0, 100])

@@ -35,7 +35,7 @@ def write_lines(path: Path, count: int, first: int = 0) -> str:
 
 def write_text(path: Path, text: str) -> str:
     """Writes a JSONL source as it is, and its index."""
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     write_index(f"{path}.idx", build_jsonl_index(str(path)))
     return str(path)
 

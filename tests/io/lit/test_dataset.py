@@ -235,21 +235,21 @@ def test_a_configuration_that_is_none_is_an_error_that_names_it(tmp_path: Path, 
 )
 def test_an_index_that_is_none_is_an_error_that_names_it(root: str, change: Any, found: str) -> None:
     path = Path(f"{root}/train.idx.json")
-    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    path.write_text(json.dumps(change(json.loads(path.read_text(encoding="utf-8")))), encoding="utf-8")
     with pytest.raises(IndexMismatchError, match=f"{path}: .*(found bad JSON|{found})"):
         LitDataset(root, modalities=["info.json"])
 
 
 def test_an_index_of_other_shards_never_gives_a_wrong_member(root: str) -> None:
     path = Path(f"{root}/train.idx.json")
-    index = json.loads(path.read_text())
+    index = json.loads(path.read_text(encoding="utf-8"))
     keys = index["train_0000.tar"][".info.json"]
     keys["d/k0000"], keys["d/k0001"], keys["d/k0002"] = keys["d/k0001"], keys["d/k0000"] + 512, 10**9 * 512
-    path.write_text(json.dumps(index))
+    path.write_text(json.dumps(index), encoding="utf-8")
     with pytest.raises(IndexMismatchError, match=r"train_0000.tar: expected a member at byte 512000000000"):
         LitDataset(root, modalities=["info.json"])
     keys["d/k0002"] = 10240 * 3
-    path.write_text(json.dumps(index))
+    path.write_text(json.dumps(index), encoding="utf-8")
     dataset = LitDataset(root, modalities=["info.json"])
     for number, found in ((0, "tar header at byte|found"), (1, "found 'd/k0001.info.json'")):
         with pytest.raises(IndexMismatchError, match=f"train_0000.tar: expected the member 'd/k000.*{found}"):
@@ -258,10 +258,10 @@ def test_an_index_of_other_shards_never_gives_a_wrong_member(root: str) -> None:
 
 def test_a_place_inside_another_member_cuts_no_content(root: str) -> None:
     path = Path(f"{root}/train.idx.json")
-    index = json.loads(path.read_text())
+    index = json.loads(path.read_text(encoding="utf-8"))
     keys = index["train_0000.tar"][".jpg"]
     keys["ghost"] = keys["d/k0003"] + 512  # where the content of that member begins
-    path.write_text(json.dumps(index))
+    path.write_text(json.dumps(index), encoding="utf-8")
     with pytest.raises(IndexMismatchError, match=r"'d/k0003.jpg' at byte .* inside another member"):
         LitDataset(root, modalities=["jpg"], decoders={"jpg": bytes})[3]
 

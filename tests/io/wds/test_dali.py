@@ -25,7 +25,7 @@ def shard(tmp_path: Path) -> str:
 
 def test_the_index_is_the_text_that_wds2idx_writes(shard: str) -> None:
     assert write_dali_index(shard) == 2
-    assert Path(shard.replace(".tar", ".idx")).read_text() == GOLDEN
+    assert Path(shard.replace(".tar", ".idx")).read_text(encoding="utf-8") == GOLDEN
 
 
 def test_places_and_sizes_are_those_that_gnu_tar_lists(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_places_and_sizes_are_those_that_gnu_tar_lists(tmp_path: Path) -> None:
     write_dali_index(path)
     blocks = subprocess.run(["tar", "--list", "--block-number", "-f", path], capture_output=True, text=True, check=True)
     listed = {name: (int(block) + 1) * 512 for block, name in re.findall(r"block (\d+): (.+\..+)", blocks.stdout)}
-    fields = Path(f"{tmp_path}/y.idx").read_text().split()[2:]
+    fields = Path(f"{tmp_path}/y.idx").read_text(encoding="utf-8").split()[2:]
     assert dict(zip(fields[3::4], map(int, fields[1::4]), strict=True)) == listed
     assert len(listed) == 100
 
@@ -85,7 +85,7 @@ def test_a_shard_without_samples_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_an_index_that_does_not_fit_is_an_error_that_names_both(shard: str, content: str, found: str) -> None:
-    Path(dali_index_url(shard)).write_text(content)
+    Path(dali_index_url(shard)).write_text(content, encoding="utf-8")
     with pytest.raises(IndexMismatchError, match=f"x.idx does not fit .*x.tar: .*{found}"):
         DaliReader(shard)
 
@@ -102,5 +102,5 @@ def test_a_missing_index_is_named(shard: str) -> None:
 
 
 def test_samples_are_read_through_a_strangers_index(shard: str) -> None:
-    Path(dali_index_url(shard)).write_text(GOLDEN)
+    Path(dali_index_url(shard)).write_text(GOLDEN, encoding="utf-8")
     assert plain(DaliReader(shard)[:]) == plain(SAMPLES)
