@@ -97,7 +97,7 @@ def _is_keyed(members: Members, before: Members | None, after: Callable[[int], M
         return False
     if before is not None:
         last = next((key for key in map(_key, reversed(before)) if key is not None), None)
-        if last == own or (first and last is not None):
+        if last == own or (last is None) != first or not (first or _key(before[0])):
             return False
     following = after(1)
     return not following or _key(following[0]) not in (None, own)
