@@ -7,15 +7,17 @@ last entry is a sentinel. No magic, no header: the layout is that of lhotse 2.0 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, SourceNotFoundError, StorageError
+from ledgerbeam.errors import ArchiveError, IndexMismatchError, IndexNotFoundError, SourceNotFoundError, StorageError
 from ledgerbeam.io.content import ContentReader, is_older, open_content
 from ledgerbeam.io.publish import publish
 from ledgerbeam.io.storage import FileInfo, Options, RangeReader, canonical_url, stat
+from ledgerbeam.io.tar_headers import next_member
 
 __all__ = ["LAST_OFFSET", "IndexFile", "Kind", "Offsets", "check_index", "check_offsets", "index_bytes", "write_index"]
 
@@ -144,24 +146,23 @@ class IndexFile:
             raise
         return np.frombuffer(data, "<u8")
 
-    def ranges(self, records: NDArray[np.int64]) -> tuple[Offsets, Offsets]:
+    def ranges(self, records: NDArray[np.int64]) -> tuple[Offsets, Offsets, Offsets]:
         """Reads where some records begin and end, without the rest of the index; neighbours share a request.
 
         Args:
             records: Their numbers, `0 <= record < N`, in any order.
 
         Returns:
-            First bytes and ends, shape `(n,)` each, u64.
+            First bytes of the records before them (of record 0: 0), first bytes and ends, shape `(n,)` each, u64.
 
         Raises:
             IndexNotFoundError: There is no such file; also the errors of `RangeReader.read_many`.
         """
         try:
-            found = self._reader.read_many(records * _ENTRY, (records + 2) * _ENTRY)
+            found = self._reader.read_many(np.maximum(records - 1, 0) * _ENTRY, (records + 2) * _ENTRY)
         except SourceNotFoundError as error:
             raise self._missing() from error
-        pairs = np.frombuffer(b"".join(found), "<u8").reshape(-1, 2)
-        return pairs[:, 0], pairs[:, 1]
+        return three_columns(found)
 
     def first_and_last(self) -> tuple[int, int, int]:
         """Reads the first offset, the last record's and the sentinel; without records all three are the sentinel."""
@@ -193,6 +194,12 @@ class IndexFile:
         if not head or head.strip(b"0123456789\r\n"):
             return ""
         return " (decimal text, as lhotse's StatelessSampler writes it; not a binary index)"
+
+
+def three_columns(entries: Sequence[bytes]) -> tuple[Offsets, Offsets, Offsets]:
+    """Parts runs of three entries each, or of two, which have a 0 put before them."""
+    rows = np.frombuffer(b"".join(data.rjust(3 * _ENTRY, b"\0") for data in entries), "<u8").reshape(-1, 3)
+    return rows[:, 0], rows[:, 1], rows[:, 2]
 
 
 def _restore(url: str, options: Options | None, source: str) -> IndexFile:
@@ -253,8 +260,29 @@ def _check_tar_ends(index: IndexFile, first: int, last: int, sentinel: int, sour
         raise index.mismatch(f"expected the end of the last sample after its start at {last}, found {sentinel}")
     # A sentinel stands before the zeros that end an archive (Energon) or among or after them (lhotse).
     around = source.read(sentinel - min(sentinel, _BLOCK), min(sentinel + _BLOCK, source.size))
-    if sentinel < source.size and any(around[:_BLOCK]) and any(around[_BLOCK:]):
-        raise index.mismatch(f"expected the end of the archive at byte {sentinel}, found more members")
+    if sentinel < source.size and any(around[_BLOCK:]):
+        begin = sentinel if any(around[:_BLOCK]) else last  # zeros before it may be a payload's
+        try:
+            members = _count_members(source, begin, sentinel)
+        except ArchiveError as error:
+            raise index.mismatch(f"expected the end of the archive at byte {sentinel}: {error}") from error
+        if members:
+            raise index.mismatch(f"expected the end of the archive at byte {sentinel}, found more members")
+
+
+def _count_members(source: RangeReader, position: int, sentinel: int) -> int:
+    """Counts the members from a place on that begin at a sentinel or after it."""
+    defaults: dict[str, bytes] = {}
+    while member := next_member(
+        lambda place, size: source.read(min(place, source.size), min(place + size, source.size)),
+        position,
+        defaults,
+        source.url,
+    ):
+        if member.end > sentinel:
+            return 1
+        position = member.end
+    return 0
 
 
 def check_offsets(offsets: Offsets, index: IndexFile, kind: Kind, *, first_record: int = 0) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, UsageError
 from ledgerbeam.io.formats import Reader, format_of
-from ledgerbeam.io.index import IndexFile, Offsets
+from ledgerbeam.io.index import IndexFile, Offsets, three_columns
 from ledgerbeam.io.index_pack_layout import (
     ARRAY,
     COLLECTION,
@@ -323,10 +323,10 @@ class _PackedIndex(IndexFile):
             raise self.mismatch(f"expected at least {stop} records, found {self._records}")
         return np.frombuffer(self._reader.read(self._at + start * ENTRY, self._at + (stop + 1) * ENTRY), "<u8")
 
-    def ranges(self, records: NDArray[np.int64]) -> tuple[Offsets, Offsets]:
-        found = self._reader.read_many(self._at + records * ENTRY, self._at + (records + 2) * ENTRY)
-        pairs = np.frombuffer(b"".join(found), "<u8").reshape(-1, 2)
-        return pairs[:, 0], pairs[:, 1]
+    def ranges(self, records: NDArray[np.int64]) -> tuple[Offsets, Offsets, Offsets]:
+        return three_columns(
+            self._reader.read_many(self._at + np.maximum(records - 1, 0) * ENTRY, self._at + (records + 2) * ENTRY)
+        )
 
     def first_and_last(self) -> tuple[int, int, int]:
         last = max(0, self._records - 1)

@@ -136,7 +136,6 @@ class JsonlReader(IndexedRecords[Any]):
     """
 
     kind = "jsonl"
-    _lead = 1
 
     def _read_one(self, entries: memoryview[int], record: int) -> Any:
         line = self._reader.read_line(entries, record)
@@ -145,9 +144,13 @@ class JsonlReader(IndexedRecords[Any]):
                 return loads(line)
             except orjson.JSONDecodeError:
                 pass  # worded below
-        return super()._read_one(entries, record)
+        start = entries[record]
+        return self._decode(self._reader.read(start - 1 if start else 0, entries[record + 1]), record, start)
 
-    def _read_scattered(self, records: NDArray[np.int64], starts: Offsets, stops: Offsets) -> list[Any]:
+    def _read_scattered(
+        self, records: NDArray[np.int64], starts: Offsets, stops: Offsets, before: Offsets
+    ) -> list[Any]:
+        del before  # a line tells where it begins by the byte before it
         values: list[Any] = []
         for lines in self._reader.iterate_lines(starts, stops):
             try:
@@ -157,9 +160,12 @@ class JsonlReader(IndexedRecords[Any]):
         done = len(values)
         if done == len(records):
             return values
-        return values + super()._read_scattered(records[done:], starts[done:], stops[done:])
+        starts, stops = starts[done:], stops[done:]
+        blocks = self._reader.iterate_many(starts - np.minimum(starts, np.uint64(1)), stops)
+        return values + self._decode_many(blocks, records[done:].tolist(), starts.tolist())
 
     def _decode(self, data: bytes, record: int, start: int) -> Any:
+        """Decodes one record; `data` begins with the newline before it unless it is at byte 0."""
         lead = 1 if start else 0
         if data.find(10, lead) != len(data) - 1 or (lead and data[0] != 10):
             self._require_line(data[lead:], data[:lead], record, start)
@@ -180,8 +186,10 @@ class JsonlReader(IndexedRecords[Any]):
             found.append(self._decode(data, record, start))
         return found
 
-    def _decode_span(self, data: bytes, offsets: Offsets, first_record: int) -> list[Any]:
+    def _read_span(self, first_record: int, last_record: int) -> list[Any]:
+        offsets = self._span_offsets(first_record, last_record)
         start, stop = int(offsets[0]), int(offsets[-1])
+        data = self._reader.read(start - 1 if start else 0, stop)
         lines = data.split(_NEWLINE)
         if (start and lines.pop(0)) or (lines and lines[-1] and stop != self._reader.size):
             lines = []  # begins or ends in the middle of a line

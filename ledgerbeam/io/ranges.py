@@ -122,6 +122,20 @@ class RangeReader:
             pass
         return self._read(start, stop)
 
+    def read_near(self, start: int, stop: int) -> bytes:
+        """Reads the bytes `[start, stop)`, fewer where the source ends before: one request when it is remote.
+
+        Raises:
+            ChangedSourceError: The source is not what was listed; also the other errors of `read`.
+        """
+        if not 0 <= start <= stop:
+            raise self._meaningless(start, stop)
+        if self._size is not None:
+            stop = min(stop, self._size)
+        if start >= stop:
+            return b""
+        return self._pread(start, stop) if self._local else self._fetch([start], [stop])[0]
+
     def read_many(
         self,
         starts: Positions,

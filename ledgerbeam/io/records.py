@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Generic, Self, TypeVar, overload
 
 import numpy as np
@@ -49,7 +49,6 @@ class IndexedRecords(ABC, Generic[_T]):
     """
 
     kind: ClassVar[Kind]
-    _lead: ClassVar[int] = 0  # bytes before a record that are read with it, to see that it begins there
 
     def __init__(
         self,
@@ -132,8 +131,7 @@ class IndexedRecords(ABC, Generic[_T]):
         """
         if len(indices) < _FEW and self._reader.local_path is not None and self._offsets is not None:
             return [self[index] for index in map(operator.index, indices)]
-        records, starts, stops = self._ranges(indices)
-        return self._read_scattered(records, starts, stops)
+        return self._read_scattered(*self._ranges(indices))
 
     def raw(self, index: int) -> bytes:
         """Reads the bytes of one record as they lie in the source.
@@ -166,22 +164,23 @@ class IndexedRecords(ABC, Generic[_T]):
             raise UsageError(f"{self.url}: [{start}, {stop}) is not a span of records; 0 <= start <= stop is needed.")
         if start == stop:
             return []
-        offsets = self._offsets
-        if offsets is None:
-            part = self.index.slice(start, stop)
-            check_offsets(part, self.index, self.kind, first_record=start)
-        elif stop < len(offsets):
-            part = offsets[start : stop + 1]
-        else:
-            raise self.index.mismatch(f"expected at least {stop} records, found {len(offsets) - 1}")
-        first = int(part[0])
-        data = self._reader.read(first - self._lead if first else 0, int(part[-1]))
-        return self._decode_span(data, part, start)
+        return self._read_span(start, stop)
 
     def close(self) -> None:
         """Closes what is open; a later read opens it again."""
         self._reader.close()
         self.index.close()
+
+    def _span_offsets(self, start: int, stop: int) -> Offsets:
+        """Gives where the records `[start, stop)` begin, and the end of the last."""
+        offsets = self._offsets
+        if offsets is None:
+            part = self.index.slice(start, stop)
+            check_offsets(part, self.index, self.kind, first_record=start)
+            return part
+        if stop < len(offsets):
+            return offsets[start : stop + 1]
+        raise self.index.mismatch(f"expected at least {stop} records, found {len(offsets) - 1}")
 
     def _load(self) -> Offsets:
         if self._offsets is None:
@@ -192,19 +191,23 @@ class IndexedRecords(ABC, Generic[_T]):
             self._offsets = offsets
         return self._offsets
 
-    def _ranges(self, indices: Sequence[int]) -> tuple[NDArray[np.int64], Offsets, Offsets]:
-        """Gives records' numbers from the begin, first bytes and ends; of few at first without loading the index."""
+    def _ranges(self, indices: Sequence[int]) -> tuple[NDArray[np.int64], Offsets, Offsets, Offsets]:
+        """Gives records' numbers from the begin, first bytes, ends, and first bytes of the records before them.
+
+        Of few at first without loading the index.
+        """
         if self._offsets is None:
             self._looked_up += len(indices)
             self._count = len(self)
             if self._looked_up * _RARE < self._count:
                 records = self._numbers(indices)
-                starts, stops = self.index.ranges(records)
-                if (starts < stops).all() and int(stops.max(initial=0)) <= LAST_OFFSET:
-                    return records, starts, stops
+                before, starts, stops = self.index.ranges(records)
+                if (before <= starts).all() and (starts < stops).all() and int(stops.max(initial=0)) <= LAST_OFFSET:
+                    return records, starts, stops, before
         offsets = self._load()  # says what is wrong with it, if something is
         records = self._numbers(indices)
-        return records, offsets[records], offsets[records + 1]
+        before = np.where(records > 0, offsets[records - 1], np.uint64(0))
+        return records, offsets[records], offsets[records + 1], before
 
     def _locate(self, index: int) -> tuple[int, int, int]:
         """Gives a record's number from the begin, its first byte and its end."""
@@ -232,22 +235,14 @@ class IndexedRecords(ABC, Generic[_T]):
                 self._locate(index)  # raises
         return records
 
+    @abstractmethod
     def _read_one(self, entries: memoryview[int], record: int) -> _T:
-        start = entries[record]
-        return self._decode(self._reader.read(start - self._lead if start else 0, entries[record + 1]), record, start)
-
-    def _read_scattered(self, records: NDArray[np.int64], starts: Offsets, stops: Offsets) -> list[_T]:
-        blocks = self._reader.iterate_many(starts - np.minimum(starts, np.uint64(self._lead)), stops)
-        return self._decode_many(blocks, records.tolist(), starts.tolist())
-
-    def _decode_many(self, blocks: Iterable[bytes], records: list[int], starts: list[int]) -> list[_T]:
-        """Decodes records; see `_decode`."""
-        return list(map(self._decode, blocks, records, starts))
+        """Reads a record; `entries` are all offsets."""
 
     @abstractmethod
-    def _decode(self, data: bytes, record: int, start: int) -> _T:
-        """Decodes one record; `data` begins `_lead` bytes before it unless it is at byte 0."""
+    def _read_scattered(self, records: NDArray[np.int64], starts: Offsets, stops: Offsets, before: Offsets) -> list[_T]:
+        """Reads records by number: they begin at `starts`, end at `stops`, and those before them begin at `before`."""
 
     @abstractmethod
-    def _decode_span(self, data: bytes, offsets: Offsets, first_record: int) -> list[_T]:
-        """Decodes consecutive records; `offsets` are theirs, and the end of the last."""
+    def _read_span(self, start: int, stop: int) -> list[_T]:
+        """Reads the records `[start, stop)`, one at least."""

@@ -238,7 +238,7 @@ def _samples(data: bytes, url: str, span: StreamSpan, group: Grouping, paired: b
     bounds = [*members.header_offset[starts].tolist(), members.end]
     if len(starts) != span.records or bounds[0]:
         raise _changed(url, span)
-    return [take_sample(data, 0, start, stop, url=url, group=group) for start, stop in pairwise(bounds)]
+    return [take_sample(data, 0, start, stop, url=url, group=group).sample for start, stop in pairwise(bounds)]
 
 
 def _changed(url: str, span: StreamSpan) -> ArchiveError:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import tarfile
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io.tar_groups import Grouping, name_sample
 from ledgerbeam.io.tar_headers import BLOCK, Member, next_member, padded, plain_file
 
-__all__ = ["MOST_EXPANSION", "Sample", "take_sample"]
+__all__ = ["MOST_EXPANSION", "Sample", "Taken", "take_sample"]
 
 MOST_EXPANSION = 1024
 """How many times as long as what an archive stores of it a sparse member may be: a few bytes can claim any length."""
@@ -37,14 +38,29 @@ class Sample(dict[str, bytes]):
         return f"Sample({self.key!r}, {{{members}}})"
 
 
-def take_sample(data: bytes, base: int, start: int, stop: int, *, url: str, group: Grouping) -> Sample:
+class Taken(NamedTuple):
+    """A sample with what tells whether its range is that of one sample.
+
+    Attributes:
+        sample: The sample.
+        members: Of all members of the range, in order, the name and whether it is a file with content.
+        end: Where the range ends; less, if it does so with the zeros that end an archive.
+    """
+
+    sample: Sample
+    members: list[tuple[str, bool]]
+    end: int
+
+
+def take_sample(data: bytes, base: int, start: int, stop: int, *, url: str, group: Grouping) -> Taken:
     """Takes a sample out of bytes of an archive.
 
     Args:
         data: Some of the archive.
         base: Where `data` begins in the archive.
         start: Where the sample's first header is, in the archive.
-        stop: Its end: the next sample's first header, or a sentinel. Zeros before it are passed over.
+        stop: Its end: the next sample's first header, or a sentinel. Zeros before it, and a global header, are passed
+            over; nothing beyond it is looked at.
         url: The archive, for messages.
         group: How the members are named.
 
@@ -52,7 +68,15 @@ def take_sample(data: bytes, base: int, start: int, stop: int, *, url: str, grou
         ArchiveError: There are no headers there, members reach past `stop`, or they are not one sample.
     """
     files: list[tuple[str, bytes]] = []
+    members: list[tuple[str, bool]] = []
     defaults: dict[str, bytes] = {}
+    asked = start
+
+    def read(place: int, size: int) -> bytes:
+        nonlocal asked
+        asked = place
+        return data[place - base : min(place + size, stop) - base]
+
     position = start
     while position < stop:
         at = position - base
@@ -62,17 +86,19 @@ def take_sample(data: bytes, base: int, start: int, stop: int, *, url: str, grou
             name, end = raw.decode("utf-8", "surrogateescape"), position + BLOCK + padded(size)
             content: bytes | None = data[at + BLOCK : at + BLOCK + size]
         else:
-            member = next_member(lambda place, size: data[place - base : place - base + size], position, defaults, url)
+            member = next_member(read, position, defaults, url)
             if member is None:
+                position = asked  # behind a global header, which is no member
                 break
             end = member.end
             name, content = member.name, _content(data, base, member, url) if member.regular else None
         if end > stop:
             raise ArchiveError(f"{url}: member {name!r} at byte {position} ends at {end}, its sample at {stop}")
+        members.append((name, content is not None))
         if content is not None:
             files.append((name, content))
         position = end
-    return _assemble(files, start, position, url, group)
+    return Taken(_assemble(files, start, position, url, group), members, position)
 
 
 def _assemble(files: list[tuple[str, bytes]], start: int, stop: int, url: str, group: Grouping) -> Sample:

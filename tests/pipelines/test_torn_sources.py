@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import os
+import time
 from pathlib import Path
 
 import pytest
+import s3fs
 
-from ledgerbeam.io import encode_tar
+from ledgerbeam.io import Sample, encode_tar
+from tests.conftest import S3Server
 from tests.pipelines.conftest import Ran, Workspace
 
 MEDDLING = '''
@@ -129,7 +133,78 @@ def test_what_changed_between_listing_and_planning_is_not_complete_with_nothing(
     assert state["complete"] == (ran.status == 0)
 
 
-def archive(tag: str, first: int, count: int = 40) -> bytes:
-    return encode_tar(
-        [{"__key__": f"{tag}{i:03}", "txt": f"{tag} {i:05}".encode()} for i in range(first, first + count)]
-    )[0]
+def test_a_tar_replaced_by_one_of_the_same_size_and_an_older_time_is_indexed_again(workspace: Workspace) -> None:
+    """What `cp -p` and `rsync -t` leave: the index is newer than the archive, and of its size."""
+    path = workspace.root / "a.tar"
+    old = encode_tar([Sample(f"a{i:03}", {"txt": b"%05d" % i}) for i in range(40)])[0]
+    new = encode_tar([Sample(f"b{i:03}", {"txt": b"%05d" % i, "cls": b"1"}) for i in range(20)])[0]
+    assert len(old) == len(new)
+    path.write_bytes(old)
+    (workspace.root / "meddled").touch()
+    meddler(workspace, "", path)
+    assert mapped(workspace, "a.tar", function="meddling:members").status == 0
+    path.write_bytes(new)
+    earlier = time.time() - 3600
+    os.utime(path, (earlier, earlier))
+    ran = workspace.run("map", "meddling:members", "a.tar", "--output", "other", "--to", "jsonl", "--ledger", "O")
+    assert ran.status == 3, ran.err  # of a ledger that never saw the former archive
+    assert "ledgerbeam index --force" in ran.err
+    require_as_clean(workspace, "a.tar", function="meddling:members")
+    assert [row["key"] for row in workspace.records("out")] == [f"b{i:03}" for i in range(20)]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.tar"])
+def test_a_source_whose_time_lies_ahead_of_the_clock(workspace: Workspace, name: str) -> None:
+    (workspace.root / "meddled").touch()
+    if name == "a.tar":
+        path = workspace.root / name
+        path.write_bytes(encode_tar([Sample(f"a{i:03}", {"txt": b"%05d" % i}) for i in range(40)])[0])
+        meddler(workspace, "", path)
+    else:
+        path = workspace.jsonl(name, 40)
+        meddler(workspace, "", path)
+    ahead = time.time() + 3600
+    os.utime(path, (ahead, ahead))
+    function = "meddling:members" if name == "a.tar" else "meddling:meddle"
+    assert workspace.run("index", name).status == 0
+    assert os.stat(f"{path}.idx").st_mtime_ns >= path.stat().st_mtime_ns
+    assert workspace.run("verify", name).status == 0
+    assert workspace.run("show", name, "3").status == 0
+    os.utime(f"{path}.idx")  # of somebody else, who did not know
+    assert workspace.run("verify", name).status == 0
+    require_as_clean(workspace, name, function=function)
+
+
+@pytest.mark.timeout(60)
+def test_a_list_that_is_a_pipe_is_refused_and_nothing_waits(workspace: Workspace) -> None:
+    os.mkfifo(workspace.root / "list")
+    os.mkfifo(workspace.root / "b.jsonl")
+    for words in (("--sources-from", "list"), ("b.jsonl",)):
+        ran = workspace.run("map", "functions:keep", *words, "--output", "out", "--to", "jsonl", timeout=30)
+        assert ran.status == 2, ran.err
+        assert "is a pipe; expected a file" in ran.err
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("change", ["overwritten", "deleted"])
+def test_an_object_changes_under_a_job(workspace: Workspace, s3: S3Server, change: str) -> None:
+    bucket = s3.bucket()
+    store = s3fs.S3FileSystem(**s3.options, skip_instance_cache=True)
+    plain = workspace.jsonl("a.jsonl", 60).read_bytes()
+    store.pipe_file(f"{bucket}/in/a.jsonl", plain)
+    store.pipe_file(f"{bucket}/in/b.jsonl", b'{"id": 100}\n')
+    (workspace.root / "meddling.py").write_text(MEDDLING)
+    changing = {
+        "overwritten": f"store.pipe_file('{bucket}/in/a.jsonl', {plain.replace(b'text', b'next')!r})",
+        "deleted": f"store.rm_file('{bucket}/in/a.jsonl')",
+    }[change]
+    (workspace.root / "meddle.py").write_text(f"import s3fs\nstore = s3fs.S3FileSystem(**{s3.options!r})\n{changing}\n")
+    command = ("map", "meddling:meddle", f"s3://{bucket}/in/*.jsonl", "--to", "jsonl", "--task-bytes", "200", "--json")
+    ran = workspace.run(*command, "--output", "out", "--ledger", "out.ledger", env=s3.env)
+    assert ran.status == 3, ran.err
+    assert "changed since it was listed" in ran.err
+    assert "Traceback" not in ran.err
+    if change == "overwritten":
+        assert workspace.run(*command, "--output", "out", "--ledger", "out.ledger", env=s3.env).status == 0
+        assert workspace.run(*command, "--output", "clean", "--ledger", "clean.ledger", env=s3.env).status == 0
+        assert workspace.files("out") == workspace.files("clean")
