@@ -29,7 +29,9 @@ class FilePage(NamedTuple):
     sizes: list[int]
 
 
-def list_files(folder: str, options: Options | None = None) -> Iterator[FilePage]:
+def list_files(
+    folder: str, options: Options | None = None, *, beginning: str = "", recursive: bool = True
+) -> Iterator[FilePage]:
     """Lists every file below a folder, hidden ones too; a folder that is not there holds none.
 
     Links to folders are not followed. What is removed meanwhile may be given or not.
@@ -37,6 +39,8 @@ def list_files(folder: str, options: Options | None = None) -> Iterator[FilePage
     Args:
         folder: A local path or a URL.
         options: Storage options.
+        beginning: Of the names: on an object store others may be left out.
+        recursive: On an object store, whether also those in folders below are wanted.
 
     Raises:
         StorageError: A folder or bucket cannot be listed.
@@ -44,7 +48,9 @@ def list_files(folder: str, options: Options | None = None) -> Iterator[FilePage
     url = canonical_url(folder).rstrip("/") or "/"
     if is_local(url):
         return _list_local(url)
-    return _list_s3(url, options) if url.startswith("s3://") else _list_store(url, options)
+    if url.startswith("s3://"):
+        return _list_s3(url, options, beginning, recursive=recursive)
+    return _list_store(url, options, recursive=recursive)
 
 
 def _list_local(root: str) -> Iterator[FilePage]:
@@ -100,11 +106,13 @@ def _size(path: str) -> int:
     return -1 if stat.S_ISDIR(found.st_mode) else found.st_size
 
 
-def _list_s3(url: str, options: Options | None) -> Iterator[FilePage]:
+def _list_s3(url: str, options: Options | None, beginning: str, *, recursive: bool) -> Iterator[FilePage]:
     store = filesystem(url, options)
     bucket, _, key = split_scheme(url)[1].partition("/")
     prefix = f"{key}/" if key else ""
-    request: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix}
+    request: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix + beginning}
+    if not recursive:
+        request["Delimiter"] = "/"
     while True:
         try:
             answer = call(url, "list", store.call_s3, "list_objects_v2", **request)
@@ -117,15 +125,23 @@ def _list_s3(url: str, options: Options | None) -> Iterator[FilePage]:
         request["ContinuationToken"] = answer["NextContinuationToken"]
 
 
-def _list_store(url: str, options: Options | None) -> Iterator[FilePage]:
+def _list_store(url: str, options: Options | None, *, recursive: bool) -> Iterator[FilePage]:
     store = filesystem(url, options)
     store.invalidate_cache()
     try:
-        found = call(url, "list", store.find, url, detail=True)
+        infos = call(url, "list", _find if recursive else _ls, store, url)
     except SourceNotFoundError:
         return
     start = len(store._strip_protocol(url).rstrip("/")) + 1  # noqa: SLF001 - fsspec offers no public name for it
-    names = [name for name in found if len(name) > start]
-    for begin in range(0, len(names), _PAGE):
-        page = names[begin : begin + _PAGE]
-        yield FilePage([name[start:] for name in page], [int(found[name]["size"] or 0) for name in page])
+    files = [info for info in infos if info["type"] != "directory" and len(info["name"]) > start]
+    for begin in range(0, len(files), _PAGE):
+        page = files[begin : begin + _PAGE]
+        yield FilePage([info["name"][start:] for info in page], [int(info["size"] or 0) for info in page])
+
+
+def _find(store: Any, url: str) -> list[dict[str, Any]]:
+    return list(store.find(url, detail=True).values())
+
+
+def _ls(store: Any, url: str) -> list[dict[str, Any]]:
+    return list(store.ls(url, detail=True))

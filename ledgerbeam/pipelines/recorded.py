@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import SourceNotFoundError, StorageError
-from ledgerbeam.io import Options, expand_braces, fixed_part, is_local, list_files, sizes_of, stat
+from ledgerbeam.io import Options, expand_braces, is_local, list_files, sizes_of, stat
+from ledgerbeam.io.patterns import parse
 from ledgerbeam.io.storage import CONCURRENCY
 from ledgerbeam.ledger import LedgerStore, OutputColumns
 from ledgerbeam.pipelines.spec import JobSpec
@@ -20,6 +22,12 @@ from ledgerbeam.pipelines.spec import JobSpec
 __all__ = ["forget_lost", "unrecorded"]
 
 _Keys = NDArray[np.uint64]
+
+_Place = tuple[str, str, bool]
+"""A folder, how the names of outputs begin there, and whether they may lie in folders below it."""
+
+_INDEXES = (".idx", ".gzidx")
+_UNTIL_IT_VARIES = re.compile(r"[^*?\[]*")
 
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 """Odd, so that no two sizes of a name make one key."""
@@ -81,12 +89,12 @@ def _refuse_changed(folder: str, page: OutputColumns, found: Iterable[int]) -> N
 
 def _lost(spec: JobSpec, store: LedgerStore) -> Iterator[tuple[OutputColumns, list[int]]]:
     """Yields the outputs that are not there as recorded, and the sizes found: -1 for none."""
-    folders = _index_folders(spec) if spec.output is None else [spec.output]
-    if all(map(is_local, folders)):
+    places = _index_places(spec) if spec.output is None else [(spec.output, "", True)]
+    if all(is_local(folder) for folder, _, _ in places):
         for page in store.output_columns():
             yield from _differing(page, _sizes(spec, page.names))
     else:
-        yield from _differing_from_listing(spec, store, folders)
+        yield from _differing_from_listing(spec, store, places)
 
 
 def _sizes(spec: JobSpec, names: list[str]) -> list[int]:
@@ -116,7 +124,7 @@ def _differing(page: OutputColumns, found: Sequence[int]) -> Iterator[tuple[Outp
 
 
 def _differing_from_listing(
-    spec: JobSpec, store: LedgerStore, folders: Sequence[str]
+    spec: JobSpec, store: LedgerStore, places: Sequence[_Place]
 ) -> Iterator[tuple[OutputColumns, list[int]]]:
     recorded = np.empty(store.output_count(), np.uint64)
     filled = 0
@@ -130,11 +138,11 @@ def _differing_from_listing(
     recorded.sort()
     seen = np.zeros(filled, np.bool_)
     odd_names, odd_sizes = array("Q"), array("q")
-    for names, sizes in _listed(spec, folders):
+    for names, sizes in _listed(spec, places):
         keys = _keys(names, sizes)
-        places = np.minimum(np.searchsorted(recorded, keys), filled - 1)
-        known = recorded[places] == keys
-        seen[places[known]] = True
+        rows = np.minimum(np.searchsorted(recorded, keys), filled - 1)
+        known = recorded[rows] == keys
+        seen[rows[known]] = True
         for place in np.flatnonzero(~known).tolist():
             odd_names.append(hash(names[place]) % 2**64)
             odd_sizes.append(sizes[place])
@@ -154,10 +162,10 @@ def _differing_from_listing(
         yield from _differing(page, found)
 
 
-def _listed(spec: JobSpec, folders: Sequence[str]) -> Iterator[tuple[list[str], list[int]]]:
+def _listed(spec: JobSpec, places: Sequence[_Place]) -> Iterator[tuple[list[str], list[int]]]:
     """Yields what lies below the folders and may be an output: names as the ledger has them, and sizes."""
-    for folder in folders:
-        for page in list_files(folder, spec.storage_options):
+    for folder, beginning, recursive in places:
+        for page in list_files(folder, spec.storage_options, beginning=beginning, recursive=recursive):
             if spec.output is not None:
                 yield page.names, page.sizes
             else:
@@ -166,15 +174,20 @@ def _listed(spec: JobSpec, folders: Sequence[str]) -> Iterator[tuple[list[str], 
                 yield names, list(compress(page.sizes, are_indexes))
 
 
-_INDEXES = (".idx", ".gzidx")
-
-
-def _index_folders(spec: JobSpec) -> list[str]:
-    """Returns the folders below which an index job writes, none below another."""
+def _index_places(spec: JobSpec) -> list[_Place]:
+    """Returns where an index job writes."""
     if spec.index_root is not None:
-        return [spec.index_root]
-    bases = {fixed_part(plain).rstrip("/") for pattern in spec.patterns for plain in expand_braces(pattern)}
-    return sorted(base for base in bases if not any(base.startswith(f"{other}/") for other in bases))
+        return [(spec.index_root, "", True)]
+    places = set()
+    for pattern in (parse(plain) for text in spec.patterns for plain in expand_braces(text)):
+        if pattern.is_plain:
+            places.add((pattern.base, pattern.text[len(pattern.base) + 1 :], False))
+        else:
+            first = pattern.parts[0]
+            begin = _UNTIL_IT_VARIES.match(first.text)
+            recursive = len(pattern.parts) > 1 or first.any_depth
+            places.add((pattern.base, begin[0] if begin else "", recursive))
+    return sorted(places)
 
 
 def _keys(names: Sequence[str], sizes: Sequence[int]) -> _Keys:

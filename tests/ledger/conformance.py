@@ -612,6 +612,37 @@ class LedgerStoreConformance:
         assert store.forget("*/b.jsonl") == ["/data/a.jsonl"]
         assert not is_complete(store, pack)
 
+    def test_sources_are_forgotten_by_id(self, store: LedgerStore) -> None:
+        done, kept, half = plain("a"), plain("b"), plain("c")
+        finish(store, done)
+        finish(store, kept)
+        store.register([half])
+        store.commit([leaf_of(half, ((0, 2),))])
+        lost = {row.output.name for row in store.outputs() if row.source_id != kept.id}
+        store.forget_sources([half.id, done.id, bytes(16)])
+        assert [is_complete(store, source) for source in (done, kept, half)] == [False, True, False]
+        assert {row.source_id for row in store.outputs()} == {kept.id}
+        assert {name for page in store.superseded_names() for name in page} == lost
+        assert store.stale_outputs() == []
+        store.forget_sources([])
+
+    def test_outputs_in_columns_are_the_outputs(self, store: LedgerStore) -> None:
+        assert (store.output_count(), list(store.output_columns())) == (0, [])
+        odd = plain("a\udcff")
+        for source in (plain("a"), odd):
+            finish(store, source)
+        rows = [row for page in store.output_columns() for row in zip(*page, strict=True)]
+        assert sorted(rows) == sorted((row.source_id, row.output.name, row.output.size) for row in store.outputs())
+        assert store.output_count() == len(rows) == 4
+
+    def test_a_ledger_has_an_id_from_its_first_job_on(self, store: LedgerStore) -> None:
+        store.open_job(JOB)
+        found = store.ledger_id()
+        assert found is not None
+        assert len(bytes.fromhex(found)) == 16
+        store.open_job(Job("map", {"to": "tar"}), "restart")
+        assert store.ledger_id() == found
+
     def test_sources_that_are_gone_are_counted_apart_and_keep_their_outputs(self, store: LedgerStore) -> None:
         done, open_, failed, listed = (plain(name) for name in "abcd")
         finish(store, done)

@@ -12,6 +12,7 @@ from ledgerbeam.io import stat_many
 from ledgerbeam.ledger import Job, Leaf, LedgerStore, Source, open_store
 from ledgerbeam.pipelines.progress import Progress, job_progress, shown_runs
 from ledgerbeam.pipelines.run_info import run_info
+from ledgerbeam.pipelines.spec import JobSpec
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.test_restart import SLOW, tasks_done, wait_for, write_sources
 
@@ -77,7 +78,7 @@ def test_the_time_left_follows_from_the_sizes_of_sources_and_is_none_while_it_is
     store = open_store(str(tmp_path / "L"), create=True)
     store.open_job(Job("map", {}))
     assert progress_of(store).time_left is None
-    run = store.begin_run(run_info(store, 1, "local"))
+    run = store.begin_run(run_info(store, JobSpec("map"), "local"))
     store.register(sources)
     store.note_listing(run, listed=4, finished=True)
     assert progress_of(store).time_left is None, "no source is complete"

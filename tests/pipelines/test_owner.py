@@ -7,6 +7,8 @@ import os
 import re
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ import s3fs
 
 from ledgerbeam.ledger import open_store
 from tests.conftest import S3Server
-from tests.pipelines.conftest import Workspace
+from tests.pipelines.conftest import Workspace, make_workspace
 
 MAP = ("map", "functions:keep", "in/*.jsonl", "--output", "out", "--to", "jsonl")
 
@@ -59,7 +61,7 @@ def test_another_ledger_is_refused_and_makes_nothing(done: Workspace) -> None:
         str(done.root / "L"),
         "--existing replace",
         "--existing keep",
-        "a.jsonl-0000000000.jsonl",
+        "it holds shards such as",
         "--output",
     ):
         assert words in ran.err
@@ -267,6 +269,33 @@ def test_a_killed_first_run_still_owns_its_folder(workspace: Workspace) -> None:
     ran = workspace.run(*command, "--json")
     assert ran.status == 0, ran.err
     assert len(workspace.records("out")) == 2000
+
+
+def test_what_surrounds_a_job_changes_neither_its_names_nor_its_identity(done: Workspace) -> None:
+    before = done.files("out")
+    env = {"PYTHONHASHSEED": "7", "LC_ALL": "C", "LANG": "C", "TZ": "Asia/Tokyo", "COLUMNS": "20"}
+    command = ("sh", "-c", f'umask 077; exec {sys.executable} -m ledgerbeam "$@"', "sh")
+    words = (*MAP, "--ledger", "L", "--task-bytes", "300", "--workers", "1", "--json")
+    ran = subprocess.run(
+        [*command, *words], cwd=done.root, env={**done.env, **env}, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)["skipped"] == 2
+    assert done.files("out") == before
+
+
+def test_another_working_folder_is_another_default_ledger_but_the_same_owner(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 5)
+    assert workspace.run(*MAP).status == 0
+    ((_, mark),) = marks(workspace).items()
+    (workspace.root / "elsewhere").mkdir()
+    elsewhere = make_workspace(workspace.root / "elsewhere")
+    command = ("map", "functions:keep", "../in/*.jsonl", "--output", "../out", "--to", "jsonl", "--json")
+    ran = elsewhere.run(*command)
+    assert ran.status == 2
+    assert f"--ledger {mark['url']}" in ran.err
+    ran = elsewhere.run(*command, "--ledger", str(mark["url"]))
+    assert (ran.status, ran.json["skipped"]) == (0, 1)
 
 
 def test_a_restart_removes_what_a_killed_run_had_not_recorded(done: Workspace) -> None:

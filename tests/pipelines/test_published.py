@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,7 +61,7 @@ def test_after_a_job_of_tar_each_target_only_writes_its_metadata_once(workspace:
     workspace.jsonl("in/b.jsonl", 5, first=20)
     convert(workspace, "tar")
     shards = written(workspace)
-    assert len([path for path in shards if path.suffix == ".tar"]) > 3
+    assert len([name for name in shards if name.endswith(".tar")]) > 3
     for to, (found_by, _) in TARGETS.items():
         ran = convert(workspace, to, "--json")
         assert ran.json["skipped"] == 2
