@@ -290,6 +290,15 @@ class LedgerStoreConformance:
         with pytest.raises(NonDeterministicTaskError, match=r"/data/a\.jsonl.*into 2 before and fanned out into 3"):
             store.commit([leaf_of(source, ((0, 3),))])
 
+    def test_what_was_written_as_null_is_kept_with_its_output(self, store: LedgerStore) -> None:
+        whole, half = plain("a"), plain("b")
+        store.register([whole, half])
+        outputs = [Output("a", 1, "x", 1, nulled=3), Output("b", 1, "x", 1, 7)]
+        store.commit([Leaf(whole.id, ((0, 1),), "published", (outputs[0],))])
+        store.commit([Leaf(half.id, ((0, 2),), "published", (outputs[1],))])
+        store.refresh()
+        assert [row.output for row in store.outputs()] == outputs
+
     def test_two_tasks_with_one_output_name_are_an_error(self, store: LedgerStore) -> None:
         source = plain()
         store.register([source])

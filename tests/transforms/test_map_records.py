@@ -10,8 +10,9 @@ import pytest
 
 from ledgerbeam.errors import FunctionError, NonDeterministicTaskError
 from ledgerbeam.io import Sample
+from ledgerbeam.io.json_lines import JsonLines
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task, function_identity, import_function
-from ledgerbeam.transforms import MapRecords
+from ledgerbeam.transforms import FormatShards, MapRecords
 
 HERE = __name__
 counter = itertools.count()
@@ -77,6 +78,26 @@ def test_an_exception_names_record_function_and_place() -> None:
     assert failed.reason == "KeyError"
     assert "/data/books.v1.jsonl, record 11" in failed.error
     assert "test_map_records.py:" in failed.error
+
+
+def test_records_are_encoded_when_they_are_made() -> None:
+    records = mapped("upper", [{"text": "a"}, {"text": "b"}]).records
+    assert isinstance(records, JsonLines)
+    assert FormatShards("jsonl").encode(records)[0].data is records.data
+
+
+def deeply_nested(record: Any) -> Any:
+    depth = 0
+    while record["in"] is not None:
+        record, depth = record["in"], depth + 1
+    return {"depth": depth}
+
+
+def test_a_record_that_is_too_deep_to_be_copied_is_mapped() -> None:
+    record: Any = {"in": None}
+    for _ in range(900):
+        record = {"in": record}
+    assert list(mapped("deeply_nested", [record, {"in": None}]).records) == [{"depth": 900}, {"depth": 0}]
 
 
 def test_a_tuple_is_refused_rather_than_guessed() -> None:

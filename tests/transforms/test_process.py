@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -148,3 +149,15 @@ def test_a_batch_that_changes_length_order_or_type_is_refused(function: Callable
 def test_a_batch_size_below_one_is_refused() -> None:
     with pytest.raises(UsageError, match="batch_size must be at least 1"):
         ProcessBatch(lambda batch: batch, batch_size=0)
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit, GeneratorExit])
+@pytest.mark.parametrize("kind", [ProcessTask, ProcessBatch])
+def test_what_is_no_exception_fails_the_task_too(kind: Any, error: type[BaseException]) -> None:
+    def raising(_: Any) -> Any:
+        raise error
+
+    def check(found: list[Any]) -> None:
+        assert [(type(t), t.reason, t.broke) for t in found] == [(FailedTask, error.__name__, True)] * 2
+
+    run(kind(raising), tasks(2), check)
