@@ -70,7 +70,7 @@ def test_a_run_that_works_is_told_from_one_that_was_killed(workspace: Workspace)
 
 
 def progress_of(store: LedgerStore) -> Progress:
-    return job_progress(store, store.status(), shown_runs(store, store.url))
+    return job_progress(store, store.status(), shown_runs(store))
 
 
 def test_the_time_left_follows_from_the_sizes_of_sources_and_is_none_while_it_is_unknown(tmp_path: Path) -> None:
