@@ -31,7 +31,7 @@ TEMPORARY_SUFFIX = ".lbtmp"
 
 _FOLDERS = ("run", "work")
 _TEMPORARY = re.compile(rf"\.{re.escape(DATA_FILE)}\.[0-9a-f]{{12}}{re.escape(TEMPORARY_SUFFIX)}")
-_SHOWN_NAMES = 3
+_SHOWN_NAMES = 5
 _ENGINE = 0  # LMDB 0.9; py-lmdb also bundles 1.0, whose files 0.9 cannot read
 _LOCK_FILE_BYTES = 1 << 16
 _MAX_READERS = 1000  # of 64 bytes each: they fit in the lock file

@@ -73,7 +73,7 @@ class RunFolder:
         """
         try:
             fcntl.flock(self._runs, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except OSError:  # another one has it; or nobody can tell
             yield False
             return
         yield self.is_in_place() and _is_named(os.path.dirname(self._path), self._runs)

@@ -139,7 +139,8 @@ def retry_command(run: Mapping[str, Any] | None, ledger: str, reason: str) -> st
         words[cut:cut] = ["--ledger", without_secrets(ledger)]
         cut += 2
     command = shlex.join([*words[:cut], f"{ONLY_FAILED}={_literal(reason)}", *words[cut:]])
-    return command if info["folder"] == os.getcwd() else f"cd {shlex.quote(info['folder'])} && {command}"
+    folder = info.get("folder", os.getcwd())
+    return command if folder == os.getcwd() else f"cd {shlex.quote(folder)} && {command}"
 
 
 def _literal(text: str) -> str:

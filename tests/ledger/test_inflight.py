@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import signal
+import struct
 import threading
 import time
+import zlib
 from pathlib import Path
 
 import pytest
@@ -142,3 +145,52 @@ def test_shorter_marks_replace_longer_ones(folder: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
     assert dead_marks(folder) == [DeadWorker(pid, [mark_of(OTHER)])]
+
+
+def sealed(body: bytes) -> bytes:
+    return struct.pack("<II", len(body), zlib.crc32(body)) + body
+
+
+GARBAGE = [
+    b"",
+    b"null",
+    b"{}",
+    b"[1]",
+    b'[["00", "11", "x"]]',
+    b'[["%s", "%s", 5]]' % (b"00" * 16, b"00" * 16),
+    b"[[null, null, null]]",
+    b"[" * 100_000,
+    b"\xff\xfe",
+]
+
+
+def test_marks_that_no_worker_wrote_blame_nobody(folder: str) -> None:
+    os.makedirs(folder)
+    for number, body in enumerate(GARBAGE):
+        Path(folder, f"{number + 1}-00.inflight").write_bytes(sealed(body))
+    with open(Path(folder, "77-00.inflight"), "wb") as file:
+        file.write(struct.pack("<II", 2**32 - 1, 0))
+        file.truncate(2**40)  # sparse
+    assert {worker.pid for worker in dead_marks(folder)} == {*range(1, len(GARBAGE) + 1), 77}
+    assert all(worker.marks == [] for worker in dead_marks(folder))
+
+
+def test_what_is_no_file_is_no_mark(folder: str, tmp_path: Path) -> None:
+    os.makedirs(folder)
+    victim = tmp_path / "victim"
+    victim.write_bytes(sealed(b"[]"))
+    os.mkfifo(Path(folder, "1-00.inflight"))
+    Path(folder, "2-00.inflight").symlink_to(victim)
+    Path(folder, "3-00.inflight").mkdir()
+    Path(folder, f"{'9' * 5000}"[:200] + "-00.inflight").touch()
+    Path(folder, "\u0665-00.inflight").touch()
+    assert (live_pids(folder), dead_marks(folder), remove_dead(folder)) == ([], [], [])
+    assert victim.exists()
+    assert len(os.listdir(folder)) == 5
+
+
+def test_marks_that_were_removed_are_not_missed(folder: str) -> None:
+    marks = InflightMarks(folder)
+    marks.register()
+    shutil.rmtree(folder)
+    marks.close()

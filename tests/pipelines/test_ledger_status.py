@@ -10,6 +10,7 @@ import pytest
 
 from ledgerbeam.io import stat_many
 from ledgerbeam.ledger import Job, Leaf, LedgerStore, Source, open_store
+from ledgerbeam.ledgers import run_folders
 from ledgerbeam.pipelines.progress import Progress, job_progress, shown_runs
 from ledgerbeam.pipelines.run_info import run_info
 from ledgerbeam.pipelines.spec import JobSpec
@@ -79,19 +80,22 @@ def test_the_time_left_follows_from_the_sizes_of_sources_and_is_none_while_it_is
     store.open_job(Job("map", {}))
     assert progress_of(store).time_left is None
     run = store.begin_run(run_info(store, JobSpec("map"), "local"))
-    store.register(sources)
-    store.note_listing(run, listed=4, finished=True)
-    assert progress_of(store).time_left is None, "no source is complete"
-    store.commit([Leaf(source.id, (), "filtered") for source in sources[:2]])
-    time.sleep(0.2)
-    progress = progress_of(store)
-    assert progress.run is not None
-    assert progress.run["sources"] == pytest.approx(2 / progress.run["seconds"], rel=0.5)
-    seconds = 2 / progress.run["sources"]
-    assert progress.time_left == pytest.approx((100 + 60) / (10 + 30) * seconds)
-    store.note_listing(run, listed=4, finished=False)
-    assert progress_of(store).time_left is None, "what is still to be listed is unknown"
-    store.note_listing(run, listed=4, finished=True)
+    with run_folders(store).enter(run):
+        store.register(sources)
+        store.note_listing(run, listed=4, finished=True)
+        assert progress_of(store).time_left is None, "no source is complete"
+        store.commit([Leaf(source.id, (), "filtered") for source in sources[:2]])
+        time.sleep(0.2)
+        progress = progress_of(store)
+        assert progress.run is not None
+        assert progress.run["sources"] == pytest.approx(2 / progress.run["seconds"], rel=0.5)
+        seconds = 2 / progress.run["sources"]
+        assert progress.time_left == pytest.approx((100 + 60) / (10 + 30) * seconds)
+        store.note_listing(run, listed=4, finished=False)
+        assert progress_of(store).time_left is None, "what is still to be listed is unknown"
+        store.note_listing(run, listed=4, finished=True)
+        assert progress_of(store).running
+    assert not progress_of(store).running
     store.end_run(run, "interrupted")
     assert progress_of(store).time_left is None, "nothing is at work"
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
+from ledgerbeam.errors import StorageError
 from ledgerbeam.ledger import Source
 from ledgerbeam.pipelines import local
 from ledgerbeam.pipelines.spec import JobSpec
+from ledgerbeam.pipelines.wave_files import dump_sources, load_sources
 
 
 def sizes_of_waves(spec: JobSpec, pages: list[list[int]]) -> list[list[int]]:
@@ -44,3 +49,18 @@ def test_a_pack_is_one_task_and_a_pass_as_many_as_its_places_make() -> None:
     assert JobSpec("map", task_bytes=100).expected_tasks(pack) == 1
     graph = JobSpec("materialize", task_bytes=1, settings={"task_records": 64})
     assert graph.expected_tasks(Source("graph://m/f/epoch-00000", 640, "v")) == 10
+
+
+def test_a_wave_file_of_another_user_or_through_a_link_is_not_read(tmp_path: Path) -> None:
+    wave = tmp_path / "wave"
+    dump_sources(str(wave), [])
+    assert list(load_sources(str(wave))) == []
+    with pytest.raises(FileExistsError):
+        dump_sources(str(wave), [])
+    (tmp_path / "link").symlink_to(wave)
+    with pytest.raises(OSError, match="link"):
+        list(load_sources(str(tmp_path / "link")))
+    if os.geteuid() == 0:
+        os.chown(wave, 12345, 12345)
+        with pytest.raises(StorageError, match="found one of user 12345"):
+            list(load_sources(str(wave)))

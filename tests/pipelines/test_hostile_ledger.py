@@ -1,0 +1,274 @@
+"""Ledgers whose folder holds what is not theirs, or whose rows name what is not theirs: nothing of it is touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from ledgerbeam.ledger import open_store
+from ledgerbeam.ledger.lmdb_rows import OUTPUTS, SUPERSEDED, SUPERSEDED_ROW, TABLES
+from tests.pipelines.conftest import Workspace
+
+CONVERT = ("convert", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")
+INDEX = ("index", "in/*.jsonl", "--ledger", "L")
+
+
+def put_row(ledger: Path, table: str, key: bytes, value: bytes) -> None:
+    with lmdb.open(str(ledger), max_dbs=len(TABLES), lib_version=0) as environment:
+        database = environment.open_db(table.encode(), create=False)
+        with environment.begin(write=True) as txn:
+            txn.put(key, value, db=database)
+
+
+def supersede(ledger: Path, name: str) -> None:
+    put_row(ledger, SUPERSEDED, bytes(32), SUPERSEDED_ROW.pack(0) + name.encode())
+
+
+def run(workspace: Workspace, *command: str, status: int) -> str:
+    ran = workspace.run(*command)
+    assert ran.status == status, ran.out + ran.err
+    assert "Traceback" not in ran.out + ran.err
+    return ran.out + ran.err
+
+
+def test_a_folder_that_holds_other_things_is_no_new_ledger(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 3)
+    mine = workspace.root / "run" / "mine"
+    mine.mkdir(parents=True)
+    (mine / "precious").write_text("precious")
+    os.utime(mine, (0, 0))
+    said = run(workspace, *CONVERT[:-1], ".", status=2)
+    assert "functions.py, in, " in said
+    assert ", run" in said
+    assert "--ledger" in said
+    assert not (workspace.root / "data.mdb").exists()
+    (workspace.root / "L" / "run").mkdir(parents=True)
+    (workspace.root / "L" / "run" / "mine").symlink_to(mine)
+    assert "holds run; " in run(workspace, *CONVERT, status=2)
+    assert (mine / "precious").read_text() == "precious"
+
+
+def test_what_a_killed_creation_left_is_not_in_the_way(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 3)
+    ledger = workspace.root / "L"
+    for name in ("run", "work"):
+        (ledger / name).mkdir(parents=True)
+    (ledger / "lock.mdb").touch()
+    (ledger / ".data.mdb.0123456789ab.lbtmp").write_bytes(b"cut short")
+    assert "(new)" in run(workspace, *CONVERT, status=0)
+
+
+@pytest.mark.parametrize("folder", ["run", "work"])
+def test_a_ledger_that_has_lost_its_rows_is_not_begun_anew_over_what_is_left(workspace: Workspace, folder: str) -> None:
+    workspace.jsonl("in/a.jsonl", 3)
+    run(workspace, *CONVERT, status=0)
+    ledger = workspace.root / "L"
+    (ledger / folder).mkdir(exist_ok=True)
+    (ledger / folder / "left").mkdir()
+    (ledger / "data.mdb").rename(workspace.root / "copy")
+    assert f"holds {folder}; " in run(workspace, *CONVERT, status=2)
+    assert (ledger / folder / "left").exists()
+    (workspace.root / "copy").rename(ledger / "data.mdb")
+    assert "1 skipped" in run(workspace, *CONVERT, status=0)
+
+
+def test_folders_and_links_beside_those_of_runs_stay(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 3)
+    run(workspace, *CONVERT, status=0)
+    home = workspace.root / "home"
+    (home / "sub").mkdir(parents=True)
+    (home / "precious").write_text("precious")
+    runs = workspace.root / "L" / "run"
+    (runs / "mine").mkdir()
+    (runs / "mine" / "precious").write_text("precious")
+    (runs / "linked").symlink_to(home)
+    for path in (runs / "mine", runs / "linked", home):
+        os.utime(path, (0, 0), follow_symlinks=False)
+    run(workspace, *CONVERT, status=0)
+    workspace.jsonl("in/b.jsonl", 3)
+    run(workspace, *CONVERT, status=0)
+    assert (runs / "mine" / "precious").exists()
+    assert (home / "precious").exists()
+    assert sorted(path.name for path in runs.iterdir()) == ["linked", "mine"]
+
+
+@pytest.mark.parametrize("name", ["../victim", "../../victim", "sub/../../victim", "a\0b", ""])
+def test_a_row_that_names_a_file_elsewhere_is_named_and_nothing_is_removed(workspace: Workspace, name: str) -> None:
+    workspace.jsonl("in/a.jsonl", 3)
+    run(workspace, *CONVERT, status=0)
+    (workspace.root / "victim").write_text("precious")
+    supersede(workspace.root / "L", name)
+    assert f"expected the name of an output, found {name!r}" in run(workspace, *CONVERT, status=1)
+    assert (workspace.root / "victim").read_text() == "precious"
+
+
+def test_absolute_names_stay_below_the_output(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 3)
+    run(workspace, *CONVERT, status=0)
+    (workspace.root / "victim").write_text("precious")
+    supersede(workspace.root / "L", str(workspace.root / "victim"))
+    run(workspace, *CONVERT, status=0)
+    assert (workspace.root / "victim").read_text() == "precious"
+
+
+def test_links_are_not_followed_when_outputs_are_removed(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 3)
+    run(workspace, *CONVERT, status=0)
+    victim = workspace.root / "victim"
+    victim.mkdir()
+    (victim / "file").write_text("precious")
+    out = workspace.root / "out"
+    (out / "link").symlink_to(victim / "file")
+    supersede(workspace.root / "L", "link")
+    run(workspace, *CONVERT, status=0)
+    assert not (out / "link").is_symlink()
+    (out / "sub").symlink_to(victim)
+    supersede(workspace.root / "L", "sub/file")
+    assert "'sub/file'" in run(workspace, *CONVERT, status=1)
+    assert (victim / "file").read_text() == "precious"
+
+
+def test_an_output_folder_that_is_a_link_is_the_users_choice(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 3)
+    (workspace.root / "disk").mkdir()
+    (workspace.root / "out").symlink_to(workspace.root / "disk")
+    run(workspace, *CONVERT, status=0)
+    (workspace.root / "disk" / "old").write_text("old")
+    supersede(workspace.root / "L", "old")
+    run(workspace, *CONVERT, status=0)
+    assert not (workspace.root / "disk" / "old").exists()
+
+
+def test_indexes_elsewhere_are_left_and_named(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 3)
+    run(workspace, *INDEX, status=0)
+    victim = workspace.root / "other" / "a.jsonl.idx"
+    victim.parent.mkdir()
+    victim.write_text("precious")
+    (workspace.root / "in" / "old.jsonl.idx").write_text("old")
+    supersede(workspace.root / "L", str(workspace.root / "in" / "old.jsonl.idx"))
+    put_row(workspace.root / "L", SUPERSEDED, b"\1" * 32, SUPERSEDED_ROW.pack(0) + str(victim).encode())
+    assert f"such as {victim}" in run(workspace, *INDEX, status=0)
+    assert victim.exists()
+    assert not (workspace.root / "in" / "old.jsonl.idx").exists()
+    (workspace.root / "in" / "sub").symlink_to(victim.parent)
+    supersede(workspace.root / "L", str(workspace.root / "in" / "sub" / victim.name))
+    assert f"'sub/{victim.name}'" in run(workspace, *INDEX, status=1)
+    assert victim.exists()
+
+
+def test_recorded_outputs_with_such_names_are_refused_by_every_command(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 3)
+    run(workspace, *CONVERT, status=0)
+    store = open_store(str(workspace.root / "L"), create=False)
+    source = next(store.sources()).source_id
+    store.close()
+    row = json.dumps(["../victim", 8, "sum", 1, 0, "00" * 16]).encode()
+    put_row(workspace.root / "L", OUTPUTS, source + bytes(16), row)
+    for action in ("verify", "outputs", "export"):
+        extra = ("--output", "tables") if action == "export" else ()
+        assert "'../victim'" in run(workspace, "ledger", action, "L", *extra, status=1)
+
+
+def done_source(workspace: Workspace) -> str:
+    store = open_store(str(workspace.root / "L"), create=False)
+    found = next(store.sources()).source_id.hex()
+    store.close()
+    return found
+
+
+def test_parts_are_removed_from_the_ledgers_own_folder_only(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 3)
+    run(workspace, *INDEX, status=0)
+    victim = workspace.root / "victim"
+    victim.mkdir()
+    part = f"{done_source(workspace)}-000000.part"
+    for name in (part, f"{'0' * 31}-000000.part", "zz-nothing.part", f"mine-{part}"):
+        (victim / name).write_text("precious")
+    work = workspace.root / "L" / "work"
+    shutil.rmtree(work, ignore_errors=True)
+    work.symlink_to(victim)
+    assert "found a link or a file" in run(workspace, *INDEX, status=1)
+    assert len(list(victim.iterdir())) == 4
+    work.unlink()
+    victim.rename(work)
+    (work / "sub").mkdir()
+    (work / "sub" / part).write_text("precious")
+    run(workspace, *INDEX, status=0)
+    assert not (work / part).exists()
+    assert len(list(work.iterdir())) == 4
+    assert (work / "sub" / part).exists()
+
+
+def garbage(note: Path, _: Path) -> None:
+    note.write_bytes(b"\xff{")
+
+
+def another_type(note: Path, _: Path) -> None:
+    note.write_text("[1, 2]")
+
+
+def wrong_members(note: Path, _: Path) -> None:
+    known = json.loads(note.read_text())
+    note.write_text(json.dumps({**known, "files": [1], "datasets": [{"a": 1}]}))
+
+
+def wrong_datasets(note: Path, _: Path) -> None:
+    known = json.loads(note.read_text())
+    note.write_text(json.dumps({**known, "datasets": [{"a": 1}]}))
+
+
+def a_link(note: Path, victim: Path) -> None:
+    note.unlink()
+    note.symlink_to(victim)
+
+
+@pytest.mark.parametrize("spoil", [garbage, another_type, wrong_members, wrong_datasets, a_link])
+def test_notes_that_do_not_read_are_made_again(workspace: Workspace, spoil: Callable[[Path, Path], None]) -> None:
+    workspace.jsonl("in/a.jsonl", 3)
+    tokenize = ("tokenize", "in/*.jsonl", "--output", "out/all", "--tokenizer", "bytes", "--ledger", "L")
+    run(workspace, *tokenize, status=0)
+    before = workspace.files("out")
+    victim = workspace.root / "victim"
+    victim.write_text("precious")
+    spoil(workspace.root / "L" / "work" / "merged.json", victim)
+    run(workspace, *tokenize, status=0)
+    assert workspace.files("out") == before
+    assert victim.read_text() == "precious"
+
+
+def test_folders_of_the_user_stay_when_parts_are_dropped(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 3)
+    tokenize = ("tokenize", "in/*.jsonl", "--output", "out/all", "--tokenizer", "bytes", "--ledger", "L")
+    run(workspace, *tokenize, status=0)
+    (parts,) = (path.parent for path in (workspace.root / "out").rglob("a.jsonl-*.bin"))
+    (parts / "mine").mkdir()
+    run(workspace, *tokenize, "--drop-parts", status=0)
+    assert [path.name for path in parts.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("plant", ["folder", "link", "file"])
+def test_what_lies_where_a_run_is_to_work_is_refused(workspace: Workspace, plant: str) -> None:
+    workspace.jsonl("in/a.jsonl", 3)
+    run(workspace, *CONVERT, status=0)
+    victim = workspace.root / "victim"
+    victim.mkdir()
+    (victim / "pass-0001").mkdir()
+    (victim / "precious").write_text("precious")
+    place = workspace.root / "L" / "run" / "000002"
+    if plant == "folder":
+        victim.rename(place)
+        victim = place
+    elif plant == "link":
+        place.symlink_to(victim)
+    else:
+        place.write_text("precious")
+    assert "Move it away and run the same command again" in run(workspace, *CONVERT, status=1)
+    assert (victim / "precious").read_text() == "precious"
+    run(workspace, *CONVERT, status=0)
