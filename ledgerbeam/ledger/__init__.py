@@ -70,6 +70,7 @@ from ledgerbeam.ledger.user_code import last_frame as last_frame
 from ledgerbeam.ledger.worker_errors import leave_error as leave_error
 from ledgerbeam.ledger.worker_errors import left_errors as left_errors
 from ledgerbeam.ledger.writer import MAX_ENTRIES as MAX_ENTRIES
+from ledgerbeam.ledger.writer import LedgerPlace as LedgerPlace
 from ledgerbeam.ledger.writer import LedgerWriter as LedgerWriter
 from ledgerbeam.ledger.writer import close_shared_writers as close_shared_writers
 from ledgerbeam.ledger.writer import shared_writer as shared_writer
@@ -92,6 +93,7 @@ __all__ = [
     "Job",
     "Json",
     "Leaf",
+    "LedgerPlace",
     "LedgerSink",
     "LedgerStore",
     "LedgerWriter",
