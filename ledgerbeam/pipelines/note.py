@@ -6,11 +6,10 @@ import hashlib
 from collections.abc import Iterable
 from typing import Any
 
-import orjson
-
 from ledgerbeam.errors import SourceNotFoundError
 from ledgerbeam.io import publish_bytes, read_bytes, stat
 from ledgerbeam.ledger import Shard
+from ledgerbeam.ledger.json_rows import decode, encode
 from ledgerbeam.pipelines.spec import JobSpec
 
 __all__ = ["Note"]
@@ -63,13 +62,13 @@ class Note:
 
     def _load(self) -> dict[str, Any]:
         try:
-            note: dict[str, Any] = orjson.loads(read_bytes(self._url, self._options))
+            note: dict[str, Any] = decode(read_bytes(self._url, self._options))
         except SourceNotFoundError:
             return {}
         return note
 
     def _write(self, note: dict[str, Any]) -> None:
-        publish_bytes(self._url, orjson.dumps(note), self._options)
+        publish_bytes(self._url, encode(note), self._options)
 
 
 def _digest(spec: JobSpec, shards: Iterable[Shard]) -> str:

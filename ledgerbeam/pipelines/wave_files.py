@@ -25,7 +25,7 @@ TRACEBACK = "traceback"
 
 def touch(run_dir: str, name: str, text: str = "") -> None:
     """Writes one of the files, whole."""
-    with open(os.path.join(run_dir, name), "w", encoding="utf-8") as file:
+    with open(os.path.join(run_dir, name), "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(text)
 
 
