@@ -80,6 +80,7 @@ from ledgerbeam.ledger.user_errors import message_of as message_of
 from ledgerbeam.ledger.worker_errors import leave_error as leave_error
 from ledgerbeam.ledger.worker_errors import left_errors as left_errors
 from ledgerbeam.ledger.writer import MAX_ENTRIES as MAX_ENTRIES
+from ledgerbeam.ledger.writer import LedgerPlace as LedgerPlace
 from ledgerbeam.ledger.writer import LedgerWriter as LedgerWriter
 from ledgerbeam.ledger.writer import close_shared_writers as close_shared_writers
 from ledgerbeam.ledger.writer import shared_writer as shared_writer
@@ -103,6 +104,7 @@ __all__ = [
     "Job",
     "Json",
     "Leaf",
+    "LedgerPlace",
     "LedgerSink",
     "LedgerStore",
     "LedgerWriter",

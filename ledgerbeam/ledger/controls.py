@@ -18,16 +18,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ledgerbeam.errors import LedgerDamagedError, LedgerVersionError
+from ledgerbeam.errors import LedgerDamagedError, LedgerVersionError, UnsupportedShapeError
 from ledgerbeam.ledger.job import LEDGER_FORMAT, Job
 from ledgerbeam.ledger.json_rows import decode, encode
-from ledgerbeam.ledger.segment import column, damaged, identity, integer, mapping, seconds, text
+from ledgerbeam.ledger.segment import column, damaged
+from ledgerbeam.ledger.values import flag, id_bytes, identity, integer, mapping, seconds, shown, text
 
 JOB_NAME = "job.json"
 """The object that makes a folder a ledger."""
 
 CONTROLS = "controls"
 """Folder of the numbered control objects."""
+
+HIGHEST = 999_999_999_999
+"""The greatest number that the name of a control object can have."""
 
 Kind = Literal["run", "forget", "accept", "restart"]
 
@@ -57,6 +61,27 @@ class Control:
     sources: Sequence[bytes] = ()
     failures_only: bool = False
     job: Job | None = None
+
+    def __post_init__(self) -> None:
+        """Check the values, when one is made and when one is read."""
+        try:
+            self._check()
+        except ValueError as error:
+            raise UnsupportedShapeError(f"this cannot be recorded: {error}") from None
+
+    def _check(self) -> None:
+        if integer(self.number, 1) > HIGHEST:
+            raise ValueError(f"expected a number up to {HIGHEST}, found {self.number}")
+        if self.kind not in ("run", "forget", "accept", "restart"):
+            raise ValueError(f"expected run, forget, accept or restart, found {shown(self.kind)}")
+        seconds(self.at)
+        text(self.token)
+        mapping(self.info)
+        flag(self.failures_only)
+        for source in self.sources:
+            id_bytes(source)
+        if (self.job is None) == (self.kind in ("accept", "restart")):
+            raise ValueError(f"expected a job for accept and restart only, found {self.kind} and {shown(self.job)}")
 
     @property
     def run(self) -> str:
@@ -120,17 +145,15 @@ def decode_control(data: bytes, url: str) -> Control:
     try:
         fields = mapping(decode(data))
         check_format(fields, url)
-        kind = fields.get("kind")
-        if kind not in ("run", "forget", "accept", "restart"):
-            raise ValueError(f"expected run, forget, accept or restart, found {kind!r}")
+        kind: Any = fields.get("kind")
         return Control(
-            number=integer(fields.get("number"), 1),
+            number=fields.get("number", -1),
             kind=kind,
-            at=seconds(fields.get("at")),
-            token=text(fields.get("token")),
-            info=mapping(fields.get("info", {})),
+            at=fields.get("at", -1.0),
+            token=fields.get("token", None),
+            info=fields.get("info", {}),
             sources=column(fields, "sources", identity),
-            failures_only=fields.get("failures_only") is True,
+            failures_only=fields.get("failures_only", False),
             job=read_job(fields["job"]) if "job" in fields else None,
         )
     except ValueError as error:
@@ -139,7 +162,11 @@ def decode_control(data: bytes, url: str) -> Control:
 
 def encode_ledger(token: str, job: Job) -> bytes:
     """Make the bytes of ``job.json``: the ledger's own id and its first job."""
-    return encode({"format": LEDGER_FORMAT, "ledger": token, **job.as_dict(), "fingerprint": job.fingerprint})
+    try:
+        about = {"pipeline": text(job.pipeline), "parameters": mapping(dict(job.parameters))}
+    except ValueError as error:
+        raise UnsupportedShapeError(f"this job cannot be recorded: {error}") from None
+    return encode({"format": LEDGER_FORMAT, "ledger": token, **about, "fingerprint": job.fingerprint})
 
 
 def decode_ledger(data: bytes, url: str) -> tuple[str, Job]:

@@ -25,7 +25,8 @@ from ledgerbeam.ledger.json_rows import decode, encode
 from ledgerbeam.ledger.lmdb_environment import Environment
 from ledgerbeam.ledger.lmdb_rows import META, Transaction
 from ledgerbeam.ledger.objects import Objects
-from ledgerbeam.ledger.segment import Segment, column, damaged, decode_segment, integer, mapping, seal, text, unseal
+from ledgerbeam.ledger.segment import Segment, damaged, decode_segment, seal, unseal
+from ledgerbeam.ledger.values import integer, mapping, rows, shown
 
 SEGMENTS = "segments"
 """Folder of the segments."""
@@ -90,7 +91,7 @@ def snapshot_name(number: int, before: Sequence[str]) -> str:
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Make the bytes of a manifest."""
-    return seal(encode(manifest._asdict()))
+    return seal(encode(_checked(manifest)._asdict()))
 
 
 def decode_manifest(data: bytes, url: str) -> Manifest:
@@ -103,15 +104,21 @@ def decode_manifest(data: bytes, url: str) -> Manifest:
     payload = unseal(data, url)
     try:
         fields = mapping(decode(payload))
-        manifest = Manifest(
-            integer(fields.get("number")), column(fields, "parts", text), column(fields, "covers", text)
-        )
-        if not all(_PART.fullmatch(name) for name in manifest.parts):
-            raise ValueError("a part has a name that no part has")
-        if not all(is_object(name) for name in manifest.covers):
-            raise ValueError("it stands for an object of a name that no object has")
+        parts, covers = (rows(fields.get(name, [])) for name in ("parts", "covers"))
+        return _checked(Manifest(fields.get("number", -1), parts, covers))
     except ValueError as error:
         raise damaged(url, f"{error}") from None
+
+
+def _checked(manifest: Manifest) -> Manifest:
+    """Check a manifest that is written or read. Raises ValueError."""
+    integer(manifest.number)
+    for name in manifest.parts:
+        if not isinstance(name, str) or not _PART.fullmatch(name):
+            raise ValueError(f"expected the name of a part of a snapshot, found {shown(name)}")
+    for name in manifest.covers:
+        if not isinstance(name, str) or not is_object(name):
+            raise ValueError(f"expected the name of an object that a snapshot may stand for, found {shown(name)}")
     return manifest
 
 

@@ -21,9 +21,9 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ledgerbeam.ledger.json_rows import decode
-from ledgerbeam.ledger.segment import identity, rows, text
 from ledgerbeam.ledger.store import Mark
 from ledgerbeam.ledger.task import Task
+from ledgerbeam.ledger.values import identity, rows, text
 
 _SUFFIX = ".inflight"
 _PID = re.compile("[0-9]{1,10}")

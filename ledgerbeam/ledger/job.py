@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -84,6 +85,8 @@ def _canonical(value: Any) -> bytes:
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     except TypeError as error:
+        if "surrogates" in str(error):  # a path that is not UTF-8
+            return json.dumps(value, sort_keys=True).encode("ascii")
         raise UsageError(f"a job parameter is not a JSON value: {error}") from error
 
 

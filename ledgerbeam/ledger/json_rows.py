@@ -7,13 +7,25 @@ from typing import Any
 
 import orjson
 
+from ledgerbeam.errors import UsageError
+
 
 def encode(value: Any) -> bytes:
-    """Encode a row as JSON. Names that are not UTF-8 travel as escaped surrogates, which orjson refuses."""
+    """Encode a row as JSON. Names that are not UTF-8 travel as surrogates, which orjson refuses.
+
+    Raises:
+        UsageError: a value that `decode` would not give back, for instance a number of more than 64 bits.
+    """
     try:
         return orjson.dumps(value)
-    except TypeError:
-        return json.dumps(value).encode("ascii")
+    except TypeError as error:
+        if "64-bit" in str(error) or "key" in str(error):  # the other encoder takes them, and they come back changed
+            raise UsageError(f"a value cannot be kept in a ledger as JSON: {error}") from None
+    try:
+        # As they are: of two that are escaped one after the other, a reader would make one character.
+        return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    except TypeError as error:
+        raise UsageError(f"a value cannot be kept in a ledger as JSON: {error}") from None
 
 
 def decode(data: bytes) -> Any:

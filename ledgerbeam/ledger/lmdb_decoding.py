@@ -12,31 +12,23 @@ from typing import Any
 
 from ledgerbeam.ledger.job import Job
 from ledgerbeam.ledger.json_rows import decode
-from ledgerbeam.ledger.segment import integer, mapping, rows, seconds, text
+from ledgerbeam.ledger.values import integer, mapping, rows, seconds, text
 
 _DEEPEST = 64
 _RUN_ID = re.compile(rb"[0-9]{1,12}")
 
 
-def encodable(value: Any) -> str:
-    """Check a text that bytes are made of again: a URL, or the name of a file."""
-    found = text(value)
-    if not found.isascii():
-        found.encode("utf-8", "surrogateescape")
-    return found
-
-
 def read_source_fields(row: bytes) -> dict[str, Any]:
     """Read a row of `sources`: ``url``, ``size``, ``version``; maybe ``members``, ``number``, ``back``."""
     fields = mapping(decode(row))
-    encodable(fields.get("url"))
+    text(fields.get("url"))
     integer(fields.get("size"))
     text(fields.get("version"))
     integer(fields.get("number", 0))
     integer(fields.get("back", 0))
     for member in rows(fields.get("members", [])):
         url, size, version = rows(member)
-        encodable(url)
+        text(url)
         integer(size)
         text(version)
     return fields
@@ -44,7 +36,7 @@ def read_source_fields(row: bytes) -> dict[str, Any]:
 
 def read_urls(row: bytes) -> list[str]:
     """Read a row of `retired`."""
-    return [encodable(url) for url in rows(decode(row))]
+    return [text(url) for url in rows(decode(row))]
 
 
 def read_failure(row: bytes) -> dict[str, Any]:

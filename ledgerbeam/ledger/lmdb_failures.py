@@ -118,7 +118,7 @@ class TaskFailures:
             number, at, *_ = max(self.deaths)
             failed = {"task": self.task, "reason": "", "error": "", "attempts": 0, "last": at, "number": number}
         _put_or_delete(txn, FAILED, key, failed)
-        deaths = sorted(self.deaths)[-KEPT_DEATHS:]
+        deaths = [list(death) for death in sorted(self.deaths)[-KEPT_DEATHS:]]
         _put_or_delete(txn, ATTEMPTS, key, {"task": self.task, "deaths": deaths} if deaths else None)
 
     def shown(self, url: str, key: bytes) -> FailureRow:

@@ -12,9 +12,9 @@ from typing import Any
 from ledgerbeam.ledger.counting import Entry, entries
 from ledgerbeam.ledger.identity import name_key, node_id
 from ledgerbeam.ledger.json_rows import decode, encode
-from ledgerbeam.ledger.lmdb_decoding import encodable
-from ledgerbeam.ledger.segment import output_row, read_output, rows, text
+from ledgerbeam.ledger.segment import output_row, read_output
 from ledgerbeam.ledger.store import Leaf, Output
+from ledgerbeam.ledger.values import rows, text
 
 
 class PreparedLeaf:
@@ -71,9 +71,7 @@ def encode_output(output: Output, node: str) -> bytes:
 def decode_output(row: bytes) -> tuple[Output, str]:
     """Read a row of `outputs`: the output and the hexadecimal node that published it. Raises ValueError."""
     *output, node = rows(decode(row))
-    found = read_output(output)
-    encodable(found.name)
-    return found, text(node)
+    return read_output(output), text(node)
 
 
 def decode_outputs(encoded: Sequence[bytes]) -> list[list[Any]]:

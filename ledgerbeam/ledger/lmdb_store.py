@@ -212,6 +212,8 @@ class LmdbStore:
 
     def blame(self, marks: Sequence[Mark]) -> list[Mark]:
         """Count a worker's death against its tasks; see `LedgerStore.blame`."""
+        for mark in marks:
+            mark.check()
         now = time.time()
         return self._write(lambda txn: count_deaths(txn, marks, Stamp(lmdb_jobs.newest_number(txn), now)))
 

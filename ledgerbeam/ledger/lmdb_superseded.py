@@ -30,7 +30,7 @@ from ledgerbeam.ledger.lmdb_rows import (
     URLS,
     Transaction,
 )
-from ledgerbeam.ledger.segment import output_name
+from ledgerbeam.ledger.values import output_name
 
 
 def supersede(txn: Transaction, rows: Iterable[tuple[bytes, bytes]], number: int) -> None:

@@ -34,7 +34,8 @@ class RemoteSink:
         Args:
             objects: its folder.
             job: fingerprint of the job that is recorded for; None does not check.
-            run: the run that is recorded for; empty for the newest when the sink is used first.
+            run: the run that is recorded for; empty for the newest at each commit, which costs a
+                request each time.
         """
         self._objects = objects
         self._job = job
@@ -69,7 +70,9 @@ class RemoteSink:
         if self._pid != os.getpid():
             self._forget_parent()
         with self._lock:
-            if time.monotonic() - self._checked > CHECK_SECONDS or not self._checked:
+            # Without a run it records for the newest, which may have begun since: in this process, one pipeline
+            # after the other.
+            if not self._run or not self._checked or time.monotonic() - self._checked > CHECK_SECONDS:
                 self._check_job()
             number = int(self._run or self._seen)
             segment = Segment(number, round(time.time(), 6), self._job, leaves=leaves, failures=failures)

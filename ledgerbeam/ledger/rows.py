@@ -9,8 +9,10 @@ from operator import add
 from typing import Literal, NamedTuple
 
 from ledgerbeam.errors import UnsupportedShapeError
+from ledgerbeam.ledger import values
 from ledgerbeam.ledger.counting import Terminal, check_leaf
 from ledgerbeam.ledger.identity import Lineage
+from ledgerbeam.ledger.values import checksum, flag, id_bytes, integer, lineage, output_name, seconds, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,9 @@ class Output:
         records: how many it holds.
         first: orders the outputs of one source, normally the first record of the task's span.
         nulled: how many numbers that its format does not have, NaN and infinities, stand in it as null.
+
+    Raises:
+        UnsupportedShapeError: a value that no ledger can hold, for instance a name with ``..``.
     """
 
     name: str
@@ -32,6 +37,15 @@ class Output:
     records: int
     first: int = 0
     nulled: int = 0
+
+    def __post_init__(self) -> None:
+        try:
+            output_name(self.name)
+            checksum(self.checksum)
+            for number in (self.size, self.records, self.first, self.nulled):
+                integer(number)
+        except ValueError as error:
+            raise UnsupportedShapeError(f"output {shown(self.name)} cannot be recorded: {error}") from None
 
 
 def content_checksum(chunks: Iterable[bytes]) -> str:
@@ -97,6 +111,13 @@ class Leaf:
 
     def __post_init__(self) -> None:
         check_leaf(self.source_id, self.lineage, self.kind)
+        try:
+            lineage(self.lineage)
+            integer(self.records)
+            integer(self.bytes)
+            seconds(self.seconds)
+        except ValueError as error:
+            raise UnsupportedShapeError(f"the task at {shown(self.lineage)} cannot be recorded: {error}") from None
         if self.kind == "filtered" and self.outputs:
             raise UnsupportedShapeError(f"a filtered leaf has no outputs, found {self.outputs[0].name!r}")
 
@@ -110,7 +131,16 @@ FAILURE_CHARACTERS = 4000
 
 
 def failure_text(text: str) -> str:
-    """Cut a text of a failure, so that no row is large; the end tells that there was more."""
+    """Cut a text of a failure, so that no row is large; the end tells that there was more.
+
+    Messages of user code hold anything: what is no text is escaped.
+    """
+    try:
+        values.text(text)
+    except ValueError:
+        if not isinstance(text, str):
+            raise
+        text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= FAILURE_CHARACTERS else text[: FAILURE_CHARACTERS - 3] + "..."
 
 
@@ -137,8 +167,14 @@ class Failure:
     broke: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("task", "reason", "error"):
-            object.__setattr__(self, name, failure_text(getattr(self, name)))
+        try:
+            id_bytes(self.source_id)
+            lineage(self.lineage)
+            flag(self.broke)
+            for name in ("task", "reason", "error"):
+                object.__setattr__(self, name, failure_text(getattr(self, name)))
+        except ValueError as error:
+            raise UnsupportedShapeError(f"the failure of {shown(self.task)} cannot be recorded: {error}") from None
 
 
 class Mark(NamedTuple):
@@ -147,6 +183,15 @@ class Mark(NamedTuple):
     source_id: bytes
     node: bytes
     name: str
+
+    def check(self) -> None:
+        """Check the values. Raises UnsupportedShapeError."""
+        try:
+            id_bytes(self.source_id)
+            id_bytes(self.node)
+            values.text(self.name)
+        except ValueError as error:
+            raise UnsupportedShapeError(f"the mark of {shown(self.name)} cannot be recorded: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

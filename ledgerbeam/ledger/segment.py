@@ -15,6 +15,7 @@ but in proportion to the object's size.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -22,19 +23,29 @@ from struct import Struct
 from typing import Any, TypeVar
 
 from ledgerbeam.errors import LedgerDamagedError, LedgerVersionError, UnsupportedShapeError, UsageError
-from ledgerbeam.ledger.identity import ID_BYTES
 from ledgerbeam.ledger.json_rows import decode, encode
 from ledgerbeam.ledger.store import Failure, Leaf, Mark, Output
 from ledgerbeam.ledger.task import Source
+from ledgerbeam.ledger.values import (
+    flag,
+    id_bytes,
+    identity,
+    integer,
+    lineage,
+    mapping,
+    output_name,
+    row,
+    rows,
+    seconds,
+    shown,
+    text,
+)
 
 MAGIC = b"lbseg\r\n\x01"
 """What a segment begins with."""
 
 _HEADER = Struct("<8sQ16s")
-_LIMIT = 2**63 - 1
-LAST_SECOND = 2**35
-"""Times from here on, which is in the year 3058, cannot be: what shows times can show all before."""
-_CHECKSUM_CHARACTERS = 256
+_RUN = re.compile("[0-9]{6,12}")
 
 _T = TypeVar("_T")
 
@@ -70,6 +81,27 @@ class Segment:
     back: Sequence[bytes] = ()
     gone: Sequence[bytes] | None = None
     state: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Check what no row checks by itself, when one is made and when one is read."""
+        try:
+            self._check()
+        except ValueError as error:
+            raise UnsupportedShapeError(f"this cannot be recorded: {error}") from None
+
+    def _check(self) -> None:
+        integer(self.number)
+        seconds(self.at)
+        if self.job is not None:
+            text(self.job)
+        for name in self.dropped:
+            output_name(name)
+        for mark in self.deaths:
+            mark.check()
+        for run, changed in (self.runs or {}).items():
+            _check_run(run, changed)
+        for source in (*self.back, *(self.gone or ())):
+            id_bytes(source)
 
 
 def encode_segment(segment: Segment) -> bytes:
@@ -144,19 +176,16 @@ def damaged(url: str, what: str) -> LedgerDamagedError:
 
 def source_row(source: Source) -> list[Any]:
     """A source as a JSON row."""
-    row: list[Any] = [source.url, source.size, source.version]
+    values: list[Any] = [source.url, source.size, source.version]
     if source.members:
-        row.append([[member.url, member.size, member.version] for member in source.members])
-    return row
+        values.append([[member.url, member.size, member.version] for member in source.members])
+    return values
 
 
-def read_source(row: Any) -> Source:
+def read_source(value: Any) -> Source:
     """Read a row of `source_row`. Raises ValueError."""
-    url, size, version, *members = _row(row, 3, 4)
-    own = (text(url), integer(size), text(version))
-    if not members:
-        return Source(*own)
-    return Source(*own, tuple(read_source(member) for member in rows(members[0])))
+    url, size, version, *members = row(value, 3, 4)
+    return Source(url, size, version, tuple(read_source(member) for member in rows(members[0])) if members else ())
 
 
 def output_row(output: Output) -> list[Any]:
@@ -165,68 +194,14 @@ def output_row(output: Output) -> list[Any]:
     return [output.name, output.size, output.checksum, output.records, output.first, *more]
 
 
-def read_output(row: Any) -> Output:
+def read_output(value: Any) -> Output:
     """Read a row of `output_row`. Raises ValueError, also for a name that leads out of the output root."""
-    name, size, checksum, records, first, *more = _row(row, 5, 6)
-    if not isinstance(checksum, str) or len(checksum) > _CHECKSUM_CHARACTERS:
-        raise ValueError(f"expected a checksum, found {_shown(checksum)}")
-    return Output(output_name(name), integer(size), checksum, integer(records), integer(first), *map(integer, more))
-
-
-def output_name(value: Any) -> str:
-    """Check the name of an output: it must not lead out of the output root by ``..``. Raises ValueError."""
-    name = text(value)
-    if not name or "\0" in name or ".." in name.split("/"):
-        raise ValueError(f"expected the name of an output, found {_shown(value)}")
-    return name
-
-
-def identity(value: Any) -> bytes:
-    """Read 16 bytes in hexadecimal digits. Raises ValueError."""
-    found = bytes.fromhex(value) if isinstance(value, str) and len(value) == 2 * ID_BYTES else b""
-    if len(found) != ID_BYTES:
-        raise ValueError(f"expected {ID_BYTES} bytes as hexadecimal digits, found {_shown(value)}")
-    return found
-
-
-def integer(value: Any, low: int = 0) -> int:
-    """Check a number of bytes, records or the like. Raises ValueError."""
-    if type(value) is not int or not low <= value <= _LIMIT:
-        raise ValueError(f"expected a number from {low} to {_LIMIT}, found {_shown(value)}")
-    return value
-
-
-def seconds(value: Any) -> float:
-    """Check a time: seconds since 1970, before `LAST_SECOND`, or how long something took. Raises ValueError."""
-    if type(value) not in (int, float) or not 0 <= value < LAST_SECOND:
-        raise ValueError(f"expected a time in seconds, found {_shown(value)}")
-    return float(value)
-
-
-def text(value: Any) -> str:
-    """Check a text. Raises ValueError."""
-    if not isinstance(value, str):
-        raise ValueError(f"expected a text, found {_shown(value)}")
-    return value
-
-
-def rows(value: Any) -> list[Any]:
-    """Check a list. Raises ValueError."""
-    if not isinstance(value, list):
-        raise ValueError(f"expected a list, found {_shown(value)}")
-    return value
-
-
-def mapping(value: Any) -> dict[str, Any]:
-    """Check a JSON object. Raises ValueError."""
-    if not isinstance(value, dict):
-        raise ValueError(f"expected an object, found {_shown(value)}")
-    return value
+    return Output(*row(value, 5, 6))
 
 
 def column(payload: Mapping[str, Any], name: str, read: Callable[[Any], _T]) -> list[_T]:
     """Read every row of a column that may be missing. Raises ValueError."""
-    return [read(row) for row in rows(payload.get(name, []))]
+    return [read(value) for value in rows(payload.get(name, []))]
 
 
 def _leaf_row(leaf: Leaf) -> list[Any]:
@@ -234,17 +209,10 @@ def _leaf_row(leaf: Leaf) -> list[Any]:
     return [leaf.source_id.hex(), leaf.lineage, leaf.kind, leaf.records, leaf.bytes, leaf.seconds, outputs]
 
 
-def _read_leaf(row: Any) -> Leaf:
-    source, lineage, kind, records, size, took, outputs = _row(row, 7)
-    return Leaf(
-        identity(source),
-        _lineage(lineage),
-        kind,
-        tuple(read_output(output) for output in rows(outputs)),
-        integer(records),
-        integer(size),
-        seconds(took),
-    )
+def _read_leaf(value: Any) -> Leaf:
+    source, path, kind, records, size, took, outputs = row(value, 7)
+    published = tuple(read_output(output) for output in rows(outputs))
+    return Leaf(identity(source), lineage(rows(path)), kind, published, records, size, took)
 
 
 def _failure_row(failure: Failure) -> list[Any]:
@@ -252,51 +220,38 @@ def _failure_row(failure: Failure) -> list[Any]:
     return [failure.source_id.hex(), failure.lineage, *named]
 
 
-def _read_failure(row: Any) -> Failure:
-    source, lineage, task, reason, error, broke = _row(row, 6)
-    return Failure(identity(source), _lineage(lineage), text(task), text(reason), text(error), flag(broke))
+def _read_failure(value: Any) -> Failure:
+    source, path, task, reason, error, broke = row(value, 6)
+    return Failure(identity(source), lineage(rows(path)), task, reason, error, broke)
 
 
-def _read_mark(row: Any) -> Mark:
-    source, node, name = _row(row, 3)
+def _read_mark(value: Any) -> Mark:
+    source, node, name = row(value, 3)
     return Mark(identity(source), identity(node), text(name))
 
 
-def _read_run(value: Any) -> dict[str, Any]:
-    found = mapping(value)
-    for name, item in found.items():
+def _check_run(run: str, changed: Mapping[str, Any]) -> None:
+    if not _RUN.fullmatch(text(run)):
+        raise ValueError(f"expected the id of a run, found {shown(run)}")
+    for name, item in mapping(changed).items():
         if name not in _RUN_FIELDS:
-            raise ValueError(f"expected a field of a run, found {_shown(name)}")
+            raise ValueError(f"expected a field of a run, found {shown(name)}")
         if item is not None:
             _RUN_FIELDS[name](item)
-    return found
-
-
-def flag(value: Any) -> bool:
-    """Check a truth value. Raises ValueError."""
-    if not isinstance(value, bool):
-        raise ValueError(f"expected true or false, found {_shown(value)}")
-    return value
-
-
-def _lineage(value: Any) -> tuple[tuple[int, int], ...]:
-    pairs = (_row(pair, 2) for pair in rows(value))
-    return tuple((integer(ordinal), integer(count)) for ordinal, count in pairs)
 
 
 def _segment(payload: Any) -> Segment:
     fields = mapping(payload)
-    job = fields.get("job")
     return Segment(
-        number=integer(fields.get("number")),
-        at=seconds(fields.get("at")),
-        job=None if job is None else text(job),
+        number=fields.get("number", -1),
+        at=fields.get("at", -1.0),
+        job=fields.get("job"),
         sources=column(fields, "sources", read_source),
         leaves=column(fields, "leaves", _read_leaf),
         failures=column(fields, "failures", _read_failure),
         deaths=column(fields, "deaths", _read_mark),
-        dropped=column(fields, "dropped", output_name),
-        runs={run: _read_run(changed) for run, changed in mapping(fields.get("runs", {})).items()} or None,
+        dropped=rows(fields.get("dropped", [])),
+        runs=mapping(fields.get("runs", {})) or None,
         back=column(fields, "back", identity),
         gone=column(fields, "gone", identity) if "gone" in fields else None,
         state=mapping(fields["state"]) if "state" in fields else None,
@@ -311,14 +266,3 @@ _RUN_FIELDS: dict[str, Callable[[Any], Any]] = {
     "listing_finished": flag,
     "info": mapping,
 }
-
-
-def _row(value: Any, *lengths: int) -> list[Any]:
-    if not isinstance(value, list) or len(value) not in lengths:
-        raise ValueError(f"expected a row of {' or '.join(map(str, lengths))} values, found {_shown(value)}")
-    return value
-
-
-def _shown(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 80 else f"{shown[:77]}..."

@@ -71,8 +71,9 @@ from ledgerbeam.ledger.lmdb_rows import (
 from ledgerbeam.ledger.lmdb_sources import come_back
 from ledgerbeam.ledger.lmdb_superseded import decode_superseded, encode_superseded, retired_at, supersede
 from ledgerbeam.ledger.rows import failure_text
-from ledgerbeam.ledger.segment import flag, identity, integer, output_name, output_row, read_output, rows, seconds, text
+from ledgerbeam.ledger.segment import output_row, read_output
 from ledgerbeam.ledger.store import Totals
+from ledgerbeam.ledger.values import flag, identity, integer, output_name, rows, seconds, text
 
 _Rows = list[list[Any]]
 

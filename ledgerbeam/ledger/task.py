@@ -9,6 +9,7 @@ from typing import Any
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.ledger.identity import Lineage, node_id, pack_id, source_id
+from ledgerbeam.ledger.values import integer, shown, text
 from ledgerbeam.redaction import without_secrets
 
 
@@ -28,6 +29,16 @@ class Source:
     version: str
     members: tuple[Source, ...] = ()
     _id: bytes | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        try:
+            text(self.url)
+            integer(self.size)
+            text(self.version)
+        except ValueError as error:
+            raise UsageError(f"source {shown(self.url)} cannot be recorded: {error}") from None
+        if self.members and any(member.members for member in self.members):
+            raise UsageError(f"source {shown(self.url)}: packs do not nest; pack plain sources")
 
     @classmethod
     def pack(cls, members: Sequence[Source]) -> Source:

@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-import orjson
-
 from ledgerbeam import errors
 from ledgerbeam.errors import LedgerbeamError
+from ledgerbeam.ledger.json_rows import decode, encode
 from ledgerbeam.redaction import without_secrets
 
 __all__ = ["leave_error", "left_errors"]
@@ -24,18 +23,31 @@ def leave_error(run_dir: str, error: LedgerbeamError) -> None:
     path = os.path.join(run_dir, f"{os.getpid()}{ERROR_SUFFIX}")
     # A full disk must not hide the error that it caused: the launcher then has Beam's text of it.
     with suppress(OSError), open(path, "wb") as file:
-        file.write(orjson.dumps({"type": type(error).__name__, "message": without_secrets(str(error.args[0]))}))
+        file.write(encode({"type": type(error).__name__, "message": without_secrets(str(error.args[0]))}))
 
 
 def left_errors(run_dir: str) -> list[LedgerbeamError]:
     """Returns the errors that workers of the run have left, as they were raised."""
-    found = []
+    found: list[LedgerbeamError] = []
     for name in sorted(os.listdir(run_dir)) if os.path.isdir(run_dir) else ():
         if name.endswith(ERROR_SUFFIX):
-            with open(os.path.join(run_dir, name), "rb") as file:
-                text = file.read()
-            with suppress(orjson.JSONDecodeError):  # cut short: its writer was killed while it wrote
-                error = orjson.loads(text)
-                kind: type[LedgerbeamError] = getattr(errors, error["type"], LedgerbeamError)
-                found.append(kind(error["message"]))
+            # A folder, or a link to nothing: none of ours.
+            with suppress(OSError), open(os.path.join(run_dir, name), "rb") as file:
+                error = _error_of(file.read())
+                if error is not None:
+                    found.append(error)
     return found
+
+
+def _error_of(text: bytes) -> LedgerbeamError | None:
+    """Reads what `leave_error` wrote; None for what a kill cut short, and for what somebody else wrote."""
+    try:
+        row = decode(text)
+        kind, message = row["type"], row["message"]
+    except (ValueError, TypeError, KeyError):
+        return None
+    if not isinstance(kind, str) or not isinstance(message, str):
+        return None
+    named = getattr(errors, kind, None)
+    is_ours = isinstance(named, type) and issubclass(named, LedgerbeamError)
+    return named(message) if is_ours else LedgerbeamError(message)

@@ -12,10 +12,12 @@ slow: over a network, to a busy disk, beside many other writers.
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from ledgerbeam.errors import NegativePendingCountError, NonDeterministicTaskError, UsageError
 from ledgerbeam.ledger.faults import reach
@@ -192,14 +194,39 @@ class LedgerWriter:
             self._slow = max(0, self._slow - 1)
 
 
-_shared: dict[tuple[str, str | None], LedgerWriter] = {}
+class LedgerPlace(NamedTuple):
+    """Everything that decides where rows of this process go: what has the same place may share what is open.
+
+    Attributes:
+        url: of the ledger; the path of its folder for a local one.
+        job: fingerprint that it must have; None does not check.
+        run: that is recorded for; empty for the newest.
+        options: how it is reached, as text.
+    """
+
+    url: str
+    job: str | None = None
+    run: str = ""
+    options: str = "{}"
+
+    @classmethod
+    def of(
+        cls, url: str, *, job: str | None = None, run: str = "", options: Mapping[str, Any] | None = None
+    ) -> LedgerPlace:
+        """Name a place; a URL is given with its scheme, a path in any form."""
+        scheme, separator, _ = url.partition("://")
+        is_remote = separator and scheme != "file"
+        where = url.rstrip("/") if is_remote else local_path(url)
+        return cls(where, job, run, json.dumps(options or {}, sort_keys=True, default=repr))
+
+
+_shared: dict[LedgerPlace, LedgerWriter] = {}
 _shared_lock = threading.Lock()
 
 
 def shared_writer(
-    url: str,
+    place: LedgerPlace | str,
     *,
-    job: str | None = None,
     interval: float = INTERVAL,
     max_entries: int = MAX_ENTRIES,
     open_sink: Callable[[], LedgerSink] | None = None,
@@ -207,18 +234,18 @@ def shared_writer(
     """Give this process's writer for a ledger, made at the first call. A forked process gets its own.
 
     Args:
-        url: of a ledger that exists.
-        job: fingerprint that the ledger must still have when something is committed; None does not check.
-        open_sink: how to reach a ledger that is not local.
+        place: of a ledger that exists; or the path of a local one, whose job is not checked.
         interval: seconds; of the first call.
         max_entries: of the first call.
+        open_sink: how to reach a ledger that is not local.
     """
-    key = (local_path(url) if open_sink is None else url, job)
+    if isinstance(place, str):
+        place = LedgerPlace.of(place)
     with _shared_lock:
-        writer = _shared.get(key)
+        writer = _shared.get(place)
         if writer is None:
-            sink = open_store(url, create=False, job=job) if open_sink is None else open_sink()
-            writer = _shared[key] = LedgerWriter(sink, interval, max_entries)
+            sink = open_store(place.url, create=False, job=place.job) if open_sink is None else open_sink()
+            writer = _shared[place] = LedgerWriter(sink, interval, max_entries)
         return writer
 
 

@@ -6,11 +6,10 @@ import hashlib
 from collections.abc import Iterable
 from typing import Any
 
-import orjson
-
 from ledgerbeam.errors import SourceNotFoundError
 from ledgerbeam.io import publish_bytes, read_bytes, stat
 from ledgerbeam.ledger import Shard
+from ledgerbeam.ledger.json_rows import decode, encode
 from ledgerbeam.pipelines.removal import require_own_folder
 from ledgerbeam.pipelines.spec import JobSpec
 
@@ -68,13 +67,13 @@ class Note:
         """Returns the note; one that does not read is as good as none, since it is made again."""
         require_own_folder(self._work)
         try:
-            note = orjson.loads(read_bytes(self._url, self._options))
-        except (SourceNotFoundError, orjson.JSONDecodeError):
+            note = decode(read_bytes(self._url, self._options))
+        except (SourceNotFoundError, ValueError):
             return {}
         return note if isinstance(note, dict) else {}
 
     def _write(self, note: dict[str, Any]) -> None:
-        publish_bytes(self._url, orjson.dumps(note), self._options)
+        publish_bytes(self._url, encode(note), self._options)
 
 
 def _digest(spec: JobSpec, shards: Iterable[Shard]) -> str:

@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Literal
 
-import orjson
-
 from ledgerbeam.graphs import GraphSource
 from ledgerbeam.io import Grouping, IndexLocation, OwnFiles, SourceListing, canonical_url
 from ledgerbeam.ledger import MAX_ENTRIES, Job, Source, pack_sources
+from ledgerbeam.ledger.json_rows import decode, encode
 from ledgerbeam.pipelines.sources import shar_sources
 
 __all__ = ["DEFAULT_LEDGERS", "JobSpec", "shard_form"]
@@ -177,10 +176,10 @@ class JobSpec:
 
     def to_json(self) -> bytes:
         """Returns the spec as JSON, without the storage options: they may hold credentials, and this goes to a file."""
-        return orjson.dumps({**dataclasses.asdict(self), "storage_options": {}})
+        return encode({**dataclasses.asdict(self), "storage_options": {}})
 
     @classmethod
     def from_json(cls, data: bytes, storage_options: dict[str, Any]) -> JobSpec:
         """Reads what `to_json` wrote."""
-        values = orjson.loads(data)
+        values = decode(data)
         return cls(**{**values, "patterns": tuple(values["patterns"]), "storage_options": storage_options})

@@ -40,7 +40,7 @@ TRACEBACK = "traceback"
 
 def touch(run_dir: str, name: str, text: str = "") -> None:
     """Writes one of the files, whole and without secrets."""
-    with open(os.path.join(run_dir, name), "w", encoding="utf-8") as file:
+    with open(os.path.join(run_dir, name), "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(without_secrets(text))
 
 

@@ -11,12 +11,21 @@ from typing import Any
 
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io import canonical_url
-from ledgerbeam.ledger import MAX_ENTRIES, InflightMarks, LedgerStore, LedgerWriter, Task, leave_error, shared_writer
+from ledgerbeam.ledger import (
+    MAX_ENTRIES,
+    InflightMarks,
+    LedgerPlace,
+    LedgerStore,
+    LedgerWriter,
+    Task,
+    leave_error,
+    shared_writer,
+)
 from ledgerbeam.ledgers import open_ledger, open_sink
 
 __all__ = ["LedgerHandle", "fatal_errors"]
 
-_stores: dict[tuple[str, str | None, str], LedgerStore] = {}
+_stores: dict[LedgerPlace, LedgerStore] = {}
 _stores_lock = threading.Lock()
 
 
@@ -32,7 +41,8 @@ class LedgerHandle:
         run_dir: Folder of the running local job in which workers leave marks of what they work on and the error
             that ended them; None where a runner of its own watches the workers.
         storage_options: How a remote ledger is reached; passed to fsspec untouched.
-        run: The run that is recorded for, as `begin_run` of a remote ledger gave it; empty for the newest.
+        run: The run that is recorded for, as `begin_run` of a remote ledger gave it; empty for the newest, which costs
+            a request each commit to find out.
     """
 
     url: str
@@ -45,19 +55,21 @@ class LedgerHandle:
 
     def store(self) -> LedgerStore:
         """Returns the process's store of this ledger; a remote one as of when it was first asked for."""
-        key = (self.url, self.job, self.run)
+        place = self._place()
         with _stores_lock:
-            store = _stores.get(key)
+            store = _stores.get(place)
             if store is None:
                 store = open_ledger(self.url, self.storage_options, create=False, job=self.job, run=self.run)
-                _stores[key] = store
+                _stores[place] = store
             return store
 
+    def _place(self) -> LedgerPlace:
+        return LedgerPlace.of(canonical_url(self.url), job=self.job, run=self.run, options=self.storage_options)
+
     def writer(self) -> LedgerWriter:
-        """Returns the process's group commit of this ledger."""
+        """Returns the process's group commit of this ledger, for this job and run."""
         return shared_writer(
-            canonical_url(self.url),
-            job=self.job,
+            self._place(),
             interval=self.flush_interval,
             max_entries=self.flush_entries,
             open_sink=lambda: open_sink(self.url, self.storage_options, job=self.job, run=self.run),

@@ -92,6 +92,10 @@ class _SkipPages(beam.DoFn):
         self._open = Metrics.counter("ledgerbeam", "sources_open")
         self._skipped = Metrics.counter("ledgerbeam", "sources_skipped")
 
+    def setup(self) -> None:
+        with self._ledger.fatal_errors():
+            self._ledger.store().refresh()  # it may be open since a former pipeline of this process
+
     def process(self, page: Page) -> Iterator[OpenSource]:
         with self._ledger.fatal_errors():
             store = self._ledger.store()
@@ -114,6 +118,10 @@ class _SkipPacks(beam.DoFn):
 
     def start_bundle(self) -> None:
         self._members = []
+
+    def setup(self) -> None:
+        with self._ledger.fatal_errors():
+            self._ledger.store().refresh()  # it may be open since a former pipeline of this process
 
     def process(self, page: Page) -> None:
         self._members.extend(Source(*row) for row in zip(page.urls, page.sizes, page.versions, strict=True))

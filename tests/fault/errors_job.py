@@ -26,6 +26,7 @@ from ledgerbeam.ledger import (
     Failure,
     Job,
     Leaf,
+    LedgerPlace,
     LedgerSink,
     LedgerWriter,
     RemoteSink,
@@ -108,7 +109,12 @@ class _Handle(LedgerHandle):
     sink: Callable[[], LedgerSink] = field(default=lambda: LmdbStore(""))
 
     def writer(self) -> LedgerWriter:
-        return shared_writer(self.url, interval=self.flush_interval, max_entries=3, open_sink=self.sink)
+        return shared_writer(
+            LedgerPlace.of(self.url, job=self.job, run=self.run),
+            interval=self.flush_interval,
+            max_entries=3,
+            open_sink=self.sink,
+        )
 
 
 def run_job(place: Place, tell: Tell, objects: Objects | None = None) -> None:

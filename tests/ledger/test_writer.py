@@ -11,7 +11,7 @@ import pytest
 from ledgerbeam.errors import DiskFullError, LedgerError, NonDeterministicTaskError, UsageError
 from ledgerbeam.ledger.lmdb_store import LmdbStore
 from ledgerbeam.ledger.store import CommitResult, Failure, Leaf
-from ledgerbeam.ledger.writer import LedgerWriter, close_shared_writers, shared_writer
+from ledgerbeam.ledger.writer import LedgerPlace, LedgerWriter, close_shared_writers, shared_writer
 from tests.ledger.builders import leaf_of, leaves_of_split, plain
 
 NEVER = 3600.0
@@ -284,3 +284,24 @@ def test_a_process_has_one_shared_writer_for_a_ledger(store: LmdbStore, tmp_path
     close_shared_writers()
     with pytest.raises(LedgerError):
         shared_writer(str(tmp_path / "missing"))
+
+
+def test_what_decides_where_rows_go_has_a_writer_of_its_own(store: LmdbStore) -> None:
+    places = [
+        LedgerPlace.of(store.url),
+        LedgerPlace.of(store.url, job="a"),
+        LedgerPlace.of(store.url, run="000001"),
+        LedgerPlace.of(store.url, options={"key": "a", "client": {"b": 1, "c": object}}),
+        LedgerPlace.of("memory://bucket/ledger"),
+    ]
+    writers = [shared_writer(place, open_sink=lambda: store) for place in places]
+    assert len({id(writer) for writer in writers}) == len(places)
+    same = [
+        LedgerPlace.of(f"file://{store.url}/"),
+        LedgerPlace.of(store.url, job="a"),
+        LedgerPlace.of(store.url, run="000001"),
+        LedgerPlace.of(store.url, options={"client": {"c": object, "b": 1}, "key": "a"}),
+        LedgerPlace.of("memory://bucket/ledger/"),
+    ]
+    assert [shared_writer(place, interval=NEVER) for place in same] == writers
+    close_shared_writers()

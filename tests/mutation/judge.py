@@ -17,7 +17,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, FunctionType
-from typing import Any
 
 import pytest
 
@@ -187,7 +186,9 @@ def ordered(mutant: Mutant, covers: Covers, seconds: dict[str, float], kills: Co
 def _judge_anew(mutant: Mutant, names: Sequence[str]) -> int:
     """Judge in a process that imports the library with the mutant in it."""
     for name in list(sys.modules):
-        if name == "ledgerbeam" or name.startswith(("ledgerbeam.", "tests.")) and not name.startswith("tests.mutation"):
+        if name == "ledgerbeam" or (
+            name.startswith(("ledgerbeam.", "tests.")) and not name.startswith("tests.mutation")
+        ):
             del sys.modules[name]
     with tempfile.NamedTemporaryFile(suffix=".py", delete=False) as file:
         file.write(mutant.source)

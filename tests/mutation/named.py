@@ -591,7 +591,7 @@ NAMED: dict[str, Named] = {
 
 def main() -> int:
     """Run the command; returns its exit status."""
-    from tests.mutation.__main__ import covers_of, TESTS
+    from tests.mutation.__main__ import covers_of
     from tests.mutation.judge import Judge, run_tests
 
     words = [word for word in sys.argv[1:] if not word.startswith("--")]

@@ -191,13 +191,12 @@ def _changes_of(node: ast.expr | ast.stmt) -> Iterator[str]:
 
 
 def _of_statement(node: ast.stmt) -> Iterator[str]:
-    if isinstance(node, ast.Expr) and not isinstance(node.value, ast.Yield | ast.YieldFrom | ast.Await):
-        yield "pass"
-    elif isinstance(node, ast.Raise | ast.Continue | ast.Break | ast.Delete):
-        yield "pass"
-    elif isinstance(node, ast.AugAssign):
-        yield "pass"
-    elif isinstance(node, ast.Assign) and all(isinstance(t, ast.Attribute | ast.Subscript) for t in node.targets):
+    if (
+        (isinstance(node, ast.Expr) and not isinstance(node.value, ast.Yield | ast.YieldFrom | ast.Await))
+        or isinstance(node, ast.Raise | ast.Continue | ast.Break | ast.Delete)
+        or isinstance(node, ast.AugAssign)
+        or (isinstance(node, ast.Assign) and all(isinstance(t, ast.Attribute | ast.Subscript) for t in node.targets))
+    ):
         yield "pass"
     elif isinstance(node, ast.Return):
         if node.value is None:

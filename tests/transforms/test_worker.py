@@ -1,0 +1,96 @@
+"""What the DoFns of one process share: several jobs, runs and pipelines in it do not take each other's places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task, close_shared_writers
+from ledgerbeam.ledgers import open_ledger
+from ledgerbeam.transforms import CommitTasks, LedgerHandle
+
+JOBS = Job("map", {"to": "a"}), Job("map", {"to": "b"})
+
+
+@pytest.fixture(params=["local", "memory"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    yield str(tmp_path / "ledger") if request.param == "local" else f"memory://{tmp_path.name}/ledger"
+    close_shared_writers()
+
+
+def source(name: str) -> Source:
+    return Source(f"/data/{name}.jsonl", 10, "1")
+
+
+def commit(handle: LedgerHandle, tasks: list[NoneTask | FailedTask]) -> None:
+    with beam.Pipeline(options=PipelineOptions(["--runner=BundleBasedDirectRunner"])) as pipeline:
+        pipeline | beam.Create(tasks, reshuffle=False) | CommitTasks(handle)
+
+
+def done(*names: str) -> list[NoneTask | FailedTask]:
+    return [NoneTask(Task(source(name), 0, 1)) for name in names]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_runs_one_after_the_other_record_under_their_own(url: str, named: bool) -> None:
+    store = open_ledger(url, create=True)
+    store.open_job(JOBS[0])
+    sources = [source(name) for name in "ab"]
+    for finished in (0, 2):
+        run = store.begin_run({})
+        store.register(sources)
+        handle = LedgerHandle(url, JOBS[0].fingerprint, run=run if named else "")
+        commit(handle, done("a", "b"))
+        store.refresh()
+        assert store.completed_count() == 2
+        if not finished:
+            store.forget("*")  # what the first run records from now on does not count
+            assert store.completed_count() == 0
+    store.close()
+
+
+def test_jobs_one_after_the_other_record_for_themselves(url: str) -> None:
+    for job in JOBS:
+        store: LedgerStore = open_ledger(url, create=True)
+        store.open_job(job, "restart")
+        store.begin_run({})
+        store.register([source("a")])
+        commit(LedgerHandle(url, job.fingerprint), done("a"))
+        store.refresh()
+        assert store.completed_count() == 1
+        store.close()
+
+
+def test_two_pipelines_in_one_process_use_writers_of_their_own(url: str) -> None:
+    store = open_ledger(url, create=True)
+    store.open_job(JOBS[0])
+    first = LedgerHandle(url, JOBS[0].fingerprint, run=store.begin_run({}))
+    second = replace(first, run=store.begin_run({}))
+    assert first.writer() is not second.writer()
+    assert first.writer() is replace(first).writer()
+    assert first.store() is replace(first).store()
+    store.register([source("a"), source("b")])
+    commit(first, done("a"))
+    commit(second, done("b"))
+    store.refresh()
+    assert store.completed_count() == 2
+    store.close()
+
+
+def test_a_broken_task_is_recorded_as_such(url: str) -> None:
+    store = open_ledger(url, create=True)
+    store.open_job(JOBS[0])
+    store.register([source("a")])
+    handle = LedgerHandle(url, JOBS[0].fingerprint, run=store.begin_run({}))
+    for _ in range(3):
+        commit(handle, [FailedTask(Task(source("a"), 0, 1), "CancelledError", "cancelled", broke=True)])
+    store.refresh()
+    (row,) = store.failures()
+    assert (row.reason, row.quarantined) == ("CancelledError", True)
+    store.close()
