@@ -73,7 +73,7 @@ def test_a_rerun_does_what_is_missing_and_nothing_else(texts: Path) -> None:
 def test_an_edited_function_is_refused_and_restarted_if_asked_for(texts: Path) -> None:
     folder = texts.parent
     program = folder / "pipeline.py"
-    code = Path(own_pipeline.__file__).read_text()
+    code = Path(own_pipeline.__file__).read_text(encoding="utf-8")
     program.write_text(code)
 
     def run_program(*options: str) -> subprocess.CompletedProcess[str]:

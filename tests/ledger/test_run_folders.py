@@ -84,7 +84,7 @@ def link(entry: Path, victim: Path) -> None:
 
 
 def a_file(entry: Path, _: Path) -> None:
-    entry.write_text("precious")
+    entry.write_text("precious", encoding="utf-8")
 
 
 def another_ledgers(entry: Path, _: Path) -> None:

@@ -277,7 +277,7 @@ def gather(paths: Sequence[str]) -> tuple[Covers, dict[str, float]]:
             begin()
             plugin = Gathering()
             run_tests(["--basetemp", f"{folder}/t", *paths], [plugin])
-            with open(times, "w") as file:
+            with open(times, "w", encoding="utf-8") as file:
                 for name, seconds in plugin.seconds.items():
                     file.write(f"{seconds}\t{name in plugin.failed}\t{name}\n")
             return SURVIVED
@@ -286,7 +286,7 @@ def gather(paths: Sequence[str]) -> tuple[Covers, dict[str, float]]:
         if ended is not None:
             raise RuntimeError(f"the tests did not end unbroken: {ended}")
         seconds: dict[str, float] = {}
-        with open(times) as file:
+        with open(times, encoding="utf-8") as file:
             for row in file:
                 took, failed, name = row.rstrip("\n").split("\t")
                 if failed == "True":

@@ -211,17 +211,17 @@ def garbage(note: Path, _: Path) -> None:
 
 
 def another_type(note: Path, _: Path) -> None:
-    note.write_text("[1, 2]")
+    note.write_text("[1, 2]", encoding="utf-8")
 
 
 def wrong_members(note: Path, _: Path) -> None:
-    known = json.loads(note.read_text())
-    note.write_text(json.dumps({**known, "files": [1], "datasets": [{"a": 1}]}))
+    known = json.loads(note.read_text(encoding="utf-8"))
+    note.write_text(json.dumps({**known, "files": [1], "datasets": [{"a": 1}]}), encoding="utf-8")
 
 
 def wrong_datasets(note: Path, _: Path) -> None:
-    known = json.loads(note.read_text())
-    note.write_text(json.dumps({**known, "datasets": [{"a": 1}]}))
+    known = json.loads(note.read_text(encoding="utf-8"))
+    note.write_text(json.dumps({**known, "datasets": [{"a": 1}]}), encoding="utf-8")
 
 
 def a_link(note: Path, victim: Path) -> None:
