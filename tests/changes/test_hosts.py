@@ -26,14 +26,14 @@ ENVIRONMENTS = {
 def test_another_environment_goes_on(place: Place, what: str) -> None:
     place.write_sources(do="fail")
     assert place.job().status == 3
-    place.write_sources()
+    place.disarm()
     check_right(place, place.job(env=ENVIRONMENTS[what]))
 
 
 def test_another_working_folder_goes_on(place: Place) -> None:
     place.write_sources(do="fail")
     assert place.job().status == 3
-    place.write_sources()
+    place.disarm()
     elsewhere = place.workspace.root / "elsewhere"
     elsewhere.mkdir()
     ran = type(place.workspace)(elsewhere, place.workspace.env).run(*place.command(), env=place.env, timeout=240)
@@ -59,7 +59,7 @@ def test_another_host_name_leaves_nothing_stale(place: Place) -> None:
     assert _run_under(place, ["unshare", "--uts", "sh", "-c", 'hostname first && exec "$@"', "sh"]).returncode == 3
     killed = ["unshare", "--uts", "sh", "-c", 'hostname second && exec "$@"', "sh", "timeout", "-s", "KILL", "2.5"]
     _run_under(place, killed)
-    place.write_sources()
+    place.disarm()
     place.change("truncated")
     ran = place.job()
     if ran.status == 3:  # a remote ledger: a run of another host may still be at work, so what is stale waits

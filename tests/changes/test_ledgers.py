@@ -20,7 +20,7 @@ def _partly(place: Place) -> Place:
     place.write_sources(do="fail")
     ran = place.job()
     assert ran.status == 3, ran.err
-    place.write_sources()
+    place.disarm()
     return place
 
 
