@@ -1,0 +1,84 @@
+"""What differs between the process that began a job and the one that goes on with it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.changes.judge import check_right
+from tests.changes.places import LocalPlace, Place
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+ENVIRONMENTS = {
+    "locale": {"LC_ALL": "C", "LANG": "C", "PYTHONUTF8": "0"},
+    "time zone": {"TZ": "Pacific/Apia"},
+    "hash seed": {"PYTHONHASHSEED": "7"},
+    "home": {"HOME": "/nonexistent"},
+    "terminal": {"TERM": "dumb", "COLUMNS": "20", "NO_COLOR": "1"},
+}
+
+
+@pytest.mark.parametrize("what", ENVIRONMENTS)
+def test_another_environment_goes_on(place: Place, what: str) -> None:
+    place.write_sources(do="fail")
+    assert place.job().status == 3
+    place.disarm()
+    check_right(place, place.job(env=ENVIRONMENTS[what]))
+
+
+def test_another_working_folder_goes_on(place: Place) -> None:
+    place.write_sources(do="fail")
+    assert place.job().status == 3
+    place.disarm()
+    elsewhere = place.workspace.root / "elsewhere"
+    elsewhere.mkdir()
+    ran = type(place.workspace)(elsewhere, place.workspace.env).run(*place.command(), env=place.env, timeout=240)
+    check_right(place, ran)
+
+
+def _run_under(place: Place, prefix: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*prefix, sys.executable, "-m", "ledgerbeam", *place.command()],
+        cwd=place.workspace.root,
+        env={**place.workspace.env, **place.env},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another host name needs root")
+def test_another_host_name_leaves_nothing_stale(place: Place) -> None:
+    """A run is killed, a source changes so that it yields fewer shards, and a container with a new name goes on."""
+    place.write_sources(do="fail")
+    assert _run_under(place, ["unshare", "--uts", "sh", "-c", 'hostname first && exec "$@"', "sh"]).returncode == 3
+    killed = ["unshare", "--uts", "sh", "-c", 'hostname second && exec "$@"', "sh", "timeout", "-s", "KILL", "2.5"]
+    _run_under(place, killed)
+    place.disarm()
+    place.change("truncated")
+    ran = place.job()
+    if ran.status == 3:  # a remote ledger: a run of another host may still be at work, so what is stale waits
+        assert "out of date" in ran.err
+        ran = place.job()
+    check_right(place, ran)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_descriptors(place: Place, closed: str) -> None:
+    if not isinstance(place, LocalPlace):
+        pytest.skip("what is opened in their place is a file of the local ledger")
+    place.write_sources()
+    place.write_function(
+        next(place.code.glob("*.py")).read_text().replace("    if ", "    print('x' * 9999)\n    if ", 1)
+    )
+    done = _run_under(place, ["sh", "-c", f'exec "$@" {closed}', "sh"])
+    assert done.returncode == 0, done.stderr
+    verified = place.run("ledger", "verify", place.url("ledger"))
+    assert verified.status == 0, verified.err
+    assert _run_under(place, []).returncode == 0
+    assert place.outputs() == place.clean()

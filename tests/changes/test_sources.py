@@ -1,0 +1,107 @@
+"""What changes the sources of a job: before it goes on, while it works, and between listing and planning."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.changes.judge import check_right, failures
+from tests.changes.places import LocalPlace, Place, S3Place
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+CHANGES = (
+    "overwritten",
+    "replaced",
+    "replaced, with an older time",
+    "replaced, with the time that it had",
+    "replaced, with a time to come",
+    "appended",
+    "truncated",
+    "emptied",
+    "touched",
+    "deleted",
+)
+_OF_FILES = "replaced"
+"""What a change begins with that an object store does not know: there an object is put, or deleted."""
+
+_UNNOTICED = "replaced, with the time that it had"
+"""Between two runs a file of the same size and time is the same source: identity is URL, size and time."""
+
+
+def _skip_foreign(place: Place, change: str) -> None:
+    if change.startswith(_OF_FILES) and not isinstance(place, LocalPlace):
+        pytest.skip("an object store has no files to replace: see 'overwritten'")
+
+
+@pytest.mark.parametrize("change", CHANGES)
+class TestSources:
+    """One source of two changes."""
+
+    def test_while_the_job_works(self, place: Place, change: str) -> None:
+        """The tasks that were read before the change stand for what was listed; those after it fail, by name."""
+        _skip_foreign(place, change)
+        place.write_sources(do=change)
+        ran = place.job()
+        assert ran.status == 3, (ran.status, ran.err)
+        assert ran.json["sources"]["complete"] == 1
+        found = failures(place)
+        assert found
+        assert all(failure["source"].endswith("in/a.jsonl") for failure in found)
+        assert {failure["reason"] for failure in found} <= {"ChangedSourceError", "SourceNotFoundError"}, found
+        assert "run the same command again" in ran.err
+        place.disarm()
+        check_right(place, place.job())
+
+    @pytest.mark.parametrize("before", ["after it was done", "after a part of it was done"])
+    def test_between_two_runs(self, place: Place, change: str, before: str) -> None:
+        _skip_foreign(place, change)
+        if change == _UNNOTICED:
+            pytest.skip("size and time are what tells one version of a file from another")
+        in_part = before == "after a part of it was done"
+        place.write_sources(do="fail" if in_part else "nothing")
+        first = place.job()
+        assert first.status == (3 if in_part else 0), first.err
+        if in_part:
+            place.disarm()
+        place.change(change)
+        check_right(place, place.job())
+
+    def test_between_listing_and_planning(self, place: Place, change: str) -> None:
+        """The wave of the local runner takes a second to start: the source is listed, and not yet looked into."""
+        _skip_foreign(place, change)
+        if type(place) not in (LocalPlace, S3Place):
+            pytest.skip("on a cluster a source is listed and planned by one worker in one go")
+        place.write_sources()
+        process = place.workspace.start(*place.command(), env=place.env)
+        _wait_for_wave(place)
+        place.change(change)
+        out = process.communicate(timeout=240)[0]
+        if change == _UNNOTICED:
+            assert process.returncode == 0, out
+        else:
+            assert process.returncode == 3, out
+            assert "a.jsonl" in out
+        check_right(place, place.job())
+
+
+def _wait_for_wave(place: Place) -> None:
+    deadline = time.monotonic() + 60
+    while not list(place.workspace.root.rglob("pass-0001/wave.json")):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_source_that_was_changed_and_restored(place: Place) -> None:
+    """Object stores tell by the content, files by the time: either way nothing is wrong."""
+    place.write_sources()
+    before = place.get("in/a.jsonl")
+    first = place.job()
+    assert first.status == 0, first.err
+    outputs = place.outputs()
+    place.change("truncated")
+    check_right(place, place.job())
+    place.put("in/a.jsonl", before)
+    check_right(place, place.job())
+    assert place.outputs() == outputs

@@ -1,0 +1,94 @@
+"""The user function of jobs whose sources change under them: a record may say what to do to a source.
+
+A record acts as long as there is a file or object with the name of the new content and `.armed` behind it. The module
+imports nothing of this repository, so that it can lie anywhere: `tests.changes.places` writes a copy of it for every
+test, which is then edited where a test is about edited code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+
+
+def work(record: dict[str, Any]) -> dict[str, Any]:
+    """Does what the record asks for, then gives its text in capitals."""
+    if "do" in record and "CHANGES_OFF" not in os.environ and _exists(f"{record['new']}.armed"):
+        change(record["do"], record["at"], record["new"])
+    return {"id": record["id"], "text": record["text"].upper()}
+
+
+def change(what: str, url: str, new: str) -> None:
+    """Changes a source as somebody else would, who knows of no job.
+
+    Args:
+        what: The change, as the tests name it.
+        url: The source.
+        new: Another file or object, with its new content, or what is to be appended.
+    """
+    if what == "fail":
+        raise ValueError("as asked")
+    if url.startswith("s3://"):
+        _change_object(what, url, new)
+    else:
+        with open(new, "rb") as file:
+            _change_file(what, url, file.read())
+
+
+def _exists(url: str) -> bool:
+    if not url.startswith("s3://"):
+        return os.path.exists(url)
+    import s3fs
+
+    found: bool = s3fs.S3FileSystem(skip_instance_cache=True).exists(url)
+    return found
+
+
+def _change_object(what: str, url: str, new_url: str) -> None:
+    import s3fs
+
+    store = s3fs.S3FileSystem(skip_instance_cache=True)
+    if what == "deleted":
+        store.rm_file(url)
+        return
+    before, new = store.cat_file(url), store.cat_file(new_url)
+    contents = {"appended": before + new, "truncated": before[: len(before) // 2], "emptied": b"", "touched": before}
+    store.pipe_file(url, contents.get(what, new))
+
+
+def _change_file(what: str, path: str, new: bytes) -> None:
+    if what == "deleted":
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        return
+    found = os.stat(path)
+    if what == "overwritten":
+        with open(path, "r+b") as file:
+            file.write(new)
+            file.truncate()
+    elif what == "appended":
+        with open(path, "ab") as file:
+            file.write(new)
+    elif what in ("truncated", "emptied"):
+        os.truncate(path, found.st_size // 2 if what == "truncated" else 0)
+    elif what == "touched":
+        os.utime(path)
+    else:
+        _replace_file(what, path, new, found)
+
+
+def _replace_file(what: str, path: str, new: bytes, found: os.stat_result) -> None:
+    aside = f"{path}.new"
+    with open(aside, "wb") as file:
+        file.write(new)
+    times = {
+        "replaced, with an older time": found.st_mtime_ns - 10**12,
+        "replaced, with the time that it had": found.st_mtime_ns,
+        "replaced, with a time to come": found.st_mtime_ns + 10**13,
+    }
+    if what in times:
+        os.utime(aside, ns=(times[what], times[what]))
+    elif what != "replaced":
+        raise ValueError(f"{what!r} is no change of a source")
+    os.replace(aside, path)
