@@ -40,12 +40,15 @@ class FileInfo:
             of the last modification in nanoseconds since 1970, as decimal text.
         modified_ns: Time of the last modification in nanoseconds since 1970 (object stores: to the second); 0
             when the store does not tell. Not part of the comparison.
+        changed_ns: Of a local file the time of the last change of its inode, which nobody can set, in nanoseconds
+            since 1970; 0 where it is not known. Not part of the comparison.
     """
 
     url: str
     size: int
     version: str
     modified_ns: int = field(default=0, compare=False)
+    changed_ns: int = field(default=0, compare=False)
 
 
 def stat(url: str, options: Options | None = None) -> FileInfo:

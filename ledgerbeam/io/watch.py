@@ -26,7 +26,8 @@ class SourceWatch:
     """Looks at local sources when it is made and whenever it is asked. A context manager, which looks at the end too.
 
     Args:
-        listed: What was listed; remote sources among it are passed over.
+        listed: What was listed, with the time of the last change of a file where that is known from an earlier look;
+            remote sources among it are passed over.
 
     Raises:
         ChangedSourceError: One of them is not what was listed.
@@ -82,4 +83,6 @@ def _mark(source: FileInfo) -> tuple[int, int, int]:
         raise storage_error(error, source.url, "read") from error
     if (found.st_size, str(found.st_mtime_ns)) != (source.size, source.version):
         raise changed_error(source, f"{found.st_size} bytes of version {found.st_mtime_ns}")
+    if source.changed_ns not in (0, found.st_ctime_ns):
+        raise changed_error(source, "a file of that size and time which was written, replaced or renamed since")
     return found.st_dev, found.st_ino, found.st_ctime_ns

@@ -47,7 +47,8 @@ def take(txn: Transaction, job: Job, on_change: OnJobChange, path: str, number: 
     if stored is not None and on_change == "refuse":
         raise JobMismatchError(mismatch(job, stored, path))
     if stored is not None and on_change == "restart":
-        restart(txn, number)
+        # Names of outputs are relative to their folder: those of another folder are not touched from this one.
+        restart(txn, number, supersedes=stored.parameters.get("output") == job.parameters.get("output"))
     txn.put(META, KEY_JOB, encode(job.as_dict()))
     txn.put(META, KEY_FINGERPRINT, fingerprint)
 

@@ -35,6 +35,7 @@ from ledgerbeam.ledger.lmdb_rows import (
     PENDING_ROW,
     RETIRED,
     SOURCES,
+    SUPERSEDED,
     URLS,
     Transaction,
     unpack_completion,
@@ -174,15 +175,18 @@ def _withdraw(txn: Transaction, source: bytes, number: int) -> None:
     supersede(txn, txn.delete_prefix(OUTPUTS, source), number)
 
 
-def restart(txn: Transaction, number: int = 0) -> None:
+def restart(txn: Transaction, number: int = 0, *, supersedes: bool = True) -> None:
     """Drop the progress of every source, for another job. Outputs are superseded; runs are kept.
 
     Args:
         txn: open for writing.
         number: of the restart, in a remote ledger; here and below it is what supersedes outputs.
+        supersedes: whether the new job writes to the folder of the old one; else what that has written stays there.
     """
     start = b""
-    while rows := txn.page(OUTPUTS, start, PAGE_ROWS):
+    if not supersedes:
+        txn.clear(SUPERSEDED)
+    while supersedes and (rows := txn.page(OUTPUTS, start, PAGE_ROWS)):
         supersede(txn, rows, number)
         start = rows[-1][0] + b"\0"
     for table in (COMPLETED, SOURCES, URLS, PENDING, APPLIED, FAILED, ATTEMPTS, OUTPUTS, RETIRED, GONE):

@@ -46,13 +46,15 @@ def status(txn: Transaction) -> dict[str, Any]:
     complete, known = txn.count(COMPLETED), txn.count(SOURCES)
     gone = set(txn.prefixes(GONE, ID_BYTES))
     gone_open = sum(txn.get(COMPLETED, source) is None for source in gone)
-    failed = sum(source not in gone for source in txn.prefixes(FAILED, ID_BYTES))
+    with_failures = set(txn.prefixes(FAILED, ID_BYTES))
+    failed = len(with_failures - gone)
+    failed_tasks = txn.count(FAILED) - sum(len(txn.scan(FAILED, source)) for source in with_failures & gone)
     still_open = known - complete - gone_open - failed
     listed = run is not None and bool(run["listing_finished"])
     return {
         "job": None if job is None else {**job.as_dict(), "fingerprint": job.fingerprint},
         "sources": {"complete": complete, "open": still_open, "failed": failed},
-        "tasks": {"done": totals.tasks, "failed": txn.count(FAILED)},
+        "tasks": {"done": totals.tasks, "failed": failed_tasks},
         "records": totals.records,
         "bytes": totals.bytes,
         "filtered": totals.filtered,

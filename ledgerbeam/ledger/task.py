@@ -22,12 +22,15 @@ class Source:
         size: bytes; for a pack the sum over its members.
         version: ETag, generation, or modification time in nanoseconds as decimal text; for a pack empty.
         members: the packed sources, in order; empty for a plain source. Packs do not nest.
+        changed_ns: when anything of the file was last changed, as its file system told when it was planned, in
+            nanoseconds since 1970; 0 if nobody asked. No part of the identity.
     """
 
     url: str
     size: int
     version: str
     members: tuple[Source, ...] = ()
+    changed_ns: int = field(default=0, compare=False)
     _id: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -73,7 +76,7 @@ class Source:
         return tuple(member.url for member in self.members) or (self.url,)
 
     def __reduce__(self) -> tuple[type[Source], tuple[Any, ...]]:
-        return Source, (self.url, self.size, self.version, self.members)
+        return Source, (self.url, self.size, self.version, self.members, self.changed_ns)
 
 
 @dataclass(frozen=True, slots=True)

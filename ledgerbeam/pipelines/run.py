@@ -96,8 +96,9 @@ def run_job(
     if owner is not None and owner.keeps:
         info["existing"] = "keep"
     run = store.begin_run(info)
-    listed = Listed(spec, store, pages, run, only)
+    listed = Listed(spec, store, pages, run, only, since=None if last is None else last["began"])
     outcome, deaths, done, left = "failed", 0, Totals(), 0
+    strangers: list[str] = []
     try:
         with folders.enter(run) as folder:
             if owner is not None:
@@ -117,12 +118,14 @@ def run_job(
                     if alone and not elsewhere:
                         _warn_of_foreign(remove_superseded(spec, store), reporter)
                         if owner is not None and not clean and spec.merged is None and store.status()["complete"]:
-                            _warn_of_strangers(owner.strangers(store), str(spec.output), reporter)
+                            strangers = owner.strangers(store)
+                            _warn_of_strangers(strangers, str(spec.output), reporter)
                     else:
                         left = count_superseded(store)
             finally:
                 deaths, done = runner.deaths, runner.done
-        outcome = "done"
+        if not strangers:  # else the next run looks for them again
+            outcome = "done"
     except KeyboardInterrupt:
         outcome = "interrupted"
     finally:
@@ -130,7 +133,12 @@ def run_job(
         if not clean or deaths or outcome != "done":
             sweep_temporaries(spec)
     return Outcome(
-        store.status(), listed.skipped, done, time.monotonic() - started, outcome == "interrupted", out_of_date=left
+        store.status(),
+        listed.skipped,
+        done,
+        time.monotonic() - started,
+        outcome == "interrupted",
+        left + len(strangers),
     )
 
 
@@ -154,7 +162,7 @@ def _warn_of_strangers(names: list[str], folder: str, reporter: Reporter) -> Non
         reporter.warn(
             f"{folder}: {more}{count(len(names), 'shard')} there that this ledger has not recorded, such as "
             f"{printable(names[0])}: a run that was killed has left them, of sources that changed since, or somebody "
-            "has put them there; remove them if they are no part of the dataset"
+            "has put them there; remove them, then run the same command again"
         )
 
 

@@ -42,7 +42,7 @@ from ledgerbeam.io import (
 )
 from ledgerbeam.ledger import FailedTask, OpenSource, Output, Source, Task, content_checksum, reach
 from ledgerbeam.transforms._worker import LedgerHandle
-from ledgerbeam.transforms.source_format import SourceFormat, listed_files
+from ledgerbeam.transforms.source_format import SourceFormat, listed_files, looked_at
 from ledgerbeam.transforms.write import WrittenTask
 
 __all__ = ["BuildIndexes", "PlanIndexes", "part_name"]
@@ -78,9 +78,15 @@ class _PlanIndexes(beam.DoFn):
     def __init__(self, range_bytes: int) -> None:
         self._range_bytes = range_bytes
 
-    def process(self, element: OpenSource | Source) -> Iterator[Task]:
+    def process(self, element: OpenSource | Source) -> Iterator[Task | FailedTask]:
         source = OpenSource.of(element)
-        *ranges, last = self._tasks(source.source)
+        try:
+            *ranges, last = self._tasks(looked_at(source.source))
+        except (DiskFullError, LedgerError):
+            raise
+        except LedgerbeamError as error:
+            yield FailedTask(Task(source.source, 0, source.source.size), type(error).__name__, str(error))
+            return
         owing = [task for task in ranges if not source.has_done(task)] or [last]
         yield from (task for task in owing if not source.has_quarantined(task))
 
@@ -124,7 +130,10 @@ class _BuildIndexes(beam.DoFn):
         self._format = source_format
         self._records = Metrics.counter("ledgerbeam", "records_indexed")
 
-    def process(self, task: Task) -> Iterator[WrittenTask | FailedTask]:
+    def process(self, task: Task | FailedTask) -> Iterator[WrittenTask | FailedTask]:
+        if isinstance(task, FailedTask):
+            yield task
+            return
         with self._ledger.working_on([task]):
             yield self._do(task)
 

@@ -26,7 +26,7 @@ from ledgerbeam.io import (
 )
 from ledgerbeam.ledger import FailedTask, NoneTask, OpenSource, Source, Task
 from ledgerbeam.transforms._worker import LedgerHandle
-from ledgerbeam.transforms.source_format import SourceFormat
+from ledgerbeam.transforms.source_format import SourceFormat, looked_at
 
 __all__ = ["PlanTasks", "StreamedTasks", "plan_spans"]
 
@@ -158,6 +158,8 @@ class _Plan(beam.DoFn):
         source = whole.source
         kind = self._format
         try:
+            if isinstance(kind, SourceFormat) and (kind.shar or not source.members):  # a pack is read by one task
+                source = looked_at(source)
             if isinstance(kind, SourceFormat) and not source.members and is_streamed(source.url):
                 offsets = kind.find_index(source, changed=changed)
                 if offsets is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ from ledgerbeam.io import (
 from ledgerbeam.io.compression import plain_name
 from ledgerbeam.ledger import Source
 
-__all__ = ["SourceFormat", "listed_files"]
+__all__ = ["SourceFormat", "listed_files", "looked_at"]
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +47,21 @@ def listed_files(source: Source) -> list[FileInfo]:
 
 
 def _listed(file: Source) -> FileInfo:
-    return FileInfo(file.url, file.size, file.version)
+    return FileInfo(file.url, file.size, file.version, changed_ns=file.changed_ns)
+
+
+def looked_at(source: Source) -> Source:
+    """Returns a source with the times of the last change of its local files, so that its tasks read the same files.
+
+    A file that is put in the place of another may have the size and the time of that one.
+
+    Raises:
+        ChangedSourceError: If the source is not what was listed.
+    """
+    if source.members:
+        return dataclasses.replace(source, members=tuple(map(looked_at, source.members)))
+    marks = SourceWatch([_listed(source)]).marks
+    return dataclasses.replace(source, changed_ns=marks[0][2]) if marks else source
 
 
 @dataclass(frozen=True)
