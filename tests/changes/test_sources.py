@@ -88,7 +88,7 @@ class TestSources:
 
 def _wait_for_wave(place: Place) -> None:
     deadline = time.monotonic() + 60
-    while not list(place.workspace.root.rglob("pass-0001/wave.json")):
+    while not list(place.workspace.root.rglob("pass-0001/wave")):
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
