@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -35,6 +37,7 @@ class Actor:
         self.turn = threading.Semaphore(0)
         self.is_condemned = False
         self.sleeps_until = 0
+        self.on_end: Callable[[Actor], None] = lambda _: None
 
 
 class Scheduler:
@@ -78,12 +81,9 @@ class Scheduler:
                 actor.died = True
                 self._crash = error
             finally:
-                try:
-                    ended(actor)
-                finally:
-                    actor.ended = True
-                    self._unlock(actor)
-                    self._parked.release()
+                self._end(actor)
+
+        actor.on_end = ended
 
         self._actors.append(actor)
         threading.Thread(target=run, daemon=True).start()
@@ -164,8 +164,61 @@ class Scheduler:
         if self._locks.get(actor.place) is actor:
             del self._locks[actor.place]
 
-    @staticmethod
-    def _take_turn(actor: Actor) -> None:
+    def _take_turn(self, actor: Actor) -> None:
         actor.turn.acquire()
         if actor.is_condemned:
-            raise Killed
+            self._die(actor)
+
+    def _die(self, actor: Actor) -> None:
+        """Ends the thread of an actor that was killed."""
+        raise Killed
+
+    def _end(self, actor: Actor) -> None:
+        try:
+            actor.on_end(actor)
+        finally:
+            actor.ended = True
+            self._unlock(actor)
+            self._parked.release()
+
+
+class VanishingScheduler(Scheduler):
+    """Kills as SIGKILL does: nothing of an actor runs any more, no `finally` either.
+
+    Its thread stands still for good. What it has open below `folder` is closed, so that its locks are free.
+    """
+
+    def __init__(self, choice: random.Random, kill_share: float, folder: str) -> None:
+        super().__init__(choice, kill_share)
+        self._folder = folder
+        self._opened: dict[Actor, set[int]] = {}
+
+    def run(self, actor: Actor) -> None:
+        """Lets an actor go on to its next point, and notes what it opens."""
+        before = self._descriptors()
+        super().run(actor)
+        after = self._descriptors()
+        opened = self._opened[actor] = (self._opened.get(actor, set()) & after) | (after - before)
+        if actor.ended:
+            del self._opened[actor]
+        if actor.died:
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for descriptor in opened:  # whose number stays taken: objects of the thread still have it
+                os.dup2(nothing, descriptor)
+            os.close(nothing)
+
+    def _descriptors(self) -> set[int]:
+        """Open files below the folder, but those of LMDB, which all actors share."""
+        found = set()
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                path = os.readlink(f"/proc/self/fd/{name}")
+                if path.startswith(self._folder) and not path.endswith(".mdb"):
+                    found.add(int(name))
+        return found
+
+    def _die(self, actor: Actor) -> None:
+        actor.died = True
+        self._end(actor)
+        while True:
+            actor.turn.acquire()

@@ -1,0 +1,90 @@
+"""What must hold of a ledger and an output folder, whatever has happened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Never
+
+from ledgerbeam.ledger import source_ids
+from ledgerbeam.ledger.rows import content_checksum
+from ledgerbeam.ledgers import open_ledger
+from tests.fault.runs.function import clean_outputs
+from tests.fault.runs.sources import ChangingSources
+
+
+class SimulationError(AssertionError):
+    """A run has left what it must not."""
+
+
+def _fail(message: str) -> Never:
+    raise SimulationError(message)
+
+
+class Judge:
+    """Compares what runs leave with what one clean run makes of the versions that sources have had.
+
+    Args:
+        sources: They know what each version has held.
+        output: Folder of the outputs; files of others are put there and beside it, which nobody may touch.
+        ledger: Folder of the ledger.
+    """
+
+    def __init__(self, sources: ChangingSources, output: Path, ledger: Path) -> None:
+        self._sources = sources
+        self._output = output
+        self._ledger = ledger
+        self._foreign = self._make_foreign()
+
+    def _make_foreign(self) -> dict[Path, bytes]:
+        """Files of others, which nobody may touch."""
+        here = self._output.parent
+        places = [self._output / "notes.txt", self._output / "b" / "x.jsonl", here / "in" / "readme", here / "x"]
+        for place in places:
+            place.parent.mkdir(exist_ok=True)
+            place.write_text(f"mine: {place.name}")
+        return {place: place.read_bytes() for place in places}
+
+    def check(self, *, alone: bool) -> None:
+        """What counts as complete must be of one version, in the ledger and, if a run was alone, on the disk."""
+        for place, data in self._foreign.items():
+            if not place.exists() or place.read_bytes() != data:
+                _fail(f"{place} is not ours, and was changed or removed")
+        if not (self._ledger / "data.mdb").exists():
+            return
+        store = open_ledger(str(self._ledger), create=False, read_only=True)
+        recorded: dict[bytes, dict[str, tuple[int, str]]] = {}
+        for row in store.outputs(ordered=False):
+            recorded.setdefault(row.source_id, {})[row.output.name] = (row.output.size, row.output.checksum)
+        expected_files: set[str] = set()
+        for row in store.sources():
+            outputs = recorded.get(row.source_id, {})
+            expected_files |= outputs.keys()
+            if row.state != "complete":
+                continue
+            self._check_source(row, outputs, on_disk=alone)
+        if alone:
+            self._check_no_more(expected_files)
+
+    def _check_source(self, row: Any, outputs: Mapping[str, tuple[int, str]], *, on_disk: bool) -> None:
+        held = self._sources.held
+        ids = {source_ids([v.path], [v.size], [str(v.time)])[0]: v for v in held}
+        version = ids.get(row.source_id)
+        if version is None:
+            _fail(f"{row} is complete, and was never there")
+        made = clean_outputs(os.path.basename(row.url), held[version])
+        if made is None or {name: (len(data), content_checksum([data])) for name, data in made.items()} != outputs:
+            _fail(f"{version} is complete with {dict(outputs)}; a clean run makes {made} of {held[version]!r}")
+        found = {name: (self._output / name).read_bytes() for name in made if (self._output / name).exists()}
+        if on_disk and found != made:
+            _fail(f"{version} is complete; on disk lies {found}, a clean run makes {made}")
+
+    def _check_no_more(self, expected: set[str]) -> None:
+        found = {
+            str(path.relative_to(self._output))
+            for path in self._output.rglob("*")
+            if path.is_file() and path not in self._foreign and "_ledgerbeam" not in path.parts
+        }
+        if more := found - expected:
+            _fail(f"a run that was alone said done and left {sorted(more)}, which no source yields")

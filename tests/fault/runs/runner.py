@@ -1,0 +1,77 @@
+"""The local runner without processes: the DoFns of a job's own graph, called by actors."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import apache_beam as beam
+from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
+
+from ledgerbeam.ledger import LedgerStore, LedgerWriter, OpenSource, Source, with_progress
+from ledgerbeam.ledgers import open_ledger
+from ledgerbeam.pipelines import graph
+from ledgerbeam.pipelines.local import LocalRunner
+from ledgerbeam.pipelines.supervise import WaveEnd
+from ledgerbeam.transforms import LedgerHandle
+
+if TYPE_CHECKING:
+    from tests.fault.runs.world import World
+
+world: World | None = None
+"""DoFns are pickled, as Beam does: they find their world here."""
+
+
+def _world() -> World:
+    if world is None:
+        raise RuntimeError("there is no world")
+    return world
+
+
+class SimulatedHandle(LedgerHandle):
+    """How a simulated worker reaches the ledger: by a group commit of its own, which does not commit by time."""
+
+    def store(self) -> LedgerStore:
+        """Opens the ledger."""
+        return open_ledger(self.url, self.storage_options, create=False, job=self.job, run=self.run)
+
+    def writer(self) -> LedgerWriter:
+        """Gives the actor's group commit."""
+        return _world().writer(self)
+
+
+class SimulatedRunner(LocalRunner):
+    """The local runner, with actors in the place of a wave's processes."""
+
+    def _pass(self, sources: Sequence[Source], listed: Any) -> WaveEnd:
+        return _world().wave(self._spec, listed.run, with_progress(sources, self._store))
+
+
+class _Found(PipelineVisitor):
+    """Gathers the library's own DoFns of a pipeline, in the order of its chain."""
+
+    def __init__(self) -> None:
+        self.dofns: list[beam.DoFn] = []
+
+    def visit_transform(self, transform_node: AppliedPTransform) -> None:
+        """Looks at one transform."""
+        transform = transform_node.transform
+        if isinstance(transform, beam.ParDo) and type(transform.fn).__module__.startswith("ledgerbeam.transforms"):
+            self.dofns.append(transform.fn)
+
+
+def dofns(spec: Any, run_id: str) -> list[Any]:
+    """Gives the DoFns of the job's own graph."""
+    tracing = sys.gettrace()
+    sys.settrace(None)
+    try:
+        pipeline = beam.Pipeline(runner="apache_beam.runners.direct.direct_runner.BundleBasedDirectRunner")
+        sources = pipeline | beam.Create([], reshuffle=False).with_output_types(OpenSource)
+        graph.expand_job(sources, dataclasses.replace(spec, run=run_id))
+        found = _Found()
+        pipeline.visit(found)
+        return found.dofns
+    finally:
+        sys.settrace(tracing)

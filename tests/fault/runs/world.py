@@ -1,0 +1,356 @@
+"""One job, its folders and hosts, the launchers and workers that run it, and what must hold of what they leave."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import os
+import pickle
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType, SimpleNamespace
+from typing import Any, cast
+from unittest import mock
+
+import ledgerbeam
+from ledgerbeam.errors import LedgerbeamError
+from ledgerbeam.ledger import LedgerWriter, Mark, NoneTask, OpenSource, Task, lmdb_store, source_ids
+from ledgerbeam.ledgers import open_ledger, open_sink
+from ledgerbeam.pipelines import cli, graph, run, tidy
+from ledgerbeam.pipelines.supervise import WaveEnd
+from tests.fault.baton import Actor, VanishingScheduler
+from tests.fault.runs import function, runner
+from tests.fault.runs.function import TASK_BYTES, clean_outputs
+from tests.fault.runs.judge import Judge, SimulationError
+from tests.fault.runs.runner import SimulatedHandle, SimulatedRunner, dofns
+from tests.fault.runs.sources import ChangingSources
+
+STEPS = 120
+KILL_SHARE = 0.01
+SWITCH_SHARE = 0.01
+CHANGE_SHARE = 0.002
+HOSTS = ("alpha", "beta")
+JUMPS = (-400 * 86_400.0, -3600.0, 0.0, 0.0, 3600.0, 400 * 86_400.0)
+
+_LIBRARY = os.path.dirname(ledgerbeam.__file__)
+_TRACED = tuple(os.path.join(_LIBRARY, layer, "") for layer in ("io", "transforms", "pipelines"))
+_DONE, _FAILED_TASKS, _ERROR = 0, 3, 1
+
+
+class _Panic(BaseException):
+    """What a function written in another language may raise."""
+
+
+class World:
+    """One ledger, the folders of its job, and the launchers and workers that run."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.seed = seed
+        self.choice = random.Random(f"{seed} runs")
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.sources = ChangingSources(folder / "in", self.choice)
+        self.output, self.ledger = folder / "out", folder / "ledger"
+        self.scheduler = VanishingScheduler(random.Random(f"{seed} schedule"), KILL_SHARE, str(folder))
+        self.is_quiet = False
+        self.statuses = Counter[int]()
+        self._names = Counter[str]()
+        self._begin = time.time()
+        self._passed = 0.0
+        self._offsets = dict.fromkeys(HOSTS, 0.0)
+        self._hosts: dict[Actor, str] = {}
+        self._writers: dict[Actor, LedgerWriter] = {}
+        self._workers: dict[Actor, list[Actor]] = {}
+        self._in_work: dict[Actor, list[Task]] = {}
+        self._errors: dict[Actor, BaseException] = {}
+        self._running: set[Actor] = set()
+        self._disturbed: set[Actor] = set()
+        self._trouble_share = self.choice.choice([0.0, 0.02, 0.1])
+        self.judge = Judge(self.sources, self.output, self.ledger)
+
+    @property
+    def current(self) -> Actor | None:
+        """The actor that runs now."""
+        return self.scheduler.current
+
+    # Time, hosts and chance
+
+    monotonic = staticmethod(time.monotonic)
+
+    def time(self) -> float:
+        """Seconds since 1970, as the host of the current actor has them."""
+        self._passed += 0.01
+        host = self._hosts.get(self.current) if self.current else None
+        return self._begin + self._passed + (self._offsets[host] if host else 0.0)
+
+    def uname(self) -> Any:
+        """Names the host of the current actor."""
+        return SimpleNamespace(nodename=self._hosts.get(self.current, HOSTS[0]) if self.current else HOSTS[0])
+
+    def trouble(self) -> None:
+        """Raises what a user's function may."""
+        if not self.is_quiet and self.choice.random() < self._trouble_share:
+            error = self.choice.choice([ValueError, MemoryError, SystemExit, KeyboardInterrupt, GeneratorExit, _Panic])
+            self.note(f"function raises {error.__name__}")
+            raise error("trouble")
+
+    def note(self, what: str) -> None:
+        """Adds a line to the schedule."""
+        self.scheduler.schedule.append(f"world: {what}")
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Lets the library take its time, its host and its runner from here."""
+        with contextlib.ExitStack() as stack:
+            for module in (lmdb_store, tidy):
+                stack.enter_context(mock.patch.object(module, "time", self))
+            stack.enter_context(mock.patch.object(runner, "world", self))
+            stack.enter_context(mock.patch.object(function, "trouble", self.trouble))
+            stack.enter_context(mock.patch.object(os, "uname", self.uname))
+            stack.enter_context(mock.patch.object(run, "LocalRunner", SimulatedRunner))
+            stack.enter_context(mock.patch.object(graph, "LedgerHandle", SimulatedHandle))
+            for name in ("stdout", "stderr"):
+                stack.enter_context(mock.patch.object(sys, name, io.TextIOWrapper(io.BytesIO(), encoding="utf-8")))
+            yield
+
+    def _traced(self, frame: FrameType, event: str, argument: Any) -> None:
+        """At a call inside of the library others may run, the caller may die, and the world may change."""
+        code = frame.f_code
+        if self.is_quiet:
+            sys.settrace(None)
+        elif code.co_name.startswith("<") or not code.co_filename.startswith(_TRACED):
+            return
+        else:
+            self._between(os.path.relpath(code.co_filename, _LIBRARY), code.co_name)
+
+    def _between(self, module: str, name: str) -> None:
+        chance = self.choice.random()
+        if chance < CHANGE_SHARE:
+            self.change()
+        elif chance < CHANGE_SHARE + SWITCH_SHARE:
+            self.scheduler.point(f"{module} {name}")
+
+    def change(self) -> None:
+        """Changes the sources, or a clock."""
+        if self.choice.random() < 0.15:
+            host = self.choice.choice(HOSTS)
+            self._offsets[host] = self.choice.choice(JUMPS)
+            self.note(f"clock of {host} {self._offsets[host]:+.0f} s")
+        else:
+            self.note(self.sources.change())
+
+    # Actors
+
+    def begin(self, what: str, host: str, body: Any) -> Actor:
+        """Starts an actor on a host."""
+        self._names[what] += 1
+        name = f"{what}-{self._names[what]}"
+
+        def traced(actor: Actor) -> None:
+            sys.settrace(self._traced)
+            try:
+                body(actor)
+            finally:
+                sys.settrace(None)
+
+        actor = self.scheduler.start(name, name, traced, self._ended)
+        self._hosts[actor] = host
+        return actor
+
+    def _ended(self, actor: Actor) -> None:
+        writer = self._writers.pop(actor, None)
+        if writer is not None and not actor.died:
+            with contextlib.suppress(LedgerbeamError):
+                writer.close()
+        for worker in self._workers.pop(actor, []):
+            worker.is_condemned = True  # it dies with its launcher
+        self._running.discard(actor)
+
+    def begin_run(self) -> Actor:
+        """Starts the job's command, beside others that run it or after them."""
+        actor = self.begin("launcher", self.choice.choice(HOSTS), self._launch)
+        self._disturbed |= self._running
+        self._running.add(actor)
+        if len(self._running) > 1:
+            self._disturbed.add(actor)
+        return actor
+
+    def _launch(self, actor: Actor) -> None:
+        status = cli.main(
+            [
+                *("map", "tests.fault.runs.function:work", f"{self.sources.folder}/*.jsonl", "--to", "jsonl"),
+                *("--output", str(self.output), "--ledger", str(self.ledger), "--task-bytes", str(TASK_BYTES)),
+                *("--workers", "2", "--no-purity-check"),
+            ]
+        )
+        self.statuses[status] += 1
+        said = self._said()
+        self.note(f"{actor.name} ended with status {status}: {said}")
+        if status not in (_DONE, _ERROR, _FAILED_TASKS) or "Traceback" in said:
+            self.fail(f"the command ended with status {status}: {said}")
+        self.judge.check(alone=status == _DONE and actor not in self._disturbed)
+
+    def writer(self, handle: SimulatedHandle) -> LedgerWriter:
+        """Gives the group commit of the current worker."""
+        actor = self.current
+        assert actor is not None
+        if actor not in self._writers:
+            sink = open_sink(handle.url, handle.storage_options, job=handle.job, run=handle.run)
+            self._writers[actor] = LedgerWriter(sink, 1e9, self.choice.randint(1, 4))
+        return self._writers[actor]
+
+    def wave(self, spec: Any, run_id: str, sources: Sequence[OpenSource]) -> WaveEnd:
+        """Plans sources in two workers, then does their tasks in two."""
+        launcher = self.current
+        assert launcher is not None
+        plan, *steps = dofns(spec, run_id)
+        tasks: list[Any] = []
+        found = self._pass(launcher, [plan], sources, tasks)
+        if found is None:
+            self.choice.shuffle(tasks)
+            found = self._pass(launcher, steps, tasks, [])
+        return found or WaveEnd()
+
+    def _pass(self, launcher: Actor, steps: list[Any], elements: Sequence[Any], results: list[Any]) -> WaveEnd | None:
+        host = self._hosts[launcher]
+        shares = [elements[rank::2] for rank in range(2)]
+        data = pickle.dumps(steps)
+        workers: list[Actor] = []
+        for share in shares:
+
+            def body(actor: Actor, share: Sequence[Any] = share) -> None:
+                try:
+                    self._work(actor, pickle.loads(data), share, results)
+                except BaseException as error:  # noqa: BLE001 - the launcher tells its user
+                    self._errors[actor] = error
+                if actor in self._errors:
+                    for other in workers:
+                        other.is_condemned = True  # the wave's processes are ended together
+
+            workers.append(self.begin("worker", host, body))
+        self._workers[launcher] = workers
+        self.scheduler.wait_for(workers)
+        errors = [self._errors[worker] for worker in workers if worker in self._errors]
+        for error in errors:
+            if isinstance(error, LedgerbeamError):
+                raise error
+            if isinstance(error, Exception):
+                raise SimulationError(f"a worker raised {type(error).__name__}: {error}") from error
+        died = [worker for worker in workers if worker.died or worker in self._errors]
+        if not died:
+            return None
+        to_blame = [worker for worker in died if not worker.is_condemned or not errors][:1]
+        marks = [
+            Mark(task.source.id, task.node, task.name) for worker in to_blame for task in self._in_work.get(worker, [])
+        ]
+        return WaveEnd(f"{died[0].name} died", marks)
+
+    def _work(self, actor: Actor, steps: list[Any], elements: Sequence[Any], results: list[Any]) -> None:
+        """Does what Beam does with a bundle in a fused stage: each element goes through all steps before the next."""
+
+        def feed(element: Any, rest: list[Any]) -> None:
+            if not rest:
+                results.append(element)
+                return
+            self.scheduler.point(type(rest[0]).__name__)
+            for result in rest[0].process(element) or ():
+                feed(result, rest[1:])
+
+        for step in steps:
+            step.setup()
+            step.start_bundle()
+        for element in elements:
+            source = element.source if isinstance(element, OpenSource) else None
+            of = Task(source, 0, 0) if source else element.task if isinstance(element, NoneTask) else element
+            self._in_work[actor] = [of] if isinstance(of, Task) else []
+            feed(element, steps)
+        self._in_work[actor] = []
+        for step in steps:
+            step.finish_bundle()
+            step.teardown()
+
+    # What must hold
+
+    def fail(self, message: str) -> None:
+        """Ends the simulation."""
+        raise SimulationError(message)
+
+    @staticmethod
+    def _said() -> str:
+        """What the commands have printed since the last call."""
+        errors = sys.stderr
+        errors.flush()
+        printed = cast(io.BytesIO, errors.buffer)
+        said = printed.getvalue().decode()
+        printed.seek(0)
+        printed.truncate()
+        return said
+
+    def finish(self) -> None:
+        """Runs the job undisturbed: it must end with what one clean run makes."""
+        self.is_quiet = True
+        self._offsets = dict.fromkeys(HOSTS, 0.0)
+        self.scheduler.kill_share = 0
+        self.sources.settle()
+        open_ledger(str(self.ledger), create=True).forget("*", failures_only=True)  # frees what was quarantined
+        self.note("quiet")
+        self.statuses.clear()
+        for _ in range(3):
+            self.begin_run()
+            while self.scheduler.step():
+                pass
+        current = self.sources.now()
+        sound = [version for version, data in current.items() if clean_outputs("", data) is not None]
+        is_sound = len(sound) == len(current)
+        expected = _DONE if is_sound else _FAILED_TASKS
+        if self.statuses[expected] < 2:
+            self.fail(f"three undisturbed runs ended with {dict(self.statuses)}, expected {expected}")
+        store = open_ledger(str(self.ledger), create=False, read_only=True)
+        complete = {row.source_id for row in store.sources() if row.state == "complete"}
+        for version in sound:
+            (source,) = source_ids([version.path], [version.size], [str(version.time)])
+            if source not in complete:
+                self.fail(f"{version} is not complete after undisturbed runs")
+        self.judge.check(alone=is_sound)
+
+
+@functools.cache
+def warm_up() -> None:
+    """Runs once undisturbed: what is imported and kept at its first use makes no difference to a seed then."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        world = World(0, Path(folder) / "job")
+        with world.installed():
+            world.finish()
+
+
+def simulate(seed: int, folder: Path, steps: int = STEPS) -> World:
+    """Runs one seed. Raises SimulationError, and whatever the library raises that it should not."""
+    warm_up()
+    world = World(seed, folder)
+    with world.installed():
+        try:
+            for _ in range(steps):
+                if not world.scheduler.step() or world.choice.random() < 0.01:
+                    world.begin_run()
+                if world.choice.random() < 0.02:
+                    world.change()
+            if world.choice.random() < 0.5:
+                world.scheduler.kill_all()
+            world.scheduler.kill_share = 0
+            while world.scheduler.step():
+                pass
+            world.finish()
+        except BaseException as error:
+            error.add_note("\n".join(world.scheduler.schedule[-300:]))
+            raise
+        finally:
+            world.is_quiet = True
+            with contextlib.suppress(BaseException):
+                world.scheduler.kill_all()
+    return world
