@@ -105,7 +105,7 @@ ENVIRONMENTS = {
         },
         umask=0,
     ),
-    "homeless": Surroundings(env={"HOME": None, "USER": None, "LOGNAME": None, "CI": "true"}, folder="a b'ü"),
+    "homeless": Surroundings(env={"HOME": None, "USER": None, "LOGNAME": None, "CI": "true"}, folder="a b'"),
     "no-home": Surroundings(env={"HOME": "/nonexistent", "XDG_CACHE_HOME": None, "CI": None}),
     "terminal": Surroundings(env={"COLUMNS": "20", "TERM": "xterm-256color"}, terminal=True),
     "somebody": Surroundings(user=NOBODY, home=0o700),
