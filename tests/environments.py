@@ -26,10 +26,10 @@ ROOT = Path(__file__).resolve().parents[1]
 
 SAMPLE = (
     "tests/servers/test_process.py",
-    "tests/ledger/test_kills.py",
+    "tests/ledger/test_kills.py::test_kills_at_named_points",
     "tests/ledger/test_inflight.py",
     "tests/io/storage/test_publish.py",
-    "tests/pipelines/test_signals.py",
+    "tests/pipelines/test_signals.py::test_sigterm_ends_a_job_however_its_parent_had_set_it",
     "tests/pipelines/test_fork_server.py",
     "tests/test_layers.py",
     *("-m", "not s3 and not stores", "-q", "-n0"),
@@ -105,7 +105,7 @@ ENVIRONMENTS = {
         },
         umask=0,
     ),
-    "homeless": Surroundings(env={"HOME": None, "USER": None, "LOGNAME": None, "CI": "true"}, folder="a b'ü"),
+    "homeless": Surroundings(env={"HOME": None, "USER": None, "LOGNAME": None, "CI": "true"}, folder="a b'"),
     "no-home": Surroundings(env={"HOME": "/nonexistent", "XDG_CACHE_HOME": None, "CI": None}),
     "terminal": Surroundings(env={"COLUMNS": "20", "TERM": "xterm-256color"}, terminal=True),
     "somebody": Surroundings(user=NOBODY, home=0o700),

@@ -55,8 +55,8 @@ class Judge:
             return
         store = open_ledger(str(self._ledger), create=False, read_only=True)
         recorded: dict[bytes, dict[str, tuple[int, str]]] = {}
-        for row in store.outputs(ordered=False):
-            recorded.setdefault(row.source_id, {})[row.output.name] = (row.output.size, row.output.checksum)
+        for found in store.outputs(ordered=False):
+            recorded.setdefault(found.source_id, {})[found.output.name] = (found.output.size, found.output.checksum)
         expected_files: set[str] = set()
         for row in store.sources():
             outputs = recorded.get(row.source_id, {})

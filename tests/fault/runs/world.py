@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import io
 import os
 import pickle
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -15,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType, SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import ledgerbeam
@@ -281,6 +283,17 @@ class World:
         """Ends the simulation."""
         raise SimulationError(message)
 
+    @staticmethod
+    def _said() -> str:
+        """What the commands have printed since the last call."""
+        errors = sys.stderr
+        errors.flush()
+        printed = cast(io.BytesIO, errors.buffer)
+        said = printed.getvalue().decode()
+        printed.seek(0)
+        printed.truncate()
+        return said
+
     def finish(self) -> None:
         """Runs the job undisturbed: it must end with what one clean run makes."""
         self.is_quiet = True
@@ -318,9 +331,29 @@ def warm_up() -> None:
             world.finish()
 
 
-def simulate(seed: int, folder: Path, steps: int = STEPS) -> World:
+@contextlib.contextmanager
+def folder_of(seed: int) -> Iterator[Path]:
+    """Gives a seed its folder in memory, of one name: the ids of sources, and so their order, come from URLs."""
+    root = Path(f"/dev/shm/ledgerbeam-runs-{os.getuid()}")
+    root.mkdir(exist_ok=True)
+    with (root / f"{seed}.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may run the same seed
+        folder = root / f"{seed}"
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def simulate(seed: int, steps: int = STEPS) -> World:
     """Runs one seed. Raises SimulationError, and whatever the library raises that it should not."""
     warm_up()
+    with folder_of(seed) as folder:
+        return _simulate(seed, folder, steps)
+
+
+def _simulate(seed: int, folder: Path, steps: int) -> World:
     world = World(seed, folder)
     with world.installed():
         try:
