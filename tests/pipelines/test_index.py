@@ -73,8 +73,8 @@ def test_verify_finds_a_sound_index_and_names_a_stale_one(workspace: Workspace, 
     source = workspace.root / f"s.{kind}"
     workspace.run("index", source)
     assert workspace.run("verify", source, "--deep").status == 0
-    later = source.stat().st_mtime + 10
-    os.utime(source, (later, later))
+    earlier = source.stat().st_mtime - 10
+    os.utime(f"{source}.idx", (earlier, earlier))
     ran = workspace.run("verify", source)
     assert ran.status == 1
     assert str(source) in ran.out

@@ -95,7 +95,7 @@ def test_a_stale_index_gives_no_wrong_sample(
     path = folder / "x.tar"
     stale = offsets_of(path, archive(before, sizes), group)
     content = archive(after, sizes)
-    views = [group] if group != "auto" else ["key", "pairs"] if are_pairs(after) else ["key"]
+    views: list[Grouping] = [group] if group != "auto" else ["key", "pairs"] if are_pairs(after) else ["key"]
     fresh = [found for found in (offsets_of(path, content, kind) for kind in views) if found is not None]
     if stale is None or not fresh:  # no archive that can be read by that group
         return

@@ -103,10 +103,20 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "emptied": lambda path: os.truncate(path, 0),
     "touched": os.utime,
     "deleted": lambda path: path.unlink(),
-    "a folder": lambda path: (path.unlink(), path.mkdir()),
-    "a pipe": lambda path: (path.unlink(), os.mkfifo(path)),
-    "its folder is a file": lambda path: (path.unlink(), path.parent.rmdir(), path.parent.write_bytes(b"")),
+    "a folder": lambda path: in_place(path, path.mkdir),
+    "a pipe": lambda path: in_place(path, lambda: os.mkfifo(path)),
+    "its folder is a file": lambda path: in_place(path, lambda: in_place_of_folder(path.parent)),
 }
+
+
+def in_place(path: Path, make: Callable[[], None]) -> None:
+    path.unlink()
+    make()
+
+
+def in_place_of_folder(folder: Path) -> None:
+    folder.rmdir()
+    folder.write_bytes(b"")
 
 
 def replace(path: Path, data: bytes) -> None:
