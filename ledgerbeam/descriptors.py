@@ -1,0 +1,34 @@
+"""Standard input, output and error that are always open.
+
+A process may be started with some of them closed (``>&-``). The next file that it opens then gets their descriptor: if
+that is a file of LMDB, whatever prints writes into the ledger.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+__all__ = ["hold_standard_descriptors"]
+
+_MODES = {"stdin": "r", "stdout": "w", "stderr": "w"}
+
+
+def hold_standard_descriptors() -> None:
+    """Open the null device in place of every standard descriptor that is closed, for child processes too.
+
+    Call it where a process begins, and before anything opens files that it keeps. What is printed to a stream that is
+    closed is dropped.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            found = os.open(os.devnull, os.O_RDWR)  # takes the lowest that is free
+            if found != descriptor:
+                os.dup2(found, descriptor)
+                os.close(found)
+            os.set_inheritable(descriptor, True)
+    for name, mode in _MODES.items():
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8", errors="surrogateescape"))  # noqa: SIM115
