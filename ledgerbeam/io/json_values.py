@@ -15,11 +15,12 @@ import re
 from collections.abc import Iterator
 from typing import Any, Literal
 
+import numpy as np
 import orjson
 
 from ledgerbeam.errors import RecordError
 
-__all__ = ["NULL", "NanRule", "dumps", "dumps_wide", "exact", "loads", "may_hold_wide", "require_finite"]
+__all__ = ["NULL", "NanRule", "dumps", "dumps_wide", "exact", "holds_wide", "loads", "require_finite"]
 
 NanRule = Literal["refuse", "null"]
 """What becomes of NaN and infinities, which JSON does not have: an error, or null."""
@@ -29,30 +30,60 @@ NULL = b"null"
 
 _DIGITS = bytes(ord("0") if chr(byte).isdecimal() and byte < 128 else 0 for byte in range(256))
 _RUN = b"0" * 19  # digits of the shortest integer beyond 64 bits, -9223372036854775809
-_STEP = 6
-_SOME = b"0" * (len(_RUN) // _STEP)  # of every sixth byte so many lie within such a run
-_WIDE = re.compile(rb"(?<![.0-9])(?:[0-9]{20,}|-[0-9]{19,})(?![.eE0-9])")
+_OF_NUMBER = tuple(bytes([byte]) for byte in b".0123456789")  # before a run that is no integer, or was looked at
+_OF_FLOAT = (b".", b"e", b"E")  # after it
+_SHORT = 4096  # bytes that are looked through sooner than an array is made of them
+_CHUNK, _MOST_DIGITS = 1 << 17, 400  # a chunk stays in the cache; an integer of more digits cannot be read at all
 _SIGNED_LOW, _UNSIGNED_HIGH = -(2**63), 2**64 - 1
 _EXPONENT_OF_ONES = re.compile(rb"[\xf0-\xff][\x7f\xff]")  # the last two bytes of NaN and infinities
 _PATH_CHARACTERS = 200
 
 
-def may_hold_wide(data: bytes) -> bool:
-    """Tells whether JSON text has a run of so many digits that an integer beyond 64 bits may be in it."""
-    return _SOME in data[::_STEP].translate(_DIGITS) and _RUN in data.translate(_DIGITS)
+def holds_wide(data: bytes) -> bool:
+    """Tells whether JSON text has what looks like an integer beyond 64 bits; perhaps it stands in a string."""
+    if len(data) < _SHORT:
+        digits = data.translate(_DIGITS)
+        return _RUN in digits and _has_wide(data, 0, digits)
+    for start in range(0, len(data), _CHUNK):
+        part = data[start : start + _CHUNK + _MOST_DIGITS]
+        if _has_run(part) and _has_wide(data, start, part.translate(_DIGITS)):
+            return True
+    return False
+
+
+def _has_run(part: bytes) -> bool:
+    """Tells whether there are so many digits in a row: from each place 2, then 4, 8, 16 and 19."""
+    runs = np.frombuffer(part, np.uint8) - np.uint8(ord("0")) < 10
+    for further in (1, 2, 4, 8, len(_RUN) - 16):
+        runs = runs[:-further] & runs[further:]
+    return bool(runs.any())
+
+
+def _has_wide(data: bytes, start: int, digits: bytes) -> bool:
+    """Looks at the runs of digits from `start` on. A run that began before it was looked at before."""
+    at = digits.find(_RUN)
+    while at >= 0:
+        end = digits.find(0, at)
+        end = len(digits) if end < 0 else end
+        before, after = data[max(0, start + at - 1) : start + at], data[start + end : start + end + 1]
+        is_whole = before not in _OF_NUMBER and after not in _OF_FLOAT
+        if is_whole and (end - at > len(_RUN) or before == b"-"):
+            return True
+        at = digits.find(_RUN, end)
+    return False
 
 
 def exact(line: bytes, value: Any) -> Any:
     """Gives the value of JSON text with its integers as they are written.
 
     Args:
-        line: The text, which `may_hold_wide`.
+        line: The text.
         value: What orjson made of it; so it is valid.
 
     Raises:
         orjson.JSONDecodeError: It is nested too deeply for that.
     """
-    if _WIDE.search(line) is None:
+    if not holds_wide(line):
         return value
     try:
         return json.loads(str(line, "utf-8"))
@@ -66,9 +97,7 @@ def loads(data: bytes | bytearray | memoryview) -> Any:
     Raises:
         orjson.JSONDecodeError: It is not JSON; a ValueError.
     """
-    value = orjson.loads(data)
-    line = bytes(data)
-    return exact(line, value) if may_hold_wide(line) else value
+    return exact(bytes(data), orjson.loads(data))
 
 
 def dumps(value: Any, option: int = 0) -> bytes:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.index import Offsets
 from ledgerbeam.io.json_lines import JsonLines, JsonLinesBuilder
-from ledgerbeam.io.json_values import exact, loads, may_hold_wide
+from ledgerbeam.io.json_values import exact, holds_wide, loads
 from ledgerbeam.io.newlines import assemble_jsonl_index, build_jsonl_index, scan_newlines
 from ledgerbeam.io.records import IndexedRecords
 
@@ -68,7 +68,7 @@ def decode_lines(lines: list[bytes], url: str, record: int, start: int, *, wide:
         url: The source, for messages.
         record: The number of the first one in it.
         start: Where that begins in it.
-        wide: Whether there may be integers beyond 64 bits: what `may_hold_wide` says of all lines.
+        wide: Whether there may be integers beyond 64 bits: what `holds_wide` says of all lines.
 
     Raises:
         RecordError: As in `decode_line`.
@@ -99,7 +99,7 @@ def split_jsonl(data: bytes, url: str, first_record: int = 0) -> list[Any]:
     Raises:
         RecordError: As in `decode_line`.
     """
-    return decode_lines(data.split(_NEWLINE), url, first_record, 0, wide=may_hold_wide(data))
+    return decode_lines(data.split(_NEWLINE), url, first_record, 0, wide=holds_wide(data))
 
 
 def encode_jsonl(records: Sequence[Any]) -> tuple[bytes, Offsets]:
@@ -154,7 +154,7 @@ class JsonlReader(IndexedRecords[Any]):
         values: list[Any] = []
         for lines in self._reader.iterate_lines(starts, stops):
             try:
-                values += _decode_all(lines, wide=may_hold_wide(b"".join(lines)))
+                values += _decode_all(lines, wide=holds_wide(b"".join(lines)))
             except orjson.JSONDecodeError:
                 break  # worded below
         done = len(values)
@@ -200,7 +200,7 @@ class JsonlReader(IndexedRecords[Any]):
                 f"expected records [{first_record}, {first_record + len(offsets) - 1}) to be the lines of bytes "
                 f"[{start}, {stop}), found other line ends there"
             )
-        return decode_lines(lines, self.url, first_record, start, wide=may_hold_wide(data))
+        return decode_lines(lines, self.url, first_record, start, wide=holds_wide(data))
 
     def _require_line(self, line: bytes, before: bytes, record: int, start: int) -> None:
         """Raises unless the line only lacks its newline because it ends the source."""

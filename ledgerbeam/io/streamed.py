@@ -16,7 +16,7 @@ from ledgerbeam.errors import ArchiveError, NotIndexableError, RecordError, Sour
 from ledgerbeam.io.compression import Stream, compression_of, decompressed, decompressed_pieces, plain_name
 from ledgerbeam.io.formats import FORMATS, format_of
 from ledgerbeam.io.index import Offsets
-from ledgerbeam.io.json_values import may_hold_wide
+from ledgerbeam.io.json_values import holds_wide
 from ledgerbeam.io.jsonl import decode_lines
 from ledgerbeam.io.storage import FileInfo, Options
 from ledgerbeam.io.tar_chase import Chaser, Run
@@ -229,7 +229,7 @@ def _decoded_lines(data: bytes, url: str, span: StreamSpan) -> list[Any]:
         lines.pop()
     if len(lines) != span.records:
         raise _changed(url, span)
-    return decode_lines(lines, url, span.record, span.start, wide=may_hold_wide(data))
+    return decode_lines(lines, url, span.record, span.start, wide=holds_wide(data))
 
 
 def _samples(data: bytes, url: str, span: StreamSpan, group: Grouping, paired: bool) -> list[Any]:

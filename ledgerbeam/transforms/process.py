@@ -15,6 +15,7 @@ from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
+from ledgerbeam.descriptors import hold_standard_descriptors
 from ledgerbeam.errors import LedgerbeamError, UnsupportedShapeError, UsageError
 from ledgerbeam.ledger import FailedTask, NoneTask, Task, describe_error, failed_by, is_interrupt
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
@@ -140,6 +141,8 @@ class _Process(beam.DoFn):
             if is_interrupt(error):
                 raise
             return [_failure(task, error)]
+        finally:
+            hold_standard_descriptors()  # the function may have closed them: an output would get their numbers
 
 
 class _Batch(beam.DoFn):
@@ -191,6 +194,8 @@ class _Batch(beam.DoFn):
             if is_interrupt(error):
                 raise
             return [_failure(task, error) for task in batch]
+        finally:
+            hold_standard_descriptors()
 
     def _checked(self, batch: list[Task], results: Sequence[TaskResult | None]) -> list[TaskResult]:
         name = _name(self._function)

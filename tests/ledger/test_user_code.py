@@ -25,11 +25,9 @@ TASK = Task(Source("/data/a.jsonl", 10, "1"), 0, 1, ((0, 1),))
 class LiarError(ValueError):
     """Says that it is what it is not."""
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:
         return KeyboardInterrupt
-
-    __cause__ = __class__  # type: ignore[assignment]
 
 
 def raised(error: BaseException, cause: BaseException | None = None) -> BaseException:

@@ -59,7 +59,7 @@ def task_of(records: list[Any]) -> Task:
     return Task(Source("/data/books.v1.jsonl", 100, "1"), 10, 10 + len(records), ((0, 1),), records)
 
 
-def mapped(function: str, records: list[Any], to: str = "jsonl", **options: bool) -> Any:
+def mapped(function: str, records: list[Any], to: str = "jsonl", **options: Any) -> Any:
     return MapRecords(f"{HERE}:{function}", to, **options)(task_of(records))
 
 

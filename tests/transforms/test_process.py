@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -149,6 +151,32 @@ def test_a_batch_that_changes_length_order_or_type_is_refused(function: Callable
 def test_a_batch_size_below_one_is_refused() -> None:
     with pytest.raises(UsageError, match="batch_size must be at least 1"):
         ProcessBatch(lambda batch: batch, batch_size=0)
+
+
+CLOSING = """
+import os, sys
+import apache_beam as beam
+from ledgerbeam.ledger import Source, Task
+from ledgerbeam.transforms import ProcessTask
+
+def close(task):
+    os.close(1)
+    return task
+
+def open_one(task):
+    with open(os.devnull) as file:
+        os.write(2, b"opened as %d" % file.fileno())
+
+with beam.Pipeline("FnApiRunner") as p:
+    task = Task(Source("/data/a.jsonl", 10, "1"), 0, 1, ((0, 1),), [1])
+    p | beam.Create([task], reshuffle=False) | ProcessTask(close) | beam.Map(open_one)
+"""
+
+
+def test_what_is_opened_after_a_function_has_closed_its_output_is_not_taken_for_it() -> None:
+    done = subprocess.run([sys.executable, "-c", CLOSING], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stderr.rpartition("opened as ")[2].split()[0]) > 2
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit, GeneratorExit])

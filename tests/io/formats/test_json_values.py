@@ -27,7 +27,7 @@ from ledgerbeam.io import (
 )
 from ledgerbeam.io.conversion import text_or_json, to_document, to_sample
 from ledgerbeam.io.json_lines import JsonLines, JsonLinesBuilder
-from ledgerbeam.io.json_values import dumps, exact, loads, may_hold_wide, require_finite
+from ledgerbeam.io.json_values import dumps, exact, holds_wide, loads, require_finite
 from ledgerbeam.io.shar_cuts import cut_sample, sample_cut
 from ledgerbeam.io.shar_rows import split_cut
 from ledgerbeam.io.streamed import SpanReader, StreamSpan
@@ -77,7 +77,7 @@ def test_floats_with_more_digits_than_a_double_holds_are_doubles(text: bytes) ->
 
 
 def test_ordinary_digits_are_not_looked_at_twice() -> None:
-    assert not may_hold_wide(b'{"id": 123456789012345678, "x": [0.12345678901234567, 1234567890]}' * 100)
+    assert not holds_wide(b'{"id": 123456789012345678, "x": [0.12345678901234567, 1234567890]}' * 100)
     value = {"id": 1}
     assert exact(b'{"id": 1152921504606846976, "text": "1234567890123456789"}', value) is value
 
