@@ -15,7 +15,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, TextIO, cast
+from typing import Any, TextIO
 from urllib.parse import quote, quote_plus
 
 from ledgerbeam.errors import UsageError
@@ -210,7 +210,7 @@ class _Redacted:
             self.write(line)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(cast(TextIO, self._stream))
+        return iter(self._stream)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
