@@ -17,7 +17,7 @@ from hashlib import blake2b
 
 from ledgerbeam.errors import UsageError
 
-__all__ = ["ENDINGS_ROOM", "beside", "check_name", "relative_name"]
+__all__ = ["ENDINGS_ROOM", "beside", "check_name", "check_root", "relative_name"]
 
 ENDINGS_ROOM = 64
 """Bytes of a part that are left for what follows the name of a source in that of an output: up to here all outputs of a
@@ -86,6 +86,17 @@ def beside(url: str, ending: str) -> str:
     if ".." in key.split("/") or _NO_OBJECT.search(key) or len(_encoded(name)) + len(ending) > _KEY_BYTES:
         name = relative_name(key, len(ending), below=f"{scheme}{mark}{bucket}", mark=True)
     return f"{scheme}{mark}{bucket}{slash}{name}{ending}"
+
+
+def check_root(url: str) -> str:
+    """Checks the URL of a folder that files are named below, and gives it back.
+
+    Raises:
+        UsageError: It is one of an object store and has a part `..`: stores take that for a name or refuse it.
+    """
+    if not url.startswith("/") and ".." in url.split("/"):
+        raise UsageError(f"{url}: expected a folder without parts '..'; name it by its own place")
+    return url
 
 
 def check_name(name: str) -> str:

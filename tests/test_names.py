@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.io import IndexLocation
 from ledgerbeam.ledger import Source, Task
-from ledgerbeam.names import beside, check_name, relative_name
-from ledgerbeam.transforms import output_name
+from ledgerbeam.names import beside, check_name, check_root, relative_name
+from ledgerbeam.transforms import WriteTasks, output_name
 
 HEX = "0123456789abcdef" * 2
 ODD = ["", ".", "..", "%", "%2E", "%2E%2E", "%25", "%25x", "a%2Eb", "\0", "a\0", "a%", f"x~{HEX}", "\udcff", "\ud800"]
@@ -30,7 +31,10 @@ roots = st.sampled_from(["/", "/out", "s3://bucket", "s3://bucket/some/folder"])
 
 
 def size_of(text: str) -> int:
-    return len(text.encode("utf-8", "surrogateescape"))
+    try:
+        return len(text.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError:
+        return len(text.encode("utf-8", "surrogatepass"))
 
 
 @given(paths, st.integers(0, 64), roots)
@@ -118,6 +122,17 @@ def test_what_lies_beside_a_file_is_in_its_folder_and_fits(part: str) -> None:
     assert size_of(os.path.basename(url)) <= 255
     if not ({*part} & {"\0", "\ud800"} or part.endswith(HEX)) and size_of(part) <= 251:
         assert url == f"/data/{part}.idx"
+
+
+def test_a_root_of_an_object_store_has_no_dots() -> None:
+    for url in ("s3://bucket/../x", "s3://bucket/.."):
+        with pytest.raises(UsageError, match="without parts"):
+            check_root(url)
+        with pytest.raises(UsageError, match="without parts"):
+            WriteTasks(url, "jsonl")
+        with pytest.raises(UsageError, match="without parts"):
+            IndexLocation(url).url_for("/data/a.jsonl")
+    assert check_root("s3://bucket/..x") == "s3://bucket/..x"
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/../b", "../a", "a/..", "a\0b"])

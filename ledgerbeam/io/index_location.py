@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.remote import canonical_url, split_scheme
-from ledgerbeam.names import beside, relative_name
+from ledgerbeam.names import beside, check_root, relative_name
 
 INDEX_ENDING = ".idx"
 POINTS_ENDING = ".gzidx"
@@ -59,7 +59,7 @@ class IndexLocation:
         source = canonical_url(source_url)
         if self.root is None:
             return beside(source, INDEX_ENDING)
-        root = canonical_url(self.root).rstrip("/")
+        root = check_root(canonical_url(self.root)).rstrip("/")
         scheme, rest = split_scheme(source)
         if self.rule == "lhotse":
             path = rest.lstrip("/")

@@ -38,7 +38,9 @@ class _WorkingFolder:
 
     def find_spec(self, name: str, path: Sequence[str] | None, _target: ModuleType | None = None) -> ModuleSpec | None:
         """Finds a module by its full name; those in packages are found by the packages."""
-        return PathFinder.find_spec(name, [self.folder]) if path is None else None
+        # Python's own names are tried on systems that do not have them: winreg, for example.
+        is_own = path is None and name not in sys.stdlib_module_names
+        return PathFinder.find_spec(name, [self.folder]) if is_own else None
 
 
 _finder = _WorkingFolder()

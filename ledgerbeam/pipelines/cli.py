@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 from ledgerbeam.descriptors import hold_standard_descriptors
 from ledgerbeam.errors import LedgerbeamError, UsageError
+from ledgerbeam.names import check_root
 from ledgerbeam.pipelines.arguments import build_parser
 from ledgerbeam.redaction import (
     command_without_secrets,
@@ -88,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _know_secrets(arguments)
     try:
         args, beam_args = _parse(arguments)
-        _refuse_secrets(args)
+        _check_urls(args)
         command = importlib.import_module(_COMMANDS[args.command])
         status: int = command.main(args, beam_args)
         sys.stdout.flush()
@@ -157,13 +158,15 @@ def _know_secrets(arguments: Sequence[str]) -> None:
                 know_secrets(value)
 
 
-def _refuse_secrets(args: argparse.Namespace) -> None:
-    """Refuses URLs with credentials before anything is named after them."""
+def _check_urls(args: argparse.Namespace) -> None:
+    """Refuses URLs with credentials, and folders with `..` in their keys, before anything is named after them."""
     for name, what in _URL_ARGUMENTS.items():
         value = getattr(args, name, None)
         for url in value if isinstance(value, list) else [value]:
             if isinstance(url, str):
                 refuse_secrets(url, what)
+                if name in ("output", "index_root", "ledger"):
+                    check_root(os.path.abspath(url) if "://" not in url else url)
 
 
 def _fail(message: str, status: int, debug: bool) -> int:

@@ -25,7 +25,8 @@ from ledgerbeam.ledger import (
     message_of,
     reach,
 )
-from ledgerbeam.names import ENDINGS_ROOM, relative_name
+from ledgerbeam.names import ENDINGS_ROOM, check_root, relative_name
+from ledgerbeam.redaction import refuse_secrets
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
 from ledgerbeam.transforms.shards import FormatShards, ShardEncoder, ShardFile
 
@@ -119,7 +120,7 @@ class WriteTasks(beam.PTransform[PCollection[Task], PCollection[WrittenTask]]):
     def __post_init__(self) -> None:
         if isinstance(self.to, str) and self.to not in FORMATS:
             raise UsageError(f"unknown output format {self.to!r}: expected one of {', '.join(sorted(FORMATS))}")
-        self.output = canonical_url(self.output).rstrip("/")
+        self.output = refuse_secrets(check_root(canonical_url(self.output)), "an output").rstrip("/")
         if self.base is not None:
             self.base = self.base.rstrip("/") + "/"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.pipelines.conftest import Ran, Workspace
-from tests.servers import prism
+from tests.servers import pins, prism
 
 TRAP = "import os\nwith open({path!r}, 'a') as file:\n    file.write({name!r} + ' ')\n"
 START = [[sys.executable, "-m", "ledgerbeam"], [str(Path(sys.executable).with_name("ledgerbeam"))]]
@@ -83,7 +83,7 @@ def test_no_command_runs_what_lies_in_the_working_folder(trapped: Workspace, sta
 @pytest.mark.slow
 def test_no_process_of_a_runner_does(trapped: Workspace) -> None:
     job = ("map", "functions:upper", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")
-    run(trapped, START[0], *job, "--", "--runner=PrismRunner", f"--prism_location={prism.pins.PRISM.path}")
+    run(trapped, START[0], *job, "--", "--runner=PrismRunner", f"--prism_location={pins.PRISM.path}")
     assert len(trapped.records("out")) == 40
 
 
