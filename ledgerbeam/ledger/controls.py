@@ -150,7 +150,7 @@ def decode_control(data: bytes, url: str) -> Control:
             number=fields.get("number", -1),
             kind=kind,
             at=fields.get("at", -1.0),
-            token=fields.get("token", None),
+            token=text(fields.get("token")),
             info=fields.get("info", {}),
             sources=column(fields, "sources", identity),
             failures_only=fields.get("failures_only", False),

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ledgerbeam.errors import LedgerError, NonDeterministicTaskError
-from ledgerbeam.ledger.counting import fold
+from ledgerbeam.ledger.counting import Entry, fold
 from ledgerbeam.ledger.identity import ROOT
 from ledgerbeam.ledger.json_rows import decode
 from ledgerbeam.ledger.lmdb_failures import CLEARED, PASSED, Stamp, clear_passed, passed_at, record_failures
@@ -155,7 +155,8 @@ class _SourceCommit:
 
     def _apply(self, leaf: PreparedLeaf, *, is_all: bool) -> None:
         if is_all:  # what the count would come to
-            pending, fresh = 0, []
+            pending = 0
+            fresh: list[Entry] = []
         else:
             try:
                 pending, fresh = fold(self._pending, self._delta, leaf.group)

@@ -102,7 +102,8 @@ class TaskFailures:
             self.failed = dict(row)
         else:
             attempts = self.failed["attempts"] + row["attempts"]
-            self.failed = {**max(self.failed, row, key=_newer), "attempts": attempts}
+            newest = self.failed if _newer(self.failed) >= _newer(row) else row
+            self.failed = {**newest, "attempts": attempts}
 
     def clear(self, passed: Stamp) -> None:
         """Drop what is older than a leaf below the task."""

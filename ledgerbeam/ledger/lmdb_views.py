@@ -125,10 +125,9 @@ def failures(environment: Environment) -> Iterator[FailureRow]:
                 keys += ((url, key) for _, key in named)
         for first in range(0, len(keys), _SOURCES_A_TRANSACTION):
             with environment.read() as txn:
-                page = keys[first : first + _SOURCES_A_TRANSACTION]
                 rows = [
                     TaskFailures.of(row, txn.get(ATTEMPTS, key)).shown(url, key)
-                    for url, key in page
+                    for url, key in keys[first : first + _SOURCES_A_TRANSACTION]
                     if (row := txn.get(FAILED, key)) is not None  # else it has succeeded meanwhile
                 ]
             yield from rows

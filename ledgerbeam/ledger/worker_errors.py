@@ -48,5 +48,6 @@ def _error_of(text: bytes) -> LedgerbeamError | None:
     if not isinstance(kind, str) or not isinstance(message, str):
         return None
     named = getattr(errors, kind, None)
-    is_ours = isinstance(named, type) and issubclass(named, LedgerbeamError)
-    return named(message) if is_ours else LedgerbeamError(message)
+    if isinstance(named, type) and issubclass(named, LedgerbeamError):
+        return named(message)
+    return LedgerbeamError(message)
