@@ -137,7 +137,7 @@ def _segments() -> list[Segment]:
 
 
 def _manifests() -> list[Manifest]:
-    name = "snapshots/000003-0123456789abcdef"
+    name = "snapshots/000003-000001-0123456789abcdef"
     return [Manifest(3, [f"{name}/000001.seg"], ["segments/000001/t-host-1-ab-000001.seg", f"{name}.json"])]
 
 

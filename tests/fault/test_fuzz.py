@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.errors import LedgerDamagedError, NonDeterministicTaskError
+from ledgerbeam.errors import LedgerDamagedError, NonDeterministicTaskError, UnsupportedShapeError
 from ledgerbeam.ledger import sidecar
+from ledgerbeam.ledger.json_rows import encode
 from ledgerbeam.ledger.lmdb_rows import OUTPUTS, PENDING, SOURCES, Transaction
 from ledgerbeam.ledger.lmdb_store import LmdbStore
 from ledgerbeam.ledger.segment import Segment, decode_segment, encode_segment, seal
@@ -80,6 +81,8 @@ def test_a_superseded_index_elsewhere_is_not_deleted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "a\0b", "..", ""])
 def test_names_that_lead_elsewhere_are_damage(name: str) -> None:
-    data = encode_segment(Segment(1, 1.0, dropped=[name]))
+    with pytest.raises(UnsupportedShapeError, match="name of an output"):
+        Segment(1, 1.0, dropped=[name])
+    data = seal(encode({"number": 1, "at": 1.0, "dropped": [name]}))
     with pytest.raises(LedgerDamagedError, match="name of an output"):
         decode_segment(data, "hostile")

@@ -48,12 +48,12 @@ def accepted(make: Any, *args: Any) -> Any:
 
 @st.composite
 def outputs(draw: st.DrawFn) -> Output | None:
-    return accepted(Output, draw(TEXTS), draw(NUMBERS), draw(TEXTS), draw(NUMBERS), draw(NUMBERS))  # type: ignore[no-any-return]
+    return accepted(Output, draw(TEXTS), draw(NUMBERS), draw(TEXTS), draw(NUMBERS), draw(NUMBERS))
 
 
 @st.composite
 def sources(draw: st.DrawFn) -> Source | None:
-    return accepted(Source, draw(TEXTS), draw(NUMBERS), draw(TEXTS))  # type: ignore[no-any-return]
+    return accepted(Source, draw(TEXTS), draw(NUMBERS), draw(TEXTS))
 
 
 @st.composite
@@ -61,13 +61,13 @@ def leaves(draw: st.DrawFn) -> Leaf | None:
     kind = draw(st.sampled_from(["published", "filtered", "other"]))
     found = [output for output in draw(st.lists(outputs(), max_size=2)) if output is not None]
     rest = (draw(NUMBERS), draw(NUMBERS), draw(TIMES))
-    return accepted(Leaf, draw(IDS), draw(LINEAGES), kind, tuple(found), *rest)  # type: ignore[no-any-return]
+    return accepted(Leaf, draw(IDS), draw(LINEAGES), kind, tuple(found), *rest)
 
 
 @st.composite
 def failures(draw: st.DrawFn) -> Failure | None:
     flag = draw(st.booleans())
-    return accepted(Failure, draw(IDS), draw(LINEAGES), draw(TEXTS), draw(TEXTS), draw(TEXTS), flag)  # type: ignore[no-any-return]
+    return accepted(Failure, draw(IDS), draw(LINEAGES), draw(TEXTS), draw(TEXTS), draw(TEXTS), flag)
 
 
 def present(strategy: Any) -> Any:
@@ -80,7 +80,7 @@ def segments(draw: st.DrawFn) -> Segment | None:
     columns = [draw(present(strategy)) for strategy in (sources(), leaves(), failures())]
     dropped = draw(st.lists(TEXTS, max_size=1))
     job = draw(st.none() | TEXTS)
-    return accepted(Segment, draw(NUMBERS), draw(TIMES), job, *columns, marks, dropped, None, [])  # type: ignore[no-any-return]
+    return accepted(Segment, draw(NUMBERS), draw(TIMES), job, *columns, marks, dropped, None, [])
 
 
 @settings(max_examples=300)

@@ -118,6 +118,7 @@ class Workspace:
             env={**self.env, **(env or {})},
             capture_output=True,
             text=True,
+            errors="surrogateescape",
             timeout=timeout,
             check=False,
         )
