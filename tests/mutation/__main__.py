@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tests.mutation.explained import EXPLAINED
-from tests.mutation.judge import Covers, Judge, gather, judge_anew, ordered, run_tests
+from tests.mutation.judge import HEAVY, Covers, Judge, gather, judge_anew, ordered, run_tests
 from tests.mutation.loading import ROOT
 from tests.mutation.operators import Mutant, mutants_of
 
@@ -33,7 +33,6 @@ TESTS = (
     "tests/fault/test_replay.py",
     "tests/fault/test_fuzz.py",
 )
-_HEAVY = ("apache_beam", "fsspec", "lmdb", "numpy", "orjson", "pyarrow")
 
 
 def modules(wanted: Sequence[str]) -> list[str]:
@@ -100,7 +99,7 @@ def main() -> int:
     if options.sample is not None:
         every = random.Random(options.seed).sample(every, min(options.sample, len(every)))
     every.sort(key=lambda mutant: (mutant.path, mutant.line))
-    for name in _HEAVY:
+    for name in HEAVY:
         importlib.import_module(name)
     covers, seconds = covers_of(options.tests, options.cache)
     counts = Counter[str]()

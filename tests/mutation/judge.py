@@ -6,6 +6,7 @@ imported is judged by a process that imports the library anew. Processes that a 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import resource
@@ -17,7 +18,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, FunctionType
-from typing import Any
 
 import pytest
 
@@ -27,6 +27,9 @@ from tests.mutation.operators import Mutant
 MARKS = "not slow and not engines and not s3 and not stores"
 KILLED, SURVIVED, NOT_APPLIED = 1, 0, 77
 _DATA_BYTES = 4 * 2**30
+HEAVY = ("apache_beam", "fsspec", "lmdb", "numpy", "orjson", "pyarrow")
+"""What takes long to import: once, before any judgement."""
+
 Covers = dict[tuple[str, int], set[str]]
 """The tests that run a line of a module, by the module's path and the line."""
 
@@ -187,7 +190,9 @@ def ordered(mutant: Mutant, covers: Covers, seconds: dict[str, float], kills: Co
 def _judge_anew(mutant: Mutant, names: Sequence[str]) -> int:
     """Judge in a process that imports the library with the mutant in it."""
     for name in list(sys.modules):
-        if name == "ledgerbeam" or name.startswith(("ledgerbeam.", "tests.")) and not name.startswith("tests.mutation"):
+        if name == "ledgerbeam" or (
+            name.startswith(("ledgerbeam.", "tests.")) and not name.startswith("tests.mutation")
+        ):
             del sys.modules[name]
     with tempfile.NamedTemporaryFile(suffix=".py", delete=False) as file:
         file.write(mutant.source)
@@ -252,10 +257,8 @@ def _wait(child: int, limit: float) -> int:
             break
         time.sleep(pause)
         pause = min(0.05, pause * 1.3)
-    try:
+    with contextlib.suppress(ProcessLookupError):  # it left nothing
         os.killpg(child, signal.SIGKILL)
-    except ProcessLookupError:
-        pass  # it left nothing
     if not ended:
         os.waitpid(child, 0)
         return -1
