@@ -98,20 +98,20 @@ class Judge:
 
     Args:
         mutants: all of functions.
-        covers: from `gather`.
-        seconds: that a test takes unbroken.
+        choose: gives the tests to judge a mutant with, in order; it is given what each test has killed.
+        seconds: that a test takes unbroken, as far as that is known.
         note: is told of each mutant the name of the test that noticed it, or None.
     """
 
     def __init__(
         self,
         mutants: Iterable[Mutant],
-        covers: Covers,
+        choose: Callable[[Mutant, Sequence[str], Counter[str]], list[str]],
         seconds: dict[str, float],
         note: Callable[[Mutant, str | None], None],
     ) -> None:
         self._mutants = mutants
-        self._covers = covers
+        self._choose = choose
         self._seconds = seconds
         self._note = note
         self._kills: Counter[str] = Counter()
@@ -128,11 +128,11 @@ class Judge:
                 self._functions[os.path.relpath(thing.__code__.co_filename, ROOT)].append(thing)
         gc.freeze()
         for mutant in self._mutants:
-            names = [name for name in self._ordered(mutant) if name in items]
+            names = self._choose(mutant, list(items), self._kills)
             judged = [items[name] for name in names]
             killer: str | None = None
             if judged:
-                limit = sum(self._seconds[name] for name in names)
+                limit = sum(self._seconds.get(name, 1.0) for name in names)
                 killer = judge_in_fork(lambda m=mutant, j=judged: self._judge(m, j), limit)  # type: ignore[misc]
                 if killer == "":
                     killer = judge_in_fork(lambda m=mutant, n=names: _judge_anew(m, n), limit + 10)  # type: ignore[misc]
@@ -142,10 +142,6 @@ class Judge:
             for left in os.listdir(base):
                 shutil.rmtree(base / left, ignore_errors=True)
         return True
-
-    def _ordered(self, mutant: Mutant) -> list[str]:
-        """The tests to judge with: those that killed most for their time first."""
-        return ordered(mutant, self._covers, self._seconds, self._kills)
 
     def _judge(self, mutant: Mutant, items: Sequence[pytest.Item]) -> int:
         if not self._apply(mutant):

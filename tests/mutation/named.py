@@ -9,12 +9,13 @@ Judges those whose name has one of the words (all without one), each with its te
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from tests.mutation.judge import HEAVY, judge_anew
+from tests.mutation.judge import Judge, run_tests
 from tests.mutation.loading import ROOT
 from tests.mutation.operators import Mutant
 
@@ -1007,22 +1008,22 @@ NAMED: dict[str, Named] = {
 }
 
 
-def judge(name: str) -> str | None:
-    """Give the test that fails with a mistake, None if its test passes."""
-    return judge_anew(mutant_of(name, NAMED[name]), [NAMED[name].test], 30.0)
-
-
 def main() -> int:
     """Judge mistakes, each with its test; gives the exit status."""
-    for module in HEAVY:
-        importlib.import_module(module)
     wanted = [name for name in NAMED if not sys.argv[1:] or any(word in name for word in sys.argv[1:])]
     survived = []
-    for name in wanted:
-        found = judge(name)
-        print(f"{name}: {found}", flush=True)
-        if found is None:
-            survived.append(name)
+
+    def choose(mutant: Mutant, names: Sequence[str], _: Counter[str]) -> list[str]:
+        test = NAMED[mutant.function].test
+        return [name for name in names if name.partition("[")[0] == test]
+
+    def note(mutant: Mutant, killer: str | None) -> None:
+        print(f"{mutant.function}: {killer}", flush=True)
+        if killer is None:
+            survived.append(mutant.function)
+
+    files = sorted({NAMED[name].test.partition("::")[0] for name in wanted})
+    run_tests(files, [Judge([mutant_of(name, NAMED[name]) for name in wanted], choose, {}, note)])
     print(f"named {len(wanted)}, survived {len(survived)}: {', '.join(survived)}")
     return 1 if survived else 0
 
