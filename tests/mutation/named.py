@@ -165,12 +165,6 @@ NAMED: dict[str, Named] = {
         "for table in (RETIRED,):",
         "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_sources_that_are_gone_are_counted_apart_and_keep_their_outputs",
     ),
-    "register leaves sources retired": Named(
-        "ledger/lmdb_sources.py",
-        "for table in (RETIRED, GONE):",
-        "for table in (GONE,):",
-        "tests/ledger/test_remote_store.py::TestRemoteStore::test_a_source_that_is_back_is_not_taken_for_one_that_was_replaced",
-    ),
     "a source listed twice is not retired": Named(
         "ledger/lmdb_sources.py",
         "            txn.put(RETIRED, late.id, encode(list(late.urls)))",
@@ -194,12 +188,6 @@ NAMED: dict[str, Named] = {
         'if row.get("number", 0) > number}',
         'if row.get("number", 0) >= number}',
         "tests/ledger/test_remote_floors.py::test_of_registrations_with_one_number_the_later_has_the_url",
-    ),
-    "a late registration is not retired": Named(
-        "ledger/lmdb_sources.py",
-        "            txn.put(RETIRED, source.id, encode(list(source.urls)))\n            for",
-        "            for",
-        "tests/ledger/test_remote_floors.py::test_the_registration_with_the_greatest_number_has_the_url_in_whatever_order_they_come",
     ),
     "a late registration does not mark its successor": Named(
         "ledger/lmdb_sources.py",
@@ -331,7 +319,7 @@ NAMED: dict[str, Named] = {
         "ledger/lmdb_superseded.py",
         "bool(successors) and all(",
         "all(",
-        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_outputs_of_a_pack_wait_for_every_source_that_took_its_place",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_outputs_of_a_source_whose_url_is_nobodys_now_are_not_stale",
     ),
     "stale although another source has the name": Named(
         "ledger/lmdb_superseded.py",
@@ -687,40 +675,10 @@ NAMED: dict[str, Named] = {
         "if txn.get(SOURCES, source) is None:",
         "tests/ledger/test_compaction.py::test_a_snapshot_of_what_was_before_takes_nothing_back",
     ),
-    "a snapshot completes what is contradicted": Named(
-        "ledger/snapshot_rows.py",
-        "if txn.get(COMPLETED, source) is not None or is_contradicted(txn, source):",
-        "if txn.get(COMPLETED, source) is not None:",
-        "tests/ledger/test_compaction.py::test_a_snapshot_of_what_was_before_takes_nothing_back",
-    ),
     "a snapshot adds a completion twice": Named(
         "ledger/snapshot_rows.py",
         "if txn.get(COMPLETED, source) is not None or is_contradicted(txn, source):",
         "if is_contradicted(txn, source):",
-        "tests/ledger/test_compaction.py::test_a_snapshot_of_what_was_before_takes_nothing_back",
-    ),
-    "a snapshot leaves rows of what it completes": Named(
-        "ledger/snapshot_rows.py",
-        "        txn.delete_prefix(APPLIED, source)",
-        "        pass",
-        "tests/ledger/test_compaction.py::test_a_snapshot_of_what_was_before_takes_nothing_back",
-    ),
-    "a snapshot counts begun tasks twice": Named(
-        "ledger/snapshot_rows.py",
-        "        add_totals(txn, PENDING_ROW.unpack(pending)[1:], -1)",
-        "        pass",
-        "tests/ledger/test_compaction.py::test_a_snapshot_of_what_was_before_takes_nothing_back",
-    ),
-    "a snapshot keeps failures of what it completes": Named(
-        "ledger/snapshot_rows.py",
-        "    clear_failures(txn, source)\n",
-        "",
-        "tests/ledger/test_compaction.py::test_a_snapshot_of_what_was_before_takes_nothing_back",
-    ),
-    "a snapshot contradicts below the floor": Named(
-        "ledger/snapshot_rows.py",
-        "    if number >= floors(txn, identity(source))[0]:\n        contradict",
-        "    if True:\n        contradict",
         "tests/ledger/test_compaction.py::test_a_snapshot_of_what_was_before_takes_nothing_back",
     ),
     "a snapshot's failures below the floor count": Named(
@@ -757,24 +715,6 @@ NAMED: dict[str, Named] = {
         "ledger/snapshot_rows.py",
         "max(before, min(integer(deaths), 2**32 - 1))",
         "before + min(integer(deaths), 2**32 - 1)",
-        "tests/ledger/test_compaction.py::test_a_snapshot_of_what_was_before_takes_nothing_back",
-    ),
-    "a snapshot supersedes what is published": Named(
-        "ledger/snapshot_rows.py",
-        "    if txn.get(OUTPUTS, key) is None:\n",
-        "    if True:\n",
-        "tests/ledger/test_compaction.py::test_a_snapshot_of_what_was_before_takes_nothing_back",
-    ),
-    "a snapshot retires what is registered": Named(
-        "ledger/snapshot_rows.py",
-        "    if txn.get(SOURCES, source) is None:\n        txn.put(RETIRED",
-        "    if True:\n        txn.put(RETIRED",
-        "tests/ledger/test_compaction.py::test_a_snapshot_of_what_was_before_takes_nothing_back",
-    ),
-    "a snapshot takes URLs back": Named(
-        "ledger/snapshot_rows.py",
-        "txn.put(URLS, url_key(url), source, overwrite=False)",
-        "txn.put(URLS, url_key(url), source)",
         "tests/ledger/test_compaction.py::test_a_snapshot_of_what_was_before_takes_nothing_back",
     ),
     "a snapshot adds history": Named(
@@ -819,23 +759,11 @@ NAMED: dict[str, Named] = {
         "_open_leaves(objects, environment, segments)",
         "tests/ledger/test_compaction.py::test_a_compaction_that_ends_between_its_deletions_harms_nobody",
     ),
-    "leaves below the floor are kept": Named(
-        "ledger/compaction.py",
-        " and number >= floors(txn, source)[0]\n",
-        "\n",
-        "tests/ledger/test_compaction.py::test_leaves_that_do_not_count_are_not_kept",
-    ),
     "the second page of leaves is dropped": Named(
         "ledger/compaction.py",
         "            held, count = {}, 0",
         "            return",
         "tests/ledger/test_compaction.py::test_leaves_of_open_sources_are_kept_in_pages",
-    ),
-    "an overtaken compaction gives up": Named(
-        "ledger/compaction.py",
-        "            continue\n    return Compaction(0, 0, 0)",
-        "            break\n    return Compaction(0, 0, 0)",
-        "tests/ledger/test_remote_order.py::test_a_compaction_that_is_overtaken_leaves_no_leaf_out",
     ),
     "a snapshot forgets who was gone": Named(
         "ledger/compaction.py",
@@ -848,12 +776,6 @@ NAMED: dict[str, Named] = {
         "        yield Segment(number, 0.0, runs=runs)",
         "        pass",
         "tests/ledger/test_remote_store.py::TestRemoteStore::test_an_empty_ledger_is_not_complete",
-    ),
-    "a snapshot registers with its own number": Named(
-        "ledger/compaction.py",
-        "            yield Segment(own, 0.0, sources=",
-        "            yield Segment(0, 0.0, sources=",
-        "tests/ledger/test_remote_store.py::TestRemoteStore::test_a_changed_source_runs_again_and_replaces_its_outputs",
     ),
     "parts of a snapshot are folded though it is covered": Named(
         "ledger/folding.py",
@@ -933,12 +855,6 @@ NAMED: dict[str, Named] = {
         "    except BlockingIOError:  # its writer lives\n        os.unlink(path)",
         "tests/transforms/test_publishing.py::test_what_a_killed_writer_left_is_removed_and_what_a_live_one_writes_is_not",
     ),
-    "a published temporary is removed": Named(
-        "io/publish.py",
-        "        if not _still_names(path, descriptor):\n            return False\n        os.unlink",
-        "        os.unlink",
-        "tests/transforms/test_publishing.py::test_an_output_is_on_the_disk_before_it_has_its_name_and_its_name_before_the_call_returns",
-    ),
     "temporaries are not locked": Named(
         "io/publish.py",
         "            fcntl.flock(descriptor, fcntl.LOCK_EX)\n            if",
@@ -986,12 +902,6 @@ NAMED: dict[str, Named] = {
         "return created or self.read([name]) == [data]",
         "return created",
         "tests/ledger/test_durability.py::test_an_object_is_on_the_disk_before_it_has_its_name_and_its_name_before_it_is_created",
-    ),
-    "done tasks are planned again": Named(
-        "transforms/plan.py",
-        "(source.has_quarantined(item) or source.has_done(item))",
-        "source.has_quarantined(item)",
-        "tests/transforms/test_chain.py::test_a_second_run_skips_what_is_complete_and_finished_tasks_of_the_rest",
     ),
     "the checksum is of nothing": Named(
         "transforms/write.py",

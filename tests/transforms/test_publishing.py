@@ -44,7 +44,7 @@ def test_an_output_whose_writer_raises_leaves_the_former_one(tmp_path: Path) -> 
     path = tmp_path / "out.jsonl"
     publish_bytes(str(path), b"former")
     with pytest.raises(TypeError), publish(str(path)) as file:
-        file.write("half")  # type: ignore[arg-type]
+        file.write("half")  # type: ignore[call-overload]
     assert path.read_bytes() == b"former"
     assert [name.name for name in tmp_path.iterdir()] == ["out.jsonl"]
 
