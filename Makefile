@@ -47,10 +47,13 @@ conformance: setup ## peers in a venv of their own judge our formats, and their 
 fault: setup ## the reliability suite: make fault KILLS=N
 	$(BIN)/python -m tests.fault --kills $(KILLS)
 
+mutants: setup ## small changes of ledger, transforms, publishing and cleanup that a test must notice; ARGS="--sample 200 --seed 1"
+	$(BIN)/python -m tests.mutation $(ARGS)
+
 bench: setup ## every table of speed against peers and the physical limit; ARGS=--small is quick
 	scripts/bench.sh $(ARGS)
 
 clean: ## remove what setup, servers and tests made
 	rm -rf $(VENV) $(CACHE) ledgerbeam/io/*.so build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 
-.PHONY: help setup demo test slow lint servers image matrix conformance fault bench clean
+.PHONY: help setup demo test slow lint servers image matrix conformance fault mutants bench clean

@@ -93,7 +93,7 @@ def register(txn: Transaction, sources: Sequence[Source], *, number: int = 0) ->
 def _not_late(txn: Transaction, sources: Sequence[Source], number: int) -> Sequence[Source]:
     """Leave out the sources of which a URL went to a source with a greater number.
 
-    They are retired at once, and what they had replaced is replaced: as if they had come in time.
+    What they had replaced is replaced, as if they had come in time; `register` retires them.
     """
     if not number:
         return sources
@@ -103,7 +103,6 @@ def _not_late(txn: Transaction, sources: Sequence[Source], number: int) -> Seque
         if not later:
             in_time.append(source)
         elif txn.get(SOURCES, source.id) is None:
-            txn.put(RETIRED, source.id, encode(list(source.urls)))
             for owner, fields in later.items():
                 txn.put(SOURCES, owner, encode({**fields, "replaces": True}))
             for key in sorted({url_key(url) for url in source.urls}):

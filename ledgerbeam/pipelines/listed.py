@@ -43,6 +43,7 @@ class Listed:
         store: LedgerStore,
         pages: Iterator[Page],
         run: str,
+        *,
         only: Collection[bytes] | None = None,
         since: float | None = None,
     ) -> None:

@@ -96,7 +96,7 @@ def run_job(
     if owner is not None and owner.keeps:
         info["existing"] = "keep"
     run = store.begin_run(info)
-    listed = Listed(spec, store, pages, run, only, since=None if last is None else last["began"])
+    listed = Listed(spec, store, pages, run, only=only, since=None if last is None else last["began"])
     outcome, deaths, done, left = "failed", 0, Totals(), 0
     strangers: list[str] = []
     try:

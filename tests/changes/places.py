@@ -75,7 +75,7 @@ class Place(ABC):
         }
         self._options = options
         code.mkdir(exist_ok=True)
-        self.write_function(Path(work.__file__).read_text())
+        self.write_function(Path(work.__file__).read_text(encoding="utf-8"))
 
     @property
     @abstractmethod

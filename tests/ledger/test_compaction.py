@@ -118,7 +118,12 @@ def test_a_source_that_is_completed_while_a_snapshot_is_written_is_complete_for_
     launcher.commit([first])
     watched.refresh()
     Watched.made = 0
-    Watched.on_made = {part: lambda: (Watched.on_made.clear(), watched.commit([last]))}
+
+    def complete() -> None:
+        Watched.on_made = {}
+        watched.commit([last])
+
+    Watched.on_made = {part: complete}
     compact(watched)
     if Watched.on_made:
         pytest.skip("the snapshot has fewer parts")

@@ -194,6 +194,7 @@ def test_a_listing_says_nothing_of_sources_that_were_listed_by_a_later_run(hosts
     store.refresh()
     assert {row.url: row.state for row in store.sources()} == {back.url: "gone", new.url: "open"}
     put(hosts, Segment(3, 1.0, back=[back.id]), "back")
+    store.refresh()
     put(hosts, Segment(2, 1.0, gone=[new.id, back.id]), "late")
     for host in (store, hosts.store()):
         host.refresh()

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tests.mutation.explained import EXPLAINED
-from tests.mutation.judge import Covers, Judge, gather, judge_anew, ordered, run_tests
+from tests.mutation.judge import HEAVY, Covers, Judge, gather, judge_anew, ordered, run_tests
 from tests.mutation.loading import ROOT
 from tests.mutation.operators import Mutant, mutants_of
 
@@ -33,7 +33,6 @@ TESTS = (
     "tests/fault/test_replay.py",
     "tests/fault/test_fuzz.py",
 )
-_HEAVY = ("apache_beam", "fsspec", "lmdb", "numpy", "orjson", "pyarrow")
 
 
 def modules(wanted: Sequence[str]) -> list[str]:
@@ -100,7 +99,7 @@ def main() -> int:
     if options.sample is not None:
         every = random.Random(options.seed).sample(every, min(options.sample, len(every)))
     every.sort(key=lambda mutant: (mutant.path, mutant.line))
-    for name in _HEAVY:
+    for name in HEAVY:
         importlib.import_module(name)
     covers, seconds = covers_of(options.tests, options.cache)
     counts = Counter[str]()
@@ -131,7 +130,12 @@ def main() -> int:
     functions = [mutant for mutant in every if not mutant.at_import]
     wanted = sorted({name.partition("::")[0] for name in seconds})
     if functions and wanted:
-        run_tests(wanted, [Judge(functions, covers, seconds, note)])
+
+        def choose(mutant: Mutant, names: Sequence[str], kills: Counter[str]) -> list[str]:
+            known = set(names)
+            return [name for name in ordered(mutant, covers, seconds, kills) if name in known]
+
+        run_tests(wanted, [Judge(functions, choose, seconds, note)])
     for path, found in by_module.items():
         print(f"{path}: " + ", ".join(f"{kind} {found[kind]}" for kind in ("killed", "explained", "survived")))
     print(f"{time.monotonic() - began:.0f} s")

@@ -6,6 +6,7 @@ imported is judged by a process that imports the library anew. Processes that a 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import resource
@@ -26,6 +27,9 @@ from tests.mutation.operators import Mutant
 MARKS = "not slow and not engines and not s3 and not stores"
 KILLED, SURVIVED, NOT_APPLIED = 1, 0, 77
 _DATA_BYTES = 4 * 2**30
+HEAVY = ("apache_beam", "fsspec", "lmdb", "numpy", "orjson", "pyarrow")
+"""What takes long to import: once, before any judgement."""
+
 Covers = dict[tuple[str, int], set[str]]
 """The tests that run a line of a module, by the module's path and the line."""
 
@@ -94,20 +98,20 @@ class Judge:
 
     Args:
         mutants: all of functions.
-        covers: from `gather`.
-        seconds: that a test takes unbroken.
+        choose: gives the tests to judge a mutant with, in order; it is given what each test has killed.
+        seconds: that a test takes unbroken, as far as that is known.
         note: is told of each mutant the name of the test that noticed it, or None.
     """
 
     def __init__(
         self,
         mutants: Iterable[Mutant],
-        covers: Covers,
+        choose: Callable[[Mutant, Sequence[str], Counter[str]], list[str]],
         seconds: dict[str, float],
         note: Callable[[Mutant, str | None], None],
     ) -> None:
         self._mutants = mutants
-        self._covers = covers
+        self._choose = choose
         self._seconds = seconds
         self._note = note
         self._kills: Counter[str] = Counter()
@@ -124,11 +128,11 @@ class Judge:
                 self._functions[os.path.relpath(thing.__code__.co_filename, ROOT)].append(thing)
         gc.freeze()
         for mutant in self._mutants:
-            names = [name for name in self._ordered(mutant) if name in items]
+            names = self._choose(mutant, list(items), self._kills)
             judged = [items[name] for name in names]
             killer: str | None = None
             if judged:
-                limit = sum(self._seconds[name] for name in names)
+                limit = sum(self._seconds.get(name, 1.0) for name in names)
                 killer = judge_in_fork(lambda m=mutant, j=judged: self._judge(m, j), limit)  # type: ignore[misc]
                 if killer == "":
                     killer = judge_in_fork(lambda m=mutant, n=names: _judge_anew(m, n), limit + 10)  # type: ignore[misc]
@@ -138,10 +142,6 @@ class Judge:
             for left in os.listdir(base):
                 shutil.rmtree(base / left, ignore_errors=True)
         return True
-
-    def _ordered(self, mutant: Mutant) -> list[str]:
-        """The tests to judge with: those that killed most for their time first."""
-        return ordered(mutant, self._covers, self._seconds, self._kills)
 
     def _judge(self, mutant: Mutant, items: Sequence[pytest.Item]) -> int:
         if not self._apply(mutant):
@@ -253,10 +253,8 @@ def _wait(child: int, limit: float) -> int:
             break
         time.sleep(pause)
         pause = min(0.05, pause * 1.3)
-    try:
+    with contextlib.suppress(ProcessLookupError):  # it left nothing
         os.killpg(child, signal.SIGKILL)
-    except ProcessLookupError:
-        pass  # it left nothing
     if not ended:
         os.waitpid(child, 0)
         return -1

@@ -2,16 +2,20 @@
 
     python -m tests.mutation.named [WORD]...
 
-Judges those whose name has one of the words with every test that runs their lines, and prints which test fails first:
-so the test of a new one is found. `test_named.py` holds that each still fails with its test.
+Judges those whose name has one of the words (all without one), each with its test, and prints which test failed.
 """
+
+# ruff: noqa: E501 - texts of the library, and of its mistakes, stand as they are
 
 from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from tests.mutation.judge import Judge, run_tests
 from tests.mutation.loading import ROOT
 from tests.mutation.operators import Mutant
 
@@ -46,576 +50,891 @@ def mutant_of(name: str, named: Named) -> Mutant:
     return Mutant(path, name, line, last, named.old, named.new, named.old, changed, at_import=False)
 
 
-_COMMIT, _SOURCES, _FLOORS = "ledger/lmdb_commit.py", "ledger/lmdb_sources.py", "ledger/lmdb_floors.py"
-_SIDECAR, _ROWS, _SUPERSEDED = "ledger/sidecar.py", "ledger/snapshot_rows.py", "ledger/lmdb_superseded.py"
-_WRITER, _SINK, _STORE = "ledger/writer.py", "ledger/remote_sink.py", "ledger/remote_store.py"
-_OPENING, _FAILURES, _COMPACTION = "ledger/lmdb_opening.py", "ledger/lmdb_failures.py", "ledger/compaction.py"
-_FOLDING, _PUBLISH, _OBJECTS = "ledger/folding.py", "io/publish.py", "io/objects.py"
-_READ, _PLAN, _WRITE = "transforms/read.py", "transforms/plan.py", "transforms/write.py"
-
 NAMED: dict[str, Named] = {
-    # Counting and recording
-    "a whole plan after another plan completes": Named(_COMMIT, "leaf.is_all and known is None and", "leaf.is_all and"),
-    "a whole plan beside another plan completes": Named(_COMMIT, " and len(leaves) == 1)", ")"),
+    "a whole plan after another plan completes": Named(
+        "ledger/lmdb_commit.py",
+        "leaf.is_all and known is None and",
+        "leaf.is_all and",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_a_whole_source_beside_parts_of_it_is_an_error_and_completes_nothing",
+    ),
+    "a whole plan beside another plan completes": Named(
+        "ledger/lmdb_commit.py",
+        " and len(leaves) == 1)",
+        ")",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_a_whole_source_beside_parts_of_it_is_an_error_and_completes_nothing",
+    ),
     "a late leaf of a retired source is an error": Named(
-        _COMMIT, "if self._txn.get(RETIRED, source) is None:", "if True:"
+        "ledger/lmdb_commit.py",
+        "if self._txn.get(RETIRED, source) is None:",
+        "if True:",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_a_source_listed_in_two_versions_at_once_is_the_last_one",
     ),
     "outputs of a complete source are not compared": Named(
-        _COMMIT,
+        "ledger/lmdb_commit.py",
         "                self._compare_outputs(leaf)\n            return",
         "                pass\n            return",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_other_content_under_the_same_name_is_an_error",
     ),
     "a leaf again is not compared": Named(
-        _COMMIT, "                self._compare_result(leaf)\n", "                pass\n"
+        "ledger/lmdb_commit.py",
+        "                self._compare_result(leaf)\n",
+        "                pass\n",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_ending_otherwise_than_before_is_an_error",
     ),
-    "digests are not compared": Named(_COMMIT, "row[DELTA.size :] == leaf.digest or", "True or"),
+    "digests are not compared": Named(
+        "ledger/lmdb_commit.py",
+        "row[DELTA.size :] == leaf.digest or",
+        "True or",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_ending_otherwise_than_before_is_an_error",
+    ),
     "names of outputs are not claimed": Named(
-        _COMMIT, "if not self._put_outputs(leaf):", "if not self._put_outputs(leaf) and False:"
+        "ledger/lmdb_commit.py",
+        "if not self._put_outputs(leaf):",
+        "if not self._put_outputs(leaf) and False:",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_two_tasks_with_one_output_name_are_an_error",
     ),
     "a refused leaf keeps the names it claimed": Named(
-        _COMMIT, "                del known[mine]", "                pass"
+        "ledger/lmdb_commit.py",
+        "                del known[mine]",
+        "                pass",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_what_was_refused_keeps_no_name_from_another_task",
     ),
     "sizes of outputs are not compared": Named(
-        _COMMIT, "(before.size, before.checksum) != (now.size, now.checksum)", "before.checksum != now.checksum"
+        "ledger/lmdb_commit.py",
+        "(before.size, before.checksum) != (now.size, now.checksum)",
+        "before.checksum != now.checksum",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_an_output_that_differs_in_size_or_checksum_is_an_error",
     ),
     "checksums of outputs are not compared": Named(
-        _COMMIT, "(before.size, before.checksum) != (now.size, now.checksum)", "before.size != now.size"
+        "ledger/lmdb_commit.py",
+        "(before.size, before.checksum) != (now.size, now.checksum)",
+        "before.size != now.size",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_other_content_under_the_same_name_is_an_error",
     ),
     "success does not clear the failure of its task": Named(
-        _COMMIT, "                self._txn.delete(table, self._source + node)", "                pass"
+        "ledger/lmdb_commit.py",
+        "                self._txn.delete(table, self._source + node)",
+        "                pass",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_success_clears_worker_deaths",
     ),
     "completion does not clear failures": Named(
-        _COMMIT, "            self._txn.delete_prefix(table, self._source)", "            pass"
+        "ledger/lmdb_commit.py",
+        "            self._txn.delete_prefix(table, self._source)",
+        "            pass",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_completion_leaves_no_failure_and_no_death_of_any_task",
     ),
     "rows of a complete source stay": Named(
-        _COMMIT, "            self._txn.delete_prefix(APPLIED, self._source)", "            pass"
+        "ledger/lmdb_commit.py",
+        "            self._txn.delete_prefix(APPLIED, self._source)",
+        "            pass",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_a_source_that_was_done_in_steps_can_be_done_in_steps_again",
     ),
     "the count of a complete source stays": Named(
-        _COMMIT, "            self._txn.delete(PENDING, self._source)", "            pass"
+        "ledger/lmdb_commit.py",
+        "            self._txn.delete(PENDING, self._source)",
+        "            pass",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_a_source_that_was_done_in_steps_can_be_done_in_steps_again",
     ),
     "only the first of two refusals": Named(
-        _COMMIT, "self._outcome.fresh += self._fresh", "self._outcome.fresh = self._fresh"
+        "ledger/lmdb_commit.py",
+        "self._outcome.fresh += self._fresh",
+        "self._outcome.fresh = self._fresh",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_what_was_recorded_when_and_how_long_it_took",
     ),
     "totals leave out what was known": Named(
-        _COMMIT, "tally = tally.plus(total(self._fresh))", "tally = total(self._fresh)"
+        "ledger/lmdb_commit.py",
+        "tally = tally.plus(total(self._fresh))",
+        "tally = total(self._fresh)",
+        "tests/ledger/test_remote_store.py::test_tasks_that_contradict_each_other_hold_their_source_open_on_every_host",
     ),
-    # Sources
     "register overwrites known sources": Named(
-        _SOURCES, "txn.put_many(SOURCES, rows, overwrite=False)", "txn.put_many(SOURCES, rows)"
+        "ledger/lmdb_sources.py",
+        "txn.put_many(SOURCES, rows, overwrite=False)",
+        "txn.put_many(SOURCES, rows)",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_registering_again_does_not_forget_that_a_source_replaced_another",
     ),
     "register does not retire": Named(
-        _SOURCES, "        retire(txn, owner, number)\n    txn.put_many", "        pass\n    txn.put_many"
+        "ledger/lmdb_sources.py",
+        "        retire(txn, owner, number)\n    txn.put_many",
+        "        pass\n    txn.put_many",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_late_leaves_of_a_changed_source_are_ignored",
     ),
-    "register leaves sources gone": Named(_SOURCES, "for table in (RETIRED, GONE):", "for table in (RETIRED,):"),
-    "register leaves sources retired": Named(_SOURCES, "for table in (RETIRED, GONE):", "for table in (GONE,):"),
+    "register leaves sources gone": Named(
+        "ledger/lmdb_sources.py",
+        "for table in (RETIRED, GONE):",
+        "for table in (RETIRED,):",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_sources_that_are_gone_are_counted_apart_and_keep_their_outputs",
+    ),
     "a source listed twice is not retired": Named(
-        _SOURCES, "            txn.put(RETIRED, late.id, encode(list(late.urls)))", "            pass"
+        "ledger/lmdb_sources.py",
+        "            txn.put(RETIRED, late.id, encode(list(late.urls)))",
+        "            pass",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_a_source_listed_in_two_versions_at_once_is_the_last_one",
     ),
-    "what replaces is not marked": Named(_SOURCES, "replaces=source in replacing, ", ""),
+    "what replaces is not marked": Named(
+        "ledger/lmdb_sources.py",
+        "replaces=source in replacing, ",
+        "",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_progress_of_open_sources",
+    ),
     "a late registration takes a URL over": Named(
-        _SOURCES, 'if row.get("number", 0) > number}', 'if row.get("number", 0) > number + 10**9}'
+        "ledger/lmdb_sources.py",
+        'if row.get("number", 0) > number}',
+        'if row.get("number", 0) > number + 10**9}',
+        "tests/ledger/test_remote_floors.py::test_the_registration_with_the_greatest_number_has_the_url_in_whatever_order_they_come",
     ),
     "an equal number counts as later": Named(
-        _SOURCES, 'if row.get("number", 0) > number}', 'if row.get("number", 0) >= number}'
-    ),
-    "a late registration is not retired": Named(
-        _SOURCES,
-        "            txn.put(RETIRED, source.id, encode(list(source.urls)))\n            for",
-        "            for",
+        "ledger/lmdb_sources.py",
+        'if row.get("number", 0) > number}',
+        'if row.get("number", 0) >= number}',
+        "tests/ledger/test_remote_floors.py::test_of_registrations_with_one_number_the_later_has_the_url",
     ),
     "a late registration does not mark its successor": Named(
-        _SOURCES, 'encode({**fields, "replaces": True})', "encode(fields)"
+        "ledger/lmdb_sources.py",
+        'encode({**fields, "replaces": True})',
+        "encode(fields)",
+        "tests/ledger/test_remote_floors.py::test_the_registration_with_the_greatest_number_has_the_url_in_whatever_order_they_come",
     ),
     "a retired source leaves no trace": Named(
-        _SOURCES, "    txn.put(RETIRED, source, encode(urls_of(row)))", "    pass"
+        "ledger/lmdb_sources.py",
+        "    txn.put(RETIRED, source, encode(urls_of(row)))",
+        "    pass",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_late_leaves_of_a_changed_source_are_ignored",
     ),
     "restart keeps attempts": Named(
-        _SOURCES, "FAILED, ATTEMPTS, OUTPUTS, RETIRED, GONE):", "FAILED, OUTPUTS, RETIRED, GONE):"
+        "ledger/lmdb_sources.py",
+        "FAILED, ATTEMPTS, OUTPUTS, RETIRED, GONE):",
+        "FAILED, OUTPUTS, RETIRED, GONE):",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_a_restarted_job_has_nothing_of_the_former_but_what_it_published",
     ),
     "restart keeps failures": Named(
-        _SOURCES, "FAILED, ATTEMPTS, OUTPUTS, RETIRED, GONE):", "ATTEMPTS, OUTPUTS, RETIRED, GONE):"
+        "ledger/lmdb_sources.py",
+        "FAILED, ATTEMPTS, OUTPUTS, RETIRED, GONE):",
+        "ATTEMPTS, OUTPUTS, RETIRED, GONE):",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_a_restarted_job_has_nothing_of_the_former_but_what_it_published",
     ),
     "restart keeps retired sources": Named(
-        _SOURCES, "FAILED, ATTEMPTS, OUTPUTS, RETIRED, GONE):", "FAILED, ATTEMPTS, OUTPUTS, GONE):"
+        "ledger/lmdb_sources.py",
+        "FAILED, ATTEMPTS, OUTPUTS, RETIRED, GONE):",
+        "FAILED, ATTEMPTS, OUTPUTS, GONE):",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_a_restarted_job_has_nothing_of_the_former_but_what_it_published",
     ),
     "restart keeps gone sources": Named(
-        _SOURCES, "FAILED, ATTEMPTS, OUTPUTS, RETIRED, GONE):", "FAILED, ATTEMPTS, OUTPUTS, RETIRED):"
+        "ledger/lmdb_sources.py",
+        "FAILED, ATTEMPTS, OUTPUTS, RETIRED, GONE):",
+        "FAILED, ATTEMPTS, OUTPUTS, RETIRED):",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_a_restarted_job_has_nothing_of_the_former_but_what_it_published",
     ),
-    "restart keeps rows of open sources": Named(_SOURCES, "URLS, PENDING, APPLIED,", "URLS, PENDING,"),
-    "restart keeps counts": Named(_SOURCES, "URLS, PENDING, APPLIED,", "URLS, APPLIED,"),
-    "restart keeps owners of URLs": Named(_SOURCES, "SOURCES, URLS, PENDING, APPLIED,", "SOURCES, PENDING, APPLIED,"),
-    "restart keeps totals": Named(_SOURCES, "    txn.delete(META, KEY_TOTALS)", "    pass"),
+    "restart keeps rows of open sources": Named(
+        "ledger/lmdb_sources.py",
+        "URLS, PENDING, APPLIED,",
+        "URLS, PENDING,",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_a_restarted_job_has_nothing_of_the_former_but_what_it_published",
+    ),
+    "restart keeps counts": Named(
+        "ledger/lmdb_sources.py",
+        "URLS, PENDING, APPLIED,",
+        "URLS, APPLIED,",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_a_restarted_job_has_nothing_of_the_former_but_what_it_published",
+    ),
+    "restart keeps owners of URLs": Named(
+        "ledger/lmdb_sources.py",
+        "SOURCES, URLS, PENDING, APPLIED,",
+        "SOURCES, PENDING, APPLIED,",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_a_restarted_job_has_nothing_of_the_former_but_what_it_published",
+    ),
+    "restart keeps totals": Named(
+        "ledger/lmdb_sources.py",
+        "    txn.delete(META, KEY_TOTALS)",
+        "    pass",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_a_restarted_job_begins_anew_and_old_outputs_are_stale",
+    ),
     "restart is no withdrawal": Named(
-        _SOURCES, "    txn.delete(META, KEY_TOTALS)\n    count_withdrawal(txn)", "    txn.delete(META, KEY_TOTALS)"
+        "ledger/lmdb_sources.py",
+        "    txn.delete(META, KEY_TOTALS)\n    count_withdrawal(txn)",
+        "    txn.delete(META, KEY_TOTALS)",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_a_withdrawn_completion_is_seen_by_who_has_looked_often",
     ),
-    "restart supersedes the first page only": Named(_SOURCES, '        start = rows[-1][0] + b"\\0"', "        break"),
+    "restart supersedes the first page only": Named(
+        "ledger/lmdb_sources.py",
+        '        start = rows[-1][0] + b"\\0"',
+        "        break",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_a_restarted_job_supersedes_more_outputs_than_a_page",
+    ),
     "a withdrawn completion is not counted": Named(
-        _SOURCES, "        count_withdrawal(txn)\n    pending", "    pending"
+        "ledger/lmdb_sources.py",
+        "        count_withdrawal(txn)\n    pending",
+        "    pending",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_a_withdrawn_completion_is_seen_by_who_has_looked_often",
     ),
-    "forget keeps failures": Named(_SOURCES, "    clear_failures(txn, source)\n    supersede(", "    supersede("),
+    "forget keeps failures": Named(
+        "ledger/lmdb_sources.py",
+        "    clear_failures(txn, source)\n    supersede(",
+        "    supersede(",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_an_open_source_can_be_forgotten",
+    ),
     "forget failures clears nothing": Named(
-        _SOURCES, "            clear_failures(txn, source)\n        else:", "            pass\n        else:"
+        "ledger/lmdb_sources.py",
+        "            clear_failures(txn, source)\n        else:",
+        "            pass\n        else:",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_forgetting_failures_ends_quarantine_and_keeps_progress",
     ),
     "forget does not supersede": Named(
-        _SOURCES,
+        "ledger/lmdb_sources.py",
         "    supersede(txn, txn.delete_prefix(OUTPUTS, source), number)",
         "    txn.delete_prefix(OUTPUTS, source)",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_a_name_that_another_source_uses_now_is_not_stale",
     ),
-    "a listing adds to what is gone": Named(_SOURCES, "    txn.clear(GONE)\n", ""),
+    "a listing adds to what is gone": Named(
+        "ledger/lmdb_sources.py",
+        "    txn.clear(GONE)\n",
+        "",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_sources_that_are_gone_are_counted_apart_and_keep_their_outputs",
+    ),
     "an old listing says that a newer source is gone": Named(
-        _SOURCES, 'max(fields.get("number", 0), fields.get("back", 0)) > number', "False"
+        "ledger/lmdb_sources.py",
+        'max(fields.get("number", 0), fields.get("back", 0)) > number',
+        "False",
+        "tests/ledger/test_remote_floors.py::test_a_listing_says_nothing_of_sources_that_were_listed_by_a_later_run",
     ),
     "an old listing says that what came back is gone": Named(
-        _SOURCES, 'max(fields.get("number", 0), fields.get("back", 0)) > number', 'fields.get("number", 0) > number'
+        "ledger/lmdb_sources.py",
+        'max(fields.get("number", 0), fields.get("back", 0)) > number',
+        'fields.get("number", 0) > number',
+        "tests/ledger/test_remote_floors.py::test_a_listing_says_nothing_of_sources_that_were_listed_by_a_later_run",
     ),
     "stale without its successor being complete": Named(
-        _SUPERSEDED, "        return txn.get(COMPLETED, source) is not None\n", "        return True\n"
+        "ledger/lmdb_superseded.py",
+        "        return txn.get(COMPLETED, source) is not None\n",
+        "        return True\n",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_outputs_of_a_forgotten_source_are_not_stale_until_it_is_complete",
     ),
     "stale when one successor is complete": Named(
-        _SUPERSEDED, "bool(successors) and all(", "bool(successors) and any("
+        "ledger/lmdb_superseded.py",
+        "bool(successors) and all(",
+        "bool(successors) and any(",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_a_changed_pack_is_replaced_when_all_its_members_are_done",
     ),
-    "stale without successors": Named(_SUPERSEDED, "bool(successors) and all(", "all("),
+    "stale without successors": Named(
+        "ledger/lmdb_superseded.py",
+        "bool(successors) and all(",
+        "all(",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_outputs_of_a_source_whose_url_is_nobodys_now_are_not_stale",
+    ),
     "stale although another source has the name": Named(
-        _SUPERSEDED, "                stale.pop(key[ID_BYTES:], None)", "                pass"
+        "ledger/lmdb_superseded.py",
+        "                stale.pop(key[ID_BYTES:], None)",
+        "                pass",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_a_name_that_another_source_uses_now_is_not_stale",
     ),
-    # Failures
-    "quarantine one death late": Named(_FAILURES, "if deaths < MAX_ATTEMPTS:", "if deaths <= MAX_ATTEMPTS:"),
-    "quarantine one death early": Named(_FAILURES, "if deaths < MAX_ATTEMPTS:", "if deaths < MAX_ATTEMPTS - 1:"),
-    "deaths are not added up": Named(_FAILURES, "deaths = 1 + (", "deaths = 1 + 0 * ("),
+    "quarantine one death late": Named(
+        "ledger/lmdb_failures.py",
+        "if deaths < MAX_ATTEMPTS:",
+        "if deaths <= MAX_ATTEMPTS:",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_a_task_whose_workers_died_too_often_is_quarantined",
+    ),
+    "quarantine one death early": Named(
+        "ledger/lmdb_failures.py",
+        "if deaths < MAX_ATTEMPTS:",
+        "if deaths < MAX_ATTEMPTS - 1:",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_a_task_whose_workers_died_too_often_is_quarantined",
+    ),
+    "deaths are not added up": Named(
+        "ledger/lmdb_failures.py",
+        "deaths = 1 + (",
+        "deaths = 1 + 0 * (",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_a_task_whose_workers_died_too_often_is_quarantined",
+    ),
     "a finished task is blamed": Named(
-        _FAILURES, "        if not is_open(txn, mark.source_id, mark.node):\n            continue\n", ""
+        "ledger/lmdb_failures.py",
+        "        if not is_open(txn, mark.source_id, mark.node):\n            continue\n",
+        "",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_success_clears_worker_deaths",
     ),
     "an older failure replaces a newer": Named(
-        _FAILURES, 'newer = row if now >= before["last"] else before', "newer = row"
+        "ledger/lmdb_failures.py",
+        'newer = row if now >= before["last"] else before',
+        "newer = row",
+        "tests/ledger/test_remote_floors.py::test_the_newest_failure_of_a_task_is_told_whichever_comes_in_last",
     ),
-    "failing again ends the quarantine": Named(_FAILURES, ', "quarantined": before["quarantined"]}', "}"),
+    "failing again ends the quarantine": Named(
+        "ledger/lmdb_failures.py",
+        ', "quarantined": before["quarantined"]}',
+        "}",
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_a_task_in_quarantine_stays_there_though_it_fails",
+    ),
     "failures are not counted": Named(
-        _FAILURES, '"attempts": before["attempts"] + 1', '"attempts": before["attempts"]'
+        "ledger/lmdb_failures.py",
+        '"attempts": before["attempts"] + 1',
+        '"attempts": before["attempts"]',
+        "tests/ledger/test_lmdb_store.py::TestLmdbStore::test_a_failure_keeps_its_source_open_until_the_task_succeeds",
     ),
-    # Group commit
     "requeue drops what came meanwhile": Named(
-        _WRITER,
+        "ledger/writer.py",
         "self._leaves[:0], self._failures[:0] = leaves, failures",
         "self._leaves, self._failures = leaves, failures",
+        "tests/ledger/test_group_commit.py::test_a_failed_commit_keeps_its_own_entries_and_those_that_came_meanwhile",
     ),
     "requeue drops leaves": Named(
-        _WRITER, "self._leaves[:0], self._failures[:0] = leaves, failures", "self._failures[:0] = failures"
+        "ledger/writer.py",
+        "self._leaves[:0], self._failures[:0] = leaves, failures",
+        "self._failures[:0] = failures",
+        "tests/ledger/test_group_commit.py::test_a_failed_commit_keeps_its_own_entries_and_those_that_came_meanwhile",
     ),
     "requeue drops failures": Named(
-        _WRITER, "self._leaves[:0], self._failures[:0] = leaves, failures", "self._leaves[:0] = leaves"
+        "ledger/writer.py",
+        "self._leaves[:0], self._failures[:0] = leaves, failures",
+        "self._leaves[:0] = leaves",
+        "tests/ledger/test_group_commit.py::test_a_failed_commit_keeps_its_own_entries_and_those_that_came_meanwhile",
     ),
     "a refused leaf is offered again": Named(
-        _WRITER,
+        "ledger/writer.py",
         "except (NonDeterministicTaskError, NegativePendingCountError) as error:",
         "except ZeroDivisionError as error:",
+        "tests/ledger/test_group_commit.py::test_a_refused_task_is_told_once_and_offered_no_more",
     ),
     "an error in the background is dropped": Named(
-        _WRITER, "            error = self._refused or self._blocked\n", "            error = self._blocked\n"
+        "ledger/writer.py",
+        "            error = self._refused or self._blocked\n",
+        "            error = self._blocked\n",
+        "tests/ledger/test_group_commit.py::test_a_refused_task_is_told_once_and_offered_no_more",
     ),
     "an error is raised for ever": Named(
-        _WRITER, "            self._refused = None\n        if error", "        if error"
+        "ledger/writer.py",
+        "            self._refused = None\n        if error",
+        "        if error",
+        "tests/ledger/test_group_commit.py::test_a_refused_task_is_told_once_and_offered_no_more",
     ),
     "a writer stays blocked": Named(
-        _WRITER,
+        "ledger/writer.py",
         "                with self._changed:\n                    self._blocked = None\n",
         "                with self._changed:\n                    pass\n",
+        "tests/ledger/test_group_commit.py::test_a_failed_commit_keeps_its_own_entries_and_those_that_came_meanwhile",
     ),
     "completions in the background are lost": Named(
-        _WRITER, "self._completed += result.completed", "self._completed = result.completed"
+        "ledger/writer.py",
+        "self._completed += result.completed",
+        "self._completed = result.completed",
+        "tests/ledger/test_group_commit.py::test_results_of_several_commits_add_up_until_they_are_taken",
     ),
-    "fresh in the background is lost": Named(_WRITER, "self._fresh += result.fresh", "self._fresh = result.fresh"),
-    "a writer is used after fork": Named(_WRITER, "if os.getpid() != self._pid:", "if False:"),
+    "fresh in the background is lost": Named(
+        "ledger/writer.py",
+        "self._fresh += result.fresh",
+        "self._fresh = result.fresh",
+        "tests/ledger/test_group_commit.py::test_results_of_several_commits_add_up_until_they_are_taken",
+    ),
+    "a writer is used after fork": Named(
+        "ledger/writer.py",
+        "if os.getpid() != self._pid:",
+        "if False:",
+        "tests/ledger/test_group_commit.py::test_a_writer_is_refused_in_a_forked_process_which_gets_a_shared_one_of_its_own",
+    ),
     "close does not flush": Named(
-        _WRITER, "        self._thread.join()\n        self._flush()", "        self._thread.join()"
+        "ledger/writer.py",
+        "        self._thread.join()\n        self._flush()",
+        "        self._thread.join()",
+        "tests/ledger/test_group_commit.py::test_closing_commits_what_was_added_last",
     ),
     "shared writers live on after fork": Named(
-        _WRITER, "    _shared_lock = threading.Lock()\n    _shared.clear()", "    _shared_lock = threading.Lock()"
+        "ledger/writer.py",
+        "    _shared_lock = threading.Lock()\n    _shared.clear()",
+        "    _shared_lock = threading.Lock()",
+        "tests/ledger/test_group_commit.py::test_a_writer_is_refused_in_a_forked_process_which_gets_a_shared_one_of_its_own",
     ),
-    "one entry more than the limit": Named(_WRITER, "waiting >= self._max_entries", "waiting > self._max_entries"),
+    "one entry more than the limit": Named(
+        "ledger/writer.py",
+        "waiting >= self._max_entries",
+        "waiting > self._max_entries",
+        "tests/ledger/test_writer.py::test_enough_entries_are_committed_at_once",
+    ),
     "failures do not count for the limit": Named(
-        _WRITER, "waiting = len(self._leaves) + len(self._failures)", "waiting = len(self._leaves)"
+        "ledger/writer.py",
+        "waiting = len(self._leaves) + len(self._failures)",
+        "waiting = len(self._leaves)",
+        "tests/ledger/test_group_commit.py::test_failures_count_for_the_limit_of_a_group",
     ),
-    # The sink of remote ledgers
-    "a forked sink keeps its parent's name": Named(_SINK, "if self._pid != os.getpid():", "if False:"),
+    "a forked sink keeps its parent's name": Named(
+        "ledger/remote_sink.py",
+        "if self._pid != os.getpid():",
+        "if False:",
+        "tests/ledger/test_group_commit.py::test_parent_and_child_record_with_one_sink_and_lose_nothing",
+    ),
     "a sink never looks for another job": Named(
-        _SINK, "                self._check_job()", "                self._seen = self._seen"
+        "ledger/remote_sink.py",
+        "                self._check_job()",
+        "                self._seen = self._seen",
+        "tests/ledger/test_group_commit.py::test_a_sink_looks_for_another_job_before_it_records_and_from_time_to_time",
     ),
     "a sink looks once only": Named(
-        _SINK, "time.monotonic() - self._checked > CHECK_SECONDS or not self._checked", "not self._checked"
+        "ledger/remote_sink.py",
+        "time.monotonic() - self._checked > CHECK_SECONDS or not self._checked",
+        "not self._checked",
+        "tests/ledger/test_group_commit.py::test_a_sink_looks_for_another_job_before_it_records_and_from_time_to_time",
     ),
     "a sink records for the newest run": Named(
-        _SINK, "number = int(self._run or self._seen)", "number = int(self._seen)"
+        "ledger/remote_sink.py",
+        "number = int(self._run or self._seen)",
+        "number = int(self._seen)",
+        "tests/ledger/test_group_commit.py::test_a_sink_records_for_its_run_or_else_for_the_newest",
     ),
-    "a sink names no run": Named(_SINK, "number = int(self._run or self._seen)", "number = int(self._run or 0)"),
-    "a sink's segments have one name": Named(_SINK, "            self._sequence += 1\n", ""),
-    "a sink that was pickled forgets its job": Named(
-        _SINK, "return _sink, (self._objects, self._job, self._run)", "return _sink, (self._objects, None, self._run)"
+    "a sink names no run": Named(
+        "ledger/remote_sink.py",
+        "number = int(self._run or self._seen)",
+        "number = int(self._run or 0)",
+        "tests/ledger/test_group_commit.py::test_a_sink_records_for_its_run_or_else_for_the_newest",
     ),
-    "a sink that was pickled forgets its run": Named(
-        _SINK, "return _sink, (self._objects, self._job, self._run)", 'return _sink, (self._objects, self._job, "")'
+    "a sink's segments have one name": Named(
+        "ledger/remote_sink.py",
+        "            self._sequence += 1\n",
+        "",
+        "tests/ledger/test_group_commit.py::test_a_sink_in_two_threads_names_every_segment_anew",
     ),
-    # Floors
     "forgetting sets no floor": Named(
-        _FLOORS,
+        "ledger/lmdb_floors.py",
         "return max(self.backs[0] if self.backs else self.replaced, self.forgotten)",
         "return self.backs[0] if self.backs else self.replaced",
+        "tests/ledger/test_remote_floors.py::test_what_was_recorded_before_a_change_does_not_count_after_it",
     ),
     "replacing sets no floor": Named(
-        _FLOORS,
+        "ledger/lmdb_floors.py",
         "return max(self.backs[0] if self.backs else self.replaced, self.forgotten)",
         "return max(self.backs[0] if self.backs else 0, self.forgotten)",
+        "tests/ledger/test_remote_order.py::test_floors_merge_in_any_order",
     ),
     "coming back sets no floor": Named(
-        _FLOORS,
+        "ledger/lmdb_floors.py",
         "return max(self.backs[0] if self.backs else self.replaced, self.forgotten)",
         "return max(self.replaced, self.forgotten)",
+        "tests/ledger/test_remote_order.py::test_floors_merge_in_any_order",
     ),
     "the last registration is the floor": Named(
-        _FLOORS,
+        "ledger/lmdb_floors.py",
         "self.backs[0] if self.backs else self.replaced, self.forgotten",
         "self.backs[-1] if self.backs else self.replaced, self.forgotten",
+        "tests/ledger/test_remote_order.py::test_floors_merge_in_any_order",
     ),
     "merged floors lose a replacement": Named(
-        _FLOORS, "        replaced = max(self.replaced, other.replaced)", "        replaced = other.replaced"
+        "ledger/lmdb_floors.py",
+        "        replaced = max(self.replaced, other.replaced)",
+        "        replaced = other.replaced",
+        "tests/ledger/test_remote_order.py::test_floors_merge_in_any_order",
     ),
     "merged floors lose a forgetting": Named(
-        _FLOORS, "Floor(replaced, max(self.forgotten, other.forgotten), ", "Floor(replaced, other.forgotten, "
+        "ledger/lmdb_floors.py",
+        "Floor(replaced, max(self.forgotten, other.forgotten), ",
+        "Floor(replaced, other.forgotten, ",
+        "tests/ledger/test_remote_order.py::test_floors_merge_in_any_order",
     ),
     "merged floors lose registrations": Named(
-        _FLOORS, "for back in self.backs + other.backs if", "for back in other.backs if"
+        "ledger/lmdb_floors.py",
+        "for back in self.backs + other.backs if",
+        "for back in other.backs if",
+        "tests/ledger/test_remote_order.py::test_floors_merge_in_any_order",
     ),
     "merged floors keep what is ruled out": Named(
-        _FLOORS,
+        "ledger/lmdb_floors.py",
         "for back in self.backs + other.backs if back > replaced",
         "for back in self.backs + other.backs if True",
+        "tests/ledger/test_remote_order.py::test_floors_merge_in_any_order",
     ),
-    "merged floors keep the replacement's own number": Named(_FLOORS, "if back > replaced}", "if back >= replaced}"),
+    "merged floors keep the replacement's own number": Named(
+        "ledger/lmdb_floors.py",
+        "if back > replaced}",
+        "if back >= replaced}",
+        "tests/ledger/test_remote_order.py::test_floors_merge_in_any_order",
+    ),
     "an early registration is not taken in": Named(
-        _FLOORS, "return self.merged(Floor(backs=(number,))) if self.backs else self", "return self"
+        "ledger/lmdb_floors.py",
+        "return self.merged(Floor(backs=(number,))) if self.backs else self",
+        "return self",
+        "tests/ledger/test_remote_order.py::test_a_source_that_two_launchers_bring_back_counts_from_the_first_of_them",
     ),
     "a leaf is never early": Named(
-        _FLOORS, "return max(self.replaced + 1, self.forgotten) <= number < min(self.backs, default=0)", "return False"
+        "ledger/lmdb_floors.py",
+        "return max(self.replaced + 1, self.forgotten) <= number < min(self.backs, default=0)",
+        "return False",
+        "tests/ledger/test_remote_floors.py::test_a_leaf_of_a_source_that_may_still_come_back_waits_for_its_registration",
     ),
-    "a contradiction does not withdraw": Named(_FLOORS, "        lmdb_sources.count_withdrawal(txn)", "        pass"),
+    "a contradiction does not withdraw": Named(
+        "ledger/lmdb_floors.py",
+        "        lmdb_sources.count_withdrawal(txn)",
+        "        pass",
+        "tests/ledger/test_remote_floors.py::test_a_contradiction_is_seen_by_who_held_the_source_for_complete",
+    ),
     "a contradiction keeps no failure": Named(
-        _FLOORS, "    txn.put(FAILED, leaf.source_id + node_id(leaf.source_id, leaf.lineage), row)", "    pass"
+        "ledger/lmdb_floors.py",
+        "    txn.put(FAILED, leaf.source_id + node_id(leaf.source_id, leaf.lineage), row)",
+        "    pass",
+        "tests/ledger/test_remote_floors.py::test_a_contradiction_is_seen_by_who_held_the_source_for_complete",
     ),
     "a contradiction leaves its source complete": Named(
-        _FLOORS, "completed = txn.pop(COMPLETED, source)", "completed = txn.get(COMPLETED, source)"
+        "ledger/lmdb_floors.py",
+        "completed = txn.pop(COMPLETED, source)",
+        "completed = txn.get(COMPLETED, source)",
+        "tests/ledger/test_remote_floors.py::test_a_contradiction_is_seen_by_who_held_the_source_for_complete",
     ),
-    # Folding
     "a segment at the floor is dropped": Named(
-        _SIDECAR,
+        "ledger/sidecar.py",
         "    if segment.number < _number(txn, KEY_FLOOR):\n        _supersede_all",
         "    if segment.number <= _number(txn, KEY_FLOOR):\n        _supersede_all",
+        "tests/ledger/test_remote_floors.py::test_what_a_worker_of_a_former_job_published_is_stale_and_what_one_of_this_job_records_counts",
     ),
     "a segment below the floor counts": Named(
-        _SIDECAR,
+        "ledger/sidecar.py",
         "    if segment.number < _number(txn, KEY_FLOOR):\n        _supersede_all",
         "    if False:\n        _supersede_all",
+        "tests/ledger/test_remote_floors.py::test_what_a_worker_of_a_former_job_published_is_stale_and_what_one_of_this_job_records_counts",
     ),
-    "a late output of a former job is forgotten": Named(_SIDECAR, "        _supersede_all(txn, segment)\n", ""),
-    "a source that came back stays gone": Named(_SIDECAR, "            txn.delete(GONE, source)", "            pass"),
+    "a late output of a former job is forgotten": Named(
+        "ledger/sidecar.py",
+        "        _supersede_all(txn, segment)\n",
+        "",
+        "tests/ledger/test_remote_floors.py::test_what_a_worker_of_a_former_job_published_is_stale_and_what_one_of_this_job_records_counts",
+    ),
+    "a source that came back stays gone": Named(
+        "ledger/sidecar.py",
+        "            txn.delete(GONE, source)",
+        "            pass",
+        "tests/ledger/test_remote_store.py::TestRemoteStore::test_sources_that_are_gone_are_counted_apart_and_keep_their_outputs",
+    ),
     "an old listing takes a source back": Named(
-        _SIDECAR,
+        "ledger/sidecar.py",
         "        if segment.number >= _number(txn, KEY_GONE):\n            txn.delete",
         "        if True:\n            txn.delete",
+        "tests/ledger/test_remote_floors.py::test_who_lists_a_source_again_before_it_was_gone_does_not_bring_it_back",
     ),
     "an old listing replaces a newer": Named(
-        _SIDECAR,
+        "ledger/sidecar.py",
         "if segment.gone is not None and segment.number >= _number(txn, KEY_GONE):",
         "if segment.gone is not None:",
+        "tests/ledger/test_remote_floors.py::test_the_newest_listing_says_what_is_gone",
     ),
     "leaves below the floor count": Named(
-        _SIDECAR, "leaves = [leaf for leaf in leaves if _counts(txn, segment.number, leaf)]", "pass"
+        "ledger/sidecar.py",
+        "leaves = [leaf for leaf in leaves if _counts(txn, segment.number, leaf)]",
+        "pass",
+        "tests/ledger/test_remote_floors.py::test_what_was_recorded_before_a_change_does_not_count_after_it",
     ),
     "failures below the floor count": Named(
-        _SIDECAR,
+        "ledger/sidecar.py",
         "for failure in segment.failures if segment.number >= floors(txn, failure.source_id)[1]]",
         "for failure in segment.failures]",
+        "tests/ledger/test_remote_floors.py::test_what_was_recorded_before_a_change_does_not_count_after_it",
     ),
     "deaths below the floor count": Named(
-        _SIDECAR,
+        "ledger/sidecar.py",
         "for mark in segment.deaths if segment.number >= floors(txn, mark.source_id)[1]]",
         "for mark in segment.deaths]",
+        "tests/ledger/test_remote_floors.py::test_what_was_recorded_before_a_change_does_not_count_after_it",
     ),
-    "leaves at the floor are dropped": Named(_SIDECAR, "    elif number >= floor:", "    elif number > floor:"),
+    "leaves at the floor are dropped": Named(
+        "ledger/sidecar.py",
+        "    elif number >= floor:",
+        "    elif number > floor:",
+        "tests/ledger/test_remote_floors.py::test_what_was_recorded_before_a_change_does_not_count_after_it",
+    ),
     "failures at the floor are dropped": Named(
-        _SIDECAR,
+        "ledger/sidecar.py",
         "if segment.number >= floors(txn, failure.source_id)[1]]",
         "if segment.number > floors(txn, failure.source_id)[1]]",
+        "tests/ledger/test_remote_floors.py::test_what_was_recorded_before_a_change_does_not_count_after_it",
     ),
     "deaths at the floor are dropped": Named(
-        _SIDECAR,
+        "ledger/sidecar.py",
         "if segment.number >= floors(txn, mark.source_id)[1]]",
         "if segment.number > floors(txn, mark.source_id)[1]]",
+        "tests/ledger/test_remote_floors.py::test_what_was_recorded_before_a_change_does_not_count_after_it",
     ),
     "what a late leaf published is forgotten": Named(
-        _SIDECAR, "    _supersede(txn, leaf, floor)\n    return False", "    return False"
+        "ledger/sidecar.py",
+        "    _supersede(txn, leaf, floor)\n    return False",
+        "    return False",
+        "tests/ledger/test_remote_floors.py::test_what_a_late_leaf_published_is_stale_once_its_source_is_complete",
     ),
     "a source that comes back has no floor": Named(
-        _SIDECAR, "        merge_floors(txn, source.id, floor, floor)\n", "        pass\n"
+        "ledger/sidecar.py",
+        "        merge_floors(txn, source.id, floor, floor)\n",
+        "        pass\n",
+        "tests/ledger/test_remote_floors.py::test_what_was_recorded_before_a_change_does_not_count_after_it",
     ),
     "forgetting failures forgets leaves": Named(
-        _SIDECAR, "Floor() if control.failures_only else floor, floor)", "floor, floor)"
+        "ledger/sidecar.py",
+        "Floor() if control.failures_only else floor, floor)",
+        "floor, floor)",
+        "tests/ledger/test_remote_floors.py::test_what_was_recorded_before_a_change_does_not_count_after_it",
     ),
-    "a restart of the same job sets a floor": Named(
-        _SIDECAR,
-        'if control.kind == "restart" and (before is None or before.fingerprint != control.job.fingerprint):',
-        'if control.kind == "restart":',
+    "an accepted job sets a floor": Named(
+        "ledger/sidecar.py",
+        'if control.kind == "restart" and (',
+        "if (",
+        "tests/ledger/test_remote_floors.py::test_only_a_restart_for_another_job_drops_what_was_recorded",
     ),
-    "an accepted job sets a floor": Named(_SIDECAR, 'if control.kind == "restart" and (', "if ("),
-    "a folded segment is folded again": Named(
-        _SIDECAR,
-        "    if is_folded(txn, name):\n        return\n    mark_folded(txn, name)\n    outcome",
-        "    mark_folded(txn, name)\n    outcome",
-    ),
-    "a folded control is folded again": Named(
-        _SIDECAR,
-        "    if is_folded(txn, name):\n        return\n    mark_folded(txn, name)\n    _put_number",
-        "    mark_folded(txn, name)\n    _put_number",
-    ),
-    # Snapshots
     "a snapshot completes a source below its floor": Named(
-        _ROWS,
+        "ledger/snapshot_rows.py",
         "if txn.get(SOURCES, source) is None or number < floors(txn, source)[0]:",
         "if txn.get(SOURCES, source) is None:",
-    ),
-    "a snapshot completes what is contradicted": Named(
-        _ROWS,
-        "if txn.get(COMPLETED, source) is not None or is_contradicted(txn, source):",
-        "if txn.get(COMPLETED, source) is not None:",
+        "tests/ledger/test_compaction.py::test_a_snapshot_of_what_was_before_takes_nothing_back",
     ),
     "a snapshot adds a completion twice": Named(
-        _ROWS,
+        "ledger/snapshot_rows.py",
         "if txn.get(COMPLETED, source) is not None or is_contradicted(txn, source):",
         "if is_contradicted(txn, source):",
-    ),
-    "a snapshot leaves rows of what it completes": Named(
-        _ROWS, "        txn.delete_prefix(APPLIED, source)", "        pass"
-    ),
-    "a snapshot counts begun tasks twice": Named(
-        _ROWS, "        add_totals(txn, PENDING_ROW.unpack(pending)[1:], -1)", "        pass"
-    ),
-    "a snapshot keeps failures of what it completes": Named(_ROWS, "    clear_failures(txn, source)\n", ""),
-    "a snapshot contradicts below the floor": Named(
-        _ROWS,
-        "    if number >= floors(txn, identity(source))[0]:\n        contradict",
-        "    if True:\n        contradict",
+        "tests/ledger/test_compaction.py::test_a_snapshot_of_what_was_before_takes_nothing_back",
     ),
     "a snapshot's failures below the floor count": Named(
-        _ROWS,
+        "ledger/snapshot_rows.py",
         "    if number < floors(txn, identity(source))[1] or not is_open(txn, identity(source), identity(node)):\n        return\n    known = txn.get(FAILED, key)",
         "    if not is_open(txn, identity(source), identity(node)):\n        return\n    known = txn.get(FAILED, key)",
+        "tests/ledger/test_compaction.py::test_a_snapshot_of_what_was_before_takes_nothing_back",
     ),
     "a snapshot's deaths below the floor count": Named(
-        _ROWS,
+        "ledger/snapshot_rows.py",
         "    if number < floors(txn, identity(source))[1] or not is_open(txn, identity(source), identity(node)):\n        return\n    known = txn.get(ATTEMPTS, key)",
         "    if not is_open(txn, identity(source), identity(node)):\n        return\n    known = txn.get(ATTEMPTS, key)",
+        "tests/ledger/test_compaction.py::test_a_snapshot_of_what_was_before_takes_nothing_back",
     ),
     "a snapshot's failure of a finished task counts": Named(
-        _ROWS,
+        "ledger/snapshot_rows.py",
         "    if number < floors(txn, identity(source))[1] or not is_open(txn, identity(source), identity(node)):\n        return\n    known = txn.get(FAILED, key)",
         "    if number < floors(txn, identity(source))[1]:\n        return\n    known = txn.get(FAILED, key)",
+        "tests/ledger/test_compaction.py::test_a_snapshot_of_what_was_before_takes_nothing_back",
     ),
     "a snapshot takes attempts back": Named(
-        _ROWS, '"attempts": max(integer(attempts), before["attempts"])', '"attempts": integer(attempts)'
+        "ledger/snapshot_rows.py",
+        '"attempts": max(integer(attempts), before["attempts"])',
+        '"attempts": integer(attempts)',
+        "tests/ledger/test_compaction.py::test_a_snapshot_of_what_was_before_takes_nothing_back",
     ),
     "a snapshot ends a quarantine": Named(
-        _ROWS, '"quarantined": quarantined is True or before["quarantined"]', '"quarantined": quarantined is True'
+        "ledger/snapshot_rows.py",
+        '"quarantined": quarantined is True or before["quarantined"]',
+        '"quarantined": quarantined is True',
+        "tests/ledger/test_compaction.py::test_a_snapshot_of_what_was_before_takes_nothing_back",
     ),
     "a snapshot adds deaths": Named(
-        _ROWS, "max(before, min(integer(deaths), 2**32 - 1))", "before + min(integer(deaths), 2**32 - 1)"
+        "ledger/snapshot_rows.py",
+        "max(before, min(integer(deaths), 2**32 - 1))",
+        "before + min(integer(deaths), 2**32 - 1)",
+        "tests/ledger/test_compaction.py::test_a_snapshot_of_what_was_before_takes_nothing_back",
     ),
-    "a snapshot supersedes what is published": Named(
-        _ROWS, "    if txn.get(OUTPUTS, key) is None:\n", "    if True:\n"
+    "a snapshot adds history": Named(
+        "ledger/snapshot_rows.py",
+        "*map(max, before, parts)",
+        "*map(sum, zip(before, parts))",
+        "tests/ledger/test_compaction.py::test_a_snapshot_of_what_was_before_takes_nothing_back",
     ),
-    "a snapshot retires what is registered": Named(
-        _ROWS,
-        "    if txn.get(SOURCES, source) is None:\n        txn.put(RETIRED",
-        "    if True:\n        txn.put(RETIRED",
-    ),
-    "a snapshot takes URLs back": Named(
-        _ROWS, "txn.put(URLS, url_key(url), source, overwrite=False)", "txn.put(URLS, url_key(url), source)"
-    ),
-    "a snapshot adds history": Named(_ROWS, "*map(max, before, parts)", "*map(sum, zip(before, parts))"),
     "a snapshot adds durations": Named(
-        _ROWS, "DURATION_ROW.pack(max(before, count))", "DURATION_ROW.pack(before + count)"
+        "ledger/snapshot_rows.py",
+        "DURATION_ROW.pack(max(before, count))",
+        "DURATION_ROW.pack(before + count)",
+        "tests/ledger/test_compaction.py::test_a_snapshot_of_what_was_before_takes_nothing_back",
     ),
-    # Compaction
     "parts of a snapshot are deleted before what names them": Named(
-        _COMPACTION, "for gone in ([*segments, *manifests], old):", "for gone in (old, [*segments, *manifests]):"
+        "ledger/compaction.py",
+        "for gone in ([*segments, *manifests], old):",
+        "for gone in (old, [*segments, *manifests]):",
+        "tests/ledger/test_compaction.py::test_a_compaction_that_ends_between_its_deletions_harms_nobody",
     ),
     "old parts are not deleted": Named(
-        _COMPACTION, "for gone in ([*segments, *manifests], old):", "for gone in ([*segments, *manifests],):"
+        "ledger/compaction.py",
+        "for gone in ([*segments, *manifests], old):",
+        "for gone in ([*segments, *manifests],):",
+        "tests/ledger/test_compaction.py::test_a_compaction_leaves_one_snapshot_and_nothing_that_it_stands_for",
     ),
     "a compaction deletes the first hundred only": Named(
-        _COMPACTION, "objects.delete(gone[start : start + _DELETED_AT_ONCE])", "objects.delete(gone[:_DELETED_AT_ONCE])"
+        "ledger/compaction.py",
+        "objects.delete(gone[start : start + _DELETED_AT_ONCE])",
+        "objects.delete(gone[:_DELETED_AT_ONCE])",
+        "tests/ledger/test_compaction.py::test_a_compaction_leaves_one_snapshot_and_nothing_that_it_stands_for",
     ),
     "leaves are gathered after completions": Named(
-        _COMPACTION,
+        "ledger/compaction.py",
         "    leaves = [snapshot.add(segment) for segment in _open_leaves(objects, environment, segments + old)]\n    sources = [snapshot.add(segment) for segment in _sources(environment)]\n    rest = [snapshot.add(segment) for segment in _rest(environment, snapshot.number)]\n",
         "    sources = [snapshot.add(segment) for segment in _sources(environment)]\n    rest = [snapshot.add(segment) for segment in _rest(environment, snapshot.number)]\n    leaves = [snapshot.add(segment) for segment in _open_leaves(objects, environment, segments + old)]\n",
+        "tests/ledger/test_compaction.py::test_a_source_that_is_completed_while_a_snapshot_is_written_is_complete_for_new_hosts",
     ),
     "leaves of former parts are left out": Named(
-        _COMPACTION,
+        "ledger/compaction.py",
         "_open_leaves(objects, environment, segments + old)",
         "_open_leaves(objects, environment, segments)",
+        "tests/ledger/test_compaction.py::test_a_compaction_that_ends_between_its_deletions_harms_nobody",
     ),
-    "leaves below the floor are kept": Named(_COMPACTION, " and number >= floors(txn, source)[0]\n", "\n"),
-    "the second page of leaves is dropped": Named(_COMPACTION, "            held, count = {}, 0", "            return"),
-    "an overtaken compaction gives up": Named(
-        _COMPACTION,
-        "            continue\n    return Compaction(0, 0, 0)",
-        "            break\n    return Compaction(0, 0, 0)",
+    "the second page of leaves is dropped": Named(
+        "ledger/compaction.py",
+        "            held, count = {}, 0",
+        "            return",
+        "tests/ledger/test_compaction.py::test_leaves_of_open_sources_are_kept_in_pages",
     ),
     "a snapshot forgets who was gone": Named(
-        _COMPACTION, "    yield Segment(of_number, 0.0, gone=gone)", "    yield Segment(of_number, 0.0)"
+        "ledger/compaction.py",
+        "    yield Segment(of_number, 0.0, gone=gone)",
+        "    yield Segment(of_number, 0.0)",
+        "tests/ledger/test_remote_store.py::TestRemoteStore::test_every_source_is_listed_with_its_state",
     ),
-    "a snapshot forgets runs": Named(_COMPACTION, "        yield Segment(number, 0.0, runs=runs)", "        pass"),
-    "a snapshot registers with its own number": Named(
-        _COMPACTION, "            yield Segment(own, 0.0, sources=", "            yield Segment(0, 0.0, sources="
+    "a snapshot forgets runs": Named(
+        "ledger/compaction.py",
+        "        yield Segment(number, 0.0, runs=runs)",
+        "        pass",
+        "tests/ledger/test_remote_store.py::TestRemoteStore::test_an_empty_ledger_is_not_complete",
     ),
     "parts of a snapshot are folded though it is covered": Named(
-        _FOLDING, "            if self._unfolded(manifest.covers):\n", "            if True:\n"
+        "ledger/folding.py",
+        "            if self._unfolded(manifest.covers):\n",
+        "            if True:\n",
+        "tests/ledger/test_compaction.py::test_who_has_folded_all_that_a_snapshot_covers_reads_no_part_of_it",
     ),
-    "a snapshot covers nothing": Named(_FOLDING, "for folded in (name, *manifest.covers):", "for folded in (name,):"),
-    "a missing control is not waited for": Named(
-        _FOLDING, "                self._wait_once(number)", "                pass"
-    ),
-    "a late control is not listed again": Named(
-        _FOLDING, "            controls = _controls(self._objects.names(CONTROLS))", "            pass"
+    "a snapshot covers nothing": Named(
+        "ledger/folding.py",
+        "for folded in (name, *manifest.covers):",
+        "for folded in (name,):",
+        "tests/ledger/test_compaction.py::test_a_snapshot_of_what_was_before_takes_nothing_back",
     ),
     "missing sources are not waited for": Named(
-        _FOLDING,
+        "ledger/folding.py",
         "                    self._wait_once(name)  # they were registered, and the listing had passed that place",
         "                    pass",
+        "tests/ledger/test_remote_order.py::test_leaves_of_a_source_whose_registration_is_listed_later_wait_for_it",
     ),
-    # Durability
-    "LMDB does not sync": Named(_OPENING, "                sync=True,", "                sync=False,"),
-    "LMDB does not sync its meta page": Named(_OPENING, "metasync=True", "metasync=False"),
-    "the ledger's folder is not synced": Named(_OPENING, "    _sync_folder(path)  # also", "    pass  # also"),
+    "LMDB does not sync": Named(
+        "ledger/lmdb_opening.py",
+        "                sync=True,",
+        "                sync=False,",
+        "tests/ledger/test_durability.py::test_a_new_ledger_is_on_the_disk_with_all_folders_above_it_before_anything_is_recorded",
+    ),
+    "LMDB does not sync its meta page": Named(
+        "ledger/lmdb_opening.py",
+        "metasync=True",
+        "metasync=False",
+        "tests/ledger/test_durability.py::test_a_new_ledger_is_on_the_disk_with_all_folders_above_it_before_anything_is_recorded",
+    ),
+    "the ledger's folder is not synced": Named(
+        "ledger/lmdb_opening.py",
+        "    _sync_folder(path)  # also",
+        "    pass  # also",
+        "tests/ledger/test_durability.py::test_a_new_ledger_is_on_the_disk_with_all_folders_above_it_before_anything_is_recorded",
+    ),
     "folders above the ledger are not synced": Named(
-        _OPENING, "        _sync_folder(os.path.dirname(folder))", "        pass"
+        "ledger/lmdb_opening.py",
+        "        _sync_folder(os.path.dirname(folder))",
+        "        pass",
+        "tests/ledger/test_durability.py::test_a_new_ledger_is_on_the_disk_with_all_folders_above_it_before_anything_is_recorded",
     ),
     "the ledger's file is made in place": Named(
-        _OPENING, "            _make_tables(aside, path, map_bytes)\n", "            raise FileNotFoundError\n"
+        "ledger/lmdb_opening.py",
+        "            _make_tables(aside, path, map_bytes)\n",
+        "            raise FileNotFoundError\n",
+        "tests/ledger/test_writer.py::test_enough_entries_are_committed_at_once",
     ),
     "an output is not synced": Named(
-        _PUBLISH, "            os.fsync(descriptor)\n            os.replace", "            os.replace"
+        "io/publish.py",
+        "            os.fsync(descriptor)\n            os.replace",
+        "            os.replace",
+        "tests/transforms/test_publishing.py::test_an_output_is_on_the_disk_before_it_has_its_name_and_its_name_before_the_call_returns",
     ),
     "an output is synced before it is flushed": Named(
-        _PUBLISH, "            file.flush()\n            os.fsync(descriptor)\n", "            os.fsync(descriptor)\n"
+        "io/publish.py",
+        "            file.flush()\n            os.fsync(descriptor)\n",
+        "            os.fsync(descriptor)\n",
+        "tests/transforms/test_publishing.py::test_an_output_is_on_the_disk_before_it_has_its_name_and_its_name_before_the_call_returns",
     ),
     "an output's folder is not synced": Named(
-        _PUBLISH, "        sync_folder(folder)\n\n\ndef _require_plain", "        pass\n\n\ndef _require_plain"
+        "io/publish.py",
+        "        sync_folder(folder)\n\n\ndef _require_plain",
+        "        pass\n\n\ndef _require_plain",
+        "tests/transforms/test_publishing.py::test_an_output_is_on_the_disk_before_it_has_its_name_and_its_name_before_the_call_returns",
     ),
     "new folders of outputs are not synced": Named(
-        _PUBLISH, "        sync_folder(os.path.dirname(path))", "        pass"
+        "io/publish.py",
+        "        sync_folder(os.path.dirname(path))",
+        "        pass",
+        "tests/transforms/test_publishing.py::test_an_output_is_on_the_disk_before_it_has_its_name_and_its_name_before_the_call_returns",
     ),
     "a live temporary is removed": Named(
-        _PUBLISH,
+        "io/publish.py",
         "    except BlockingIOError:  # its writer lives\n        return False",
         "    except BlockingIOError:  # its writer lives\n        os.unlink(path)",
-    ),
-    "a published temporary is removed": Named(
-        _PUBLISH,
-        "        if not _still_names(path, descriptor):\n            return False\n        os.unlink",
-        "        os.unlink",
+        "tests/transforms/test_publishing.py::test_what_a_killed_writer_left_is_removed_and_what_a_live_one_writes_is_not",
     ),
     "temporaries are not locked": Named(
-        _PUBLISH, "            fcntl.flock(descriptor, fcntl.LOCK_EX)\n            if", "            if"
+        "io/publish.py",
+        "            fcntl.flock(descriptor, fcntl.LOCK_EX)\n            if",
+        "            if",
+        "tests/transforms/test_publishing.py::test_what_a_killed_writer_left_is_removed_and_what_a_live_one_writes_is_not",
     ),
-    "an object is not synced": Named(_OBJECTS, "                    os.fsync(descriptor)\n", ""),
-    "an object is synced before it is flushed": Named(_OBJECTS, "                    file.flush()\n", ""),
+    "an object is not synced": Named(
+        "io/objects.py",
+        "                    os.fsync(descriptor)\n",
+        "",
+        "tests/ledger/test_durability.py::test_an_object_is_on_the_disk_before_it_has_its_name_and_its_name_before_it_is_created",
+    ),
+    "an object is synced before it is flushed": Named(
+        "io/objects.py",
+        "                    file.flush()\n",
+        "",
+        "tests/ledger/test_durability.py::test_an_object_is_on_the_disk_before_it_has_its_name_and_its_name_before_it_is_created",
+    ),
     "an object's folder is not synced": Named(
-        _OBJECTS, "            sync_folder(folder)\n        except", "            pass\n        except"
+        "io/objects.py",
+        "            sync_folder(folder)\n        except",
+        "            pass\n        except",
+        "tests/ledger/test_durability.py::test_an_object_is_on_the_disk_before_it_has_its_name_and_its_name_before_it_is_created",
     ),
     "deleting objects is not synced": Named(
-        _OBJECTS, "            sync_folder(folder)\n    except", "            pass\n    except"
+        "io/objects.py",
+        "            sync_folder(folder)\n    except",
+        "            pass\n    except",
+        "tests/ledger/test_durability.py::test_an_object_is_on_the_disk_before_it_has_its_name_and_its_name_before_it_is_created",
     ),
     "the second creator of an object wins": Named(
-        _OBJECTS, "        os.link(aside, path)", "        os.replace(aside, path); open(aside, 'w').close()"
+        "io/objects.py",
+        "        os.link(aside, path)",
+        "        os.replace(aside, path); open(aside, 'w').close()",
+        "tests/ledger/test_durability.py::test_an_object_is_on_the_disk_before_it_has_its_name_and_its_name_before_it_is_created",
     ),
     "other content in the way is a success": Named(
-        _OBJECTS, "return created or self.read([name]) == [data]", "return True"
+        "io/objects.py",
+        "return created or self.read([name]) == [data]",
+        "return True",
+        "tests/ledger/test_durability.py::test_an_object_is_on_the_disk_before_it_has_its_name_and_its_name_before_it_is_created",
     ),
     "the same content in the way is a failure": Named(
-        _OBJECTS, "return created or self.read([name]) == [data]", "return created"
+        "io/objects.py",
+        "return created or self.read([name]) == [data]",
+        "return created",
+        "tests/ledger/test_durability.py::test_an_object_is_on_the_disk_before_it_has_its_name_and_its_name_before_it_is_created",
     ),
-    # Reading
-    "sources are not compared with their listing": Named(
-        _READ, "if (found.size, found.version) != (source.size, source.version):", "if False:"
-    ),
-    "versions are not compared": Named(
-        _READ, "if (found.size, found.version) != (source.size, source.version):", "if found.size != source.size:"
-    ),
-    "members of a pack are not compared": Named(
-        _READ,
-        "        for member in pack.members:\n            self._check_unchanged(member)",
-        "        for member in pack.members:\n            pass",
-    ),
-    "sizes of members are not compared": Named(_READ, "if len(data) != member.size:", "if False:"),
-    "streams are not compared with their listing": Named(
-        _READ, "        self._check_unchanged(source)\n        options", "        options"
-    ),
-    "opened sources are not compared with their listing": Named(
-        _READ,
-        "        for part in source.members or (source,):\n            self._check_unchanged(part)",
-        "        pass",
-    ),
-    "tasks are read without a mark": Named(
-        _READ,
-        "return nullcontext() if self._ledger is None else self._ledger.working_on([task])",
-        "return nullcontext()",
-    ),
-    # Planning and writing
-    "done tasks are planned again": Named(
-        _PLAN, "(source.has_quarantined(item) or source.has_done(item))", "source.has_quarantined(item)"
-    ),
-    "quarantined tasks are planned again": Named(
-        _PLAN, "(source.has_quarantined(item) or source.has_done(item))", "source.has_done(item)"
-    ),
-    "a quarantined source is planned again": Named(
-        _PLAN, "        if source.has_quarantined(whole):\n            return\n", ""
-    ),
-    "a full disk fails a source": Named(_PLAN, "        except (DiskFullError, LedgerError):\n            raise\n", ""),
     "the checksum is of nothing": Named(
-        _WRITE, "checksum = content_checksum([file.data])", "checksum = content_checksum([])"
+        "transforms/write.py",
+        "checksum = content_checksum([file.data])",
+        "checksum = content_checksum([])",
+        "tests/transforms/test_publishing.py::test_what_is_recorded_of_an_output_is_what_lies_there",
     ),
     "an output is recorded and not published": Named(
-        _WRITE, '        publish_bytes(f"{self._output}/{name}", file.data, self._options)\n', ""
+        "transforms/write.py",
+        '        publish_bytes(f"{self._output}/{name}", file.data, self._options)\n',
+        "",
+        "tests/transforms/test_publishing.py::test_what_is_recorded_of_an_output_is_what_lies_there",
     ),
 }
 
 
 def main() -> int:
-    """Run the command; returns its exit status."""
-    from tests.mutation.__main__ import covers_of
-    from tests.mutation.judge import Judge, run_tests
-
-    words = [word for word in sys.argv[1:] if not word.startswith("--")]
-    cache = next((word[8:] for word in sys.argv[1:] if word.startswith("--cache=")), f"{ROOT}/.cache/mutation")
-    mutants = []
-    for name, named in NAMED.items():
-        if not words or any(word in name for word in words):
-            try:
-                mutants.append(mutant_of(name, named))
-            except ValueError as error:
-                print(error)
-    covers, seconds = covers_of(["tests/ledger", "tests/transforms"], cache)
-    below = next((float(word[8:]) for word in sys.argv[1:] if word.startswith("--below=")), 1e9)
-    seconds = {name: took for name, took in seconds.items() if took < below}
-    covers = {place: {name for name in names if name in seconds} for place, names in covers.items()}
+    """Judge mistakes, each with its test; gives the exit status."""
+    wanted = [name for name in NAMED if not sys.argv[1:] or any(word in name for word in sys.argv[1:])]
     survived = []
+
+    def choose(mutant: Mutant, names: Sequence[str], _: Counter[str]) -> list[str]:
+        test = NAMED[mutant.function].test
+        return [name for name in names if name.partition("[")[0] == test]
 
     def note(mutant: Mutant, killer: str | None) -> None:
         print(f"{mutant.function}: {killer}", flush=True)
         if killer is None:
-            survived.append(mutant)
+            survived.append(mutant.function)
 
-    run_tests(sorted({name.partition("::")[0] for name in seconds}), [Judge(mutants, covers, seconds, note)])
-    print(f"named {len(mutants)}, survived {len(survived)}: {', '.join(mutant.function for mutant in survived)}")
+    files = sorted({NAMED[name].test.partition("::")[0] for name in wanted})
+    run_tests(files, [Judge([mutant_of(name, NAMED[name]) for name in wanted], choose, {}, note)])
+    print(f"named {len(wanted)}, survived {len(survived)}: {', '.join(survived)}")
     return 1 if survived else 0
 
 

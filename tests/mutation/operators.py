@@ -184,25 +184,29 @@ def _changes_of(node: ast.expr | ast.stmt) -> Iterator[str]:
                 bare = copy(loop)
                 bare.ifs = []
                 yield _with(node, generators=[*node.generators[:place], bare, *node.generators[place + 1 :]])
-    elif isinstance(node, ast.Tuple | ast.List | ast.Set) and isinstance(getattr(node, "ctx", ast.Load()), ast.Load):
-        if len(node.elts) > 1 and all(isinstance(part, ast.Name | ast.Starred) for part in node.elts):
-            for place in range(len(node.elts)):
-                yield _with(node, elts=node.elts[:place] + node.elts[place + 1 :])
+    elif isinstance(node, ast.Tuple | ast.List | ast.Set):
+        names = all(isinstance(part, ast.Name | ast.Starred) for part in node.elts)
+        is_read = isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
+        for place in range(len(node.elts)) if names and is_read and len(node.elts) > 1 else ():
+            yield _with(node, elts=node.elts[:place] + node.elts[place + 1 :])
 
 
 def _of_statement(node: ast.stmt) -> Iterator[str]:
-    if (
-        (isinstance(node, ast.Expr) and not isinstance(node.value, ast.Yield | ast.YieldFrom | ast.Await))
-        or isinstance(node, ast.Raise | ast.Continue | ast.Break | ast.Delete)
-        or isinstance(node, ast.AugAssign)
-        or (isinstance(node, ast.Assign) and all(isinstance(t, ast.Attribute | ast.Subscript) for t in node.targets))
-    ):
-        yield "pass"
-    elif isinstance(node, ast.Return):
+    if isinstance(node, ast.Return):
         if node.value is None:
             yield "pass"
         elif not isinstance(node.value, ast.Constant):
             yield "return None"
+    elif _may_be_dropped(node):
+        yield "pass"
+
+
+def _may_be_dropped(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Expr):
+        return not isinstance(node.value, ast.Yield | ast.YieldFrom | ast.Await)
+    if isinstance(node, ast.Assign):
+        return all(isinstance(target, ast.Attribute | ast.Subscript) for target in node.targets)
+    return isinstance(node, ast.Raise | ast.Continue | ast.Break | ast.Delete | ast.AugAssign)
 
 
 def _of_comparison(node: ast.Compare) -> Iterator[str]:

@@ -1,0 +1,144 @@
+"""A source that is not what was listed when its records are read is never complete in that run."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import apache_beam as beam
+import pytest
+
+from ledgerbeam.io import list_pages
+from ledgerbeam.ledger import Job, LedgerStore, OpenSource, Source, Task, open_store
+from ledgerbeam.transforms import CommitTasks, LedgerHandle, PlanTasks, ProcessTask, ReadTasks, WriteTasks
+
+RECORDS = 40
+
+
+def jsonl(text: str) -> bytes:
+    return b"".join(json.dumps({"id": n, "text": text}).encode() + b"\n" for n in range(RECORDS))
+
+
+def tar(text: str) -> bytes:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as file:
+        for n in range(RECORDS):
+            member = tarfile.TarInfo(f"{n:03d}.txt")
+            member.size = len(text)
+            file.addfile(member, io.BytesIO(text.encode()))
+    return data.getvalue()
+
+
+MAKE: dict[str, Callable[[str], bytes]] = {
+    "a.jsonl": jsonl,
+    "a.tar": tar,
+    "a.jsonl.gz": lambda text: gzip.compress(jsonl(text), mtime=0),
+}
+
+
+def overwrite(path: str, data: bytes) -> None:
+    """Write other content of the same size in place."""
+    with open(path, "r+b") as file:
+        file.write(data)
+
+
+def replace(path: str, data: bytes) -> None:
+    """Put another file in its place, of the same size and with the time of the first."""
+    was = os.stat(path)
+    with open(f"{path}.new", "wb") as file:
+        file.write(data)
+    os.utime(f"{path}.new", ns=(was.st_atime_ns, was.st_mtime_ns + 1_000_000))
+    os.replace(f"{path}.new", path)
+
+
+def append(path: str, data: bytes) -> None:
+    """Add to it, and give it the time that it had."""
+    was = os.stat(path)
+    with open(path, "ab") as file:
+        file.write(data)
+    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+
+
+def remove(path: str, _: bytes) -> None:
+    os.unlink(path)
+
+
+class Meanwhile:
+    """What happens to a file between planning and reading."""
+
+    act: Callable[[], None] | None = None
+
+    @classmethod
+    def pass_on(cls, task: Task) -> Task:
+        act, cls.act = cls.act, None
+        if act is not None:
+            act()
+        return task
+
+
+def pass_on(task: Task) -> Task:
+    return Meanwhile.pass_on(task)
+
+
+def keep(task: Task) -> Task:
+    return task
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[LedgerStore]:
+    store = open_store(str(tmp_path / "ledger"), create=True)
+    store.open_job(Job("test", {}))
+    yield store
+    store.close()
+
+
+def run(folder: Path, sources: list[Source]) -> None:
+    ledger = LedgerHandle(str(folder / "ledger"))
+    with beam.Pipeline("FnApiRunner") as pipeline:
+        (
+            pipeline
+            | beam.Create([OpenSource.of(source) for source in sources])
+            | PlanTasks(ledger, task_records=10)
+            | beam.Map(pass_on)
+            | ReadTasks(ledger=ledger)
+            | ProcessTask(keep, ledger)
+            | WriteTasks(str(folder / "out"), "jsonl" if "jsonl" in sources[0].url else "tar", base=f"{folder}/")
+            | CommitTasks(ledger)
+        )
+
+
+def listed(folder: Path, name: str) -> list[Source]:
+    (page,) = list_pages([str(folder / name)])
+    return [Source(*row) for row in zip(page.urls, page.sizes, page.versions, strict=True)]
+
+
+@pytest.mark.parametrize("change", [None, overwrite, replace, append, remove])
+@pytest.mark.parametrize(
+    ("name", "packed"), [(name, packed) for name in MAKE for packed in (False, True) if not (packed and ".gz" in name)]
+)
+def test_a_source_that_changes_between_planning_and_reading_is_not_complete(
+    tmp_path: Path, store: LedgerStore, name: str, change: Callable[[str, bytes], None] | None, packed: bool
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(MAKE[name]("first"))
+    sources = listed(tmp_path, name)
+    if packed:
+        other = tmp_path / f"b{path.suffix}"
+        other.write_bytes(MAKE[name]("other"))
+        sources = [Source.pack([*sources, *listed(tmp_path, other.name)])]
+    store.register(sources)
+    Meanwhile.act = None if change is None else lambda: change(str(path), MAKE[name]("again"))
+    run(tmp_path, sources)
+    if change is None:
+        assert store.status()["sources"] == {"complete": 1, "open": 0, "failed": 0}
+        assert sum(row.output.records for row in store.outputs()) == RECORDS * (2 if packed else 1)
+        return
+    assert Meanwhile.act is None
+    assert store.status()["sources"] == {"complete": 0, "open": 0, "failed": 1}
+    assert list(store.outputs()) == []
+    assert all(str(path) in row.error for row in store.failures())

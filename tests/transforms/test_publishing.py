@@ -1,0 +1,91 @@
+"""What `WriteTasks` says is written is on the disk, whole and under its name; what a killed writer left is removed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import apache_beam as beam
+import pytest
+
+from ledgerbeam.io import publish_bytes, remove_stale_temporaries
+from ledgerbeam.io.publish import publish
+from ledgerbeam.ledger import Job, Source, Task, content_checksum, open_store
+from ledgerbeam.transforms import CommitTasks, LedgerHandle, WriteTasks
+from tests.disk import Disk
+
+RECORDS = [{"id": 1}, {"id": 2}]
+
+
+def publish_in_pieces(url: str, data: bytes) -> None:
+    with publish(url) as file:
+        for place in range(len(data)):
+            file.write(data[place : place + 1])
+
+
+@pytest.mark.parametrize("write", [publish_bytes, publish_in_pieces])
+def test_an_output_is_on_the_disk_before_it_has_its_name_and_its_name_before_the_call_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[str, bytes], None]
+) -> None:
+    disk = Disk(monkeypatch)
+    path = str(tmp_path / "new/deep/out.jsonl")
+    write(path, b"whole")
+    folder = os.path.dirname(path)
+    ((synced, _),) = [(place, row) for place, row in enumerate(disk.seen) if row[0] == "sync" and row[2] == 5]
+    named = disk.seen.index(("replace", path, 0))
+    last = len(disk.seen) - 1
+    assert synced < named < last
+    assert disk.seen[last][:2] == ("sync", folder)
+    assert set(disk.synced_folders()) == {str(tmp_path), str(tmp_path / "new"), folder}
+
+
+def test_an_output_whose_writer_raises_leaves_the_former_one(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    publish_bytes(str(path), b"former")
+    with pytest.raises(TypeError), publish(str(path)) as file:
+        file.write("half")  # type: ignore[call-overload]
+    assert path.read_bytes() == b"former"
+    assert [name.name for name in tmp_path.iterdir()] == ["out.jsonl"]
+
+
+def test_what_a_killed_writer_left_is_removed_and_what_a_live_one_writes_is_not(tmp_path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            with publish(str(tmp_path / "killed")) as file:
+                file.write(b"half")
+                os._exit(0)
+        finally:
+            os._exit(1)
+    os.waitpid(child, 0)
+    (left,) = tmp_path.iterdir()
+    with publish(str(tmp_path / "live")) as file:
+        file.write(b"half")
+        assert remove_stale_temporaries(str(tmp_path)) == [str(left)]
+        file.write(b" and half")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("live", b"half and half")]
+
+
+def test_what_is_recorded_of_an_output_is_what_lies_there(tmp_path: Path) -> None:
+    source = Source("/data/a.jsonl", 10, "1")
+    store = open_store(str(tmp_path / "ledger"), create=True)
+    store.open_job(Job("test", {}))
+    store.register([source])
+    ledger = LedgerHandle(str(tmp_path / "ledger"))
+    with beam.Pipeline("FnApiRunner") as pipeline:
+        (
+            pipeline
+            | beam.Create([Task(source, 0, 2, ((0, 1),), RECORDS)])
+            | WriteTasks(str(tmp_path / "out"), "jsonl", base="/data/")
+            | CommitTasks(ledger)
+        )
+    assert store.completed_count() == 1
+    rows = list(store.outputs())
+    assert rows
+    for row in rows:
+        data = (tmp_path / "out" / row.output.name).read_bytes()
+        assert (row.output.size, row.output.checksum) == (len(data), content_checksum([data]))
+    assert store.totals().records == 2
+    assert store.totals().bytes == sum(row.output.size for row in rows if row.output.records)
+    store.close()
