@@ -76,9 +76,9 @@ class TestAnotherJobOverTheSameOutputs:
         assert b"first 00000 of a" in done.get(f"out/{_a_shard(done)}")
 
     def test_another_ledger(self, done: Place) -> None:
-        another = {"ledger": "another", "task_bytes": "4000"}
-        check_refused(done, done.job(**another), "--existing", before=done.outputs())
-        ran = done.job(**another, more=["--existing", "replace"])
+        refused = done.job(ledger="another", task_bytes="4000")
+        check_refused(done, refused, "--existing", before=done.outputs())
+        ran = done.job(ledger="another", task_bytes="4000", more=["--existing", "replace"])
         assert ran.status == 0, ran.err
         assert sum(data.count(b"\n") for name, data in done.outputs().items() if name.endswith(".jsonl")) == 400
         done.check_bystanders()

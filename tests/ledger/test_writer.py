@@ -240,10 +240,15 @@ def test_no_leaf_is_lost_that_comes_as_a_commit_begins() -> None:
     sink = CountingSink()
     writer = LedgerWriter(sink, interval=1e-5, max_entries=3)
     leaf = leaf_of(plain())
+
+    def add_all() -> None:
+        for _ in range(5_000):
+            writer.add(leaf)
+
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        threads = [threading.Thread(target=lambda: [writer.add(leaf) for _ in range(5_000)]) for _ in range(4)]
+        threads = [threading.Thread(target=add_all) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
