@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ledgerbeam.errors import UsageError
+from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io import Page, expand_braces
 from ledgerbeam.ledger import LedgerStore, Totals
 from ledgerbeam.ledgers import run_folders
@@ -105,6 +105,7 @@ def run_job(
                 owner.claim(store, info["token"])
             if force:
                 _forget_sources(spec, store)
+            _forget_misread(store)
             if spec.merged is None:  # else asked when they are merged: parts that were merged may be dropped
                 warn_of_lost(forget_lost(spec, store), reporter)
             runner: LocalRunner | BeamRunner = (
@@ -164,6 +165,15 @@ def _warn_of_strangers(names: list[str], folder: str, reporter: Reporter) -> Non
             f"{printable(names[0])}: a run that was killed has left them, of sources that changed since, or somebody "
             "has put them there; remove them, then run the same command again"
         )
+
+
+def _forget_misread(store: LedgerStore) -> None:
+    """Makes a ledger forget the sources of which a task found that their index is of another content.
+
+    Other tasks of them may have ended before that: of the places that this index named, which the right one does not.
+    """
+    if store.status()["tasks"]["failed"]:
+        store.forget_sources({row.source_id for row in store.failures() if row.reason == IndexMismatchError.__name__})
 
 
 def _forget_sources(spec: JobSpec, store: LedgerStore) -> None:
