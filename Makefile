@@ -41,6 +41,9 @@ image: servers ## build the worker image and run it as the worker pool of a Flin
 matrix: servers ## the job on every engine, with kills; ends with one row for each
 	$(BIN)/python -m pytest tests/matrix --numprocesses 0
 
+changes: servers ## what may change under a job, with the work done by a Flink cluster; on this disk and S3: make slow
+	$(BIN)/python -m pytest tests/changes -m engines --numprocesses 0
+
 conformance: setup ## peers in a venv of their own judge our formats, and their files are read by us
 	scripts/conformance.sh
 
@@ -56,4 +59,4 @@ bench: setup ## every table of speed against peers and the physical limit; ARGS=
 clean: ## remove what setup, servers and tests made
 	rm -rf $(VENV) $(CACHE) ledgerbeam/io/*.so build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 
-.PHONY: help setup demo test slow lint servers image matrix conformance fault mutants bench clean
+.PHONY: help setup demo test slow lint servers image matrix changes conformance fault mutants bench clean
