@@ -44,6 +44,9 @@ class TestSources:
         _skip_foreign(place, change)
         place.write_sources(do=change)
         ran = place.job()
+        if change == "touched" and not isinstance(place, LocalPlace):  # the same object was put again
+            check_right(place, ran)
+            return
         assert ran.status == 3, (ran.status, ran.err)
         assert ran.json["sources"]["complete"] == 1
         found = failures(place)
@@ -57,9 +60,9 @@ class TestSources:
     @pytest.mark.parametrize("before", ["after it was done", "after a part of it was done"])
     def test_between_two_runs(self, place: Place, change: str, before: str) -> None:
         _skip_foreign(place, change)
-        if change == _UNNOTICED:
-            pytest.skip("size and time are what tells one version of a file from another")
         in_part = before == "after a part of it was done"
+        if change == _UNNOTICED and not in_part:
+            pytest.skip("size and time are what tells one version of a file from another")
         place.write_sources(do="fail" if in_part else "nothing")
         first = place.job()
         assert first.status == (3 if in_part else 0), first.err
@@ -76,9 +79,10 @@ class TestSources:
         place.write_sources()
         process = place.workspace.start(*place.command(), env=place.env)
         _wait_for_wave(place)
+        place.disarm()
         place.change(change)
         out = process.communicate(timeout=240)[0]
-        if change == _UNNOTICED:
+        if change == _UNNOTICED or (change == "touched" and not isinstance(place, LocalPlace)):
             assert process.returncode == 0, out
         else:
             assert process.returncode == 3, out
