@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +13,7 @@ from typing import NamedTuple
 SECOND = 10**9
 _PAST, _FUTURE = 1_000_000_000, 4_000_000_000  # seconds since 1970; tests run between them
 _RECORDS = 6
+_COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE of Linux, from which files get their times
 
 
 class Version(NamedTuple):
@@ -25,14 +28,17 @@ class ChangingSources:
     """The files of one folder.
 
     Attributes:
-        held: What a version has held. A file that is replaced and keeps its time has another size: of two contents
-            with the same size and time a listing knows only one.
+        held: What a version has held, newest last. A listing sees no difference between two contents of the same
+            size and time, so what counts as complete may be any of them, but never parts of two.
+        changed: When each file was changed last, by the clock.
     """
 
-    def __init__(self, folder: Path, choice: random.Random) -> None:
+    def __init__(self, folder: Path, choice: random.Random, clock: Callable[[], float]) -> None:
         folder.mkdir()
         self.folder = folder
-        self.held: dict[Version, bytes] = {}
+        self.held: dict[Version, list[bytes]] = {}
+        self.changed: dict[Path, float] = {}
+        self._clock = clock
         self._choice = choice
         self._edition = 0
         self._former: dict[Path, list[tuple[bytes, int]]] = {}
@@ -49,6 +55,7 @@ class ChangingSources:
             return self._finish(path)
         changes: list[Callable[[Path], None]] = [
             *(self._overwrite, self._overwrite_slowly, self._replace, self._replace_in_time, self._append),
+            *(self._replace_unseen, self._overwrite_unseen),
             *(self._truncate, self._empty, self._touch, self._restore, self._delete),
         ]
         change = self._choice.choice(changes) if path.exists() else self._restore
@@ -66,7 +73,7 @@ class ChangingSources:
     def now(self) -> dict[Version, bytes]:
         """What is there."""
         found = (_version(path) for path in sorted(self._former) if path.exists())
-        return {version: self.held[version] for version in found}
+        return {version: self.held[version][-1] for version in found}
 
     def _content(self, path: Path) -> bytes:
         """Makes records of a new edition, which all name it."""
@@ -80,13 +87,19 @@ class ChangingSources:
         seconds = _FUTURE if kind < 0.08 else _PAST - 10**6 if kind < 0.2 else _PAST
         return (seconds + self._edition) * SECOND + self._choice.randrange(SECOND)
 
-    def _note(self, path: Path, time: int | None = None) -> None:
-        os.utime(path, ns=(time or self._time(),) * 2)
+    def _note(self, path: Path, modified: int | None = None) -> None:
+        os.utime(path, ns=(modified or self._time(),) * 2)
         data = path.read_bytes()
         version = _version(path)
-        if self.held.setdefault(version, data) != data:
-            raise AssertionError(f"{version} has held two contents")
+        held = self.held.setdefault(version, [])
+        if data in held:
+            held.remove(data)
+        held.append(data)
         self._former[path].append((data, version.time))
+        self.changed[path] = self._clock()
+        changed = path.stat().st_ctime_ns
+        while time.clock_gettime_ns(_COARSE_CLOCK) <= changed:
+            time.sleep(0.001)  # the kernel's times are as coarse as its clock, and no two changes have the same
 
     def _write(self, path: Path, data: bytes, time: int | None = None) -> None:
         """Puts another file in the place of one."""
@@ -119,10 +132,22 @@ class ChangingSources:
         self._write(path, self._content(path))
 
     def _replace_in_time(self, path: Path) -> None:
-        data, time = self._content(path), _version(path).time
-        while Version(str(path), len(data), time) in self.held:
-            data += b"\n"
-        self._write(path, data, time)
+        self._write(path, self._content(path), _version(path).time)
+
+    def _replace_unseen(self, path: Path) -> None:
+        """Puts a file of the same size and time in the place of one, as `cp -p` of a corrected file may."""
+        self._write(path, self._other(path), _version(path).time)
+
+    def _overwrite_unseen(self, path: Path) -> None:
+        """Writes other bytes into a file and puts its time back."""
+        data, before = self._other(path), _version(path).time
+        path.write_bytes(data)
+        self._note(path, before)
+
+    def _other(self, path: Path) -> bytes:
+        """Makes a content of the same size: records of another edition."""
+        self._edition += 1
+        return re.sub(rb"-\d{4}-", b"-%04d-" % self._edition, path.read_bytes())
 
     def _append(self, path: Path) -> None:
         with path.open("ab") as file:

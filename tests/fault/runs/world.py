@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import gc
 import io
 import os
 import pickle
@@ -13,18 +14,19 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType, SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from unittest import mock
 
 import ledgerbeam
 from ledgerbeam.errors import LedgerbeamError
-from ledgerbeam.ledger import LedgerWriter, Mark, NoneTask, OpenSource, Task, lmdb_store, source_ids
+from ledgerbeam.ledger import LedgerWriter, Mark, NoneTask, OpenSource, Task, lmdb_store, run_folders, source_ids
 from ledgerbeam.ledgers import open_ledger, open_sink
-from ledgerbeam.pipelines import cli, graph, run, tidy
+from ledgerbeam.pipelines import cli, graph, listed, run
 from ledgerbeam.pipelines.supervise import WaveEnd
 from tests.fault.baton import Actor, VanishingScheduler
 from tests.fault.runs import function, runner
@@ -37,6 +39,7 @@ STEPS = 120
 KILL_SHARE = 0.01
 SWITCH_SHARE = 0.01
 CHANGE_SHARE = 0.002
+BEGIN = 1_800_000_000.0
 HOSTS = ("alpha", "beta")
 JUMPS = (-400 * 86_400.0, -3600.0, 0.0, 0.0, 3600.0, 400 * 86_400.0)
 
@@ -49,6 +52,13 @@ class _Panic(BaseException):
     """What a function written in another language may raise."""
 
 
+class Outcome(NamedTuple):
+    """What came of a seed: what ran, a line for each step, and the error; empty if all was well."""
+
+    schedule: list[str]
+    error: str
+
+
 class World:
     """One ledger, the folders of its job, and the launchers and workers that run."""
 
@@ -57,15 +67,13 @@ class World:
         self.choice = random.Random(f"{seed} runs")
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self.sources = ChangingSources(folder / "in", self.choice)
         self.output, self.ledger = folder / "out", folder / "ledger"
         self.scheduler = VanishingScheduler(random.Random(f"{seed} schedule"), KILL_SHARE, str(folder))
         self.is_quiet = False
         self.statuses = Counter[int]()
         self._names = Counter[str]()
-        self._begin = time.time()
         self._passed = 0.0
-        self._offsets = dict.fromkeys(HOSTS, 0.0)
+        self._offset = 0.0
         self._hosts: dict[Actor, str] = {}
         self._writers: dict[Actor, LedgerWriter] = {}
         self._workers: dict[Actor, list[Actor]] = {}
@@ -73,6 +81,7 @@ class World:
         self._errors: dict[Actor, BaseException] = {}
         self._running: set[Actor] = set()
         self._disturbed: set[Actor] = set()
+        self.sources = ChangingSources(folder / "in", self.choice, self.time)
         self._trouble_share = self.choice.choice([0.0, 0.02, 0.1])
         self.judge = Judge(self.sources, self.output, self.ledger)
 
@@ -86,10 +95,25 @@ class World:
     monotonic = staticmethod(time.monotonic)
 
     def time(self) -> float:
-        """Seconds since 1970, as the host of the current actor has them."""
+        """Seconds since 1970: hosts are containers on one machine, whose clock they share, for the ledger is local."""
         self._passed += 0.01
-        host = self._hosts.get(self.current) if self.current else None
-        return self._begin + self._passed + (self._offsets[host] if host else 0.0)
+        return BEGIN + self._passed + self._offset
+
+    def stat(self, path: str) -> Any:
+        """Looks at a source; its inode has changed at the time of this clock."""
+        os.stat(path)
+        return SimpleNamespace(st_ctime=self.sources.changed[Path(path)])
+
+    def flock(self, descriptor: int, operation: int) -> None:
+        """Locks a file; who has to wait for it lets others run."""
+        while True:
+            try:
+                fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if operation & fcntl.LOCK_NB:
+                    raise
+                self.scheduler.point("flock")
 
     def uname(self) -> Any:
         """Names the host of the current actor."""
@@ -110,8 +134,12 @@ class World:
     def installed(self) -> Iterator[None]:
         """Lets the library take its time, its host and its runner from here."""
         with contextlib.ExitStack() as stack:
-            for module in (lmdb_store, tidy):
+            for module in (lmdb_store,):
                 stack.enter_context(mock.patch.object(module, "time", self))
+            stack.enter_context(mock.patch.object(listed, "os", SimpleNamespace(stat=self.stat)))
+            locks = {name: getattr(fcntl, name) for name in dir(fcntl) if name.startswith("LOCK_")}
+            for module in (run_folders, sys.modules["ledgerbeam.io.publish"]):
+                stack.enter_context(mock.patch.object(module, "fcntl", SimpleNamespace(**locks, flock=self.flock)))
             stack.enter_context(mock.patch.object(runner, "world", self))
             stack.enter_context(mock.patch.object(function, "trouble", self.trouble))
             stack.enter_context(mock.patch.object(os, "uname", self.uname))
@@ -139,11 +167,10 @@ class World:
             self.scheduler.point(f"{module} {name}")
 
     def change(self) -> None:
-        """Changes the sources, or a clock."""
+        """Changes the sources, or the clock."""
         if self.choice.random() < 0.15:
-            host = self.choice.choice(HOSTS)
-            self._offsets[host] = self.choice.choice(JUMPS)
-            self.note(f"clock of {host} {self._offsets[host]:+.0f} s")
+            self._offset = self.choice.choice(JUMPS)
+            self.note(f"clock {self._offset:+.0f} s")
         else:
             self.note(self.sources.change())
 
@@ -297,7 +324,7 @@ class World:
     def finish(self) -> None:
         """Runs the job undisturbed: it must end with what one clean run makes."""
         self.is_quiet = True
-        self._offsets = dict.fromkeys(HOSTS, 0.0)
+        self._offset = 0.0
         self.scheduler.kill_share = 0
         self.sources.settle()
         open_ledger(str(self.ledger), create=True).forget("*", failures_only=True)  # frees what was quarantined
@@ -329,6 +356,8 @@ def warm_up() -> None:
         world = World(0, Path(folder) / "job")
         with world.installed():
             world.finish()
+    gc.collect()
+    gc.disable()  # what is called as garbage goes would come at any time
 
 
 @contextlib.contextmanager
@@ -346,15 +375,28 @@ def folder_of(seed: int) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def simulate(seed: int, steps: int = STEPS) -> World:
-    """Runs one seed. Raises SimulationError, and whatever the library raises that it should not."""
+def simulate(seed: int, steps: int = STEPS) -> Outcome:
+    """Runs one seed in a process of its own, a fork of this one: actors that were killed stand still in it for good."""
     warm_up()
     with folder_of(seed) as folder:
-        return _simulate(seed, folder, steps)
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                with os.fdopen(writing, "wb") as file:
+                    pickle.dump(_simulate(seed, folder, steps), file)
+            finally:
+                os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as file:
+            data = file.read()
+        os.waitpid(child, 0)
+    return pickle.loads(data) if data else Outcome([], "the process of the simulation has died")
 
 
-def _simulate(seed: int, folder: Path, steps: int) -> World:
+def _simulate(seed: int, folder: Path, steps: int) -> Outcome:
     world = World(seed, folder)
+    error: BaseException | None = None
     with world.installed():
         try:
             for _ in range(steps):
@@ -368,11 +410,6 @@ def _simulate(seed: int, folder: Path, steps: int) -> World:
             while world.scheduler.step():
                 pass
             world.finish()
-        except BaseException as error:
-            error.add_note("\n".join(world.scheduler.schedule[-300:]))
-            raise
-        finally:
-            world.is_quiet = True
-            with contextlib.suppress(BaseException):
-                world.scheduler.kill_all()
-    return world
+        except BaseException as raised:  # noqa: BLE001 - told whatever it is
+            error = raised
+    return Outcome(world.scheduler.schedule, "" if error is None else "".join(traceback.format_exception(error)))
