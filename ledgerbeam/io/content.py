@@ -71,8 +71,8 @@ class ContentReader(RangeReader):
         stored: int | None = None,
         listed: FileInfo | None = None,
     ) -> None:
-        self._source = RangeReader(url, options, stored, listed)
-        self._points = RangeReader(points_url(index), options)
+        points = RangeReader(points_url(index), options)  # first: what is not whole cannot be closed
+        self._source, self._points = RangeReader(url, options, stored, listed), points
         super().__init__(url, options)
         self._local = False  # no byte of it can be read as it lies in the file
         self._index = index

@@ -12,18 +12,16 @@ does not know what lies there.
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from typing import Any, Literal
 
-import orjson
-
 from ledgerbeam.errors import SourceNotFoundError, UsageError
 from ledgerbeam.io import MARKS_FOLDER, ObjectFolder, Options, delete, list_files, publish_bytes, stat
 from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger.json_rows import decode, encode
 from ledgerbeam.pipelines.recorded import unrecorded
 from ledgerbeam.pipelines.report import count
 from ledgerbeam.pipelines.spec import JobSpec, shard_form
@@ -102,7 +100,7 @@ class OutputOwner:
             UsageError: If another ledger has marked it meanwhile.
         """
         name = _mark_name(store)
-        publish_bytes(f"{self._output}/{name}", json.dumps(self._mark(store, run)).encode(), self._spec.storage_options)
+        publish_bytes(f"{self._output}/{name}", encode(self._mark(store, run)), self._spec.storage_options)
         if not self._is_marked:
             # Of two new ledgers that did not see each other's mark at first, none goes on.
             others = set(self._mark_names()) - {name} - (self._marks.keys() if self.keeps else set())
@@ -250,8 +248,8 @@ def _mark_name(store: LedgerStore) -> str:
 def _parsed(data: bytes) -> Mapping[str, Any]:
     """Reads a mark; one that does not read is still somebody's."""
     try:
-        mark = orjson.loads(data)
-    except orjson.JSONDecodeError:
+        mark = decode(data)
+    except ValueError:
         return {}
     return mark if isinstance(mark, dict) else {}
 

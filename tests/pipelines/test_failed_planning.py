@@ -58,7 +58,8 @@ def odd_names(workspace: Workspace) -> Workspace:
 
 def test_an_impure_function_over_a_name_that_is_not_utf8_ends_the_job(odd_names: Workspace) -> None:
     for workers in ("1", "2"):
-        ran = odd_names.run("map", "functions:random_text", *MAP[2:-1], f"L{workers}", "--workers", workers)
+        ledger = (f"L{workers}", "--workers", workers, "--existing", "keep")
+        ran = odd_names.run("map", "functions:random_text", *MAP[2:-1], *ledger)
         assert ran.status == 1, ran.err
         assert "pure function" in ran.err or "deterministic" in ran.err
         assert "Traceback" not in ran.err

@@ -239,8 +239,8 @@ def test_a_graph_that_gives_one_object_again_and_again(results: Workspace, to: s
     ran = results.run("materialize", "graphs:items", "--output", "out", "--to", to)
     assert ran.status == 0, ran.err
     if to == "tar":
-        assert results.run("convert", "out/**/*.tar", "--output", "out", "--to", "jsonl").status == 0
-        assert [record["json"]["id"] for record in results.records("out")] == list(range(10))
+        assert results.run("convert", "out/**/*.tar", "--output", "lines", "--to", "jsonl").status == 0
+        assert [record["json"]["id"] for record in results.records("lines")] == list(range(10))
     else:
         assert [record["id"] for record in results.records("out")] == list(range(10))
     ran = results.run("materialize", "graphs:broken", "--output", "broken", "--to", to)

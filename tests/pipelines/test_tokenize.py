@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -301,8 +302,10 @@ def test_a_missing_package_or_tokenizer_is_told_with_its_remedy(workspace: Works
     write(workspace, "in/a.jsonl", [{"text": "one"}])
     assert workspace.run(*WORDS).status == 1
     tokenizer_file(workspace)
-    (workspace.root / "tokenizers.py").write_text("raise ImportError('hidden')")
-    ran = workspace.run(*WORDS)
+    (workspace.root / "hidden").mkdir()
+    (workspace.root / "hidden" / "tokenizers.py").write_text("raise ImportError('hidden')", encoding="utf-8")
+    path = os.pathsep.join(["hidden", workspace.env.get("PYTHONPATH", "")])
+    ran = workspace.run(*WORDS, env={"PYTHONPATH": path})
     assert ran.status == 2
     assert "pip install 'ledgerbeam[tokenize]'" in ran.err
 

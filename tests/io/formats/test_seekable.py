@@ -328,7 +328,7 @@ def test_a_seek_table_of_other_sizes(tmp_path: Path) -> None:
         wrong[size : size + 4] = (SPACING + change).to_bytes(4, "little")
         path.write_bytes(wrong)
         with (
-            ContentReader(str(path), "") as reader,
+            ContentReader(str(path), f"{path}.idx") as reader,
             pytest.raises(
                 SourceError, match=f"expected {SPACING + change:,} decompressed bytes between two seek points"
             ),
