@@ -34,9 +34,10 @@ def read_source_fields(row: bytes) -> dict[str, Any]:
     return fields
 
 
-def read_urls(row: bytes) -> list[str]:
-    """Read a row of `retired`."""
-    return [text(url) for url in rows(decode(row))]
+def read_retired(row: bytes) -> tuple[int, list[str]]:
+    """Read a row of `retired`: the number of what replaced the source, and its URLs."""
+    number, *urls = rows(decode(row))
+    return integer(number), [text(url) for url in urls]
 
 
 def read_failure(row: bytes) -> dict[str, Any]:
