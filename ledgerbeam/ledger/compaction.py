@@ -11,7 +11,7 @@ Others may write, read and compact meanwhile. Two snapshots may overlap: what th
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -37,7 +37,7 @@ from ledgerbeam.ledger.lmdb_rows import COMPLETED, RUNS, SOURCES, Transaction
 from ledgerbeam.ledger.objects import Objects, create_own
 from ledgerbeam.ledger.remote_store import RemoteStore
 from ledgerbeam.ledger.segment import Segment, decode_segment, encode_segment, read_source
-from ledgerbeam.ledger.snapshot_rows import state_pages
+from ledgerbeam.ledger.snapshot_rows import floor_pages, state_pages
 from ledgerbeam.ledger.store import Leaf
 
 _PART_LEAVES = 50_000
@@ -88,12 +88,13 @@ def _compact(store: RemoteStore) -> Compaction:
         return Compaction(0, 0, 0)
     old = _parts_of(objects, manifests)
     snapshot = _Snapshot(objects, environment, _job_of(store), manifests)
-    # Written first: a source that is completed after it was passed here is complete in what follows.
+    floors_of = [snapshot.add(segment) for segment in _states(floor_pages(environment), snapshot.number)]
+    # Written before sources: a source that is completed after it was passed here is complete in what follows.
     leaves = [snapshot.add(segment) for segment in _open_leaves(objects, environment, segments + old)]
     sources = [snapshot.add(segment) for segment in _sources(environment)]
     rest = [snapshot.add(segment) for segment in _rest(environment, snapshot.number)]
     covers = [*segments, *manifests, *old]
-    snapshot.finish([*sources, *leaves, *rest], covers)
+    snapshot.finish([*floors_of, *sources, *leaves, *rest], covers)
     # While the manifest of a former snapshot lies there, a host that is new to the ledger needs its parts.
     for gone in ([*segments, *manifests], old):
         for start in range(0, len(gone), _DELETED_AT_ONCE):
@@ -188,15 +189,19 @@ def _sources(environment: Environment) -> Iterator[Segment]:
 
 def _rest(environment: Environment, number: int) -> Iterator[Segment]:
     """Yield everything else that a sidecar knows."""
-    for state in state_pages(environment):
-        if any(state.values()):
-            yield Segment(number, 0.0, state=state)
+    yield from _states(state_pages(environment), number)
     for page in row_pages(environment, RUNS):
         runs = {key.decode(): decode(row) for key, row in page}
         yield Segment(number, 0.0, runs=runs)
     with environment.read() as txn:
         gone, of_number = sidecar.read_gone(txn)
     yield Segment(of_number, 0.0, gone=gone)
+
+
+def _states(pages: Iterable[dict[str, Any]], number: int) -> Iterator[Segment]:
+    for state in pages:
+        if any(state.values()):
+            yield Segment(number, 0.0, state=state)
 
 
 def _number_of(row: dict[str, Any]) -> int:

@@ -34,9 +34,10 @@ def read_source_fields(row: bytes) -> dict[str, Any]:
     return fields
 
 
-def read_urls(row: bytes) -> list[str]:
-    """Read a row of `retired`."""
-    return [text(url) for url in rows(decode(row))]
+def read_retired(row: bytes) -> tuple[int, list[str]]:
+    """Read a row of `retired`: the number of what replaced the source, and its URLs."""
+    number, *urls = rows(decode(row))
+    return integer(number), [text(url) for url in urls]
 
 
 def read_failure(row: bytes) -> dict[str, Any]:
@@ -77,11 +78,14 @@ def read_run(row: bytes) -> dict[str, Any]:
     listed, ended, outcome = (fields.get(name) for name in ("listed", "ended", "outcome"))
     if not isinstance(fields.get("listing_finished"), bool):
         raise ValueError(f"expected whether a listing is finished, found {fields.get('listing_finished')!r:.80}")
+    if not isinstance(fields.get("tidied"), bool | None):
+        raise ValueError(f"expected whether a run has tidied up, found {fields.get('tidied')!r:.80}")
     return {
         **{name: value for name, value in fields.items() if name != "id"},
         "began": seconds(fields.get("began")),
         "ended": None if ended is None else seconds(ended),
         "outcome": None if outcome is None else text(outcome),
+        "tidied": fields.get("tidied"),
         "listed": None if listed is None else integer(listed),
         "info": check_info(fields.get("info")),
     }

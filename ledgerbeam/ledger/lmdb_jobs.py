@@ -95,7 +95,7 @@ def begin_run(txn: Transaction, info: Mapping[str, Any], now: float) -> str:
 def add_run(txn: Transaction, run: str, info: Mapping[str, Any], now: float) -> None:
     """Add a run under its id. Raises ValueError if what it says of itself does not read."""
     check_info(info)
-    row = {"began": now, "ended": None, "outcome": None, "listed": None, "listing_finished": False}
+    row = {"began": now, "ended": None, "outcome": None, "tidied": None, "listed": None, "listing_finished": False}
     _put(txn, run, {**row, "info": dict(info)})
 
 
@@ -106,7 +106,7 @@ def change_run(txn: Transaction, run: str, changed: Mapping[str, Any]) -> None:
     known = _get(txn, run)
     news = {name: value for name, value in changed.items() if value is not None}
     if (known["ended"] or 0) > news.get("ended", 0):
-        news = {name: value for name, value in news.items() if name not in ("ended", "outcome")}
+        news = {name: value for name, value in news.items() if name not in ("ended", "outcome", "tidied")}
     listed = max((row["listed"] for row in (known, news) if row.get("listed") is not None), default=None)
     finished = known["listing_finished"] or news.get("listing_finished", False)
     _put(txn, run, {**known, **news, "listed": listed, "listing_finished": finished})
@@ -117,9 +117,9 @@ def note_listing(txn: Transaction, run: str, *, listed: int, finished: bool) -> 
     _put(txn, run, {**_get(txn, run), "listed": listed, "listing_finished": finished})
 
 
-def end_run(txn: Transaction, run: str, outcome: str, now: float) -> None:
+def end_run(txn: Transaction, run: str, outcome: str, now: float, *, tidied: bool) -> None:
     """Record how a run ended."""
-    _put(txn, run, {**_get(txn, run), "ended": now, "outcome": outcome})
+    _put(txn, run, {**_get(txn, run), "ended": now, "outcome": outcome, "tidied": tidied})
 
 
 def check_run(txn: Transaction, run: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from ledgerbeam.ledger.identity import url_key
 from ledgerbeam.ledger.json_rows import encode
 from ledgerbeam.ledger.lmdb_commit import add_totals
-from ledgerbeam.ledger.lmdb_decoding import read_source_fields
+from ledgerbeam.ledger.lmdb_decoding import read_retired, read_source_fields
 from ledgerbeam.ledger.lmdb_environment import Environment
 from ledgerbeam.ledger.lmdb_errors import translated
 from ledgerbeam.ledger.lmdb_failures import clear_failures
@@ -74,7 +74,7 @@ def register(txn: Transaction, sources: Sequence[Source], *, number: int = 0) ->
     claims, claiming = _claims(_not_late(txn, sources, number))
     for late in sources:
         if late.id not in claiming and txn.get(SOURCES, late.id) is None:
-            txn.put(RETIRED, late.id, encode(list(late.urls)))  # it changed while it was listed
+            _put_retired(txn, late.id, number, late.urls)  # it changed while it was listed
     owners = txn.get_many(URLS, sorted(claims))
     taken = [(url, owner) for url, owner in sorted(claims.items()) if owners.get(url) != owner]
     for owner in sorted({owners[url] for url, _ in taken if url in owners}):
@@ -84,7 +84,7 @@ def register(txn: Transaction, sources: Sequence[Source], *, number: int = 0) ->
     ids = sorted(claiming)
     rows = [(source, encode_source(claiming[source], replaces=source in replacing, number=number)) for source in ids]
     txn.put_many(SOURCES, rows, overwrite=False)
-    for table in (RETIRED, GONE):
+    for table in (RETIRED,) if number else (RETIRED, GONE):  # who registered late does not know what is gone
         if txn.count(table):
             for source in ids:
                 txn.delete(table, source)
@@ -99,6 +99,8 @@ def _not_late(txn: Transaction, sources: Sequence[Source], number: int) -> Seque
         return sources
     in_time = []
     for source in sources:
+        if number_of_retired(txn, source.id) > number:
+            continue
         later = _later_owners(txn, source, number)
         if not later:
             in_time.append(source)
@@ -133,10 +135,20 @@ def retire(txn: Transaction, source: bytes, number: int = 0) -> None:
     row = txn.get(SOURCES, source)
     if row is None:
         return
-    _withdraw(txn, source, number)
+    withdraw(txn, source, number)
     txn.delete(SOURCES, source)
     txn.delete(GONE, source)
-    txn.put(RETIRED, source, encode(urls_of(row)))
+    _put_retired(txn, source, number, urls_of(row))
+
+
+def _put_retired(txn: Transaction, source: bytes, number: int, urls: Sequence[str]) -> None:
+    txn.put(RETIRED, source, encode([max(number, number_of_retired(txn, source)), *urls]))
+
+
+def number_of_retired(txn: Transaction, source: bytes) -> int:
+    """The greatest number that a source was replaced with; 0 for one that is registered, or unknown."""
+    row = txn.get(RETIRED, source)
+    return 0 if row is None else read_retired(row)[0]
 
 
 def urls_of_sources(txn: Transaction, sources: Iterable[bytes]) -> list[str]:
@@ -156,11 +168,11 @@ def forget(txn: Transaction, sources: Iterable[bytes], *, failures_only: bool, n
         if failures_only:
             clear_failures(txn, source)
         else:
-            _withdraw(txn, source, number)
+            withdraw(txn, source, number)
     return sorted(urls)
 
 
-def _withdraw(txn: Transaction, source: bytes, number: int) -> None:
+def withdraw(txn: Transaction, source: bytes, number: int) -> None:
     """Drop the progress of a source and supersede its outputs."""
     completed = txn.pop(COMPLETED, source)
     if completed is not None:

@@ -267,10 +267,10 @@ class LmdbStore:
 
         self._write(change)
 
-    def end_run(self, run: str, outcome: str) -> None:
+    def end_run(self, run: str, outcome: str, *, tidied: bool = False) -> None:
         """Record how a run ended."""
         now = time.time()
-        self._write(lambda txn: lmdb_jobs.end_run(txn, run, outcome, now))
+        self._write(lambda txn: lmdb_jobs.end_run(txn, run, outcome, now, tidied=tidied))
 
     def status(self) -> dict[str, Any]:
         """Say how far the job is; see `LedgerStore.status`."""

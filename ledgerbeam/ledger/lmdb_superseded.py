@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ledgerbeam.ledger.identity import ID_BYTES, name_key, url_key
-from ledgerbeam.ledger.lmdb_decoding import read_source_fields, read_urls
+from ledgerbeam.ledger.lmdb_decoding import read_retired, read_source_fields
 from ledgerbeam.ledger.lmdb_environment import Environment
 from ledgerbeam.ledger.lmdb_errors import translated
 from ledgerbeam.ledger.lmdb_pages import key_pages, row_pages
@@ -119,7 +119,7 @@ def _is_replaced(txn: Transaction, source: bytes) -> bool:
 def _successors(txn: Transaction, source: bytes) -> set[bytes]:
     """The registered sources that own a URL of a retired source now."""
     row = txn.get(RETIRED, source)
-    owners = {txn.get(URLS, url_key(url)) for url in ([] if row is None else read_urls(row))}
+    owners = {txn.get(URLS, url_key(url)) for url in ([] if row is None else read_retired(row)[1])}
     return {owner for owner in owners if owner is not None and txn.get(SOURCES, owner) is not None}
 
 

@@ -245,9 +245,9 @@ class RemoteStore(LmdbStore):
         missing = sorted(gone) if finished else None
         self._change_run(run, {"listed": listed, "listing_finished": finished}, missing)
 
-    def end_run(self, run: str, outcome: str) -> None:
+    def end_run(self, run: str, outcome: str, *, tidied: bool = False) -> None:
         """Record how a run ended."""
-        self._change_run(run, {"ended": time.time(), "outcome": outcome})
+        self._change_run(run, {"ended": time.time(), "outcome": outcome, "tidied": tidied})
 
     def _change_run(self, run: str, changed: Mapping[str, Any], gone: Sequence[bytes] | None = None) -> None:
         def change(txn: Transaction) -> Segment:

@@ -262,6 +262,7 @@ _RUN_FIELDS: dict[str, Callable[[Any], Any]] = {
     "began": seconds,
     "ended": seconds,
     "outcome": text,
+    "tidied": flag,
     "listed": integer,
     "listing_finished": flag,
     "info": mapping,

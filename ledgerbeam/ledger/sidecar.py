@@ -132,9 +132,14 @@ def enter(txn: Transaction, sources: Sequence[Source], number: int) -> None:
         if txn.get(RETIRED, source.id) is None:
             note_registration(txn, source.id, number)
             continue
+        if lmdb_sources.number_of_retired(txn, source.id) > number:
+            continue
         floor = Floor(lmdb_superseded.retired_at(txn, source.id) or number - 1, backs=(number,))
         merge_floors(txn, source.id, floor, floor)
     lmdb_sources.register(txn, sources, number=number)
+    if number >= _number(txn, KEY_GONE):
+        for source in sources:
+            txn.delete(GONE, source.id)
 
 
 def _counts(txn: Transaction, number: int, leaf: Leaf) -> bool:

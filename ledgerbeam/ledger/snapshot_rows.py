@@ -9,7 +9,7 @@ passed        id, node of a task that fanned out, number and time of the newest 
 failed        id, node, task, reason, error, attempts, last, number
 attempts      id, node, task, deaths: each number, time, place, whether it was a failure
 superseded    id, name of an output, number of what superseded it
-retired       id, URLs
+retired       id, URLs, number of what replaced it
 floors        id, `Floor.numbers` of its leaves, those of its failures
 replaces      id of a source that took over a URL
 back          id of a source that was gone and came back, number of that listing
@@ -29,6 +29,7 @@ from typing import Any
 from ledgerbeam.ledger.identity import ID_BYTES, name_key, url_key
 from ledgerbeam.ledger.json_rows import decode, encode
 from ledgerbeam.ledger.lmdb_commit import add_totals
+from ledgerbeam.ledger.lmdb_decoding import read_retired, read_source_fields
 from ledgerbeam.ledger.lmdb_environment import Environment
 from ledgerbeam.ledger.lmdb_failures import (
     FOR_GOOD,
@@ -41,7 +42,7 @@ from ledgerbeam.ledger.lmdb_failures import (
     counts,
     passed_at,
 )
-from ledgerbeam.ledger.lmdb_floors import Floor, contradict, floors, is_contradicted, merge_floors
+from ledgerbeam.ledger.lmdb_floors import Floor, contradict, floors, is_contradicted, merge_floors, read_floors
 from ledgerbeam.ledger.lmdb_pages import row_pages
 from ledgerbeam.ledger.lmdb_prepare import decode_output, encode_output
 from ledgerbeam.ledger.lmdb_rows import (
@@ -68,7 +69,7 @@ from ledgerbeam.ledger.lmdb_rows import (
     pack_completion,
     unpack_completion,
 )
-from ledgerbeam.ledger.lmdb_sources import come_back
+from ledgerbeam.ledger.lmdb_sources import come_back, retire, withdraw
 from ledgerbeam.ledger.lmdb_superseded import decode_superseded, encode_superseded, retired_at, supersede
 from ledgerbeam.ledger.rows import failure_text
 from ledgerbeam.ledger.segment import output_row, read_output
@@ -175,15 +176,19 @@ def _merge_attempts(txn: Transaction, row: list[Any], number: int) -> None:
 def _merge_superseded(txn: Transaction, row: list[Any], _: int) -> None:
     source, name, number = row
     key = identity(source) + name_key(output_name(name))
-    if txn.get(OUTPUTS, key) is None:
-        txn.put(SUPERSEDED, key, encode_superseded(integer(number), name))
+    known = txn.get(SUPERSEDED, key)
+    before = 0 if known is None else decode_superseded(known)[0]
+    txn.put(SUPERSEDED, key, encode_superseded(max(before, integer(number)), name))
 
 
 def _merge_retired(txn: Transaction, row: list[Any], _: int) -> None:
-    source_hex, names = row
-    source, urls = identity(source_hex), [text(url) for url in rows(names)]
-    if txn.get(SOURCES, source) is None:
-        txn.put(RETIRED, source, encode(urls))
+    source_hex, names, of_number = row
+    source, urls, number = identity(source_hex), [text(url) for url in rows(names)], integer(of_number)
+    known = txn.get(SOURCES, source)
+    if known is not None and read_source_fields(known).get("number", 0) < number:
+        retire(txn, source, number)  # by one that is replaced itself by now
+    elif known is None:
+        txn.put(RETIRED, source, encode([number, *urls]))
         for url in urls:
             txn.put(URLS, url_key(url), source, overwrite=False)  # who comes next replaces it
 
@@ -192,6 +197,12 @@ def _merge_floors(txn: Transaction, row: list[Any], _: int) -> None:
     source, *floors_of_both = row
     leaves, failures = (Floor.of([integer(number) for number in rows(numbers)]) for numbers in floors_of_both)
     merge_floors(txn, identity(source), leaves, failures)
+    known = txn.get(SOURCES, identity(source))
+    backs = read_floors(txn, identity(source))[0].backs
+    if known is not None and backs and read_source_fields(known).get("number", 0) < backs[0]:
+        # It was replaced and came back, which this host has not seen.
+        withdraw(txn, identity(source), backs[0])
+        txn.put(SOURCES, identity(source), encode({**read_source_fields(known), "number": backs[0]}))
 
 
 def _merge_replaces(txn: Transaction, row: list[Any], _: int) -> None:
@@ -243,12 +254,17 @@ _MERGES: dict[str, Callable[[Transaction, list[Any], int], None]] = {
 """In the order in which they must be merged."""
 
 
-def state_pages(environment: Environment) -> Iterator[dict[str, _Rows]]:
-    """Yield the rows of a sidecar that a snapshot keeps, as values of ``state``, a page at a time."""
+def floor_pages(environment: Environment) -> Iterator[dict[str, _Rows]]:
+    """Yield what rules sources and leaves out that were before, as values of ``state``, a page at a time."""
     for page in row_pages(environment, FLOORS):
         yield {"floors": [[key.hex(), *decode(row)] for key, row in page]}
     for page in row_pages(environment, RETIRED):
-        yield {"retired": [[key.hex(), decode(row)] for key, row in page]}
+        retired = ((key, *read_retired(row)) for key, row in page)
+        yield {"retired": [[key.hex(), urls, number] for key, number, urls in retired]}
+
+
+def state_pages(environment: Environment) -> Iterator[dict[str, _Rows]]:
+    """Yield the other rows of a sidecar that a snapshot keeps, as `floor_pages` does."""
     for page in row_pages(environment, SOURCES):
         yield from _source_state(environment, page)
     for page in row_pages(environment, APPLIED):

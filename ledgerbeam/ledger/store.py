@@ -207,8 +207,14 @@ class LedgerStore(LedgerSink, Protocol):
     def note_listing(self, run: str, *, listed: int, finished: bool, gone: Iterable[bytes] = ()) -> None:
         """Record how many sources a run has listed. A finished listing also sets what is gone."""
 
-    def end_run(self, run: str, outcome: str) -> None:
-        """Record how a run ended. A run that began and has no outcome was killed, or still runs."""
+    def end_run(self, run: str, outcome: str, *, tidied: bool = False) -> None:
+        """Record how a run ended. A run that began and has no outcome was killed, or still runs.
+
+        Args:
+            run: its id.
+            outcome: for people.
+            tidied: whether it has left no output that it did not record, nor a run before it.
+        """
 
     def status(self) -> dict[str, Any]:
         """A JSON object that says how far the job is.

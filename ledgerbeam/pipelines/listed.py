@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Collection, Iterator
 from itertools import chain, islice
 
@@ -12,13 +10,11 @@ from numpy.typing import NDArray
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.graphs import GRAPH_SCHEME
-from ledgerbeam.io import Page, format_of, indexed_format_of, is_local, is_streamed
+from ledgerbeam.io import Page, format_of, indexed_format_of, is_streamed
 from ledgerbeam.ledger import LedgerStore, Source, open_packs, open_sources, source_ids
 from ledgerbeam.pipelines.spec import JobSpec
 
 __all__ = ["Listed", "first_page_checked"]
-
-_log = logging.getLogger(__name__)
 
 _CHECKED_SUFFIXES = (".jsonl", ".tar")
 _SEEN_AT_ONCE = 1_000_000
@@ -34,7 +30,6 @@ class Listed:
         pages: The listing, not begun or only looked into.
         run: Id of the run.
         only: Ids of the only sources to do; None gives every open one.
-        since: When the last run before this one began, in seconds since 1970; None if there was none.
     """
 
     def __init__(
@@ -45,13 +40,11 @@ class Listed:
         run: str,
         *,
         only: Collection[bytes] | None = None,
-        since: float | None = None,
     ) -> None:
         self._spec = spec
         self._store = store
         self._pages = pages
         self._only = only
-        self._since = since
         self.run = run
         self._seen: NDArray[np.uint64] = np.empty(0, np.uint64)  # of what was found; the rest is room
         self.found = 0
@@ -72,33 +65,15 @@ class Listed:
             members = (Source(*row) for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True))
             for sources, ids in open_packs(pack(members), self._store):
                 self._count(sources, ids)
-                self._begin_anew(sources)
                 yield self._wanted(sources)
         else:
             for page in pages:
                 ids = source_ids(page.urls, page.sizes, page.versions)
                 sources = open_sources(ids, page.urls, page.sizes, page.versions, self._store)
                 self._count(sources, ids)
-                self._begin_anew(sources)
                 yield self._wanted(sources)
         self.finished = True
         self._store.note_listing(self.run, listed=self.found, finished=True, gone=self._gone())
-
-    def _begin_anew(self, sources: list[Source]) -> None:
-        """Forgets what is recorded of sources of which a local file was written or replaced since the last run began.
-
-        Its size and time may be what they were; a rerun would then join parts of two contents. When it was changed is
-        told by its inode, of which nobody can set that time.
-        """
-        if self._since is None:
-            return
-        progress = self._store.progress([source.id for source in sources])
-        begun = [source for source, known in zip(sources, progress, strict=True) if known and len(known.applied) > 1]
-        changed = [source for source in begun if any(_changed_since(url, self._since) for url in source.urls)]
-        for source in changed:
-            _log.warning("%s: written since the last run began, so nothing of it counts as done", source.url)
-        if changed:
-            self._store.forget_sources(source.id for source in changed)
 
     def _wanted(self, sources: list[Source]) -> list[Source]:
         only = self._only
@@ -164,13 +139,6 @@ def _checked(page: Page, spec: JobSpec) -> Page:
         if not (url.endswith(_CHECKED_SUFFIXES) or url.startswith(GRAPH_SCHEME) or (streams and is_streamed(url))):
             known(url)
     return page
-
-
-def _changed_since(url: str, moment: float) -> bool:
-    try:
-        return is_local(url) and os.stat(url).st_ctime > moment
-    except OSError:  # planning says what is wrong with it
-        return False
 
 
 def _prefixes(ids: list[bytes]) -> NDArray[np.uint64]:

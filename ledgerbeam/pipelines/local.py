@@ -12,8 +12,9 @@ from itertools import chain
 import orjson
 
 from ledgerbeam.errors import WorkerDiedError
-from ledgerbeam.ledger import MAX_ATTEMPTS, LedgerStore, RunFolder, Source, Totals, with_progress
+from ledgerbeam.ledger import MAX_ATTEMPTS, LedgerStore, OpenSource, RunFolder, Source, Totals
 from ledgerbeam.pipelines.listed import Listed
+from ledgerbeam.pipelines.replaced import ReplacedFiles
 from ledgerbeam.pipelines.report import Reporter
 from ledgerbeam.pipelines.spec import JobSpec
 from ledgerbeam.pipelines.supervise import WaveEnd, run_wave
@@ -45,6 +46,7 @@ class LocalRunner:
         reporter: Told of progress and deaths.
         beam_args: Beam options of the user.
         folder: Of the run.
+        since: When sources that are done in part were looked at last; see `ReplacedFiles`.
         debug: Whether errors carry whole tracebacks.
 
     Attributes:
@@ -60,6 +62,7 @@ class LocalRunner:
         beam_args: Sequence[str],
         folder: RunFolder,
         *,
+        since: float | None,
         debug: bool,
     ) -> None:
         self._spec = spec
@@ -68,6 +71,7 @@ class LocalRunner:
         self._beam_args = beam_args
         self._debug = debug
         self._folder = folder
+        self._since = since
         self._passes = 0
         self._next_tick = 0.0
         self._next_refresh = 0.0
@@ -92,10 +96,11 @@ class LocalRunner:
         pass in which a worker died leaves work to the next.
         """
         fruitless = 0
+        files = ReplacedFiles(self._store, self._since)
         while sources:
             before = self._store.totals()
             try:
-                end = self._pass(sources, listed)
+                end = self._pass(files.open_sources(sources), listed)
             finally:
                 self._store.refresh()
                 fresh = self._store.totals().minus(before)
@@ -113,7 +118,7 @@ class LocalRunner:
                 return
             sources = self._owing(sources, None if end.died else listed.run)
 
-    def _pass(self, sources: Sequence[Source], listed: Listed) -> WaveEnd:
+    def _pass(self, sources: Sequence[OpenSource], listed: Listed) -> WaveEnd:
         self._passes += 1
         # A folder of its own, so that nobody who is slow to die is taken for a worker of the next pass.
         folder = os.path.join(self._folder.path, f"pass-{self._passes:04d}")
@@ -124,7 +129,7 @@ class LocalRunner:
             os.mkdir(tmp, 0o700)
             with open(job, "xb") as file:
                 file.write(dataclasses.replace(self._spec, run=listed.run, run_dir=folder).to_json())
-            dump_sources(wave, with_progress(sources, self._store))
+            dump_sources(wave, sources)
         end = run_wave(
             [sys.executable, "-P", "-m", "ledgerbeam.pipelines.wave", job, wave, *self._beam_args],  # -P: see __main__
             folder,

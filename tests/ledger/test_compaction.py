@@ -14,7 +14,7 @@ from ledgerbeam.ledger.compaction import compact
 from ledgerbeam.ledger.folding import Manifest, encode_manifest
 from ledgerbeam.ledger.identity import node_id
 from ledgerbeam.ledger.remote_store import RemoteStore
-from ledgerbeam.ledger.segment import Segment, encode_segment
+from ledgerbeam.ledger.segment import Segment, decode_segment, encode_segment
 from ledgerbeam.ledger.store import MAX_ATTEMPTS, Mark
 from tests.ledger.builders import filtered_leaf, leaf_of, leaves_of_split, plain
 from tests.ledger.conformance import failure_of, finish
@@ -158,6 +158,8 @@ def test_leaves_that_do_not_count_are_not_kept(hosts: Hosts) -> None:
     store.forget("*")
     store.begin_run({})
     compact(store)
+    parts = [name for name in hosts.objects.names("snapshots") if name.endswith(".seg")]
+    assert not any(decode_segment(data or b"", "here").leaves for data in hosts.objects.read(parts))
     host = hosts.store()
     assert (host.pending(plain().id), host.totals().tasks) == (1, 0)
     host.begin_run({})
@@ -196,7 +198,8 @@ def state_of(hosts: Hosts) -> list[Segment]:
     objects, environment = store.parts()
     leaves = compaction._open_leaves(objects, environment, objects.names("segments"))
     rest = compaction._rest(environment, len(objects.names("controls")))
-    return [*compaction._sources(environment), *leaves, *rest]
+    floors = compaction._states(compaction.floor_pages(environment), len(objects.names("controls")))
+    return [*floors, *compaction._sources(environment), *leaves, *rest]
 
 
 @pytest.mark.parametrize("change", ["commit", "fail", "blame", "forget", "replace"])

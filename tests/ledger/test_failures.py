@@ -16,7 +16,7 @@ from ledgerbeam.ledger.identity import node_id
 from ledgerbeam.ledger.lmdb_store import LmdbStore
 from ledgerbeam.ledger.segment import Segment, decode_segment, encode_segment
 from ledgerbeam.ledger.snapshot_rows import state_pages
-from ledgerbeam.ledger.store import Failure, Mark
+from ledgerbeam.ledger.store import MAX_ATTEMPTS, Failure, Mark
 from tests.ledger.builders import leaf_of, plain
 
 SOURCE = plain()
@@ -84,6 +84,24 @@ def test_what_failed_is_the_same_in_whatever_order_it_comes_in(
     host = folded(folder / "host", *parts, *states, of_snapshot=True)
     host.close()
     assert shown(folded(folder / "host", *rest[before:])) == expected
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_failures_that_count_as_deaths_quarantine_at_the_limit(tmp_path: Path, at_once: bool) -> None:
+    store = LmdbStore(str(tmp_path / "ledger"))
+    store.open(create=True)
+    store.register([SOURCE])
+    broke = Failure(SOURCE.id, (), "task", "Panic", broke=True)
+    for _ in range(2 * MAX_ATTEMPTS):
+        store.commit([], [Failure(SOURCE.id, (), "task", "ValueError")])
+    almost = [broke] * (MAX_ATTEMPTS - 1)
+    for failures in [almost] if at_once else [[failure] for failure in almost]:
+        store.commit([], failures)
+    assert [row.quarantined for row in store.failures()] == [False]
+    store.commit([], [broke])
+    (row,) = store.failures()
+    assert (row.quarantined, row.reason, row.attempts) == (True, "Panic", 3 * MAX_ATTEMPTS)
+    store.close()
 
 
 MEASURED = """

@@ -169,9 +169,9 @@ def test_a_sink_looks_for_another_job_before_it_records_and_from_time_to_time(
 ) -> None:
     launcher = hosts.store()
     launcher.open_job(ONE)
-    launcher.begin_run({})
+    run = launcher.begin_run({})
     launcher.register([plain()])
-    sink = RemoteSink(hosts.objects, job=ONE.fingerprint)
+    sink = RemoteSink(hosts.objects, job=ONE.fingerprint, run=run)
     sink.commit(leaves_of_split(plain(), 2)[:1])
     hosts.store().open_job(TWO, "restart")
     sink.commit(leaves_of_split(plain(), 2)[:1])  # it has just looked

@@ -11,15 +11,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import JobMismatchError
-from ledgerbeam.ledger import compaction
+from ledgerbeam.ledger import compaction, sidecar
 from ledgerbeam.ledger.compaction import compact
+from ledgerbeam.ledger.controls import Control
 from ledgerbeam.ledger.identity import node_id
 from ledgerbeam.ledger.job import Job
 from ledgerbeam.ledger.lmdb_floors import Floor
 from ledgerbeam.ledger.remote_sink import RemoteSink
+from ledgerbeam.ledger.segment import Segment
 from ledgerbeam.ledger.store import Mark
 from ledgerbeam.ledger.task import Source
 from tests.ledger.builders import leaf_of, leaves_of_split, plain
+from tests.ledger.conformance import failure_of
 from tests.ledger.test_remote_store import Hosts
 from tests.ledger.views import picture
 
@@ -103,10 +106,11 @@ def test_a_compaction_that_is_overtaken_leaves_no_leaf_out(hosts: Hosts, monkeyp
         if not calls:
             calls.append(1)
             compact(other)
+            writer.register([plain("c")])
         return parts
 
     monkeypatch.setattr(compaction, "_parts_of", overtaken)
-    compact(late)
+    assert compact(late).replaced > 0
     assert hosts.store().pending(plain().id) == 1
     assert hosts.store().totals().tasks == 1
 
@@ -168,6 +172,23 @@ def test_a_source_that_two_launchers_bring_back_counts_from_the_first_of_them(ho
     reader.refresh()
     assert reader.completed_mask([old.id]).all()
     assert picture(hosts.store()) == picture(reader)
+
+
+def test_an_object_that_is_folded_twice_counts_once(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    store.begin_run({})
+    failed = Segment(1, 1.0, sources=[plain(), plain("b")], failures=[failure_of(plain(), ())])
+    done = Segment(2, 1.0, leaves=[leaf_of(plain("b"))])
+    forget = Control(2, "forget", 1.0, "t", sources=[plain("b").id])
+    environment = store.parts()[1]
+    for again in range(2):
+        environment.write(lambda txn: sidecar.fold_segment(txn, "segments/one", failed))
+        environment.write(lambda txn: sidecar.fold_control(txn, "controls/two", forget, "here"))
+        if not again:
+            environment.write(lambda txn: sidecar.fold_segment(txn, "segments/two", done))
+    assert [row.attempts for row in store.failures()] == [1]
+    assert store.completed_count() == 1
 
 
 NUMBERS = st.integers(0, 6)

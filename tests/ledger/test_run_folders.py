@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -204,3 +205,30 @@ def test_no_permission_is_a_typed_error(folders: RunFolders, tmp_path: Path) -> 
             pass
     finally:
         tmp_path.chmod(0o700)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
+def test_a_marker_of_another_user_is_not_ours(folders: RunFolders, tmp_path: Path) -> None:
+    no_marker(tmp_path / "run", tmp_path)
+    no_marker(tmp_path / "run" / "000001", tmp_path)
+    marker = tmp_path / "run" / "000001" / MARKER
+    marker.write_text(json.dumps({"ledger": OURS, "run": "000001", "pid": 1}))
+    assert folders.launchers() == [Launcher("000001", 1, lives=False)]
+    os.chown(marker, 65534, -1)
+    assert folders.remove_dead() == []
+    assert (tmp_path / "run" / "000001" / "mine").exists()
+
+
+def test_a_removal_that_is_cut_short_leaves_the_marker(
+    folders: RunFolders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill(start(tmp_path, "000001"))
+    real, removed = os.unlink, []
+
+    def unlink(name: str, **where: Any) -> None:
+        removed.append(name)
+        real(name, **where)
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    folders.remove_dead()
+    assert removed == ["left", MARKER]

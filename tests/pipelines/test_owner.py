@@ -308,16 +308,41 @@ def test_a_restart_removes_what_a_killed_run_had_not_recorded(done: Workspace) -
     assert set(done.files("out")) == {*names, "b.jsonl"}
 
 
-def test_a_shard_that_a_killed_run_has_left_of_a_source_that_changed_is_told(done: Workspace) -> None:
-    store = open_store(str(done.root / "L"), create=False)
-    store.begin_run({"pid": 1, "host": os.uname().nodename, "runner": "local"})
+def leave_shard(workspace: Workspace) -> Path:
+    """Does what a run does that is killed between publishing a shard and recording it."""
+    store = open_store(str(workspace.root / "L"), create=False)
+    store.begin_run({"pid": 1, "runner": "local", "place": store.environment_id()})
     store.close()
-    lost = done.root / "out/b.jsonl-0000000029.jsonl"
-    shutil.copy(done.root / "out/b.jsonl-0000000000.jsonl", lost)
+    lost = workspace.root / "out/b.jsonl-0000000029.jsonl"
+    shutil.copy(workspace.root / "out/b.jsonl-0000000000.jsonl", lost)
+    return lost
+
+
+UNRECORDED = "1 shard there that this ledger has not recorded, such as b.jsonl-0000000029.jsonl"
+
+
+def test_a_shard_that_a_killed_run_has_left_of_a_source_that_changed_is_told(done: Workspace) -> None:
+    lost = leave_shard(done)
+    for _ in range(2):
+        ran = done.run(*MAP, "--ledger", "L", "--task-bytes", "300")
+        assert ran.status == 3, ran.err
+        assert UNRECORDED in ran.err
+    lost.unlink()
     ran = done.run(*MAP, "--ledger", "L", "--task-bytes", "300")
     assert ran.status == 0, ran.err
-    assert "1 shard there that this ledger has not recorded, such as b.jsonl-0000000029.jsonl" in ran.err
-    assert lost.exists()
+
+
+def test_such_a_shard_is_told_also_if_tasks_of_the_next_run_fail(done: Workspace) -> None:
+    leave_shard(done)
+    bad = done.root / "in/c.jsonl"
+    bad.write_text("{\n")
+    ran = done.run(*MAP, "--ledger", "L", "--task-bytes", "300")
+    assert ran.status == 3, ran.err
+    assert UNRECORDED not in ran.err
+    bad.write_text('{"id": 99}\n')
+    ran = done.run(*MAP, "--ledger", "L", "--task-bytes", "300")
+    assert ran.status == 3, ran.err
+    assert UNRECORDED in ran.err
 
 
 @pytest.mark.s3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import io
 import json
@@ -13,9 +14,12 @@ from pathlib import Path
 import apache_beam as beam
 import pytest
 
-from ledgerbeam.io import list_pages
+from ledgerbeam.errors import ChangedSourceError, IndexMismatchError
+from ledgerbeam.io import list_pages, require_listed, stat, write_index
 from ledgerbeam.ledger import Job, LedgerStore, OpenSource, Source, Task, open_store
 from ledgerbeam.transforms import CommitTasks, LedgerHandle, PlanTasks, ProcessTask, ReadTasks, WriteTasks
+from ledgerbeam.transforms.read import TaskReader
+from ledgerbeam.transforms.source_format import SourceFormat
 
 RECORDS = 40
 
@@ -142,3 +146,75 @@ def test_a_source_that_changes_between_planning_and_reading_is_not_complete(
     assert store.status()["sources"] == {"complete": 0, "open": 0, "failed": 1}
     assert list(store.outputs()) == []
     assert all(str(path) in row.error for row in store.failures())
+
+
+def replace_unseen(path: str, data: bytes) -> None:
+    """Put another file in its place, of the same size and time."""
+    was = os.stat(path)
+    replace(path, data)
+    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_a_source_that_changes_unseen_between_planning_and_reading_is_not_complete(
+    tmp_path: Path, store: LedgerStore, name: str
+) -> None:
+    path = tmp_path / name
+    data = MAKE[name]("first")
+    path.write_bytes(data)
+    sources = listed(tmp_path, name)
+    store.register(sources)
+    Meanwhile.act = lambda: replace_unseen(str(path), data)
+    run(tmp_path, sources)
+    assert store.status()["sources"] == {"complete": 0, "open": 0, "failed": 1}
+
+
+def test_a_pack_is_read_as_long_as_it_was_listed(tmp_path: Path) -> None:
+    """Whatever the watch sees: a network's file system may tell an old size."""
+    (tmp_path / "a.jsonl").write_bytes(jsonl("a"))
+    (member,) = listed(tmp_path, "a.jsonl")
+    longer = dataclasses.replace(member, size=member.size + 1)
+    with pytest.raises(ChangedSourceError, match=r"a\.jsonl"):
+        TaskReader(SourceFormat())._read_pack(Source.pack([longer]))
+    assert len(TaskReader(SourceFormat())._read_pack(Source.pack([member]))) == RECORDS
+
+
+def test_a_reader_that_is_held_open_is_of_the_file_that_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(jsonl("first"))
+    (source,) = listed(tmp_path, "a.jsonl")
+    kind, reader = SourceFormat(), TaskReader(SourceFormat())
+    kind.load_index(source)
+    assert reader.read(Task(source, 0, 1))[0]["text"] == "first"
+    replace_unseen(str(path), jsonl("again"))
+    assert reader.read(Task(source, 0, 1))[0]["text"] == "again"  # as listed, and no task of the former is planned
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.tar"])
+def test_the_index_of_a_source_that_has_changed_is_made_anew(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(MAKE[name]("first"))
+    (source,) = listed(tmp_path, name)
+    kind = SourceFormat()
+    offsets = kind.load_index(source)
+    stale = offsets.copy()
+    stale[1] += 1
+    write_index(kind.index_of(source.url).url, stale, not_before_ns=os.stat(path).st_mtime_ns)
+    assert kind.load_index(source).tolist() == stale.tolist()
+    with pytest.raises(IndexMismatchError, match="may be of the former content"):
+        SourceFormat(build_index=False).load_index(source, changed=True)
+    assert kind.load_index(source, changed=True).tolist() == offsets.tolist()
+    assert kind.load_index(source).tolist() == offsets.tolist()
+
+
+def test_what_is_asked_for_is_what_was_listed(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(jsonl("first"))
+    found = stat(str(path))
+    assert require_listed(found) == found
+    for other in (dataclasses.replace(found, size=1), dataclasses.replace(found, version="1")):
+        with pytest.raises(ChangedSourceError, match=r"a\.jsonl"):
+            require_listed(other)
+    path.unlink()
+    with pytest.raises(ChangedSourceError, match="found none"):
+        require_listed(found)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from ledgerbeam.io import list_pages
+from ledgerbeam.ledger import OpenSource, Source, Task
+from ledgerbeam.ledger.identity import ROOT
+from ledgerbeam.ledger.store import MAX_ATTEMPTS
 from ledgerbeam.transforms import plan_spans
+from ledgerbeam.transforms.plan import _Plan
+from ledgerbeam.transforms.source_format import SourceFormat
 
 sizes = st.lists(st.integers(1, 50), max_size=60)
 
@@ -41,3 +50,22 @@ def test_a_source_without_records_has_no_spans() -> None:
 
 def test_one_record_larger_than_a_task_is_a_span_of_its_own() -> None:
     assert plan_spans(offsets_of([5, 100, 5]), task_bytes=10) == [(0, 2), (2, 3)]
+
+
+def test_what_is_done_or_quarantined_is_not_planned(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"id": 1}\n' * 4)
+    (page,) = list_pages([str(tmp_path / "a.jsonl")])
+    source = Source(page.urls[0], page.sizes[0], page.versions[0])
+
+    def planned(**known: Any) -> list[int]:
+        plan = _Plan(None, SourceFormat(), None, 1)
+        return [task.start for task in plan.process(OpenSource(source, **known)) if isinstance(task, Task)]
+
+    tasks = [Task(source, n, n + 1, ((n, 4),)) for n in range(4)]
+    assert planned() == [0, 1, 2, 3]
+    assert planned(applied={ROOT: 3, tasks[1].node: -1}) == [0, 2, 3]
+    attempts = {tasks[2].node: MAX_ATTEMPTS, tasks[3].node: MAX_ATTEMPTS - 1}
+    assert planned(attempts=attempts) == [0, 1, 3]
+    assert planned(applied={ROOT: 3, tasks[1].node: -1}, attempts=attempts) == [0, 3]
+    assert planned(attempts={Task(source, 0, 0).node: MAX_ATTEMPTS}) == []
+    assert planned(attempts={Task(source, 0, 0).node: MAX_ATTEMPTS - 1}) == [0, 1, 2, 3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ import apache_beam as beam
 import pytest
 
 from ledgerbeam.io import publish_bytes, remove_stale_temporaries
-from ledgerbeam.io.publish import publish
+from ledgerbeam.io.publish import TEMPORARY_SUFFIX, publish
 from ledgerbeam.ledger import Job, Source, Task, content_checksum, open_store
 from ledgerbeam.transforms import CommitTasks, LedgerHandle, WriteTasks
 from tests.disk import Disk
@@ -65,6 +66,25 @@ def test_what_a_killed_writer_left_is_removed_and_what_a_live_one_writes_is_not(
         assert remove_stale_temporaries(str(tmp_path)) == [str(left)]
         file.write(b" and half")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("live", b"half and half")]
+
+
+def test_a_temporary_that_is_published_while_it_is_looked_at_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = tmp_path / f".out.1-2{TEMPORARY_SUFFIX}"
+    left.write_bytes(b"former")
+    lock = fcntl.flock
+
+    def publish_first(descriptor: int, how: int) -> None:
+        if left.exists() and left.read_bytes() == b"former":
+            left.rename(tmp_path / "out")
+            left.write_bytes(b"of another writer")
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", publish_first)
+    assert remove_stale_temporaries(str(tmp_path)) == []
+    assert (tmp_path / "out").read_bytes() == b"former"
+    assert left.read_bytes() == b"of another writer"
 
 
 def test_what_is_recorded_of_an_output_is_what_lies_there(tmp_path: Path) -> None:

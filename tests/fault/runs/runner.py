@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import apache_beam as beam
 from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 
-from ledgerbeam.ledger import LedgerStore, LedgerWriter, OpenSource, Source, with_progress
+from ledgerbeam.ledger import LedgerStore, LedgerWriter, OpenSource
 from ledgerbeam.ledgers import open_ledger
 from ledgerbeam.pipelines import graph
 from ledgerbeam.pipelines.local import LocalRunner
@@ -45,8 +45,8 @@ class SimulatedHandle(LedgerHandle):
 class SimulatedRunner(LocalRunner):
     """The local runner, with actors in the place of a wave's processes."""
 
-    def _pass(self, sources: Sequence[Source], listed: Any) -> WaveEnd:
-        return _world().wave(self._spec, listed.run, with_progress(sources, self._store))
+    def _pass(self, sources: Sequence[OpenSource], listed: Any) -> WaveEnd:
+        return _world().wave(self._spec, listed.run, sources)
 
 
 class _Found(PipelineVisitor):

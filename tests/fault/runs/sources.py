@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +12,6 @@ from typing import NamedTuple
 SECOND = 10**9
 _PAST, _FUTURE = 1_000_000_000, 4_000_000_000  # seconds since 1970; tests run between them
 _RECORDS = 6
-_COARSE_CLOCK = 5  # CLOCK_REALTIME_COARSE of Linux, from which files get their times
 
 
 class Version(NamedTuple):
@@ -97,9 +95,6 @@ class ChangingSources:
         held.append(data)
         self._former[path].append((data, version.time))
         self.changed[path] = self._clock()
-        changed = path.stat().st_ctime_ns
-        while time.clock_gettime_ns(_COARSE_CLOCK) <= changed:
-            time.sleep(0.001)  # the kernel's times are as coarse as its clock, and no two changes have the same
 
     def _write(self, path: Path, data: bytes, time: int | None = None) -> None:
         """Puts another file in the place of one."""

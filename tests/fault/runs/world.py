@@ -24,9 +24,10 @@ from unittest import mock
 
 import ledgerbeam
 from ledgerbeam.errors import LedgerbeamError
+from ledgerbeam.io import watch
 from ledgerbeam.ledger import LedgerWriter, Mark, NoneTask, OpenSource, Task, lmdb_store, run_folders, source_ids
 from ledgerbeam.ledgers import open_ledger, open_sink
-from ledgerbeam.pipelines import cli, graph, listed, run
+from ledgerbeam.pipelines import cli, graph, replaced, run
 from ledgerbeam.pipelines.supervise import WaveEnd
 from tests.fault.baton import Actor, VanishingScheduler
 from tests.fault.runs import function, runner
@@ -101,8 +102,9 @@ class World:
 
     def stat(self, path: str) -> Any:
         """Looks at a source; its inode has changed at the time of this clock."""
-        os.stat(path)
-        return SimpleNamespace(st_ctime=self.sources.changed[Path(path)])
+        found = os.stat(path)
+        kept = {name: getattr(found, name) for name in ("st_mode", "st_size", "st_mtime_ns", "st_dev", "st_ino")}
+        return SimpleNamespace(**kept, st_ctime_ns=round(self.sources.changed[Path(path)] * 1e9))
 
     def flock(self, descriptor: int, operation: int) -> None:
         """Locks a file; who has to wait for it lets others run."""
@@ -134,9 +136,10 @@ class World:
     def installed(self) -> Iterator[None]:
         """Lets the library take its time, its host and its runner from here."""
         with contextlib.ExitStack() as stack:
-            for module in (lmdb_store,):
+            for module in (lmdb_store, replaced):
                 stack.enter_context(mock.patch.object(module, "time", self))
-            stack.enter_context(mock.patch.object(listed, "os", SimpleNamespace(stat=self.stat)))
+            for module in (watch, replaced):
+                stack.enter_context(mock.patch.object(module, "os", SimpleNamespace(stat=self.stat)))
             locks = {name: getattr(fcntl, name) for name in dir(fcntl) if name.startswith("LOCK_")}
             for module in (run_folders, sys.modules["ledgerbeam.io.publish"]):
                 stack.enter_context(mock.patch.object(module, "fcntl", SimpleNamespace(**locks, flock=self.flock)))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace as replaced
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,7 @@ from ledgerbeam.io import (
     scan_stream,
     stat,
 )
+from ledgerbeam.io.conditional import OtherVersionError, _require
 from ledgerbeam.io.local import open_local
 from tests.conftest import S3Requests
 from tests.io.storage.conftest import Place
@@ -142,6 +145,45 @@ def test_a_watch_notices_what_happens_to_a_file(tmp_path: Path, change: Callable
         watch.check()
     with pytest.raises(ChangedSourceError, match=r"abc\.jsonl: changed since it was listed"), SourceWatch([listed]):
         change(path)
+
+
+def test_each_mark_of_a_file_is_compared(tmp_path: Path) -> None:
+    path = tmp_path / "abc.jsonl"
+    path.write_bytes(DATA)
+    listed = stat(str(path))
+    assert len(SourceWatch([listed]).marks) == 1
+    for other in (replaced(listed, size=99), replaced(listed, version="1"), replaced(listed, changed_ns=1)):
+        with pytest.raises(ChangedSourceError, match=r"abc\.jsonl"):
+            SourceWatch([other])
+
+
+def test_a_link_to_another_file_is_another_file(tmp_path: Path) -> None:
+    """Of the same size, time and time of change: made within one tick of the clock of the file system."""
+    first, second, link = tmp_path / "first", tmp_path / "second", tmp_path / "abc.jsonl"
+    for _ in range(1000):
+        for path in (first, second):
+            path.write_bytes(DATA)
+        for path in (first, second):
+            os.utime(path, ns=(10**18, 10**18))
+        if first.stat().st_ctime_ns == second.stat().st_ctime_ns:
+            break
+    else:
+        pytest.skip("the clock of this file system is too fine")
+    link.symlink_to(first)
+    watch = SourceWatch([stat(str(link))])
+    watch.check()
+    link.unlink()
+    link.symlink_to(second)
+    with pytest.raises(ChangedSourceError, match="device, inode"):
+        watch.check()
+
+
+@pytest.mark.parametrize(
+    ("found", "is_other"), [("b", True), ('"b"', True), ("a", False), ('"a"', False), (None, False)]
+)
+def test_an_answer_of_another_version_is_refused_by_whoever_gives_it(found: str | None, is_other: bool) -> None:
+    with pytest.raises(OtherVersionError, match=r"^b$") if is_other else nullcontext():
+        _require("a", found)
 
 
 def test_damage_of_a_file_that_changed_is_its_change(tmp_path: Path) -> None:

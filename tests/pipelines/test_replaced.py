@@ -1,0 +1,75 @@
+"""A source that is done in part, and whose file is replaced by one of the same size and time: never parts of two."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ledgerbeam.ledger import open_store
+from tests.pipelines.conftest import Workspace
+
+MEDDLING = '''
+"""A user function whose worker is killed once, after the file that it reads was replaced."""
+import os, pathlib, signal, time
+
+def meddle(record):
+    if record["id"] == 13 and not os.path.exists("meddled"):
+        pathlib.Path("meddled").touch()
+        deadline = time.monotonic() + 60
+        while not os.path.exists("replaced") and time.monotonic() < deadline:
+            time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return record
+'''
+
+
+def replace(path: Path) -> None:
+    """Puts a file with other records of the same lengths in the place of one, and gives it the time of that."""
+    before = path.stat()
+    aside = path.with_suffix(".new")
+    aside.write_text(path.read_text().replace("text", "next"))
+    os.utime(aside, ns=(before.st_atime_ns, before.st_mtime_ns))
+    aside.replace(path)
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+
+
+def editions(workspace: Workspace) -> set[str]:
+    return {word for record in workspace.records("out") for word in ("text", "next") if word in str(record)}
+
+
+def test_by_a_run_that_was_killed_before_it_looked_at_it(workspace: Workspace) -> None:
+    path = workspace.jsonl("in/a.jsonl", 20)
+    command = ("map", "functions:needs_service", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")
+    ran = workspace.run(*command, "--task-bytes", "100")
+    assert ran.status == 3, ran.err
+    assert editions(workspace) == {"text"}
+    replace(path)
+    store = open_store(str(workspace.root / "L"), create=False)
+    store.begin_run({"pid": 1, "runner": "local", "place": store.environment_id()})
+    store.close()
+    (workspace.root / "functions.py").write_text((workspace.root / "functions.py").read_text().replace("== 7", "== 77"))
+    (workspace.root / "service-is-up").touch()
+    ran = workspace.run(*command, "--task-bytes", "100", "--on-job-change", "accept")
+    assert ran.status == 0, ran.err
+    assert editions(workspace) == {"next"}
+    assert "written since parts of it were done" in ran.err
+
+
+def test_between_two_passes_of_a_run(workspace: Workspace) -> None:
+    path = workspace.jsonl("in/a.jsonl", 20)
+    (workspace.root / "meddling.py").write_text(MEDDLING)
+    command = ("map", "meddling:meddle", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")
+    running = workspace.start(*command, "--task-bytes", "100", "--workers", "2", "--flush-interval", "0.1")
+    while True:  # until something of it is recorded, and the function waits
+        try:
+            store = open_store(str(workspace.root / "L"), create=False, read_only=True)
+        except OSError:
+            continue
+        if store.totals().tasks and (workspace.root / "meddled").exists():
+            break
+        assert running.poll() is None, running.communicate()
+    replace(path)
+    (workspace.root / "replaced").touch()
+    said, _ = running.communicate(timeout=120)
+    assert running.returncode == 0, said
+    assert editions(workspace) == {"next"}, said
