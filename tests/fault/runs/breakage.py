@@ -10,9 +10,8 @@ from ledgerbeam.pipelines.owner import OutputOwner
 from ledgerbeam.pipelines.replaced import ReplacedFiles
 from ledgerbeam.transforms import plan
 
-
 BREAKAGES: dict[str, AbstractContextManager[Any]] = {
     "no look in planning": mock.patch.object(plan, "looked_at", lambda source: source),
-    "parts of two files": mock.patch.object(ReplacedFiles, "_is_changed", lambda *_: False),
-    "no look for unrecorded shards": mock.patch.object(OutputOwner, "strangers", lambda *_: []),
+    "parts of two files": mock.patch.object(ReplacedFiles, "_is_changed", return_value=False),
+    "no look for unrecorded shards": mock.patch.object(OutputOwner, "strangers", return_value=[]),
 }
