@@ -86,7 +86,7 @@ def run_job(
     runs = store.runs()
     last = runs[-1] if runs else None
     clean = last is None or (last["outcome"] == "done" and last["tidied"])
-    elsewhere = None if clean else run_elsewhere(last, store)
+    elsewhere = None if last is None or clean else run_elsewhere(last, store)
     if elsewhere:
         reporter.warn(
             f"an older run may still be at work on this ledger ({elsewhere}): nothing is lost, but tasks may be done "

@@ -1,5 +1,8 @@
 """A snapshot of any moment, taken in by a host of any moment: it says what the objects say that it stands for."""
 
+# mypy: disable-error-code="func-returns-value"
+# A step is what it does, in order: a tuple of calls that give nothing.
+
 from __future__ import annotations
 
 import dataclasses
@@ -141,6 +144,10 @@ SCENARIOS: dict[str, list[Step]] = {
         lambda h: h.store.forget("*"),
         lambda h: (h.begin(), h.commit(filtered_leaf(OLD))),
     ],
+    "contradicted when complete": [
+        lambda h: (h.store.register([OLD]), h.commit(leaf_of(OLD))),
+        lambda h: h.commit(leaf_of(OLD, content="other")),
+    ],
     "quarantined, then done": [
         lambda h: (h.store.register([OLD, OTHER]), h.commit(failures=(broken(OLD), broken(OLD)))),
         lambda h: (h.store.refresh(), h.store.blame([Mark(OTHER.id, node_id(OTHER.id, ()), "t")] * MAX_ATTEMPTS)),
@@ -206,6 +213,33 @@ def test_a_snapshot_of_any_moment_says_the_same_to_a_host_of_any_moment(tmp_path
                 host.refresh()
                 assert said(host) == expected, f"seen {a}, snapshot of {b}"
             host.close()
+
+
+def test_what_a_snapshot_completes_can_be_done_again(tmp_path: Path) -> None:
+    history = History(tmp_path)
+    history.store.register([OLD])
+    first, last = leaves_of_split(OLD, 2)
+    history.commit(first)
+    objects = ObjectFolder(str(tmp_path / "other" / "ledger"))
+    add(objects, history.now())
+    host = RemoteStore(objects, str(tmp_path / "other" / "host"))
+    host.open(create=False)
+    history.commit(last)
+    covered = history.now()
+    history.close()
+    snapshot = compacted(tmp_path / "compacted", covered)
+    objects.delete([name for name in covered if name not in snapshot and name in objects.names("")])
+    add(objects, snapshot)
+    host.refresh()
+    assert host.completed_count() == 1
+    host.forget("*")
+    sink = RemoteSink(objects, run=host.begin_run({}))
+    sink.commit([last])
+    host.refresh()
+    sink.commit([first])
+    host.refresh()
+    assert host.completed_count() == 1
+    host.close()
 
 
 def test_a_snapshot_does_not_take_back_when_an_output_was_superseded(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def replace(path: Path) -> None:
     """Puts a file with other records of the same lengths in the place of one, and gives it the time of that."""
     before = path.stat()
     aside = path.with_suffix(".new")
-    aside.write_text(path.read_text().replace("text", "next"))
+    aside.write_text(path.read_text(encoding="utf-8").replace("text", "next"))
     os.utime(aside, ns=(before.st_atime_ns, before.st_mtime_ns))
     aside.replace(path)
     assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)

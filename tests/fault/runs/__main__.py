@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from contextlib import nullcontext
 
+from tests.fault.runs.breakage import BREAKAGES
 from tests.fault.runs.world import STEPS, simulate
 
 
@@ -15,10 +17,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--broken", choices=BREAKAGES, help="take a check out of the library")
     args = parser.parse_args()
+    broken = BREAKAGES[args.broken] if args.broken else nullcontext()
     started, failed, steps = time.monotonic(), 0, 0
     for seed in range(args.seed, args.seed + args.seeds):
-        schedule, error = simulate(seed, args.steps)
+        with broken:
+            schedule, error = simulate(seed, args.steps)
         steps += len(schedule)
         if args.seeds == 1:
             print("\n".join(schedule))

@@ -10,6 +10,7 @@ import io
 import os
 import pickle
 import random
+import re
 import shutil
 import sys
 import tempfile
@@ -47,6 +48,8 @@ JUMPS = (-400 * 86_400.0, -3600.0, 0.0, 0.0, 3600.0, 400 * 86_400.0)
 _LIBRARY = os.path.dirname(ledgerbeam.__file__)
 _TRACED = tuple(os.path.join(_LIBRARY, layer, "") for layer in ("io", "transforms", "pipelines"))
 _DONE, _FAILED_TASKS, _ERROR = 0, 3, 1
+_TO_FORGET = re.compile(r"source (\S+): task at .*`ledgerbeam ledger forget` on the source")
+_PROCESS = re.compile(r"\(processes [\d, ]+\)")
 
 
 class _Panic(BaseException):
@@ -226,7 +229,15 @@ class World:
         self.note(f"{actor.name} ended with status {status}: {said}")
         if status not in (_DONE, _ERROR, _FAILED_TASKS) or "Traceback" in said:
             self.fail(f"the command ended with status {status}: {said}")
+        self._follow(said)
         self.judge.check(alone=status == _DONE and actor not in self._disturbed)
+
+    def _follow(self, said: str) -> None:
+        """Does what a run tells its user to do."""
+        if self.is_quiet and "that this ledger has not recorded" in said:
+            self.judge.remove_unrecorded()
+        for url in _TO_FORGET.findall(said):
+            open_ledger(str(self.ledger), create=False).forget(url)
 
     def writer(self, handle: SimulatedHandle) -> LedgerWriter:
         """Gives the group commit of the current worker."""
@@ -322,7 +333,7 @@ class World:
         said = printed.getvalue().decode()
         printed.seek(0)
         printed.truncate()
-        return said
+        return _PROCESS.sub("(processes)", said)
 
     def finish(self) -> None:
         """Runs the job undisturbed: it must end with what one clean run makes."""
@@ -333,7 +344,7 @@ class World:
         open_ledger(str(self.ledger), create=True).forget("*", failures_only=True)  # frees what was quarantined
         self.note("quiet")
         self.statuses.clear()
-        for _ in range(3):
+        for _ in range(4):
             self.begin_run()
             while self.scheduler.step():
                 pass
@@ -342,7 +353,7 @@ class World:
         is_sound = len(sound) == len(current)
         expected = _DONE if is_sound else _FAILED_TASKS
         if self.statuses[expected] < 2:
-            self.fail(f"three undisturbed runs ended with {dict(self.statuses)}, expected {expected}")
+            self.fail(f"undisturbed runs ended with {dict(self.statuses)}, expected {expected}")
         store = open_ledger(str(self.ledger), create=False, read_only=True)
         complete = {row.source_id for row in store.sources() if row.state == "complete"}
         for version in sound:
