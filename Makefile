@@ -41,7 +41,7 @@ image: servers ## build the worker image and run it as the worker pool of a Flin
 matrix: servers ## the job on every engine, with kills; ends with one row for each
 	$(BIN)/python -m pytest tests/matrix --numprocesses 0
 
-changes: servers ## what may change under a job, with the work done by a Flink cluster; on this disk and S3: make slow
+changes: servers ## what may change under a job on S3, and with the work done by a Flink cluster; on this disk: make slow
 	$(BIN)/python -m pytest tests/changes -m engines --numprocesses 0
 
 conformance: setup ## peers in a venv of their own judge our formats, and their files are read by us

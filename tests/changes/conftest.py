@@ -16,7 +16,7 @@ from tests.servers.s3 import S3Server
 
 PLACES = (
     "local",
-    pytest.param("S3", marks=pytest.mark.s3),
+    pytest.param("S3", marks=[pytest.mark.s3, pytest.mark.engines]),
     pytest.param("Flink", marks=[pytest.mark.s3, pytest.mark.engines]),
 )
 

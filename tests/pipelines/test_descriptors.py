@@ -11,6 +11,8 @@ import pytest
 
 from tests.pipelines.conftest import Workspace
 
+pytestmark = pytest.mark.slow
+
 CLOSED = list(chain.from_iterable(combinations(("<&-", ">&-", "2>&-"), count) for count in (1, 2, 3)))
 
 LOUD = """

@@ -9,6 +9,8 @@ import pytest
 
 from tests.pipelines.conftest import Ran, Workspace
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = '''
 import asyncio, collections.abc, os, shutil, signal, sys, tempfile, threading
 

@@ -15,6 +15,8 @@ from ledgerbeam.ledger import open_store
 from ledgerbeam.ledger.lmdb_rows import OUTPUTS, SUPERSEDED, SUPERSEDED_ROW, TABLES
 from tests.pipelines.conftest import Workspace
 
+pytestmark = pytest.mark.slow
+
 CONVERT = ("convert", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")
 INDEX = ("index", "in/*.jsonl", "--ledger", "L")
 

@@ -18,6 +18,8 @@ from ledgerbeam.ledger import open_store
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace
 
+pytestmark = pytest.mark.slow
+
 MAP = ("map", "functions:keep", "in/*.jsonl", "--output", "out", "--to", "jsonl")
 
 

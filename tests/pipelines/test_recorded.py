@@ -11,6 +11,8 @@ import s3fs
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace
 
+pytestmark = pytest.mark.slow
+
 MAP = ("map", "functions:keep", "in/**/*.jsonl", "--output", "out", "--to", "jsonl", "--task-bytes", "300", "--json")
 
 

@@ -13,6 +13,8 @@ from ledgerbeam.redaction import refuse_secrets
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.test_restart import wait_for
 
+pytestmark = pytest.mark.slow
+
 PLANTED = {
     "password": "option-hunter2",
     "client_kwargs": {"aws_secret_access_key": "nested hunter2 with 'quotes' \"and\" ü", "verify": False},

@@ -14,6 +14,8 @@ from ledgerbeam.io import Sample, encode_tar
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Ran, Workspace
 
+pytestmark = pytest.mark.slow
+
 MEDDLING = '''
 """A user function in whose way somebody changes the source, once."""
 import os, pathlib, subprocess, sys
