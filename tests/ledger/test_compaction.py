@@ -15,6 +15,7 @@ from ledgerbeam.ledger.folding import Manifest, encode_manifest
 from ledgerbeam.ledger.identity import node_id
 from ledgerbeam.ledger.remote_store import RemoteStore
 from ledgerbeam.ledger.segment import Segment, decode_segment, encode_segment
+from ledgerbeam.ledger.snapshot_rows import floor_pages
 from ledgerbeam.ledger.store import MAX_ATTEMPTS, Mark
 from tests.ledger.builders import filtered_leaf, leaf_of, leaves_of_split, plain
 from tests.ledger.conformance import failure_of, finish
@@ -198,7 +199,7 @@ def state_of(hosts: Hosts) -> list[Segment]:
     objects, environment = store.parts()
     leaves = compaction._open_leaves(objects, environment, objects.names("segments"))
     rest = compaction._rest(environment, len(objects.names("controls")))
-    floors = compaction._states(compaction.floor_pages(environment), len(objects.names("controls")))
+    floors = compaction._states(floor_pages(environment), len(objects.names("controls")))
     return [*floors, *compaction._sources(environment), *leaves, *rest]
 
 
