@@ -19,13 +19,15 @@ _RUN_ID = re.compile(rb"[0-9]{1,12}")
 
 
 def read_source_fields(row: bytes) -> dict[str, Any]:
-    """Read a row of `sources`: ``url``, ``size``, ``version``; maybe ``members``, ``number``, ``back``."""
+    """Read a row of `sources`: ``url``, ``size``, ``version``; maybe ``members``, ``number``, ``back``, ``changed``."""
     fields = mapping(decode(row))
     text(fields.get("url"))
     integer(fields.get("size"))
     text(fields.get("version"))
     integer(fields.get("number", 0))
     integer(fields.get("back", 0))
+    for moment in rows(fields.get("changed", [])):
+        integer(moment)
     for member in rows(fields.get("members", [])):
         url, size, version = rows(member)
         text(url)

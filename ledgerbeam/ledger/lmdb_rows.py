@@ -5,7 +5,8 @@ table       key                              value
 =========== ================================ ===============================================================
 meta        text                             format, id, job, fingerprint, totals, number of withdrawn completions
 completed   source                           `pack_completion`: kept small, there are millions
-sources     source                           JSON url, size, version, members of a pack; not written when it completes
+sources     source                           JSON url, size, version, members of a pack, when files were changed last;
+                                             not written when it completes
 urls        `identity.url_key`               the source that this URL is now
 pending     source, once a leaf arrived      `PENDING_ROW`: its count, then its tally
 applied     source + node                    `DELTA`; behind the delta of a leaf a digest of its result, behind that of

@@ -8,7 +8,7 @@ and those of a job that restarts; see `lmdb_superseded`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import translate
 from re import compile as compile_pattern
 from typing import Any
@@ -54,6 +54,19 @@ def encode_source(source: Source, *, replaces: bool = False, number: int = 0) ->
     if source.members:
         row["members"] = [[member.url, member.size, member.version] for member in source.members]
     return encode(row)
+
+
+def file_times(txn: Transaction, ids: Sequence[bytes]) -> dict[bytes, list[int]]:
+    """What `note_file_times` noted of sources, by id; those of which nothing is noted are left out."""
+    rows = txn.get_many(SOURCES, sorted(ids))
+    return {source: times for source, row in rows.items() if (times := read_source_fields(row).get("changed"))}
+
+
+def note_file_times(txn: Transaction, times: Mapping[bytes, list[int]]) -> None:
+    """Note when the files of registered sources were last changed; of others nothing is noted."""
+    rows = txn.get_many(SOURCES, sorted(times))
+    changed = [(source, encode({**read_source_fields(row), "changed": times[source]})) for source, row in rows.items()]
+    txn.put_many(SOURCES, sorted(changed))
 
 
 def urls_of(row: bytes) -> list[str]:

@@ -222,6 +222,16 @@ class LmdbStore:
         found = lmdb_sources.matching(self._open(), pattern)
         return self._write(lambda txn: lmdb_sources.forget(txn, found, failures_only=failures_only))
 
+    def file_times(self, ids: Sequence[bytes]) -> dict[bytes, list[int]]:
+        """When the files of sources were last changed; see `LedgerStore.file_times`."""
+        with self._open().read() as txn:
+            return lmdb_sources.file_times(txn, ids)
+
+    def note_file_times(self, times: Mapping[bytes, list[int]]) -> None:
+        """Note when the files of sources were last changed; see `LedgerStore.note_file_times`."""
+        if times:
+            self._open().write(lambda txn: lmdb_sources.note_file_times(txn, times))
+
     def forget_sources(self, ids: Iterable[bytes]) -> None:
         """Make sources run again, by id; see `LedgerStore.forget_sources`."""
         found = sorted(ids)

@@ -178,6 +178,15 @@ class LedgerStore(LedgerSink, Protocol):
             URLs of the sources it applied to, sorted.
         """
 
+    def file_times(self, ids: Sequence[bytes]) -> dict[bytes, list[int]]:
+        """What `note_file_times` noted of sources, by id; those of which nothing is noted are left out."""
+
+    def note_file_times(self, times: Mapping[bytes, list[int]]) -> None:
+        """Note when the local files of open sources were last changed, in nanoseconds since 1970, for each file.
+
+        It is known on this host only: files of other hosts have times of their own.
+        """
+
     def forget_sources(self, ids: Iterable[bytes]) -> None:
         """Make sources run again, by id: their progress goes, their outputs are superseded. Unknown ids are ignored."""
 

@@ -14,7 +14,7 @@ import orjson
 from ledgerbeam.errors import WorkerDiedError
 from ledgerbeam.ledger import MAX_ATTEMPTS, LedgerStore, OpenSource, RunFolder, Source, Totals
 from ledgerbeam.pipelines.listed import Listed
-from ledgerbeam.pipelines.replaced import ReplacedFiles
+from ledgerbeam.pipelines.replaced import look_at_files
 from ledgerbeam.pipelines.report import Reporter
 from ledgerbeam.pipelines.spec import JobSpec
 from ledgerbeam.pipelines.supervise import WaveEnd, run_wave
@@ -46,7 +46,6 @@ class LocalRunner:
         reporter: Told of progress and deaths.
         beam_args: Beam options of the user.
         folder: Of the run.
-        since: When sources that are done in part were looked at last; see `ReplacedFiles`.
         debug: Whether errors carry whole tracebacks.
 
     Attributes:
@@ -62,7 +61,6 @@ class LocalRunner:
         beam_args: Sequence[str],
         folder: RunFolder,
         *,
-        since: float | None,
         debug: bool,
     ) -> None:
         self._spec = spec
@@ -71,7 +69,6 @@ class LocalRunner:
         self._beam_args = beam_args
         self._debug = debug
         self._folder = folder
-        self._since = since
         self._passes = 0
         self._next_tick = 0.0
         self._next_refresh = 0.0
@@ -96,11 +93,10 @@ class LocalRunner:
         pass in which a worker died leaves work to the next.
         """
         fruitless = 0
-        files = ReplacedFiles(self._store, self._since)
         while sources:
             before = self._store.totals()
             try:
-                end = self._pass(files.open_sources(sources), listed)
+                end = self._pass(look_at_files(sources, self._store), listed)
             finally:
                 self._store.refresh()
                 fresh = self._store.totals().minus(before)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,8 +83,7 @@ def run_job(
             f"another run is at work on this ledger (processes {', '.join(str(other.pid) for other in others)}): "
             "nothing is lost, but tasks may be done twice"
         )
-    runs = store.runs()
-    last = runs[-1] if runs else None
+    last = store.status()["last_run"]
     clean = last is None or (last["outcome"] == "done" and last["tidied"])
     elsewhere = None if last is None or clean else run_elsewhere(last, store)
     if elsewhere:
@@ -96,8 +95,6 @@ def run_job(
     info = run_info(store, spec, runner_name)
     if owner is not None and owner.keeps:
         info["existing"] = "keep"
-    if only is not None:
-        info["only_failed"] = True
     run = store.begin_run(info)
     listed = Listed(spec, store, pages, run, only=only)
     outcome, tidied, deaths, done, left = "failed", False, 0, Totals(), 0
@@ -112,7 +109,7 @@ def run_job(
             if spec.merged is None:  # else asked when they are merged: parts that were merged may be dropped
                 warn_of_lost(forget_lost(spec, store), reporter)
             runner: LocalRunner | BeamRunner = (
-                LocalRunner(spec, store, reporter, beam_args, folder, since=_unchecked_since(runs), debug=debug)
+                LocalRunner(spec, store, reporter, beam_args, folder, debug=debug)
                 if _is_local(beam_args)
                 else BeamRunner(spec, store, beam_args)
             )
@@ -147,17 +144,6 @@ def run_job(
         outcome == "interrupted",
         left + len(strangers),
     )
-
-
-def _unchecked_since(runs: Sequence[Mapping[str, Any]]) -> float | None:
-    """Returns when the last run that came to its end began: it has looked at every source that was done in part.
-
-    One that was killed may not have come to them. None if there was no run.
-    """
-    whole = (run for run in runs if run["info"].get("runner") == "local" and not run["info"].get("only_failed"))
-    ended = [run for run in whole if run["outcome"] == "done"]
-    chosen = ended[-1:] or runs[:1]
-    return float(chosen[0]["began"]) if chosen else None
 
 
 def _warn_of_foreign(names: Sequence[str], reporter: Reporter) -> None:

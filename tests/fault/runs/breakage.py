@@ -6,12 +6,12 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
+from ledgerbeam.pipelines import replaced
 from ledgerbeam.pipelines.owner import OutputOwner
-from ledgerbeam.pipelines.replaced import ReplacedFiles
 from ledgerbeam.transforms import plan
 
 BREAKAGES: dict[str, AbstractContextManager[Any]] = {
     "no look in planning": mock.patch.object(plan, "looked_at", lambda source: source),
-    "parts of two files": mock.patch.object(ReplacedFiles, "_is_changed", return_value=False),
+    "parts of two files": mock.patch.object(replaced, "_differ", return_value=False),
     "no look for unrecorded shards": mock.patch.object(OutputOwner, "strangers", return_value=[]),
 }

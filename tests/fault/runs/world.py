@@ -139,8 +139,7 @@ class World:
     def installed(self) -> Iterator[None]:
         """Lets the library take its time, its host and its runner from here."""
         with contextlib.ExitStack() as stack:
-            for module in (lmdb_store, replaced):
-                stack.enter_context(mock.patch.object(module, "time", self))
+            stack.enter_context(mock.patch.object(lmdb_store, "time", self))
             for module in (watch, replaced):
                 stack.enter_context(mock.patch.object(module, "os", SimpleNamespace(stat=self.stat)))
             locks = {name: getattr(fcntl, name) for name in dir(fcntl) if name.startswith("LOCK_")}
