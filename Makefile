@@ -22,10 +22,13 @@ demo: setup ## the main job on real text: run, SIGKILL, rerun, proof
 	$(BIN)/python examples/demo.py
 
 test: setup ## the suite, in ten minutes on two cores; needs nothing but Python and what is on the machine
-	$(BIN)/python -m pytest tests --ignore tests/matrix -m 'not engines and not slow' --numprocesses auto --dist worksteal
+	$(BIN)/python -m pytest tests --ignore tests/matrix -m 'not engines and not slow and not long' --numprocesses auto --dist worksteal
 
 slow: setup ## the tests that take longest: kills, faults, restarts, examples, and the pages typed in
-	$(BIN)/python -m pytest tests --ignore tests/matrix -m 'slow and not engines' --numprocesses auto --dist worksteal
+	$(BIN)/python -m pytest tests --ignore tests/matrix -m 'slow and not engines and not long' --numprocesses auto --dist worksteal
+
+long: setup ## whole jobs under hostile functions, files, ledgers and environments, and every mistake of tests/mutation
+	$(BIN)/python -m pytest tests --ignore tests/matrix -m 'long and not engines' --numprocesses auto --dist worksteal
 
 lint: setup ## ruff check, ruff format --check, mypy strict
 	$(BIN)/ruff check .
@@ -41,7 +44,7 @@ image: servers ## build the worker image and run it as the worker pool of a Flin
 matrix: servers ## the job on every engine, with kills; ends with one row for each
 	$(BIN)/python -m pytest tests/matrix --numprocesses 0
 
-changes: servers ## what may change under a job on S3, and with the work done by a Flink cluster; on this disk: make slow
+changes: servers ## what may change under a job on S3, and with the work done by a Flink cluster; on this disk: make long
 	$(BIN)/python -m pytest tests/changes -m engines --numprocesses 0
 
 conformance: setup ## peers in a venv of their own judge our formats, and their files are read by us
@@ -59,4 +62,4 @@ bench: setup ## every table of speed against peers and the physical limit; ARGS=
 clean: ## remove what setup, servers and tests made
 	rm -rf $(VENV) $(CACHE) ledgerbeam/io/*.so build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 
-.PHONY: help setup demo test slow lint servers image matrix changes conformance fault mutants bench clean
+.PHONY: help setup demo test slow long lint servers image matrix changes conformance fault mutants bench clean

@@ -8,7 +8,7 @@ import pytest
 
 from tests.environments import ENVIRONMENTS, SAMPLE, missing, run
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)

@@ -11,7 +11,7 @@ import pytest
 from tests.changes.judge import check_right
 from tests.changes.places import LocalPlace, Place
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 ENVIRONMENTS = {
     "locale": {"LC_ALL": "C", "LANG": "C", "PYTHONUTF8": "0"},

@@ -7,7 +7,7 @@ import pytest
 from tests.changes.judge import check_refused, check_right
 from tests.changes.places import Place
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(name="done")

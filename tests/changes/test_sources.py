@@ -9,7 +9,7 @@ import pytest
 from tests.changes.judge import check_right, failures
 from tests.changes.places import LocalPlace, Place, S3Place
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 CHANGES = (
     "overwritten",

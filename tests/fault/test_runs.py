@@ -14,7 +14,7 @@ import pytest
 
 from tests.fault.runs.breakage import BREAKAGES
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 SEEDS = 40
 PART = 10

@@ -16,7 +16,7 @@ def test_a_mistake_stands_in_the_code_as_it_is(name: str) -> None:
     mutant_of(name, NAMED[name])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_every_mistake_fails_its_test() -> None:
     command = [sys.executable, "-m", "tests.mutation.named"]

@@ -17,7 +17,7 @@ from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace
 from tests.servers.process import wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 MAP = ("--to", "jsonl", "--task-bytes", "2000", "--flush-interval", "0.2", "--workers", "1")
 KEEP = ("map", "functions:keep", "in/*.jsonl", "--output", "out", "--ledger", "L", *MAP)

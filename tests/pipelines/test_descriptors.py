@@ -11,7 +11,7 @@ import pytest
 
 from tests.pipelines.conftest import Workspace
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 CLOSED = list(chain.from_iterable(combinations(("<&-", ">&-", "2>&-"), count) for count in (1, 2, 3)))
 

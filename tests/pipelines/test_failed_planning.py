@@ -9,7 +9,7 @@ import pytest
 from ledgerbeam.ledger import Failure, open_store
 from tests.pipelines.conftest import Workspace
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 MAP = ("map", "functions:keep", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")
 NOT_UTF8 = os.fsdecode(b"in/caf\xe9 \xff.jsonl")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.pipelines.conftest import Ran, Workspace
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 HOSTILE = '''
 import asyncio, collections.abc, os, shutil, signal, sys, tempfile, threading

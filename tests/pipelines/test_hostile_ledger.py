@@ -15,7 +15,7 @@ from ledgerbeam.ledger import open_store
 from ledgerbeam.ledger.lmdb_rows import OUTPUTS, SUPERSEDED, SUPERSEDED_ROW, TABLES
 from tests.pipelines.conftest import Workspace
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 CONVERT = ("convert", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")
 INDEX = ("index", "in/*.jsonl", "--ledger", "L")

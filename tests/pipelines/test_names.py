@@ -16,7 +16,7 @@ from tests.pipelines.conftest import Workspace
 from tests.pipelines.test_restart import wait_for
 from tests.pipelines.test_s3 import lines
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 LONG = [
     *(

@@ -18,7 +18,7 @@ from ledgerbeam.ledger import open_store
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 MAP = ("map", "functions:keep", "in/*.jsonl", "--output", "out", "--to", "jsonl")
 

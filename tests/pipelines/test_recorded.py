@@ -11,7 +11,7 @@ import s3fs
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 MAP = ("map", "functions:keep", "in/**/*.jsonl", "--output", "out", "--to", "jsonl", "--task-bytes", "300", "--json")
 

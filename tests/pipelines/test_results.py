@@ -12,6 +12,8 @@ import pytest
 from ledgerbeam.io import TarReader
 from tests.pipelines.conftest import Ran, Workspace
 
+pytestmark = pytest.mark.long
+
 RESULTS = """
 import numpy as np
 

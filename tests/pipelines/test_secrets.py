@@ -13,7 +13,7 @@ from ledgerbeam.redaction import refuse_secrets
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.test_restart import wait_for
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 PLANTED = {
     "password": "option-hunter2",

@@ -10,7 +10,7 @@ import pytest
 
 from tests.pipelines.conftest import Workspace
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 SLOW = (
     *("map", "functions:slow", "in/*.jsonl", "--output", "out", "--to", "jsonl"),

@@ -14,7 +14,7 @@ from ledgerbeam.io import Sample, encode_tar
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Ran, Workspace
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 MEDDLING = '''
 """A user function in whose way somebody changes the source, once."""

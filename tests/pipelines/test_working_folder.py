@@ -14,7 +14,7 @@ import pytest
 from tests.pipelines.conftest import Ran, Workspace
 from tests.servers import pins, prism
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 TRAP = "import os\nwith open({path!r}, 'a') as file:\n    file.write({name!r} + ' ')\n"
 START = [[sys.executable, "-m", "ledgerbeam"], [str(Path(sys.executable).with_name("ledgerbeam"))]]
