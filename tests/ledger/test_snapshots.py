@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ledgerbeam.errors import NonDeterministicTaskError
 from ledgerbeam.io import ObjectFolder
 from ledgerbeam.ledger.compaction import compact
 from ledgerbeam.ledger.folding import segment_name
@@ -88,7 +89,13 @@ def compacted(folder: Path, objects: Objects) -> Objects:
 
 
 def said(store: RemoteStore) -> dict[str, Any]:
-    return {**picture(store), "superseded": sorted(name for page in store.superseded_names() for name in page)}
+    """What a host says. Of two leaves that contradict each other it holds the output of either, the first to come."""
+    contradicted = {row.source_id for row in store.failures() if row.reason == NonDeterministicTaskError.__name__}
+    outputs = [
+        (row.source_id, row.output.name) if row.source_id in contradicted else row for row in picture(store)["outputs"]
+    ]
+    superseded = sorted(name for page in store.superseded_names() for name in page)
+    return {**picture(store), "outputs": outputs, "superseded": superseded}
 
 
 Step = Callable[[History], object]
