@@ -103,7 +103,7 @@ def main(args: argparse.Namespace, beam_args: list[str]) -> int:
             f"{spec.ledger}: {count(left, 'source')} left open, though nothing failed; "
             "another run may have taken the ledger over; run the same command again"
         )
-    return NOT_ALL if outcome.status["tasks"]["failed"] or outcome.out_of_date else 0
+    return NOT_ALL if outcome.status["tasks"]["failed"] or outcome.out_of_date or outcome.unrecorded else 0
 
 
 def _pages(spec: JobSpec, reporter: Reporter) -> Iterator[Page]:
@@ -244,6 +244,7 @@ def _summary(spec: JobSpec, outcome: Outcome, datasets: list[Dataset], urls: lis
         "skipped": outcome.skipped,
         "interrupted": outcome.interrupted,
         "out_of_date": outcome.out_of_date,
+        "unrecorded": outcome.unrecorded,
         **outcome.status,
     }
 

@@ -36,6 +36,7 @@ class Outcome:
         seconds: How long it took.
         interrupted: Whether it was ended by Ctrl-C or SIGTERM.
         out_of_date: Outputs that no source yields any more and that were left, since another run may be at work.
+        unrecorded: Shards of the job's form in its own folder that the ledger does not know, as far as they were named.
     """
 
     status: dict[str, Any]
@@ -44,6 +45,7 @@ class Outcome:
     seconds: float
     interrupted: bool
     out_of_date: int = 0
+    unrecorded: int = 0
 
 
 def run_job(
@@ -142,7 +144,8 @@ def run_job(
         done,
         time.monotonic() - started,
         outcome == "interrupted",
-        left + len(strangers),
+        left,
+        len(strangers),
     )
 
 
