@@ -67,7 +67,7 @@ def _name_by_process() -> None:
     """Outputs are named after the process that wrote them: a task done again leaves two."""
     from ledgerbeam.transforms import write
 
-    _wrap(write, "output_name", lambda name: lambda *args: f"{name(*args)}.{os.getpid()}")
+    _wrap(write, "output_name", lambda name: lambda *args, **how: f"{name(*args, **how)}.{os.getpid()}")
 
 
 def _complete_early() -> None:
