@@ -200,6 +200,24 @@ class LedgerStoreConformance:
         assert (two, one) == (2, 1)
         assert [short, long] == pytest.approx([0.01, 1.0], rel=0.05)
 
+    def test_the_history_has_every_commit_that_recorded_anything_and_no_other(self, store: LedgerStore) -> None:
+        done, failed = plain("a"), plain("b")
+        store.register([done, failed])
+
+        def recorded() -> tuple[int, int, int]:
+            rows = store.history()
+            return (
+                sum(row.totals.tasks for row in rows),
+                sum(row.completed for row in rows),
+                sum(r.failures for r in rows),
+            )
+
+        for _ in range(2):
+            store.commit([leaf_of(done)])
+            assert recorded() == (1, 1, 0)
+        store.commit([], [failure_of(failed, ()), failure_of(done, ())])
+        assert recorded() == (1, 1, 1)
+
     def test_every_source_is_listed_with_its_state(self, store: LedgerStore) -> None:
         done, begun, failed, gone = (plain(name) for name in ("done", "begun", "failed", "gone"))
         store.register([done, begun, failed, gone])
@@ -668,6 +686,16 @@ class LedgerStoreConformance:
         assert (store.status()["gone"], counts(store)) == (2, (2, 1, 0))
         store.set_gone([])
         assert (store.status()["gone"], counts(store)) == (0, (2, 1, 1))
+
+    def test_a_source_that_is_gone_and_comes_back_changed_is_not_gone(self, store: LedgerStore) -> None:
+        old, new = plain(version="1"), plain(version="2")
+        store.register([old])
+        store.note_listing(store.begin_run({}), listed=0, finished=True, gone=[old.id])
+        assert (store.status()["gone"], counts(store)) == (1, (0, 0, 0))
+        for source in (new, old):
+            store.begin_run({})
+            store.register([source])
+            assert (store.status()["gone"], counts(store)) == (0, (0, 1, 0))
 
     def test_source_ids_are_sorted_and_complete(self, store: LedgerStore) -> None:
         sources = [plain(f"s{n}") for n in range(50)]
