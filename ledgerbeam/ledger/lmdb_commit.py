@@ -90,9 +90,9 @@ class _Rows:
         begun = [leaf for source, leaves in by_source if source in self.pending for leaf in leaves]
         ended = [leaf for source, leaves in by_source if source in self.completed for leaf in leaves]
         nodes = {leaf.leaf.source_id + entry.node for leaf in begun for entry in leaf.group}
-        self.applied = txn.get_many(APPLIED, sorted(nodes))
+        self.applied = txn.get_many(APPLIED, nodes)
         # A source of which nothing is recorded has no outputs.
-        self.outputs = txn.get_many(OUTPUTS, sorted({key for leaf in (*begun, *ended) for key, _ in leaf.outputs}))
+        self.outputs = txn.get_many(OUTPUTS, {key for leaf in (*begun, *ended) for key, _ in leaf.outputs})
         self.clearing = [table for table in CLEARED if txn.count(table)]
         self._txn = txn
         self._written: dict[str, list[tuple[bytes, bytes]]] = defaultdict(list)
@@ -102,7 +102,7 @@ class _Rows:
 
     def write(self) -> None:
         for table, rows in self._written.items():
-            self._txn.put_many(table, sorted(rows))
+            self._txn.put_many(table, rows)
 
 
 class _SourceCommit:

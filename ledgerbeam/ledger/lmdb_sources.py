@@ -58,15 +58,15 @@ def encode_source(source: Source, *, replaces: bool = False, number: int = 0) ->
 
 def file_times(txn: Transaction, ids: Sequence[bytes]) -> dict[bytes, list[int]]:
     """What `note_file_times` noted of sources, by id; those of which nothing is noted are left out."""
-    rows = txn.get_many(SOURCES, sorted(ids))
+    rows = txn.get_many(SOURCES, ids)
     return {source: times for source, row in rows.items() if (times := read_source_fields(row).get("changed"))}
 
 
 def note_file_times(txn: Transaction, times: Mapping[bytes, list[int]]) -> None:
     """Note when the files of registered sources were last changed; of others nothing is noted."""
-    rows = txn.get_many(SOURCES, sorted(times))
+    rows = txn.get_many(SOURCES, times)
     changed = [(source, encode({**read_source_fields(row), "changed": times[source]})) for source, row in rows.items()]
-    txn.put_many(SOURCES, sorted(changed))
+    txn.put_many(SOURCES, changed)
 
 
 def urls_of(row: bytes) -> list[str]:
@@ -88,18 +88,19 @@ def register(txn: Transaction, sources: Sequence[Source], *, number: int = 0) ->
     for late in sources:
         if late.id not in claiming and txn.get(SOURCES, late.id) is None:
             _put_retired(txn, late.id, number, late.urls)  # it changed while it was listed
-    owners = txn.get_many(URLS, sorted(claims))
-    taken = [(url, owner) for url, owner in sorted(claims.items()) if owners.get(url) != owner]
-    for owner in sorted({owners[url] for url, _ in taken if url in owners}):
+    owners = txn.get_many(URLS, claims)
+    taken = [(url, owner) for url, owner in claims.items() if owners.get(url) != owner]
+    for owner in {owners[url] for url, _ in taken if url in owners}:
         retire(txn, owner, number)
     txn.put_many(URLS, taken)
     replacing = {owner for url, owner in taken if url in owners}
-    ids = sorted(claiming)
-    rows = [(source, encode_source(claiming[source], replaces=source in replacing, number=number)) for source in ids]
+    rows = [
+        (source, encode_source(row, replaces=source in replacing, number=number)) for source, row in claiming.items()
+    ]
     txn.put_many(SOURCES, rows, overwrite=False)
     for table in (RETIRED,) if number else (RETIRED, GONE):  # who registered late does not know what is gone
         if txn.count(table):
-            for source in ids:
+            for source in claiming:
                 txn.delete(table, source)
 
 
@@ -120,7 +121,7 @@ def _not_late(txn: Transaction, sources: Sequence[Source], number: int) -> Seque
         elif txn.get(SOURCES, source.id) is None:
             for owner, fields in later.items():
                 txn.put(SOURCES, owner, encode({**fields, "replaces": True}))
-            for key in sorted({url_key(url) for url in source.urls}):
+            for key in {url_key(url) for url in source.urls}:
                 owner_before = txn.get(URLS, key)
                 if owner_before not in later:
                     if owner_before is not None:

@@ -403,6 +403,35 @@ class LedgerStoreConformance:
         assert list(store.failures()) == []
         assert counts(store) == (1, 0, 0)
 
+    def test_a_refused_leaf_clears_no_failure_above_it_and_one_that_comes_again_does(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        leaf = leaf_of(source, ((0, 2),))
+        store.commit([leaf])
+        store.commit([], [failure_of(source, ())])
+        for other in (
+            leaf_of(source, ((0, 2),), "other"),
+            filtered_leaf(source, ((0, 2),)),
+            leaf_of(source, ((0, 3),)),
+        ):
+            with pytest.raises(NonDeterministicTaskError):
+                store.commit([other])
+            assert [row.node for row in store.failures()] == [node_id(source.id, ())]
+        assert store.commit([leaf]).fresh == 0
+        assert list(store.failures()) == []
+
+    def test_an_error_says_how_many_tasks_were_in_error(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        store.commit([leaf_of(source, ((0, 4),))])
+        bad = [leaf_of(source, ((0, 4),), "other"), leaf_of(source, ((1, 3),)), filtered_leaf(source, ((0, 4),))]
+        for leaf in bad:
+            with pytest.raises(NonDeterministicTaskError) as found:
+                store.commit([leaf])
+            assert "more tasks in error" not in str(found.value)
+        with pytest.raises(NonDeterministicTaskError, match=r"\(and 2 more tasks in error\)"):
+            store.commit(bad)
+
     def test_a_worker_that_dies_while_the_rest_of_a_source_is_planned_is_counted(self, store: LedgerStore) -> None:
         source = plain()
         store.register([source])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,18 @@ def test_what_failed_is_the_same_in_whatever_order_it_comes_in(
     host = folded(folder / "host", *parts, *states, of_snapshot=True)
     host.close()
     assert shown(folded(folder / "host", *rest[before:])) == expected
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_a_leaf_that_comes_again_tells_that_its_run_got_below_what_had_failed(
+    tmp_path: Path, order: tuple[int, ...]
+) -> None:
+    leaf = leaf_of(SOURCE, LINEAGES[3])
+    failures = [Failure(SOURCE.id, path, "task", "ValueError") for path in (*LINEAGES[:2], LINEAGES[2])]
+    made = [Segment(1, 10.0, leaves=[leaf]), Segment(2, 20.0, failures=failures), Segment(3, 30.0, leaves=[leaf])]
+    store = folded(tmp_path / "ledger", *(made[place] for place in order))
+    assert [row.node for row in store.failures()] == [node_id(SOURCE.id, LINEAGES[2])]
+    store.close()
 
 
 @pytest.mark.parametrize("at_once", [True, False])
