@@ -17,6 +17,7 @@ from ledgerbeam.errors import JobMismatchError, LedgerError, NonDeterministicTas
 from ledgerbeam.ledger.counting import is_done
 from ledgerbeam.ledger.identity import ROOT, Lineage, node_id
 from ledgerbeam.ledger.job import Job
+from ledgerbeam.ledger.lmdb_failures import KEPT_DEATHS
 from ledgerbeam.ledger.selection import open_sources, with_progress
 from ledgerbeam.ledger.store import (
     HISTORY_SECONDS,
@@ -280,6 +281,18 @@ class LedgerStoreConformance:
         assert store.pending(source.id) == 1
         assert store.totals().tasks == 1
 
+    @pytest.mark.parametrize("count", [1, 2])
+    def test_the_same_content_is_the_same_result_whatever_was_counted_in_it(
+        self, store: LedgerStore, count: int
+    ) -> None:
+        source = plain()
+        store.register([source])
+        leaf = leaf_of(source, ((0, count),))
+        store.commit([leaf])
+        counted = replace(leaf.outputs[0], records=77, first=7)
+        assert store.commit([replace(leaf, outputs=(counted,))]).fresh == 0
+        assert [row.output for row in store.outputs()] == list(leaf.outputs)
+
     @pytest.mark.parametrize("finished", [False, True])
     def test_other_content_under_the_same_name_is_an_error(self, store: LedgerStore, finished: bool) -> None:
         source = plain()
@@ -489,6 +502,33 @@ class LedgerStoreConformance:
         assert store.failed_mask(ids, second).tolist() == [True, True, True]
         assert store.failed_mask([]).tolist() == []
 
+    def test_a_failure_is_shown_as_it_was_when_it_failed_last(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        failures = [Failure(source.id, (), "task", reason, reason) for reason in ("B", "C", "A")]
+        store.commit([], failures[:2])  # at one time
+        (row,) = store.failures()
+        assert (row.task, row.reason, row.error, row.attempts) == ("task", "C", "C", 2)
+        store.commit([], failures[2:])
+        (again,) = store.failures()
+        assert (again.task, again.reason, again.error, again.attempts) == ("task", "A", "A", 3)
+        assert again.last > row.last
+
+    def test_of_deaths_without_end_enough_are_kept(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        mark = Mark(source.id, node_id(source.id, ()), "task")
+        for _ in range(3):
+            store.blame([mark] * 30)
+            (row,) = store.failures()
+            assert (row.quarantined, row.task) == (True, "task")
+        assert store.attempts(source.id) == {mark.node: KEPT_DEATHS}
+        last = row.last
+        store.commit([], [failure_of(source, ())])
+        (row,) = store.failures()
+        assert (row.reason, row.error, row.attempts) == ("its worker died 64 times", "bad input", KEPT_DEATHS + 1)
+        assert row.last > last
+
     def test_long_texts_of_failures_are_cut(self, store: LedgerStore) -> None:
         source = plain()
         store.register([source])
@@ -661,6 +701,29 @@ class LedgerStoreConformance:
         assert (store.pending(source.id), store.applied(source.id)) == (1, {ROOT: 1})
         assert counts(store) == (0, 1, 0)
         assert store.totals() == Totals()
+
+    def test_all_that_is_forgotten_is_named_in_order(self, store: LedgerStore) -> None:
+        sources = [plain(f"s{n}") for n in range(9)]
+        store.register(sources)
+        store.commit([leaf_of(source) for source in sources[:4]])
+        assert store.forget("*", failures_only=True) == [source.url for source in sources]
+        assert counts(store) == (4, 5, 0)
+        assert store.forget("*") == [source.url for source in sources]
+        assert counts(store) == (0, 9, 0)
+
+    def test_when_files_were_changed_is_kept_beside_what_else_is_known(self, store: LedgerStore) -> None:
+        old, new, other, unknown = plain("a", "1"), plain("a", "2"), plain("b"), plain("c")
+        for sources in ([old, other], [new]):
+            store.register(sources)
+        asked = [source.id for source in (unknown, other, old, new)]
+        assert store.file_times(asked) == {}
+        store.note_file_times({})
+        store.note_file_times({new.id: [5], unknown.id: [7]})
+        assert store.file_times(asked) == {new.id: [5]}
+        store.note_file_times({new.id: [6, 7], other.id: [8]})
+        assert store.file_times(asked) == {new.id: [6, 7], other.id: [8]}
+        assert [progress and progress.replaces for progress in store.progress(asked)] == [None, False, None, True]
+        assert {row.url for row in store.sources()} == {new.url, other.url}
 
     def test_a_pack_is_forgotten_by_any_member(self, store: LedgerStore) -> None:
         pack = Source.pack([plain("a"), plain("b")])
