@@ -416,6 +416,15 @@ class LedgerStoreConformance:
         assert list(store.failures()) == []
         assert counts(store) == (1, 0, 0)
 
+    def test_a_task_that_fanned_out_into_one_may_fail_as_others_may(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        store.commit([leaf_of(source, ((0, 1), (0, 2)))])
+        store.commit([], [failure_of(source, ()), failure_of(source, ((0, 1),))])
+        assert len(list(store.failures())) == 2
+        store.commit([leaf_of(source, ((0, 1), (1, 2)))])
+        assert (is_complete(store, source), list(store.failures())) == (True, [])
+
     def test_a_refused_leaf_clears_no_failure_above_it_and_one_that_comes_again_does(self, store: LedgerStore) -> None:
         source = plain()
         store.register([source])
