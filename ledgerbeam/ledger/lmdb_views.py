@@ -86,7 +86,7 @@ def progress(txn: Transaction, source: bytes) -> Progress | None:
     row = txn.get(SOURCES, source)
     if not known or row is None:
         return None
-    return Progress(known, attempts(txn, source), "replaces" in read_source_fields(row))
+    return Progress(known, attempts(txn, source), read_source_fields(row).get("replaces") is True)
 
 
 def sources(environment: Environment) -> Iterator[SourceRow]:
