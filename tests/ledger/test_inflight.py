@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import pickle
 import shutil
 import signal
+import stat
 import struct
 import threading
 import time
@@ -194,3 +197,60 @@ def test_marks_that_were_removed_are_not_missed(folder: str) -> None:
     marks.register()
     shutil.rmtree(folder)
     marks.close()
+
+
+def test_workers_are_listed_by_their_numbers(folder: str) -> None:
+    os.makedirs(folder)
+    marks = {pid: [mark_of(TASK)] * (pid % 3) for pid in (5, 40, 300, 7, 12)}
+    for pid, found in marks.items():
+        rows = [(mark.source_id.hex(), mark.node.hex(), mark.name) for mark in found]
+        Path(folder, f"{pid}-00.inflight").write_bytes(sealed(json.dumps(rows).encode()))
+    assert dead_marks(folder) == [DeadWorker(pid, marks[pid]) for pid in sorted(marks)]
+    held = []
+    for pid in (40, 5, 300):
+        held.append(os.open(Path(folder, f"{pid}-00.inflight"), os.O_RDWR))
+        fcntl.flock(held[-1], fcntl.LOCK_EX)
+    assert live_pids(folder) == [5, 40, 300]
+    assert [worker.pid for worker in remove_dead(folder)] == [7, 12]
+    assert len(os.listdir(folder)) == 3
+    for descriptor in held:
+        os.close(descriptor)
+
+
+def test_marks_are_for_their_user_alone(folder: str) -> None:
+    marks = InflightMarks(folder)
+    marks.register()
+    (name,) = os.listdir(folder)
+    assert stat.S_IMODE(Path(folder, name).stat().st_mode) == 0o600
+    assert name.startswith(f"{os.getpid()}-")
+    marks.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
+def test_marks_of_another_user_blame_nobody_and_stay(folder: str) -> None:
+    os.makedirs(folder)
+    path = Path(folder, "7-00.inflight")
+    path.write_bytes(sealed(b"[]"))
+    assert dead_marks(folder) == [DeadWorker(7, [])]
+    os.chown(path, 65534, -1)
+    assert (live_pids(folder), dead_marks(folder), remove_dead(folder)) == ([], [], [])
+    assert path.exists()
+
+
+def test_what_lies_in_place_of_marks_that_were_removed_stays(folder: str) -> None:
+    marks = InflightMarks(folder)
+    marks.register()
+    (name,) = os.listdir(folder)
+    os.unlink(Path(folder, name))
+    Path(folder, name).write_bytes(b"another's")
+    marks.close()
+    assert Path(folder, name).read_bytes() == b"another's"
+
+
+def test_a_worker_marks_anew_after_it_has_closed(folder: str) -> None:
+    marks = InflightMarks(folder)
+    for _ in range(2):
+        with marks.working_on([TASK]):
+            assert live_pids(folder) == [os.getpid()]
+        marks.close()
+        assert os.listdir(folder) == []

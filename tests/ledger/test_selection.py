@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,16 @@ def test_of_a_page_that_is_done_in_part_only_the_rest_is_open(store: LmdbStore) 
     assert None not in store.progress([left.id, late.id])
     store.commit([leaf_of(left), leaf_of(late)])
     assert opened(left, done, late) == []
+
+
+@pytest.mark.parametrize("short", range(3))
+def test_of_a_ragged_page_nothing_is_taken_for_the_whole(store: LmdbStore, short: int) -> None:
+    page = [plain("a"), plain("b")]
+    columns: list[list[Any]] = [[getattr(source, name) for source in page] for name in ("url", "size", "version")]
+    del columns[short][-1]
+    with pytest.raises(ValueError, match="zip"):
+        open_sources([source.id for source in page], *columns, store)
+    assert store.source_count() == 0
 
 
 def test_of_packs_those_are_open_that_are_not_done(store: LmdbStore) -> None:
