@@ -40,7 +40,7 @@ class Source:
             text(self.version)
         except ValueError as error:
             raise UsageError(f"source {shown(self.url)} cannot be recorded: {error}") from None
-        if any(member.members for member in self.members):
+        if self.members and any(member.members for member in self.members):
             raise UsageError(f"source {shown(self.url)}: packs do not nest; pack plain sources")
 
     @classmethod
