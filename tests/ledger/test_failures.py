@@ -117,6 +117,18 @@ def test_a_failure_and_a_death_count_unless_a_leaf_below_is_newer(
     store.close()
 
 
+@pytest.mark.parametrize("leaf_place", range(4))
+def test_a_task_leaves_quarantine_when_a_leaf_below_is_newer_than_its_deaths(tmp_path: Path, leaf_place: int) -> None:
+    mark = Mark(SOURCE.id, node_id(SOURCE.id, ()), "task")
+    made = [Segment(1, at, deaths=[mark]) for at in (10.0, 30.0, 20.0)]
+    assert len(made) == MAX_ATTEMPTS
+    made.insert(leaf_place, Segment(1, 25.0, leaves=[leaf_of(SOURCE, LINEAGES[1])]))
+    store = folded(tmp_path / "ledger", *made)
+    assert (list(store.failures()), store.attempts(SOURCE.id)) == ([], {mark.node: 1})
+    assert not store.failed_mask([SOURCE.id]).any()
+    store.close()
+
+
 def test_of_many_deaths_the_newest_are_kept(tmp_path: Path) -> None:
     mark = Mark(SOURCE.id, node_id(SOURCE.id, ()), "task")
     made = [Segment(1, at, deaths=[mark] * 60) for at in (30.0, 10.0, 20.0)]

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.ledger.job import Job
 from ledgerbeam.ledger.lmdb_rows import COMPLETED, pack_completion
 from ledgerbeam.ledger.lmdb_store import LmdbStore
 from ledgerbeam.ledger.opening import ledger_exists, local_path, open_store
-from ledgerbeam.ledger.store import Totals
+from ledgerbeam.ledger.store import Leaf, Output, Totals
 from tests.ledger.builders import leaf_of, plain
-from tests.ledger.conformance import LedgerStoreConformance
+from tests.ledger.conformance import LedgerStoreConformance, failure_of
 from tests.ledger.conformance_changes import ChangesConformance
 
 
@@ -59,6 +60,67 @@ def test_ids_that_agree_in_their_first_half_are_told_apart(store: LmdbStore) -> 
     asked = [half + bytes([tail]) * 8 for tail in b"abcdef"]
     for _ in range(3):
         assert store.completed_mask(asked).tolist() == [True, False] * 3
+
+
+def test_views_go_on_behind_their_first_page(store: LmdbStore) -> None:
+    sources = sorted((plain(f"s{n}") for n in range(600)), key=lambda source: source.url)
+    ids = [source.id for source in sources]
+    store.register(sources)
+    done = sources[::2]
+    store.commit([leaf_of(source) for source in done], [failure_of(source, ()) for source in sources[1::2]])
+    rows = list(store.outputs())
+    assert [row.url for row in rows] == [source.url for source in done]
+    assert sorted(store.outputs(ordered=False), key=lambda row: row.url) == rows
+    assert [row.url for row in store.failures()] == [source.url for source in sources[1::2]]
+    assert store.failed_mask(ids).tolist() == [False, True] * 300
+    assert {row.url: row.state for row in store.sources()} == {
+        source.url: "failed" if place % 2 else "complete" for place, source in enumerate(sources)
+    }
+
+
+def test_a_source_has_its_outputs_in_the_order_of_its_records(store: LmdbStore) -> None:
+    source = plain()
+    store.register([source])
+    outputs = [Output(name, 1, "x", 1, first) for name, first in (("b", 0), ("a", 7), ("c", 7), ("d", 3))]
+    store.commit([Leaf(source.id, (), "published", tuple(outputs))])
+    assert [row.output.name for row in store.outputs()] == ["b", "d", "a", "c"]
+
+
+def test_a_job_that_restarts_in_another_folder_touches_nothing_of_the_former(store: LmdbStore) -> None:
+    here, there = (Job("map", {"output": name, "to": "tar"}) for name in ("here", "there"))
+    store.open_job(here)
+    for source in (plain("a"), plain("b")):
+        store.register([source])
+        store.commit([leaf_of(source)])
+    store.forget("*/a.jsonl")
+    store.open_job(there, "restart")
+    assert (store.stale_outputs(), [name for page in store.superseded_names() for name in page]) == ([], [])
+    store.register([plain("a")])
+    store.commit([leaf_of(plain("a"))])
+    store.open_job(Job("map", {"output": "there"}), "restart")
+    assert store.stale_outputs() == ["data/a-.jsonl"]
+
+
+def test_the_status_of_sources_that_are_gone_counts_nothing_twice(store: LmdbStore) -> None:
+    names = ("done", "done_gone", "open", "open_gone", "failed", "failed_gone")
+    sources = {name: plain(name) for name in names}
+    store.open_job(Job("map", {}))
+    store.register(list(sources.values()))
+    failures = [
+        failure_of(sources[name], lineage) for name in names[4:] for lineage in (((0, 3),), ((1, 3),), ((2, 3),))
+    ]
+    store.commit([leaf_of(sources[name]) for name in names[:2]], failures)
+    run = store.begin_run({})
+    gone = [source.id for name, source in sources.items() if name.endswith("_gone")]
+    store.note_listing(run, listed=3, finished=True, gone=gone)
+    status = store.status()
+    assert (status["sources"], status["gone"]) == ({"complete": 2, "open": 1, "failed": 1}, 3)
+    assert (status["tasks"], status["complete"], status["listed"]) == ({"done": 2, "failed": 3}, False, 3)
+    for name in ("open", "failed"):
+        store.commit([leaf_of(sources[name])])
+        assert store.status()["complete"] == (name == "failed")
+    store.note_listing(run, listed=3, finished=False, gone=[])
+    assert (store.status()["complete"], store.status()["gone"]) == (False, 3)
 
 
 def test_a_store_that_was_opened_to_look_refuses_changes(store: LmdbStore) -> None:
