@@ -107,8 +107,8 @@ class RunFolders:
             DiskFullError: there is no room.
         """
         with translated(self._path), contextlib.ExitStack() as opened:
-            with contextlib.suppress(FileExistsError):  # a file, of which opening it says what to do
-                os.makedirs(self._path, exist_ok=True)
+            with contextlib.suppress(FileExistsError):  # if it is a file, opening it says what to do
+                os.makedirs(self._path)
             runs = self._open_runs()
             opened.callback(os.close, runs)
             fcntl.flock(runs, fcntl.LOCK_SH)  # waits while another launcher tidies up

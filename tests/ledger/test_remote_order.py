@@ -23,6 +23,7 @@ from ledgerbeam.ledger.store import Mark
 from ledgerbeam.ledger.task import Source
 from tests.ledger.builders import leaf_of, leaves_of_split, plain
 from tests.ledger.conformance import failure_of
+from tests.ledger.test_failures import folded
 from tests.ledger.test_remote_store import Hosts
 from tests.ledger.views import picture
 
@@ -113,6 +114,27 @@ def test_a_compaction_that_is_overtaken_leaves_no_leaf_out(hosts: Hosts, monkeyp
     assert compact(late).replaced > 0
     assert hosts.store().pending(plain().id) == 1
     assert hosts.store().totals().tasks == 1
+
+
+@pytest.mark.parametrize(
+    ("seen", "gone"),
+    [
+        (Segment(3, 30.0, sources=[plain()]), True),
+        (Segment(3, 30.0, back=[plain().id]), True),
+        (Segment(7, 20.0, back=[plain().id]), False),
+        (Segment(7, 20.0, gone=[]), False),
+        (Segment(3, 30.0, gone=[]), True),
+    ],
+)
+@pytest.mark.parametrize("listed_first", [True, False])
+def test_the_newest_of_what_is_said_of_a_source_tells_whether_it_is_gone(
+    tmp_path: Path, seen: Segment, gone: bool, listed_first: bool
+) -> None:
+    listing = Segment(5, 25.0, gone=[plain().id])
+    store = folded(tmp_path / "host", *([listing, seen] if listed_first else [seen, listing]))
+    assert store.status()["gone"] == gone
+    assert [row.state for row in store.sources()] == ["gone" if gone else "open"]
+    store.close()
 
 
 def test_a_pack_that_comes_late_replaces_what_it_would_have_replaced(hosts: Hosts) -> None:
