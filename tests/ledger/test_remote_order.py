@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,38 @@ def test_the_newest_of_what_is_said_of_a_source_tells_whether_it_is_gone(
     assert store.status()["gone"] == gone
     assert [row.state for row in store.sources()] == ["gone" if gone else "open"]
     store.close()
+
+
+def registered(number: int, *sources: Source) -> Segment:
+    return Segment(number, 10.0 * number, sources=sources)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        [
+            registered(5, Source.pack([plain("a", "2"), plain("b")])),
+            registered(6, plain("b", "3")),
+            registered(3, plain()),
+        ],
+        [registered(4, plain("a", "2")), registered(6, plain("a", "3")), registered(5, plain())],
+        [registered(3, Source.pack([plain(), plain("b")])), registered(5, plain("a", "2")), registered(4, plain("b"))],
+        [
+            registered(3, Source.pack([plain("a", "2"), plain("b")])),
+            registered(5, Source.pack([plain("b", "2"), plain("c")])),
+            registered(4, plain("b")),
+            registered(6, plain("a", "4")),
+        ],
+    ],
+)
+def test_registrations_come_to_the_same_in_any_order(tmp_path: Path, made: list[Segment]) -> None:
+    """All of them begin with that of `plain()` as number 1."""
+    pictures = []
+    for number, order in enumerate(permutations(made)):
+        store = folded(tmp_path / f"{number}", *order)
+        pictures.append(picture(store))
+        store.close()
+    assert all(found == pictures[0] for found in pictures)
 
 
 def test_a_pack_that_comes_late_replaces_what_it_would_have_replaced(hosts: Hosts) -> None:
