@@ -150,6 +150,16 @@ class ChangesConformance:
             withdraw()
             assert not store.completed_mask(ids).any()
 
+    def test_a_pack_that_loses_a_member_in_its_own_listing_is_none(self, store: LedgerStore) -> None:
+        pack, a, b = Source.pack([plain("a"), plain("b")]), plain("a", "2"), plain("b")
+        store.register([pack, a])
+        assert [row.url for row in store.sources()] == [a.url]
+        assert store.commit([leaf_of(pack), leaf_of(a)]).completed == [a.id]
+        store.register([b])
+        assert not replaces(store, b)
+        store.commit([leaf_of(b)])
+        assert store.stale_outputs() == []
+
     def test_outputs_of_a_pack_wait_for_every_source_that_took_its_place(self, store: LedgerStore) -> None:
         pack = Source.pack([plain("a"), plain("b")])
         store.register([pack])
