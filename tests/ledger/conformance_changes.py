@@ -91,6 +91,27 @@ class ChangesConformance:
             store.forget("*")
             assert store.totals() == Totals()
 
+    @pytest.mark.parametrize("replaced", [False, True])
+    def test_a_source_that_is_taken_back_half_done_owes_all_of_it_again(
+        self, store: LedgerStore, replaced: bool
+    ) -> None:
+        source = plain()
+        store.register([source])
+        leaves = leaves_of_split(source, 4)
+        store.commit(leaves[:2])
+        if replaced:
+            store.begin_run({})
+            store.register([plain(version="2")])
+            store.begin_run({})
+            store.register([source])
+        else:
+            store.forget("*")
+        for place, leaf in enumerate((leaves[2], leaves[0], leaves[3], leaves[1])):
+            assert store.commit([leaf]).fresh == 1
+            assert store.pending(source.id) == 3 - place
+        assert is_complete(store, source)
+        assert len(list(store.outputs())) == 4
+
     # Failures and deaths
 
     def test_completion_leaves_no_failure_and_no_death_of_any_task(self, store: LedgerStore) -> None:
