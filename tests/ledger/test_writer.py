@@ -95,27 +95,36 @@ def test_enough_entries_are_committed_at_once(store: LmdbStore) -> None:
     writer.close()
 
 
-@pytest.mark.parametrize("is_slow", [False, True])
-def test_who_adds_late_in_the_interval_commits_unless_that_is_slow(store: LmdbStore, is_slow: bool) -> None:
-    interval, names = 3.0, []
+@pytest.mark.parametrize("took", [0.0, 2.0, 2.1])
+def test_who_adds_late_in_the_interval_commits_unless_that_is_slow(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch, took: float
+) -> None:
+    now, names = [1000.0], []
 
     class NamedStore(LmdbStore):
         def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
             names.append(threading.current_thread().name)
-            time.sleep(0.1 if is_slow else 0)
+            now[0] += took
             return super().commit(leaves, failures)
 
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     source = plain()
     store.register([source])
-    writer = LedgerWriter(NamedStore(store.url), interval)
-    leaves = leaves_of_split(source, 4)
-    for early, late in (leaves[:2], leaves[2:]):
-        writer.add(early)
-        time.sleep(0.8 * interval)
-        writer.add(late)
-    wait_until(store, 4)
+    writer = LedgerWriter(NamedStore(store.url), interval=100)
     mine = threading.current_thread().name
-    assert names == [mine, "ledger-writer" if is_slow else mine]
+    leaves = iter(leaves_of_split(source, 6))
+    for begins, expected in ((1000.0, [mine]), (2000.0, [mine] if took > 2 else [mine, mine])):
+        for late in (0.0, 74.9, 75.0):
+            assert len(names) == (begins > 1000)
+            now[0] = begins + late
+            writer.add(next(leaves))
+        assert names == expected
+    now[0] = 2100.0
+    with writer._changed:
+        writer._changed.notify_all()  # its time is up
+    while store.totals().tasks < 6:
+        time.sleep(0.002)
+    assert names == [mine, "ledger-writer" if took > 2 else mine]
     writer.close()
 
 
