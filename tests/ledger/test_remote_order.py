@@ -138,6 +138,39 @@ def test_the_newest_of_what_is_said_of_a_source_tells_whether_it_is_gone(
     store.close()
 
 
+@pytest.mark.parametrize(
+    ("made", "gone"),
+    [
+        (
+            [
+                Segment(8, 1.0, back=[plain().id]),
+                Segment(6, 1.0, back=[plain().id]),
+                Segment(7, 1.0, gone=[plain().id]),
+            ],
+            False,
+        ),
+        (
+            [
+                Segment(8, 1.0, back=[plain().id]),
+                Segment(6, 1.0, back=[plain().id]),
+                Segment(9, 1.0, gone=[plain().id]),
+            ],
+            True,
+        ),
+        ([Segment(8, 1.0, sources=[plain("new")]), Segment(7, 1.0, gone=[plain("new").id])], False),
+        ([Segment(8, 1.0, back=[plain("unknown").id]), Segment(7, 1.0, gone=[plain("unknown").id])], False),
+    ],
+)
+def test_who_says_last_that_a_source_is_back_or_gone_is_right_in_any_order(
+    tmp_path: Path, made: list[Segment], gone: bool
+) -> None:
+    for number, order in enumerate(permutations(made)):
+        store = folded(tmp_path / f"{number}", *order)
+        assert store.status()["gone"] == gone
+        assert store.source_count() == 1 + any(segment.sources for segment in made)
+        store.close()
+
+
 def registered(number: int, *sources: Source) -> Segment:
     return Segment(number, 10.0 * number, sources=sources)
 
