@@ -78,6 +78,43 @@ def test_messages_are_cut_and_escaped() -> None:
     text.encode()
 
 
+class SilentError(Exception):
+    """Has no text, and an exception in place of it that has none either."""
+
+    def __str__(self) -> str:
+        raise SilentError
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (KeyError("text"), "KeyError: 'text' (at unknown place)"),
+        (ValueError(), "ValueError:  (at unknown place)"),
+        (SilentError(), "SilentError: (its text cannot be had: SilentError) (at unknown place)"),
+        (type("Two\nLines", (Exception,), {})("x"), "Two Lines: x (at unknown place)"),
+        (type("N" * 100, (Exception,), {})("x"), f"{'N' * 100}: x (at unknown place)"),
+        (type("N" * 101, (Exception,), {})("x"), f"{'N' * 100} ... (101 characters): x (at unknown place)"),
+        (ValueError("y" * 2000), f"ValueError: {'y' * 2000} (at unknown place)"),
+        (ValueError("y" * 2001), f"ValueError: {'y' * 2000} ... (2,001 characters) (at unknown place)"),
+    ],
+)
+def test_an_error_is_described_in_one_bounded_text(error: BaseException, text: str) -> None:
+    assert describe_error(error) == text
+
+
+def test_the_place_of_an_error_is_where_it_was_raised() -> None:
+    def deep() -> None:
+        raise ValueError("x")
+
+    error: BaseException = ValueError()
+    try:
+        deep()
+    except ValueError as found:
+        error = found
+    line = deep.__code__.co_firstlineno + 1
+    assert describe_error(error) == f"ValueError: x (at {__file__}:{line})"
+
+
 def load(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
