@@ -113,6 +113,10 @@ def test_a_row_of_another_shape_is_refused(read: Callable[[bytes], Any], row: An
         read(encode(row))
 
 
+def test_a_run_does_not_name_itself() -> None:
+    assert lmdb_decoding.read_run(encode({**RUN, "id": "000077"})) == RUN
+
+
 def test_the_id_of_a_run_is_a_number() -> None:
     assert lmdb_decoding.read_run_id(b"000012") == "000012"
     for key in (b"", b"x", b"12x", b"1" * 13, b"-1"):

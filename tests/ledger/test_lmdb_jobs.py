@@ -79,6 +79,9 @@ def test_a_ledger_without_an_id_of_its_form_is_damaged(store: LmdbStore) -> None
         store._write(lambda txn, damaged=damaged: txn.put(META, KEY_ID, damaged))  # type: ignore[misc]
         with pytest.raises(LedgerDamagedError, match="expected an id"):
             store.ledger_id()
+    store._write(lambda txn: txn.delete(META, KEY_ID))
+    with pytest.raises(LedgerDamagedError, match="expected an id of 32 hexadecimal digits, found None"):
+        store.ledger_id()
     store._write(lambda txn: txn.put(RUNS, b"x", b"{}"))
     with pytest.raises(LedgerDamagedError, match="expected the id of a run"):
         store.runs()

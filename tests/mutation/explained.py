@@ -102,6 +102,8 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ("ledgerbeam/ledger/lmdb_commit.py", "_SourceCommit._compare_outputs", "known == row", "False"): _SPARED,
     ("ledgerbeam/ledger/lmdb_commit.py", "total", "True", "False"): _STRICT,
     ("ledgerbeam/ledger/lmdb_commit.py", "add_totals", "True", "False"): _STRICT,
+    ("ledgerbeam/ledger/lmdb_decoding.py", "read_source_fields", "0", "1"): "either is a number",
+    ("ledgerbeam/ledger/lmdb_decoding.py", "check_info", "0", "1"): "either is a number",
     ("ledgerbeam/ledger/lmdb_failures.py", "TaskFailures.fail", 'self.task or row["task"]', "row['task']"): _ONE_NAME,
     ("ledgerbeam/ledger/lmdb_failures.py", "count_deaths", "task.task or mark.name", "mark.name"): _ONE_NAME,
     (
@@ -145,6 +147,13 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "True",
     ): "the row of a source that claims all its URLs is deleted below",
     ("ledgerbeam/ledger/lmdb_sources.py", "register", "(RETIRED, GONE)", "(GONE,)"): _BY_SOURCES,
+    ("ledgerbeam/ledger/lmdb_sources.py", "count_withdrawal", "1", "2"): "any other number than before says it",
+    (
+        "ledgerbeam/ledger/lmdb_sources.py",
+        "set_gone",
+        'max(fields.get("number", 0), fields.get("back", 0)) > number',
+        "max(fields.get('number', 0), fields.get('back', 0)) >= number",
+    ): "nobody says with one number that a source is back and that it is gone",
     (
         "ledgerbeam/ledger/packing.py",
         "_ends_pack",
