@@ -157,7 +157,7 @@ def test_an_environment_that_is_being_closed_is_tried_again_for_a_while(
         tries[0] -= 1
         if tries[0] >= 0:
             error = lmdb.LockError("busy")
-            error.code = errno.EAGAIN  # as LMDB does
+            error.code = errno.EAGAIN  # type: ignore[misc] - as LMDB does
             raise error
         return real(*arguments, **settings)
 
@@ -222,12 +222,11 @@ def test_an_environment_grows_by_doubling_and_gives_what_it_was_given(tmp_path: 
 
 def test_memory_of_pages_is_given_back_when_there_is_much(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
     environment = store._open()
-    first = environment._env
-    monkeypatch.setattr(lmdb_environment, "_resident_file_bytes", lambda: environment._resident + (32 << 20))
+    first, resident = environment._env, environment._resident
+    monkeypatch.setattr(lmdb_environment, "_resident_file_bytes", lambda: resident + (32 << 20))
     environment.trim()
     assert environment._env is first
-    monkeypatch.setattr(lmdb_environment, "_resident_file_bytes", lambda: (32 << 20) + resident + 1)
-    resident = environment._resident
+    monkeypatch.setattr(lmdb_environment, "_resident_file_bytes", lambda: resident + (32 << 20) + 1)
     environment.trim()
     assert environment._env is not first
     assert not environment.read_only

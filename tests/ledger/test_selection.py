@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -56,10 +55,12 @@ def test_of_a_page_that_is_done_in_part_only_the_rest_is_open(store: LmdbStore) 
 @pytest.mark.parametrize("short", range(3))
 def test_of_a_ragged_page_nothing_is_taken_for_the_whole(store: LmdbStore, short: int) -> None:
     page = [plain("a"), plain("b")]
-    columns: list[list[Any]] = [[getattr(source, name) for source in page] for name in ("url", "size", "version")]
+    urls, sizes, versions = columns = [
+        [getattr(source, name) for source in page] for name in ("url", "size", "version")
+    ]
     del columns[short][-1]
     with pytest.raises(ValueError, match="zip"):
-        open_sources([source.id for source in page], *columns, store)
+        open_sources([source.id for source in page], urls, sizes, versions, store)
     assert store.source_count() == 0
 
 
