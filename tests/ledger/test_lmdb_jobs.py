@@ -44,7 +44,8 @@ def test_what_is_said_of_a_run_that_is_not_known_is_ignored(store: LmdbStore) ->
     assert store.runs() == []
     run = store.begin_run({})
     store._write(lambda txn: lmdb_jobs.change_run(txn, run, {"outcome": "x"}))
-    assert (store.runs()[0]["listed"], store.runs()[0]["listing_finished"]) == (None, False)
+    (found,) = store.runs()
+    assert (found["listed"], found["listing_finished"], found["outcome"]) == (None, False, "x")
 
 
 def test_a_run_is_known_by_what_was_noted_of_it(store: LmdbStore) -> None:
@@ -71,7 +72,11 @@ def test_a_run_is_known_by_what_was_noted_of_it(store: LmdbStore) -> None:
 def test_a_run_that_says_what_cannot_be_read_is_refused(store: LmdbStore) -> None:
     with pytest.raises(UsageError, match="cannot be recorded"):
         store.begin_run({"pid": "x"})
+    with pytest.raises(LedgerDamagedError, match="expected a number"):
+        store._write(lambda txn: lmdb_jobs.add_run(txn, "000001", {"pid": "x"}, 1.0))
     assert store.runs() == []
+    with pytest.raises(LedgerError, match="run '000001' is not in this ledger"):
+        store._write(lambda txn: lmdb_jobs.check_run(txn, "000001"))
 
 
 def test_a_ledger_without_an_id_of_its_form_is_damaged(store: LmdbStore) -> None:

@@ -157,7 +157,7 @@ def test_an_environment_that_is_being_closed_is_tried_again_for_a_while(
         tries[0] -= 1
         if tries[0] >= 0:
             error = lmdb.LockError("busy")
-            error.code = errno.EAGAIN  # type: ignore[misc] - as LMDB does
+            error.code = errno.EAGAIN  # type: ignore[misc]
             raise error
         return real(*arguments, **settings)
 
