@@ -77,6 +77,14 @@ def test_outputs_of_a_pack_are_written_again_by_any_that_took_its_place(store: L
     assert superseded(store) == []
 
 
+def test_an_input_that_nobody_took_over_keeps_no_output_of_its_pack(store: LmdbStore) -> None:
+    finish(store, Source.pack([plain("a"), plain("b")]), "first")
+    store.register([NEW])
+    assert store.stale_outputs() == []
+    store.commit([done(NEW)])
+    assert store.stale_outputs() == ["first"]
+
+
 @pytest.mark.parametrize(("number", "left"), [(2, ["x", "y"]), (3, ["y"]), (4, ["y"])])
 @pytest.mark.parametrize("complete", [False, True])
 def test_who_deletes_in_a_remote_ledger_has_seen_what_was_superseded_before(
