@@ -94,10 +94,7 @@ def sources(environment: Environment) -> Iterator[SourceRow]:
     for page in row_pages(environment, SOURCES):
         with environment.read() as txn:
             failed = set(txn.prefixes(FAILED, ID_BYTES)) if txn.count(FAILED) else set()
-            rows = [
-                _source_row(txn, source, read_source_fields(txn.get(SOURCES, source) or row), failed)
-                for source, row in page
-            ]
+            rows = [_source_row(txn, source, read_source_fields(row), failed) for source, row in page]
         yield from rows
 
 

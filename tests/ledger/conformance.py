@@ -233,6 +233,22 @@ class LedgerStoreConformance:
         }
         assert (rows[done.url].totals.tasks, rows[begun.url].totals.tasks) == (1, 1)
         assert rows[done.url].completed > 0
+        assert [rows[source.url].completed for source in (begun, failed, gone)] == [0, 0, 0]
+
+    def test_a_pack_is_listed_with_its_members(self, store: LedgerStore) -> None:
+        pack, lone = Source.pack([plain("a"), plain("b", size=7)]), plain("c")
+        store.register([pack, lone])
+        rows = {row.url: row for row in store.sources()}
+        about = [(row.source_id, row.size, row.members, row.member_urls) for row in (rows[pack.url], rows[lone.url])]
+        assert about == [(pack.id, 17, 2, pack.urls), (lone.id, 10, 0, ())]
+
+    def test_of_a_source_that_is_not_known_nothing_is_known(self, store: LedgerStore) -> None:
+        unknown = plain()
+        assert (store.applied(unknown.id), store.pending(unknown.id), store.attempts(unknown.id)) == ({}, 0, {})
+        assert store.progress([unknown.id]) == [None]
+        assert (store.commit([], [failure_of(unknown, ())]).fresh, list(store.failures())) == (0, [])
+        assert store.blame([Mark(unknown.id, node_id(unknown.id, ()), "task")]) == []
+        assert store.attempts(unknown.id) == {}
 
     def test_runs_are_kept_in_order(self, store: LedgerStore) -> None:
         first = store.begin_run({"pid": 1})
@@ -555,7 +571,7 @@ class LedgerStoreConformance:
         store.commit([], [*(failure_of(s, ()) for s in few), *(failure_of(many, path) for path in lineages_of_many)])
         found = [(row.url, row.task) for row in store.failures()]
         assert found == sorted(found)
-        assert len(set(found)) == 1000
+        assert len(found) == len(set(found)) == 1000
 
     def test_failures_are_ordered_by_url_and_task(self, store: LedgerStore) -> None:
         sources = [plain(name) for name in "cab"]

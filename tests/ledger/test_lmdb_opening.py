@@ -21,6 +21,7 @@ from ledgerbeam.ledger.lmdb_environment import acquire, release
 from ledgerbeam.ledger.lmdb_rows import KEY_FORMAT, META
 from ledgerbeam.ledger.lmdb_store import LmdbStore
 from tests.ledger.builders import leaf_of, plain
+from tests.ledger.conformance import failure_of
 
 
 def a_folder(path: Path) -> None:
@@ -232,6 +233,31 @@ def test_memory_of_pages_is_given_back_when_there_is_much(store: LmdbStore, monk
     assert not environment.read_only
     store.register([plain()])
     assert store.commit([leaf_of(plain())]).completed == [plain().id]
+
+
+VIEWS: dict[str, Callable[[LmdbStore], object]] = {
+    "failures": lambda store: list(store.failures()),
+    "failed_mask": lambda store: store.failed_mask([plain().id]).tolist(),
+    "ordered outputs": lambda store: list(store.outputs()),
+    "outputs": lambda store: list(store.outputs(ordered=False)),
+    "sources": lambda store: list(store.sources()),
+    "source ids": lambda store: list(store.source_ids()),
+    "completed": lambda store: store.completed_mask([plain().id, plain("b").id]).tolist(),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_what_reads_much_gives_memory_back_as_it_goes(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch, view: str
+) -> None:
+    store.register([plain(), plain("b")])
+    store.commit([leaf_of(plain("b"))], [failure_of(plain(), ())])
+    expected = VIEWS[view](store)
+    monkeypatch.setattr(lmdb_environment, "_TRIM_BYTES", -(1 << 60))  # any memory is much
+    environment = store._open()
+    first = environment._env
+    assert VIEWS[view](LmdbStore(store.url)) == expected
+    assert environment._env is not first
 
 
 def test_a_users_environment_stays_open_until_the_last_of_them_gives_it_back(tmp_path: Path) -> None:

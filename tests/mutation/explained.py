@@ -134,6 +134,7 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ("ledgerbeam/ledger/lmdb_failures.py", "clear_passed", "return", "pass"): _SPARED,
     ("ledgerbeam/ledger/lmdb_failures.py", "record_failures", "1", "2"): _PLACE,
     ("ledgerbeam/ledger/lmdb_failures.py", "count_deaths", "1", "2"): _PLACE,
+    ("ledgerbeam/ledger/lmdb_jobs.py", "change_run", "0", "1"): "every run ends later than the first second of 1970",
     (
         "ledgerbeam/ledger/lmdb_sources.py",
         "register",
@@ -154,6 +155,28 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         'max(fields.get("number", 0), fields.get("back", 0)) > number',
         "max(fields.get('number', 0), fields.get('back', 0)) >= number",
     ): "nobody says with one number that a source is back and that it is gone",
+    (
+        "ledgerbeam/ledger/lmdb_superseded.py",
+        "_successors",
+        "owner is not None and txn.get(SOURCES, owner) is not None",
+        "txn.get(SOURCES, owner) is not None",
+    ): _TYPED,
+    ("ledgerbeam/ledger/lmdb_superseded.py", "_successors", "owner is not None", "True"): _TYPED,
+    (
+        "ledgerbeam/ledger/lmdb_views.py",
+        "applied",
+        "txn.scan(APPLIED, source) if txn.get(PENDING, source) is not None else []",
+        "txn.scan(APPLIED, source)",
+    ): _SPARED,
+    ("ledgerbeam/ledger/lmdb_views.py", "applied", "txn.get(PENDING, source) is not None", "True"): _SPARED,
+    ("ledgerbeam/ledger/lmdb_views.py", "progress", "not known or row is None", "not known"): _TYPED,
+    ("ledgerbeam/ledger/lmdb_views.py", "progress", "row is None", "False"): _TYPED,
+    (
+        "ledgerbeam/ledger/lmdb_views.py",
+        "sources",
+        "set(txn.prefixes(FAILED, ID_BYTES)) if txn.count(FAILED) else set()",
+        "set(txn.prefixes(FAILED, ID_BYTES))",
+    ): _SPARED,
     (
         "ledgerbeam/ledger/packing.py",
         "_ends_pack",
