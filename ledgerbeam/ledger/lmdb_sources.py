@@ -44,7 +44,7 @@ from ledgerbeam.ledger.lmdb_superseded import supersede
 from ledgerbeam.ledger.task import Source
 
 
-def encode_source(source: Source, *, replaces: bool = False, number: int = 0) -> bytes:
+def encode_source(source: Source, *, replaces: bool, number: int) -> bytes:
     """Make the row of a source that is not complete; `replaces` says that it took the place of another."""
     row: dict[str, Any] = {"url": source.url, "size": source.size, "version": source.version}
     if number:
@@ -144,7 +144,7 @@ def _claims(sources: Sequence[Source]) -> tuple[dict[bytes, bytes], dict[bytes, 
     return {url: source for url, source in last.items() if source in claiming}, claiming
 
 
-def retire(txn: Transaction, source: bytes, number: int = 0) -> None:
+def retire(txn: Transaction, source: bytes, number: int) -> None:
     """Replace a source: its progress goes, its outputs are superseded."""
     row = txn.get(SOURCES, source)
     if row is None:
@@ -200,7 +200,7 @@ def withdraw(txn: Transaction, source: bytes, number: int) -> None:
     supersede(txn, txn.delete_prefix(OUTPUTS, source), number)
 
 
-def restart(txn: Transaction, number: int = 0, *, supersedes: bool = True) -> None:
+def restart(txn: Transaction, number: int, *, supersedes: bool) -> None:
     """Drop the progress of every source, for another job. Outputs are superseded; runs are kept.
 
     Args:

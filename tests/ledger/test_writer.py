@@ -128,6 +128,53 @@ def test_who_adds_late_in_the_interval_commits_unless_that_is_slow(
     writer.close()
 
 
+def test_a_full_group_that_is_slow_to_commit_leaves_nothing_to_the_background(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+
+    class SlowStore(LmdbStore):
+        def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
+            now[0] += 50
+            return super().commit(leaves, failures)
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    store.register([plain()])
+    writer = LedgerWriter(SlowStore(store.url), interval=100, max_entries=2)
+    one, two, three, four = leaves_of_split(plain(), 4)
+    for leaf in (one, two, three):
+        writer.add(leaf)
+    assert store.totals().tasks == 2
+    now[0] += 75
+    writer.add(four)
+    assert store.completed_count() == 1
+    writer.close()
+
+
+@pytest.mark.parametrize("error", [NonDeterministicTaskError, DiskFullError])
+def test_who_adds_early_in_an_interval_is_told_of_an_error_in_the_background(
+    fragile: FragileStore, monkeypatch: pytest.MonkeyPatch, error: type[LedgerError]
+) -> None:
+    now, source = [1000.0], plain()
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    fragile.register([source])
+    fragile.commit([leaf_of(source, ((0, 2),))])
+    fragile.full = error is DiskFullError
+    writer = LedgerWriter(fragile, interval=100)
+    writer.add(leaf_of(source, ((0, 2 if fragile.full else 3),)))
+    now[0] += 100
+    with writer._changed:
+        writer._changed.notify_all()  # its time is up
+    while fragile.commits < 2 or writer._committing.locked():
+        time.sleep(0.002)
+    with pytest.raises(error):
+        writer.add(leaf_of(source, ((1, 2),)))
+    fragile.full = False
+    writer.flush()
+    assert fragile.completed_count() == 1
+    writer.close()
+
+
 def test_a_commit_in_the_background_is_part_of_the_next_result(store: LmdbStore) -> None:
     source = plain()
     store.register([source])
@@ -185,6 +232,7 @@ def test_closing_raises_what_could_not_be_committed(fragile: FragileStore) -> No
     fragile.full = True
     with pytest.raises(DiskFullError):
         writer.close()
+    writer.close()  # it was told
 
 
 def test_flush_waits_for_a_commit_that_another_thread_has_begun(store: LmdbStore) -> None:

@@ -10,6 +10,7 @@ _SPARED = "it spares work that comes to the same"
 _STRICT = "lists of one length are zipped"
 _TYPED = "for the type checker: it is never None there"
 _ONE_NAME = "a task has one name, whoever tells it"
+_TUNED = "how much is done at once, or how long is waited; the result is the same"
 _PLACE = "places differ all the same"
 _BY_SOURCES = "whether a source is registered is looked for in `sources` first"
 
@@ -20,6 +21,10 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "children > len(applied)",
         "children >= len(applied)",
     ): "the task itself has an entry besides those of its children",
+    ("ledgerbeam/ledger/inflight.py", "", "64", "65"): "any limit will do that no worker reaches",
+    ("ledgerbeam/ledger/inflight.py", "", "20", "21"): "any limit will do that no worker reaches",
+    ("ledgerbeam/ledger/job.py", "", "str, Any", "(Any,)"): "a name for a type",
+    ("ledgerbeam/ledger/job.py", "", "str, Any", "(str,)"): "a name for a type",
     ("ledgerbeam/ledger/lmdb_commit.py", "Outcome", "0", "1"): "whoever makes one sets it",
     (
         "ledgerbeam/ledger/lmdb_commit.py",
@@ -102,8 +107,13 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ("ledgerbeam/ledger/lmdb_commit.py", "_SourceCommit._compare_outputs", "known == row", "False"): _SPARED,
     ("ledgerbeam/ledger/lmdb_commit.py", "total", "True", "False"): _STRICT,
     ("ledgerbeam/ledger/lmdb_commit.py", "add_totals", "True", "False"): _STRICT,
+    ("ledgerbeam/ledger/lmdb_completed.py", "", "250", "251"): _TUNED,
+    ("ledgerbeam/ledger/lmdb_completed.py", "", "100_000", "100001"): _TUNED,
+    ("ledgerbeam/ledger/lmdb_completed.py", "", "64", "65"): _TUNED,
     ("ledgerbeam/ledger/lmdb_decoding.py", "read_source_fields", "0", "1"): "either is a number",
     ("ledgerbeam/ledger/lmdb_decoding.py", "check_info", "0", "1"): "either is a number",
+    ("ledgerbeam/ledger/lmdb_errors.py", "", "1", "2"): "how little room is none",
+    ("ledgerbeam/ledger/lmdb_errors.py", "", "20", "21"): "how little room is none",
     ("ledgerbeam/ledger/lmdb_failures.py", "TaskFailures.fail", 'self.task or row["task"]', "row['task']"): _ONE_NAME,
     ("ledgerbeam/ledger/lmdb_failures.py", "count_deaths", "task.task or mark.name", "mark.name"): _ONE_NAME,
     (
@@ -135,6 +145,17 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ("ledgerbeam/ledger/lmdb_failures.py", "record_failures", "1", "2"): _PLACE,
     ("ledgerbeam/ledger/lmdb_failures.py", "count_deaths", "1", "2"): _PLACE,
     ("ledgerbeam/ledger/lmdb_jobs.py", "change_run", "0", "1"): "every run ends later than the first second of 1970",
+    (
+        "ledgerbeam/ledger/lmdb_opening.py",
+        "",
+        "1",
+        "2",
+    ): "any space will do that the readers, or the first rows, fit in",
+    ("ledgerbeam/ledger/lmdb_opening.py", "", "30", "31"): "any space will do that the first rows fit in",
+    ("ledgerbeam/ledger/lmdb_opening.py", "", "16", "17"): "any space will do that the readers fit in",
+    ("ledgerbeam/ledger/lmdb_opening.py", "", "1000", "1001"): "how many may read at once",
+    ("ledgerbeam/ledger/lmdb_opening.py", "", "2.0", "5.0"): _TUNED,
+    ("ledgerbeam/ledger/lmdb_pages.py", "", "10_000", "10001"): _TUNED,
     (
         "ledgerbeam/ledger/lmdb_sources.py",
         "register",
@@ -177,12 +198,15 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "set(txn.prefixes(FAILED, ID_BYTES)) if txn.count(FAILED) else set()",
         "set(txn.prefixes(FAILED, ID_BYTES))",
     ): _SPARED,
+    ("ledgerbeam/ledger/lmdb_views.py", "", "256", "257"): _TUNED,
+    ("ledgerbeam/ledger/lmdb_views.py", "failed_mask", "break", "pass"): _SPARED,
     (
         "ledgerbeam/ledger/packing.py",
         "_ends_pack",
         "draw * target_bytes < member.size * _HASH_RANGE",
         "draw * target_bytes <= member.size * _HASH_RANGE",
     ): "they are equal for one hash in 2**64",
+    ("ledgerbeam/ledger/run_folders.py", "", "4096", "4097"): "any limit will do that no marker reaches",
     (
         "ledgerbeam/ledger/selection.py",
         "OpenSource.has_done",
@@ -197,10 +221,17 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ): _SPARED,
     ("ledgerbeam/ledger/selection.py", "OpenSource.has_quarantined", "0", "1"): "neither is enough for quarantine",
     ("ledgerbeam/ledger/selection.py", "with_progress", "True", "False"): _STRICT,
+    ("ledgerbeam/ledger/selection.py", "", "1000", "1001"): _TUNED,
+    ("ledgerbeam/ledger/selection.py", "", "100_000", "100001"): _TUNED,
     (
         "ledgerbeam/ledger/task.py",
         "Source.__post_init__",
         "self.members and any(member.members for member in self.members)",
         "any((member.members for member in self.members))",
     ): _SPARED,
+    ("ledgerbeam/ledger/writer.py", "LedgerWriter.__init__", "0.0", "1.0"): "the first entry sets it",
+    ("ledgerbeam/ledger/writer.py", "LedgerWriter.__init__", "self._oldest = 0.0", "pass"): "the first entry sets it",
+    ("ledgerbeam/ledger/writer.py", "", "1.0", "3.0"): _TUNED,
+    ("ledgerbeam/ledger/writer.py", "", "10_000", "10001"): _TUNED,
+    ("ledgerbeam/ledger/writer.py", "", "64", "65"): _TUNED,
 }
