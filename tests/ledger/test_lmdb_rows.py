@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
 
 import lmdb
@@ -23,6 +24,7 @@ from ledgerbeam.ledger.lmdb_rows import (
     OUTPUTS,
     PENDING_ROW,
     TALLY_ROW,
+    Transaction,
     pack_completion,
     unpack_completion,
 )
@@ -49,19 +51,38 @@ def test_rows_stay_what_they_are_for_ever() -> None:
     assert duration_steps([0.0, 1e-4, 0.01, 1.0, 1.0, 3600.0, 1e300]) == {0: 2, 53: 1, 106: 2, 201: 1, 8000: 1}
 
 
-def test_keys_of_another_length_are_damage(store: LmdbStore) -> None:
-    store._write(lambda txn: txn.put_many(COMPLETED, [(bytes(16), b""), (b"short", b"")]))
-    for read in (
-        lambda txn: txn.page(COMPLETED, b"", 10),
-        lambda txn: txn.page_of_keys(COMPLETED, b"", 10),
-        lambda txn: txn.scan(COMPLETED, b""),
-        lambda txn: list(txn.prefixes(COMPLETED, 4)),
-    ):
+LENGTHS = {
+    **dict.fromkeys(["completed", "sources", "urls", "pending", "retired", "gone", "floors"], 16),
+    **dict.fromkeys(["applied", "failed", "attempts", "outputs", "superseded"], 32),
+    "history": 4,
+    "durations": 2,
+}
+
+
+@pytest.mark.parametrize("table", LENGTHS)
+@pytest.mark.parametrize("difference", [-1, 1])
+def test_keys_of_another_length_are_damage(store: LmdbStore, table: str, difference: int) -> None:
+    length = LENGTHS[table]
+    store._write(lambda txn: txn.put(table, bytes(length), b""))
+
+    def readers(txn: Transaction) -> list[Callable[[], object]]:
+        return [
+            lambda: txn.page(table, b"", 10),
+            lambda: txn.page_of_keys(table, b"", 10),
+            lambda: txn.scan(table, b""),
+            lambda: list(txn.prefixes(table, 1)),
+        ]
+
+    for number in range(4):
+        with store._open().read() as txn:
+            assert readers(txn)[number]()
+    store._write(lambda txn: txn.put(table, b"\xff" * (length + difference), b""))
+    for number in range(4):
         with (
-            pytest.raises(LedgerDamagedError, match="keys of 16 bytes in the table completed"),
+            pytest.raises(LedgerDamagedError, match=f"keys of {length} bytes in the table {table}"),
             store._open().read() as txn,
         ):
-            read(txn)
+            readers(txn)[number]()
 
 
 def test_rows_are_read_by_their_prefix_and_deleted_by_it(store: LmdbStore) -> None:
