@@ -1,16 +1,19 @@
 from __future__ import annotations
 
+import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ledgerbeam.errors import UsageError
+from ledgerbeam.errors import JobMismatchError, UnsupportedShapeError, UsageError
+from ledgerbeam.ledger import lmdb_environment
 from ledgerbeam.ledger.job import Job
 from ledgerbeam.ledger.lmdb_rows import COMPLETED, pack_completion
 from ledgerbeam.ledger.lmdb_store import LmdbStore
 from ledgerbeam.ledger.opening import ledger_exists, local_path, open_store
-from ledgerbeam.ledger.store import Leaf, Output, Totals
+from ledgerbeam.ledger.store import Leaf, Mark, Output, Totals
 from tests.ledger.builders import leaf_of, plain
 from tests.ledger.conformance import LedgerStoreConformance, failure_of
 from tests.ledger.conformance_changes import ChangesConformance
@@ -132,6 +135,63 @@ def test_a_store_that_was_opened_to_look_refuses_changes(store: LmdbStore) -> No
     with pytest.raises(UsageError, match="read only"):
         looking.commit([leaf_of(plain())])
     looking.close()
+
+
+CHANGES: dict[str, Callable[[LmdbStore], object]] = {
+    "open_job": lambda store: store.open_job(Job("map", {})),
+    "register": lambda store: store.register([plain("b")]),
+    "commit": lambda store: store.commit([]),
+    "blame": lambda store: store.blame([]),
+    "forget": lambda store: store.forget("*"),
+    "forget_sources": lambda store: store.forget_sources([plain().id]),
+    "note_file_times": lambda store: store.note_file_times({plain().id: [1]}),
+    "drop_stale": lambda store: store.drop_stale([]),
+    "set_gone": lambda store: store.set_gone([]),
+    "begin_run": lambda store: store.begin_run({}),
+    "note_listing": lambda store: store.note_listing("000001", listed=1, finished=True),
+    "end_run": lambda store: store.end_run("000001", "done"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_store_that_was_opened_to_look_changes_nothing(store: LmdbStore, change: str, beside: bool) -> None:
+    store.register([plain()])
+    if not beside:
+        store.close()
+    looking = LmdbStore(store.url, read_only=True)
+    for found in (looking, pickle.loads(pickle.dumps(looking))):
+        with pytest.raises(UsageError, match="read only"):
+            CHANGES[change](found)
+        assert found.source_count() == 1
+        found.close()
+
+
+def test_a_copy_of_a_store_is_as_the_store(store: LmdbStore) -> None:
+    other = LmdbStore(store.url, job="0" * 32, map_bytes=1 << 25)
+    copy = pickle.loads(pickle.dumps(other))
+    store.close()
+    copy.open()
+    assert copy._open()._env.info()["map_size"] == 1 << 25
+    with pytest.raises(JobMismatchError):
+        copy.commit([])
+    assert (copy.url, f"{copy!r}") == (store.url, f"LmdbStore({store.url!r})")
+    copy.close()
+
+
+def test_a_store_that_was_opened_twice_is_closed_once(store: LmdbStore) -> None:
+    store.open()
+    store.open(create=True)
+    store.close()
+    assert os.path.realpath(store.url) not in lmdb_environment._open
+
+
+@pytest.mark.parametrize(
+    "mark", [Mark(b"x", bytes(16), ""), Mark(bytes(16), b"x", ""), Mark(bytes(16), bytes(16), "\ud800")]
+)
+def test_a_mark_that_cannot_be_is_refused(store: LmdbStore, mark: Mark) -> None:
+    with pytest.raises(UnsupportedShapeError, match="cannot be recorded"):
+        store.blame([Mark(bytes(16), bytes(16), "task"), mark])
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/ledger", "gs://b/l", "memory://x"])
