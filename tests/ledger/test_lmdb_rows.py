@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import lmdb
@@ -17,10 +19,18 @@ from ledgerbeam.errors import (
     StorageError,
     UsageError,
 )
+from ledgerbeam.ledger.identity import name_key
 from ledgerbeam.ledger.lmdb_errors import translated
 from ledgerbeam.ledger.lmdb_history import duration_steps
+from ledgerbeam.ledger.lmdb_prepare import PreparedLeaf, decode_output
 from ledgerbeam.ledger.lmdb_rows import (
     COMPLETED,
+    DURATION_KEY,
+    DURATION_ROW,
+    DURATIONS,
+    HISTORY,
+    HISTORY_KEY,
+    HISTORY_ROW,
     OUTPUTS,
     PENDING_ROW,
     TALLY_ROW,
@@ -29,7 +39,8 @@ from ledgerbeam.ledger.lmdb_rows import (
     unpack_completion,
 )
 from ledgerbeam.ledger.lmdb_store import LmdbStore
-from ledgerbeam.ledger.store import Totals
+from ledgerbeam.ledger.store import HISTORY_SECONDS, HistoryRow, Leaf, Output, Totals
+from tests.ledger.builders import leaf_of, plain
 
 
 @pytest.mark.parametrize(
@@ -105,6 +116,66 @@ def test_rows_are_read_by_their_prefix_and_deleted_by_it(store: LmdbStore) -> No
     store._write(lambda txn: txn.put_many(OUTPUTS, [(keys[0], b"new"), (keys[3], b"new")], overwrite=False))
     with store._open().read() as txn:
         assert txn.get_many(OUTPUTS, (keys[3], keys[0])) == {keys[0]: b"\1", keys[3]: b"new"}
+
+
+def test_results_are_known_again_for_ever() -> None:
+    # They lie in every ledger of a job that is half done.
+    outputs = (Output("b", 1, "x", 1), Output("a", 2, "y", 1))
+    for order in (outputs, outputs[::-1]):
+        leaf = PreparedLeaf(Leaf(plain().id, ((0, 2),), "published", order))
+        assert leaf.digest.hex() == "f68c9e6f7eefaacf"
+        assert [decode_output(row)[0].name for _, row in leaf.outputs] == ["b", "a"]
+        assert [key for key, _ in leaf.outputs] == [plain().id + name_key(name) for name in "ba"]
+    assert PreparedLeaf(Leaf(plain().id, ((0, 2),), "filtered")).digest.hex() == "0e3c0f73fa14e753"
+    assert PreparedLeaf(Leaf(plain().id, ((0, 2),), "published")).digest.hex() == "90c143a055fddf0c"
+
+
+def test_what_was_recorded_by_a_clock_that_is_ahead_is_shown_now(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = 1_800_000_000 // HISTORY_SECONDS
+    rows = {step - 2: 1, step - 1: 10, step: 100, step + 1: 1000, step + 99: 10_000}
+    for at, tasks in rows.items():
+        row = HISTORY_ROW.pack(*(tasks * part for part in range(1, 8)))
+        store._write(lambda txn, at=at, row=row: txn.put(HISTORY, HISTORY_KEY.pack(at), row))  # type: ignore[misc]
+    monkeypatch.setattr(time, "time", lambda: step * HISTORY_SECONDS + 1.0)
+    assert store.history() == [
+        HistoryRow(at * HISTORY_SECONDS, Totals(*(tasks * part for part in range(1, 6))), 6 * tasks, 7 * tasks)
+        for at, tasks in ((step - 2, 1), (step - 1, 10), (step, 11_100))
+    ]
+
+
+def test_each_commit_adds_to_its_step_and_to_the_durations(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = [plain(f"s{number}") for number in range(6)]
+    store.register(sources)
+    step = 1_800_000_000 // HISTORY_SECONDS
+    for number, source in enumerate(sources):
+        at = (step + number // 3) * HISTORY_SECONDS + 0.5
+        monkeypatch.setattr(time, "time", lambda at=at: at)
+        store.commit([replace(leaf_of(source), seconds=1.0)])
+    assert [(row.time, row.totals.tasks, row.completed, row.failures) for row in store.history()] == [
+        (step * HISTORY_SECONDS, 3, 3, 0),
+        ((step + 1) * HISTORY_SECONDS, 3, 3, 0),
+    ]
+    assert list(store.durations().values()) == [6]
+
+
+@pytest.mark.parametrize("place", range(7))
+def test_history_that_cannot_be_is_damage(store: LmdbStore, place: int) -> None:
+    row = HISTORY_ROW.pack(*(-1 if part == place else 1 for part in range(7)))
+    store._write(lambda txn: txn.put(HISTORY, HISTORY_KEY.pack(1), row))
+    with pytest.raises(LedgerDamagedError, match="expected what was recorded in a step of history"):
+        store.history()
+
+
+@pytest.mark.parametrize(("step", "tasks"), [(8001, 1), (1, -1)])
+def test_durations_that_cannot_be_are_damage(store: LmdbStore, step: int, tasks: int) -> None:
+    assert store.durations() == {}
+    store._write(lambda txn: txn.put(DURATIONS, DURATION_KEY.pack(8000), DURATION_ROW.pack(0)))
+    assert len(store.durations()) == 1
+    store._write(lambda txn: txn.put(DURATIONS, DURATION_KEY.pack(step), DURATION_ROW.pack(tasks)))
+    with pytest.raises(LedgerDamagedError, match="expected numbers of tasks by duration"):
+        store.durations()
 
 
 def of_lmdb(kind: type[lmdb.Error], code: int = -30_000) -> lmdb.Error:
