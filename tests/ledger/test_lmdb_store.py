@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ledgerbeam.errors import JobMismatchError, UnsupportedShapeError, UsageError
-from ledgerbeam.ledger import lmdb_environment
+from ledgerbeam.ledger import lmdb_completed, lmdb_environment
 from ledgerbeam.ledger.job import Job
 from ledgerbeam.ledger.lmdb_rows import COMPLETED, pack_completion
 from ledgerbeam.ledger.lmdb_store import LmdbStore
@@ -63,6 +65,41 @@ def test_ids_that_agree_in_their_first_half_are_told_apart(store: LmdbStore) -> 
     asked = [half + bytes([tail]) * 8 for tail in b"abcdef"]
     for _ in range(3):
         assert store.completed_mask(asked).tolist() == [True, False] * 3
+
+
+def test_what_a_removed_ledger_had_complete_is_not_complete_in_the_one_made_in_its_place(store: LmdbStore) -> None:
+    sources = [plain(f"s{n}") for n in range(8)]
+    ids = [source.id for source in sources]
+    for _ in range(2):
+        store.register(sources)
+        assert not store.completed_mask(ids).any()
+        store.commit([leaf_of(source) for source in sources])
+        for _ in range(3):  # so often that they are held in memory
+            assert store.completed_mask(ids).all()
+        store.close()
+        shutil.rmtree(store.url)
+        store.open(create=True)
+    assert not store.completed_mask(ids).any()
+
+
+def test_what_was_completed_while_all_ids_were_read_is_looked_up(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = [plain(f"s{n}") for n in range(40)]
+    ids = [source.id for source in sources]
+    store.register(sources)
+    store.commit([leaf_of(source) for source in sources[:20]])
+    assert store.completed_mask(ids[:10]).all()
+    monkeypatch.setattr(lmdb_completed, "_LOADED_ROWS", 3)
+    pages = lmdb_completed.key_pages
+
+    def grown(*arguments: Any) -> Iterator[list[bytes]]:
+        store.commit([leaf_of(source) for source in sources[20:30]])
+        return pages(*arguments)
+
+    monkeypatch.setattr(lmdb_completed, "key_pages", grown)
+    for _ in range(3):
+        assert store.completed_mask(ids).tolist() == [True] * 30 + [False] * 10
 
 
 def test_views_go_on_behind_their_first_page(store: LmdbStore) -> None:
