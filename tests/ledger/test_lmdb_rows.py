@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import lmdb
 import pytest
@@ -220,6 +222,15 @@ def test_an_error_of_what_lies_below_is_one_of_ours(
 def test_what_grows_the_map_is_left_to_who_began_the_transaction(error: lmdb.Error) -> None:
     with pytest.raises(type(error)), translated("/nowhere"):
         raise error
+
+
+@pytest.mark.parametrize(("blocks", "kind"), [(0, DiskFullError), (255, DiskFullError), (256, StorageError)])
+def test_an_input_error_on_a_full_disk_is_that_it_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: int, kind: type[LedgerbeamError]
+) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=blocks, f_frsize=4096))
+    with pytest.raises(kind), translated(str(tmp_path)):
+        raise OSError(errno.EIO, "x")  # so LMDB reports a write that was cut short
 
 
 def test_an_input_error_where_nothing_can_be_seen_is_no_full_disk() -> None:

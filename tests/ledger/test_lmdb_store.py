@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import JobMismatchError, UnsupportedShapeError, UsageError
-from ledgerbeam.ledger import lmdb_completed, lmdb_environment
+from ledgerbeam.ledger import lmdb_completed, lmdb_environment, lmdb_pages
 from ledgerbeam.ledger.job import Job
 from ledgerbeam.ledger.lmdb_rows import COMPLETED, pack_completion
 from ledgerbeam.ledger.lmdb_store import LmdbStore
@@ -91,7 +91,7 @@ def test_what_was_completed_while_all_ids_were_read_is_looked_up(
     store.commit([leaf_of(source) for source in sources[:20]])
     assert store.completed_mask(ids[:10]).all()
     monkeypatch.setattr(lmdb_completed, "_LOADED_ROWS", 3)
-    pages = lmdb_completed.key_pages
+    pages = lmdb_pages.key_pages
 
     def grown(*arguments: Any) -> Iterator[list[bytes]]:
         store.commit([leaf_of(source) for source in sources[20:30]])

@@ -112,8 +112,6 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ("ledgerbeam/ledger/lmdb_completed.py", "", "64", "65"): _TUNED,
     ("ledgerbeam/ledger/lmdb_decoding.py", "read_source_fields", "0", "1"): "either is a number",
     ("ledgerbeam/ledger/lmdb_decoding.py", "check_info", "0", "1"): "either is a number",
-    ("ledgerbeam/ledger/lmdb_errors.py", "", "1", "2"): "how little room is none",
-    ("ledgerbeam/ledger/lmdb_errors.py", "", "20", "21"): "how little room is none",
     ("ledgerbeam/ledger/lmdb_failures.py", "TaskFailures.fail", 'self.task or row["task"]', "row['task']"): _ONE_NAME,
     ("ledgerbeam/ledger/lmdb_failures.py", "count_deaths", "task.task or mark.name", "mark.name"): _ONE_NAME,
     (
