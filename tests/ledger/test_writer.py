@@ -159,7 +159,7 @@ def test_who_adds_early_in_an_interval_is_told_of_an_error_in_the_background(
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     fragile.register([source])
     fragile.commit([leaf_of(source, ((0, 2),))])
-    fragile.full = error == DiskFullError
+    fragile.full = issubclass(error, DiskFullError)
     writer = LedgerWriter(fragile, interval=100)
     writer.add(leaf_of(source, ((0, 2 if fragile.full else 3),)))
     now[0] += 100

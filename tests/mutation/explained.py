@@ -155,6 +155,19 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ("ledgerbeam/ledger/lmdb_opening.py", "", "2.0", "5.0"): _TUNED,
     ("ledgerbeam/ledger/lmdb_pages.py", "", "10_000", "10001"): _TUNED,
     (
+        "ledgerbeam/ledger/lmdb_prepare.py",
+        "PreparedLeaf.__init__",
+        "leaf.lineage == ((0, 1),) * len(leaf.lineage)",
+        "False",
+    ): _SPARED,
+    (
+        "ledgerbeam/ledger/lmdb_prepare.py",
+        "PreparedLeaf.__init__",
+        "((0, 1),) * len(leaf.lineage)",
+        "((0, 1),)",
+    ): _SPARED,
+    ("ledgerbeam/ledger/lmdb_prepare.py", "PreparedLeaf.__init__", "1", "0"): _SPARED,
+    (
         "ledgerbeam/ledger/lmdb_sources.py",
         "register",
         "late.id not in claiming and txn.get(SOURCES, late.id) is None",
