@@ -33,9 +33,7 @@ class PreparedLeaf:
         self.is_all = leaf.lineage == ((0, 1),) * len(leaf.lineage)
         self.node = node_id(leaf.source_id, leaf.lineage)
         node, source = self.node.hex(), leaf.source_id
-        self.outputs = [(source + name_key(output.name), encode_output(output, node)) for output in leaf.outputs]
-        if len(self.outputs) > 1:
-            self.outputs.sort()
+        self.outputs = sorted((source + name_key(output.name), encode_output(output, node)) for output in leaf.outputs)
         self.share = leaf.share()
         if not self.is_all:
             self.group, self.digest  # noqa: B018 - they will be needed, and not in the transaction
@@ -43,7 +41,7 @@ class PreparedLeaf:
     @cached_property
     def group(self) -> tuple[Entry, ...]:
         """The entries of the leaf and of what is above it."""
-        return entries(self.leaf.source_id, self.leaf.lineage, terminal=self.leaf.kind)
+        return entries(self.leaf.source_id, self.leaf.lineage)
 
     @cached_property
     def digest(self) -> bytes:

@@ -364,6 +364,17 @@ class LedgerStoreConformance:
             store.commit([leaf_of(good), leaf_of(bad, ((0, 3),)), leaf_of(bad, ((1, 2),)), leaf_of(last)])
         assert store.completed_mask([good.id, bad.id, last.id]).all()
 
+    def test_leaves_of_several_sources_may_come_in_any_order_in_a_commit(self, store: LedgerStore) -> None:
+        sources = [plain(f"s{n}") for n in range(5)]
+        store.register(sources)
+        leaves = [leaves_of_split(source, 3) for source in sources]
+        assert store.commit([leaf for ordinal in (2, 0) for leaf in (split[ordinal] for split in leaves)]).fresh == 10
+        assert [store.pending(source.id) for source in sources] == [1] * 5
+        assert store.commit([split[1] for split in leaves]).completed == sorted(source.id for source in sources)
+        assert store.totals().tasks == 15
+        store.forget("*")
+        assert store.totals() == Totals()
+
     def test_a_leaf_of_an_unknown_source_is_an_error_beside_which_others_are_recorded(self, store: LedgerStore) -> None:
         known, unknown = plain("a"), plain("b")
         store.register([known])

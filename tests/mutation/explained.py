@@ -167,6 +167,8 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "((0, 1),)",
     ): _SPARED,
     ("ledgerbeam/ledger/lmdb_prepare.py", "PreparedLeaf.__init__", "1", "0"): _SPARED,
+    ("ledgerbeam/ledger/lmdb_prepare.py", "PreparedLeaf.__init__", "not self.is_all", "not (not self.is_all)"): _SPARED,
+    ("ledgerbeam/ledger/lmdb_prepare.py", "PreparedLeaf.__init__", "self.group, self.digest", "pass"): _SPARED,
     (
         "ledgerbeam/ledger/lmdb_sources.py",
         "register",
