@@ -199,6 +199,34 @@ def test_marks_that_were_removed_are_not_missed(folder: str) -> None:
     marks.close()
 
 
+def test_marks_come_and_go_with_what_is_in_work(folder: str) -> None:
+    marks = InflightMarks(folder)
+
+    def working() -> list[str]:
+        (name,) = os.listdir(folder)
+        data = Path(folder, name).read_bytes()
+        length, checksum = struct.unpack_from("<II", data)
+        assert zlib.crc32(data[8 : 8 + length]) == checksum
+        return [row[2] for row in json.loads(data[8 : 8 + length])]
+
+    marks.register()
+    assert working() == []
+    with marks.working_on([TASK, OTHER]):
+        with InflightMarks(folder).working_on([TASK]):
+            assert working() == [TASK.name, OTHER.name, TASK.name]
+        assert working() == [TASK.name, OTHER.name]
+    assert working() == []
+    marks.close()
+
+
+def test_a_file_of_another_name_is_no_mark(folder: str) -> None:
+    os.makedirs(folder)
+    for name in ("12-00.inflight2", "12-00", "12.json", "x12-00.inflight"):
+        Path(folder, name).write_bytes(sealed(b"[]"))
+    assert (live_pids(folder), dead_marks(folder), remove_dead(folder)) == ([], [], [])
+    assert len(os.listdir(folder)) == 4
+
+
 def test_workers_are_listed_by_their_numbers(folder: str) -> None:
     os.makedirs(folder)
     marks = {pid: [mark_of(TASK)] * (pid % 3) for pid in (5, 40, 300, 7, 12)}
