@@ -181,7 +181,7 @@ class RunFolders:
     def _open_runs(self) -> int:
         try:
             return os.open(self._path, _FOLDER)
-        except (NotADirectoryError, OSError) as error:
+        except OSError as error:
             if stat.S_ISDIR(os.lstat(self._path).st_mode):
                 raise
             raise StorageError(

@@ -167,6 +167,16 @@ GARBAGE = [
 ]
 
 
+def test_marks_that_are_not_what_was_written_blame_nobody(folder: str) -> None:
+    os.makedirs(folder)
+    mark = mark_of(TASK)
+    whole = sealed(json.dumps([(mark.source_id.hex(), mark.node.hex(), mark.name)]).encode())
+    Path(folder, "1-00.inflight").write_bytes(whole + b"older bytes")
+    Path(folder, "2-00.inflight").write_bytes(whole.replace(b"a.jsonl", b"b.jsonl"))
+    Path(folder, "3-00.inflight").write_bytes(whole[:-1])
+    assert dead_marks(folder) == [DeadWorker(1, [mark]), DeadWorker(2, []), DeadWorker(3, [])]
+
+
 def test_marks_that_no_worker_wrote_blame_nobody(folder: str) -> None:
     os.makedirs(folder)
     for number, body in enumerate(GARBAGE):

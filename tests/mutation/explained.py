@@ -235,6 +235,18 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ): "they are equal for one hash in 2**64",
     ("ledgerbeam/ledger/run_folders.py", "", "4096", "4097"): "any limit will do that no marker reaches",
     (
+        "ledgerbeam/ledger/run_folders.py",
+        "RunFolder.is_in_place",
+        "_is_named(self._path, self._folder) and _is_named(os.path.join(self._path, MARKER), self._marker)",
+        "_is_named(os.path.join(self._path, MARKER), self._marker)",
+    ): "where the marker lies its folder lies, unless somebody links it elsewhere",
+    (
+        "ledgerbeam/ledger/run_folders.py",
+        "RunFolders._launcher",
+        "not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid()",
+        "found.st_uid != os.geteuid()",
+    ): "what is no file cannot be read as one",
+    (
         "ledgerbeam/ledger/selection.py",
         "OpenSource.has_done",
         "bool(self.applied) and is_done(task.lineage, self.source.id, self.applied)",
