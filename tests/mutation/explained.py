@@ -268,6 +268,7 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
         "self.members and any(member.members for member in self.members)",
         "any((member.members for member in self.members))",
     ): _SPARED,
+    ("ledgerbeam/ledger/user_errors.py", "last_frame", "False", "True"): _SPARED,
     ("ledgerbeam/ledger/writer.py", "LedgerWriter.__init__", "0.0", "1.0"): "the first entry sets it",
     ("ledgerbeam/ledger/writer.py", "LedgerWriter.__init__", "self._oldest = 0.0", "pass"): "the first entry sets it",
     ("ledgerbeam/ledger/writer.py", "", "1.0", "3.0"): _TUNED,
