@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
 import struct
@@ -13,7 +14,6 @@ from typing import NamedTuple
 from ledgerbeam.errors import LedgerDamagedError
 from ledgerbeam.ledger import lmdb_jobs, sidecar
 from ledgerbeam.ledger.controls import (
-    CONTROLS,
     JOB_NAME,
     Control,
     control_number,
@@ -105,7 +105,7 @@ def decode_manifest(data: bytes, url: str) -> Manifest:
     try:
         fields = mapping(decode(payload))
         parts, covers = (rows(fields.get(name, [])) for name in ("parts", "covers"))
-        return _checked(Manifest(fields.get("number", -1), parts, covers))
+        return _checked(Manifest(integer(fields.get("number")), parts, covers))
     except ValueError as error:
         raise damaged(url, f"{error}") from None
 
@@ -160,10 +160,8 @@ class Folder:
                 it were folded.
         """
         for _ in range(FOLDS):
-            try:
+            with contextlib.suppress(Overtaken):
                 return self._fold_listed()
-            except Overtaken:
-                continue
         raise LedgerDamagedError(
             f"ledger {self._objects.url}: objects that are listed cannot be read, {FOLDS} times in a row; somebody "
             "deletes them, or the store lists what it does not have"
@@ -181,18 +179,18 @@ class Folder:
         return [piece.name for piece in pieces if piece.kind != _CONTROL]
 
     def _list(self) -> list[_Piece]:
-        """List the objects to fold: no segment without the controls that its writer had seen.
+        """List the objects to fold.
 
         Listings go by name, page by page: a segment that is gone from its page has its snapshot on a later one. A
-        control may have been created after its page was listed, and segments that carry its number listed.
+        control may have been created after its page was listed, and segments that carry its number listed: `_follows`
+        finds that.
         """
         names = self._objects.names("")
-        controls = _controls(names)
-        pieces = [_Piece(_KINDS[m[2]], int(m[1]), name) for name in names if (m := _SEGMENT.fullmatch(name))]
+        numbers = ((control_number(name), name) for name in names)
+        pieces = [_Piece(_CONTROL, number, name) for number, name in numbers if number is not None]
+        pieces += [_Piece(_KINDS[m[2]], int(m[1]), name) for name in names if (m := _SEGMENT.fullmatch(name))]
         pieces += [_Piece(_SNAPSHOT, int(m[1]), name) for name in names if (m := _MANIFEST.fullmatch(name))]
-        if pieces and max(piece.number for piece in pieces) > max((piece.number for piece in controls), default=0):
-            controls = _controls(self._objects.names(CONTROLS))
-        return controls + pieces
+        return pieces
 
     def _follows(self, txn: Transaction, name: str, number: int, *, highest_beyond: int = 0) -> None:
         """Check that the number of an object does not lie beyond those of the control objects that were folded.
@@ -291,8 +289,3 @@ class Folder:
 
     def _url(self, name: str) -> str:
         return f"{self._objects.url}/{name}"
-
-
-def _controls(names: Sequence[str]) -> list[_Piece]:
-    numbers = ((control_number(name), name) for name in names)
-    return [_Piece(_CONTROL, number, name) for number, name in numbers if number is not None]

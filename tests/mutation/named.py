@@ -995,8 +995,8 @@ NAMED: dict[str, Named] = {
     ),
     "an overtaken compaction gives up": Named(
         "ledger/compaction.py",
-        "            continue\n    return Compaction(0, 0, 0)",
-        "            break\n    return Compaction(0, 0, 0)",
+        "            return _compact(store)\n    return Compaction(0, 0, 0)",
+        "            return _compact(store)\n        break\n    return Compaction(0, 0, 0)",
         "tests/ledger/test_remote_order.py::test_a_compaction_that_is_overtaken_leaves_no_leaf_out",
     ),
     "a registration from before a source was replaced brings it back": Named(
