@@ -209,11 +209,8 @@ class Folder:
             raise Overtaken
 
     def _unfolded(self, names: Sequence[str]) -> set[str]:
-        found: set[str] = set()
-        for start in range(0, len(names), 10_000):
-            with self._environment.read() as txn:
-                found.update(name for name in names[start : start + 10_000] if not sidecar.is_folded(txn, name))
-        return found
+        with self._environment.read() as txn:
+            return {name for name in names if not sidecar.is_folded(txn, name)}
 
     def _fold(self, kind: int, names: list[str]) -> None:
         if kind == _CONTROL:
@@ -241,11 +238,11 @@ class Folder:
 
     def _fold_controls(self, names: list[str]) -> None:
         for name, data in read_listed(self._objects, names):
-            with self._environment.read() as txn:
-                self._follows(txn, name, control_number(name) or 0, highest_beyond=1)
             control = decode_control(data, self._url(name))
             if control.number != control_number(name):
                 raise damaged(self._url(name), f"it says that it is number {control.number}")
+            with self._environment.read() as txn:
+                self._follows(txn, name, control.number, highest_beyond=1)
 
             def change(txn: Transaction, name: str = name, control: Control = control) -> None:
                 try:

@@ -15,7 +15,6 @@ from ledgerbeam.ledger.compaction import compact
 from ledgerbeam.ledger.controls import Control, decode_control, encode_control
 from ledgerbeam.ledger.folding import (
     FOLDS,
-    Folder,
     Manifest,
     decode_manifest,
     encode_manifest,
@@ -30,7 +29,7 @@ from ledgerbeam.ledger.store import Leaf, Output
 from ledgerbeam.ledger.values import LIMIT
 from tests.ledger.builders import leaf_of, leaves_of_split, plain
 from tests.ledger.conformance import failure_of
-from tests.ledger.conformance_changes import ONE
+from tests.ledger.conformance_changes import ONE, TWO
 from tests.ledger.test_remote_store import Hosts
 from tests.ledger.views import picture
 
@@ -121,15 +120,6 @@ def test_objects_are_read_in_chunks_and_none_is_left_out(hosts: Hosts, monkeypat
     assert len([name for name in hosts.objects.names("snapshots") if name.endswith(".json")]) == 1
 
 
-def test_what_is_not_folded_is_found_among_many(hosts: Hosts) -> None:
-    objects, environment = hosts.store().parts()
-    names = [f"segments/{n:06d}/t-a-000001.seg" for n in range(20_100)]
-    folded = names[::4000]
-    for name in folded:
-        environment.write(lambda txn, name=name: sidecar.mark_folded(txn, name))  # type: ignore[misc]
-    assert Folder(objects, environment)._unfolded(names) == set(names) - set(folded)
-
-
 # What is read
 
 
@@ -207,6 +197,33 @@ def test_a_host_learns_the_job_that_another_has_taken_the_ledger_for(hosts: Host
     assert early.ledger_id() == late.ledger_id()
 
 
+def test_a_job_that_came_meanwhile_is_not_taken_back(hosts: Hosts, tmp_path: Path) -> None:
+    launcher = hosts.store()
+    launcher.open_job(ONE)
+    launcher.open_job(TWO, "accept")
+    beside = RemoteStore(hosts.objects, str(tmp_path / "shared"))
+
+    class Slow(ObjectFolder):
+        """While it reads the first job of the ledger, another thread takes everything in."""
+
+        calls = 0
+
+        def read(self, names: Sequence[str]) -> list[bytes | None]:
+            found = super().read(names)
+            if names == ["job.json"]:
+                Slow.calls += 1
+                if Slow.calls == 2:
+                    beside.open()
+            return found
+
+    reader = RemoteStore(Slow(hosts.objects.url), str(tmp_path / "shared"))
+    reader.open()
+    assert Slow.calls == 2
+    assert reader.job() == TWO
+    for store in (reader, beside):
+        store.close()
+
+
 # What is refused
 
 
@@ -215,6 +232,16 @@ def test_a_control_that_says_another_number_than_its_name_is_refused(hosts: Host
     hosts.objects.create("controls/000001.json", encode_control(Control(2, "run", 1.0, "token")))
     for _ in range(2):
         with pytest.raises(LedgerDamagedError, match=r"controls/000001\.json.* number 2"):
+            store.refresh()
+    assert store.runs() == []
+
+
+def test_a_run_that_says_of_itself_what_does_not_read_is_refused(hosts: Hosts) -> None:
+    store = hosts.store()
+    control = Control(1, "run", 1.0, "token", info={"pid": "one"})
+    hosts.objects.create("controls/000001.json", encode_control(control))
+    for _ in range(2):
+        with pytest.raises(LedgerDamagedError, match=r"controls/000001\.json.*expected a number"):
             store.refresh()
     assert store.runs() == []
 

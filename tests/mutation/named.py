@@ -1091,7 +1091,7 @@ NAMED: dict[str, Named] = {
     ),
     "the order of controls is not checked": Named(
         "ledger/folding.py",
-        "                self._follows(txn, name, control_number(name) or 0, highest_beyond=1)",
+        "                self._follows(txn, name, control.number, highest_beyond=1)",
         "                pass",
         "tests/ledger/test_remote_hostile.py::test_an_object_whose_number_does_not_follow_is_refused_until_it_is_deleted",
     ),
