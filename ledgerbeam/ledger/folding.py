@@ -147,6 +147,7 @@ class Folder:
     def __init__(self, objects: Objects, environment: Environment) -> None:
         self._objects = objects
         self._environment = environment
+        self._listed: list[str] = []
         self._waited_for: set[str] = set()
 
     def fold_new(self) -> list[str]:
@@ -162,6 +163,7 @@ class Folder:
         for _ in range(FOLDS):
             with contextlib.suppress(Overtaken):
                 return self._fold_listed()
+            self._waited_for.update(self._listed)
         raise LedgerDamagedError(
             f"ledger {self._objects.url}: objects that are listed cannot be read, {FOLDS} times in a row; somebody "
             "deletes them, or the store lists what it does not have"
@@ -185,7 +187,7 @@ class Folder:
         control may have been created after its page was listed, and segments that carry its number listed: `_follows`
         finds that.
         """
-        names = self._objects.names("")
+        names = self._listed = self._objects.names("")
         numbers = ((control_number(name), name) for name in names)
         pieces = [_Piece(_CONTROL, number, name) for number, name in numbers if number is not None]
         pieces += [_Piece(_KINDS[m[2]], int(m[1]), name) for name in names if (m := _SEGMENT.fullmatch(name))]
@@ -202,10 +204,9 @@ class Folder:
             self._wait_once(name)
             raise does_not_follow(self._url(name), number, highest)
 
-    def _wait_once(self, what: str) -> None:
-        """Make the listing again, once for each cause: what was created before the last one is in the next."""
-        if what not in self._waited_for:
-            self._waited_for.add(what)
+    def _wait_once(self, name: str) -> None:
+        """Make the listing again, unless the object was in one before: what was created before it is in this one."""
+        if name not in self._waited_for:
             raise Overtaken
 
     def _unfolded(self, names: Sequence[str]) -> set[str]:

@@ -23,6 +23,7 @@ from ledgerbeam.ledger.folding import (
 )
 from ledgerbeam.ledger.json_rows import encode
 from ledgerbeam.ledger.lmdb_rows import META
+from ledgerbeam.ledger.remote_sink import RemoteSink
 from ledgerbeam.ledger.remote_store import RemoteStore
 from ledgerbeam.ledger.segment import Segment, decode_segment, encode_segment, seal
 from ledgerbeam.ledger.store import Leaf, Output
@@ -296,3 +297,24 @@ def test_an_object_without_number_or_time_is_refused(missing: str) -> None:
         decode_segment(seal(encode(fields)), "here")
     with pytest.raises(LedgerDamagedError, match="here: "):
         decode_control(encode(fields), "here")
+
+
+def test_a_registration_that_was_deleted_is_waited_for_once_however_many_tasks_ask_for_it(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    run = store.begin_run({})
+    store.register([plain("kept")])
+    store.register([plain()])
+    lost = hosts.objects.names("segments")[-1]
+    sink = RemoteSink(hosts.objects, run=run)
+    for leaf in leaves_of_split(plain(), FOLDS + 10):
+        sink.commit([leaf])
+    sink.commit([leaf_of(plain("kept"))])
+    hosts.objects.delete([lost])  # as the remedy says, if it does not read
+    host = hosts.store()
+    assert [(row.url, row.state) for row in host.sources()] == [(plain("kept").url, "complete")]
+    host.begin_run({})
+    host.register([plain()])
+    host.commit(leaves_of_split(plain(), 2))
+    assert host.completed_count() == 2
+    assert picture(hosts.store())["sources"] == picture(host)["sources"]
