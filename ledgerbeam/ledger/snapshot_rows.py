@@ -119,7 +119,7 @@ def _merge_complete(txn: Transaction, row: list[Any], number: int) -> None:
     clear_failures(txn, source)
     add_totals(txn, tally, 1)
     txn.put_many(OUTPUTS, pairs, overwrite=False)
-    txn.put(COMPLETED, source, pack_completion(integer(completed), tally))
+    txn.put(COMPLETED, source, pack_completion(int(seconds(integer(completed))), tally))
 
 
 def _merge_contradicted(txn: Transaction, row: list[Any], number: int) -> None:
