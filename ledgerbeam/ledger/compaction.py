@@ -172,7 +172,7 @@ def _is_wanted(txn: Transaction, leaf: Leaf, number: int) -> bool:
 
 
 def _of_leaves(held: dict[int, list[Leaf]]) -> Iterator[Segment]:
-    for number, leaves in sorted(held.items()):
+    for number, leaves in held.items():
         for start in range(0, len(leaves), _PART_LEAVES):
             yield Segment(number, 0.0, leaves=leaves[start : start + _PART_LEAVES])
 
