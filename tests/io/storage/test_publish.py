@@ -12,9 +12,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -451,3 +452,34 @@ def test_a_store_without_atomic_writes_is_refused_before_anything_is_made() -> N
     with pytest.raises(UsageError, match="in one step"), publish("ftp://host/x") as file:
         made.append(file)
     assert made == []
+
+
+class Asked:
+    """A store that notes how it is given what."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, bytes]] = []
+
+    def pipe_file(self, url: str, data: bytes) -> None:
+        self.asked.append(("one put", data))
+
+    def put_file(self, path: str, url: str) -> None:
+        self.asked.append(("in parts", Path(path).read_bytes()))
+
+    def blocks(self, url: str, file: BinaryIO, options: object) -> None:
+        self.asked.append(("in blocks", file.read()))
+
+
+@pytest.mark.parametrize("write", [publish_bytes, write_at_once])
+@pytest.mark.parametrize(("scheme", "large"), [("s3", "in parts"), ("gs", "in parts"), ("az", "in blocks")])
+def test_a_small_output_is_one_put_and_a_large_one_is_not_held_in_memory(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, large: str, write: Callable[[str, bytes], None]
+) -> None:
+    store = Asked()
+    monkeypatch.setattr(publishing, "_ONE_PUT", 10)
+    monkeypatch.setattr(publishing, "filesystem", lambda url, options: store)
+    monkeypatch.setattr(publishing, "upload_blocks", store.blocks)
+    for size in (0, 9, 10, 11, 30):
+        write(f"{scheme}://bucket/x", b"x" * size)
+    small = [("one put", b"x" * size) for size in (0, 9, 10)]
+    assert store.asked == [*small, *((large, b"x" * size) for size in (11, 30))]
