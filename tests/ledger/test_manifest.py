@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -151,7 +152,7 @@ def test_an_open_source_between_complete_ones_is_left_out(store: LmdbStore) -> N
 
 @pytest.mark.parametrize(("parameters", "root"), [({}, None), ({"output": 5}, None), ({"output": "/out"}, "/out")])
 def test_the_root_is_the_output_that_the_job_names(
-    store: LmdbStore, parameters: dict[str, object], root: str | None
+    store: LmdbStore, parameters: dict[str, Any], root: str | None
 ) -> None:
     store.open_job(Job("map", parameters))
     manifest = dataset_manifest(store, allow_incomplete=True)

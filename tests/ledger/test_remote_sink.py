@@ -117,6 +117,15 @@ def test_a_sink_counts_numbers_as_numbers_are_counted(hosts: Hosts) -> None:
     assert name.startswith("segments/999998/")
 
 
+def test_what_is_no_control_is_passed_over(hosts: Hosts) -> None:
+    controls(hosts, 2)
+    for name in ("readme.txt", "1.json", "000003.json.bak", "deep/000003.json"):
+        hosts.objects.create(f"controls/{name}", b"not ours")
+    RemoteSink(hosts.objects, job=ONE.fingerprint).commit([leaf_of(plain())])
+    (name,) = hosts.objects.names("segments")
+    assert name.startswith("segments/000002/")
+
+
 def test_a_control_that_is_gone_when_it_is_read_is_named(hosts: Hosts) -> None:
     class Gone(ObjectFolder):
         """Deletes what it has listed."""

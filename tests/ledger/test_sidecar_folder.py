@@ -10,6 +10,7 @@ import pytest
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.ledger import opening
+from ledgerbeam.ledger.lmdb_filesystem import refuse_network_filesystem
 from ledgerbeam.ledger.opening import sidecar_folder
 
 URL = "s3://bucket/ledger"
@@ -128,13 +129,12 @@ def test_a_cache_on_a_network_filesystem_or_that_cannot_be_written_is_passed_ove
     fallback: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    real = opening.refuse_network_filesystem
     refused: list[str] = [str(tmp_path / "xdg")]
 
     def refuse(path: str) -> None:
         if path.startswith(tuple(refused)):
             raise UsageError(f"{path}: nfs")
-        real(path)
+        refuse_network_filesystem(path)
 
     with monkeypatch.context() as patched:
         patched.setattr(opening, "refuse_network_filesystem", refuse)

@@ -32,7 +32,7 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
     hosts.close()
 
 
-def merge(store: RemoteStore, number: int = 1, **state: Any) -> None:
+def merge(store: RemoteStore, number: int = 1, /, **state: Any) -> None:
     store.parts()[1].write(lambda txn: merge_state(txn, state, number))
 
 

@@ -447,6 +447,13 @@ def test_a_disk_that_is_full_at_a_step_of_ours_is_told_so(tmp_path: Path, monkey
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"out": b"former"}
 
 
+@pytest.mark.parametrize("url", ["memory://bucket/folder/", "s3://bucket/folder/"])
+def test_a_remote_folder_is_no_output(url: str) -> None:
+    for write in (publish_bytes, write_at_once):
+        with pytest.raises(UsageError, match="names a folder"):
+            write(url, b"x")
+
+
 def test_a_store_without_atomic_writes_is_refused_before_anything_is_made() -> None:
     made = []
     with pytest.raises(UsageError, match="in one step"), publish("ftp://host/x") as file:
