@@ -209,7 +209,7 @@ def make_folders(folder: str) -> None:
 
 def sync_folder(folder: str) -> None:
     """Brings the names in a local folder to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -165,13 +165,14 @@ def test_long_names_fit(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == [name]
 
 
-def test_permissions_follow_the_umask(tmp_path: Path) -> None:
-    before = os.umask(0o027)
+@pytest.mark.parametrize(("umask", "permissions"), [(0o027, 0o640), (0, 0o666)])
+def test_permissions_follow_the_umask(tmp_path: Path, umask: int, permissions: int) -> None:
+    before = os.umask(umask)
     try:
         publish_bytes(str(tmp_path / "x"), b"")
     finally:
         os.umask(before)
-    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / "x").stat().st_mode & 0o777 == permissions
 
 
 @pytest.fixture
