@@ -117,6 +117,30 @@ def test_a_sink_counts_numbers_as_numbers_are_counted(hosts: Hosts) -> None:
     assert name.startswith("segments/999998/")
 
 
+def test_a_number_that_does_not_follow_is_refused_when_it_is_still_so_in_a_second_listing(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controls(hosts, 3)
+    hosts.objects.delete(["controls/000002.json"])
+    looks = looks_of(hosts, monkeypatch)
+    with pytest.raises(LedgerDamagedError, match=r"controls/000003\.json.*has number 3.*before it is 1"):
+        RemoteSink(hosts.objects).commit([leaf_of(plain())])
+    assert looks == ["controls"] * 2
+    assert hosts.objects.names("segments") == []
+
+
+def test_a_control_that_the_first_listing_passed_is_in_the_second(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controls(hosts, 3, taken_at=1)
+    looks = looks_of(hosts, monkeypatch)
+    whole = hosts.objects.names
+    monkeypatch.setattr(hosts.objects, "names", lambda folder: whole(folder)[0 if looks[1:] else 1 :])
+    with pytest.raises(JobMismatchError):
+        RemoteSink(hosts.objects, job=ONE.fingerprint).commit([leaf_of(plain())])
+    assert looks == ["controls"] * 2
+
+
 def test_what_is_no_control_is_passed_over(hosts: Hosts) -> None:
     controls(hosts, 2)
     for name in ("readme.txt", "1.json", "000003.json.bak", "deep/000003.json"):
@@ -141,7 +165,7 @@ def test_a_control_that_is_gone_when_it_is_read_is_named(hosts: Hosts) -> None:
 
 
 def test_a_sink_says_for_which_job_and_when_it_recorded(hosts: Hosts) -> None:
-    controls(hosts, 1)
+    controls(hosts, 2)
     failed = failure_of(plain(), ((1, 2),))
     began = time.time()
     sink = pickle.loads(pickle.dumps(RemoteSink(hosts.objects, job=ONE.fingerprint, run="1")))
