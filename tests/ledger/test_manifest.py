@@ -129,8 +129,9 @@ def pairs(store: LmdbStore) -> list[tuple[str, str | None]]:
 
 def test_an_index_belongs_to_the_shard_that_it_is_named_after(store: LmdbStore) -> None:
     begin(store, [])
-    put(store, "a", "t.bin", "t.idx", "u.jsonl", "u.jsonl.idx", "v.jsonl", "w.jsonl.idx")
-    assert pairs(store) == [("t.bin", "t.idx"), ("u.jsonl", "u.jsonl.idx"), ("v.jsonl", None), ("w.jsonl.idx", None)]
+    put(store, "a", "s.bin", "s.bin.idx", "t.bin", "t.idx", "u.jsonl", "u.jsonl.idx", "v.jsonl", "w.jsonl.idx")
+    assert pairs(store)[:2] == [("s.bin", "s.bin.idx"), ("t.bin", "t.idx")]
+    assert pairs(store)[2:] == [("u.jsonl", "u.jsonl.idx"), ("v.jsonl", None), ("w.jsonl.idx", None)]
 
 
 def test_an_index_does_not_belong_to_a_shard_of_another_source(store: LmdbStore) -> None:
