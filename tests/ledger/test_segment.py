@@ -49,7 +49,8 @@ WHOLE = Segment(
 
 def test_every_field_of_a_segment_comes_back() -> None:
     assert decode_segment(encode_segment(WHOLE), "here") == WHOLE
-    for gone in (None, []):
+    said: list[list[bytes] | None] = [None, []]
+    for gone in said:
         found = decode_segment(encode_segment(Segment(0, 0.0, gone=gone)), "here")
         assert (found.number, found.gone, found.runs, found.state) == (0, gone, None, None)
 
