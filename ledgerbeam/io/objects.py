@@ -161,7 +161,8 @@ class ObjectFolder:
         except OSError as error:
             status = http_status(error)
             if status == _CONFLICT:
-                raise ConnectionError(f"{url}: is being created by another writer") from error  # tried again
+                # Tried again; not with the answer as its cause, whose status is final otherwise.
+                raise ConnectionError(f"{url}: is being created by another writer ({error})") from None
             if status == _PRECONDITION_FAILED or error.errno == errno.EINVAL:
                 return False
             raise

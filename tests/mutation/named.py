@@ -995,8 +995,8 @@ NAMED: dict[str, Named] = {
     ),
     "an overtaken compaction gives up": Named(
         "ledger/compaction.py",
-        "            continue\n    return Compaction(0, 0, 0)",
-        "            break\n    return Compaction(0, 0, 0)",
+        "            return _compact(store)\n    return Compaction(0, 0, 0)",
+        "            return _compact(store)\n        break\n    return Compaction(0, 0, 0)",
         "tests/ledger/test_remote_order.py::test_a_compaction_that_is_overtaken_leaves_no_leaf_out",
     ),
     "a registration from before a source was replaced brings it back": Named(
@@ -1091,7 +1091,7 @@ NAMED: dict[str, Named] = {
     ),
     "the order of controls is not checked": Named(
         "ledger/folding.py",
-        "                self._follows(txn, name, control_number(name) or 0, highest_beyond=1)",
+        "                self._follows(txn, name, control.number, highest_beyond=1)",
         "                pass",
         "tests/ledger/test_remote_hostile.py::test_an_object_whose_number_does_not_follow_is_refused_until_it_is_deleted",
     ),
