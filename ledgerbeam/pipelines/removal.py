@@ -30,26 +30,20 @@ def remove_below(root: str, names: Iterable[str], options: Options, *, ledger: s
     """
     folder = ObjectFolder(root, options)
     chosen = list(names)
-    if is_local(folder.url):
-        inside: dict[str, bool] = {}
-        for name in chosen:
-            parent = os.path.dirname(f"{folder.url}/{name}")
-            if parent not in inside:
-                inside[parent] = _is_below(parent, folder.url)
-            if not inside[parent]:
-                _refuse(name, root, ledger)
     for name in chosen:
         if not name or "\0" in name or ".." in name.split("/"):
             _refuse(name, root, ledger)
+    parents = {os.path.dirname(f"{folder.url}/{name}") for name in chosen} if is_local(folder.url) else set()
+    outside = {parent for parent in parents if not _is_below(parent, folder.url)}
+    for name in chosen:
+        if os.path.dirname(f"{folder.url}/{name}") in outside:
+            _refuse(name, root, ledger)
     folder.delete(chosen)
-    if prune and is_local(folder.url):
-        parents = {os.path.dirname(f"{folder.url}/{name}") for name in chosen}
-        for parent in sorted(parents, key=len, reverse=True):
-            empty = parent
-            with suppress(OSError):  # something else is in it
-                while _is_below(empty, folder.url):
-                    os.rmdir(empty)
-                    empty = os.path.dirname(empty)
+    for empty in parents if prune else ():
+        with suppress(OSError):  # something else is in it
+            while _is_below(empty, folder.url):
+                os.rmdir(empty)
+                empty = os.path.dirname(empty)  # noqa: PLW2901
 
 
 def require_own_folder(url: str) -> None:
@@ -67,10 +61,8 @@ def require_own_folder(url: str) -> None:
 
 def _is_below(path: str, root: str) -> bool:
     """Tells whether a path is a folder or below it, links resolved."""
-    with suppress(ValueError):  # a name with a NUL
-        base = os.path.realpath(root)
-        return os.path.commonpath([base, os.path.realpath(path)]) == base
-    return False
+    base = os.path.realpath(root)
+    return os.path.commonpath([base, os.path.realpath(path)]) == base
 
 
 def _refuse(name: str, root: str, ledger: str) -> None:
