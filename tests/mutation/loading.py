@@ -41,7 +41,14 @@ def begin() -> None:
         path, text = changed.split("\n")
         sys.meta_path.insert(0, _Finder(path, text))
     if os.environ.get(TRACED) is not None:
-        _Tracer(os.environ[TRACED]).start()
+        _tracers.append(_Tracer(os.environ[TRACED]))
+        resume_tracing()
+
+
+def resume_tracing() -> None:
+    """Trace on: Python ends it when the tracer itself meets an error, as it does at the bottom of a deep recursion."""
+    for tracer in _tracers:
+        tracer.start()
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
@@ -70,6 +77,9 @@ class _Finder(importlib.abc.MetaPathFinder):
         folder = [os.path.dirname(self._path)] if self._path.endswith("__init__.py") else None
         loader = _Loader(fullname, self._path, self._text)
         return importlib.machinery.ModuleSpec(fullname, loader, origin=self._path, is_package=folder is not None)
+
+
+_tracers: list[_Tracer] = []
 
 
 class _Tracer:

@@ -105,7 +105,7 @@ def record(store: LedgerStore, *names: str) -> None:
 def test_a_new_ledger_takes_a_folder_that_holds_no_shards(place: Place) -> None:
     place.shard("notes.txt")
     for existing in (None, "replace", "keep"):
-        owner = place.owner(place.spec(), existing)  # type: ignore[arg-type]
+        owner = place.owner(place.spec(), existing)
         assert (owner.is_new, owner.keeps) == (True, False)
     spec = place.own()
     assert list(place.marks()) == ["L"]
@@ -173,7 +173,7 @@ def test_a_run_that_the_ledger_does_not_know_was_of_a_later_state_of_it(place: P
     shutil.copytree(place.root / "L", place.root / "older")
     place.own("L")
     for existing in (None, "keep", "replace"):
-        owner = OutputOwner(place.spec("older"), existing)  # type: ignore[arg-type]
+        owner = OutputOwner(place.spec("older"), existing)
         if existing is None:
             with pytest.raises(
                 UsageError, match=f"a later state of this ledger .*older holds: .*, {place.root}/L then"
