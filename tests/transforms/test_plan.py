@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from ledgerbeam.errors import DiskFullError, IndexMismatchError, LedgerError, SourceError, StorageError, UsageError
+from ledgerbeam.graphs import GraphSource
 from ledgerbeam.io import list_pages
 from ledgerbeam.ledger import FailedTask, NoneTask, OpenSource, Source, Task
 from ledgerbeam.ledger.identity import ROOT
@@ -184,3 +185,34 @@ def test_a_compressed_source_with_an_index_is_read_by_offset(tmp_path: Path) -> 
 
     found = planned(make(tmp_path, "a.jsonl.gz"), Indexed())
     assert [(task.start, task.stop) for task in found] == [(0, 2), (2, 4)]
+
+
+def test_the_files_of_a_shard_are_read_beside_each_other(tmp_path: Path) -> None:
+    """By offset, though the first of them is compressed."""
+    asked: list[bool] = []
+
+    class Shards(SourceFormat):
+        def load_shard_index(self, shard: Source, *, changed: bool = False) -> Any:
+            asked.append(changed)
+            return np.arange(4, dtype=np.uint64) * 10
+
+    pack = Source.pack([make(tmp_path, name) for name in ("cuts.000000.jsonl.gz", "recording.000000.tar")])
+    kind = Shards(shar=True)
+    for element in (pack, OpenSource(pack, replaces=True)):
+        tasks = planned(element, kind, ledger=LedgerHandle(str(tmp_path / "L")))
+        assert [(task.start, task.stop) for task in tasks] == [(0, 2), (2, 3)]
+        assert all(member.changed_ns for member in tasks[0].source.members)
+    assert asked == [False, True]
+
+
+def test_passes_of_a_graph_are_cut_by_the_graph(tmp_path: Path) -> None:
+    class Passes(GraphSource):
+        def spans(
+            self, places: int, *, task_bytes: int | None = None, task_records: int | None = None
+        ) -> list[tuple[int, int]]:
+            assert (task_bytes, task_records) == (None, 2)
+            return [(0, 3), (3, places)]
+
+    plan = _Plan(None, Passes("module:graph"), None, 2)
+    found = list(plan.process(Source("module:graph.gz", 5, "1")))
+    assert [(task.start, task.stop) for task in found if isinstance(task, Task)] == [(0, 3), (3, 5)]
