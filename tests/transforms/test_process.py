@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import apache_beam as beam
@@ -303,7 +306,53 @@ def test_results_that_can_be_traced_are_given_back() -> None:
         (tuple(children), children),
     ):
         assert check_result(task, result, "f") == expected
-    assert ProcessBatch(keep_all).batch_size == 8
+    assert [ProcessBatch(keep_all).batch_size, ProcessBatch(keep_all, batch_size=1).batch_size] == [8, 1]
+
+
+def test_what_a_function_returned_is_described() -> None:
+    for result, said in (([1, 2], "f returned a list of 2 for"), ({1}, "f returned a set for")):
+        with pytest.raises(UnsupportedShapeError, match=said):
+            check_result(tasks()[0], result, "f")  # type: ignore[arg-type]
+
+
+def test_a_function_without_a_name_is_shown() -> None:
+    shown = ProcessTask(partial(double)).display_data()["function"]
+    assert shown.startswith("functools.partial")
+    assert ProcessTask(double).display_data() == {"function": "double"}
+    assert ProcessBatch(keep_all).display_data() == {"function": "keep_all", "batch_size": 8}
+
+
+def test_failed_tasks_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+    for function in (double, fail, none):
+        process = _Process(function, None)
+        monkeypatch.setattr(process, "_failed", SimpleNamespace(inc=lambda: counted.append(1)))
+        list(process.process(tasks()[1]))
+    assert counted == [1]
+
+
+@pytest.mark.parametrize("kind", ["task", "batch"])
+def test_a_function_that_closes_a_standard_descriptor_closes_it_for_nobody_else(kind: str) -> None:
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+
+            def close(found: Any) -> Any:
+                os.close(1)
+                return found
+
+            if kind == "task":
+                list(_Process(close, None).process(tasks()[0]))
+            else:
+                batch = _Batch(close, 1, None)
+                list(batch.process(tasks()[0]))
+            os.fstat(1)
+            status = 0
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
 
 
 def keep_all(batch: list[Task]) -> list[Task]:

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
+import io
 import os
+import tarfile
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ledgerbeam.errors import IndexNotFoundError, LedgerError, RecordError, SourceError, StorageError
-from ledgerbeam.io import list_pages
+from ledgerbeam.errors import (
+    ChangedSourceError,
+    FunctionError,
+    IndexNotFoundError,
+    LedgerError,
+    RecordError,
+    SourceError,
+    StorageError,
+)
+from ledgerbeam.graphs import GraphReader, GraphSource
+from ledgerbeam.io import ObjectFolder, SpanReader, list_pages
 from ledgerbeam.ledger import FailedTask, NoneTask, OpenSource, Source, Task
 from ledgerbeam.ledger.inflight import InflightMarks, _decode
 from ledgerbeam.transforms import LedgerHandle, read
@@ -100,16 +114,16 @@ def test_what_cannot_be_read_fails_task_by_task(tmp_path: Path) -> None:
         assert str(tmp_path / "a.jsonl") in failed.error
 
 
-@pytest.mark.parametrize("error", [SourceError("no"), RecordError("no"), IndexNotFoundError("no"), StorageError("no")])
-def test_an_error_of_reading_names_itself(error: Exception) -> None:
+@pytest.mark.parametrize("kind", [SourceError, RecordError, IndexNotFoundError, StorageError, FunctionError])
+def test_an_error_of_reading_names_itself(kind: type[Exception]) -> None:
     reading = _Read(SourceFormat(), None)
 
     def fail() -> list[Any]:
-        raise error
+        raise kind("no")
 
     failed = reading._read(Task(Source("/a.jsonl", 1, "1"), 0, 1), fail)
     assert isinstance(failed, FailedTask)
-    assert (failed.reason, failed.error) == (type(error).__name__, "no")
+    assert (failed.reason, failed.error) == (kind.__name__, "no")
 
 
 def test_an_error_of_the_ledger_is_no_failure_of_a_task() -> None:
@@ -170,3 +184,117 @@ def test_a_task_is_in_work_until_what_comes_after_it_has_taken_it(tmp_path: Path
         assert in_work() == [task.name]
     assert in_work() == []
     InflightMarks(folder).close()
+
+
+def test_a_stream_is_read_once_for_all_its_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    def noting(url: str, *args: Any, **options: Any) -> SpanReader:
+        opened.append(url)
+        return SpanReader(url, *args, **options)
+
+    monkeypatch.setattr(read, "SpanReader", noting)
+    source = make(tmp_path, "a.jsonl.gz")
+    reading = _Read(SourceFormat(), None)
+    for count in (2, 100):
+        assert all(isinstance(task, Task) for task in reading.process(streamed(source, count)))
+    assert opened == [source.url] * 2
+
+
+def test_a_stream_on_a_store_is_of_the_version_that_was_listed(tmp_path: Path) -> None:
+    folder = ObjectFolder(f"memory://{tmp_path.name}")
+    lines = b"".join(b'{"id":%d}\n' % number for number in range(10))
+    folder.create("a.jsonl.gz", gzip.compress(lines, mtime=0))
+    (page,) = list_pages([f"{folder.url}/a.jsonl.gz"])
+    tasks = streamed(Source(page.urls[0], page.sizes[0], page.versions[0]), 4)
+    assert all(isinstance(task, Task) for task in _Read(SourceFormat(), None).process(tasks))
+    folder.delete(["a.jsonl.gz"])
+    folder.create("a.jsonl.gz", gzip.compress(lines.replace(b"id", b"no"), mtime=0))
+    found = list(_Read(SourceFormat(), None).process(tasks))
+    assert {type(task) for task in found} == {FailedTask}
+
+
+def test_samples_are_grouped_as_they_were_planned(tmp_path: Path) -> None:
+    """Also those of a pack."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as file:
+        for name in ("a.wav", "a.json", "b.wav", "b.json"):
+            member = tarfile.TarInfo(name)
+            member.size = 3
+            file.addfile(member, io.BytesIO(b"abc"))
+    (tmp_path / "a.tar").write_bytes(data.getvalue())
+    (tmp_path / "b.tar.gz").write_bytes(gzip.compress(data.getvalue()))
+    plain, packed = listed(tmp_path / "a.tar"), listed(tmp_path / "b.tar.gz")
+    for group in ("key", "pairs"):
+        kind = SourceFormat(group=group)
+        pack = Source.pack([plain, plain])
+        (of_pack,) = _Read(kind, None).process(Task(pack, 0, 2, ((0, 1),)))
+        (of_stream,) = _Read(kind, None).process(streamed(packed, 100, kind))
+        assert isinstance(of_pack, Task)
+        assert isinstance(of_stream, Task)
+        assert of_pack.records == [*of_stream.records, *of_stream.records]
+        assert [sample.key for sample in of_stream.records] == ["a", "b"]
+        assert [sorted(sample) for sample in of_stream.records] == [["json", "wav"]] * 2
+
+
+def test_a_file_of_a_pack_that_is_shorter_than_it_was_listed_fails(tmp_path: Path) -> None:
+    """Whatever the watch sees: the file system of a network may tell an old size."""
+    (tmp_path / "a.jsonl").write_bytes(b'{"id":1}\n')
+    member = listed(tmp_path / "a.jsonl")
+    reader = TaskReader(SourceFormat())
+    assert reader._read_pack(Source.pack([member, member])) == [{"id": 1}] * 2
+    with pytest.raises(ChangedSourceError):
+        reader._read_pack(Source.pack([dataclasses.replace(member, size=member.size + 1)]))
+
+
+def test_the_samples_of_a_shard_are_read_from_all_its_files(tmp_path: Path) -> None:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as file:
+        for name in ("0.wav", "0.json", "1.wav", "1.json"):
+            member = tarfile.TarInfo(name)
+            member.size = 2
+            file.addfile(member, io.BytesIO(b"{}"))
+    (tmp_path / "recording.000000.tar").write_bytes(data.getvalue())
+    (tmp_path / "cuts.000000.jsonl").write_text('{"id": "0"}\n{"id": "1"}\n')
+    shard = Source.pack([listed(tmp_path / "cuts.000000.jsonl"), listed(tmp_path / "recording.000000.tar")])
+    kind = SourceFormat(shar=True)
+    kind.load_shard_index(shard)
+    (found,) = _Read(kind, None).process(Task(shard, 1, 2, ((1, 2),)))
+    assert isinstance(found, Task), found
+    assert len(found.records) == 1
+
+
+def test_one_process_opens_a_source_once_and_lets_it_go_at_its_end(tmp_path: Path, counting: Counting) -> None:
+    source = make(tmp_path, "a.jsonl")
+    reading = _Read(counting, None)
+    began = time.monotonic()
+    for start in (0, 2):
+        (task,) = reading.process(Task(source, start, start + 2))
+        assert isinstance(task, Task)
+        assert began <= task.started <= time.monotonic()
+    assert counting.opened == ["a.jsonl"]
+    reading.teardown()
+    held = [os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if _is_open(name)]
+    assert source.url not in held
+
+
+def test_records_and_blank_lines_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a pack, whose task has the numbers of its files, there is nothing to tell of blank lines."""
+    (tmp_path / "a.jsonl").write_bytes(b'{"id":1}\n\n{"id":2}\n\n\n{"id":3}\n')
+    source = listed(tmp_path / "a.jsonl")
+    SourceFormat().load_index(source)
+    for task, expected in ((Task(source, 2, 6), (2, 2)), (Task(Source.pack([source]), 0, 1), (3, 0))):
+        counts = {"_records": 0, "_blank": 0}
+        reading = _Read(SourceFormat(), None)
+        for name in counts:
+
+            def add(number: int, name: str = name) -> None:
+                counts[name] += number  # noqa: B023
+
+            monkeypatch.setattr(reading, name, SimpleNamespace(inc=add))
+        list(reading.process(task))
+        assert (counts["_records"], counts["_blank"]) == expected
+
+
+def test_places_of_a_graph_are_read_by_the_graph() -> None:
+    assert isinstance(_Read(GraphSource("module:graph"), None)._opened(), GraphReader)

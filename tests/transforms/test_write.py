@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import apache_beam as beam
 import pytest
 
 from ledgerbeam.errors import RecordError, StorageError, UnsupportedShapeError, UsageError
@@ -74,10 +77,39 @@ def test_the_files_of_a_shard_are_published_in_their_order(tmp_path: Path, monke
 
 def test_names_of_one_task_begin_alike_however_long_they_are(tmp_path: Path) -> None:
     long = Task(Source(f"/data/{'a' * 300}", 10, "1"), 0, 1, ((0, 1),), [1])
-    found = write(tmp_path, Encoder(ShardFile(".x", b"", 0), ShardFile(f".{'y' * 40}.idx", b"", 0)), long)
+    found = write(tmp_path, Encoder(ShardFile(".x", b"", 0), ShardFile(f".{'y' * 90}.idx", b"", 0)), long)
     names = [row.name for row in found.outputs]
     assert len({name.partition(".")[0] for name in names}) == 1
     assert all(len(name) <= 255 for name in names)
+
+
+def test_names_fit_into_the_store_that_they_are_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ledgerbeam.transforms.write.publish_bytes", lambda *_: None)
+    deep = Task(Source(f"/data/{'folder/' * 200}a", 10, "1"), 0, 1, ((0, 1),), [1])
+    for output, fits in (("/out", False), ("s3://bucket/out", True)):
+        (found,) = _Write(output, Encoder(ShardFile(".x", b"", 0)), "/data/", {}, None).process(deep)
+        assert isinstance(found, WrittenTask)
+        assert (len(found.outputs[0].name) < 1024) == fits
+
+
+def test_a_test_can_end_a_worker_before_its_outputs_are_there_and_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached: list[str] = []
+
+    def note(place: str) -> None:
+        reached.append(f"{place}: {sum(path.is_file() for path in tmp_path.rglob('*'))}")
+
+    monkeypatch.setattr("ledgerbeam.transforms.write.reach", note)
+    write(tmp_path, FormatShards("jsonl"), task([{}]))
+    assert reached == ["publish.before: 0", "publish.after: 2"]
+
+
+def test_an_encoder_of_the_user_is_taken(tmp_path: Path) -> None:
+    with beam.Pipeline("FnApiRunner") as pipeline:
+        tasks = pipeline | beam.Create([task([1])])
+        tasks | WriteTasks(str(tmp_path), Encoder(ShardFile(".mine", b"x", 1)), base="/data/")
+    assert [path.suffix for path in tmp_path.rglob("a.*")] == [".mine"]
 
 
 @pytest.mark.parametrize(
@@ -133,13 +165,14 @@ class TestNames:
             ("a-b.gz", "a-b-gz"),
             ("a.tar.gz", "a-tar.gz"),
             ("a.b.gz", "a.b-gz"),
+            ("a.gz.x-1", "a.gz-x-1"),
         ],
     )
     def test_no_name_is_that_of_another_source(self, one: str, other: str) -> None:
         names = {self.name(f"/data/{url}") for url in (one, other)}
         assert len(names) == 2
 
-    @pytest.mark.parametrize("plain", ["a-b.jsonl", "a.jsonl-x", "x-gz/a.jsonl", "a-b", "a-gz.jsonl"])
+    @pytest.mark.parametrize("plain", ["a-b.jsonl", "a.jsonl-x", "x-gz/a.jsonl", "a-b", "a-gz.jsonl", "gz"])
     def test_a_name_that_no_other_source_could_have_stays(self, plain: str) -> None:
         assert self.name(f"/data/{plain}") == f"{plain}-0000000000.jsonl"
 
@@ -194,6 +227,14 @@ class TestCommit:
         with pytest.raises(UnsupportedShapeError):
             self.commit(tmp_path, NoneTask(self.part(0)), "text")
         assert store.totals().tasks == 1
+
+    def test_the_time_of_a_commit_is_told_in_milliseconds(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        told: list[int] = []
+        writer = SimpleNamespace(flush=lambda: SimpleNamespace(seconds=1.5))
+        commit = _Commit(SimpleNamespace(fatal_errors=nullcontext, writer=lambda: writer))  # type: ignore[arg-type]
+        monkeypatch.setattr(commit, "_commit_ms", SimpleNamespace(update=told.append))
+        commit.finish_bundle()
+        assert told == [1500]
 
     def test_the_time_of_a_task_is_recorded(self, tmp_path: Path, store: LedgerStore) -> None:
         self.commit(tmp_path, WrittenTask(self.part(0), (), 1, 1, 100.0))
