@@ -1309,7 +1309,7 @@ NAMED: dict[str, Named] = {
             "                if owner is not None:\n"
             '                    owner.claim(store, info["token"])\n'
         ),
-        "tests/pipelines/test_owner.py::test_a_killed_first_run_still_owns_its_folder",
+        "tests/pipelines/test_output_owner.py::test_nothing_runs_before_the_mark_is_there_or_without_it",
     ),
     "two new ledgers at once both go on": Named(
         "pipelines/owner.py",

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ import pytest
 
 from ledgerbeam.errors import StorageError, UsageError
 from ledgerbeam.io import ObjectFolder, list_files
-from ledgerbeam.ledger import Leaf, LedgerStore, Output, Source, open_store
+from ledgerbeam.ledger import Leaf, LedgerStore, Output, Source, Totals, open_store
 from ledgerbeam.pipelines import owner as owner_module
 from ledgerbeam.pipelines.owner import Existing, OutputOwner
+from ledgerbeam.pipelines.report import Reporter
+from ledgerbeam.pipelines.run import run_job
 from ledgerbeam.pipelines.run_info import run_info
 from ledgerbeam.pipelines.spec import JobSpec, shard_form
 
@@ -271,6 +274,28 @@ def test_who_keeps_what_is_there_gives_way_to_who_came_since(place: Place) -> No
         place.claim(third, owners[1])
     assert sorted(place.marks()) == ["L", "M"]
     place.claim(second, owners[0])  # a job that is merged runs again: what came since was told to keep
+
+
+def test_nothing_runs_before_the_mark_is_there_or_without_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+
+    class Runner:
+        deaths, done = 0, Totals()
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def run(self, listed: Any) -> None:
+            ran.append(list(place.marks()))
+
+    monkeypatch.setattr("ledgerbeam.pipelines.run.LocalRunner", Runner)
+    specs = [place.spec(name) for name in "LM"]
+    owners = [place.owner(spec) for spec in specs]
+    for spec, owner in zip(specs, owners, strict=True):
+        with nullcontext() if not ran else pytest.raises(UsageError, match="run one of the two jobs"):
+            run_job(spec, place.store(spec), iter(()), Reporter(as_json=False, quiet=True), owner=owner)
+    assert ran == [["L"]]
+    assert [run["outcome"] for run in place.store(specs[1]).runs()] == ["failed"]
 
 
 def test_a_launcher_that_looked_before_another_one_of_its_ledger_began_goes_on(place: Place) -> None:
