@@ -11,6 +11,7 @@ from ledgerbeam import transforms
 from ledgerbeam.errors import JobMismatchError, LedgerError, UsageError
 from ledgerbeam.graphs import GraphSource
 from ledgerbeam.ledger import function_identity, open_store
+from ledgerbeam.ledgers import open_ledger
 from ledgerbeam.transforms import beam_yaml
 
 GRAPH = "examples.mixture:train"
@@ -87,6 +88,24 @@ def test_each_transform_is_given_what_it_needs(ledger: str, tmp_path: Path, monk
     assert beam_yaml.PlanTasks(ledger, graph=GRAPH)._plan.source_format == GraphSource(GRAPH)
     with pytest.raises(UsageError, match="expected auto, pairs or key, found 'keys'"):
         beam_yaml.ReadTasks(ledger, "keys")
+
+
+def test_the_ledger_is_reached_with_the_options_of_its_store(ledger: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+
+    def noting(url: str, options: Any, **more: Any) -> Any:
+        given.append(options)
+        return open_ledger(url, {}, **more)
+
+    monkeypatch.setattr(beam_yaml, "open_ledger", noting)
+    options = {"endpoint_url": "http://store"}
+    beam_yaml.SkipCompleted(ledger, "job", parameters={"n": 1}, functions=[FUNCTION], storage_options=options)
+    beam_yaml.MapRecords(ledger, FUNCTION, "jsonl", options)
+    for make in (beam_yaml.PlanTasks, beam_yaml.ReadTasks, beam_yaml.CommitTasks):
+        make(ledger, storage_options=options)
+    beam_yaml.WriteTasks(ledger, "/out", "jsonl", storage_options=options)
+    assert len(given) >= 6
+    assert all(one == options for one in given)
 
 
 def test_a_function_must_be_one_that_the_job_knows(ledger: str) -> None:

@@ -8,18 +8,28 @@ import os
 from pathlib import Path
 from typing import Any
 
+import apache_beam as beam
 import numpy as np
 import pytest
 
 from ledgerbeam.errors import DiskFullError, LedgerDamagedError
 from ledgerbeam.io import list_pages, publish_bytes
-from ledgerbeam.ledger import FailedTask, OpenSource, Source, Task, content_checksum
+from ledgerbeam.ledger import (
+    FailedTask,
+    Job,
+    OpenSource,
+    Source,
+    Task,
+    content_checksum,
+    open_store,
+    with_progress,
+)
 from ledgerbeam.ledger.identity import ROOT
 from ledgerbeam.ledger.inflight import InflightMarks, _decode
 from ledgerbeam.ledger.store import MAX_ATTEMPTS
-from ledgerbeam.transforms import LedgerHandle
+from ledgerbeam.transforms import BuildIndexes, CommitTasks, LedgerHandle, PlanIndexes
 from ledgerbeam.transforms import index as index_module
-from ledgerbeam.transforms.index import PlanIndexes, _BuildIndexes, _PlanIndexes, part_name
+from ledgerbeam.transforms.index import _BuildIndexes, _PlanIndexes, part_name
 from ledgerbeam.transforms.source_format import SourceFormat
 from ledgerbeam.transforms.write import WrittenTask
 
@@ -153,6 +163,22 @@ def test_a_source_that_is_replaced_after_its_ranges_were_read_fails(tmp_path: Pa
     found = build(tmp_path, last(source, 4))
     assert isinstance(found, FailedTask)
     assert not (tmp_path / "a.jsonl.idx").exists()
+
+
+def test_a_pipeline_does_the_ranges_and_the_next_one_the_index(tmp_path: Path) -> None:
+    source = make(tmp_path)
+    store = open_store(str(tmp_path / "L"), create=True)
+    store.open_job(Job("index", {}))
+    store.register([source])
+    ledger = LedgerHandle(str(tmp_path / "L"))
+    for done in (0, 1):
+        (opened,) = with_progress([source], store)
+        with beam.Pipeline("FnApiRunner") as pipeline:
+            sources = pipeline | beam.Create([opened], reshuffle=False)
+            sources | PlanIndexes(40) | BuildIndexes(ledger, str(tmp_path / "work")) | CommitTasks(ledger)
+        assert store.completed_count() == done
+    assert (tmp_path / "a.jsonl.idx").stat().st_size == 11 * 8
+    store.close()
 
 
 def test_seek_points_are_there_before_the_index_that_needs_them(
