@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from ledgerbeam.errors import DiskFullError, LedgerDamagedError
-from ledgerbeam.io import list_pages, publish_bytes
+from ledgerbeam.io import ObjectFolder, list_pages, publish_bytes
 from ledgerbeam.ledger import (
     FailedTask,
     Job,
@@ -110,7 +110,7 @@ def test_ranges_leave_parts_of_which_the_index_is_made(tmp_path: Path) -> None:
         found = build(tmp_path, task)
         assert isinstance(found, WrittenTask)
         assert (found.outputs, found.records, found.size) == ((), 0, task.stop - task.start)
-        assert 0 <= found.seconds < 60
+        assert 0 < found.seconds < 60
         assert (tmp_path / "work" / part_name(source, ordinal)).exists()
     assert part_name(source, 7) == f"{source.id.hex()}-000007.part"
     assert not (tmp_path / "a.jsonl.idx").exists()
@@ -181,6 +181,31 @@ def test_a_pipeline_does_the_ranges_and_the_next_one_the_index(tmp_path: Path) -
     store.close()
 
 
+def test_ranges_of_an_object_are_of_the_version_that_was_listed(tmp_path: Path) -> None:
+    folder = ObjectFolder(f"memory://{tmp_path.name}")
+    folder.create("a.jsonl", LINES)
+    (page,) = list_pages([f"{folder.url}/a.jsonl"])
+    source = Source(page.urls[0], page.sizes[0], page.versions[0])
+    ranges = plan(source)
+    assert [type(build(tmp_path, task)) for task in ranges] == [WrittenTask] * 3
+    folder.delete(["a.jsonl"])
+    folder.create("a.jsonl", LINES.replace(b"id", b"no"))
+    for task in (*ranges, last(source, 1), last(source, 4)):
+        assert isinstance(build(tmp_path, task), FailedTask)
+    assert folder.names("") == ["a.jsonl"]
+
+
+def test_a_test_can_end_a_worker_before_its_index_is_there_and_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached: list[tuple[str, bool]] = []
+    monkeypatch.setattr(
+        index_module, "reach", lambda place: reached.append((place, (tmp_path / "a.jsonl.idx").exists()))
+    )
+    build(tmp_path, last(make(tmp_path), 1))
+    assert reached == [("publish.before", False), ("publish.after", True)]
+
+
 def test_seek_points_are_there_before_the_index_that_needs_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +225,15 @@ def test_seek_points_are_there_before_the_index_that_needs_them(
     rows = [(os.path.basename(output.name), output.records, output.first) for output in found.outputs]
     assert rows == [("a.jsonl.gz.idx", 11, 0), ("a.jsonl.gz.gzidx", 0, 11)]
     assert found.records == 11
+
+
+def test_a_compressed_source_is_read_by_its_index_once_it_has_one(tmp_path: Path) -> None:
+    source = make(tmp_path, "a.jsonl.gz")
+    assert SourceFormat().find_index(source) is None
+    build(tmp_path, last(source, 1))
+    found = SourceFormat().find_index(source)
+    assert found is not None
+    assert found.tolist() == list(range(0, 101, 10))
 
 
 def test_a_task_is_in_work_while_it_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,5 +214,5 @@ def test_passes_of_a_graph_are_cut_by_the_graph(tmp_path: Path) -> None:
             return [(0, 3), (3, places)]
 
     plan = _Plan(None, Passes("module:graph"), None, 2)
-    found = list(plan.process(Source("module:graph.gz", 5, "1")))
+    found = list(plan.process(Source("module:graph.jsonl.gz", 5, "1")))
     assert [(task.start, task.stop) for task in found if isinstance(task, Task)] == [(0, 3), (3, 5)]

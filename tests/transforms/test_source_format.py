@@ -21,7 +21,7 @@ from ledgerbeam.errors import (
     NotIndexableError,
     SourceError,
 )
-from ledgerbeam.io import IndexLocation, list_pages, write_index
+from ledgerbeam.io import IndexLocation, ObjectFolder, list_pages, require_listed, write_index
 from ledgerbeam.ledger import Source
 from ledgerbeam.transforms.source_format import SourceFormat, listed_files, looked_at
 
@@ -43,7 +43,7 @@ def tar(*names: str) -> bytes:
         for name in names:
             member = tarfile.TarInfo(name)
             member.size = 3
-            file.addfile(member, io.BytesIO(b"abc"))
+            file.addfile(member, io.BytesIO(b"{} "))
     return data.getvalue()
 
 
@@ -70,6 +70,57 @@ def test_an_index_that_is_missing_is_built_where_it_belongs_unless_that_is_off(t
     (built,) = (tmp_path / "roots").rglob("*.idx")
     assert SourceFormat().load_index(source).tolist() == [0, 13, 26, 39]
     assert (tmp_path / "a.jsonl.idx").read_bytes() == built.read_bytes()
+
+
+def test_an_index_is_never_older_than_its_source(tmp_path: Path) -> None:
+    put(tmp_path / "a.jsonl", lines(3))
+    late = os.stat(tmp_path / "a.jsonl").st_mtime_ns + 10**12
+    os.utime(tmp_path / "a.jsonl", ns=(late, late))
+    (page,) = list_pages([str(tmp_path / "a.jsonl")])
+    source = Source(page.urls[0], page.sizes[0], page.versions[0])
+    for _ in range(2):
+        assert len(SourceFormat().load_index(source)) == 4
+        assert os.stat(tmp_path / "a.jsonl.idx").st_mtime_ns >= late
+
+
+def test_an_index_that_cannot_be_built_is_missed(tmp_path: Path) -> None:
+    """That of a Megatron dataset tells where its documents end; nothing else does."""
+    with pytest.raises(IndexNotFoundError):
+        SourceFormat().load_index(put(tmp_path / "a.bin", b"12345678"))
+
+
+def test_an_index_of_former_content_is_refused_where_none_is_built(tmp_path: Path) -> None:
+    source = put(tmp_path / "a.jsonl", lines(3))
+    SourceFormat().load_index(source)
+    with pytest.raises(IndexMismatchError, match="may be of the former content"):
+        SourceFormat(build_index=False).load_index(source, changed=True)
+
+
+def test_an_index_is_built_of_the_version_that_was_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = ObjectFolder(f"memory://{tmp_path.name}")
+    folder.create("a.jsonl", lines(3))
+    (page,) = list_pages([f"{folder.url}/a.jsonl"])
+    source = Source(page.urls[0], page.sizes[0], page.versions[0])
+
+    def replacing(*args: Any) -> Any:
+        found = require_listed(*args)
+        folder.delete(["a.jsonl"])
+        folder.create("a.jsonl", lines(3, "b"))
+        return found
+
+    monkeypatch.setattr("ledgerbeam.transforms.source_format.require_listed", replacing)
+    with pytest.raises(ChangedSourceError):
+        SourceFormat().load_index(source)
+    assert folder.names("") == ["a.jsonl"]
+
+
+def test_a_source_is_read_by_the_index_that_was_planned_by(tmp_path: Path) -> None:
+    source = put(tmp_path / "a.jsonl", lines(3))
+    kind = SourceFormat(index=IndexLocation(str(tmp_path / "roots")))
+    kind.load_index(source)
+    reader: Any = kind.open_source(source)
+    assert reader.read_span(1, 3) == [{"id": "a1"}, {"id": "a2"}]
+    reader.close()
 
 
 def test_an_index_that_does_not_fit_is_an_error_and_stays(tmp_path: Path) -> None:
@@ -143,7 +194,7 @@ class TestShards:
     """Of Shar datasets."""
 
     def shard(self, folder: Path, cuts: bytes, *, name: str = "cuts.000000.jsonl", fields: int = 3) -> Source:
-        names = [member for number in range(fields) for member in (f"{number}.wav", f"{number}.json")]
+        names = [member for number in range(fields) for member in (f"a{number}.wav", f"a{number}.json")]
         files = [put(folder / name, cuts), put(folder / "recording.000000.tar", tar(*names))]
         return Source.pack(files)
 
@@ -154,6 +205,21 @@ class TestShards:
         kind = SourceFormat(shar=True)
         assert kind.load_shard_index(shard).tolist() == [0, 13 + 2048, 26 + 4096, 39 + 10240]
         assert (tmp_path / "recording.000000.tar.idx").exists()
+
+    @pytest.mark.parametrize("compressed", [False, True])
+    def test_its_samples_are_of_all_files(self, tmp_path: Path, compressed: bool) -> None:
+        """Read without another look at the indexes."""
+        cuts = gzip.compress(lines(3)) if compressed else lines(3)
+        shard = self.shard(tmp_path, cuts, name=f"cuts.000000.jsonl{'.gz' if compressed else ''}")
+        kind = SourceFormat(shar=True)
+        kind.load_shard_index(shard)
+        for index in tmp_path.glob("*.idx"):
+            os.utime(index, ns=(1, 1))
+        samples = kind.open_shard(shard)
+        (found,) = samples.read_span(1, 2)
+        assert "a1" in str(found)
+        assert "recording" in str(found)
+        samples.close()
 
     def test_files_of_other_numbers_of_records_are_no_shard(self, tmp_path: Path) -> None:
         shard = self.shard(tmp_path, lines(4))
