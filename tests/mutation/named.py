@@ -1193,8 +1193,8 @@ NAMED: dict[str, Named] = {
     ),
     "an open reader is used though the file changed": Named(
         "transforms/read.py",
-        "if reader is None or opened != marks:",
-        "if reader is None:",
+        "if held is not None and held[0] == marks:",
+        "if held is not None:",
         "tests/transforms/test_listing_is_held.py::test_a_reader_that_is_held_open_is_of_the_file_that_is_read",
     ),
     "a source that is known to have changed keeps its index": Named(
