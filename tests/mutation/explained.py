@@ -7,11 +7,11 @@ entry that fits no mutant is an error, so that none outlives the code that it sp
 from __future__ import annotations
 
 _SPARES_WORK_THAT = "it spares work that comes to the same"
+_LISTS_LENGTH_ZIPPED = "lists of one length are zipped"
 _FROM_WHICH_SIZE = "from which size on an object is not held in memory"
 _MUCH_DONE_ONCE = "how much is done at once, or how long is waited; the result is the same"
 _TYPE_CHECKER_NEVER = "for the type checker: it is never None there"
 _LEAVES_WRITTEN_OTHER = "leaves are written in other parts: memory, and how many objects a snapshot has"
-_LISTS_LENGTH_ZIPPED = "lists of one length are zipped"
 _SPARES_LOOK_THAT = "spares look-ups that find nothing"
 _SNAPSHOT_SETS_TIME = "`_Snapshot.add` sets the time"
 _LIMIT_WILL_THAT = "any limit will do that no worker reaches"
@@ -415,4 +415,92 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ("ledgerbeam/ledger/writer.py", "", "64", "65"): _MUCH_DONE_ONCE,
     ("ledgerbeam/ledger/writer.py", "LedgerWriter.__init__", "0.0", "1.0"): "the first entry sets it",
     ("ledgerbeam/ledger/writer.py", "LedgerWriter.__init__", "self._oldest = 0.0", "pass"): "the first entry sets it",
+    ("ledgerbeam/pipelines/owner.py", "", "1_000", "1001"): "how many names are held to tell a few of them",
+    ("ledgerbeam/pipelines/owner.py", "OutputOwner._read_marks", "True", "False"): _LISTS_LENGTH_ZIPPED,
+    ("ledgerbeam/pipelines/recorded.py", "_differing", "True", "False"): _LISTS_LENGTH_ZIPPED,
+    (
+        "ledgerbeam/pipelines/recorded.py",
+        "_differing",
+        "found != page.sizes",
+        "True",
+    ): "a page of which nothing differs is passed over sooner",
+    (
+        "ledgerbeam/pipelines/recorded.py",
+        "_differing_from_listing",
+        "1",
+        "2",
+    ): "the greatest key is then looked for by its name, and found as it was recorded",
+    ("ledgerbeam/pipelines/recorded.py", "_named", "1", "2"): "any size below zero is none",
+    ("ledgerbeam/pipelines/recorded.py", "_refuse_changed", "True", "False"): _LISTS_LENGTH_ZIPPED,
+    ("ledgerbeam/pipelines/recorded.py", "_size", "1", "2"): "any other size of an index is gone",
+    ("ledgerbeam/pipelines/recorded.py", "_size", "return -1", "return None"): "any other size of an index is gone",
+    (
+        "ledgerbeam/transforms/beam_yaml.py",
+        "SkipCompleted",
+        "storage_options or {}",
+        "storage_options",
+    ): "no options are as good as an empty mapping of them",
+    (
+        "ledgerbeam/transforms/beam_yaml.py",
+        "WriteTasks",
+        "storage_options or {}",
+        "storage_options",
+    ): "no options are as good as an empty mapping of them",
+    ("ledgerbeam/transforms/function.py", "", "0.5", "2.0"): "how long is spent on a check that finds what it can",
+    (
+        "ledgerbeam/transforms/function.py",
+        "MapRecords.__call__",
+        "elapsed < PURITY_CHECK_SECONDS",
+        "elapsed <= PURITY_CHECK_SECONDS",
+    ): "no clock tells these apart",
+    (
+        "ledgerbeam/transforms/function.py",
+        "MapRecords._map",
+        "self._function is None",
+        "True",
+    ): "the function is imported again, which gives the same one, later",
+    (
+        "ledgerbeam/transforms/function.py",
+        "MapRecords._map",
+        "type(value) is not dict",
+        "True",
+    ): "a dict passes the check that it is spared",
+    (
+        "ledgerbeam/transforms/index.py",
+        "_BuildIndexes._publish",
+        "require_listed(listed, options) if parts or is_local(listed.url) else listed",
+        "require_listed(listed, options)",
+    ): "an object is looked at once more, after a read that was of the listed version alone",
+    ("ledgerbeam/transforms/match.py", "MatchSources.expand", "False", "True"): "a single element is not spread",
+    (
+        "ledgerbeam/transforms/plan.py",
+        "_Plan.process",
+        "left and isinstance(planned, StreamedTasks)",
+        "left",
+    ): "only of a stream are there any left; for the type checker",
+    ("ledgerbeam/transforms/process.py", "_Batch._checked", "True", "False"): _LISTS_LENGTH_ZIPPED,
+    ("ledgerbeam/transforms/read.py", "", "16", "17"): "how many readers are held open is a matter of speed",
+    ("ledgerbeam/transforms/read.py", "TaskReader._read_pack", "True", "False"): _LISTS_LENGTH_ZIPPED,
+    (
+        "ledgerbeam/transforms/read.py",
+        "TaskReader._reader",
+        "held[1].close()",
+        "pass",
+    ): "nothing else holds the reader, which closes its file as it is dropped",
+    ("ledgerbeam/transforms/read.py", "_Read._read_stream", "True", "False"): _LISTS_LENGTH_ZIPPED,
+    (
+        "ledgerbeam/transforms/source_format.py",
+        "SourceFormat.load_shard_index",
+        "1",
+        "0",
+    ): "every shard has files; for the type checker",
+    (
+        "ledgerbeam/transforms/source_format.py",
+        "SourceFormat.load_shard_index",
+        "1",
+        "2",
+    ): "every shard has files; for the type checker",
+    ("ledgerbeam/transforms/tokenize.py", "TokenizeRecords.__call__", "True", "False"): _LISTS_LENGTH_ZIPPED,
+    ("ledgerbeam/transforms/write.py", "_Write._write", "True", "False"): _LISTS_LENGTH_ZIPPED,
+    ("ledgerbeam/transforms/write.py", "output_name", "0", "1"): "every suffix is longer",
 }
