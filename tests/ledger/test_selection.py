@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.ledger import Source, open_packs, open_store, selection
-from ledgerbeam.ledger.job import Job
+from ledgerbeam.ledger.model.job import Job
 from tests.ledger.builders import plain
 
 

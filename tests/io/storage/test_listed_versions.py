@@ -27,8 +27,8 @@ from ledgerbeam.io import (
     scan_stream,
     stat,
 )
-from ledgerbeam.io.conditional import OtherVersionError, _require
-from ledgerbeam.io.local import open_local
+from ledgerbeam.io.storage.stat import open_local
+from ledgerbeam.io.storage.unchanged import OtherVersionError, _require
 from tests.conftest import S3Requests
 from tests.io.storage.conftest import Place
 
