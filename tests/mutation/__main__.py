@@ -25,7 +25,7 @@ from tests.mutation.loading import ROOT
 from tests.mutation.operators import Mutant, mutants_of
 
 PATTERNS = (
-    "ledger/*.py",
+    "ledger/**/*.py",
     "transforms/*.py",
     "io/storage/publish.py",
     "io/storage/objects.py",
