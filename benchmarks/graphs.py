@@ -12,7 +12,7 @@ from benchmarks.peer import PEERS_REMEDY, Peer, peer_python
 from benchmarks.table import Row, Work, absent_row, most_row, speed_row
 from benchmarks.timing import Contender, best, timed
 from ledgerbeam.io import build_jsonl_index, write_index
-from ledgerbeam.io.graph import Batches, IndexedManifest, IteratorNode, Shuffle, State
+from ledgerbeam.iterators import Batches, IndexedManifest, IteratorNode, Shuffle, State
 
 TITLE = "Iterator graphs over lines of 600 bytes, decoded, warm cache"
 

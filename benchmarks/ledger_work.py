@@ -19,14 +19,7 @@ from benchmarks.data import lines  # noqa: E402
 from benchmarks.serve import serve  # noqa: E402
 from ledgerbeam.io import build_jsonl_index, list_pages, write_index  # noqa: E402
 from ledgerbeam.ledger import Job, Source, Task, close_shared_writers, open_store  # noqa: E402
-from ledgerbeam.transforms import (  # noqa: E402
-    CommitTasks,
-    LedgerHandle,
-    PlanTasks,
-    ProcessTask,
-    ReadTasks,
-    WriteTasks,
-)
+from ledgerbeam.transforms import CommitTasks, LedgerHandle, PlanTasks, ProcessTask, ReadTasks, WriteTasks  # noqa: E402
 
 TASK_SECONDS = 0.010
 RECORDS_A_TASK = 20

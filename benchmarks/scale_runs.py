@@ -135,7 +135,7 @@ def _watch(process: subprocess.Popen[str], memory: dict[str, int]) -> None:
                 status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
             except OSError:  # it has ended
                 continue
-            kind = _KINDS.get(name, "runner" if b"ledgerbeam.pipelines.wave" in command else "")
+            kind = _KINDS.get(name, "runner" if b"ledgerbeam.pipelines.runners.wave" in command else "")
             kind = "launcher" if pid == process.pid else kind
             if kind and "VmHWM:" in status:
                 peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024

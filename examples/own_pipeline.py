@@ -17,7 +17,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from ledgerbeam.io import ObjectFolder, SourceListing, canonical_url, common_base
 from ledgerbeam.ledger import Job, Task, code_identity
-from ledgerbeam.ledgers import open_ledger
+from ledgerbeam.opening import open_ledger
 from ledgerbeam.transforms import (
     CommitTasks,
     LedgerHandle,

@@ -22,7 +22,7 @@ import orjson
 from numpy.typing import NDArray
 
 from ledgerbeam.io import encode_jsonl, publish_bytes, write_index
-from ledgerbeam.io.graph import Buckets, Filter, GlobalShuffle, IndexedManifest, IteratorNode, Map, Mux, Repeat
+from ledgerbeam.iterators import Buckets, Filter, GlobalShuffle, IndexedManifest, IteratorNode, Map, Mux, Repeat
 
 FILES = 4
 LINES = 500

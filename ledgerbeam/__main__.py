@@ -8,7 +8,7 @@ def _leave_working_folder() -> None:
     """Takes the working folder from the begin of the import path, where `python -m` has put it.
 
     A file there, such as secrets.py, would run in place of a module that the library imports. Only a user's function is
-    looked for in that folder, see `ledger/user_code.py`.
+    looked for in that folder, see `ledger/model/user_code.py`.
     """
     try:
         folder = os.getcwd()
@@ -24,6 +24,6 @@ def _leave_working_folder() -> None:
 
 _leave_working_folder()
 
-from ledgerbeam.pipelines.cli import run  # noqa: E402
+from ledgerbeam.pipelines.commands.cli import run  # noqa: E402
 
 run()

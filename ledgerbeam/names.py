@@ -17,7 +17,7 @@ from hashlib import blake2b
 
 from ledgerbeam.errors import UsageError
 
-__all__ = ["ENDINGS_ROOM", "beside", "check_name", "check_root", "relative_name"]
+__all__ = ["ENDINGS_ROOM", "INDEX_ENDING", "beside", "check_name", "check_root", "relative_name"]
 
 ENDINGS_ROOM = 64
 """Bytes of a part that are left for what follows the name of a source in that of an output: up to here all outputs of a
@@ -151,3 +151,6 @@ def _most_bytes(root: str) -> int:
         return _PATH_BYTES - _FOLDER_ROOM - len(_encoded(root))
     key = root.partition("://")[2].partition("/")[2]
     return _KEY_BYTES - _FOLDER_ROOM - len(_encoded(key))
+
+
+INDEX_ENDING = ".idx"

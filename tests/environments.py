@@ -26,11 +26,11 @@ ROOT = Path(__file__).resolve().parents[1]
 
 SAMPLE = (
     "tests/servers/test_process.py",
-    "tests/ledger/test_kills.py::test_kills_at_named_points",
-    "tests/ledger/test_inflight.py",
+    "tests/ledger/lmdb/test_kills.py::test_kills_at_named_points",
+    "tests/ledger/worker/test_inflight.py",
     "tests/io/storage/test_publish.py",
-    "tests/pipelines/test_signals.py::test_sigterm_ends_a_job_however_its_parent_had_set_it",
-    "tests/pipelines/test_fork_server.py",
+    "tests/pipelines/runners/test_signals.py::test_sigterm_ends_a_job_however_its_parent_had_set_it",
+    "tests/pipelines/runners/test_fork_server.py",
     "tests/test_layers.py",
     *("-m", "not s3 and not stores", "-q", "-n0"),
 )

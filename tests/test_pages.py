@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.io import storage
+from ledgerbeam.io.storage import client
 from tests.conftest import S3Server
 from tests.pages import ROOT, blocks, environment, run_page
 
@@ -44,7 +44,7 @@ def test_every_block_of_the_readme_runs_and_prints_what_stands_there(
     monkeypatch.chdir(tmp_path)
 
     def fill_bucket(block: str) -> None:
-        fs = storage.filesystem("s3://", s3.options)
+        fs = client.filesystem("s3://", s3.options)
         if "s3://" in block and not fs.exists("corpus"):
             fs.mkdir("corpus")
             for path in Path("texts").glob("*.jsonl"):
@@ -64,7 +64,7 @@ def test_documents_name_only_files_that_exist(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
     links = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[\w-]+)?\)", text)
     missing = [link for link in links if not (document.parent / link).exists()]
-    # `io/index.py` is short for what lies in the package.
+    # `io/index/file.py` is short for what lies in the package.
     named = re.findall(r"`((?:\w+/)+\w+\.(?:py|md|sh))`", text)
     missing += [name for name in named if not (ROOT / name).exists() and not (ROOT / "ledgerbeam" / name).exists()]
     assert not missing
@@ -72,7 +72,7 @@ def test_documents_name_only_files_that_exist(document: Path) -> None:
 
 def test_the_command_line_page_names_every_option_and_command() -> None:
     text = (ROOT / "docs" / "command-line.md").read_text()
-    code = (ROOT / "ledgerbeam" / "pipelines" / "arguments.py").read_text()
+    code = (ROOT / "ledgerbeam" / "pipelines" / "commands" / "arguments.py").read_text()
     options = set(re.findall(r'"(--[a-z][a-z-]+)"', code)) - {"--version"}
     assert len(options) > 15
     missing = sorted(option for option in options if option not in text)

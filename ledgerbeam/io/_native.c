@@ -27,7 +27,7 @@
 #endif
 
 #define TAR_BLOCK 512
-#define TAR_PEEK 4096 /* most bytes of one read of a chase */
+#define TAR_PEEK 4096 /* most bytes of one read of a scan */
 
 #define GROUP 32 /* most members of a sample that are compared with each other here */
 
@@ -108,7 +108,7 @@ plain_header(const unsigned char *header, uint64_t *size)
     return sum == told;
 }
 
-/* Where a chase puts what it finds. */
+/* Where a scan puts what it finds. */
 typedef struct {
     char *headers;
     char *sizes;
@@ -144,7 +144,7 @@ room_of(const Py_buffer *headers, const Py_buffer *sizes)
 }
 
 static PyObject *
-chase_file(PyObject *Py_UNUSED(self), PyObject *args)
+scan_file_headers(PyObject *Py_UNUSED(self), PyObject *args)
 {
     int fd;
     long long position;
@@ -176,7 +176,7 @@ chase_file(PyObject *Py_UNUSED(self), PyObject *args)
 }
 
 static PyObject *
-chase_bytes(PyObject *Py_UNUSED(self), PyObject *args)
+scan_bytes_headers(PyObject *Py_UNUSED(self), PyObject *args)
 {
     Py_buffer data, headers, sizes;
     Py_ssize_t offset;
@@ -624,8 +624,8 @@ stat_files(PyObject *Py_UNUSED(self), PyObject *args)
 }
 
 static PyMethodDef methods[] = {
-    {"chase_file", chase_file, METH_VARARGS, NULL},
-    {"chase_bytes", chase_bytes, METH_VARARGS, NULL},
+    {"scan_file_headers", scan_file_headers, METH_VARARGS, NULL},
+    {"scan_bytes_headers", scan_bytes_headers, METH_VARARGS, NULL},
     {"group_names", group_names, METH_VARARGS, NULL},
     {"find_newlines", find_newlines, METH_VARARGS, NULL},
     {"read_lines", read_lines, METH_VARARGS, NULL},

@@ -26,7 +26,7 @@ _Numbers = NDArray[np.uint64]
 class Compiled(Protocol):
     """What the compiled module offers. Arrays are contiguous, numbers 8 bytes; none is held beyond the call."""
 
-    def chase_file(self, descriptor: int, position: int, peek: int, headers: _Bytes, sizes: _Numbers, /) -> int:
+    def scan_file_headers(self, descriptor: int, position: int, peek: int, headers: _Bytes, sizes: _Numbers, /) -> int:
         """Reads tar headers of a file from `position` on, each payload's size leading to the next.
 
         Args:
@@ -41,11 +41,11 @@ class Compiled(Protocol):
             plain, or damaged, or cannot be read.
         """
 
-    def chase_bytes(self, data: bytes, offset: int, headers: _Bytes, sizes: _Numbers, /) -> int:
+    def scan_bytes_headers(self, data: bytes, offset: int, headers: _Bytes, sizes: _Numbers, /) -> int:
         """Does the same in bytes, from an offset on; ends where they do not hold the next header whole."""
 
     def group_names(self, names: list[str], regular: NDArray[np.bool_], starts: NDArray[np.int64], /) -> int | None:
-        """Finds where samples begin, as `tar_groups.group_key` does.
+        """Finds where samples begin, as `grouping.group_key` does.
 
         Args:
             names: The names of the members of an archive.

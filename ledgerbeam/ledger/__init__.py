@@ -5,85 +5,85 @@
 
 from __future__ import annotations
 
-from ledgerbeam.ledger.compaction import Compaction as Compaction
-from ledgerbeam.ledger.compaction import compact as compact
-from ledgerbeam.ledger.counting import Entry as Entry
-from ledgerbeam.ledger.counting import Terminal as Terminal
-from ledgerbeam.ledger.counting import entries as entries
-from ledgerbeam.ledger.counting import fold as fold
-from ledgerbeam.ledger.counting import is_done as is_done
-from ledgerbeam.ledger.faults import reach as reach
-from ledgerbeam.ledger.identity import ROOT as ROOT
-from ledgerbeam.ledger.identity import Lineage as Lineage
-from ledgerbeam.ledger.identity import node_id as node_id
-from ledgerbeam.ledger.identity import pack_id as pack_id
-from ledgerbeam.ledger.identity import source_id as source_id
-from ledgerbeam.ledger.identity import source_ids as source_ids
-from ledgerbeam.ledger.identity import url_key as url_key
-from ledgerbeam.ledger.inflight import DeadWorker as DeadWorker
-from ledgerbeam.ledger.inflight import InflightMarks as InflightMarks
-from ledgerbeam.ledger.inflight import dead_marks as dead_marks
-from ledgerbeam.ledger.inflight import live_pids as live_pids
-from ledgerbeam.ledger.inflight import remove_dead as remove_dead
-from ledgerbeam.ledger.job import LEDGER_FORMAT as LEDGER_FORMAT
-from ledgerbeam.ledger.job import Job as Job
-from ledgerbeam.ledger.job import Json as Json
-from ledgerbeam.ledger.job import OnJobChange as OnJobChange
-from ledgerbeam.ledger.lmdb_store import LmdbStore as LmdbStore
-from ledgerbeam.ledger.manifest import DatasetManifest as DatasetManifest
-from ledgerbeam.ledger.manifest import Shard as Shard
-from ledgerbeam.ledger.manifest import dataset_manifest as dataset_manifest
-from ledgerbeam.ledger.objects import Objects as Objects
-from ledgerbeam.ledger.opening import ledger_exists as ledger_exists
-from ledgerbeam.ledger.opening import open_store as open_store
-from ledgerbeam.ledger.opening import sidecar_folder as sidecar_folder
-from ledgerbeam.ledger.packing import pack_sources as pack_sources
-from ledgerbeam.ledger.remote_sink import RemoteSink as RemoteSink
-from ledgerbeam.ledger.remote_store import RemoteStore as RemoteStore
-from ledgerbeam.ledger.run_folders import RunFolder as RunFolder
-from ledgerbeam.ledger.run_folders import RunFolders as RunFolders
-from ledgerbeam.ledger.selection import OpenSource as OpenSource
+from ledgerbeam.ledger.lmdb.store import LmdbStore as LmdbStore
+from ledgerbeam.ledger.model.counting import Entry as Entry
+from ledgerbeam.ledger.model.counting import Terminal as Terminal
+from ledgerbeam.ledger.model.counting import entries as entries
+from ledgerbeam.ledger.model.counting import fold as fold
+from ledgerbeam.ledger.model.counting import is_done as is_done
+from ledgerbeam.ledger.model.faults import fault_point as fault_point
+from ledgerbeam.ledger.model.identity import ROOT as ROOT
+from ledgerbeam.ledger.model.identity import Lineage as Lineage
+from ledgerbeam.ledger.model.identity import node_id as node_id
+from ledgerbeam.ledger.model.identity import pack_id as pack_id
+from ledgerbeam.ledger.model.identity import source_id as source_id
+from ledgerbeam.ledger.model.identity import source_ids as source_ids
+from ledgerbeam.ledger.model.identity import url_key as url_key
+from ledgerbeam.ledger.model.job import LEDGER_FORMAT as LEDGER_FORMAT
+from ledgerbeam.ledger.model.job import Job as Job
+from ledgerbeam.ledger.model.job import Json as Json
+from ledgerbeam.ledger.model.job import OnJobChange as OnJobChange
+from ledgerbeam.ledger.model.manifest import DatasetManifest as DatasetManifest
+from ledgerbeam.ledger.model.manifest import OutputShard as OutputShard
+from ledgerbeam.ledger.model.manifest import dataset_manifest as dataset_manifest
+from ledgerbeam.ledger.model.packing import pack_sources as pack_sources
+from ledgerbeam.ledger.model.rows import CommitResult as CommitResult
+from ledgerbeam.ledger.model.rows import Failure as Failure
+from ledgerbeam.ledger.model.rows import FailureRow as FailureRow
+from ledgerbeam.ledger.model.rows import HistoryRow as HistoryRow
+from ledgerbeam.ledger.model.rows import Leaf as Leaf
+from ledgerbeam.ledger.model.rows import Mark as Mark
+from ledgerbeam.ledger.model.rows import Output as Output
+from ledgerbeam.ledger.model.rows import OutputColumns as OutputColumns
+from ledgerbeam.ledger.model.rows import OutputRow as OutputRow
+from ledgerbeam.ledger.model.rows import SourceProgress as SourceProgress
+from ledgerbeam.ledger.model.rows import SourceRow as SourceRow
+from ledgerbeam.ledger.model.rows import Totals as Totals
+from ledgerbeam.ledger.model.rows import content_checksum as content_checksum
+from ledgerbeam.ledger.model.store import MAX_ATTEMPTS as MAX_ATTEMPTS
+from ledgerbeam.ledger.model.store import LedgerSink as LedgerSink
+from ledgerbeam.ledger.model.store import LedgerStore as LedgerStore
+from ledgerbeam.ledger.model.task import FailedTask as FailedTask
+from ledgerbeam.ledger.model.task import NoneTask as NoneTask
+from ledgerbeam.ledger.model.task import Source as Source
+from ledgerbeam.ledger.model.task import Task as Task
+from ledgerbeam.ledger.model.user_code import SAFE_PATH as SAFE_PATH
+from ledgerbeam.ledger.model.user_code import code_identity as code_identity
+from ledgerbeam.ledger.model.user_code import function_identity as function_identity
+from ledgerbeam.ledger.model.user_code import import_function as import_function
+from ledgerbeam.ledger.model.user_code import import_object as import_object
+from ledgerbeam.ledger.model.user_errors import describe_error as describe_error
+from ledgerbeam.ledger.model.user_errors import error_name as error_name
+from ledgerbeam.ledger.model.user_errors import failed_by as failed_by
+from ledgerbeam.ledger.model.user_errors import ignore_interrupt as ignore_interrupt
+from ledgerbeam.ledger.model.user_errors import is_interrupt as is_interrupt
+from ledgerbeam.ledger.model.user_errors import message_of as message_of
+from ledgerbeam.ledger.places import ledger_exists as ledger_exists
+from ledgerbeam.ledger.places import open_store as open_store
+from ledgerbeam.ledger.places import sidecar_folder as sidecar_folder
+from ledgerbeam.ledger.remote.compaction import Compaction as Compaction
+from ledgerbeam.ledger.remote.compaction import compact as compact
+from ledgerbeam.ledger.remote.objects import Objects as Objects
+from ledgerbeam.ledger.remote.sink import RemoteSink as RemoteSink
+from ledgerbeam.ledger.remote.store import RemoteStore as RemoteStore
+from ledgerbeam.ledger.selection import PendingSource as PendingSource
 from ledgerbeam.ledger.selection import open_packs as open_packs
 from ledgerbeam.ledger.selection import open_sources as open_sources
 from ledgerbeam.ledger.selection import with_progress as with_progress
-from ledgerbeam.ledger.store import MAX_ATTEMPTS as MAX_ATTEMPTS
-from ledgerbeam.ledger.store import CommitResult as CommitResult
-from ledgerbeam.ledger.store import Failure as Failure
-from ledgerbeam.ledger.store import FailureRow as FailureRow
-from ledgerbeam.ledger.store import HistoryRow as HistoryRow
-from ledgerbeam.ledger.store import Leaf as Leaf
-from ledgerbeam.ledger.store import LedgerSink as LedgerSink
-from ledgerbeam.ledger.store import LedgerStore as LedgerStore
-from ledgerbeam.ledger.store import Mark as Mark
-from ledgerbeam.ledger.store import Output as Output
-from ledgerbeam.ledger.store import OutputColumns as OutputColumns
-from ledgerbeam.ledger.store import OutputRow as OutputRow
-from ledgerbeam.ledger.store import Progress as Progress
-from ledgerbeam.ledger.store import SourceRow as SourceRow
-from ledgerbeam.ledger.store import Totals as Totals
-from ledgerbeam.ledger.store import content_checksum as content_checksum
-from ledgerbeam.ledger.task import FailedTask as FailedTask
-from ledgerbeam.ledger.task import NoneTask as NoneTask
-from ledgerbeam.ledger.task import Source as Source
-from ledgerbeam.ledger.task import Task as Task
-from ledgerbeam.ledger.user_code import SAFE_PATH as SAFE_PATH
-from ledgerbeam.ledger.user_code import code_identity as code_identity
-from ledgerbeam.ledger.user_code import function_identity as function_identity
-from ledgerbeam.ledger.user_code import import_function as import_function
-from ledgerbeam.ledger.user_code import import_object as import_object
-from ledgerbeam.ledger.user_errors import describe_error as describe_error
-from ledgerbeam.ledger.user_errors import error_name as error_name
-from ledgerbeam.ledger.user_errors import failed_by as failed_by
-from ledgerbeam.ledger.user_errors import ignore_interrupt as ignore_interrupt
-from ledgerbeam.ledger.user_errors import is_interrupt as is_interrupt
-from ledgerbeam.ledger.user_errors import message_of as message_of
-from ledgerbeam.ledger.worker_errors import leave_error as leave_error
-from ledgerbeam.ledger.worker_errors import left_errors as left_errors
-from ledgerbeam.ledger.writer import MAX_ENTRIES as MAX_ENTRIES
-from ledgerbeam.ledger.writer import LedgerPlace as LedgerPlace
-from ledgerbeam.ledger.writer import LedgerWriter as LedgerWriter
-from ledgerbeam.ledger.writer import close_shared_writers as close_shared_writers
-from ledgerbeam.ledger.writer import shared_writer as shared_writer
+from ledgerbeam.ledger.worker.inflight import DeadWorker as DeadWorker
+from ledgerbeam.ledger.worker.inflight import InflightMarks as InflightMarks
+from ledgerbeam.ledger.worker.inflight import dead_marks as dead_marks
+from ledgerbeam.ledger.worker.inflight import live_pids as live_pids
+from ledgerbeam.ledger.worker.inflight import remove_dead as remove_dead
+from ledgerbeam.ledger.worker.run_folders import RunFolder as RunFolder
+from ledgerbeam.ledger.worker.run_folders import RunFolders as RunFolders
+from ledgerbeam.ledger.worker.worker_errors import leave_error as leave_error
+from ledgerbeam.ledger.worker.worker_errors import left_errors as left_errors
+from ledgerbeam.ledger.worker.writer import MAX_ENTRIES as MAX_ENTRIES
+from ledgerbeam.ledger.worker.writer import LedgerPlace as LedgerPlace
+from ledgerbeam.ledger.worker.writer import LedgerWriter as LedgerWriter
+from ledgerbeam.ledger.worker.writer import close_shared_writers as close_shared_writers
+from ledgerbeam.ledger.worker.writer import shared_writer as shared_writer
 
 __all__ = [
     "LEDGER_FORMAT",
@@ -114,17 +114,17 @@ __all__ = [
     "NoneTask",
     "Objects",
     "OnJobChange",
-    "OpenSource",
     "Output",
     "OutputColumns",
     "OutputRow",
-    "Progress",
+    "OutputShard",
+    "PendingSource",
     "RemoteSink",
     "RemoteStore",
     "RunFolder",
     "RunFolders",
-    "Shard",
     "Source",
+    "SourceProgress",
     "SourceRow",
     "Task",
     "Terminal",
@@ -139,6 +139,7 @@ __all__ = [
     "entries",
     "error_name",
     "failed_by",
+    "fault_point",
     "fold",
     "function_identity",
     "ignore_interrupt",
@@ -157,7 +158,6 @@ __all__ = [
     "open_store",
     "pack_id",
     "pack_sources",
-    "reach",
     "remove_dead",
     "shared_writer",
     "sidecar_folder",

@@ -6,17 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 
-from ledgerbeam.ledger.counting import is_done
-from ledgerbeam.ledger.store import MAX_ATTEMPTS, LedgerStore
-from ledgerbeam.ledger.task import Source, Task
+from ledgerbeam.ledger.model.counting import is_done
+from ledgerbeam.ledger.model.store import MAX_ATTEMPTS, LedgerStore
+from ledgerbeam.ledger.model.task import Source, Task
 
-__all__ = ["OpenSource", "open_packs", "open_sources", "with_progress"]
+__all__ = ["PendingSource", "open_packs", "open_sources", "with_progress"]
 
 PACKS_A_PAGE, MEMBERS_A_PAGE = 1000, 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class OpenSource:
+class PendingSource:
     """A source that owes work, with what the ledger knows of its tasks.
 
     Attributes:
@@ -32,9 +32,9 @@ class OpenSource:
     replaces: bool = False
 
     @classmethod
-    def of(cls, element: OpenSource | Source) -> OpenSource:
+    def of(cls, element: PendingSource | Source) -> PendingSource:
         """Returns an open source as it is, and a plain one as a source of which nothing is done."""
-        return element if isinstance(element, OpenSource) else cls(element)
+        return element if isinstance(element, PendingSource) else cls(element)
 
     def has_done(self, task: Task) -> bool:
         """Tells whether `task` and all that grew from it is finished."""
@@ -45,7 +45,7 @@ class OpenSource:
         return bool(self.attempts) and self.attempts.get(task.node, 0) >= MAX_ATTEMPTS
 
 
-def with_progress(sources: Sequence[Source], store: LedgerStore) -> list[OpenSource]:
+def with_progress(sources: Sequence[Source], store: LedgerStore) -> list[PendingSource]:
     """Returns registered sources with what `store` knows of them, in order.
 
     A source that another process has completed since it was found open is left out: its entries are gone with it, so
@@ -53,7 +53,9 @@ def with_progress(sources: Sequence[Source], store: LedgerStore) -> list[OpenSou
     """
     known = store.progress([source.id for source in sources])
     return [
-        OpenSource(source, *progress) for source, progress in zip(sources, known, strict=True) if progress is not None
+        PendingSource(source, *progress)
+        for source, progress in zip(sources, known, strict=True)
+        if progress is not None
     ]
 
 

@@ -21,7 +21,7 @@ from ledgerbeam.ledger import (
     leave_error,
     shared_writer,
 )
-from ledgerbeam.ledgers import open_ledger, open_sink
+from ledgerbeam.opening import open_ledger, open_sink
 
 __all__ = ["LedgerHandle", "fatal_errors"]
 

@@ -21,10 +21,10 @@ from apache_beam.pvalue import PCollection
 
 from ledgerbeam import transforms
 from ledgerbeam.errors import LedgerError, UsageError
-from ledgerbeam.graphs import GraphSource
 from ledgerbeam.io import Grouping, IndexLocation, SourceListing, canonical_url, common_base
+from ledgerbeam.iterators.job_source import GraphSource
 from ledgerbeam.ledger import Job, OnJobChange, function_identity
-from ledgerbeam.ledgers import open_ledger
+from ledgerbeam.opening import open_ledger
 
 __all__ = ["CommitTasks", "MapRecords", "PlanTasks", "ReadListing", "ReadTasks", "SkipCompleted", "WriteTasks"]
 

@@ -14,8 +14,8 @@ import orjson
 
 from ledgerbeam.errors import FunctionError, NonDeterministicTaskError, RecordError
 from ledgerbeam.io import Sample
-from ledgerbeam.io.json_lines import JsonLinesBuilder
-from ledgerbeam.io.json_values import NanRule
+from ledgerbeam.io.jsonl.lines import JsonLinesBuilder
+from ledgerbeam.io.jsonl.values import NanRule
 from ledgerbeam.ledger import (
     FailedTask,
     NoneTask,
@@ -93,12 +93,12 @@ class MapRecords:
             return FailedTask(task, type(error).__name__, f"{task.name}: {self.reference}: {error}")
         return task.replace(records=records) if len(records) else NoneTask(task)
 
-    def _collector(self) -> _Collector:
+    def _collector(self) -> _Outputs:
         if self.output_format == "jsonl":
             return JsonLinesBuilder(self.nan)
         return _Samples() if self.output_format == "tar" else _Values()
 
-    def _map(self, record: Any, task: Task, position: int, outputs: _Collector) -> list[Any]:
+    def _map(self, record: Any, task: Task, position: int, outputs: _Outputs) -> list[Any]:
         """Calls the function on one record, and has its results taken; returns what stands for each."""
         if self._function is None:
             self._function = import_function(self.reference)
@@ -143,7 +143,7 @@ class MapRecords:
         )
 
 
-class _Collector(Protocol):
+class _Outputs(Protocol):
     """Takes results as they are at that moment; the function may change them afterwards."""
 
     def add(self, value: Any) -> Any:

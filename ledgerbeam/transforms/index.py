@@ -18,13 +18,7 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from numpy.typing import NDArray
 
-from ledgerbeam.errors import (
-    DiskFullError,
-    LedgerbeamError,
-    LedgerDamagedError,
-    LedgerError,
-    SourceNotFoundError,
-)
+from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerDamagedError, LedgerError, SourceNotFoundError
 from ledgerbeam.io import (
     RangeReader,
     SourceWatch,
@@ -40,7 +34,7 @@ from ledgerbeam.io import (
     scan_newlines,
     seek_points_of,
 )
-from ledgerbeam.ledger import FailedTask, OpenSource, Output, Source, Task, content_checksum, reach
+from ledgerbeam.ledger import FailedTask, Output, PendingSource, Source, Task, content_checksum, fault_point
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.source_format import SourceFormat, listed_files, looked_at
 from ledgerbeam.transforms.write import WrittenTask
@@ -56,7 +50,7 @@ def part_name(source: Source, ordinal: int) -> str:
 
 
 @dataclass
-class PlanIndexes(beam.PTransform[PCollection[OpenSource], PCollection[Task]]):
+class PlanIndexes(beam.PTransform[PCollection[PendingSource], PCollection[Task]]):
     """Cuts sources into index tasks: byte ranges, or the whole source, or the assembly of ranges that are done.
 
     Attributes:
@@ -65,7 +59,7 @@ class PlanIndexes(beam.PTransform[PCollection[OpenSource], PCollection[Task]]):
 
     range_bytes: int = 256 * 2**20
 
-    def expand(self, sources: PCollection[OpenSource]) -> PCollection[Task]:
+    def expand(self, sources: PCollection[PendingSource]) -> PCollection[Task]:
         """Applies the transform to open sources."""
         return sources | "PlanIndexes" >> beam.ParDo(_PlanIndexes(self.range_bytes)).with_output_types(Any)
 
@@ -78,8 +72,8 @@ class _PlanIndexes(beam.DoFn):
     def __init__(self, range_bytes: int) -> None:
         self._range_bytes = range_bytes
 
-    def process(self, element: OpenSource | Source) -> Iterator[Task | FailedTask]:
-        source = OpenSource.of(element)
+    def process(self, element: PendingSource | Source) -> Iterator[Task | FailedTask]:
+        source = PendingSource.of(element)
         try:
             *ranges, last = self._tasks(looked_at(source.source))
         except LedgerbeamError as error:
@@ -186,11 +180,11 @@ class _BuildIndexes(beam.DoFn):
             # Also of an object: while its ranges were read by other tasks, it may have been replaced.
             found = require_listed(listed, options) if parts or is_local(listed.url) else listed
         data = index_bytes(offsets)
-        reach("publish.before")
+        fault_point("publish.before")
         if points:  # before the index, so that who finds that finds them
             publish_bytes(*points, options, not_before_ns=found.modified_ns)
         publish_bytes(url, data, options, not_before_ns=found.modified_ns)
-        reach("publish.after")
+        fault_point("publish.after")
         records = len(offsets) - 1
         self._records.inc(records)
         scanned = task.source.size if task.lineage == ((0, 1),) else 0  # else the ranges have counted the bytes

@@ -17,9 +17,9 @@ from apache_beam.pvalue import PBegin, PCollection
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
-from ledgerbeam.graphs import GraphSource
 from ledgerbeam.io import Page, SourceListing
-from ledgerbeam.ledger import OpenSource, Source, open_packs, open_sources, source_ids, with_progress
+from ledgerbeam.iterators.job_source import GraphSource
+from ledgerbeam.ledger import PendingSource, Source, open_packs, open_sources, source_ids, with_progress
 from ledgerbeam.transforms._worker import LedgerHandle
 
 __all__ = ["MatchSources", "Packer", "SkipCompleted"]
@@ -62,7 +62,7 @@ def _pages(listing: SourceListing | GraphSource) -> Iterator[Page]:
 
 
 @dataclass
-class SkipCompleted(beam.PTransform[PCollection[Page], PCollection[OpenSource]]):
+class SkipCompleted(beam.PTransform[PCollection[Page], PCollection[PendingSource]]):
     """Drops the sources that the ledger holds as complete, registers the others as open, and says what of them is done.
 
     From here on no transform reads the ledger: what is known of a source travels with it.
@@ -76,10 +76,10 @@ class SkipCompleted(beam.PTransform[PCollection[Page], PCollection[OpenSource]])
     ledger: LedgerHandle
     pack: Packer | None = None
 
-    def expand(self, pages: PCollection[Page]) -> PCollection[OpenSource]:
+    def expand(self, pages: PCollection[Page]) -> PCollection[PendingSource]:
         """Applies the transform to pages of a listing."""
         skip = _SkipPacks(self.ledger, self.pack) if self.pack else _SkipPages(self.ledger)
-        return pages | "SkipCompleted" >> beam.ParDo(skip).with_output_types(OpenSource)
+        return pages | "SkipCompleted" >> beam.ParDo(skip).with_output_types(PendingSource)
 
     def display_data(self) -> dict[str, Any]:
         """Shows the ledger in a runner's console."""
@@ -96,7 +96,7 @@ class _SkipPages(beam.DoFn):
         with self._ledger.fatal_errors():
             self._ledger.store().refresh()  # it may be open since a former pipeline of this process
 
-    def process(self, page: Page) -> Iterator[OpenSource]:
+    def process(self, page: Page) -> Iterator[PendingSource]:
         with self._ledger.fatal_errors():
             store = self._ledger.store()
             ids = source_ids(page.urls, page.sizes, page.versions)

@@ -13,18 +13,10 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 from numpy.typing import NDArray
 
-from ledgerbeam.errors import (
-    DiskFullError,
-    LedgerbeamError,
-    LedgerError,
-    UsageError,
-)
-from ledgerbeam.graphs import GraphSource
-from ledgerbeam.io import (
-    StreamSpan,
-    is_streamed,
-)
-from ledgerbeam.ledger import FailedTask, NoneTask, OpenSource, Source, Task
+from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerError, UsageError
+from ledgerbeam.io import StreamSpan, is_streamed
+from ledgerbeam.iterators.job_source import GraphSource
+from ledgerbeam.ledger import FailedTask, NoneTask, PendingSource, Source, Task
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.source_format import SourceFormat, looked_at
 
@@ -73,7 +65,7 @@ def plan_spans(
 
 
 @dataclass
-class PlanTasks(beam.PTransform[PCollection[OpenSource], PCollection[Task]]):
+class PlanTasks(beam.PTransform[PCollection[PendingSource], PCollection[Task]]):
     """Cuts each source into tasks, spans of records or of places of a graph, and leaves out those that are done.
 
     The tasks of a compressed source stay together, as `StreamedTasks`, for only who reads it from its begin finds them.
@@ -100,7 +92,7 @@ class PlanTasks(beam.PTransform[PCollection[OpenSource], PCollection[Task]]):
         if self.task_bytes is None and self.task_records is None:
             self.task_bytes = 16 * 2**20
 
-    def expand(self, sources: PCollection[OpenSource]) -> PCollection[Task]:
+    def expand(self, sources: PCollection[PendingSource]) -> PCollection[Task]:
         """Applies the transform to what `SkipCompleted` gives, or to plain `Source` values, of which all is planned."""
         plan = _Plan(self.ledger, self.source_format, self.task_bytes, self.task_records)
         return sources | "PlanTasks" >> beam.ParDo(plan).with_output_types(Any)
@@ -124,8 +116,8 @@ class _Plan(beam.DoFn):
         self._planned = Metrics.counter("ledgerbeam", "tasks_planned")
         self._skipped = Metrics.counter("ledgerbeam", "tasks_skipped")
 
-    def process(self, element: OpenSource | Source) -> Iterator[Task | NoneTask | FailedTask | StreamedTasks]:
-        source = OpenSource.of(element)
+    def process(self, element: PendingSource | Source) -> Iterator[Task | NoneTask | FailedTask | StreamedTasks]:
+        source = PendingSource.of(element)
         whole = Task(source.source, 0, 0)
         if source.has_quarantined(whole):
             return

@@ -15,18 +15,10 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 
 from ledgerbeam.errors import FunctionError, IndexError_, SourceError, StorageError
-from ledgerbeam.graphs import GraphReader, GraphSource
-from ledgerbeam.io import (
-    Reader,
-    SharSamples,
-    SourceWatch,
-    SpanReader,
-    StreamSpan,
-    read_many_files,
-    split_source,
-)
-from ledgerbeam.io.file_info import changed_error
-from ledgerbeam.io.watch import Marks
+from ledgerbeam.io import Reader, SharSamples, SourceWatch, SpanReader, StreamSpan, read_many_files, split_source
+from ledgerbeam.io.storage.stat import changed_error
+from ledgerbeam.io.storage.unchanged import Marks
+from ledgerbeam.iterators.job_source import GraphReader, GraphSource
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task, failed_by, message_of
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.plan import StreamedTasks

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, Protocol
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import FORMATS, Sample, encode_jsonl, encode_tar, index_bytes
-from ledgerbeam.io.json_lines import JsonLines
+from ledgerbeam.io.jsonl.lines import JsonLines
 from ledgerbeam.io.megatron import encode_documents, encode_part
-from ledgerbeam.io.shar_cuts import field_kinds, sample_cut
-from ledgerbeam.io.shar_rows import CUTS, split_cut
+from ledgerbeam.io.shar.cuts import field_kinds, sample_cut
+from ledgerbeam.io.shar.rows import CUTS, split_cut
 
 __all__ = ["DocumentShards", "FormatShards", "SharShards", "ShardEncoder", "ShardFile", "TokenShards"]
 

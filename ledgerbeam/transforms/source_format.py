@@ -33,7 +33,7 @@ from ledgerbeam.io import (
     split_source,
     write_index,
 )
-from ledgerbeam.io.compression import plain_name
+from ledgerbeam.io.compression.streams import plain_name
 from ledgerbeam.ledger import Source
 
 __all__ = ["SourceFormat", "listed_files", "looked_at"]

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from ledgerbeam.errors import FunctionError
-from ledgerbeam.io.tokenizer import TextTokens, Tokenizer, read_tokenizer
+from ledgerbeam.io.megatron.tokenizer import TextTokens, Tokenizer, read_tokenizer
 from ledgerbeam.ledger import (
     FailedTask,
     NoneTask,

@@ -13,7 +13,7 @@ from apache_beam.pvalue import PCollection
 
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io import FORMATS, canonical_url, publish_bytes
-from ledgerbeam.io.compression import compression_of
+from ledgerbeam.io.compression.streams import compression_of
 from ledgerbeam.ledger import (
     FailedTask,
     NoneTask,
@@ -22,8 +22,8 @@ from ledgerbeam.ledger import (
     content_checksum,
     describe_error,
     failed_by,
+    fault_point,
     message_of,
-    reach,
 )
 from ledgerbeam.names import ENDINGS_ROOM, check_root, relative_name
 from ledgerbeam.redaction import refuse_secrets
@@ -166,11 +166,11 @@ class _Write(beam.DoFn):
             return failed_by(error, task, f"{task.name}: {message_of(error)}")
         except Exception as error:  # noqa: BLE001 - of records that user code made
             return failed_by(error, task, f"{task.name}: {describe_error(error)}")
-        reach("publish.before")
+        fault_point("publish.before")
         room = max(len(file.ending.encode()) for file in files)
         names = [output_name(task, self._base, file.ending, room=room, below=self._output) for file in files]
         outputs = tuple(self._publish(name, file, task) for name, file in zip(names, files, strict=True))
-        reach("publish.after")
+        fault_point("publish.after")
         records, size = outputs[0].records, sum(output.size for output in outputs if output.records)
         self._records.inc(records)
         self._bytes.inc(size)

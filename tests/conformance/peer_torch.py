@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from benchmarks.serve import serve
-from ledgerbeam.io.graph import (
+from ledgerbeam.iterators import (
     Batches,
     Filter,
     GlobalShuffle,
@@ -19,7 +19,7 @@ from ledgerbeam.io.graph import (
     Shuffle,
     merge_states,
 )
-from ledgerbeam.io.graph.torch_data import GraphDataset, GraphSequence, shard_states
+from ledgerbeam.iterators.torch_data import GraphDataset, GraphSequence, shard_states
 
 DataLoader: Any = importlib.import_module("torch.utils.data").DataLoader
 StatefulDataLoader: Any = importlib.import_module("torchdata.stateful_dataloader").StatefulDataLoader

@@ -11,9 +11,9 @@ import pytest
 
 from benchmarks.peer import Peer
 from ledgerbeam.io import IndexPack, PackArray, PackSources, build_tar_index, write_index, write_index_pack
-from ledgerbeam.io.index_pack_writer import layout_hash
+from ledgerbeam.io.idxpack.writer import layout_hash
 from tests.conformance.conftest import start
-from tests.io.graph.data import write_lines, write_samples
+from tests.iterators.data import write_lines, write_samples
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.peer import Peer
 from ledgerbeam.io import IndexPack, collection_key
-from ledgerbeam.io.graph import (
+from ledgerbeam.iterators import (
     Chain,
     Filter,
     Flatten,
@@ -27,7 +27,7 @@ from ledgerbeam.io.graph import (
     Slice,
 )
 from tests.conformance.conftest import start
-from tests.io.graph.data import write_lines
+from tests.iterators.data import write_lines
 
 leaf = IndexedManifest
 

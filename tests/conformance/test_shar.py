@@ -27,8 +27,8 @@ from ledgerbeam.io import (
     format_of,
     write_index,
 )
-from ledgerbeam.io.shar_cuts import field_kinds, sample_cut
-from ledgerbeam.io.shar_rows import FieldKind
+from ledgerbeam.io.shar.cuts import field_kinds, sample_cut
+from ledgerbeam.io.shar.rows import FieldKind
 from tests.io.shar.content import sample
 
 CUTS = 47

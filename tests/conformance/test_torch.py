@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.peer import Peer
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io.graph.torch_data import GraphDataset
-from tests.io.graph.data import numbers, write_lines
+from ledgerbeam.iterators.torch_data import GraphDataset
+from tests.iterators.data import numbers, write_lines
 
 KEPT = [n for n in (*range(60), *range(1000, 1035)) if n % 5]
 

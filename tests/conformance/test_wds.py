@@ -13,8 +13,8 @@ import pytest
 
 from benchmarks.peer import Peer
 from ledgerbeam.io import Sample, encode_tar
-from ledgerbeam.io.wds import open_energon, open_wids, read_wids_index, write_energon, write_wids_index
-from tests.io.wds.content import plain_samples, samples, write_shards
+from ledgerbeam.io.webdataset import open_energon, open_wids, read_wids_index, write_energon, write_wids_index
+from tests.io.webdataset.content import plain_samples, samples, write_shards
 
 COUNT = 57
 

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.peer import Peer
 from ledgerbeam.io import Sample, TarReader, build_tar_index, encode_tar, write_index
-from ledgerbeam.io.tar_groups import split_key
+from ledgerbeam.io.tar.grouping import split_key
 
 SAMPLES = {
     "plain": [Sample(f"sample-{number:05d}", {"txt": b"text", "bin": bytes(number)}) for number in range(300)],

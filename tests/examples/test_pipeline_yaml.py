@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from ledgerbeam.io import storage
+from ledgerbeam.io.storage import client
 from ledgerbeam.ledger import open_store
-from ledgerbeam.ledgers import open_ledger
+from ledgerbeam.opening import open_ledger
 from tests.conftest import S3Server
 from tests.pages import ROOT
 
@@ -102,7 +102,7 @@ def test_a_rerun_does_nothing_and_another_job_is_refused(folder: Path) -> None:
 
 def test_the_passes_of_a_graph_are_sources_here_too(folder: Path) -> None:
     (folder / "orders.py").write_text(
-        "from ledgerbeam.io.graph import IndexedManifest\n"
+        "from ledgerbeam.iterators import IndexedManifest\n"
         "def build():\n    return IndexedManifest('texts/a.jsonl', shuffle=True)\n"
     )
     index = [sys.executable, "-m", "ledgerbeam", "index", "texts/a.jsonl", "--workers", "1"]
@@ -127,7 +127,7 @@ def test_the_passes_of_a_graph_are_sources_here_too(folder: Path) -> None:
 @pytest.mark.s3
 def test_sources_outputs_and_ledger_may_be_on_an_object_store(folder: Path, s3: S3Server) -> None:
     bucket = s3.bucket()
-    store = storage.filesystem("s3://", s3.options)
+    store = client.filesystem("s3://", s3.options)
     store.put(f"{folder}/texts/", f"{bucket}/texts/", recursive=True)
     remote = {
         "sources": f"s3://{bucket}/texts/*.jsonl",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ledgerbeam.io import SourceListing
-from ledgerbeam.ledger import LedgerStore, OpenSource, close_shared_writers, open_sources, source_ids, with_progress
+from ledgerbeam.ledger import LedgerStore, PendingSource, close_shared_writers, open_sources, source_ids, with_progress
 from ledgerbeam.transforms import LedgerHandle, MapRecords, SourceFormat
 from ledgerbeam.transforms.commit import _Commit
 from ledgerbeam.transforms.plan import _Plan
@@ -23,8 +23,8 @@ class Chain:
     """A job that maps JSONL to JSONL.
 
     Attributes:
-        sources: Folder of its sources.
-        outputs: Folder of its outputs.
+        sources: Replayer of its sources.
+        outputs: Replayer of its outputs.
         function: What maps a record, ``module:function``.
         handle: Of its ledger.
         task_bytes: Size of a task in bytes.
@@ -48,13 +48,13 @@ class Chain:
             _Write(str(self.outputs), FormatShards("jsonl"), f"{self.sources}/", {}, self.handle),
         ]
 
-    def open_sources(self, store: LedgerStore) -> Iterator[OpenSource]:
+    def open_sources(self, store: LedgerStore) -> Iterator[PendingSource]:
         """Lists the sources and yields those that owe work."""
         for page in SourceListing((f"{self.sources}/*.jsonl",), None, {}).pages():
             ids = source_ids(page.urls, page.sizes, page.versions)
             yield from with_progress(open_sources(ids, page.urls, page.sizes, page.versions, store), store)
 
-    def plan(self, source: OpenSource) -> Iterator[Any]:
+    def plan(self, source: PendingSource) -> Iterator[Any]:
         """Yields the tasks of a source that are to be done."""
         return self._plan.process(source)
 

@@ -24,7 +24,7 @@ from typing import TypeVar
 
 from ledgerbeam.errors import LedgerbeamError, LedgerNotFoundError
 from ledgerbeam.ledger import RemoteStore, node_id
-from ledgerbeam.ledger.lmdb_store import LmdbStore
+from ledgerbeam.ledger.lmdb.store import LmdbStore
 from tests.fault.errors_job import SOURCES, Place, outcome_of
 from tests.fault.errors_objects import FAULTS, Fault, FaultyObjects
 from tests.fault.errors_strace import CALLS, Injection, JobServer, Outcome

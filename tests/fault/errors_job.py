@@ -21,7 +21,7 @@ import orjson
 
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io import remove_stale_temporaries
-from ledgerbeam.io.objects import ObjectFolder
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger import (
     Failure,
     Job,
@@ -35,9 +35,9 @@ from ledgerbeam.ledger import (
     compact,
     shared_writer,
 )
-from ledgerbeam.ledger.lmdb_store import LmdbStore
-from ledgerbeam.ledger.objects import Objects
-from ledgerbeam.ledger.store import CommitResult
+from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.model.rows import CommitResult
+from ledgerbeam.ledger.remote.objects import Objects
 from ledgerbeam.transforms import LedgerHandle
 from tests.fault.chain import Chain
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ledgerbeam.errors import LedgerNotFoundError
 from ledgerbeam.io import stat
 from ledgerbeam.ledger import Source, node_id
-from ledgerbeam.ledgers import open_ledger
+from ledgerbeam.opening import open_ledger
 from tests.fault.corpus import (
     RECORDS,
     TASKS,

@@ -21,16 +21,16 @@ from typing import Any
 
 from ledgerbeam.errors import LedgerbeamError, LedgerDamagedError
 from ledgerbeam.io import ObjectFolder
-from ledgerbeam.ledger import sidecar
-from ledgerbeam.ledger.controls import Control, decode_control, decode_ledger, encode_control, encode_ledger
-from ledgerbeam.ledger.folding import UNFIT, Manifest, decode_manifest, encode_manifest
-from ledgerbeam.ledger.job import Job
-from ledgerbeam.ledger.json_rows import decode
-from ledgerbeam.ledger.lmdb_rows import APPLIED, COMPLETED, GONE, OUTPUTS, PENDING, PENDING_ROW, SOURCES, Transaction
-from ledgerbeam.ledger.remote_store import RemoteStore
-from ledgerbeam.ledger.segment import MAGIC, Segment, decode_segment, encode_segment, seal
-from ledgerbeam.ledger.store import Failure, Mark
-from ledgerbeam.ledger.task import Source
+from ledgerbeam.ledger.lmdb.tables import APPLIED, COMPLETED, GONE, OUTPUTS, PENDING, PENDING_ROW, SOURCES, Transaction
+from ledgerbeam.ledger.model.job import Job
+from ledgerbeam.ledger.model.json_rows import decode
+from ledgerbeam.ledger.model.rows import Failure, Mark
+from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.ledger.remote import apply as sidecar
+from ledgerbeam.ledger.remote.controls import Control, decode_control, decode_ledger, encode_control, encode_ledger
+from ledgerbeam.ledger.remote.replay import UNFIT, SnapshotManifest, decode_manifest, encode_manifest
+from ledgerbeam.ledger.remote.segment import MAGIC, Segment, decode_segment, encode_segment, seal
+from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.fault.ledger_model import tree_of
 from tests.ledger.builders import plain
 from tests.ledger.views import picture
@@ -115,7 +115,7 @@ def _segments() -> list[Segment]:
     failures = [Failure(ids[0], ((0, 2),), "task", "ValueError", "bad")]
     hexed = [source.hex() for source in ids]
     state = {
-        "floors": [[hexed[0], 3, 1, 0, 2]],
+        "cutoffs": [[hexed[0], 3, 1, 0, 2]],
         "retired": [[hexed[1], ["/data/a.jsonl"]]],
         "replaces": [[hexed[2]]],
         "back": [[hexed[2], 3]],
@@ -136,9 +136,9 @@ def _segments() -> list[Segment]:
     ]
 
 
-def _manifests() -> list[Manifest]:
+def _manifests() -> list[SnapshotManifest]:
     name = "snapshots/000003-000001-0123456789abcdef"
-    return [Manifest(3, [f"{name}/000001.seg"], ["segments/000001/t-host-1-ab-000001.seg", f"{name}.json"])]
+    return [SnapshotManifest(3, [f"{name}/000001.seg"], ["segments/000001/t-host-1-ab-000001.seg", f"{name}.json"])]
 
 
 def _controls() -> list[Control]:

@@ -19,15 +19,16 @@ from typing import Any
 import lmdb
 
 from ledgerbeam.errors import LedgerbeamError
-from ledgerbeam.ledger.job import Job
-from ledgerbeam.ledger.json_rows import decode, encode
-from ledgerbeam.ledger.lmdb_rows import FLOORS, FOLDED, TABLES
-from ledgerbeam.ledger.lmdb_store import LmdbStore
-from ledgerbeam.ledger.manifest import dataset_manifest
-from ledgerbeam.ledger.store import Failure, LedgerStore, Mark
-from ledgerbeam.ledger.task import Source
-from ledgerbeam.pipelines.progress import job_progress, shown_runs
-from ledgerbeam.pipelines.run_info import Work, retry_command
+from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.lmdb.tables import CUTOFFS, FOLDED, TABLES
+from ledgerbeam.ledger.model.job import Job
+from ledgerbeam.ledger.model.json_rows import decode, encode
+from ledgerbeam.ledger.model.manifest import dataset_manifest
+from ledgerbeam.ledger.model.rows import Failure, Mark
+from ledgerbeam.ledger.model.store import LedgerStore
+from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.pipelines.report.progress import job_progress, shown_runs
+from ledgerbeam.pipelines.report.run_info import Work, retry_command
 from tests.fault.fuzz import mutate
 from tests.ledger.builders import leaf_of, leaves_of_split, plain
 
@@ -59,7 +60,7 @@ def make(folder: Path) -> None:
     store.commit([], [Failure(OPEN.id, ((1, 3),), "task", "ValueError", "bad")])
     store.register([CHANGED])
     store.commit([leaf_of(CHANGED, ((0, 1),), "other"), leaf_of(pack, ((1, 3),))])
-    store.blame([Mark(OPEN.id, b"\1" * 16, "task")])
+    store.record_deaths([Mark(OPEN.id, b"\1" * 16, "task")])
     store.set_gone([plain("gone").id])
     store.note_listing(run, listed=5, finished=True, gone=[plain("gone").id])
     store.end_run(run, "done")
@@ -159,7 +160,7 @@ def changes(store: LedgerStore) -> list[Callable[[], object]]:
         lambda: store.register([OPEN, DONE, CHANGED, NEW, plain("p")]),
         lambda: store.commit(leaves_of_split(OPEN, 3), [Failure(NEW.id, (), "task", "ValueError", "bad")]),
         lambda: store.commit([leaf_of(NEW), *leaves_of_split(DONE, 2)]),
-        lambda: store.blame([Mark(CHANGED.id, b"\1" * 16, "task"), Mark(OPEN.id, b"\1" * 16, "task")]),
+        lambda: store.record_deaths([Mark(CHANGED.id, b"\1" * 16, "task"), Mark(OPEN.id, b"\1" * 16, "task")]),
         lambda: store.note_listing("000001", listed=4, finished=True, gone=[CHANGED.id]),
         lambda: store.drop_stale(store.stale_outputs()),
         lambda: store.forget("*d*", failures_only=True),
@@ -177,7 +178,7 @@ def fuzz(ledgers: int, seed: int, folder: Path) -> Counter[str]:
     """
     choice = random.Random(seed)
     make(folder / "whole")
-    rows = [row for row in all_rows(folder / "whole") if row[0] not in (FLOORS, FOLDED)]
+    rows = [row for row in all_rows(folder / "whole") if row[0] not in (CUTOFFS, FOLDED)]
     counts: Counter[str] = Counter()
     for number in range(ledgers):
         place = folder / f"spoilt-{number}"

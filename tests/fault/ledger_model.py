@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
-from ledgerbeam.ledger.identity import Lineage
-from ledgerbeam.ledger.store import Leaf, Output
-from ledgerbeam.ledger.task import Source
+from ledgerbeam.ledger.model.identity import Lineage
+from ledgerbeam.ledger.model.rows import Leaf, Output
+from ledgerbeam.ledger.model.task import Source
 
 MAX_LEAVES = 5
 FILTERED = 4
@@ -114,12 +114,12 @@ class LedgerModel:
         ):
             steps += [(step.number, kind, step) for step in found if step.number <= highest or kind == 2]
         job, start = self.job, 0
-        floors: dict[bytes, int] = defaultdict(int)
+        cutoffs: dict[bytes, int] = defaultdict(int)
         retired: set[bytes] = set()
         owners: dict[str, Source] = {}
         for number, _, step in sorted(steps, key=lambda item: item[:2]):
             if isinstance(step, Forgotten):
-                floors.update(dict.fromkeys(step.sources, number))
+                cutoffs.update(dict.fromkeys(step.sources, number))
             elif isinstance(step, Taken):
                 if step.restarts and step.job != job:
                     owners, retired, start = {}, set(), number
@@ -128,7 +128,7 @@ class LedgerModel:
                 source = step.source
                 if source.id in retired:
                     retired.discard(source.id)
-                    floors[source.id] = number
+                    cutoffs[source.id] = number
                 for owner in {owners[url] for url in source.urls if url in owners} - {source}:
                     retired.add(owner.id)
                     owners = {url: other for url, other in owners.items() if other != owner}
@@ -137,6 +137,6 @@ class LedgerModel:
         by_id = {source.id: source for source in leaves}
         for delivery in self.deliveries:
             source_id = delivery.source_id
-            if source_id in by_id and delivery.number >= max(start, floors[source_id]):
+            if source_id in by_id and delivery.number >= max(start, cutoffs[source_id]):
                 leaves[by_id[source_id]].add(delivery.lineage)
         return Expected(owners, leaves)

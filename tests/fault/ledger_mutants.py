@@ -20,18 +20,23 @@ import lmdb
 import pytest
 
 from ledgerbeam.io import ObjectFolder, publish_bytes
-from ledgerbeam.io import objects as io_objects
-from ledgerbeam.io import publish as io_publish
-from ledgerbeam.ledger import compaction, folding, lmdb_commit, lmdb_failures, lmdb_floors, lmdb_prepare
-from ledgerbeam.ledger import segment as segments
-from ledgerbeam.ledger import sidecar as sidecars
-from ledgerbeam.ledger.counting import Entry
-from ledgerbeam.ledger.job import Job
-from ledgerbeam.ledger.json_rows import encode
-from ledgerbeam.ledger.lmdb_store import LmdbStore
-from ledgerbeam.ledger.remote_sink import RemoteSink
-from ledgerbeam.ledger.remote_store import RemoteStore
-from ledgerbeam.ledger.store import Failure
+from ledgerbeam.io.storage import objects as io_objects
+from ledgerbeam.io.storage import publish as io_publish
+from ledgerbeam.ledger.lmdb import commit as lmdb_commit
+from ledgerbeam.ledger.lmdb import commit as lmdb_prepare
+from ledgerbeam.ledger.lmdb import failures as lmdb_failures
+from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.model.counting import Entry
+from ledgerbeam.ledger.model.job import Job
+from ledgerbeam.ledger.model.json_rows import encode
+from ledgerbeam.ledger.model.rows import Failure
+from ledgerbeam.ledger.remote import apply as sidecars
+from ledgerbeam.ledger.remote import compaction
+from ledgerbeam.ledger.remote import cutoffs as lmdb_floors
+from ledgerbeam.ledger.remote import replay as folding
+from ledgerbeam.ledger.remote import segment as segments
+from ledgerbeam.ledger.remote.sink import RemoteSink
+from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.fault.fuzz import fuzz
 from tests.fault.simulation import simulate
 from tests.ledger.builders import leaves_of_split, plain
@@ -40,7 +45,7 @@ SEEDS = 25
 STEPS = 150
 FUZZ_INPUTS = 3000
 
-_CONFORMANCE = "tests/ledger/test_lmdb_store.py"
+_CONFORMANCE = "tests/ledger/lmdb/test_store.py"
 
 
 # Checks: each raises, or ends the process with another status than 0
@@ -221,7 +226,7 @@ def _count_duplicates() -> Any:
 
 
 def _ignore_floors() -> Any:
-    return mock.patch.object(sidecars, "floors", return_value=(0, 0))
+    return mock.patch.object(sidecars, "cutoffs", return_value=(0, 0))
 
 
 def _never_folded() -> Any:
@@ -285,9 +290,9 @@ def _failure(leaf: Any) -> Any:
 
 
 def _restart_keeps_late() -> Any:
-    """A restart sets no floor."""
+    """A restart sets no cutoff."""
     return _patch(
-        sidecars, "_put_number", lambda real: lambda txn, key, n: None if key == b"floor" else real(txn, key, n)
+        sidecars, "_put_number", lambda real: lambda txn, key, n: None if key == b"cutoff" else real(txn, key, n)
     )
 
 
@@ -302,7 +307,7 @@ MUTANTS: dict[str, tuple[str, Callable[[], Any]]] = {
         "purity",
         lambda: mock.patch.object(lmdb_commit._SourceCommit, "_compare_outputs", return_value=True),
     ),
-    "floors are ignored": ("simulation", _ignore_floors),
+    "cutoffs are ignored": ("simulation", _ignore_floors),
     "the folded mark is not written": ("folding once", _never_folded),
     "the manifest is written before its parts": ("simulation", _manifest_first),
     "covered objects are deleted before the manifest": ("broken compaction", _delete_first),

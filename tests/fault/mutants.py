@@ -15,7 +15,7 @@ MUTANT_VARIABLE = "LEDGERBEAM_TEST_MUTANT"
 
 HOOK = """
 import sys
-if any("ledgerbeam.pipelines.wave" in word for word in sys.orig_argv):
+if any("ledgerbeam.pipelines.runners.wave" in word for word in sys.orig_argv):
     from tests.fault.mutants import apply
     apply()
 """
@@ -72,7 +72,7 @@ def _name_by_process() -> None:
 
 def _complete_early() -> None:
     """A source is complete with its first leaf, as where a child's -1 overtakes its parent's +N-1."""
-    from ledgerbeam.ledger import lmdb_commit
+    from ledgerbeam.ledger.lmdb import commit as lmdb_commit
     from tests.fault.corpus import TASKS
 
     _wrap(lmdb_commit, "fold", lambda fold: lambda _, *rest: (0, fold(TASKS, *rest)[1]))
@@ -80,7 +80,7 @@ def _complete_early() -> None:
 
 def _commit_at_the_end() -> None:
     """The group commit waits for the end of the bundle, as bundle finalizers would."""
-    from ledgerbeam.ledger.writer import LedgerWriter
+    from ledgerbeam.ledger.worker.writer import LedgerWriter
 
     def patient(init: Callable[..., None]) -> Callable[..., None]:
         return lambda self, store, interval, max_entries: init(self, store, NEVER_SECONDS, max_entries)

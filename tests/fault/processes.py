@@ -49,7 +49,7 @@ def _role(process: Path) -> Role:
     if forked:
         return forked
     command = (process / "cmdline").read_bytes().split(b"\0")
-    if b"ledgerbeam.pipelines.wave" in command:
+    if b"ledgerbeam.pipelines.runners.wave" in command:
         return "wave"
     return "launcher" if b"ledgerbeam" in command else "other"
 

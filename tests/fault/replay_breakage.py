@@ -26,14 +26,14 @@ def _no_metasync() -> None:
 
 def _no_fsync_of_outputs() -> None:
     """Outputs are renamed before their bytes are on the disk."""
-    from ledgerbeam.io import publish
+    from ledgerbeam.io.storage import publish
 
     _forget_fsync(publish, lambda descriptor: not os.path.isdir(f"/proc/self/fd/{descriptor}"))
 
 
 def _no_fsync_of_folders() -> None:
     """Names of outputs are not on the disk when they are recorded."""
-    from ledgerbeam.io import publish
+    from ledgerbeam.io.storage import publish
 
     publish.sync_folder = lambda folder: None
 
@@ -53,7 +53,7 @@ def _record_first() -> None:
 
 def _no_fsync_of_objects() -> None:
     """Objects get their names before their bytes are on the disk."""
-    from ledgerbeam.io import objects
+    from ledgerbeam.io.storage import objects
 
     _forget_fsync(objects, lambda descriptor: not os.path.isdir(f"/proc/self/fd/{descriptor}"))
 

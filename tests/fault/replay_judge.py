@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from ledgerbeam.errors import LedgerbeamError, LedgerNotFoundError
-from ledgerbeam.io.objects import ObjectFolder
-from ledgerbeam.io.publish import TEMPORARY_SUFFIX
+from ledgerbeam.io.storage.objects import ObjectFolder
+from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX
 from ledgerbeam.ledger import content_checksum
-from ledgerbeam.ledger.lmdb_store import LmdbStore
-from ledgerbeam.ledger.remote_store import RemoteStore
-from ledgerbeam.ledger.store import Leaf, OutputRow, Totals
+from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.model.rows import Leaf, OutputRow, Totals
+from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.fault.replay_stories import (
     JOB,
     MAP_BYTES,

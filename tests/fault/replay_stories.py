@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from ledgerbeam.io import publish_bytes
-from ledgerbeam.io.objects import ObjectFolder
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger import content_checksum
-from ledgerbeam.ledger.compaction import compact
-from ledgerbeam.ledger.identity import Lineage, node_id
-from ledgerbeam.ledger.job import Job
-from ledgerbeam.ledger.lmdb_pages import row_pages
-from ledgerbeam.ledger.lmdb_rows import TABLES
-from ledgerbeam.ledger.lmdb_store import LmdbStore
-from ledgerbeam.ledger.remote_sink import RemoteSink
-from ledgerbeam.ledger.remote_store import RemoteStore
-from ledgerbeam.ledger.store import Failure, Leaf, Mark, Output
-from ledgerbeam.ledger.task import Source
+from ledgerbeam.ledger.lmdb.environment import row_pages
+from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.lmdb.tables import TABLES
+from ledgerbeam.ledger.model.identity import Lineage, node_id
+from ledgerbeam.ledger.model.job import Job
+from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, Output
+from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.ledger.remote.compaction import compact
+from ledgerbeam.ledger.remote.sink import RemoteSink
+from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.fault.replay_breakage import BREAKAGES
 from tests.ledger.builders import Tree, leaf_of, lineages
 
@@ -118,7 +118,7 @@ class LedgerStory(Tale):
             (lambda: store.commit(self.some_leaves(5), [self._failure() for _ in range(3)]), 4),
             (lambda: store.register(self.new(self.chance.randint(1, 25))), 4),
             (lambda: store.register(self.change(3)), 2),
-            (lambda: store.blame([self._mark() for _ in range(3)]), 2),
+            (lambda: store.record_deaths([self._mark() for _ in range(3)]), 2),
             (lambda: store.forget(f"*{self.chance.randint(0, 9)}.jsonl"), 2),
             (lambda: store.forget("*", failures_only=True), 1),
             (lambda: store.drop_stale(store.stale_outputs()), 1),

@@ -28,8 +28,8 @@ class SimulatedObjects:
         self._on_create = on_create
         self._in_write = False
 
-    def reach(self, point: str) -> None:
-        """Stands for `faults.reach` of the stores: between these points a write lock is held."""
+    def fault_point(self, point: str) -> None:
+        """Stands for `faults.fault_point` of the stores: between these points a write lock is held."""
         if point == "record.before":
             self._in_write = True
 

@@ -25,18 +25,24 @@ from typing import Any, Literal
 from unittest import mock
 
 from ledgerbeam.errors import JobMismatchError, LedgerError, StorageError
-from ledgerbeam.ledger import compaction, folding, lmdb_store, remote_sink, remote_store, sidecar
-from ledgerbeam.ledger.compaction import compact
-from ledgerbeam.ledger.controls import JOB_NAME, decode_control, decode_ledger
-from ledgerbeam.ledger.counting import is_done
-from ledgerbeam.ledger.identity import node_id
-from ledgerbeam.ledger.job import Job
-from ledgerbeam.ledger.lmdb_store import LmdbStore
-from ledgerbeam.ledger.remote_sink import RemoteSink
-from ledgerbeam.ledger.remote_store import RemoteStore
-from ledgerbeam.ledger.segment import decode_segment
-from ledgerbeam.ledger.store import Failure, Leaf, LedgerSink, Mark
-from ledgerbeam.ledger.task import Source
+from ledgerbeam.ledger.lmdb import store as lmdb_store
+from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.model.counting import is_done
+from ledgerbeam.ledger.model.identity import node_id
+from ledgerbeam.ledger.model.job import Job
+from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark
+from ledgerbeam.ledger.model.store import LedgerSink
+from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.ledger.remote import apply as sidecar
+from ledgerbeam.ledger.remote import compaction
+from ledgerbeam.ledger.remote import replay as folding
+from ledgerbeam.ledger.remote import sink as remote_sink
+from ledgerbeam.ledger.remote import store as remote_store
+from ledgerbeam.ledger.remote.compaction import compact
+from ledgerbeam.ledger.remote.controls import JOB_NAME, decode_control, decode_ledger
+from ledgerbeam.ledger.remote.segment import decode_segment
+from ledgerbeam.ledger.remote.sink import RemoteSink
+from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.fault.baton import Actor, Killed, Scheduler
 from tests.fault.ledger_model import Delivery, Forgotten, LedgerModel, Registered, Taken, tree_of
 from tests.fault.simulated_objects import SimulatedObjects
@@ -107,8 +113,8 @@ class World:
             for module in (remote_store, folding):
                 stack.enter_context(mock.patch.object(module, "secrets", self))
             for module in (remote_store, compaction):
-                stack.enter_context(mock.patch.object(module, "reach", self.objects.reach))
-            stack.enter_context(mock.patch.object(lmdb_store, "reach", self._reach_local))
+                stack.enter_context(mock.patch.object(module, "fault_point", self.objects.fault_point))
+            stack.enter_context(mock.patch.object(lmdb_store, "fault_point", self._reach_local))
             for module in (remote_store, remote_sink):
                 stack.enter_context(mock.patch.object(module, "writer_name", self.writer_name))
             yield
@@ -269,7 +275,7 @@ class World:
                 complete = {key for key, _ in txn.scan("completed", b"")}
             store.close()
             leaves: dict[bytes, set[Any]] = {}
-            floors = {
+            cutoffs = {
                 source: step.number
                 for step in self.model.forgotten
                 if step.number <= highest
@@ -279,7 +285,7 @@ class World:
                 (step.number for step in self.model.taken if step.restarts and step.number <= highest), default=0
             )
             for delivery in self.model.deliveries:
-                if delivery.number >= max(start if self.kind == "local" else 0, floors.get(delivery.source_id, 0)):
+                if delivery.number >= max(start if self.kind == "local" else 0, cutoffs.get(delivery.source_id, 0)):
                     leaves.setdefault(delivery.source_id, set()).add(delivery.lineage)
             known = {step.source.id: step.source for step in self.model.registered}
             for source in complete:
@@ -390,7 +396,7 @@ def launch(world: World, host: str) -> None:
         died = [worker for worker in workers if worker.died]
         if died and tasks:
             task = tasks[0]
-            store.blame([Mark(task.source_id, node_id(task.source_id, task.lineage), f"{task.lineage}")])
+            store.record_deaths([Mark(task.source_id, node_id(task.source_id, task.lineage), f"{task.lineage}")])
         store.refresh()
         gone = {source for page in store.source_ids() for source in page} - {source.id for source in listing}
         scheduler.point("listed")

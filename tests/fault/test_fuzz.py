@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.errors import LedgerDamagedError, NonDeterministicTaskError, UnsupportedShapeError
-from ledgerbeam.ledger import sidecar
-from ledgerbeam.ledger.json_rows import encode
-from ledgerbeam.ledger.lmdb_rows import OUTPUTS, PENDING, SOURCES, Transaction
-from ledgerbeam.ledger.lmdb_store import LmdbStore
-from ledgerbeam.ledger.segment import Segment, decode_segment, encode_segment, seal
-from ledgerbeam.pipelines.spec import JobSpec
-from ledgerbeam.pipelines.tidy import remove_superseded
+from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.lmdb.tables import OUTPUTS, PENDING, SOURCES, Transaction
+from ledgerbeam.ledger.model.json_rows import encode
+from ledgerbeam.ledger.remote import apply as sidecar
+from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment, seal
+from ledgerbeam.pipelines.jobs.cleanup import remove_superseded
+from ledgerbeam.pipelines.jobs.spec import JobSpec
 from tests.fault.fuzz import fuzz
 from tests.ledger.builders import leaf_of, leaves_of_split, plain
 from tests.ledger.views import picture

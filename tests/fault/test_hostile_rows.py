@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.ledger.lmdb_rows import FLOORS, FOLDED, TABLES
+from ledgerbeam.ledger.lmdb.tables import CUTOFFS, FOLDED, TABLES
 from tests.fault.hostile_rows import all_rows, fuzz, make
 
 LEDGERS = 150
@@ -14,7 +14,7 @@ LEDGERS = 150
 
 def test_the_ledger_has_rows_in_every_table(tmp_path: Path) -> None:
     make(tmp_path / "whole")
-    assert {table for table, _, _ in all_rows(tmp_path / "whole")} == {*TABLES} - {FLOORS, FOLDED}
+    assert {table for table, _, _ in all_rows(tmp_path / "whole")} == {*TABLES} - {CUTOFFS, FOLDED}
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.errors import LedgerDamagedError, StorageError
-from ledgerbeam.io.objects import ObjectFolder
+from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.ledger import RemoteStore, compact
 from tests.fault.errors import Figures, Inspector, Suite, contents, injections
 from tests.fault.errors_job import Place, outcome_of

@@ -9,8 +9,8 @@ from typing import Any
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.ledger import Job, RemoteStore, compact
-from ledgerbeam.ledger.faults import arm
-from ledgerbeam.ledgers import open_ledger
+from ledgerbeam.ledger.model.faults import arm
+from ledgerbeam.opening import open_ledger
 from ledgerbeam.transforms import LedgerHandle
 from tests.fault.chain import Chain
 from tests.fault.corpus import TASK_BYTES

@@ -24,10 +24,11 @@ from ledgerbeam.errors import (
     SourceNotFoundError,
     UsageError,
 )
-from ledgerbeam.io.formats import Reader, WritableFormat
-from ledgerbeam.io.index import IndexFile, write_index
-from ledgerbeam.io.publish import publish_bytes
-from ledgerbeam.io.storage import filesystem, stat
+from ledgerbeam.io.formats.registry import Reader, WritableFormat
+from ledgerbeam.io.index.file import IndexFile, write_index
+from ledgerbeam.io.storage.client import filesystem
+from ledgerbeam.io.storage.publish import publish_bytes
+from ledgerbeam.io.storage.stat import stat
 from tests.conftest import S3Server
 
 COUNT = 200

@@ -14,8 +14,8 @@ from typing import Any
 
 from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io import native
-from ledgerbeam.io.tar_groups import group_key
-from ledgerbeam.io.tar_walk import TarMembers, walk_bytes, walk_tar
+from ledgerbeam.io.tar.grouping import group_key
+from ledgerbeam.io.tar.walk import TarMembers, walk_bytes, walk_tar
 from tests.io.fuzzing import limit_memory
 
 _BLOCK = 512

@@ -22,11 +22,11 @@ from ledgerbeam.errors import (
 )
 from ledgerbeam.io import IndexPack, JsonlReader, RangeReader, SharReader, TarReader, stat
 from ledgerbeam.io.lit.codecs import CODECS
-from ledgerbeam.io.local import open_local
-from ledgerbeam.io.payload_headers import array_shape
-from ledgerbeam.io.tar import split_tar
-from tests.io.formats.test_fuzz_tar import member, old_sparse, pax
-from tests.io.graph.data import write_lines, write_pack, write_samples, write_shar, write_text
+from ledgerbeam.io.shar.payload_headers import array_shape
+from ledgerbeam.io.storage.stat import open_local
+from ledgerbeam.io.tar.reader import split_tar
+from tests.io.tar.test_fuzz import member, old_sparse, pax
+from tests.iterators.data import write_lines, write_pack, write_samples, write_shar, write_text
 
 FAR = [2**33, 2**45, 2**62, 2**63 - 1, 2**63, 2**64 - 1]
 

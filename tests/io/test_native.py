@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io import native
-from ledgerbeam.io.tar_groups import group_key
-from ledgerbeam.io.tar_headers import BLOCK
-from ledgerbeam.io.tar_walk import TarMembers
+from ledgerbeam.io.tar.grouping import group_key
+from ledgerbeam.io.tar.headers import BLOCK
+from ledgerbeam.io.tar.walk import TarMembers
 from tests.io.fuzz_native import archive, fuzz, pure_python
 
 MOST = 2**63 - 1
@@ -76,28 +76,28 @@ def arrays(room: int) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
 
 
 @pytest.mark.parametrize("room", [0, 1, 2, 3, 9])
-def test_a_chase_ends_with_its_room_or_the_data(
+def test_a_scan_ends_with_its_room_or_the_data(
     compiled: native.Compiled, opened: Callable[[bytes], int], room: int
 ) -> None:
     data = header(0) + header(700) + bytes(1024) + header(5) + bytes(300)
     for peek in (-1, 0, 512, 700, 2048, 4096, 10**6):
         headers, sizes = arrays(room)
-        assert compiled.chase_file(opened(data), 0, peek, headers, sizes) == min(room, 3)
+        assert compiled.scan_file_headers(opened(data), 0, peek, headers, sizes) == min(room, 3)
         assert sizes.tolist() == [0, 700, 5, 0, 0, 0, 0, 0, 0][:room]
-        assert compiled.chase_bytes(data, 0, headers, sizes) == min(room, 3)
+        assert compiled.scan_bytes_headers(data, 0, headers, sizes) == min(room, 3)
         assert headers[:3].tobytes() == (header(0) + header(700) + header(5))[: room * BLOCK]
-    assert compiled.chase_bytes(data, 0, np.zeros(1000, np.uint8), np.zeros(9, np.uint64)) == 1
-    assert compiled.chase_bytes(data, 0, np.zeros(5000, np.uint8), np.zeros(2, np.uint64)) == 2
+    assert compiled.scan_bytes_headers(data, 0, np.zeros(1000, np.uint8), np.zeros(9, np.uint64)) == 1
+    assert compiled.scan_bytes_headers(data, 0, np.zeros(5000, np.uint8), np.zeros(2, np.uint64)) == 2
 
 
 @pytest.mark.parametrize("position", [-1, -(2**63), 1, 511, 512, 1024, MOST - 600, MOST])
-def test_a_chase_from_anywhere_stays_inside(
+def test_a_scan_from_anywhere_stays_inside(
     compiled: native.Compiled, opened: Callable[[bytes], int], position: int
 ) -> None:
     data = header(8**11 - 1)
-    assert compiled.chase_file(opened(data), position, 512, *arrays(4)) == 0
-    assert compiled.chase_bytes(data, position, *arrays(4)) == 0
-    assert compiled.chase_bytes(data[:511], 0, *arrays(4)) == 0
+    assert compiled.scan_file_headers(opened(data), position, 512, *arrays(4)) == 0
+    assert compiled.scan_bytes_headers(data, position, *arrays(4)) == 0
+    assert compiled.scan_bytes_headers(data[:511], 0, *arrays(4)) == 0
 
 
 @pytest.mark.parametrize("room", [0, 1, 2, 100])
@@ -314,8 +314,8 @@ def test_nothing_is_kept(compiled: native.Compiled, opened: Callable[[bytes], in
     (tmp_path / "sub").mkdir()
 
     def everything() -> None:
-        compiled.chase_bytes(data, 0, *arrays(5))
-        compiled.chase_file(descriptor, len(LINES), 512, *arrays(5))
+        compiled.scan_bytes_headers(data, 0, *arrays(5))
+        compiled.scan_file_headers(descriptor, len(LINES), 512, *arrays(5))
         compiled.find_newlines(descriptor, 0, 99, memoryview(bytearray(10)), np.zeros(9, np.uint64))
         compiled.read_lines(descriptor, offsets[:-1], offsets[1:], 0, 99)
         for record in range(5):

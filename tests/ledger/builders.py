@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import product
 
-from ledgerbeam.ledger.identity import Lineage
-from ledgerbeam.ledger.store import Leaf, LedgerStore, Output
-from ledgerbeam.ledger.task import Source
+from ledgerbeam.ledger.model.identity import Lineage
+from ledgerbeam.ledger.model.rows import Leaf, Output
+from ledgerbeam.ledger.model.store import LedgerStore
+from ledgerbeam.ledger.model.task import Source
 
 Tree = tuple["Tree", ...] | None
 """A task that fans out into its children, or None for a leaf."""

@@ -14,32 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import JobMismatchError, LedgerError, NonDeterministicTaskError
-from ledgerbeam.ledger.counting import is_done
-from ledgerbeam.ledger.identity import ROOT, Lineage, node_id
-from ledgerbeam.ledger.job import Job
-from ledgerbeam.ledger.lmdb_failures import KEPT_DEATHS
+from ledgerbeam.ledger.lmdb.failures import KEPT_DEATHS
+from ledgerbeam.ledger.model.counting import is_done
+from ledgerbeam.ledger.model.identity import ROOT, Lineage, node_id
+from ledgerbeam.ledger.model.job import Job
+from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, Failure, Leaf, Mark, Output, SourceProgress, Totals
+from ledgerbeam.ledger.model.store import MAX_ATTEMPTS, LedgerStore
+from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.selection import open_sources, with_progress
-from ledgerbeam.ledger.store import (
-    HISTORY_SECONDS,
-    MAX_ATTEMPTS,
-    Failure,
-    Leaf,
-    LedgerStore,
-    Mark,
-    Output,
-    Progress,
-    Totals,
-)
-from ledgerbeam.ledger.task import Source
-from tests.ledger.builders import (
-    Tree,
-    filtered_leaf,
-    leaf_of,
-    leaves_of_split,
-    lineages,
-    output_of,
-    plain,
-)
+from tests.ledger.builders import Tree, filtered_leaf, leaf_of, leaves_of_split, lineages, output_of, plain
 
 TREES = st.recursive(st.none(), lambda child: st.lists(child, min_size=1, max_size=4).map(tuple), max_leaves=8)
 JOB = Job("map", {"to": "jsonl"})
@@ -163,13 +146,13 @@ class LedgerStoreConformance:
         store.register([fresh, begun, blamed])
         store.commit(leaves_of_split(begun, 2)[:1])
         mark = Mark(blamed.id, node_id(blamed.id, ()), "blamed")
-        store.blame([mark])
+        store.record_deaths([mark])
         changed = plain("fresh", version="2")
         store.register([changed])
         assert store.progress([begun.id, blamed.id, changed.id]) == [
-            Progress(store.applied(begun.id), {}, False),
-            Progress({ROOT: 1}, {mark.node: 1}, False),
-            Progress({ROOT: 1}, {}, True),
+            SourceProgress(store.applied(begun.id), {}, False),
+            SourceProgress({ROOT: 1}, {mark.node: 1}, False),
+            SourceProgress({ROOT: 1}, {}, True),
         ]
         assert len(store.applied(begun.id)) == 3
         store.commit(leaves_of_split(begun, 2)[1:])
@@ -247,7 +230,7 @@ class LedgerStoreConformance:
         assert (store.applied(unknown.id), store.pending(unknown.id), store.attempts(unknown.id)) == ({}, 0, {})
         assert store.progress([unknown.id]) == [None]
         assert (store.commit([], [failure_of(unknown, ())]).fresh, list(store.failures())) == (0, [])
-        assert store.blame([Mark(unknown.id, node_id(unknown.id, ()), "task")]) == []
+        assert store.record_deaths([Mark(unknown.id, node_id(unknown.id, ()), "task")]) == []
         assert store.attempts(unknown.id) == {}
 
     def test_runs_are_kept_in_order(self, store: LedgerStore) -> None:
@@ -486,11 +469,11 @@ class LedgerStoreConformance:
         store.register([source])
         store.commit([leaf_of(source, ((0, 3),))])
         mark = Mark(source.id, node_id(source.id, ()), "planning")
-        store.blame([mark])
+        store.record_deaths([mark])
         assert store.attempts(source.id) == {mark.node: 1}
         store.commit([leaf_of(source, ((1, 3),))])
         assert store.attempts(source.id) == {}
-        assert [store.blame([mark]) for _ in range(MAX_ATTEMPTS)] == [[], [], [mark]]
+        assert [store.record_deaths([mark]) for _ in range(MAX_ATTEMPTS)] == [[], [], [mark]]
         assert store.failed_mask([source.id]).all()
 
     @pytest.mark.parametrize("deaths", range(MAX_ATTEMPTS + 1))
@@ -504,7 +487,7 @@ class LedgerStoreConformance:
             assert store.attempts(source.id) == ({mark.node: n} if n else {})
             assert not any(row.quarantined for row in store.failures())
             if n < deaths:
-                store.blame([mark])
+                store.record_deaths([mark])
             else:
                 store.commit([], [broken])
         (row,) = store.failures()
@@ -529,7 +512,7 @@ class LedgerStoreConformance:
         store.commit([], [failure_of(source, ())])
         mark = Mark(dead.id, node_id(dead.id, ()), "task")
         for _ in range(MAX_ATTEMPTS):
-            store.blame([mark])
+            store.record_deaths([mark])
         second = store.begin_run({})
         assert store.failed_mask(ids).tolist() == [True, False, True]
         assert store.failed_mask(ids, first).tolist() == [True, False, True]
@@ -555,7 +538,7 @@ class LedgerStoreConformance:
         store.register([source])
         mark = Mark(source.id, node_id(source.id, ()), "task")
         for _ in range(3):
-            store.blame([mark] * 30)
+            store.record_deaths([mark] * 30)
             (row,) = store.failures()
             assert (row.quarantined, row.task) == (True, "task")
         assert store.attempts(source.id) == {mark.node: KEPT_DEATHS}
@@ -597,10 +580,10 @@ class LedgerStoreConformance:
         store.register([source])
         mark = Mark(source.id, node_id(source.id, ((0, 2),)), "task zero")
         for deaths in range(1, MAX_ATTEMPTS):
-            assert store.blame([mark]) == []
+            assert store.record_deaths([mark]) == []
             assert store.attempts(source.id) == {mark.node: deaths}
             assert list(store.failures()) == []
-        assert store.blame([mark]) == [mark]
+        assert store.record_deaths([mark]) == [mark]
         (row,) = store.failures()
         assert (row.task, row.reason, row.quarantined) == ("task zero", "its worker died 3 times", True)
         assert store.attempts(source.id) == {mark.node: MAX_ATTEMPTS}
@@ -611,10 +594,10 @@ class LedgerStoreConformance:
         store.register([source])
         leaf = leaf_of(source, ((0, 2),))
         mark = Mark(source.id, node_id(source.id, leaf.lineage), "task")
-        store.blame([mark])
+        store.record_deaths([mark])
         store.commit([leaf])
         assert store.attempts(source.id) == {}
-        store.blame([mark])
+        store.record_deaths([mark])
         assert store.attempts(source.id) == {}
 
     def test_forgetting_failures_ends_quarantine_and_keeps_progress(self, store: LedgerStore) -> None:
@@ -624,7 +607,7 @@ class LedgerStoreConformance:
         store.commit([leaf])
         mark = Mark(source.id, node_id(source.id, ((1, 2),)), "task")
         for _ in range(MAX_ATTEMPTS):
-            store.blame([mark])
+            store.record_deaths([mark])
         assert store.forget("*/a.jsonl", failures_only=True) == [source.url]
         assert store.attempts(source.id) == {}
         assert list(store.failures()) == []

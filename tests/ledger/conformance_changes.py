@@ -8,11 +8,12 @@ from __future__ import annotations
 import pytest
 
 from ledgerbeam.errors import LedgerError, NonDeterministicTaskError
-from ledgerbeam.ledger.identity import ROOT, Lineage, node_id
-from ledgerbeam.ledger.job import Job
-from ledgerbeam.ledger.lmdb_pages import PAGE_ROWS
-from ledgerbeam.ledger.store import MAX_ATTEMPTS, Failure, Leaf, LedgerStore, Mark, Output, Totals
-from ledgerbeam.ledger.task import Source
+from ledgerbeam.ledger.lmdb.environment import PAGE_ROWS
+from ledgerbeam.ledger.model.identity import ROOT, Lineage, node_id
+from ledgerbeam.ledger.model.job import Job
+from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, Output, Totals
+from ledgerbeam.ledger.model.store import MAX_ATTEMPTS, LedgerStore
+from ledgerbeam.ledger.model.task import Source
 from tests.ledger.builders import filtered_leaf, leaf_of, leaves_of_split, plain
 
 ONE, TWO = Job("map", {"to": "jsonl"}), Job("map", {"to": "tar"})
@@ -118,7 +119,7 @@ class ChangesConformance:
         source, other = plain(), plain("other")
         store.register([source, other])
         store.commit([], [failure_of(source), failure_of(source, ((0, 3),)), failure_of(other)])
-        store.blame([mark_of(source, ((1, 3),))])
+        store.record_deaths([mark_of(source, ((1, 3),))])
         store.commit([leaf_of(source)])
         assert [row.url for row in store.failures()] == [other.url]
         store.forget(source.url)
@@ -129,7 +130,7 @@ class ChangesConformance:
         source = plain()
         store.register([source])
         for _ in range(MAX_ATTEMPTS):
-            store.blame([mark_of(source)])
+            store.record_deaths([mark_of(source)])
         store.commit([], [failure_of(source)])
         (row,) = store.failures()
         assert (row.quarantined, row.attempts) == (True, MAX_ATTEMPTS + 1)
@@ -223,7 +224,7 @@ class ChangesConformance:
         store.commit([leaf_of(old)])
         store.commit([leaf_of(begun, ((0, 3),))], [failure_of(failed)])
         for _ in range(MAX_ATTEMPTS - 1):
-            store.blame([mark_of(blamed)])
+            store.record_deaths([mark_of(blamed)])
         store.register([new])  # it has not taken the place of the old one, and it never will
         store.set_gone([gone.id])
         store.open_job(TWO, "restart")
@@ -235,7 +236,7 @@ class ChangesConformance:
         store.register([begun, blamed, failed, newest])
         assert (store.pending(begun.id), store.applied(begun.id)) == (1, {ROOT: 1})
         assert store.attempts(blamed.id) == {}
-        assert store.blame([mark_of(blamed)]) == []
+        assert store.record_deaths([mark_of(blamed)]) == []
         assert list(store.failures()) == []
         assert not replaces(store, newest)
         with pytest.raises(LedgerError, match="never registered"):

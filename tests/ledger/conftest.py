@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.ledger.lmdb_store import LmdbStore
+from ledgerbeam.ledger.lmdb.store import LmdbStore
 
 
 @pytest.fixture

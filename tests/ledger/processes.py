@@ -8,7 +8,7 @@ import sys
 PRELUDE = """
 import os, sys, time
 from ledgerbeam.ledger import *
-from ledgerbeam.ledger.lmdb_store import LmdbStore
+from ledgerbeam.ledger.lmdb.store import LmdbStore
 from tests.ledger.builders import *
 """
 

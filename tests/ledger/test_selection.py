@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.ledger import OpenSource, Source, Task, open_packs, open_sources, open_store, selection
-from ledgerbeam.ledger.job import Job
-from ledgerbeam.ledger.lmdb_store import LmdbStore
-from ledgerbeam.ledger.store import MAX_ATTEMPTS, Mark
+from ledgerbeam.ledger import PendingSource, Source, Task, open_packs, open_sources, open_store, selection
+from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.model.job import Job
+from ledgerbeam.ledger.model.rows import Mark
+from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from tests.ledger.builders import leaf_of, plain
 
 
@@ -78,13 +79,13 @@ def test_of_packs_those_are_open_that_are_not_done(store: LmdbStore) -> None:
 def test_an_open_source_tells_what_of_it_is_done_and_what_is_not_to_be_started(store: LmdbStore) -> None:
     source = plain()
     first, second = Task(source, 0, 10).split([(0, 5), (5, 10)])
-    fresh = OpenSource.of(source)
-    assert OpenSource.of(fresh) is fresh
+    fresh = PendingSource.of(source)
+    assert PendingSource.of(fresh) is fresh
     store.register([source])
     store.commit([leaf_of(source, first.lineage)])
     for deaths in range(MAX_ATTEMPTS + 1):
         (found,) = selection.with_progress([source], store)
         assert [found.has_done(task) for task in (first, second)] == [True, False]
         assert [found.has_quarantined(task) for task in (first, second)] == [False, deaths == MAX_ATTEMPTS]
-        store.blame([Mark(source.id, second.node, second.name)])
+        store.record_deaths([Mark(source.id, second.node, second.name)])
     assert [(fresh.has_done(task), fresh.has_quarantined(task)) for task in (first, second)] == [(False, False)] * 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ledgerbeam.ledger.store import LedgerStore
+from ledgerbeam.ledger.model.store import LedgerStore
 
 
 def picture(store: LedgerStore) -> dict[str, Any]:

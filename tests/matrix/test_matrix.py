@@ -42,7 +42,7 @@ def python_workers(jobs: Jobs, launcher: Launcher) -> list[int]:
     if jobs.engine is not None:
         return jobs.engine.workers
     found = descendants(launcher.process.pid)
-    of_waves = [pid for pid in found if "ledgerbeam.pipelines.wave" in command_of(pid)]
+    of_waves = [pid for pid in found if "ledgerbeam.pipelines.runners.wave" in command_of(pid)]
     return [pid for pid in of_waves if name_of(pid) == "ledgerbeam-work"] or of_waves
 
 

@@ -1,6 +1,6 @@
 """Changes the library in small ways, and tells which changes no test notices.
 
-    python -m tests.mutation [--module ledger/lmdb_commit.py]... [--sample N [--seed S]] [--below SECONDS] [TESTS...]
+    python -m tests.mutation [--module ledger/lmdb/commit.py]... [--sample N [--seed S]] [--below SECONDS] [TESTS...]
 
 Ends with one line: `mutants N, killed N, explained N, survived N`; the status is 1 if any survived.
 """
@@ -24,7 +24,13 @@ from tests.mutation.judge import HEAVY, Covers, Judge, gather, judge_anew, order
 from tests.mutation.loading import ROOT
 from tests.mutation.operators import Mutant, mutants_of
 
-PATTERNS = ("ledger/*.py", "transforms/*.py", "io/publish.py", "io/objects.py", "pipelines/tidy.py")
+PATTERNS = (
+    "ledger/**/*.py",
+    "transforms/*.py",
+    "io/storage/publish.py",
+    "io/storage/objects.py",
+    "pipelines/jobs/cleanup.py",
+)
 TESTS = (
     "tests/ledger",
     "tests/transforms",
@@ -38,7 +44,7 @@ TESTS = (
 def modules(wanted: Sequence[str]) -> list[str]:
     """Paths of the modules to change, relative to the repository."""
     patterns = wanted or PATTERNS
-    found = {path for pattern in patterns for path in glob.glob(f"ledgerbeam/{pattern}", root_dir=ROOT)}
+    found = {path for pattern in patterns for path in glob.glob(f"ledgerbeam/{pattern}", root_dir=ROOT, recursive=True)}
     if not found:
         raise SystemExit(f"no module of ledgerbeam/ matches {', '.join(patterns)}")
     return sorted(found)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.ledgers import open_ledger
+from ledgerbeam.opening import open_ledger
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace
-from tests.pipelines.test_remote_ledger import Bucket
+from tests.pipelines.stores.test_remote_ledger import Bucket
 from tests.servers.process import wait_until
 from tests.servers.s3 import PASSWORD
 

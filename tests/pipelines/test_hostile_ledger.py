@@ -12,7 +12,7 @@ import lmdb
 import pytest
 
 from ledgerbeam.ledger import open_store
-from ledgerbeam.ledger.lmdb_rows import OUTPUTS, SUPERSEDED, SUPERSEDED_ROW, TABLES
+from ledgerbeam.ledger.lmdb.tables import OUTPUTS, SUPERSEDED, SUPERSEDED_ROW, TABLES
 from tests.pipelines.conftest import Workspace
 
 pytestmark = pytest.mark.long

@@ -11,7 +11,7 @@ import pytest
 from ledgerbeam.errors import UsageError
 from ledgerbeam.redaction import refuse_secrets
 from tests.pipelines.conftest import Workspace
-from tests.pipelines.test_restart import wait_for
+from tests.pipelines.jobs.test_restart import wait_for
 
 pytestmark = pytest.mark.long
 

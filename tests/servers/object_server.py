@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ledgerbeam.io import storage
+from ledgerbeam.io.storage import client
 from tests.servers.process import Process
 
 
@@ -34,5 +34,5 @@ class ObjectServer(ABC):
     def make(self, scheme: str, kind: str) -> str:
         """Makes an empty bucket or container and gives its name."""
         name = f"{kind}-{next(self.numbers):04d}"
-        storage.filesystem(scheme, self.options).mkdir(name)
+        client.filesystem(scheme, self.options).mkdir(name)
         return name

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.io import storage
+from ledgerbeam.io.storage import files as storage
 from tests.servers.hosts import Hosts
 from tests.servers.process import wait_until
 

@@ -9,9 +9,9 @@ import pytest
 
 from ledgerbeam import transforms
 from ledgerbeam.errors import JobMismatchError, LedgerError, UsageError
-from ledgerbeam.graphs import GraphSource
+from ledgerbeam.iterators.job_source import GraphSource
 from ledgerbeam.ledger import function_identity, open_store
-from ledgerbeam.ledgers import open_ledger
+from ledgerbeam.opening import open_ledger
 from ledgerbeam.transforms import beam_yaml
 
 GRAPH = "examples.mixture:train"

@@ -14,19 +14,10 @@ import pytest
 
 from ledgerbeam.errors import DiskFullError, LedgerDamagedError
 from ledgerbeam.io import ObjectFolder, list_pages, publish_bytes
-from ledgerbeam.ledger import (
-    FailedTask,
-    Job,
-    OpenSource,
-    Source,
-    Task,
-    content_checksum,
-    open_store,
-    with_progress,
-)
-from ledgerbeam.ledger.identity import ROOT
-from ledgerbeam.ledger.inflight import InflightMarks, _decode
-from ledgerbeam.ledger.store import MAX_ATTEMPTS
+from ledgerbeam.ledger import FailedTask, Job, PendingSource, Source, Task, content_checksum, open_store, with_progress
+from ledgerbeam.ledger.model.identity import ROOT
+from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
+from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
 from ledgerbeam.transforms import BuildIndexes, CommitTasks, LedgerHandle, PlanIndexes
 from ledgerbeam.transforms import index as index_module
 from ledgerbeam.transforms.index import _BuildIndexes, _PlanIndexes, part_name
@@ -43,7 +34,7 @@ def make(folder: Path, name: str = "a.jsonl", data: bytes = LINES) -> Source:
     return Source(page.urls[0], page.sizes[0], page.versions[0])
 
 
-def plan(source: Source | OpenSource, range_bytes: int = 40) -> list[Any]:
+def plan(source: Source | PendingSource, range_bytes: int = 40) -> list[Any]:
     return list(_PlanIndexes(range_bytes).process(source))
 
 
@@ -56,9 +47,9 @@ def last(source: Source, count: int) -> Task:
     return Task(source, 0, source.size, ((count - 1, count),))
 
 
-def opened(source: Source, done: list[int], count: int, attempts: dict[bytes, int] | None = None) -> OpenSource:
+def opened(source: Source, done: list[int], count: int, attempts: dict[bytes, int] | None = None) -> PendingSource:
     tasks = [Task(source, 0, 0, ((ordinal, count),)) for ordinal in done]
-    return OpenSource(source, {ROOT: count - 1, **{task.node: -1 for task in tasks}}, attempts or {})
+    return PendingSource(source, {ROOT: count - 1, **{task.node: -1 for task in tasks}}, attempts or {})
 
 
 def test_a_source_above_the_size_of_a_range_is_cut(tmp_path: Path) -> None:
@@ -200,7 +191,7 @@ def test_a_test_can_end_a_worker_before_its_index_is_there_and_after(
 ) -> None:
     reached: list[tuple[str, bool]] = []
     monkeypatch.setattr(
-        index_module, "reach", lambda place: reached.append((place, (tmp_path / "a.jsonl.idx").exists()))
+        index_module, "fault_point", lambda place: reached.append((place, (tmp_path / "a.jsonl.idx").exists()))
     )
     build(tmp_path, last(make(tmp_path), 1))
     assert reached == [("publish.before", False), ("publish.after", True)]

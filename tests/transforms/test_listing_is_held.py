@@ -16,7 +16,7 @@ import pytest
 
 from ledgerbeam.errors import ChangedSourceError, IndexMismatchError
 from ledgerbeam.io import list_pages, require_listed, stat, write_index
-from ledgerbeam.ledger import Job, LedgerStore, OpenSource, Source, Task, open_store
+from ledgerbeam.ledger import Job, LedgerStore, PendingSource, Source, Task, open_store
 from ledgerbeam.transforms import CommitTasks, LedgerHandle, PlanTasks, ProcessTask, ReadTasks, WriteTasks
 from ledgerbeam.transforms.read import TaskReader
 from ledgerbeam.transforms.source_format import SourceFormat
@@ -106,7 +106,7 @@ def run(folder: Path, sources: list[Source]) -> None:
     with beam.Pipeline("FnApiRunner") as pipeline:
         (
             pipeline
-            | beam.Create([OpenSource.of(source) for source in sources])
+            | beam.Create([PendingSource.of(source) for source in sources])
             | PlanTasks(ledger, task_records=10)
             | beam.Map(pass_on)
             | ReadTasks(ledger=ledger)

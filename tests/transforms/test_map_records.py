@@ -13,7 +13,7 @@ import pytest
 
 from ledgerbeam.errors import FunctionError, NonDeterministicTaskError
 from ledgerbeam.io import Sample
-from ledgerbeam.io.json_lines import JsonLines
+from ledgerbeam.io.jsonl.lines import JsonLines
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task, function_identity, import_function
 from ledgerbeam.transforms import FormatShards, MapRecords
 

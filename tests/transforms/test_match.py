@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ledgerbeam.io import Page
-from ledgerbeam.ledger import Job, Leaf, LedgerStore, OpenSource, Source, open_store
+from ledgerbeam.ledger import Job, Leaf, LedgerStore, PendingSource, Source, open_store
 from ledgerbeam.transforms import LedgerHandle
 from ledgerbeam.transforms.match import _SkipPacks, _SkipPages
 
@@ -81,7 +81,7 @@ def test_packs_are_made_across_pages(tmp_path: Path, store: LedgerStore, monkeyp
         for names in ("abc", "d", "e"):
             skip.process(page(*names))
     found = [row.value for row in skip.finish_bundle()]
-    assert all(isinstance(row, OpenSource) for row in found)
+    assert all(isinstance(row, PendingSource) for row in found)
     assert [[member.url[-1] for member in row.source.members] for row in found] == [["c", "d"], ["e"]]
     assert counts() == (2, 1)
     assert store.source_count() == 3

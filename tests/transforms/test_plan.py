@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from ledgerbeam.errors import DiskFullError, IndexMismatchError, LedgerError, SourceError, StorageError, UsageError
-from ledgerbeam.graphs import GraphSource
 from ledgerbeam.io import list_pages
-from ledgerbeam.ledger import FailedTask, NoneTask, OpenSource, Source, Task
-from ledgerbeam.ledger.identity import ROOT
-from ledgerbeam.ledger.inflight import InflightMarks, _decode
-from ledgerbeam.ledger.store import MAX_ATTEMPTS
+from ledgerbeam.iterators.job_source import GraphSource
+from ledgerbeam.ledger import FailedTask, NoneTask, PendingSource, Source, Task
+from ledgerbeam.ledger.model.identity import ROOT
+from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
+from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
 from ledgerbeam.transforms import LedgerHandle, PlanTasks
 from ledgerbeam.transforms.plan import StreamedTasks, _Plan
 from ledgerbeam.transforms.source_format import SourceFormat
@@ -54,7 +54,9 @@ def format_with(error: Exception | None = None) -> Format:
     return kind
 
 
-def planned(source: Source | OpenSource, kind: SourceFormat | None = None, records: int | None = 2, **more: Any) -> Any:
+def planned(
+    source: Source | PendingSource, kind: SourceFormat | None = None, records: int | None = 2, **more: Any
+) -> Any:
     plan = _Plan(more.get("ledger"), kind or SourceFormat(), more.get("task_bytes"), records)
     return list(plan.process(source))
 
@@ -133,7 +135,7 @@ def test_the_index_of_a_source_that_takes_the_place_of_another_is_not_believed(
 ) -> None:
     kind = format_with()
     source = make(tmp_path, name)
-    planned(OpenSource(source, replaces=replaces), kind, ledger=handle)
+    planned(PendingSource(source, replaces=replaces), kind, ledger=handle)
     planned(source, kind)
     assert kind.asked == [replaces, False]
     InflightMarks(str(tmp_path / "run")).close()
@@ -168,12 +170,12 @@ def test_the_tasks_of_a_stream_that_are_left_go_together(tmp_path: Path) -> None
     ]
     done = {ROOT: 3, whole.tasks[1].node: -1}
     attempts = {whole.tasks[3].node: MAX_ATTEMPTS}
-    (left,) = planned(OpenSource(source, done, attempts))
+    (left,) = planned(PendingSource(source, done, attempts))
     assert [task.start for task in left.tasks] == [0, 4]
     assert left.spans == (whole.spans[0], whole.spans[2])
     assert left.paired == whole.paired
     all_done = {task.node: -1 for task in whole.tasks}
-    assert planned(OpenSource(source, {ROOT: 3, **all_done})) == []
+    assert planned(PendingSource(source, {ROOT: 3, **all_done})) == []
 
 
 def test_a_compressed_source_with_an_index_is_read_by_offset(tmp_path: Path) -> None:
@@ -198,7 +200,7 @@ def test_the_files_of_a_shard_are_read_beside_each_other(tmp_path: Path) -> None
 
     pack = Source.pack([make(tmp_path, name) for name in ("cuts.000000.jsonl.gz", "recording.000000.tar")])
     kind = Shards(shar=True)
-    for element in (pack, OpenSource(pack, replaces=True)):
+    for element in (pack, PendingSource(pack, replaces=True)):
         tasks = planned(element, kind, ledger=LedgerHandle(str(tmp_path / "L")))
         assert [(task.start, task.stop) for task in tasks] == [(0, 2), (2, 3)]
         assert all(member.changed_ns for member in tasks[0].source.members)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ledgerbeam.io import list_pages
-from ledgerbeam.ledger import OpenSource, Source, Task
-from ledgerbeam.ledger.identity import ROOT
-from ledgerbeam.ledger.store import MAX_ATTEMPTS
+from ledgerbeam.ledger import PendingSource, Source, Task
+from ledgerbeam.ledger.model.identity import ROOT
+from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.transforms import plan_spans
 from ledgerbeam.transforms.plan import _Plan
 from ledgerbeam.transforms.source_format import SourceFormat
@@ -74,7 +74,7 @@ def test_what_is_done_or_quarantined_is_not_planned(tmp_path: Path) -> None:
 
     def planned(**known: Any) -> list[int]:
         plan = _Plan(None, SourceFormat(), None, 1)
-        return [task.start for task in plan.process(OpenSource(source, **known)) if isinstance(task, Task)]
+        return [task.start for task in plan.process(PendingSource(source, **known)) if isinstance(task, Task)]
 
     tasks = [Task(source, n, n + 1, ((n, 4),)) for n in range(4)]
     assert planned() == [0, 1, 2, 3]

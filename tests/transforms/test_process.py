@@ -18,7 +18,7 @@ from apache_beam.testing.util import assert_that
 
 from ledgerbeam.errors import UnsupportedShapeError, UsageError
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
-from ledgerbeam.ledger.inflight import InflightMarks, _decode
+from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
 from ledgerbeam.transforms import LedgerHandle, ProcessBatch, ProcessTask
 from ledgerbeam.transforms.process import _Batch, _Process, check_result
 

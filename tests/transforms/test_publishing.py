@@ -11,7 +11,7 @@ import apache_beam as beam
 import pytest
 
 from ledgerbeam.io import publish_bytes, remove_stale_temporaries
-from ledgerbeam.io.publish import TEMPORARY_SUFFIX, publish
+from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX, publish
 from ledgerbeam.ledger import Job, Source, Task, content_checksum, open_store
 from ledgerbeam.transforms import CommitTasks, LedgerHandle, WriteTasks
 from tests.disk import Disk

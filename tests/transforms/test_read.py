@@ -22,10 +22,10 @@ from ledgerbeam.errors import (
     SourceError,
     StorageError,
 )
-from ledgerbeam.graphs import GraphReader, GraphSource
 from ledgerbeam.io import ObjectFolder, SpanReader, list_pages
-from ledgerbeam.ledger import FailedTask, NoneTask, OpenSource, Source, Task
-from ledgerbeam.ledger.inflight import InflightMarks, _decode
+from ledgerbeam.iterators.job_source import GraphReader, GraphSource
+from ledgerbeam.ledger import FailedTask, NoneTask, PendingSource, Source, Task
+from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
 from ledgerbeam.transforms import LedgerHandle, read
 from ledgerbeam.transforms.plan import StreamedTasks, _Plan
 from ledgerbeam.transforms.read import TaskReader, _Read
@@ -95,7 +95,7 @@ def _is_open(name: str) -> bool:
 
 
 def streamed(source: Source, count: int, kind: SourceFormat | None = None) -> StreamedTasks:
-    (found,) = _Plan(None, kind or SourceFormat(), None, count).process(OpenSource(source))
+    (found,) = _Plan(None, kind or SourceFormat(), None, count).process(PendingSource(source))
     assert isinstance(found, StreamedTasks)
     return found
 

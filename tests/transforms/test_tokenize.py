@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import FunctionError
-from ledgerbeam.io.tokenizer import read_tokenizer
+from ledgerbeam.io.megatron.tokenizer import read_tokenizer
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.transforms import TokenizeRecords
 from ledgerbeam.transforms import tokenize as tokenize_module

@@ -11,7 +11,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task, close_shared_writers
-from ledgerbeam.ledgers import open_ledger
+from ledgerbeam.opening import open_ledger
 from ledgerbeam.transforms import CommitTasks, LedgerHandle
 
 JOBS = Job("map", {"to": "a"}), Job("map", {"to": "b"})

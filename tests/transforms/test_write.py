@@ -100,7 +100,7 @@ def test_a_test_can_end_a_worker_before_its_outputs_are_there_and_after(
     def note(place: str) -> None:
         reached.append(f"{place}: {sum(path.is_file() for path in tmp_path.rglob('*'))}")
 
-    monkeypatch.setattr("ledgerbeam.transforms.write.reach", note)
+    monkeypatch.setattr("ledgerbeam.transforms.write.fault_point", note)
     write(tmp_path, FormatShards("jsonl"), task([{}]))
     assert reached == ["publish.before: 0", "publish.after: 2"]
 

@@ -8,13 +8,14 @@ from typing import Any, Self
 import numpy as np
 
 from ledgerbeam.errors import ArchiveError, IndexMismatchError, LedgerbeamError, RecordError, UsageError
+from ledgerbeam.io.index.reader import NumberedRecords
 from ledgerbeam.io.lit.codecs import Decoder, decoder_of
 from ledgerbeam.io.lit.index import load_members, select
 from ledgerbeam.io.lit.layout import CONFIG, read_config, without_dots
-from ledgerbeam.io.numbered import NumberedRecords
-from ledgerbeam.io.storage import Options, RangeReader, canonical_url, is_local
-from ledgerbeam.io.tar_headers import BLOCK, next_member, plain_file
-from ledgerbeam.io.wds.shards import join_url
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.urls import canonical_url, is_local, join_url
+from ledgerbeam.io.tar.headers import BLOCK, next_member, plain_file
 
 __all__ = ["LitDataset"]
 

@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 
 from ledgerbeam.errors import ArchiveError, IndexMismatchError, SourceError, SourceNotFoundError
 from ledgerbeam.io.lit.layout import CONFIG, index_name, read_config
-from ledgerbeam.io.publish import publish_bytes
-from ledgerbeam.io.storage import Options, read_bytes, stat
-from ledgerbeam.io.tar_groups import split_key
-from ledgerbeam.io.tar_walk import walk_tar
-from ledgerbeam.io.wds.shards import join_url
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.files import read_bytes
+from ledgerbeam.io.storage.publish import publish_bytes
+from ledgerbeam.io.storage.stat import stat
+from ledgerbeam.io.storage.urls import join_url
+from ledgerbeam.io.tar.grouping import split_key
+from ledgerbeam.io.tar.walk import walk_tar
 
 __all__ = ["Members", "Selection", "load_members", "select", "walk_members", "write_lit_index"]
 

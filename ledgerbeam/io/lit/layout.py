@@ -17,8 +17,9 @@ from typing import Any
 import orjson
 
 from ledgerbeam.errors import LedgerbeamError, SourceError, UsageError
-from ledgerbeam.io.patterns import expand_braces
-from ledgerbeam.io.storage import Options, read_bytes
+from ledgerbeam.io.listing.patterns import expand_braces
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.files import read_bytes
 
 __all__ = ["CONFIG", "LitConfig", "index_name", "read_config"]
 

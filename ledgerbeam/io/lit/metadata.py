@@ -9,13 +9,14 @@ from typing import Any
 import orjson
 
 from ledgerbeam.errors import SourceError, UsageError
-from ledgerbeam.io.ahead import map_ahead
 from ledgerbeam.io.lit.index import Members, walk_members
 from ledgerbeam.io.lit.layout import CONFIG, RESERVED, index_name
-from ledgerbeam.io.publish import publish_bytes
-from ledgerbeam.io.storage import CONCURRENCY, Options, canonical_url
-from ledgerbeam.io.wds.braces import collapse_names
-from ledgerbeam.io.wds.shards import ShardLike, filled, join_url
+from ledgerbeam.io.storage.ahead import map_ahead
+from ledgerbeam.io.storage.client import CONCURRENCY, Options
+from ledgerbeam.io.storage.publish import publish_bytes
+from ledgerbeam.io.storage.urls import canonical_url, join_url
+from ledgerbeam.io.webdataset.braces import collapse_names
+from ledgerbeam.io.webdataset.shards import ShardLike, filled
 
 __all__ = ["write_lit_metadata"]
 

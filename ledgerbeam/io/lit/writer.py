@@ -12,11 +12,12 @@ from ledgerbeam.errors import LedgerbeamError, RecordError, UsageError
 from ledgerbeam.io.lit.codecs import Encoder, encoder_of
 from ledgerbeam.io.lit.index import Members
 from ledgerbeam.io.lit.layout import CONFIG, RESERVED, index_name
-from ledgerbeam.io.publish import publish_bytes
-from ledgerbeam.io.storage import Options, canonical_url, delete
-from ledgerbeam.io.tar_sample import Sample
-from ledgerbeam.io.wds.shards import join_url
-from ledgerbeam.io.wds.writer import MAX_BYTES, MAX_SAMPLES, ShardWriter
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.files import delete
+from ledgerbeam.io.storage.publish import publish_bytes
+from ledgerbeam.io.storage.urls import canonical_url, join_url
+from ledgerbeam.io.tar.sample import Sample
+from ledgerbeam.io.webdataset.writer import MAX_BYTES, MAX_SAMPLES, ShardWriter
 
 __all__ = ["LitWriter"]
 

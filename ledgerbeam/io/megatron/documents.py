@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io.index import IndexFile, Offsets
+from ledgerbeam.io.index.file import IndexFile, Offsets
 from ledgerbeam.io.megatron.index import MegatronIndex
 from ledgerbeam.io.megatron.layout import dataset_prefix
 from ledgerbeam.io.megatron.reader import MegatronReader
 from ledgerbeam.io.megatron.writer import MegatronBuilder
-from ledgerbeam.io.storage import FileInfo, Options, stat
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.stat import FileInfo, stat
 
 __all__ = ["Document", "DocumentOffsets", "MegatronDocuments", "encode_documents"]
 

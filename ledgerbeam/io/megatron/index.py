@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, SourceNotFoundError
-from ledgerbeam.io.ahead import map_ahead
 from ledgerbeam.io.megatron.layout import HEAD_BYTES, Layout, dataset_prefix, parse_layout
-from ledgerbeam.io.megatron.mapped import map_file
-from ledgerbeam.io.storage import Options, RangeReader, stat
+from ledgerbeam.io.megatron.tokens import map_file
+from ledgerbeam.io.storage.ahead import map_ahead
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.stat import stat
 
 __all__ = ["BLOCK", "MegatronIndex", "Rows"]
 

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ledgerbeam.errors import IndexMismatchError, UsageError
-from ledgerbeam.io.storage import canonical_url
+from ledgerbeam.io.storage.urls import canonical_url
 
 __all__ = ["HEAD_BYTES", "Layout", "dataset_prefix", "dtype_code", "optimal_dtype", "parse_layout"]
 

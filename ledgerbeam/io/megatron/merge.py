@@ -7,13 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io.ahead import map_ahead
-from ledgerbeam.io.concatenate import concatenated
 from ledgerbeam.io.megatron.encode import IndexWriter
 from ledgerbeam.io.megatron.index import BLOCK, MegatronIndex
 from ledgerbeam.io.megatron.layout import Layout, dataset_prefix, dtype_code
-from ledgerbeam.io.publish import publish
-from ledgerbeam.io.storage import CONCURRENCY, FileInfo, Options, delete, stat
+from ledgerbeam.io.storage.ahead import map_ahead
+from ledgerbeam.io.storage.client import CONCURRENCY, Options
+from ledgerbeam.io.storage.concatenate import concatenated
+from ledgerbeam.io.storage.files import delete
+from ledgerbeam.io.storage.publish import publish
+from ledgerbeam.io.storage.stat import FileInfo, stat
 
 __all__ = ["merge_megatron"]
 

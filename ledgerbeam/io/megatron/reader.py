@@ -15,7 +15,9 @@ from ledgerbeam.io.megatron.compat import compat_part, compat_slice
 from ledgerbeam.io.megatron.index import MegatronIndex, Rows
 from ledgerbeam.io.megatron.layout import dataset_prefix
 from ledgerbeam.io.megatron.tokens import FEW, MappedTokens, RangedTokens, Tokens, TokenSource
-from ledgerbeam.io.storage import FileInfo, Options, is_local, stat
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.stat import FileInfo, stat
+from ledgerbeam.io.storage.urls import is_local
 
 __all__ = ["MegatronReader"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
@@ -9,10 +11,11 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgerbeam.io.megatron.mapped import map_file
-from ledgerbeam.io.storage import FileInfo, Options, RangeReader
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.stat import FileInfo, open_local
 
-__all__ = ["FEW", "MappedTokens", "RangedTokens", "TokenSource", "Tokens"]
+__all__ = ["FEW", "MappedTokens", "RangedTokens", "TokenSource", "Tokens", "map_file"]
 
 FEW = 256
 """Below so many sequences `MappedTokens.few` is sooner done than `many`."""
@@ -146,3 +149,24 @@ class RangedTokens:
     def close(self) -> None:
         """Closes the file; a later read opens it again."""
         self._reader.close()
+
+
+def map_file(path: str) -> memoryview:
+    """Maps all of a local file to read.
+
+    The map goes when the last view of it does, so no array outlives its memory. Processes that map the same file share
+    it.
+
+    Args:
+        path: Its canonical URL.
+
+    Returns:
+        Its bytes, read-only.
+
+    Raises:
+        SourceNotFoundError: There is no such file; also StorageError.
+    """
+    with open_local(path) as descriptor:
+        if os.fstat(descriptor).st_size == 0:
+            return memoryview(b"")  # nothing cannot be mapped
+        return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))

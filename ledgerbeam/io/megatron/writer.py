@@ -14,8 +14,9 @@ from numpy.typing import DTypeLike, NDArray
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io.megatron.encode import IndexWriter, TokenEncoder, TokensLike, Values
 from ledgerbeam.io.megatron.layout import Layout, dataset_prefix, dtype_code
-from ledgerbeam.io.publish import publish
-from ledgerbeam.io.storage import Options, delete
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.files import delete
+from ledgerbeam.io.storage.publish import publish
 
 __all__ = ["MegatronBuilder", "encode_part", "write_megatron"]
 

@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
-from ledgerbeam.pipelines import replaced
-from ledgerbeam.pipelines.owner import OutputOwner
+from ledgerbeam.pipelines.jobs import replaced
+from ledgerbeam.pipelines.jobs.owner import OutputOwner
 from ledgerbeam.transforms import plan
 
 BREAKAGES: dict[str, AbstractContextManager[Any]] = {

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Never
 
 from ledgerbeam.ledger import LedgerStore, source_ids
-from ledgerbeam.ledger.rows import content_checksum
-from ledgerbeam.ledgers import open_ledger
+from ledgerbeam.ledger.model.rows import content_checksum
+from ledgerbeam.opening import open_ledger
 from tests.fault.runs.function import clean_outputs
 from tests.fault.runs.sources import ChangingSources
 
@@ -27,8 +27,8 @@ class Judge:
 
     Args:
         sources: They know what each version has held.
-        output: Folder of the outputs; files of others are put there and beside it, which nobody may touch.
-        ledger: Folder of the ledger.
+        output: Replayer of the outputs; files of others are put there and beside it, which nobody may touch.
+        ledger: Replayer of the ledger.
     """
 
     def __init__(self, sources: ChangingSources, output: Path, ledger: Path) -> None:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import apache_beam as beam
 from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 
-from ledgerbeam.ledger import LedgerStore, LedgerWriter, OpenSource
-from ledgerbeam.ledgers import open_ledger
-from ledgerbeam.pipelines import graph
-from ledgerbeam.pipelines.local import LocalRunner
-from ledgerbeam.pipelines.supervise import WaveEnd
+from ledgerbeam.ledger import LedgerStore, LedgerWriter, PendingSource
+from ledgerbeam.opening import open_ledger
+from ledgerbeam.pipelines.runners import pipeline as graph
+from ledgerbeam.pipelines.runners.local import LocalRunner
+from ledgerbeam.pipelines.runners.supervise import WaveEnd
 from ledgerbeam.transforms import LedgerHandle
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class SimulatedHandle(LedgerHandle):
 class SimulatedRunner(LocalRunner):
     """The local runner, with actors in the place of a wave's processes."""
 
-    def _pass(self, sources: Sequence[OpenSource], listed: Any) -> WaveEnd:
+    def _pass(self, sources: Sequence[PendingSource], listed: Any) -> WaveEnd:
         return _world().wave(self._spec, listed.run, sources)
 
 
@@ -68,7 +68,7 @@ def dofns(spec: Any, run_id: str) -> list[Any]:
     sys.settrace(None)
     try:
         pipeline = beam.Pipeline(runner="apache_beam.runners.direct.direct_runner.BundleBasedDirectRunner")
-        sources = pipeline | beam.Create([], reshuffle=False).with_output_types(OpenSource)
+        sources = pipeline | beam.Create([], reshuffle=False).with_output_types(PendingSource)
         graph.expand_job(sources, dataclasses.replace(spec, run=run_id))
         found = _Found()
         pipeline.visit(found)

@@ -25,11 +25,16 @@ from unittest import mock
 
 import ledgerbeam
 from ledgerbeam.errors import LedgerbeamError
-from ledgerbeam.io import watch
-from ledgerbeam.ledger import LedgerWriter, Mark, NoneTask, OpenSource, Task, lmdb_store, run_folders, source_ids
-from ledgerbeam.ledgers import open_ledger, open_sink
-from ledgerbeam.pipelines import cli, graph, replaced, run
-from ledgerbeam.pipelines.supervise import WaveEnd
+from ledgerbeam.io.storage import unchanged as watch
+from ledgerbeam.ledger import LedgerWriter, Mark, NoneTask, PendingSource, Task, source_ids
+from ledgerbeam.ledger.lmdb import store as lmdb_store
+from ledgerbeam.ledger.worker import run_folders
+from ledgerbeam.opening import open_ledger, open_sink
+from ledgerbeam.pipelines.commands import cli
+from ledgerbeam.pipelines.jobs import replaced
+from ledgerbeam.pipelines.runners import pipeline as graph
+from ledgerbeam.pipelines.runners import run
+from ledgerbeam.pipelines.runners.supervise import WaveEnd
 from tests.fault.baton import Actor, VanishingScheduler
 from tests.fault.runs import function, runner
 from tests.fault.runs.function import TASK_BYTES, clean_outputs
@@ -143,7 +148,7 @@ class World:
             for module in (watch, replaced):
                 stack.enter_context(mock.patch.object(module, "os", SimpleNamespace(stat=self.stat)))
             locks = {name: getattr(fcntl, name) for name in dir(fcntl) if name.startswith("LOCK_")}
-            for module in (run_folders, sys.modules["ledgerbeam.io.publish"]):
+            for module in (run_folders, sys.modules["ledgerbeam.io.storage.publish"]):
                 stack.enter_context(mock.patch.object(module, "fcntl", SimpleNamespace(**locks, flock=self.flock)))
             stack.enter_context(mock.patch.object(runner, "world", self))
             stack.enter_context(mock.patch.object(function, "trouble", self.trouble))
@@ -247,7 +252,7 @@ class World:
             self._writers[actor] = LedgerWriter(sink, 1e9, self.choice.randint(1, 4))
         return self._writers[actor]
 
-    def wave(self, spec: Any, run_id: str, sources: Sequence[OpenSource]) -> WaveEnd:
+    def wave(self, spec: Any, run_id: str, sources: Sequence[PendingSource]) -> WaveEnd:
         """Plans sources in two workers, then does their tasks in two."""
         launcher = self.current
         assert launcher is not None
@@ -308,7 +313,7 @@ class World:
             step.setup()
             step.start_bundle()
         for element in elements:
-            source = element.source if isinstance(element, OpenSource) else None
+            source = element.source if isinstance(element, PendingSource) else None
             of = Task(source, 0, 0) if source else element.task if isinstance(element, NoneTask) else element
             self._in_work[actor] = [of] if isinstance(of, Task) else []
             feed(element, steps)

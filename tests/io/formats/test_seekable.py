@@ -41,10 +41,10 @@ from ledgerbeam.io import (
     stat,
     write_index,
 )
-from ledgerbeam.io import content as content_module
-from ledgerbeam.io.content import ContentReader
-from ledgerbeam.io.seek_points import gzip_points, gzip_spacing
-from ledgerbeam.io.streamed import split_source
+from ledgerbeam.io.compression import content as content_module
+from ledgerbeam.io.compression.content import ContentReader
+from ledgerbeam.io.compression.gzip_points import gzip_points, gzip_spacing
+from ledgerbeam.io.formats.streamed import split_source
 from tests.io.conformance import SequenceConformance
 
 SPACING = 40_000

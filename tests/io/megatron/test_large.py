@@ -16,8 +16,9 @@ from ledgerbeam.io.megatron import MegatronReader, merge_megatron, write_megatro
 from ledgerbeam.io.megatron.encode import IndexWriter
 from ledgerbeam.io.megatron.index import BLOCK
 from ledgerbeam.io.megatron.layout import Layout
-from ledgerbeam.io.publish import publish_bytes
-from ledgerbeam.io.storage import filesystem, read_bytes
+from ledgerbeam.io.storage.client import filesystem
+from ledgerbeam.io.storage.files import read_bytes
+from ledgerbeam.io.storage.publish import publish_bytes
 
 COUNT = BLOCK + 12_345
 

@@ -13,8 +13,9 @@ import pytest
 
 from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, SourceNotFoundError, UsageError
 from ledgerbeam.io.megatron import MegatronReader, encode_part, merge_megatron, write_megatron
-from ledgerbeam.io.publish import publish_bytes
-from ledgerbeam.io.storage import filesystem, read_bytes
+from ledgerbeam.io.storage.client import filesystem
+from ledgerbeam.io.storage.files import read_bytes
+from ledgerbeam.io.storage.publish import publish_bytes
 from tests.conftest import S3Requests, S3Server
 from tests.io.megatron.content import DTYPES, documents, golden
 from tests.io.megatron.test_golden import GOLDEN

@@ -17,7 +17,7 @@ import pytest
 
 from ledgerbeam.errors import IndexNotFoundError, RecordError, StorageError, UsageError
 from ledgerbeam.io.megatron import MegatronBuilder, MegatronReader, encode_part, write_megatron
-from ledgerbeam.io.storage import filesystem
+from ledgerbeam.io.storage.client import filesystem
 
 LIMITS = [("uint8", 0, 255), ("int8", -128, 127), ("int16", -(2**15), 2**15 - 1), ("uint16", 0, 65_535)]
 LIMITS += [("int32", -(2**31), 2**31 - 1), ("int64", -(2**63), 2**63 - 1)]

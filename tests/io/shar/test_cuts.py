@@ -10,8 +10,8 @@ import pytest
 
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io import Sample
-from ledgerbeam.io.payload_headers import AudioHeader, array_shape, audio_header
-from ledgerbeam.io.shar_cuts import field_kinds, parse_fields, sample_cut
+from ledgerbeam.io.shar.cuts import field_kinds, parse_fields, sample_cut
+from ledgerbeam.io.shar.payload_headers import AudioHeader, array_shape, audio_header
 from tests.io.shar.content import RATE, npy, sample, wav
 
 FIELDS = {"recording": "wav", "embedding": "vector.npy", "label": "cls"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ledgerbeam.io.payload_headers import array_shape, audio_header
+from ledgerbeam.io.shar.payload_headers import array_shape, audio_header
 from tests.io.damage import damaged, mangled
 from tests.io.fuzzing import Trial, fuzz_briefly, main
 from tests.io.shar.content import npy, wav

@@ -6,7 +6,7 @@ import pytest
 
 from ledgerbeam.errors import LedgerbeamError, RecordError, SourceError
 from ledgerbeam.io import HeldRecords, Sample, SharSamples, group_shards
-from ledgerbeam.io.shar_cuts import sample_cut
+from ledgerbeam.io.shar.cuts import sample_cut
 
 
 def test_files_of_one_number_or_name_make_a_shard() -> None:

@@ -23,9 +23,9 @@ from ledgerbeam.io import (
     build_tar_index,
     write_index_pack,
 )
-from ledgerbeam.io.shar import write_shar_fields
-from ledgerbeam.io.shar_rows import FieldKind
-from ledgerbeam.io.storage import filesystem
+from ledgerbeam.io.shar.reader import write_shar_fields
+from ledgerbeam.io.shar.rows import FieldKind
+from ledgerbeam.io.storage.client import filesystem
 from tests.io.shar.content import cut, npy, recording, wav
 
 FIELDS: dict[str, FieldKind] = {"recording": "tar", "embedding": "tar", "label": "jsonl"}

@@ -12,12 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError
-from ledgerbeam.io.concatenate import concatenated
-from ledgerbeam.io.publish import publish_bytes
-from ledgerbeam.io.s3_copy import LEAST_PART, plan_parts
-from ledgerbeam.io.storage import FileInfo, filesystem, read_bytes, stat
+from ledgerbeam.io.storage.client import filesystem
+from ledgerbeam.io.storage.concatenate import LEAST_PART, concatenated, plan_parts
+from ledgerbeam.io.storage.files import read_bytes
+from ledgerbeam.io.storage.publish import publish_bytes
+from ledgerbeam.io.storage.stat import FileInfo, stat
 from tests.conftest import S3Requests
-from tests.io.storage.conftest import Place
+from tests.io.places import Place
 
 SIZES = [0, 70_000, 1, 0, 3_000_000]
 

@@ -13,11 +13,14 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import LedgerbeamError, SourceNotFoundError, StorageError
-from ledgerbeam.io import listing, remote, storage
-from ledgerbeam.io.index import write_index
-from ledgerbeam.io.jsonl import JsonlReader, encode_jsonl
-from ledgerbeam.io.publish import publish, publish_bytes
-from ledgerbeam.io.storage import RangeReader
+from ledgerbeam.io.index.file import write_index
+from ledgerbeam.io.jsonl.reader import JsonlReader, encode_jsonl
+from ledgerbeam.io.listing import pages as listing
+from ledgerbeam.io.storage import client as remote
+from ledgerbeam.io.storage import files as storage
+from ledgerbeam.io.storage import stat
+from ledgerbeam.io.storage.publish import publish, publish_bytes
+from ledgerbeam.io.storage.ranges import RangeReader
 from tests.servers.s3_proxy import Fault, Kind, S3Proxy, expired, throttled
 
 pytestmark = pytest.mark.s3
@@ -75,7 +78,7 @@ def read_many_ranges(line: Line) -> None:
 
 
 def ask(line: Line) -> None:
-    assert storage.stat(f"{line.url}/x", line.options).size == len(CONTENT)
+    assert stat.stat(f"{line.url}/x", line.options).size == len(CONTENT)
 
 
 def list_all(line: Line) -> None:
@@ -97,7 +100,7 @@ def publish_over(line: Line) -> None:
 def delete(line: Line) -> None:
     storage.delete(f"{line.url}/x", line.options)
     with pytest.raises(SourceNotFoundError):
-        storage.stat(f"{line.url}/x", line.direct)
+        stat.stat(f"{line.url}/x", line.direct)
 
 
 OPERATIONS = [read_whole, read_one_range, read_many_ranges, ask, list_all, publish_small, publish_over, delete]

@@ -11,14 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.errors import (
-    ChangedSourceError,
-    DiskFullError,
-    LedgerError,
-    RecordError,
-    StorageError,
-    UsageError,
-)
+from ledgerbeam.errors import ChangedSourceError, DiskFullError, LedgerError, RecordError, StorageError, UsageError
 from ledgerbeam.io import (
     FileInfo,
     RangeReader,
@@ -34,10 +27,10 @@ from ledgerbeam.io import (
     scan_stream,
     stat,
 )
-from ledgerbeam.io.conditional import OtherVersionError, _require
-from ledgerbeam.io.local import open_local
+from ledgerbeam.io.storage.stat import open_local
+from ledgerbeam.io.storage.unchanged import OtherVersionError, _require
 from tests.conftest import S3Requests
-from tests.io.storage.conftest import Place
+from tests.io.places import Place
 
 DATA = b"0123456789" * 10
 

@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.errors import StorageError
-from ledgerbeam.io import ObjectFolder, objects, remote
+from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io.storage import client as remote
+from ledgerbeam.io.storage import objects
 from tests.conftest import S3Server
 from tests.disk import Disk
-from tests.io.storage.conftest import STORES, store_place
+from tests.io.places import STORES, store_place
 
 MEGABYTE = 2**20
 

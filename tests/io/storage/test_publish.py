@@ -20,15 +20,17 @@ from typing import BinaryIO
 import pytest
 
 from ledgerbeam.errors import DiskFullError, StorageError, UsageError
-from ledgerbeam.io import listing, storage
-from ledgerbeam.io import publish as publishing
-from ledgerbeam.io.publish import publish, publish_bytes, remove_stale_temporaries
+from ledgerbeam.io.listing import pages as listing
+from ledgerbeam.io.storage import client, ranges, stat, urls
+from ledgerbeam.io.storage import files as storage
+from ledgerbeam.io.storage import publish as publishing
+from ledgerbeam.io.storage.publish import publish, publish_bytes, remove_stale_temporaries
 from tests.conftest import S3Requests
-from tests.io.storage.conftest import Place
+from tests.io.places import Place
 
 WRITER = """
 import sys
-from ledgerbeam.io.publish import publish
+from ledgerbeam.io.storage.publish import publish
 with publish(sys.argv[1]) as file:
     file.write(b"half")
     file.flush()
@@ -42,9 +44,9 @@ class BodyError(Exception):
 
 
 def contents(place: Place) -> list[str]:
-    if storage.is_local(place.url):
+    if urls.is_local(place.url):
         return sorted(p.name for p in Path(place.url).rglob("*") if p.is_file())
-    store = storage.filesystem(place.url, place.options)
+    store = client.filesystem(place.url, place.options)
     store.invalidate_cache()
     return sorted(name.rpartition("/")[2] for name in store.find(place.url))
 
@@ -68,7 +70,7 @@ def test_an_output_appears_whole(place: Place) -> None:
 def test_an_empty_output_is_an_output(place: Place) -> None:
     with publish(place / "empty", place.options):
         pass
-    assert storage.stat(place / "empty", place.options).size == 0
+    assert stat.stat(place / "empty", place.options).size == 0
 
 
 def test_a_body_that_raises_leaves_nothing(place: Place) -> None:
@@ -114,7 +116,7 @@ def test_large_outputs_become_visible_in_one_request(s3_place: Place, s3_request
     else:
         assert made[0] == "create_multipart_upload"
         assert made[-1] == "complete_multipart_upload"
-    reader = storage.RangeReader(url, s3_place.options)
+    reader = ranges.RangeReader(url, s3_place.options)
     assert reader.size == size
     assert reader.read(size - 2**20, size) == block
 
@@ -273,7 +275,7 @@ def test_sweeping_never_takes_a_file_from_a_writer(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace to see system calls: apt-get install strace")
 def test_bytes_are_durable_before_the_name_and_the_name_before_the_end(tmp_path: Path) -> None:
-    script = "import sys; from ledgerbeam.io.publish import publish_bytes as p; p(sys.argv[1], b'x')"
+    script = "import sys; from ledgerbeam.io.storage.publish import publish_bytes as p; p(sys.argv[1], b'x')"
     log = tmp_path / "log"
     command = ["strace", "-f", "-y", "-o", str(log), "-e", "trace=mkdir,fsync,fdatasync,rename,renameat,renameat2"]
     subprocess.run([*command, sys.executable, "-c", script, str(tmp_path / "new" / "out")], check=True)

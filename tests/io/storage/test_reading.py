@@ -14,11 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError, StorageError, UsageError
-from ledgerbeam.io import storage
-from ledgerbeam.io.publish import publish_bytes
-from ledgerbeam.io.storage import FileInfo, RangeReader
+from ledgerbeam.io.storage import client, stat
+from ledgerbeam.io.storage import files as storage
+from ledgerbeam.io.storage.publish import publish_bytes
+from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.stat import FileInfo
 from tests.conftest import S3Requests
-from tests.io.storage.conftest import Place
+from tests.io.places import Place
 
 pytestmark = pytest.mark.usefixtures("implementation")
 
@@ -34,11 +36,11 @@ def source(place: Place) -> RangeReader:
 def test_stat_tells_size_and_version(place: Place) -> None:
     url = place / "a/b.jsonl"
     publish_bytes(url, b"one", place.options)
-    first = storage.stat(url, place.options)
+    first = stat.stat(url, place.options)
     assert (first.url, first.size) == (url, 3)
-    assert first == storage.stat(url, place.options)
+    assert first == stat.stat(url, place.options)
     publish_bytes(url, b"two", place.options)
-    second = storage.stat(url, place.options)
+    second = stat.stat(url, place.options)
     assert second.version != first.version
     assert second.modified_ns >= first.modified_ns > 1_700_000_000 * 10**9
 
@@ -47,15 +49,15 @@ def test_stat_tells_size_and_version(place: Place) -> None:
 def test_stat_sees_a_change_by_others_after_a_listing(s3_place: Place) -> None:
     others = {**(s3_place.options or {}), "default_fill_cache": False}  # another client, with a cache of its own
     publish_bytes(s3_place / "x", b"1", s3_place.options)
-    storage.filesystem(s3_place.url, s3_place.options).ls(s3_place.url)
+    client.filesystem(s3_place.url, s3_place.options).ls(s3_place.url)
     publish_bytes(s3_place / "x", b"12", others)
-    assert storage.stat(s3_place / "x", s3_place.options).size == 2
+    assert stat.stat(s3_place / "x", s3_place.options).size == 2
 
 
 def test_what_is_missing_is_named(place: Place) -> None:
     url = place / "nothing.jsonl"
     for ask in (
-        lambda: storage.stat(url, place.options),
+        lambda: stat.stat(url, place.options),
         lambda: RangeReader(url, place.options).read(0, 1),
         lambda: RangeReader(url, place.options).size,
         lambda: storage.read_bytes(url, place.options),
@@ -69,7 +71,7 @@ def test_what_is_missing_is_named(place: Place) -> None:
 def test_a_folder_is_no_source(place: Place) -> None:
     publish_bytes(place / "folder/x.jsonl", b"", place.options)
     with pytest.raises(UsageError, match=r"folder/\*\*/\*\.jsonl"):
-        storage.stat(place / "folder", place.options)
+        stat.stat(place / "folder", place.options)
 
 
 def test_ranges_are_exact(source: RangeReader) -> None:
@@ -154,7 +156,7 @@ def test_many_descriptions_come_in_order(place: Place) -> None:
     urls = [place / f"{i}.jsonl" for i in range(40)]
     for i, url in enumerate(urls):
         publish_bytes(url, b"x" * i, place.options)
-    infos = storage.stat_many(urls, place.options)
+    infos = stat.stat_many(urls, place.options)
     assert [(info.url, info.size) for info in infos] == [(url, i) for i, url in enumerate(urls)]
 
 
@@ -162,7 +164,7 @@ def test_delete_deletes(place: Place) -> None:
     publish_bytes(place / "x", b"1", place.options)
     storage.delete(place / "x", place.options, missing_ok=False)
     with pytest.raises(SourceNotFoundError):
-        storage.stat(place / "x", place.options)
+        stat.stat(place / "x", place.options)
 
 
 @pytest.mark.s3
@@ -180,7 +182,7 @@ def test_neighbours_on_s3_share_requests(s3_place: Place, s3_requests: S3Request
     assert s3_requests.take() == ["get_object"]
     storage.read_bytes(url, s3_place.options)
     assert s3_requests.take() == ["get_object"]
-    storage.stat(url, s3_place.options)
+    stat.stat(url, s3_place.options)
     assert s3_requests.take() == ["head_object"]
 
 
@@ -216,7 +218,7 @@ def test_missing_permission_says_so(tmp_path: Path, nobody: AbstractContextManag
 def test_wrong_credentials_say_so(s3_place: Place) -> None:
     wrong = {**(s3_place.options or {}), "secret": "wrong-secret"}
     with pytest.raises(StorageError, match="credentials"):
-        storage.stat(s3_place / "x", wrong)
+        stat.stat(s3_place / "x", wrong)
 
 
 @pytest.mark.parametrize(
@@ -229,12 +231,12 @@ def test_wrong_credentials_say_so(s3_place: Place) -> None:
     ],
 )
 def test_versions_of_other_stores(info: dict[str, Any], version: str) -> None:
-    assert storage.info_of("gs://b/k", info) == FileInfo("gs://b/k", 1, version)
+    assert stat.info_of("gs://b/k", info) == FileInfo("gs://b/k", 1, version)
 
 
 def test_a_store_that_tells_no_version_is_refused() -> None:
     with pytest.raises(StorageError, match="could not be noticed"):
-        storage.info_of("x://b/k", {"size": 1})
+        stat.info_of("x://b/k", {"size": 1})
 
 
 @given(

@@ -9,11 +9,13 @@ import fsspec.asyn
 import pytest
 
 from ledgerbeam.errors import StorageError
-from ledgerbeam.io import ObjectFolder, storage
-from ledgerbeam.io.listing import list_pages
-from ledgerbeam.io.publish import publish, publish_bytes
+from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io.listing.pages import list_pages
+from ledgerbeam.io.storage import client, stat
+from ledgerbeam.io.storage import files as storage
+from ledgerbeam.io.storage.publish import publish, publish_bytes
 from tests.conftest import AzureServer, GcsServer
-from tests.io.storage.conftest import Place, store_place
+from tests.io.places import Place, store_place
 
 pytestmark = pytest.mark.stores
 
@@ -38,8 +40,8 @@ def test_versions_are_generations_and_tags(gcs: GcsServer, azure: AzureServer) -
     for server, known_as in ((gcs, "generation"), (azure, "etag")):
         url = f"{server.place()}/x"
         publish_bytes(url, b"1", server.options)
-        told = storage.filesystem(url, server.options).info(url)[known_as].strip('"')
-        assert storage.stat(url, server.options).version == told
+        told = client.filesystem(url, server.options).info(url)[known_as].strip('"')
+        assert stat.stat(url, server.options).version == told
 
 
 def test_odd_keys_are_listed_and_read_as_they_are(place: Place) -> None:
@@ -87,7 +89,7 @@ def test_of_two_large_outputs_at_once_one_stands_unmixed(place: Place) -> None:
 
 def test_no_two_uploads_of_a_blob_share_blocks(azure_place: Place) -> None:
     url = azure_place / "large"
-    store = storage.filesystem(url, azure_place.options)
+    store = client.filesystem(url, azure_place.options)
 
     async def blocks() -> set[str]:
         async with store.service_client.get_blob_client(*store.split_path(url)[:2]) as blob:
@@ -128,7 +130,7 @@ def test_wrong_credentials_say_so(azure_place: Place) -> None:
     wrong = {"connection_string": known.replace("AccountKey=b", "AccountKey=c")}
     assert wrong["connection_string"] != known
     for ask in (
-        lambda: storage.stat(azure_place / "x", wrong),
+        lambda: stat.stat(azure_place / "x", wrong),
         lambda: publish_bytes(azure_place / "x", b"1", wrong),
         lambda: list(list_pages([azure_place / "*"], wrong)),
     ):

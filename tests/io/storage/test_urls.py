@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io import storage
+from ledgerbeam.io.storage import client, urls
 
 
 @pytest.mark.parametrize(
@@ -30,30 +30,30 @@ from ledgerbeam.io import storage
     ],
 )
 def test_one_source_has_one_name(given: str, canonical: str) -> None:
-    assert storage.canonical_url(given) == canonical
-    assert storage.canonical_url(canonical) == canonical
+    assert urls.canonical_url(given) == canonical
+    assert urls.canonical_url(canonical) == canonical
 
 
 def test_relative_paths_are_below_the_working_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    assert storage.canonical_url("a/../b") == f"{tmp_path}/b"
+    assert urls.canonical_url("a/../b") == f"{tmp_path}/b"
 
 
 def test_links_keep_their_name(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    assert storage.canonical_url(str(tmp_path / "link" / "x")) == f"{tmp_path}/link/x"
+    assert urls.canonical_url(str(tmp_path / "link" / "x")) == f"{tmp_path}/link/x"
 
 
 @pytest.mark.parametrize("name", ["", "pipe:cat x", "simplecache::s3://b/k"])
 def test_names_without_addressable_bytes_are_refused(name: str) -> None:
     with pytest.raises(UsageError):
-        storage.canonical_url(name)
+        urls.canonical_url(name)
 
 
 def test_an_unknown_scheme_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="nowhere://"):
-        storage.filesystem("nowhere://b/k")
+        client.filesystem("nowhere://b/k")
 
 
 def test_a_missing_extra_is_named() -> None:
@@ -61,8 +61,8 @@ def test_a_missing_extra_is_named() -> None:
     script = (
         "import sys; sys.modules['s3fs'] = None\n"
         "from ledgerbeam.errors import UsageError\n"
-        "from ledgerbeam.io import storage\n"
-        "try: storage.stat('s3://b/k')\n"
+        "from ledgerbeam.io.storage import stat\n"
+        "try: stat.stat('s3://b/k')\n"
         "except UsageError as error: print(error)\n"
     )
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=os.environ)
@@ -71,4 +71,4 @@ def test_a_missing_extra_is_named() -> None:
 
 def test_one_instance_serves_a_process() -> None:
     options = {"asynchronous": False}
-    assert storage.filesystem("memory://a", options) is storage.filesystem("memory://b/c", dict(options))
+    assert client.filesystem("memory://a", options) is client.filesystem("memory://b/c", dict(options))

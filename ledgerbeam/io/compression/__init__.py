@@ -1,0 +1,1 @@
+"""Compressed sources: as streams, and by position where seek points allow it."""

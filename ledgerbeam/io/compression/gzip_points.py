@@ -1,0 +1,339 @@
+"""Seek points of gzip files: places to begin decompressing at, in the file format of the library `indexed_gzip`.
+
+Deflate refers back to the last 32 KiB of what was decompressed, and its blocks begin at bits, not bytes. A seek point
+is such a begin with those 32 KiB, the window. The file (`GZIDX`, version 1, little-endian):
+
+    5s magic, u8 version, u8 flags, u64 size of the gzip file, u64 decompressed size, u32 spacing, u32 window bytes, u32
+    points; for each: u64 place in the file, u64 place in the decompressed bytes, u8 bits of the byte before the place
+    that belong to it, u8 whether it has a window; then the windows.
+
+Points are written by that library and read without it: a reader needs one window at a time, not all of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import struct
+import zlib
+from collections.abc import Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam.errors import (
+    ChangedSourceError,
+    IndexMismatchError,
+    IndexNotFoundError,
+    LedgerbeamError,
+    SourceError,
+    SourceNotFoundError,
+    UsageError,
+)
+from ledgerbeam.io.compression.streams import REQUEST, DeflateFrame, decompressed_pieces
+from ledgerbeam.io.compression.zstd_table import compressed_pieces
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.stat import FileInfo
+from ledgerbeam.io.storage.urls import canonical_url
+from ledgerbeam.names import INDEX_ENDING, beside
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+__all__ = [
+    "POINTS_ENDING",
+    "SPACING",
+    "GzipTable",
+    "gzip_points",
+    "gzip_spacing",
+    "load_gzip_table",
+    "points_mismatch",
+    "points_url",
+]
+
+SPACING = 1 << 20
+"""Decompressed bytes between two seek points, at least."""
+
+_MOST_WINDOWS = 2048  # bounds the memory that finding them takes, and their file, to 64 MiB, up to 256 GiB of data
+
+_MOST_SPACING = 128 << 20  # the library's own arithmetic overflows, and the process dies, from 1 GiB on
+
+_HEADER = struct.Struct("<5sBBQQIII")
+_POINT = np.dtype([("place", "<u8"), ("start", "<u8"), ("bits", "u1"), ("has_window", "u1")])
+_TRAILER = 8  # checksum and size, after the deflate data of a gzip member
+
+
+class GzipTable:
+    """The seek points of a gzip file: a segment reaches from one to the next.
+
+    Args:
+        points: The reader of their file.
+        starts: As in `SeekTable`.
+        places: Where in the gzip file each begins, and the end of the last.
+        bits: How many bits of the byte before its place belong to a segment.
+        windows: Where in the points' file its window begins; -1 for none.
+        window: Bytes of a window.
+    """
+
+    def __init__(
+        self,
+        points: RangeReader,
+        *,
+        starts: NDArray[np.int64],
+        places: NDArray[np.int64],
+        bits: NDArray[np.uint8],
+        windows: NDArray[np.int64],
+        window: int,
+    ) -> None:
+        self.starts = starts
+        self._points = points
+        self._places = places
+        self._bits = bits
+        self._windows = windows
+        self._window = window
+
+    def blocks(self, number: int, source: RangeReader) -> Iterator[bytes]:
+        """Decompresses a segment."""
+        start, stop = int(self._places[number]), int(self._places[number + 1])
+        bits, at = int(self._bits[number]), int(self._windows[number])
+        window = b"" if at < 0 else self._points.read(at, at + self._window)
+        pieces = compressed_pieces(source, start - (bits > 0), stop)
+        if bits:
+            pieces = chain([_aligned(next(pieces), bits)], pieces)
+        return decompressed_pieces(pieces, "gzip", source.url, frame=_MemberRest(window), at=start)
+
+
+class _MemberRest(DeflateFrame):
+    """A gzip member from a seek point on: deflate data without the header."""
+
+    def __init__(self, window: bytes) -> None:
+        super().__init__(lambda: zlib.decompressobj(-zlib.MAX_WBITS, zdict=window))
+        self._after = b""
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        if self._decompressor.eof:
+            self._after += data
+            return
+        yield from super().feed(data)
+        self._after = self._decompressor.unused_data
+
+    @property
+    def ended(self) -> bool:
+        return self._decompressor.eof and len(self._after) >= _TRAILER
+
+    @property
+    def rest(self) -> bytes:
+        return self._after[_TRAILER:]
+
+
+def _aligned(data: bytes, bits: int) -> bytes:
+    """Lets deflate data begin at a byte that begins inside of one.
+
+    The bits before it make room for empty blocks, as many as end where it begins: one with fixed codes has 10 bits, the
+    shortest odd one, whose codes are its own, 91.
+    """
+    free = 8 - bits
+    value, length = _EMPTY_OF_91_BITS if free % 2 else (0, 0)
+    while length % 8 != free:
+        value |= _EMPTY_OF_10_BITS << length
+        length += 10
+    value |= data[0] >> free << length
+    return value.to_bytes(length // 8 + 1, "little") + data[1:]
+
+
+def _from_bits(*fields: tuple[int, int]) -> tuple[int, int]:
+    """Packs (value, bits) from the least bit on."""
+    value = length = 0
+    for field, bits in fields:
+        value |= field << length
+        length += bits
+    return value, length
+
+
+_EMPTY_OF_10_BITS = 0b10  # not the last block, fixed codes, and seven zeros: its end
+
+# RFC 1951, 3.2.7: not the last block, own codes: of 257 literals, 1 distance, 18 code lengths. Of these only the 2nd
+# (a run of 11 or more zeros) and the 18th (the length 1) are used, and have the codes 1 and 0. They spell 138 + 117
+# zeros, and the length 1 for the literal 255, for the end of the block and for a distance. The end is then the code 1.
+_EMPTY_OF_91_BITS = _from_bits(
+    *((0, 1), (2, 2), (0, 5), (0, 5), (14, 4)),
+    *((int(position in (2, 17)), 3) for position in range(18)),
+    *((1, 1), (138 - 11, 7), (1, 1), (117 - 11, 7)),
+    *((0, 1), (0, 1), (0, 1)),
+    (1, 1),
+)
+
+
+def load_gzip_table(points: RangeReader, source: RangeReader) -> GzipTable:
+    """Reads the seek points of a gzip file without their windows: two requests; 25 bytes of memory a point.
+
+    Args:
+        points: Reads their file.
+        source: Reads the gzip file.
+
+    Raises:
+        IndexNotFoundError: There is no such file.
+        IndexMismatchError: It is damaged, or that of another gzip file.
+    """
+    try:
+        size = points.size
+    except SourceNotFoundError as error:
+        raise IndexNotFoundError(
+            f"{source.url} has no seek points: expected {points.url}. Build them: ledgerbeam index --force {source.url}"
+        ) from error
+    head = points.read(0, min(size, _HEADER.size))
+    if len(head) < _HEADER.size or head[:6] != b"GZIDX\x01":
+        raise points_mismatch(points, source, f"expected GZIDX, version 1, found {head[:6]!r}")
+    _, _, _, compressed, total, _, window, count = _HEADER.unpack(head)
+    if compressed != source.size:
+        raise points_mismatch(points, source, f"they are those of {compressed:,} bytes, found {source.size:,}")
+    windows_at = _HEADER.size + count * _POINT.itemsize
+    if windows_at > size:
+        raise points_mismatch(points, source, f"expected {count:,} points, found {size:,} bytes")
+    found = np.frombuffer(points.read(_HEADER.size, windows_at), _POINT)
+    has_window = found["has_window"] != 0
+    if size != windows_at + int(has_window.sum()) * window:
+        raise points_mismatch(
+            points, source, f"expected {int(has_window.sum()):,} windows of {window:,} bytes, found {size:,} bytes"
+        )
+    windows = np.where(has_window, windows_at + (np.cumsum(has_window) - 1) * window, -1)
+    limit = max(compressed, total) + 1
+    if (found["place"] > limit).any() or (found["start"] > limit).any() or (found["bits"] > 7).any():
+        raise points_mismatch(points, source, "a point lies outside of it")
+    starts = np.append(found["start"].astype(np.int64), total)
+    places = np.append(found["place"].astype(np.int64), compressed)
+    if starts[0] or (np.diff(starts) < 0).any() or (np.diff(places) < 0).any() or places[0] < 1:
+        raise points_mismatch(points, source, "the points are not in order")
+    kept = np.flatnonzero(np.diff(starts))  # the rest are ends of members, and empty ones
+    edges = np.append(kept, kept[-1] + 1) if len(kept) else np.zeros(1, np.intp)
+    return GzipTable(
+        points,
+        starts=starts[edges],
+        places=places[edges],
+        bits=found["bits"][kept],
+        windows=windows[kept],
+        window=window,
+    )
+
+
+def points_mismatch(points: RangeReader, source: RangeReader, what: str) -> IndexMismatchError:
+    """Words an error that names seek points, source and remedy."""
+    return IndexMismatchError(
+        f"the seek points {points.url} do not fit {source.url}: {what}. Rebuild them: ledgerbeam index --force "
+        f"{source.url}"
+    )
+
+
+def gzip_points(
+    url: str,
+    options: Options | None = None,
+    *,
+    size: int = 0,
+    spacing: int = SPACING,
+    listed: FileInfo | None = None,
+) -> bytes:
+    """Finds the seek points of a gzip file, by decompressing all of it.
+
+    Args:
+        url: The file; known to be whole.
+        options: Storage options.
+        size: Decompressed bytes that it is known to have, at least; see `gzip_spacing`.
+        spacing: Decompressed bytes between two points, at least; more than 32768.
+        listed: What was listed; see `RangeReader`.
+
+    Returns:
+        The content of the file of points.
+
+    Raises:
+        SourceError: The file is damaged.
+        ChangedSourceError: It gives less than `size` bytes, or is not what was listed.
+        SourceNotFoundError: There is no such source; also StorageError.
+        UsageError: The package that finds them is not installed.
+    """
+    try:
+        library: Any = importlib.import_module("indexed_gzip")
+    except ImportError as error:
+        raise UsageError(
+            "Seek points of gzip files need a package that is not installed: pip install 'ledgerbeam[seekable]'"
+        ) from error
+    found = io.BytesIO()
+    with (
+        RangeReader(url, options, listed=listed) as reader,
+        _File(reader) as raw,
+        io.BufferedReader(raw, REQUEST) as file,
+    ):
+        try:
+            with library.IndexedGzipFile(fileobj=file, spacing=gzip_spacing(size, spacing)) as indexed:
+                indexed.build_full_index()
+                indexed.export_index(fileobj=found)
+        except MemoryError:
+            raise
+        except Exception as error:  # the library has errors of its own, and hides those of reading behind them
+            if raw.error is not None:
+                raise raw.error from error
+            raise SourceError(f"{reader.url}: the gzip data is damaged ({error}); write the file again.") from error
+    total = _HEADER.unpack_from(found.getbuffer())[4]
+    if total < size:
+        raise ChangedSourceError(
+            f"{reader.url}: expected {size:,} decompressed bytes, found {total:,}: it was cut while it was indexed; "
+            "index it again when it is complete."
+        )
+    return found.getvalue()
+
+
+def gzip_spacing(size: int, spacing: int = SPACING) -> int:
+    """Gives how far seek points lie apart: of a large source further, so that their windows take at most 64 MiB.
+
+    Args:
+        size: Its decompressed size in bytes.
+        spacing: The least distance in bytes.
+    """
+    return min(max(spacing, size // _MOST_WINDOWS), _MOST_SPACING)
+
+
+class _File(io.RawIOBase):
+    """A source as a file object."""
+
+    def __init__(self, reader: RangeReader) -> None:
+        self.error: LedgerbeamError | None = None
+        self._reader = reader
+        self._position = 0
+        self._size = reader.size
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        view = memoryview(buffer)
+        start = min(self._position, self._size)
+        try:
+            data = self._reader.read(start, min(start + len(view), self._size))
+        except LedgerbeamError as error:
+            self.error = error
+            raise
+        view[: len(data)] = data
+        self._position = start + len(data)
+        return len(data)
+
+
+POINTS_ENDING = ".gzidx"
+"""How the names of indexes and of seek points end."""
+
+
+def points_url(index: str) -> str:
+    """Gives the place of a gzip file's seek points: beside its index, `.gzidx` in place of `.idx`."""
+    return beside(canonical_url(index).removesuffix(INDEX_ENDING), POINTS_ENDING)

@@ -1,0 +1,310 @@
+"""Decompressing a source from its begin, in blocks: gzip, bzip2, xz, Zstandard and LZ4, of one or several frames.
+
+However much a few bytes may expand to, a block stays small. A stream that is cut off, damaged or followed by something
+else is an error that names the byte of the file.
+"""
+
+from __future__ import annotations
+
+import bz2
+import importlib
+import lzma
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ledgerbeam.errors import ArchiveError, LedgerbeamError, SourceError, UsageError
+from ledgerbeam.io.storage.ahead import map_ahead
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.stat import FileInfo
+
+__all__ = [
+    "BLOCK",
+    "REQUEST",
+    "DeflateFrame",
+    "Frame",
+    "Stream",
+    "compression_of",
+    "decompressed",
+    "decompressed_pieces",
+    "plain_name",
+]
+
+BLOCK = 1024 * 1024
+"""Bytes of a block, at most; of Zstandard at most 32 times as many."""
+
+REQUEST = 4 * 1024 * 1024
+"""Compressed bytes that are read at once."""
+_WINDOW = 1 << 27  # what a Zstandard frame may ask for as memory: all that zstd takes without being told to
+_PIECE = 1024  # of Zstandard: a block of it is at least 4 bytes and expands to at most 128 KiB
+
+_SUFFIXES = {".gz": "gzip", ".tgz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd", ".lz4": "lz4"}
+
+
+def compression_of(url: str) -> str | None:
+    """Tells by name how a source is compressed: by one of its last two suffixes; None for not at all."""
+    suffixes = ["." + part for part in os.path.basename(url).lower().split(".")[1:]]
+    return next((_SUFFIXES[suffix] for suffix in reversed(suffixes[-2:]) if suffix in _SUFFIXES), None)
+
+
+def plain_name(url: str) -> str:
+    """Gives the name that a source would have decompressed: `a.jsonl.gz` is `a.jsonl`, `a.tgz` is `a.tar`."""
+    folder, _, base = url.rpartition("/")
+    parts = ["tar" if part.lower() == "tgz" else part for part in base.split(".")]
+    kept = [part for number, part in enumerate(parts) if number < len(parts) - 2 or f".{part.lower()}" not in _SUFFIXES]
+    return f"{folder}/{'.'.join(kept)}" if folder else ".".join(kept)
+
+
+class Frame:
+    """One frame of the formats whose decompressors limit their output themselves.
+
+    Args:
+        make: Makes its decompressor.
+    """
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._decompressor = make()
+        self._pending = b""
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Takes compressed bytes and yields what they give, in blocks."""
+        while not self.ended:
+            found = self._decompressor.decompress(data, BLOCK)
+            if found:
+                yield found
+            data = b""
+            if self._decompressor.needs_input:
+                return
+
+    @property
+    def ended(self) -> bool:
+        """Whether its end was among the bytes."""
+        return bool(self._decompressor.eof)
+
+    @property
+    def rest(self) -> bytes:
+        """The bytes after its end."""
+        return bytes(self._decompressor.unused_data or b"")
+
+
+class DeflateFrame(Frame):
+    """zlib's: what it has not looked at yet is for the caller to keep."""
+
+    def __init__(self, make: Callable[[], Any] = lambda: zlib.decompressobj(wbits=31)) -> None:
+        super().__init__(make)
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Takes compressed bytes and yields what they give, in blocks."""
+        while not self.ended:
+            found = self._decompressor.decompress(data, BLOCK)
+            if found:
+                yield found
+            data = self._decompressor.unconsumed_tail
+            if not data and len(found) < BLOCK:
+                return
+
+
+class _ZstdFrame(Frame):
+    """zstandard's does not limit its output, so it gets little at a time."""
+
+    def __init__(self) -> None:
+        zstandard = importlib.import_module("zstandard")
+        super().__init__(lambda: zstandard.ZstdDecompressor(max_window_size=_WINDOW).decompressobj())
+        self._unused = b""
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        for start in range(0, len(data), _PIECE):
+            found = self._decompressor.decompress(data[start : start + _PIECE])
+            if found:
+                yield found
+            if self.ended:
+                self._unused = self._decompressor.unused_data + data[start + _PIECE :]
+                return
+
+    @property
+    def rest(self) -> bytes:
+        return self._unused
+
+
+@dataclass(frozen=True)
+class _Codec:
+    """How a format is decompressed, and what may stand between and after its frames."""
+
+    frame: Callable[[], Frame]
+    padding: bytes = b""
+
+
+def _lz4_frame() -> Frame:
+    try:
+        frame: Any = importlib.import_module("lz4.frame")
+    except ImportError as error:
+        raise UsageError("LZ4 needs a package that is not installed: pip install 'ledgerbeam[lz4]'") from error
+    return Frame(frame.LZ4FrameDecompressor)
+
+
+_CODECS = {
+    "gzip": _Codec(DeflateFrame, b"\0"),
+    "bzip2": _Codec(lambda: Frame(bz2.BZ2Decompressor)),
+    "xz": _Codec(lambda: Frame(lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=1 << 30)), b"\0"),
+    "zstd": _Codec(_ZstdFrame),
+    "lz4": _Codec(_lz4_frame),
+}
+
+
+def decompressed(url: str, options: Options | None = None, listed: FileInfo | None = None) -> Iterator[bytes]:
+    """Reads a source from its begin, decompressed; one that is not compressed as it is.
+
+    Args:
+        url: The source; its name tells the compression.
+        options: Storage options.
+        listed: What was listed; see `RangeReader`.
+
+    Yields:
+        Its bytes, in blocks; a remote source is read a few requests ahead.
+
+    Raises:
+        SourceError: The data is cut off, damaged, or followed by something else; the message has the byte of the file.
+        SourceNotFoundError: There is no such source; also StorageError.
+        UsageError: It takes a package that is not installed.
+    """
+    name = compression_of(url)
+    with RangeReader(url, options, listed=listed) as reader:
+        size = reader.size
+
+        def read(start: int) -> bytes:
+            return reader.read(start, min(start + REQUEST, size))
+
+        pieces = (
+            map_ahead(read, range(0, size, REQUEST), 2)
+            if reader.local_path is None
+            else map(read, range(0, size, REQUEST))
+        )
+        yield from pieces if name is None else decompressed_pieces(pieces, name, reader.url)
+
+
+def decompressed_pieces(
+    pieces: Iterator[bytes], name: str, url: str, *, frame: Frame | None = None, at: int = 0
+) -> Iterator[bytes]:
+    """Decompresses consecutive pieces of a source.
+
+    Args:
+        pieces: The compressed bytes.
+        name: The compression, as `compression_of` gives it.
+        url: The source, for messages.
+        frame: What decompresses the first frame, when they begin inside of one.
+        at: Where in the file they begin, for messages.
+
+    Yields:
+        The decompressed bytes, in blocks.
+
+    Raises:
+        SourceError: As in `decompressed`.
+    """
+    codec = _CODECS[name]
+    taken, made, frames = at, 0, 0
+    try:
+        for piece in pieces:
+            data = piece
+            while data:
+                if frame is None:
+                    data = data.lstrip(codec.padding) if frames and codec.padding else data
+                    if not data:
+                        break
+                    frame = codec.frame()
+                for block in frame.feed(data):
+                    made += len(block)
+                    yield block
+                data = b""
+                if frame.ended:
+                    data, frame, frames = frame.rest, None, frames + 1
+            taken += len(piece)
+    except (LedgerbeamError, MemoryError):
+        raise
+    except Exception as error:  # each decompressor has errors of its own
+        raise SourceError(_wrong(f"{url}: the {name} data is damaged", taken, made, error)) from error
+    if frame is not None or not frames:
+        raise SourceError(_wrong(f"{url}: the {name} data is cut off", taken, made, "its end is missing"))
+
+
+def _wrong(what: str, taken: int, made: int, why: object) -> str:
+    return f"{what} at or after byte {taken:,} of the file, {made:,} bytes decompressed ({why}); write the file again."
+
+
+class Stream:
+    """Reads ranges of a decompressed source, forward: what was read is forgotten, but for the last block.
+
+    Args:
+        url: The source.
+        options: Storage options.
+        listed: What was listed; see `RangeReader`.
+
+    Attributes:
+        url: As given.
+    """
+
+    def __init__(self, url: str, options: Options | None = None, listed: FileInfo | None = None) -> None:
+        self.url = url
+        self._blocks = decompressed(url, options, listed)
+        self._base = 0
+        self._data = bytearray()
+        self._ended = False
+        self._error: LedgerbeamError | None = None
+
+    @property
+    def reached(self) -> int:
+        """How many bytes were decompressed so far."""
+        return self._base + len(self._data)
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Gives the bytes `[start, stop)`; fewer at the end.
+
+        Raises:
+            ArchiveError: `start` lies before what is kept.
+            SourceError: As in `decompressed`.
+        """
+        if start < self._base:
+            raise ArchiveError(f"{self.url}: byte {start} of a stream was passed; it is kept from {self._base} on.")
+        while self.reached < stop and not self._ended:
+            self._forget(start)
+            self._ended = not self._take()
+        return bytes(self._data[start - self._base : stop - self._base])
+
+    def window(self, start: int) -> tuple[bytes, int]:
+        """Gives what is at hand from `start` on, at least a block unless the source ends; and where that begins."""
+        self.read(start, start + 512)
+        self._forget(start)
+        return bytes(self._data), self._base
+
+    def drain(self) -> int:
+        """Reads to the end, so that all of it is checked, and gives the size."""
+        while not self._ended:
+            self._forget(self.reached)
+            self.read(self.reached, self.reached + 1)
+        return self.reached
+
+    def close(self) -> None:
+        """Ends the reading."""
+        close = getattr(self._blocks, "close", None)
+        if close is not None:
+            close()
+
+    def _take(self) -> bool:
+        """Appends a block; tells whether there was one. Damage ends every further read too."""
+        if self._error is not None:
+            raise self._error
+        try:
+            block = next(self._blocks, None)
+        except LedgerbeamError as error:
+            self._error = error
+            raise
+        self._data += block or b""
+        return block is not None
+
+    def _forget(self, start: int) -> None:
+        unneeded = min(start - self._base, len(self._data))
+        if unneeded > 0:
+            del self._data[:unneeded]
+            self._base += unneeded

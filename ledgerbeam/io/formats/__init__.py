@@ -1,0 +1,1 @@
+"""What each format can do, behind one registry."""

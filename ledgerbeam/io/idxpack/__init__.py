@@ -1,0 +1,1 @@
+"""lhotse's `.idxpack`: the indexes of many files in one."""

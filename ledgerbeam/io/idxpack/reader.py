@@ -1,0 +1,332 @@
+"""Reading `.idxpack`, the indexes of many sources in one file, versions 2 and 3; `layout` has the layout."""
+
+from __future__ import annotations
+
+import zlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, UsageError
+from ledgerbeam.io.formats.registry import Reader, format_of
+from ledgerbeam.io.idxpack.layout import ARRAY, COLLECTION, ENTRY, HEADER, HEADER_BYTES, ITEM, MAGIC, SEGMENT, SEQUENCE
+from ledgerbeam.io.index.file import IndexFile, Offsets, three_columns
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.urls import canonical_url
+
+__all__ = ["IndexPack", "PackedRecords"]
+
+_MOST_OPEN = 32
+
+
+class IndexPack:
+    """A pack of indexes. Reads its header and catalog when it is made, offsets when they are needed.
+
+    May be pickled, shared by threads and carried through a fork.
+
+    Args:
+        url: The pack.
+        options: Storage options of the pack and its sources.
+
+    Raises:
+        SourceNotFoundError: There is no such file.
+        IndexMismatchError: It is no pack, of another version, cut off, or its parts do not fit together.
+    """
+
+    def __init__(self, url: str, options: Options | None = None) -> None:
+        self.url = canonical_url(url)
+        self.options = options
+        self._reader = RangeReader(self.url, options)
+        size = self._reader.size
+        if size < HEADER_BYTES:
+            raise self._damaged(f"expected a header of {HEADER_BYTES} bytes, found {size} bytes")
+        magic, self.version, header, *sections, layout = HEADER.unpack(self._reader.read(0, HEADER.size))
+        if magic != MAGIC or self.version not in (2, 3) or header != HEADER_BYTES:
+            raise self._damaged(f"expected {MAGIC!r} of version 2 or 3, found {magic!r} of version {self.version}")
+        self.layout_hash: bytes = layout
+        self._take_catalog(sections, size)
+
+    def __repr__(self) -> str:
+        return f"IndexPack({self.url!r})"
+
+    @property
+    def keys(self) -> list[bytes]:
+        """The keys of its collections, 32 bytes each, in the order of the pack."""
+        return [bytes(key) for key in self._collections["key"]]
+
+    def collection(self, key: bytes | str | None = None) -> PackedRecords:
+        """Opens a collection as a reader.
+
+        Args:
+            key: Its key (`collection_key`), as bytes or hexadecimal. Default: of the only one.
+
+        Raises:
+            IndexNotFoundError: There is no such collection.
+            UsageError: No key is given and there are several; or it has no offsets of records.
+        """
+        row = self._row(key)
+        wanted = bytes(row["key"])
+        if row["flags"]:
+            raise UsageError(f"{self.url}: collection {wanted.hex()} has no offsets of records to read by.")
+        sequences = self._rows_of(row)
+        self._check_ends(sequences, wanted)
+        return PackedRecords(self, wanted, sequences, int(self._segments["source_size"][sequences["segment"]].sum()))
+
+    def sources(self, key: bytes | str | None = None) -> list[str]:
+        """Gives the sources of a collection in order, as they were named when it was packed; of arrays none.
+
+        Raises:
+            IndexNotFoundError: There is no such collection.
+            UsageError: No key is given and there are several.
+        """
+        row = self._row(key)
+        return [] if row["flags"] & ARRAY else list(map(self.source, self._rows_of(row)["segment"].tolist()))
+
+    def array(self, key: bytes | str | None = None) -> list[NDArray[np.uint32]]:
+        """Reads the shards of a collection of numbers, of version 3.
+
+        Returns:
+            A vector for each shard, u32.
+
+        Raises:
+            IndexNotFoundError: There is no such collection.
+            UsageError: No key is given and there are several; or it is none of numbers.
+        """
+        row = self._row(key)
+        if not row["flags"] & ARRAY:
+            raise UsageError(f"{self.url}: collection {bytes(row['key']).hex()} is one of sources, not of numbers.")
+        rows = self._segments[self._rows_of(row)["segment"]]
+        starts = rows["payload"].astype(np.int64)
+        found = self._reader.read_many(starts, starts + rows["payload_size"].astype(np.int64))
+        return [np.frombuffer(data, ITEM) for data in found]
+
+    def verify(self) -> None:
+        """Compares the checksum of every segment's offsets: reads the whole pack.
+
+        Raises:
+            IndexMismatchError: One differs.
+        """
+        for number, segment in enumerate(self._segments):
+            start = int(segment["payload"])
+            if zlib.crc32(self._reader.read(start, start + int(segment["payload_size"]))) != segment["crc"]:
+                raise self._damaged(f"expected segment {number} to have CRC32 {segment['crc']:#010x}, found another")
+
+    def source(self, segment: int) -> str:
+        """Gives the URL of a segment's source."""
+        row = self._segments[segment]
+        start = int(row["path"]) - self._strings_at
+        path = self._strings[start : start + int(row["path_size"])]
+        try:
+            return path.decode()
+        except UnicodeDecodeError as error:
+            raise self._damaged(f"expected the path of segment {segment} in UTF-8, found {path!r:.80}") from error
+
+    def index(self, segment: int) -> IndexFile:
+        """Gives the index of a segment's source."""
+        row = self._segments[segment]
+        return _PackedIndex(self.url, self.options, self.source(segment), int(row["payload"]), int(row["items"]) - 1)
+
+    def reader(self, segment: int) -> Reader:
+        """Opens a segment's source.
+
+        Raises:
+            IndexMismatchError: Its name is that of no source; also the errors of the reader of its format.
+        """
+        url = self.source(segment)
+        try:
+            return format_of(url).open(url, self.index(segment), self.options)
+        except UsageError as error:
+            raise self._damaged(f"segment {segment} names no source ({error})") from error
+
+    def close(self) -> None:
+        """Closes the file, if it is open; a later read opens it again."""
+        self._reader.close()
+
+    def _row(self, key: bytes | str | None) -> Any:
+        keys = self.keys
+        if key is None and len(keys) != 1:
+            raise UsageError(f"{self.url}: expected the key of one of {len(keys)} collections, found none.")
+        wanted = keys[0] if key is None else bytes.fromhex(key) if isinstance(key, str) else key
+        if wanted not in keys:
+            raise IndexNotFoundError(
+                f"{self.url}: there is no collection {wanted.hex()}; it has {', '.join(known.hex() for known in keys)}."
+            )
+        return self._collections[keys.index(wanted)]
+
+    def _rows_of(self, row: Any) -> NDArray[Any]:
+        first, rows = int(row["first"]), int(row["rows"])
+        return self._sequences[first : first + rows]
+
+    def _take_catalog(self, sections: list[int], size: int) -> None:
+        at = dict(zip(("collections", "sequences", "segments", "strings", "payload"), sections[::2], strict=True))
+        counts = sections[1::2]
+        ends = [
+            at["collections"] + counts[0] * COLLECTION.itemsize,
+            at["sequences"] + counts[1] * SEQUENCE.itemsize,
+            at["segments"] + counts[2] * SEGMENT.itemsize,
+            -(-(at["strings"] + counts[3]) // ENTRY) * ENTRY,
+            at["payload"] + counts[4],
+        ]
+        if [HEADER_BYTES, *ends] != [*at.values(), size]:
+            raise self._damaged(f"expected its sections one after another up to byte {size}, found {sections}")
+        data = self._reader.read(HEADER_BYTES, at["payload"])
+        shift = HEADER_BYTES
+        self._collections = np.frombuffer(data, COLLECTION, counts[0], at["collections"] - shift)
+        self._sequences = np.frombuffer(data, SEQUENCE, counts[1], at["sequences"] - shift)
+        self._segments = np.frombuffer(data, SEGMENT, counts[2], at["segments"] - shift)
+        self._strings_at = at["strings"]
+        self._strings = data[at["strings"] - shift : at["strings"] - shift + counts[3]]
+        self._check_rows(at["payload"], size)
+
+    def _check_rows(self, payload: int, size: int) -> None:
+        rows, segments = self._collections["rows"].astype(np.int64), self._segments
+        if (
+            (rows < 0).any()
+            or rows.sum() != len(self._sequences)
+            or (np.cumsum(rows) - rows != self._collections["first"]).any()
+        ):
+            raise self._damaged("expected its collections to share out its sequences, found gaps or overlaps")
+        if len(self._sequences) and int(self._sequences["segment"].max()) >= len(segments):
+            raise self._damaged("a sequence names a segment that is not there")
+        sizes = segments["payload_size"].astype(np.int64)
+        width = np.where(segments["flags"] & ARRAY, ITEM.itemsize, ENTRY)
+        if (
+            (sizes < 0).any()
+            or (np.cumsum(sizes) - sizes + payload != segments["payload"]).any()
+            or sizes.sum() != size - payload
+        ):
+            raise self._damaged("expected its segments one after another, found gaps or overlaps")
+        if (sizes // width != segments["items"]).any() or (sizes % width).any():
+            raise self._damaged("a segment has another length than its number of offsets")
+        texts = segments["path"].astype(np.int64) - self._strings_at
+        if ((texts < 0) | (texts + segments["path_size"] > len(self._strings))).any():
+            raise self._damaged("a segment's path lies outside its strings")
+
+    def _check_ends(self, sequences: NDArray[Any], key: bytes) -> None:
+        """Raises unless a collection counts the records that the indexes of its sources have."""
+        segments = self._segments[sequences["segment"]]
+        ends = np.cumsum(segments["items"].astype(np.int64) - 1)
+        if segments["flags"].any() or (segments["items"] == 0).any() or (ends != sequences["end"]).any():
+            raise self._damaged(f"collection {key.hex()} counts other records than the indexes of its sources have")
+
+    def _damaged(self, what: str) -> IndexMismatchError:
+        return IndexMismatchError(f"{self.url}: {what}; write the pack again (write_index_pack).")
+
+
+class PackedRecords:
+    """Random access to the records of all sources of a collection, one after the other.
+
+    At most 32 sources are open at a time. That a source is as long as when it was packed is checked when it is opened.
+
+    Attributes:
+        url: The pack.
+        key: The key of the collection, 32 bytes.
+        size: Bytes of all its sources.
+        ends: For each source the number of records up to its end: shape `(sources,)`, i64.
+    """
+
+    def __init__(self, pack: IndexPack, key: bytes, rows: NDArray[Any], size: int) -> None:
+        self.pack = pack
+        self.url = pack.url
+        self.options = pack.options
+        self.key = key
+        self.size = size
+        self.ends: NDArray[np.int64] = rows["end"].astype(np.int64)
+        self._segments: list[int] = rows["segment"].tolist()
+        self._open: OrderedDict[int, Reader] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"PackedRecords({self.url!r}, {self.key.hex()[:12]})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": OrderedDict()}
+
+    def __len__(self) -> int:
+        return int(self.ends[-1]) if len(self.ends) else 0
+
+    def __getitem__(self, index: int) -> Any:
+        return self.read_many([index])[0]
+
+    def read_many(self, indices: Sequence[int]) -> list[Any]:
+        """Reads records by number, in the order asked; neighbours in a source share a request.
+
+        Raises:
+            IndexError: A number out of range.
+            IndexMismatchError: A source is not the one that was packed; also the errors of its format's reader.
+        """
+        numbers = np.array(indices, np.int64).reshape(-1)
+        wrong = np.flatnonzero((numbers < 0) | (numbers >= len(self)))
+        if len(wrong):
+            raise IndexError(f"{self.url}: there is no record {indices[int(wrong[0])]}; it has {len(self)}.")
+        sources, inside = self.locate(numbers)
+        found: list[Any] = [None] * len(numbers)
+        for source in np.unique(sources).tolist():
+            places = np.flatnonzero(sources == source)
+            records = self._reader(source).read_many(inside[places].tolist())
+            for place, record in zip(places.tolist(), records, strict=True):
+                found[place] = record
+        return found
+
+    def locate(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Finds, for numbers of records, the source of each and the number in it."""
+        sources = self.ends.searchsorted(numbers, "right")
+        return sources, numbers - np.where(sources > 0, self.ends[sources - 1], 0)
+
+    def close(self) -> None:
+        """Closes what is open; a later read opens it again."""
+        for reader in self._open.values():
+            reader.close()
+        self._open.clear()
+        self.pack.close()
+
+    def _reader(self, source: int) -> Reader:
+        reader = self._open.pop(source, None)
+        if reader is None:
+            reader = self.pack.reader(self._segments[source])
+            if len(self._open) >= _MOST_OPEN:
+                self._open.popitem(last=False)[1].close()
+        self._open[source] = reader
+        return reader
+
+
+class _PackedIndex(IndexFile):
+    """The part of a pack that is one source's index."""
+
+    __slots__ = ("_at", "_records")
+
+    def __init__(self, url: str, options: Options | None, source: str, at: int, records: int) -> None:
+        super().__init__(url, options, source=source)
+        self._at = at
+        self._records = records
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _PackedIndex, (self.url, self.options, self.source, self._at, self._records)
+
+    @property
+    def count(self) -> int:
+        return self._records
+
+    def slice(self, start: int, stop: int) -> Offsets:
+        if stop > self._records:
+            raise self.mismatch(f"expected at least {stop} records, found {self._records}")
+        return np.frombuffer(self._reader.read(self._at + start * ENTRY, self._at + (stop + 1) * ENTRY), "<u8")
+
+    def ranges(self, records: NDArray[np.int64]) -> tuple[Offsets, Offsets, Offsets]:
+        return three_columns(
+            self._reader.read_many(self._at + np.maximum(records - 1, 0) * ENTRY, self._at + (records + 2) * ENTRY)
+        )
+
+    def first_and_last(self) -> tuple[int, int, int]:
+        last = max(0, self._records - 1)
+        return (
+            int(self.slice(0, 0)[0]),
+            int(self.slice(last, last)[0]),
+            int(self.slice(self._records, self._records)[0]),
+        )
+
+    def _text_hint(self) -> str:
+        return ""

@@ -1,0 +1,298 @@
+"""Writing `.idxpack`: the indexes of many sources, read and checked ahead, copied into one file."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io.formats.registry import format_of
+from ledgerbeam.io.idxpack.layout import (
+    ARRAY,
+    COLLECTION,
+    ENTRY,
+    HEADER,
+    HEADER_BYTES,
+    ITEM,
+    MAGIC,
+    PATHS_ONLY,
+    SEGMENT,
+    SEQUENCE,
+    collection_key,
+)
+from ledgerbeam.io.index.file import IndexFile, index_bytes
+from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.storage.ahead import map_ahead
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.publish import publish
+from ledgerbeam.io.storage.stat import stat
+from ledgerbeam.io.storage.urls import canonical_url
+
+__all__ = ["PackArray", "PackSources", "layout_hash", "write_index_pack"]
+
+_THREADS = 16
+
+
+@dataclass(frozen=True)
+class PackSources:
+    """A collection of sources.
+
+    Attributes:
+        role: Its purpose, for the key; not looked into.
+        kind: How the sources are stored, such as `"json-lines"`, for the key.
+        source_spec: What the sources were declared as, for the key: what JSON can hold.
+        sources: Paths or URLs in order. The pack has them as they are given here: a relative path is one of whoever
+            reads it.
+        offsets: Whether the pack has the offsets of their records; else it only names them.
+    """
+
+    role: str
+    kind: str
+    source_spec: Any
+    sources: Sequence[str]
+    offsets: bool = True
+
+
+@dataclass(frozen=True)
+class PackArray:
+    """A collection of numbers, such as the place of each record in another source; makes the pack one of version 3.
+
+    Attributes:
+        role: Its purpose, for the key.
+        kind: What the numbers are, for the key.
+        source_spec: What they belong to, for the key: what JSON can hold.
+        shards: Vectors of whole numbers from 0 to 2^32 - 1.
+    """
+
+    role: str
+    kind: str
+    source_spec: Any
+    shards: Sequence[Sequence[int] | NDArray[Any]]
+
+
+Collection: TypeAlias = PackSources | PackArray
+
+
+@dataclass
+class _Segment:
+    """A source, or a vector."""
+
+    path: str
+    flags: int
+    items: int
+    values: NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, ITEM))
+
+    @property
+    def size(self) -> int:
+        return self.items * (ITEM.itemsize if self.flags & ARRAY else ENTRY)
+
+
+def layout_hash(collections: Sequence[Collection]) -> bytes:
+    """Computes the hash of a layout, which the header of a pack has: of the keys and sources, not of their content.
+
+    Returns:
+        32 bytes, SHA-256.
+    """
+    digest = hashlib.sha256()
+    for collection in collections:
+        digest.update(collection_key(collection.role, collection.kind, collection.source_spec))
+        if isinstance(collection, PackArray):
+            lengths = [len(collection.shards), *map(len, collection.shards)]
+            digest.update(b"\x02" + np.array(lengths, "<u8").tobytes())
+            continue
+        digest.update(bytes([collection.offsets]) + len(collection.sources).to_bytes(8, "little"))
+        for source in collection.sources:
+            name = source.encode()
+            digest.update(len(name).to_bytes(8, "little") + name)
+    return digest.digest()
+
+
+def write_index_pack(
+    url: str,
+    collections: Sequence[Collection],
+    options: Options | None = None,
+    *,
+    location: IndexLocation | None = None,
+) -> bytes:
+    """Publishes a pack, in place of one that is there.
+
+    A source that several collections have is packed once. The last offset of each is the size of its source, as lhotse
+    demands it, also where the index ends before the padding of an archive. Without arrays the pack is of version 2.
+
+    Args:
+        url: Where it goes; `.idxpack` last.
+        collections: At least one, of different keys.
+        options: Storage options of the pack, the sources and their indexes.
+        location: Where the indexes lie. Default: beside their sources.
+
+    Returns:
+        The hash of the layout.
+
+    Raises:
+        UsageError: No collection, two of one key, an empty role or kind, a number beyond 32 bits, or a source of a
+            format without an index of offsets.
+        IndexNotFoundError: A source has no index.
+        IndexMismatchError: An index does not fit its source.
+        NotIndexableError: A source is compressed.
+        SourceNotFoundError: There is no such source; also StorageError. Whatever is raised, no pack is written.
+    """
+    url = canonical_url(url)
+    keys = _keys(url, collections)
+    packer = _Packer(options, location or IndexLocation())
+    packer.gather(collections)
+    strings = _Strings()
+    kinds = [strings.add(collection.kind) for collection in collections]
+    paths = [strings.add(segment.path) for segment in packer.segments]
+    ends = list(packer.ends())
+    version = 3 if any(isinstance(collection, PackArray) for collection in collections) else 2
+
+    lengths = [len(collections), sum(map(len, ends)), len(packer.segments), len(strings.data)]
+    sizes = [length * kind.itemsize for length, kind in zip(lengths, (COLLECTION, SEQUENCE, SEGMENT), strict=False)]
+    places = list(accumulate([*sizes, len(strings.data)], initial=HEADER_BYTES))
+    places[-1] = -(-places[-1] // ENTRY) * ENTRY
+    lengths.append(
+        sum(segment.items * (ITEM.itemsize if segment.flags & ARRAY else ENTRY) for segment in packer.segments)
+    )
+
+    rows = np.zeros(len(collections), COLLECTION)
+    sequences = np.zeros(lengths[1], SEQUENCE)
+    first = 0
+    for number, (collection, (text, size), numbers) in enumerate(zip(collections, kinds, packer.numbers, strict=True)):
+        stop = first + len(numbers)
+        sequences["segment"][first:stop], sequences["end"][first:stop] = numbers, ends[number]
+        records = ends[number][-1] if ends[number] else 0
+        rows[number] = (keys[number], first, len(numbers), records, places[3] + text, size, _flags(collection))
+        first = stop
+
+    digest = layout_hash(collections)
+    interleaved = [value for pair in zip(places, lengths, strict=True) for value in pair]
+    with publish(url, options) as file:
+        file.write(HEADER.pack(MAGIC, version, HEADER_BYTES, *interleaved, digest).ljust(HEADER_BYTES, b"\0"))
+        file.write(rows.tobytes() + sequences.tobytes())
+        file.write(bytes(sizes[2]))  # the rows of segments come when their checksums are known
+        file.write(bytes(strings.data).ljust(places[4] - places[3], b"\0"))
+        table = np.zeros(lengths[2], SEGMENT)
+        position = places[4]
+        for number, (segment, (data, source_size)) in enumerate(zip(packer.segments, packer.payloads(), strict=True)):
+            text, size = paths[number]
+            row = (places[3] + text, position, size, segment.flags, segment.items, source_size, len(data))
+            table[number] = (*row, zlib.crc32(data), 0)
+            file.write(data)
+            position += len(data)
+        file.seek(places[2])
+        file.write(table.tobytes())
+    return digest
+
+
+def _keys(url: str, collections: Sequence[Collection]) -> list[bytes]:
+    if not collections or not all(collection.role and collection.kind for collection in collections):
+        raise UsageError(f"{url}: expected at least one collection, each with a role and a kind.")
+    keys = [collection_key(collection.role, collection.kind, collection.source_spec) for collection in collections]
+    for number, key in enumerate(keys):
+        if key in keys[:number]:
+            raise UsageError(
+                f"{url}: collections {keys.index(key)} and {number} have the same role, kind and source_spec; "
+                "they are found by these, so one must differ."
+            )
+    return keys
+
+
+def _flags(collection: Collection) -> int:
+    if isinstance(collection, PackArray):
+        return ARRAY
+    return 0 if collection.offsets else PATHS_ONLY
+
+
+class _Packer:
+    """The segments of a pack, each source once, and which of them make each collection."""
+
+    def __init__(self, options: Options | None, location: IndexLocation) -> None:
+        self.segments: list[_Segment] = []
+        self.numbers: list[list[int]] = []
+        self._options = options
+        self._location = location
+
+    def gather(self, collections: Sequence[Collection]) -> None:
+        known: dict[tuple[str, int], int] = {}
+        for collection in collections:
+            flags = _flags(collection)
+            if isinstance(collection, PackArray):
+                vectors = [_vector(shard, collection.role) for shard in collection.shards]
+                self.numbers.append(list(range(len(self.segments), len(self.segments) + len(vectors))))
+                self.segments += [_Segment("", flags, len(vector), vector) for vector in vectors]
+                continue
+            for source in collection.sources:
+                if known.setdefault((source, flags), len(self.segments)) == len(self.segments):
+                    self.segments.append(_Segment(source, flags, 1))
+            self.numbers.append([known[source, flags] for source in collection.sources])
+        indexed = [segment for segment in self.segments if not segment.flags]
+        for segment, count in zip(indexed, map_ahead(self._count, indexed, _THREADS), strict=True):
+            segment.items = count + 1
+
+    def ends(self) -> Iterator[list[int]]:
+        """Gives for each collection the number of records up to the end of each of its segments."""
+        for numbers in self.numbers:
+            segments = (self.segments[number] for number in numbers)
+            yield list(accumulate(segment.items - (not segment.flags & ARRAY) for segment in segments))
+
+    def payloads(self) -> Iterator[tuple[bytes, int]]:
+        """Gives the bytes of each segment and the size of its source; reads a few of them ahead."""
+        return map_ahead(self._payload, self.segments, _THREADS)
+
+    def _count(self, segment: _Segment) -> int:
+        if not format_of(segment.path).rebuildable:
+            raise UsageError(f"{segment.path}: the format has no index of offsets to pack.")
+        return self._index(segment).count
+
+    def _index(self, segment: _Segment) -> IndexFile:
+        source = canonical_url(segment.path)
+        return format_of(source).index_file(source, self._location, self._options)
+
+    def _payload(self, segment: _Segment) -> tuple[bytes, int]:
+        if segment.flags & ARRAY:
+            return segment.values.tobytes(), 0
+        if segment.flags & PATHS_ONLY:
+            return bytes(ENTRY), 0
+        source = stat(segment.path, self._options)
+        index = self._index(segment)
+        format_of(source.url).check_index(index, source, deep=True)
+        offsets = index.load().copy()
+        index.close()
+        if len(offsets) != segment.items:
+            raise index.mismatch(f"expected {segment.items} offsets, as a moment ago, found {len(offsets)}")
+        offsets[-1] = source.size
+        return index_bytes(offsets), source.size
+
+
+class _Strings:
+    """Texts one after the other, each once."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self._known: dict[bytes, tuple[int, int]] = {}
+
+    def add(self, text: str) -> tuple[int, int]:
+        """Gives the place and the length of a text."""
+        encoded = text.encode()
+        if encoded not in self._known:
+            self._known[encoded] = len(self.data), len(encoded)
+            self.data += encoded
+        return self._known[encoded]
+
+
+def _vector(shard: Sequence[int] | NDArray[Any], role: str) -> NDArray[np.uint32]:
+    values = np.asarray(shard if len(shard) else np.empty(0, ITEM))
+    if (
+        values.ndim != 1
+        or values.dtype.kind not in "iu"
+        or (len(values) and not 0 <= values.min() <= values.max() < 2**32)
+    ):
+        raise UsageError(f"array {role!r}: expected vectors of whole numbers from 0 to 2^32 - 1, found {values!r:.80}")
+    return values.astype(ITEM)

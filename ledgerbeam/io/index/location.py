@@ -1,0 +1,71 @@
+"""Where the index of a source lies: beside it, under a mirrored root, or at a given place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io.storage.urls import canonical_url, split_scheme
+from ledgerbeam.names import INDEX_ENDING, beside, check_root, relative_name
+
+Rule = Literal["scheme", "lhotse"]
+"""How a root mirrors its sources."""
+
+
+@dataclass(frozen=True)
+class IndexLocation:
+    """The rule by which sources and indexes find each other.
+
+    Without arguments the index of `X` is `X.idx`. Under a root the tree of the sources is mirrored:
+
+    - rule `scheme`: `s3://b/x` has `ROOT/s3/b/x.idx`, `/b/x` has `ROOT/file/b/x.idx`. No two sources share an
+      index.
+    - rule `lhotse`: `s3://b/x` and `/b/x` both have `ROOT/b/x.idx`, where lhotse's `indexes_root` looks.
+
+    Names that cannot be, since they are too long or lead out of the root, are written as `names` says.
+
+    Attributes:
+        root: A folder or URL prefix, on any store, or None for beside the source.
+        rule: How `root` mirrors.
+        explicit: The path or URL of the one index, for the one source of the job. Excludes `root`.
+    """
+
+    root: str | None = None
+    rule: Rule = "scheme"
+    explicit: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.root is not None and self.explicit is not None:
+            raise UsageError(
+                f"An index is either at {self.explicit} or under {self.root}; give one of the two, not both."
+            )
+        if self.rule not in get_args(Rule):
+            raise UsageError(f"{self.rule!r} is no rule for index roots; choose one of {get_args(Rule)}.")
+
+    def url_for(self, source_url: str) -> str:
+        """Gives the canonical URL of the index of a source.
+
+        Raises:
+            UsageError: The source's name is refused by `canonical_url`, or has a part `..` that would lead
+                out of the root of the rule `lhotse`.
+        """
+        if self.explicit is not None:
+            return canonical_url(self.explicit)
+        source = canonical_url(source_url)
+        if self.root is None:
+            return beside(source, INDEX_ENDING)
+        root = check_root(canonical_url(self.root)).rstrip("/")
+        scheme, rest = split_scheme(source)
+        if self.rule == "lhotse":
+            path = rest.lstrip("/")
+            if ".." in path.split("/"):
+                raise UsageError(f"{source}: its index would lie outside {self.root}; use the rule 'scheme'.")
+            return beside(f"{root}/{path}", INDEX_ENDING)
+        name = relative_name(f"{scheme}/{rest.removeprefix('/')}", len(INDEX_ENDING), below=root or "/")
+        return f"{root}/{name}{INDEX_ENDING}"
+
+
+def index_beside(url: str) -> str:
+    """Gives the canonical URL of the index beside a source, the place that writers and readers take by themselves."""
+    return IndexLocation().url_for(url)

@@ -1,0 +1,329 @@
+"""What the readers of every indexed format share: finding records in a source by their offsets."""
+
+from __future__ import annotations
+
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Generic, Self, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam.errors import IndexMismatchError, UsageError
+from ledgerbeam.io.compression.content import open_content
+from ledgerbeam.io.index.file import LAST_OFFSET, IndexFile, Kind, Offsets, check_index, check_offsets
+from ledgerbeam.io.index.location import index_beside
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.stat import FileInfo, stat
+from ledgerbeam.io.storage.unchanged import takes_conditions
+from ledgerbeam.io.storage.urls import canonical_url
+
+__all__ = ["IndexedRecords", "NumberedRecords"]
+
+
+_T = TypeVar("_T")
+
+
+class NumberedRecords(ABC, Generic[_T]):
+    """Random access to records that are numbered through several files."""
+
+    url: str
+    """What it was opened as."""
+
+    _together: ClassVar[int] = 64  # records that iteration reads at once
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def _read(self, records: list[int]) -> list[_T]:
+        """Reads records by number, `0 <= number < len(self)`, in the order given."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Closes what is open; a later read opens it again."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @overload
+    def __getitem__(self, item: int, /) -> _T: ...
+    @overload
+    def __getitem__(self, item: slice, /) -> list[_T]: ...
+    def __getitem__(self, item: int | slice, /) -> _T | list[_T]:
+        if isinstance(item, slice):
+            return self._read(list(range(*item.indices(len(self)))))
+        return self._read([self._number(item)])[0]
+
+    def __iter__(self) -> Iterator[_T]:
+        for start in range(0, len(self), self._together):
+            yield from self._read(list(range(start, min(start + self._together, len(self)))))
+
+    def read_many(self, indices: Sequence[int]) -> list[_T]:
+        """Reads records by number.
+
+        Args:
+            indices: Their numbers, in any order, negative ones counting from the end.
+
+        Returns:
+            The records in the order asked; neighbours in a remote file came with one request.
+
+        Raises:
+            IndexError: A number out of range; also the errors of reading one record.
+        """
+        return self._read([self._number(index) for index in indices])
+
+    def read_span(self, start: int, stop: int) -> list[_T]:
+        """Reads the records `[start, stop)`.
+
+        Args:
+            start: First record, `0 <= start`.
+            stop: End of the span, exclusive, `start <= stop <= len(self)`.
+
+        Raises:
+            IndexMismatchError: There are fewer records.
+            UsageError: Not `0 <= start <= stop`.
+        """
+        if not 0 <= start <= stop:
+            raise UsageError(f"{self.url}: [{start}, {stop}) is not a span of records; 0 <= start <= stop is needed.")
+        if stop > len(self):
+            raise IndexMismatchError(f"{self.url}: expected at least {stop} records, found {len(self)}.")
+        return self._read(list(range(start, stop)))
+
+    def _number(self, index: int) -> int:
+        """Gives a record's number from the begin."""
+        number, count = operator.index(index), len(self)
+        if not -count <= number < count:
+            raise IndexError(f"{self.url}: there is no record {index}; it has {count}.")
+        return number % count
+
+
+_ITERATE = 4 * 1024 * 1024
+_RARE = 256  # while fewer than one record in so many was asked for, they are looked up one by one
+_FEW = 32  # so few records of a local source are read one by one: less work than arrays of them
+
+
+class IndexedRecords(ABC, Generic[_T]):
+    """Random access to the records of a source with an index.
+
+    Deterministic, picklable, safe to share between threads and to carry through a fork. `[i]`, slices and iteration
+    load the index once, 8 bytes a record, and so does `read_many`, but not for a few records of a large source;
+    `read_span` reads only its part of it.
+
+    Args:
+        url: The source; of one in gzip or seekable Zstandard the records are those of the decompressed bytes.
+        index: Its index, or where that lies. Default: `<url>.idx`.
+        options: Storage options of both.
+        check: Check now that the index fits the source (`check_index`): one request for the source, two for the
+            index. Unpickling does not repeat it.
+        listed: What was listed of the source; see `RangeReader`. Default: what `check` finds, where a store can hold
+            reads to it at no extra request.
+
+    Raises:
+        SourceNotFoundError: There is no such source.
+        IndexNotFoundError: It has no index.
+        IndexMismatchError: The index cannot be this source's.
+    """
+
+    kind: ClassVar[Kind]
+
+    def __init__(
+        self,
+        url: str,
+        index: IndexFile | str | None = None,
+        options: Options | None = None,
+        *,
+        check: bool = True,
+        listed: FileInfo | None = None,
+    ) -> None:
+        self.url = canonical_url(url)
+        self.options = options
+        if isinstance(index, IndexFile):
+            self.index = index
+        else:
+            self.index = IndexFile(index or index_beside(self.url), options, source=self.url)
+        source = stat(self.url, options) if check else None
+        if listed is None and source and takes_conditions(self.url):
+            listed = source
+        self.listed = listed
+        self._reader = open_content(self.url, self.index.url, options, source.size if source else None, listed)
+        if source:
+            check_index(self.index, source, self.kind, content=self._reader)
+        self._count = 0
+        self._looked_up = 0
+        self._offsets: Offsets | None = None
+        self._entries: memoryview[int] | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r}, index={self.index.url!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_offsets": None, "_entries": None}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return len(self._entries) - 1 if self._entries is not None else self.index.count
+
+    @overload
+    def __getitem__(self, item: int, /) -> _T: ...
+    @overload
+    def __getitem__(self, item: slice, /) -> list[_T]: ...
+    def __getitem__(self, item: int | slice, /) -> _T | list[_T]:
+        entries = self._entries
+        if entries is None or type(item) is not int or not 0 <= item < self._count:
+            if isinstance(item, slice):
+                return self.read_many(range(*item.indices(len(self))))
+            item = self._locate(item)[0]
+            entries = self._load().data
+        return self._read_one(entries, item)
+
+    def __iter__(self) -> Iterator[_T]:
+        """Reads all records in order, some MB at a time; blank JSONL lines are left out."""
+        offsets = self._load()
+        count = len(offsets) - 1
+        start = 0
+        while start < count:
+            limit = offsets[start] + offsets.dtype.type(_ITERATE)
+            stop = max(start + 1, int(offsets.searchsorted(limit, "right")) - 1)
+            yield from self.read_span(start, stop)
+            start = stop
+
+    def read_many(self, indices: Sequence[int]) -> list[_T]:
+        """Reads records by number.
+
+        Args:
+            indices: Their numbers, in any order, negative ones counting from the end.
+
+        Returns:
+            The records in the order asked; neighbours in a remote source came with one request.
+
+        Raises:
+            IndexError: A number out of range.
+            RecordError: A record that cannot be decoded, a blank JSONL line included.
+        """
+        if len(indices) < _FEW and self._reader.local_path is not None and self._offsets is not None:
+            return [self[index] for index in map(operator.index, indices)]
+        return self._read_scattered(*self._ranges(indices))
+
+    def raw(self, index: int) -> bytes:
+        """Reads the bytes of one record as they lie in the source.
+
+        Raises:
+            IndexError: The number is out of range.
+        """
+        entries = self._entries
+        if entries is not None and type(index) is int and 0 <= index < self._count:  # the common case without a call
+            return self._reader.read(entries[index], entries[index + 1])
+        _, start, stop = self._locate(index)
+        return self._reader.read(start, stop)
+
+    def read_span(self, start: int, stop: int) -> list[_T]:
+        """Reads the records `[start, stop)`: one ranged read of the index, if it is not loaded, and one of the source.
+
+        Args:
+            start: First record, `0 <= start`.
+            stop: End of the span, exclusive, `start <= stop <= len(self)`.
+
+        Returns:
+            The records in order. Blank JSONL lines are left out: `stop - start - len(result)` were skipped.
+
+        Raises:
+            IndexMismatchError: The source has other record boundaries there than the index says.
+            RecordError: A record that cannot be decoded.
+            UsageError: Not `0 <= start <= stop`.
+        """
+        if not 0 <= start <= stop:
+            raise UsageError(f"{self.url}: [{start}, {stop}) is not a span of records; 0 <= start <= stop is needed.")
+        if start == stop:
+            return []
+        return self._read_span(start, stop)
+
+    def close(self) -> None:
+        """Closes what is open; a later read opens it again."""
+        self._reader.close()
+        self.index.close()
+
+    def _span_offsets(self, start: int, stop: int) -> Offsets:
+        """Gives where the records `[start, stop)` begin, and the end of the last."""
+        offsets = self._offsets
+        if offsets is None:
+            part = self.index.slice(start, stop)
+            check_offsets(part, self.index, self.kind, first_record=start)
+            return part
+        if stop < len(offsets):
+            return offsets[start : stop + 1]
+        raise self.index.mismatch(f"expected at least {stop} records, found {len(offsets) - 1}")
+
+    def _load(self) -> Offsets:
+        if self._offsets is None:
+            offsets = self.index.load()
+            check_offsets(offsets, self.index, self.kind)
+            self._count = len(offsets) - 1
+            self._entries = offsets.data
+            self._offsets = offsets
+        return self._offsets
+
+    def _ranges(self, indices: Sequence[int]) -> tuple[NDArray[np.int64], Offsets, Offsets, Offsets]:
+        """Gives records' numbers from the begin, first bytes, ends, and first bytes of the records before them.
+
+        Of few at first without loading the index.
+        """
+        if self._offsets is None:
+            self._looked_up += len(indices)
+            self._count = len(self)
+            if self._looked_up * _RARE < self._count:
+                records = self._numbers(indices)
+                before, starts, stops = self.index.ranges(records)
+                if (before <= starts).all() and (starts < stops).all() and int(stops.max(initial=0)) <= LAST_OFFSET:
+                    return records, starts, stops, before
+        offsets = self._load()  # says what is wrong with it, if something is
+        records = self._numbers(indices)
+        before = np.where(records > 0, offsets[records - 1], np.uint64(0))
+        return records, offsets[records], offsets[records + 1], before
+
+    def _locate(self, index: int) -> tuple[int, int, int]:
+        """Gives a record's number from the begin, its first byte and its end."""
+        entries = self._entries
+        if entries is None:
+            self._load()
+            return self._locate(index)
+        record = index if type(index) is int else operator.index(index)
+        count = len(entries) - 1
+        if record < 0:
+            record += count
+        if not 0 <= record < count:
+            raise IndexError(f"{self.url}: there is no record {index}; it has {count}.")
+        return record, entries[record], entries[record + 1]
+
+    def _numbers(self, indices: Sequence[int]) -> NDArray[np.int64]:
+        """Gives records' numbers from the begin."""
+        try:
+            records = np.fromiter(map(operator.index, indices), np.int64, len(indices))
+        except OverflowError:
+            records = np.full(1, self._count)
+        records[records < 0] += self._count
+        if ((records < 0) | (records >= self._count)).any():
+            for index in indices:
+                self._locate(index)  # raises
+        return records
+
+    @abstractmethod
+    def _read_one(self, entries: memoryview[int], record: int) -> _T:
+        """Reads a record; `entries` are all offsets."""
+
+    @abstractmethod
+    def _read_scattered(self, records: NDArray[np.int64], starts: Offsets, stops: Offsets, before: Offsets) -> list[_T]:
+        """Reads records by number: they begin at `starts`, end at `stops`, and those before them begin at `before`."""
+
+    @abstractmethod
+    def _read_span(self, start: int, stop: int) -> list[_T]:
+        """Reads the records `[start, stop)`, one at least."""

@@ -1,0 +1,1 @@
+"""JSONL: where lines start, what they hold, how they are written."""

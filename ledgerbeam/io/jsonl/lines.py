@@ -1,0 +1,139 @@
+"""Lines of JSON that are encoded: each value at the moment in which it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, overload
+
+import numpy as np
+import orjson
+
+from ledgerbeam.errors import RecordError
+from ledgerbeam.io.index.file import Offsets
+from ledgerbeam.io.jsonl.values import NULL, NanRule, dumps_wide, loads, require_finite
+
+__all__ = ["JsonLines", "JsonLinesBuilder"]
+
+_ENCODED_AT_ONCE = 1000
+"""Lines that are held one by one: what orjson gives keeps some 4 KB each, however short the line."""
+
+_NEWLINE = b"\n"
+
+
+class JsonLines(Sequence[Any]):
+    """The values of a JSONL file that is in memory; each is decoded when it is asked for.
+
+    Attributes:
+        data: The file.
+        offsets: Where each line begins in it, and where the last one ends: `N + 1`, u64.
+        nulled: How many numbers that JSON does not have, NaN and infinities, were written as null.
+    """
+
+    def __init__(self, data: bytes, offsets: Offsets, nulled: int = 0) -> None:
+        self.data = data
+        self.offsets = offsets
+        self.nulled = nulled
+
+    def __repr__(self) -> str:
+        return f"JsonLines({len(self)} lines, {len(self.data)} bytes)"
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @overload
+    def __getitem__(self, item: int) -> Any: ...
+    @overload
+    def __getitem__(self, item: slice) -> list[Any]: ...
+    def __getitem__(self, item: int | slice) -> Any:
+        found = range(len(self))[item]
+        if isinstance(found, int):
+            start, stop = self.offsets[found : found + 2].tolist()
+            return loads(self.data[start:stop])
+        return [self[number] for number in found]
+
+    def __eq__(self, other: object) -> bool:
+        return self.data == other.data if isinstance(other, JsonLines) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def lines(self) -> list[bytes]:
+        """Gives each line, newline included."""
+        return [self.data[start:stop] for start, stop in pairwise(self.offsets.tolist())]
+
+
+class JsonLinesBuilder:
+    """Encodes values as lines of JSON, keys in the order of the mapping; a value may be changed once it is added.
+
+    Args:
+        nan: What becomes of NaN and infinities.
+    """
+
+    def __init__(self, nan: NanRule = "refuse") -> None:
+        self._nan: NanRule = nan
+        self._nulled = 0
+        self._blocks: list[bytes] = []
+        self._lengths: list[int] = []
+        self._lines: list[bytes] = []
+        self._broken: int | None = None
+
+    def add(self, value: Any) -> bytes:
+        """Encodes a value: what orjson can encode, and integers beyond 64 bits.
+
+        Returns:
+            Its line.
+
+        Raises:
+            RecordError: JSON cannot hold it; the message has its position and type. The builder is of no more use.
+        """
+        try:
+            line = orjson.dumps(value, None, orjson.OPT_APPEND_NEWLINE)
+        except orjson.JSONEncodeError as error:
+            line = self._encode_wide(value, error)
+        if NULL in line:
+            try:
+                self._nulled += require_finite(value, self._nan)
+            except RecordError as error:
+                raise RecordError(f"output record {self._position}: {error}") from error
+        self._lines.append(line)
+        if len(self._lines) == _ENCODED_AT_ONCE:
+            self._join()
+        return line
+
+    def finish(self) -> JsonLines:
+        """Gives what was added.
+
+        Raises:
+            RecordError: A value has a line break in its JSON.
+        """
+        self._join()
+        if self._broken is not None:
+            raise RecordError(
+                f"output record {self._broken} holds a line break inside its JSON; expected one line. Return plain "
+                "values instead of orjson.Fragment."
+            )
+        offsets = np.zeros(len(self._lengths) + 1, np.uint64)
+        np.cumsum(np.array(self._lengths, np.uint64), out=offsets[1:])
+        return JsonLines(b"".join(self._blocks), offsets, self._nulled)
+
+    @property
+    def _position(self) -> int:
+        return len(self._lengths) + len(self._lines)
+
+    def _encode_wide(self, value: Any, error: TypeError) -> bytes:
+        try:
+            return dumps_wide(value, orjson.OPT_APPEND_NEWLINE, error)
+        except orjson.JSONEncodeError as refused:
+            raise RecordError(
+                f"output record {self._position} ({type(value).__name__}) cannot be written as JSON: {refused}; return "
+                "dicts, lists, strings, numbers, booleans or None."
+            ) from error
+
+    def _join(self) -> None:
+        lines, block = self._lines, b"".join(self._lines)
+        if self._broken is None and block.count(_NEWLINE) != len(lines):  # which only a ready-made Fragment can hold
+            position = next(i for i, line in enumerate(lines) if line.count(_NEWLINE) != 1)
+            self._broken = len(self._lengths) + position
+        self._lengths.extend(map(len, lines))
+        self._blocks.append(block)
+        self._lines = []

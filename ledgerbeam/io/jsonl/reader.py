@@ -1,0 +1,207 @@
+"""JSONL: decoding and encoding records, and random access to them through an index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from ledgerbeam.errors import RecordError
+from ledgerbeam.io.index.file import Offsets
+from ledgerbeam.io.index.reader import IndexedRecords
+from ledgerbeam.io.jsonl.lines import JsonLines, JsonLinesBuilder
+from ledgerbeam.io.jsonl.values import exact, holds_wide, loads
+
+__all__ = ["JsonlReader", "decode_line", "decode_lines", "encode_jsonl", "split_jsonl"]
+
+_BLANK = b" \t\r\n"
+_BOM = b"\xef\xbb\xbf"
+_PREVIEW = 120
+_NEWLINE = b"\n"
+
+
+def decode_line(line: bytes, url: str, record: int, start: int) -> Any:
+    """Decodes one line.
+
+    Args:
+        line: Its bytes, with or without the newline.
+        url: The source, for messages.
+        record: Its number in the source, from 0.
+        start: Where it begins in the source, in bytes.
+
+    Raises:
+        RecordError: It is blank, not UTF-8 or not JSON; the message has record, byte range and a preview.
+    """
+    try:
+        return loads(line)
+    except orjson.JSONDecodeError as error:
+        where = f"{url}: record {record}, bytes [{start}, {start + len(line.removesuffix(_NEWLINE))})"
+        text = line.strip(_BLANK)
+        if not text:
+            raise RecordError(
+                f"{where}: expected a JSON value, found a blank line; delete the line or read spans, "
+                "which skip blank lines."
+            ) from error
+        remedy = "remove the byte order mark" if text.startswith(_BOM) else "correct the line"
+        preview = text[:_PREVIEW].decode("utf-8", "backslashreplace")
+        raise RecordError(f"{where}: expected JSON, found {preview!r} ({error}); {remedy} and index again.") from error
+
+
+def decode_lines(lines: list[bytes], url: str, record: int, start: int, *, wide: bool) -> list[Any]:
+    """Decodes consecutive lines, given without their newlines, and leaves blank ones out.
+
+    Args:
+        lines: The lines.
+        url: The source, for messages.
+        record: The number of the first one in it.
+        start: Where that begins in it.
+        wide: Whether there may be integers beyond 64 bits: what `holds_wide` says of all lines.
+
+    Raises:
+        RecordError: As in `decode_line`.
+    """
+    try:
+        return _decode_all(lines, wide=wide)
+    except orjson.JSONDecodeError:
+        values = []
+        for line in lines:
+            if line.strip(_BLANK):
+                values.append(decode_line(line, url, record, start))
+            record += 1
+            start += len(line) + 1
+        return values
+
+
+def split_jsonl(data: bytes, url: str, first_record: int = 0) -> list[Any]:
+    """Decodes a whole file that is in memory.
+
+    Args:
+        data: The content.
+        url: The source, for messages.
+        first_record: The number of its first line, for messages.
+
+    Returns:
+        The values in order; blank lines are left out.
+
+    Raises:
+        RecordError: As in `decode_line`.
+    """
+    return decode_lines(data.split(_NEWLINE), url, first_record, 0, wide=holds_wide(data))
+
+
+def encode_jsonl(records: Sequence[Any]) -> tuple[bytes, Offsets]:
+    """Encodes values as JSONL, one line each, keys in the order of the mapping.
+
+    Args:
+        records: What orjson can encode, and integers beyond 64 bits; or `JsonLines`, which are taken as they are.
+
+    Returns:
+        The bytes, and the `N + 1` offsets of the lines.
+
+    Raises:
+        RecordError: A value that JSON cannot hold, NaN and infinities included; the message has its position and type.
+    """
+    if not isinstance(records, JsonLines):
+        builder = JsonLinesBuilder()
+        for value in records:
+            builder.add(value)
+        records = builder.finish()
+    return records.data, records.offsets
+
+
+def _decode_all(lines: list[bytes], *, wide: bool) -> list[Any]:
+    decode = orjson.loads
+    values = [decode(line) for line in lines]
+    return list(map(exact, lines, values)) if wide else values
+
+
+class JsonlReader(IndexedRecords[Any]):
+    """Random access to the lines of a JSONL source, decoded.
+
+    That a record begins after a newline and ends at its first is checked at every read, so an index of other data can
+    raise but not give a wrong record. See `IndexedRecords` for arguments and methods.
+    """
+
+    kind = "jsonl"
+
+    def _read_one(self, entries: memoryview[int], record: int) -> Any:
+        line = self._reader.read_line(entries, record)
+        if line is not None:
+            try:
+                return loads(line)
+            except orjson.JSONDecodeError:
+                pass  # worded below
+        start = entries[record]
+        return self._decode(self._reader.read(start - 1 if start else 0, entries[record + 1]), record, start)
+
+    def _read_scattered(
+        self, records: NDArray[np.int64], starts: Offsets, stops: Offsets, before: Offsets
+    ) -> list[Any]:
+        del before  # a line tells where it begins by the byte before it
+        values: list[Any] = []
+        for lines in self._reader.iterate_lines(starts, stops):
+            try:
+                values += _decode_all(lines, wide=holds_wide(b"".join(lines)))
+            except orjson.JSONDecodeError:
+                break  # worded below
+        done = len(values)
+        if done == len(records):
+            return values
+        starts, stops = starts[done:], stops[done:]
+        blocks = self._reader.iterate_many(starts - np.minimum(starts, np.uint64(1)), stops)
+        return values + self._decode_many(blocks, records[done:].tolist(), starts.tolist())
+
+    def _decode(self, data: bytes, record: int, start: int) -> Any:
+        """Decodes one record; `data` begins with the newline before it unless it is at byte 0."""
+        lead = 1 if start else 0
+        if data.find(10, lead) != len(data) - 1 or (lead and data[0] != 10):
+            self._require_line(data[lead:], data[:lead], record, start)
+        try:
+            return loads(data)  # the newline before the record is white space to JSON
+        except orjson.JSONDecodeError:
+            return decode_line(data[lead:], self.url, record, start)
+
+    def _decode_many(self, blocks: Iterable[bytes], records: list[int], starts: list[int]) -> list[Any]:
+        found = []
+        for data, record, start in zip(blocks, records, starts, strict=True):
+            if start and data[0] == 10 and data.find(10, 1) == len(data) - 1:  # what `_decode` does, without a call
+                try:
+                    found.append(loads(data))
+                    continue
+                except orjson.JSONDecodeError:  # `_decode` words it
+                    pass
+            found.append(self._decode(data, record, start))
+        return found
+
+    def _read_span(self, first_record: int, last_record: int) -> list[Any]:
+        offsets = self._span_offsets(first_record, last_record)
+        start, stop = int(offsets[0]), int(offsets[-1])
+        data = self._reader.read(start - 1 if start else 0, stop)
+        lines = data.split(_NEWLINE)
+        if (start and lines.pop(0)) or (lines and lines[-1] and stop != self._reader.size):
+            lines = []  # begins or ends in the middle of a line
+        elif lines and not lines[-1]:
+            lines.pop()
+        if len(lines) != len(offsets) - 1:
+            raise self.index.mismatch(
+                f"expected records [{first_record}, {first_record + len(offsets) - 1}) to be the lines of bytes "
+                f"[{start}, {stop}), found other line ends there"
+            )
+        return decode_lines(lines, self.url, first_record, start, wide=holds_wide(data))
+
+    def _require_line(self, line: bytes, before: bytes, record: int, start: int) -> None:
+        """Raises unless the line only lacks its newline because it ends the source."""
+        stop = start + len(line)
+        if before not in (b"", _NEWLINE):
+            raise self.index.mismatch(
+                f"expected record {record} to begin a line at byte {start}, found the middle of one"
+            )
+        end = line.find(_NEWLINE)
+        if end >= 0 or stop != self._reader.size:
+            found = f"a line end at {start + end + 1}" if end >= 0 else "no line end"
+            raise self.index.mismatch(
+                f"expected record {record} to be the line of bytes [{start}, {stop}), found {found}"
+            )

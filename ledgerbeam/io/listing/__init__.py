@@ -1,0 +1,1 @@
+"""Which files there are: patterns, pages of listings, files that the library wrote itself."""

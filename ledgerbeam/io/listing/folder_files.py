@@ -1,0 +1,148 @@
+"""What lies below a folder: every file with its size, in pages, in no order, with no request for each."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from itertools import compress, islice
+from typing import Any, NamedTuple
+
+from ledgerbeam.errors import SourceNotFoundError
+from ledgerbeam.io import native
+from ledgerbeam.io.storage.client import Options, call, filesystem, storage_error
+from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme
+
+__all__ = ["FilePage", "list_files", "sizes_of"]
+
+_PAGE = 10_000
+
+
+class FilePage(NamedTuple):
+    """Files below a folder, as two columns of one length.
+
+    Attributes:
+        names: Relative to the folder.
+        sizes: Bytes.
+    """
+
+    names: list[str]
+    sizes: list[int]
+
+
+def list_files(
+    folder: str, options: Options | None = None, *, beginning: str = "", recursive: bool = True
+) -> Iterator[FilePage]:
+    """Lists every file below a folder, hidden ones too; a folder that is not there holds none.
+
+    Links to folders are not followed. What is removed meanwhile may be given or not.
+
+    Args:
+        folder: A local path or a URL.
+        options: Storage options.
+        beginning: Of the names: on an object store others may be left out.
+        recursive: On an object store, whether also those in folders below are wanted.
+
+    Raises:
+        StorageError: A folder or bucket cannot be listed.
+    """
+    url = canonical_url(folder).rstrip("/") or "/"
+    if is_local(url):
+        return _list_local(url)
+    if url.startswith("s3://"):
+        return _list_s3(url, options, beginning, recursive=recursive)
+    return _list_store(url, options, recursive=recursive)
+
+
+def _list_local(root: str) -> Iterator[FilePage]:
+    waiting = [""]
+    while waiting:
+        below = waiting.pop()
+        folder = os.path.join(root, below)
+        try:
+            with os.scandir(folder) as entries:
+                while found := list(islice(entries, _PAGE)):
+                    names = [entry.name for entry in found if not entry.is_dir()]
+                    waiting += [f"{below}{entry.name}/" for entry in found if entry.is_dir(follow_symlinks=False)]
+                    yield _described(folder, below, names)
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # there is none, or it was removed meanwhile
+        except OSError as error:
+            raise storage_error(error, folder, "list") from error
+
+
+def _described(folder: str, below: str, names: list[str]) -> FilePage:
+    """Describes files; those that were removed meanwhile, and links that lead nowhere, are left out."""
+    sizes = sizes_of(folder, names)
+    if -1 in sizes:
+        there = [size >= 0 for size in sizes]
+        names, sizes = list(compress(names, there)), list(compress(sizes, there))
+    return FilePage([below + name for name in names], sizes)
+
+
+def sizes_of(folder: str, names: list[str]) -> list[int]:
+    """Asks for the sizes of local files: one system call each.
+
+    Args:
+        folder: A local folder.
+        names: Relative to it, or whole paths.
+
+    Returns:
+        For each its size in bytes, -1 where there is no file.
+
+    Raises:
+        StorageError: One cannot be asked for.
+    """
+    found = native.compiled.stat_files(folder, names)[0] if native.compiled is not None else []
+    return found + [_size(os.path.join(folder, name)) for name in names[len(found) :]]
+
+
+def _size(path: str) -> int:
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return -1
+    except OSError as error:
+        raise storage_error(error, path, "read") from error
+    return -1 if stat.S_ISDIR(found.st_mode) else found.st_size
+
+
+def _list_s3(url: str, options: Options | None, beginning: str, *, recursive: bool) -> Iterator[FilePage]:
+    store = filesystem(url, options)
+    bucket, _, key = split_scheme(url)[1].partition("/")
+    prefix = f"{key}/" if key else ""
+    request: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix + beginning}
+    if not recursive:
+        request["Delimiter"] = "/"
+    while True:
+        try:
+            answer = call(url, "list", store.call_s3, "list_objects_v2", **request)
+        except SourceNotFoundError as error:
+            raise SourceNotFoundError(f"{url}: there is no bucket {bucket}; check its name.") from error
+        items = [item for item in answer.get("Contents", ()) if item["Key"] != prefix]
+        yield FilePage([item["Key"][len(prefix) :] for item in items], [item["Size"] for item in items])
+        if not answer.get("IsTruncated"):
+            return
+        request["ContinuationToken"] = answer["NextContinuationToken"]
+
+
+def _list_store(url: str, options: Options | None, *, recursive: bool) -> Iterator[FilePage]:
+    store = filesystem(url, options)
+    store.invalidate_cache()
+    try:
+        infos = call(url, "list", _find if recursive else _ls, store, url)
+    except SourceNotFoundError:
+        return
+    start = len(store._strip_protocol(url).rstrip("/")) + 1  # noqa: SLF001 - fsspec offers no public name for it
+    files = [info for info in infos if info["type"] != "directory" and len(info["name"]) > start]
+    for begin in range(0, len(files), _PAGE):
+        page = files[begin : begin + _PAGE]
+        yield FilePage([info["name"][start:] for info in page], [int(info["size"] or 0) for info in page])
+
+
+def _find(store: Any, url: str) -> list[dict[str, Any]]:
+    return list(store.find(url, detail=True).values())
+
+
+def _ls(store: Any, url: str) -> list[dict[str, Any]]:
+    return list(store.ls(url, detail=True))

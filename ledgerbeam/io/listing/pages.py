@@ -1,0 +1,352 @@
+"""Which sources a job has: one pass over patterns or a list, in pages, with size and version.
+
+Nothing is listed twice and nothing is held but a page (and, when there are several patterns, the names seen).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ledgerbeam.errors import SourceNotFoundError
+from ledgerbeam.io import native
+from ledgerbeam.io.listing.patterns import Part, Pattern, expand_braces, parse
+from ledgerbeam.io.storage.client import Options, call, filesystem, storage_error
+from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.stat import info_of, stat_many
+from ledgerbeam.io.storage.urls import is_local, split_scheme
+
+__all__ = ["Page", "list_pages", "read_source_list", "stat_pages"]
+
+_PLAIN_AT_ONCE = 1024
+_LIST_BLOCK = 1024 * 1024
+
+
+@dataclass(slots=True)
+class Page:
+    """A run of sources, as three columns of one length.
+
+    Attributes:
+        urls: Canonical URLs.
+        sizes: Bytes.
+        versions: As in `FileInfo.version`.
+    """
+
+    urls: list[str] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    versions: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.urls)
+
+    def extend(self, other: Page) -> None:
+        """Appends the sources of another page."""
+        self.urls += other.urls
+        self.sizes += other.sizes
+        self.versions += other.versions
+
+    def cut(self, count: int) -> Page:
+        """Takes the first `count` sources out."""
+        head = Page(self.urls[:count], self.sizes[:count], self.versions[:count])
+        del self.urls[:count], self.sizes[:count], self.versions[:count]
+        return head
+
+
+def list_pages(patterns: Sequence[str], options: Options | None = None, page_size: int = 10_000) -> Iterator[Page]:
+    """Lists the sources that patterns name.
+
+    Local folders are walked depth first, the files of a folder before its subfolders, both sorted by name.
+    Object stores are listed by prefix, in the order of the store. Plain names cost one `stat` each.
+
+    Args:
+        patterns: Paths or URLs with braces and wildcards (`ledgerbeam.io.listing.patterns`), in any mix.
+        options: Storage options of the remote ones.
+        page_size: Sources in each page but the last.
+
+    Yields:
+        Pages. A source that several patterns match comes once, with the first of them.
+
+    Raises:
+        SourceNotFoundError: A pattern, or an alternative of one, matches nothing.
+        UsageError: A name is a folder or cannot mean anything.
+        StorageError: A folder or bucket cannot be listed.
+    """
+    expanded = [parsed for pattern in patterns for parsed in _alternatives(pattern)]
+    chunks = _chunks(expanded, options, page_size)
+    yield from _repage(_first_times(chunks) if len(expanded) > 1 else chunks, page_size)
+
+
+def _alternatives(pattern: str) -> list[Pattern]:
+    whole = parse(pattern)
+    if whole.is_plain and is_local(whole.text) and os.path.lexists(whole.text):
+        return [whole]
+    return [parse(alternative) for alternative in expand_braces(pattern)]
+
+
+def _chunks(patterns: Sequence[Pattern], options: Options | None, size: int) -> Iterator[Page]:
+    for plain, run in itertools.groupby(patterns, key=lambda pattern: pattern.is_plain):
+        if plain:
+            yield from stat_pages([[pattern.text for pattern in run]], options, _PLAIN_AT_ONCE)
+            continue
+        for pattern in run:
+            found = 0
+            for chunk in _matches(pattern, options, size):
+                found += len(chunk)
+                yield chunk
+            if not found:
+                raise SourceNotFoundError(
+                    f"{pattern.text}: nothing matches this pattern below {pattern.base}; check the name "
+                    "(hidden files, *.idx, *.gzidx and *.lbtmp are sources only when named without wildcards)."
+                )
+
+
+def _matches(pattern: Pattern, options: Options | None, size: int) -> Iterator[Page]:
+    if is_local(pattern.base):
+        return _list_local(pattern, size)
+    if pattern.base.startswith("s3://"):
+        return _list_s3(pattern, options)
+    return _list_store(pattern, options, size)
+
+
+def _first_times(chunks: Iterable[Page]) -> Iterator[Page]:
+    seen: set[str] = set()
+    for chunk in chunks:
+        fresh = Page()
+        for url, size, version in zip(chunk.urls, chunk.sizes, chunk.versions, strict=True):
+            if url not in seen:
+                seen.add(url)
+                fresh.urls.append(url)
+                fresh.sizes.append(size)
+                fresh.versions.append(version)
+        yield fresh
+
+
+def _repage(chunks: Iterable[Page], page_size: int) -> Iterator[Page]:
+    page = Page()
+    for chunk in chunks:
+        page.extend(chunk)
+        while len(page) >= page_size:
+            yield page.cut(page_size)
+    if len(page):
+        yield page
+
+
+def _list_local(pattern: Pattern, size: int) -> Iterator[Page]:
+    """Walks folders; a state is how many levels of the pattern a folder may stand for."""
+    waiting: list[tuple[str, frozenset[int]]] = [(pattern.base, frozenset({0}))]
+    last = len(pattern.parts) - 1
+    while waiting:
+        folder, states = waiting.pop()
+        states = _with_skipped(pattern.parts, states)
+        names, folders = _scan(folder)
+        if last in states:
+            names = pattern.parts[last].select(names)
+            names.sort()
+            for begin in range(0, len(names), size):
+                yield _stat_local(folder, names[begin : begin + size])
+        for name, linked in sorted(folders, reverse=True):
+            below = _below(pattern.parts, states, name, linked)
+            if below:
+                waiting.append((os.path.join(folder, name), below))
+
+
+def _with_skipped(parts: tuple[Part, ...], states: frozenset[int]) -> frozenset[int]:
+    """Adds the states in which a `**` stands for no folder at all."""
+    grown = set(states)
+    for level, part in enumerate(parts[:-1]):
+        if level in grown and part.any_depth:
+            grown.add(level + 1)
+    return frozenset(grown)
+
+
+def _below(parts: tuple[Part, ...], states: frozenset[int], name: str, linked: bool) -> frozenset[int]:
+    """Gives the states of a subfolder."""
+    reached = set()
+    for level in states:
+        if parts[level].any_depth:
+            if not linked and not name.startswith("."):  # a link could lead back up
+                reached.add(level)
+        elif level + 1 < len(parts) and parts[level].select([name]):
+            reached.add(level + 1)
+    return frozenset(reached)
+
+
+def _scan(folder: str) -> tuple[list[str], list[tuple[str, bool]]]:
+    """Reads a folder: names of files, and (name, is a link) of folders."""
+    names = []
+    folders = []
+    try:
+        found = native.compiled and native.compiled.scan_folder(folder)
+        if found:
+            return found[0], [(name, False) for name in found[1]]
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_file():
+                    names.append(entry.name)
+                elif entry.is_dir():
+                    folders.append((entry.name, entry.is_symlink()))
+                elif entry.is_symlink() and not os.path.exists(
+                    entry.path
+                ):  # `stat` will say so if the pattern means it
+                    names.append(entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # a base that is not there matches nothing; a subfolder was removed meanwhile
+    except OSError as error:
+        raise storage_error(error, folder, "list") from error
+    return names, folders
+
+
+def _stat_local(folder: str, names: list[str]) -> Page:
+    page = Page()
+    while names:
+        run = _stat_run(folder, names)
+        page.extend(run)
+        names = names[len(run) + 1 :]  # the one between was removed meanwhile, as if a moment earlier
+    return page
+
+
+def _stat_run(folder: str, names: list[str]) -> Page:
+    """Describes files up to the first that is not there."""
+    prefix = folder.rstrip("/") + "/"
+    urls = [prefix + name for name in names]
+    sizes: list[int] = []
+    versions: list[str] = []
+    if native.compiled is not None:
+        sizes, versions = native.compiled.stat_files(folder, names)
+    ask = os.stat
+    try:
+        for url in itertools.islice(urls, len(sizes), None):
+            found = ask(url)
+            sizes.append(found.st_size)
+            versions.append(str(found.st_mtime_ns))
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and not os.path.lexists(url):
+            return Page(urls[: len(sizes)], sizes, versions)
+        if isinstance(error, FileNotFoundError):
+            raise SourceNotFoundError(
+                f"{url}: a symbolic link to {os.readlink(url)}, which does not exist; repair or remove it."
+            ) from error
+        raise storage_error(error, url, "read") from error
+    return Page(urls, sizes, versions)
+
+
+def _list_s3(pattern: Pattern, options: Options | None) -> Iterator[Page]:
+    """Lists by pages of the store, from the longest prefix that the pattern fixes."""
+    store = filesystem(pattern.base, options)
+    bucket, _, folder = split_scheme(pattern.base)[1].partition("/")
+    root = f"{folder}/" if folder else ""
+    request: dict[str, Any] = {"Bucket": bucket, "Prefix": root + _fixed_name(pattern.parts[0].text)}
+    if len(pattern.parts) == 1 and not pattern.parts[0].any_depth:
+        request["Delimiter"] = "/"
+    matches = pattern.regex().fullmatch
+    while True:
+        try:
+            answer = call(pattern.text, "list", store.call_s3, "list_objects_v2", **request)
+        except SourceNotFoundError as error:
+            message = f"{pattern.text}: there is no bucket {bucket}; check its name."
+            raise SourceNotFoundError(message) from error
+        kept = [item for item in answer.get("Contents", ()) if matches(item["Key"], len(root))]
+        yield Page(
+            [f"s3://{bucket}/{item['Key']}" for item in kept],
+            [item["Size"] for item in kept],
+            [item["ETag"].strip('"') for item in kept],
+        )
+        if not answer.get("IsTruncated"):
+            return
+        request["ContinuationToken"] = answer["NextContinuationToken"]
+
+
+def _fixed_name(text: str) -> str:
+    return next((text[:i] for i, letter in enumerate(text) if letter in "*?["), text)
+
+
+def _list_store(pattern: Pattern, options: Options | None, size: int) -> Iterator[Page]:
+    """Lists any other file system, in one call."""
+    store = filesystem(pattern.base, options)
+    store.invalidate_cache()
+    found = _find(store, pattern)
+    root = f"{pattern.base}/"
+    matches = pattern.regex().fullmatch
+    names = sorted(url for url in found if url.startswith(root) and matches(url, len(root)))
+    for begin in range(0, len(names), size):
+        infos = [info_of(url, found[url]) for url in names[begin : begin + size]]
+        yield Page([i.url for i in infos], [i.size for i in infos], [i.version for i in infos])
+
+
+def _find(store: Any, pattern: Pattern) -> dict[str, Mapping[str, Any]]:
+    try:
+        if len(pattern.parts) == 1 and not pattern.parts[0].any_depth:
+            infos = call(pattern.text, "list", store.ls, pattern.base, detail=True)
+        else:
+            infos = call(pattern.text, "list", store.find, pattern.base, detail=True).values()
+    except SourceNotFoundError:  # a base that is not there matches nothing
+        return {}
+    scheme = split_scheme(pattern.base)[0]
+    # Stores leave out what names none of their folders, such as the account of `abfs://container@account/folder`.
+    inside = store._strip_protocol(pattern.base).rstrip("/")  # noqa: SLF001 - fsspec offers no public name for it
+    return {
+        pattern.base + name.removeprefix(inside) if name.startswith(f"{inside}/") else f"{scheme}://{name}": info
+        for info in infos
+        if info.get("type") != "directory"
+        for name in [info["name"].removeprefix(f"{scheme}://")]
+    }
+
+
+def stat_pages(blocks: Iterable[list[str]], options: Options | None = None, page_size: int = 10_000) -> Iterator[Page]:
+    """Describes sources that are named one by one, remote ones several at a time.
+
+    Args:
+        blocks: Lists of paths or URLs without wildcards, such as `read_source_list` yields.
+        options: Storage options of the remote ones.
+        page_size: Sources in each page but the last, however long the blocks are.
+
+    Yields:
+        Pages in the order of the names. A name given twice comes twice.
+
+    Raises:
+        SourceNotFoundError: One of them does not exist.
+        UsageError: One of them is a folder.
+        StorageError: No permission, or the store did not answer.
+    """
+    names = itertools.chain.from_iterable(blocks)
+    while batch := list(itertools.islice(names, page_size)):
+        infos = stat_many(batch, options)
+        yield Page([i.url for i in infos], [i.size for i in infos], [i.version for i in infos])
+
+
+def read_source_list(url: str, options: Options | None = None) -> Iterator[list[str]]:
+    """Reads a list of sources: one path or URL a line, UTF-8.
+
+    Spaces around a name, blank lines and lines that begin with `#` do not count. Names are taken as they are,
+    without wildcards; relative paths are below the working folder.
+
+    Args:
+        url: The list, local or remote. It is read in blocks, never whole.
+        options: Storage options, if it is remote.
+
+    Yields:
+        The names of each block, in order.
+
+    Raises:
+        SourceNotFoundError: There is no such list; also UsageError and StorageError as in `stat`.
+    """
+    with RangeReader(url, options) as reader:
+        rest = b""
+        for start in range(0, reader.size, _LIST_BLOCK):
+            block = reader.read(start, min(start + _LIST_BLOCK, reader.size))
+            if start == 0:
+                block = block.removeprefix(b"\xef\xbb\xbf")
+            whole, _, rest = (rest + block).rpartition(b"\n")
+            if names := _names(whole):
+                yield names
+        if names := _names(rest):
+            yield names
+
+
+def _names(block: bytes) -> list[str]:
+    # File names need not be UTF-8; what is not comes through as the operating system gives it.
+    lines = (line.strip() for line in os.fsdecode(block).split("\n"))
+    return [line for line in lines if line and not line.startswith("#")]

@@ -1,0 +1,299 @@
+"""What a source pattern means: braces, wildcards, and the part of it that is fixed.
+
+    {a,b}  {000..127}   alternatives; each one is a pattern of its own and must match something
+    *  ?  [a-z]  [!a]   within one folder level
+    **                  any number of folder levels, links to folders not followed
+
+As in a shell, a wildcard at the start of a name does not match a leading dot: hidden files and folders are
+passed over. What ends in `.idx`, `.gzidx` or `.lbtmp` is matched only by a last part without wildcards.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io.storage.urls import canonical_url, is_local
+
+_MAGIC = re.compile(r"[*?[]")
+_NUMBERS = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?")
+_NOT_SOURCES = (".idx", ".gzidx", ".lbtmp")
+_MOST_NUMBERS = 10_000_000
+_ANY_DEPTH = r"(?:[^/.][^/]*/)*"
+_ANY_NAME = r"[^/.][^/]*"
+
+Select = Callable[[list[str]], list[str]]
+"""Keeps those of the names of one folder that match, in their order."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One level of a pattern.
+
+    Attributes:
+        text: As written, between two slashes.
+        any_depth: It is `**`.
+        select: What it keeps of the names of a folder.
+    """
+
+    text: str
+    any_depth: bool
+    select: Select
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A pattern without braces, cut where it begins to vary.
+
+    Attributes:
+        text: The canonical pattern.
+        base: Canonical URL of the folder below which names vary, without trailing slash except for `/`.
+        parts: The levels below `base`; empty for a plain name.
+    """
+
+    text: str
+    base: str
+    parts: tuple[Part, ...]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it names one source, without wildcards."""
+        return not self.parts
+
+    def regex(self) -> re.Pattern[str]:
+        """Gives the expression that names relative to `base` must match in full."""
+        last = len(self.parts) - 1
+        pieces = []
+        for level, part in enumerate(self.parts):
+            if part.any_depth:
+                pieces.append(_ANY_DEPTH + (_ANY_NAME if level == last else ""))
+            else:
+                pieces.append(_level_regex(part.text) + ("" if level == last else "/"))
+        unwanted = "|".join(map(re.escape, _NOT_SOURCES))
+        ahead = rf"(?!.*(?:{unwanted})\Z)" if _MAGIC.search(self.parts[last].text) else ""
+        return re.compile(ahead + "".join(pieces), re.DOTALL)
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """Expands alternatives and number ranges.
+
+    Args:
+        pattern: May hold `{a,b}` and `{000..127}` or `{0..90..10}` (inclusive, zero-padded to the wider bound
+            when either has leading zeros), also nested. Other braces stay as they are.
+
+    Returns:
+        The patterns without braces, the leftmost group varying slowest.
+
+    Raises:
+        UsageError: A range has more than ten million numbers or a step of 0.
+
+    Example:
+        >>> expand_braces("s-{08..10}.{tar,jsonl}")[:3]
+        ['s-08.tar', 's-08.jsonl', 's-09.tar']
+    """
+    group = _first_group(pattern)
+    if group is None:
+        return [pattern]
+    start, stop, choices = group
+    tails = expand_braces(pattern[stop:])
+    return [
+        f"{pattern[:start]}{inner}{tail}" for choice in choices for inner in expand_braces(choice) for tail in tails
+    ]
+
+
+def _first_group(pattern: str) -> tuple[int, int, list[str]] | None:
+    """Finds the first braces that mean something: (start, end, alternatives)."""
+    start = pattern.find("{")
+    while start >= 0:
+        stop, pieces = _matching(pattern, start)
+        if len(pieces) > 1:
+            return start, stop, pieces
+        if pieces and (numbers := _NUMBERS.fullmatch(pieces[0])):
+            return start, stop, _numbers(pattern, *numbers.groups())
+        start = pattern.find("{", start + 1)
+    return None
+
+
+def _matching(pattern: str, start: int) -> tuple[int, list[str]]:
+    """Gives the end of the braces that open at `start`, and what their top-level commas separate."""
+    depth = 0
+    pieces = []
+    begin = start + 1
+    for position in range(start, len(pattern)):
+        letter = pattern[position]
+        if letter == "{":
+            depth += 1
+        elif letter == "," and depth == 1:
+            pieces.append(pattern[begin:position])
+            begin = position + 1
+        elif letter == "}":
+            depth -= 1
+            if depth == 0:
+                return position + 1, [*pieces, pattern[begin:position]]
+    return start, []
+
+
+def _numbers(pattern: str, first: str, last: str, step: str | None) -> list[str]:
+    low, high = int(first), int(last)
+    stride = abs(int(step)) if step else 1
+    if stride == 0 or abs(high - low) // stride >= _MOST_NUMBERS:
+        raise UsageError(
+            f"{pattern}: the range {first}..{last} needs a step other than 0 and at most {_MOST_NUMBERS} numbers."
+        )
+    padded = any(len(bound.lstrip("-")) > 1 and bound.lstrip("-").startswith("0") for bound in (first, last))
+    width = max(len(first), len(last)) if padded else 0
+    numbers = range(low, high + 1, stride) if low <= high else range(low, high - 1, -stride)
+    return [f"{number:0{width}d}" for number in numbers]
+
+
+def parse(pattern: str) -> Pattern:
+    """Reads a pattern without braces.
+
+    Args:
+        pattern: A path or URL, relative paths below the working folder. A local name that exists as it is
+            written is plain, whatever characters it has.
+
+    Raises:
+        UsageError: The scheme or the bucket of a URL varies, or the name is refused by `canonical_url`.
+    """
+    text = canonical_url(pattern)
+    if not _MAGIC.search(text) or (is_local(text) and os.path.lexists(text)):
+        return Pattern(text, _folder_of(text), ())
+    base = _fixed(text)
+    relative = text[len(base) :].lstrip("/")
+    return Pattern(text, base, tuple(_part(level) for level in relative.split("/")))
+
+
+def fixed_part(pattern: str) -> str:
+    """Gives the folder below which the names that a pattern matches vary.
+
+    Args:
+        pattern: A pattern, braces allowed, or a plain name.
+
+    Returns:
+        A canonical URL without trailing slash (`/` for the root): for `/d/x*/y.jsonl` it is `/d`, for a plain
+        name its folder (for an object `s3://b`, which is none, itself), for `s3://b/{u,v}/*.tar` `s3://b`.
+
+    Raises:
+        UsageError: The scheme or the bucket of a URL varies.
+    """
+    return _fixed(canonical_url(pattern))
+
+
+def common_base(patterns: Sequence[str]) -> str | None:
+    """Gives the folder that the fixed parts of several patterns share.
+
+    Args:
+        patterns: As in `fixed_part`; here braces may stand for buckets too.
+
+    Returns:
+        A canonical URL without trailing slash; None when the patterns share no scheme or bucket, or there are
+        none. Local patterns always share `/`.
+
+    Raises:
+        UsageError: The scheme or the bucket of a URL has wildcards.
+    """
+    bases = [fixed_part(alternative) for pattern in patterns for alternative in expand_braces(pattern)]
+    if not bases:
+        return None
+    if all(map(is_local, bases)):
+        return os.path.commonpath(bases)
+    if any(map(is_local, bases)):
+        return None
+    shared = []
+    for level in zip(*(base.split("/") for base in bases), strict=False):
+        if len(set(level)) > 1:
+            break
+        shared.append(level[0])
+    return "/".join(shared) if len(shared) > 2 else None  # `scheme:`, nothing, bucket
+
+
+def _fixed(text: str) -> str:
+    """Cuts a canonical pattern at the folder before the first character that varies."""
+    group = _first_group(text)
+    magic = _MAGIC.search(text)
+    cuts = [len(text)]
+    if group:
+        cuts.append(group[0])
+    if magic:
+        cuts.append(magic.start())
+    head = text[: min(cuts)]
+    if len(head) < len(text) and not is_local(text) and "/" not in head.partition("://")[2]:
+        raise UsageError(f"{text}: the bucket must be named in full; wildcards and braces may follow it.")
+    return _folder_of(head)
+
+
+def _folder_of(text: str) -> str:
+    folder = text.rpartition("/")[0]
+    if is_local(text):
+        return folder or "/"
+    return folder if "://" in folder else text
+
+
+def _part(text: str) -> Part:
+    if text == "**":
+        return Part(text, True, _select_any)
+    if not _MAGIC.search(text):
+        return Part(text, False, lambda names: [name for name in names if name == text])
+    if text.startswith("*") and not _MAGIC.search(text, 1) and not text.endswith(_NOT_SOURCES):
+        return Part(text, False, _select_suffix(text[1:]))
+    return Part(text, False, _select_regex(text))
+
+
+def _select_any(names: list[str]) -> list[str]:
+    return [name for name in names if not name.startswith(".") and not name.endswith(_NOT_SOURCES)]
+
+
+def _select_suffix(suffix: str) -> Select:
+    if not suffix:
+        return _select_any
+    # A suffix that tells apart already needs no second look at what it excludes.
+    if any(unwanted.endswith(suffix) for unwanted in _NOT_SOURCES):
+        return lambda names: [name for name in _select_any(names) if name.endswith(suffix)]
+    return lambda names: [name for name in names if name.endswith(suffix) and name[0] != "."]
+
+
+def _select_regex(text: str) -> Select:
+    matches = re.compile(_level_regex(text), re.DOTALL).fullmatch
+    return lambda names: [name for name in names if matches(name) and not name.endswith(_NOT_SOURCES)]
+
+
+def _level_regex(text: str) -> str:
+    """Translates one level of a pattern."""
+    pieces = [r"(?!\.)"] if text.startswith(("*", "?", "[")) else []
+    position = 0
+    while position < len(text):
+        letter = text[position]
+        # The first character of a class may be `]`.
+        close = text.find("]", position + (3 if text[position + 1 : position + 2] == "!" else 2))
+        if letter == "*":
+            pieces.append("[^/]*")
+        elif letter == "?":
+            pieces.append("[^/]")
+        elif letter == "[" and close > 0:
+            pieces.append(_class_regex(text[position + 1 : close]))
+            position = close
+        else:
+            pieces.append(re.escape(letter))
+        position += 1
+    return "".join(pieces)
+
+
+def _class_regex(text: str) -> str:
+    members = text.removeprefix("!")
+    pieces = []
+    position = 0
+    while position < len(members):
+        low, high = members[position], members[position]
+        if members[position + 1 : position + 2] == "-" and position + 2 < len(members):
+            high = members[position + 2]
+            position += 2
+        if low <= high:  # otherwise a range of nothing
+            pieces.append(f"{re.escape(low)}-{re.escape(high)}")
+        position += 1
+    if not pieces:
+        return "[^/]" if text.startswith("!") else "(?!)"
+    return f"(?!/)[{'^' if text.startswith('!') else ''}{''.join(pieces)}]"

@@ -1,0 +1,156 @@
+"""Shards of Shar datasets as jobs read them: which files make up a shard, and its cuts as samples.
+
+A shard is the files `<field>.<number>.jsonl` or `.tar` of one number, of which one field is `cuts`, as lhotse writes
+them; or `<name>.<field>.jsonl` or `.tar` of one name, as `ledgerbeam convert --to shar` does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from ledgerbeam.errors import SourceError, SourceNotFoundError
+from ledgerbeam.io.compression.streams import plain_name
+from ledgerbeam.io.index.reader import NumberedRecords
+from ledgerbeam.io.shar.cuts import cut_sample
+from ledgerbeam.io.shar.reader import put_field
+from ledgerbeam.io.shar.rows import CUTS
+from ledgerbeam.io.tar.sample import Sample
+
+__all__ = ["FieldRecords", "HeldRecords", "SharSamples", "group_shards", "shard_field"]
+
+_NUMBERED = re.compile(r"(?P<field>[^./]+)(?P<shard>(?:\.\d+)?)\.(?:jsonl|tar)")
+_NAMED = re.compile(r"(?P<shard>.+)\.(?P<field>[^./]+)\.(?:jsonl|tar)")
+
+
+def shard_field(url: str) -> tuple[str, str] | None:
+    """Gives what all files of a shard share, and the field that one holds; None if its name is not that of a shard."""
+    folder, _, name = plain_name(url).rpartition("/")
+    match = _NUMBERED.fullmatch(name) or _NAMED.fullmatch(name)
+    return None if match is None else (f"{folder}/{match['shard']}", match["field"])
+
+
+def group_shards(urls: Iterable[str]) -> list[list[str]]:
+    """Puts the files of each shard together. Files of other names, such as indexes, are passed over.
+
+    Args:
+        urls: Of all files, in any order. Of a file and its compressed twin the plain one is taken.
+
+    Returns:
+        The files of each shard, its cuts first, then its fields by name; shards by the name of their cuts.
+
+    Raises:
+        SourceError: Files without cuts, or a shard without a field that others of its folder have.
+        SourceNotFoundError: There is no shard.
+    """
+    shards: dict[str, dict[str, str]] = {}
+    for url in urls:
+        found = shard_field(url)
+        if found is not None:
+            fields = shards.setdefault(found[0], {})
+            if found[1] not in fields or plain_name(url) == url:
+                fields[found[1]] = url
+    if not shards:
+        raise SourceNotFoundError("expected shards of Shar datasets, such as cuts.000000.jsonl, found none.")
+    known: dict[str, set[str]] = {}
+    for fields in shards.values():
+        first = min(fields.values())
+        if CUTS not in fields:
+            raise SourceError(
+                f"{first}: expected cuts beside this file, under the same name or number, found none; write them "
+                "again, or move what is no shard out of the folder."
+            )
+        folder = first.rpartition("/")[0]
+        differing = sorted(known.setdefault(folder, set(fields)) ^ set(fields))
+        if differing:
+            raise SourceError(
+                f"{fields[CUTS]}: expected the same fields in all shards of its folder, found some with and some "
+                f"without {differing[0]!r}; write what is missing again."
+            )
+    ordered = sorted(shards.values(), key=lambda fields: fields[CUTS])
+    return [[fields[CUTS], *(fields[name] for name in sorted(fields) if name != CUTS)] for fields in ordered]
+
+
+class FieldRecords(Protocol):
+    """The records of one file of a shard, by number."""
+
+    @property
+    def url(self) -> str:
+        """The file."""
+
+    def __len__(self) -> int: ...
+
+    def read_many(self, indices: list[int], /) -> list[Any]:
+        """Gives records by number, in the order asked."""
+
+    def close(self) -> None:
+        """Closes what is open; a later read opens it again."""
+
+
+class HeldRecords:
+    """The records of a compressed file, which is read whole.
+
+    Args:
+        url: The file.
+        records: What is in it.
+    """
+
+    def __init__(self, url: str, records: list[Any]) -> None:
+        self.url = url
+        self._records = records
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def read_many(self, indices: list[int], /) -> list[Any]:
+        """Gives records by number."""
+        return [self._records[index] for index in indices]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class SharSamples(NumberedRecords[Sample]):
+    """Random access to the cuts of one shard with their fields, as samples: see `cuts.cut_sample`.
+
+    Args:
+        cuts: The shard's cuts.
+        fields: Its fields by name.
+
+    Raises:
+        SourceError: A field has another number of records than there are cuts.
+    """
+
+    def __init__(self, cuts: FieldRecords, fields: Mapping[str, FieldRecords]) -> None:
+        self.url = cuts.url
+        self._cuts = cuts
+        self._fields = dict(fields)
+        for records in self._fields.values():
+            if len(records) != len(cuts):
+                raise SourceError(
+                    f"{records.url}: expected {len(cuts)} records, as many as cuts in {cuts.url}, found "
+                    f"{len(records)}; write the shard again."
+                )
+
+    def __len__(self) -> int:
+        return len(self._cuts)
+
+    def close(self) -> None:
+        """Closes what is open; a later read opens it again."""
+        for records in (self._cuts, *self._fields.values()):
+            records.close()
+
+    def _read(self, records: list[int]) -> list[Sample]:
+        cuts = self._cuts.read_many(records)
+        values: list[dict[str, Any]] = [{} for _ in records]
+        for field, held in self._fields.items():
+            for number, cut, value, record in zip(records, cuts, values, held.read_many(records), strict=True):
+                joined = {"id": cut["id"]} if isinstance(cut, Mapping) and "id" in cut else cut
+                put_field(joined, field, record, held.url, number)
+                if field in joined:
+                    value[field] = joined[field]
+        return [
+            cut_sample(cut, value, f"{self.url}: record {number}")
+            for number, cut, value in zip(records, cuts, values, strict=True)
+        ]

@@ -1,0 +1,64 @@
+"""Shar from its begin to its end, without indexes, also compressed as lhotse writes its cuts by default."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from itertools import pairwise
+from typing import Any
+
+from ledgerbeam.errors import SourceError
+from ledgerbeam.io.compression.streams import plain_name
+from ledgerbeam.io.formats.registry import stream_records
+from ledgerbeam.io.formats.streamed import SpanReader, StreamSpan, scan_stream
+from ledgerbeam.io.shar.reader import put_field
+from ledgerbeam.io.shar.rows import CUTS
+from ledgerbeam.io.storage.client import Options
+
+__all__ = ["stream_shar"]
+
+
+def stream_shar(shards: Mapping[str, Sequence[str]], options: Options | None = None) -> Iterator[dict[str, Any]]:
+    """Reads the cuts of a Shar dataset with their fields; memory is a block and a record of each field.
+
+    Args:
+        shards: The shards of each field, `cuts` among them, as `find_shar` gives them.
+        options: Storage options.
+
+    Yields:
+        The cuts in order, as `SharReader` gives them.
+
+    Raises:
+        RecordError: The record of a field is of another cut; also the errors of `stream_records` and `scan_stream`.
+        SourceError: A shard of a field has another number of records than its cuts.
+    """
+    fields = [field for field in shards if field != CUTS]
+    for number, url in enumerate(shards[CUTS]):
+        urls = {field: shards[field][number] for field in fields}
+        with ExitStack() as stack:
+            beside = {field: stack.enter_context(closing(_records(urls[field], options))) for field in fields}
+            count = 0
+            for count, cut in enumerate(stream_records(url, options), 1):
+                for field, records in beside.items():
+                    record = next(records, None)
+                    if record is None:
+                        raise _other_count(urls[field], url, f"only {count - 1}")
+                    put_field(cut, field, record, urls[field], count - 1)
+                yield cut
+            for field, records in beside.items():
+                if next(records, None) is not None:
+                    raise _other_count(urls[field], url, f"more than {count}")
+
+
+def _records(url: str, options: Options | None) -> Generator[Any, None, None]:
+    if plain_name(url).endswith(".jsonl"):
+        yield from stream_records(url, options)
+        return
+    bounds = scan_stream(url, options, "pairs").offsets.tolist()
+    with SpanReader(url, options, group="pairs", paired=True) as reader:
+        for number, (start, stop) in enumerate(pairwise(bounds)):
+            yield from reader.read(StreamSpan(number, 1, start, stop))
+
+
+def _other_count(url: str, cuts: str, found: str) -> SourceError:
+    return SourceError(f"{url}: expected a record for each cut of {cuts}, found {found}; write the shard again.")

@@ -1,0 +1,166 @@
+"""Writing Shar folders: shards of cuts and of their fields side by side, each with its index in the same pass."""
+
+from __future__ import annotations
+
+import contextlib
+from array import array
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+import numpy as np
+import orjson
+
+from ledgerbeam.errors import RecordError, UsageError
+from ledgerbeam.io.index.file import write_index
+from ledgerbeam.io.index.location import index_beside
+from ledgerbeam.io.jsonl.values import dumps
+from ledgerbeam.io.shar.rows import CUTS, FieldKind, check_fields, split_cut
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.publish import publish
+from ledgerbeam.io.storage.urls import canonical_url
+from ledgerbeam.io.tar.encode import encode_pair, end_marker, pairs_sentinel
+
+__all__ = ["SHARD_SIZE", "SharWriter"]
+
+SHARD_SIZE = 1000
+"""Cuts of a shard, unless told otherwise; lhotse's default."""
+
+
+class SharWriter:
+    """Writes cuts to `cuts.000000.jsonl` and their fields to `<field>.000000.tar` or `.jsonl`, each with its index.
+
+    A context manager. A shard appears when it is full, the last one when the body ends: first the fields, then their
+    indexes, the cuts last, so that whoever finds cuts finds the rest. A body that raises leaves the shards that were
+    full, and nothing of the one in work. Memory: one cut, and 8 bytes for each cut and field of the shard in work.
+
+    Args:
+        folder: A path, or a URL of an object store.
+        fields: How each field is kept: `tar` (payloads with a manifest each) or `jsonl` (JSON values).
+        options: Storage options.
+        shard_size: Cuts of a shard.
+        start: Number of the first shard.
+
+    Attributes:
+        url: The canonical URL of the folder.
+        count: Cuts so far.
+
+    Raises:
+        UsageError: A field has a name that it cannot have, or a number is out of range.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        fields: Mapping[str, FieldKind] | None = None,
+        options: Options | None = None,
+        *,
+        shard_size: int = SHARD_SIZE,
+        start: int = 0,
+    ) -> None:
+        self.url = canonical_url(folder).rstrip("/")
+        self.count = 0
+        self._fields = dict(fields or {})
+        check_fields(self._fields, self.url)
+        if shard_size < 1 or start < 0:
+            raise UsageError(
+                f"{self.url}: expected shards of at least 1 cut and a first number of at least 0, found "
+                f"shard_size={shard_size}, start={start}."
+            )
+        self._options = options
+        self._shard_size = shard_size
+        self._number = start
+        self._open: _Shard | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        shard, self._open = self._open, None
+        if shard is not None:
+            shard.end(complete=error is None)
+
+    def write(self, cut: Mapping[str, Any]) -> None:
+        """Writes a cut with its fields.
+
+        Args:
+            cut: As `SharReader` gives it. A `tar` field is a mapping of the payload's extension to the payload, bytes,
+                and `json` to its manifest, as an object or as bytes; a field that is not there is written as missing.
+
+        Raises:
+            RecordError: A cut without an id, a field of another kind, or a value that JSON cannot hold. Nothing of it
+                was written, and the writer may go on.
+            DiskFullError: No space is left; also StorageError.
+        """
+        try:
+            row, parts = split_cut(cut, self._fields, self.count)
+            pieces = {
+                field: encode_pair(parts[field], self.count) if kind == "tar" else self._line(parts[field])
+                for field, kind in self._fields.items()
+            }
+            pieces[CUTS] = self._line(row)
+        except RecordError as error:
+            raise RecordError(f"{self.url}: {error}") from error
+        if self._open is not None and self._open.count >= self._shard_size:
+            self.__exit__(None, None, None)
+        if self._open is None:
+            kinds: dict[str, FieldKind] = {**self._fields, CUTS: "jsonl"}
+            places = {field: f"{self.url}/{field}.{self._number:06d}.{kind}" for field, kind in kinds.items()}
+            self._open = _Shard(places, self._options)
+            self._number += 1
+        self._open.add(pieces)
+        self.count += 1
+
+    def _line(self, row: Mapping[str, Any]) -> bytes:
+        try:
+            return dumps(row, orjson.OPT_APPEND_NEWLINE)
+        except orjson.JSONEncodeError as error:
+            raise RecordError(
+                f"cut {self.count}: it cannot be written as JSON: {error}; name what has payloads among the fields."
+            ) from error
+
+
+class _Shard:
+    """The files of a shard in work, by field, the cuts last."""
+
+    def __init__(self, places: Mapping[str, str], options: Options | None) -> None:
+        self.count = 0
+        self._options = options
+        self._stacks: dict[str, contextlib.ExitStack] = {}
+        self._files: dict[str, BinaryIO] = {}
+        self._places = places
+        self._starts = {field: array("Q", [0]) for field in places}
+        try:
+            for field, url in places.items():
+                self._stacks[field] = contextlib.ExitStack()
+                self._files[field] = self._stacks[field].enter_context(publish(url, options))
+        except BaseException:
+            self.end(complete=False)
+            raise
+
+    def add(self, pieces: Mapping[str, bytes]) -> None:
+        for field, starts in self._starts.items():
+            self._files[field].write(pieces[field])
+            starts.append(starts[-1] + len(pieces[field]))
+        self.count += 1
+
+    def end(self, *, complete: bool) -> None:
+        """Publishes the files, each followed by its index; or takes away what they have so far."""
+        try:
+            for field in self._places if complete else ():
+                self._publish(field)
+        finally:
+            abandoned = RuntimeError("abandoned")
+            for stack in self._stacks.values():  # those that are published are empty
+                stack.__exit__(RuntimeError, abandoned, None)
+
+    def _publish(self, field: str) -> None:
+        url, starts = self._places[field], self._starts[field]
+        with self._stacks[field]:
+            if url.endswith(".tar"):
+                end = starts[-1]
+                self._files[field].write(end_marker(end))
+                starts[-1] = pairs_sentinel(end)
+        write_index(index_beside(url), np.array(starts, np.uint64), self._options)

@@ -1,0 +1,1 @@
+"""Bytes by URL: local files and object stores, read by ranges, published atomically."""

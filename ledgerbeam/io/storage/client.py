@@ -1,0 +1,269 @@
+"""How a URL reaches its file system: canonical names, fsspec instances, retries and errors.
+
+Every remote call of the package goes through `call`, so that what is tried again, how often, and which
+error a caller sees is decided in one place.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ParamSpec, TypeVar
+
+import fsspec
+import fsspec.utils
+import tenacity
+
+from ledgerbeam.errors import DiskFullError, LedgerbeamError, SourceNotFoundError, StorageError, UsageError
+from ledgerbeam.io.storage.urls import is_local, split_scheme
+from ledgerbeam.redaction import know_environment, know_secrets
+
+Options = Mapping[str, Any]
+"""Storage options: keyword arguments of the fsspec file system, passed untouched."""
+
+ATTEMPTS = 5
+"""How often a remote call is tried before its error is final."""
+
+PAUSE_SECONDS = 0.2
+"""Bound of the random pause before a remote call is tried again; it doubles with every try, up to 5 s."""
+
+CONCURRENCY = 16
+"""How many requests one call keeps in flight."""
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+_EXTRAS = {"s3": "s3", "gs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure", "adl": "azure"}
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_TRANSIENT_ERRNOS = frozenset(
+    {
+        errno.EBUSY,
+        errno.ECONNABORTED,
+        errno.ECONNREFUSED,
+        errno.ECONNRESET,
+        errno.EHOSTUNREACH,
+        errno.EIO,
+        errno.ENETUNREACH,
+        errno.EPIPE,
+        errno.ETIMEDOUT,
+    }
+)
+# Named, not imported: the client libraries behind them are optional extras.
+_TRANSIENT_NAMES = frozenset(
+    {
+        "ClientConnectionError",
+        "ClientPayloadError",
+        "EndpointConnectionError",
+        "HTTPClientError",
+        "IncompleteRead",
+        "IncompleteReadError",
+        "ServiceRequestError",
+        "ServiceResponseError",
+    }
+)
+_TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+# S3, and Azure the first, say these with a status that is final otherwise. An upload is unknown when the answer to its
+# completion was lost and it is completed again, its blocks when another upload of the same object ended first; the next
+# try writes the object from its beginning.
+_TRANSIENT_CODES = frozenset({"InvalidBlockList", "NoSuchUpload", "OperationAborted", "RequestTimeout"})
+_EXPIRED_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
+_THROTTLED_CODES = frozenset({"SlowDown", "ServiceUnavailable", "Throttling", "TooManyRequests"})
+_THROTTLED_STATUS = frozenset({429, 503})
+_REFUSED_STATUS = frozenset({401, 403})
+# Of botocore, google-auth and azure-identity: there are no credentials, or none that serve.
+_CREDENTIALS_NAMES = frozenset(
+    {"ClientAuthenticationError", "DefaultCredentialsError", "NoCredentialsError", "RefreshError"}
+)
+
+_filesystems: dict[tuple[int, str, str], Any] = {}
+
+
+def filesystem(url: str, options: Options | None = None) -> Any:
+    """Gives the fsspec file system of a URL, one for each process and set of options.
+
+    fsspec itself keeps one instance for each thread, each with connections of its own; sharing one across
+    threads is safe because its calls all run on fsspec's event loop.
+
+    Args:
+        url: Any URL of the file system.
+        options: Storage options, passed untouched.
+
+    Raises:
+        UsageError: No such scheme, or the extra that brings it is not installed.
+    """
+    scheme = split_scheme(url)[0]
+    key = (os.getpid(), scheme, fsspec.utils.tokenize(**options) if options else "")
+    found = _filesystems.get(key)
+    if found is None:
+        # A forked child keeps its parent's instance in the table: closing it there could touch its sockets.
+        found = _filesystems.setdefault(key, _connect(scheme, options or {}))
+    return found
+
+
+def _connect(scheme: str, options: Options) -> Any:
+    know_environment()  # what the client says of its credentials is hidden from its first call on
+    know_secrets(options)
+    try:
+        return _client(scheme)(skip_instance_cache=True, **options)
+    except ImportError as error:
+        extra = _EXTRAS.get(scheme)
+        remedy = f"pip install 'ledgerbeam[{extra}]'" if extra else str(error)
+        raise UsageError(f"{scheme}:// needs a package that is not installed: {remedy}") from error
+    except ValueError as error:
+        raise UsageError(f"{scheme}:// is not a file system that fsspec knows: {error}") from error
+
+
+def _client(scheme: str) -> Any:
+    found = fsspec.get_filesystem_class(scheme)
+    # What gcsfs gives speaks gRPC with zonal buckets, where an object is seen while it is written, asks for the kind of
+    # every bucket first, and does not survive a fork. Its base is the client of the HTTP interface.
+    plain = (kind for kind in found.__mro__ if (kind.__module__, kind.__name__) == ("gcsfs.core", "GCSFileSystem"))
+    return next(plain, found)
+
+
+def call(url: str, doing: str, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Runs a remote call, again when its failure is transient.
+
+    Time-outs, broken connections and 5xx answers are tried up to `ATTEMPTS` times with exponential, jittered
+    pauses; everything else is final at once.
+
+    Args:
+        url: What is worked on, for the message.
+        doing: A verb for the message: `read`, `write`, `list`.
+        function: The call.
+        *args: Its positional arguments.
+        **kwargs: Its keyword arguments.
+
+    Returns:
+        What the call returns.
+
+    Raises:
+        StorageError: The call failed; the cause is kept. See `storage_error` for its subclasses.
+    """
+    try:
+        return retrying()(function, *args, **kwargs)
+    except LedgerbeamError:
+        raise
+    except Exception as error:
+        raise storage_error(error, url, doing) from error
+
+
+def retrying() -> tenacity.Retrying:
+    """Gives the retry policy of remote calls: transient errors only, after random pauses that grow up to 5 s."""
+    return tenacity.Retrying(
+        stop=tenacity.stop_after_attempt(ATTEMPTS),
+        wait=tenacity.wait_random_exponential(multiplier=PAUSE_SECONDS, max=5.0),
+        retry=tenacity.retry_if_exception(is_transient),
+        reraise=True,
+    )
+
+
+def is_transient(error: BaseException) -> bool:
+    """Tells whether the same call may succeed when it is made again.
+
+    The HTTP status of the answer decides when there was one, else time-outs and broken connections count.
+    """
+    if isinstance(error, LedgerbeamError):
+        return False
+    if error_code(error) in _TRANSIENT_CODES:
+        return True
+    status = http_status(error)
+    if status is not None:
+        return status in _TRANSIENT_STATUS
+    for cause in _chain(error):
+        if isinstance(cause, (ConnectionError, TimeoutError)):
+            return True
+        if isinstance(cause, OSError) and cause.errno in _TRANSIENT_ERRNOS:
+            return True
+        if any(kind.__name__ in _TRANSIENT_NAMES for kind in type(cause).__mro__):
+            return True
+    return False
+
+
+def http_status(error: BaseException) -> int | None:
+    """Gives the HTTP status behind an error of any of the object store clients, None when there is none."""
+    for cause in _chain(error):
+        response = getattr(cause, "response", None)  # botocore
+        if isinstance(response, Mapping):
+            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            if isinstance(status, int):
+                return status
+        for name in ("status_code", "status", "code"):  # adlfs, aiohttp, gcsfs
+            status = getattr(cause, name, None)
+            if isinstance(status, int) and 100 <= status < 600:
+                return status
+    return None
+
+
+def error_code(error: BaseException) -> str | None:
+    """Gives the error code of an answer of S3 or Azure, such as `SlowDown`; None when there is none."""
+    for cause in _chain(error):
+        code = getattr(cause, "error_code", None)  # adlfs
+        if isinstance(code, str):
+            return str(getattr(code, "value", code))
+        response = getattr(cause, "response", None)
+        if isinstance(response, Mapping):
+            code = response.get("Error", {}).get("Code")
+            if isinstance(code, str) and not code.isdecimal():  # a HEAD has no body, and its status stands for it
+                return code
+    return None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__
+
+
+def is_full(error: BaseException) -> bool:
+    """Tells whether an error says that a disk, a quota or an object store is full."""
+    return http_status(error) == 507 or (isinstance(error, OSError) and error.errno in _FULL)
+
+
+def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
+    """Words the error of a read or a write for the user.
+
+    Args:
+        error: What the operating system or the client library raised.
+        url: What was worked on.
+        doing: A verb: `read`, `write`, `list`.
+
+    Returns:
+        `SourceNotFoundError` when the URL names nothing, `DiskFullError` when there is no room, else
+        `StorageError`, with a remedy where one is known.
+    """
+    detail = str(error).partition("\n")[0] or type(error).__name__  # Azure's go on with the whole answer
+    code, status = error_code(error), http_status(error)
+    if code in _EXPIRED_CODES:
+        remedy = "renew them and run again"
+        return StorageError(f"{url}: cannot {doing}, the credentials have expired ({code}: {detail}); {remedy}.")
+    if code in _THROTTLED_CODES or status in _THROTTLED_STATUS:
+        remedy = "run again, with fewer workers if it goes on"
+        return StorageError(f"{url}: cannot {doing}, the store refuses so many requests ({detail}); {remedy}.")
+    if status == 400 and code is None and split_scheme(url)[0] == "s3":
+        remedy = "S3 answers so to a HEAD request when credentials have expired; check them"
+        return StorageError(f"{url}: cannot {doing}, the store gave no reason ({detail}); {remedy}.")
+    missing = isinstance(error, FileNotFoundError) or status == 404
+    if isinstance(error, ValueError) and is_local(url):  # it holds a zero byte, or what is no text
+        return SourceNotFoundError(f"{url!r}: cannot {doing}, no file can have this name ({detail}); correct it.")
+    if missing and doing == "write":
+        return StorageError(f"{url}: cannot write, its bucket or folder does not exist; create it first.")
+    if missing:
+        return SourceNotFoundError(f"{url}: cannot {doing}, there is no such file or object; check the name.")
+    if is_full(error):
+        return DiskFullError(f"{url}: cannot {doing}, no space is left ({detail}); free some and run again.")
+    if isinstance(error, PermissionError) or status in _REFUSED_STATUS or _lacks_credentials(error):
+        remedy = (
+            "check the permissions of the file and its folders"
+            if is_local(url)
+            else "check the credentials (environment or storage options) and the bucket's policy"
+        )
+        return StorageError(f"{url}: cannot {doing}, permission denied ({detail}); {remedy}.")
+    return StorageError(f"{url}: cannot {doing} ({detail}).")
+
+
+def _lacks_credentials(error: BaseException) -> bool:
+    # gcsfs words an answer of status 403 as an OSError without it.
+    return type(error).__name__ in _CREDENTIALS_NAMES or str(error).startswith("Forbidden: ")

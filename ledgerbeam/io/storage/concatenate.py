@@ -1,0 +1,225 @@
+"""Joining sources into one, without their bytes passing through Python where kernel or store can do it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any, BinaryIO, NamedTuple
+
+from ledgerbeam.errors import ChangedSourceError, StorageError
+from ledgerbeam.io.storage.ahead import map_ahead
+from ledgerbeam.io.storage.client import Options, call, filesystem, http_status
+from ledgerbeam.io.storage.publish import publish
+from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.stat import FileInfo, open_local
+from ledgerbeam.io.storage.urls import is_local, split_scheme
+
+__all__ = ["Piece", "can_copy", "concatenated", "copied", "plan_parts"]
+
+_CHUNK = 8 * 1024 * 1024
+_AHEAD = 4
+_KERNEL_CHUNK = 1 << 30
+# What a kernel or a file system says that has no such copy between these two files.
+_NO_COPY = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM})
+
+
+@contextlib.contextmanager
+def concatenated(sources: Sequence[FileInfo], target: str, options: Options | None = None) -> Iterator[None]:
+    """Joins sources in order; the target appears when the body ends, and never if it raises.
+
+    From local to local the kernel copies, or shares the blocks where the file system can; within S3 the server does.
+    Everything else streams through memory in blocks.
+
+    Args:
+        sources: What to join; each must still have its size.
+        target: Where the result goes.
+        options: Storage options of all of them.
+
+    Raises:
+        ChangedSourceError: A source has not the size it had.
+        SourceNotFoundError: There is no such source; also the errors of `publish`.
+    """
+    if can_copy(sources, target):
+        with copied(sources, target, options):
+            yield
+        return
+    with publish(target, options) as file:
+        for source in sources:
+            if is_local(source.url) and is_local(target):
+                _copy_file(source, file)
+            else:
+                _stream(source, file, options)
+        yield
+
+
+def _copy_file(source: FileInfo, file: BinaryIO) -> None:
+    file.flush()
+    target = file.fileno()
+    with open_local(source.url) as descriptor:
+        size = os.fstat(descriptor).st_size
+        if size != source.size:
+            raise _changed(source, size)
+        left = source.size
+        copy = _copy_range
+        while left:
+            try:
+                done = copy(descriptor, target, min(left, _KERNEL_CHUNK), source.size - left)
+            except OSError as error:
+                if copy is not _copy_range or error.errno not in _NO_COPY:
+                    raise
+                copy = _send
+                continue
+            if done == 0:
+                raise _changed(source, source.size - left)
+            left -= done
+
+
+def _copy_range(source: int, target: int, count: int, offset: int) -> int:
+    return os.copy_file_range(source, target, count, offset)
+
+
+def _send(source: int, target: int, count: int, offset: int) -> int:
+    return os.sendfile(target, source, offset, count)
+
+
+def _stream(source: FileInfo, file: BinaryIO, options: Options | None) -> None:
+    with RangeReader(source.url, options, source.size) as reader:
+
+        def read(start: int) -> bytes:
+            return reader.read(start, min(start + _CHUNK, source.size))
+
+        for block in map_ahead(read, range(0, source.size, _CHUNK), _AHEAD):
+            file.write(block)
+
+
+def _changed(source: FileInfo, size: int) -> ChangedSourceError:
+    return ChangedSourceError(f"{source.url}: expected {source.size} bytes, found {size}; it changed, run again.")
+
+
+LEAST_PART = 5 * 1024 * 1024
+"""S3's least size of all parts but the last, in bytes."""
+
+_MOST_PART = 512 * 1024 * 1024  # S3 takes 5 GiB; smaller ones are copied side by side
+_MOST_PARTS = 9_000  # S3 takes 10,000
+_SIDE_BY_SIDE = 8
+_NO_MATCH = 412  # HTTP status of a condition that does not hold
+
+
+class Piece(NamedTuple):
+    """A range of a source.
+
+    Attributes:
+        source: Its place among the sources.
+        start: First byte.
+        stop: End, exclusive.
+    """
+
+    source: int
+    start: int
+    stop: int
+
+
+def can_copy(sources: Sequence[FileInfo], target: str) -> bool:
+    """Tells whether the server can join these: all are objects of S3, and a part of it is large enough."""
+    urls = [target, *(source.url for source in sources)]
+    return all(split_scheme(url)[0] == "s3" for url in urls) and sum(s.size for s in sources) >= LEAST_PART
+
+
+def plan_parts(sizes: Sequence[int], least: int = LEAST_PART, most: int = _MOST_PART) -> list[list[Piece]]:
+    """Cuts the joined sources into parts.
+
+    Args:
+        sizes: Of the sources, in bytes.
+        least: Size of every part but the last, at least.
+        most: Size of a part that is copied, at most; at least twice `least`.
+
+    Returns:
+        The parts in order. One of a single piece can be copied; one of several has at most `least` bytes.
+    """
+    parts: list[list[Piece]] = []
+    pending: list[Piece] = []
+    missing = least
+    for number, size in enumerate(sizes):
+        start = 0
+        if pending:
+            start = min(size, missing)
+            pending.append(Piece(number, 0, start))
+            missing -= start
+            if missing == 0:
+                parts.append(pending)
+                pending, missing = [], least
+        if 0 < size - start < least:
+            pending.append(Piece(number, start, size))
+            missing -= size - start
+        elif start < size:
+            count = -(-(size - start) // most)
+            edges = [start + (size - start) * edge // count for edge in range(count + 1)]
+            parts += [[Piece(number, first, last)] for first, last in pairwise(edges)]
+    return [*parts, pending] if pending else parts
+
+
+@contextlib.contextmanager
+def copied(sources: Sequence[FileInfo], target: str, options: Options | None = None) -> Iterator[None]:
+    """Joins objects inside the store; the target appears when the body ends, and never if it raises.
+
+    Sources, or ends of them, too small for a part of their own pass through memory, 5 MiB at a time up to 45 GB in all.
+
+    Args:
+        sources: For which `can_copy` holds.
+        target: Where the result goes.
+        options: Storage options of all of them.
+
+    Raises:
+        ChangedSourceError: A source is not what was listed.
+        SourceNotFoundError: There is no such source; also StorageError.
+    """
+    store = filesystem(target, options)
+    bucket, key, _ = store.split_path(target)
+    place = {"Bucket": bucket, "Key": key}
+
+    def ask(method: str, **arguments: Any) -> Any:
+        return call(target, "write", store.call_s3, method, **place, **arguments)
+
+    upload = ask("create_multipart_upload")["UploadId"]
+
+    def copy(piece: Piece, which: dict[str, Any]) -> Any:
+        source = sources[piece.source]
+        from_bucket, from_key, _ = store.split_path(source.url)
+        origin = {"CopySource": {"Bucket": from_bucket, "Key": from_key}, "CopySourceIfMatch": source.version}
+        span = f"bytes={piece.start}-{piece.stop - 1}"
+        try:
+            method = partial(store.call_s3, "upload_part_copy", **place, **which, **origin, CopySourceRange=span)
+            return call(source.url, "read", method)["CopyPartResult"]["ETag"]
+        except StorageError as error:
+            if http_status(error) == _NO_MATCH:
+                raise ChangedSourceError(f"{source.url} is not what was listed any more; run again.") from error
+            raise
+
+    def read(piece: Piece) -> bytes:
+        with RangeReader(sources[piece.source].url, options, sources[piece.source].size) as reader:
+            return reader.read(piece.start, piece.stop)
+
+    def put(part: tuple[int, list[Piece]]) -> dict[str, Any]:
+        number, pieces = part
+        which = {"UploadId": upload, "PartNumber": number}
+        if len(pieces) == 1:
+            tag = copy(pieces[0], which)
+        else:
+            tag = ask("upload_part", **which, Body=b"".join(map(read, pieces)))["ETag"]
+        return {"PartNumber": number, "ETag": tag}
+
+    try:
+        least = max(LEAST_PART, sum(source.size for source in sources) // _MOST_PARTS)
+        parts = plan_parts([source.size for source in sources], least, max(_MOST_PART, 2 * least))
+        tags = list(map_ahead(put, enumerate(parts, 1), _SIDE_BY_SIDE))
+        yield
+        ask("complete_multipart_upload", UploadId=upload, MultipartUpload={"Parts": tags})
+    except BaseException:
+        with contextlib.suppress(StorageError):  # the first error tells more, and stores drop old uploads themselves
+            ask("abort_multipart_upload", UploadId=upload)
+        raise
+    store.invalidate_cache(target)

@@ -1,0 +1,85 @@
+"""Ranged requests side by side: what is tried again, and what an answer that is none means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ledgerbeam.errors import SourceNotFoundError, StorageError
+from ledgerbeam.io.storage.client import CONCURRENCY, call, http_status, is_transient, storage_error
+from ledgerbeam.io.storage.stat import FileInfo, changed_error
+from ledgerbeam.io.storage.unchanged import OtherVersionError, cat_listed
+
+__all__ = ["fetch_many"]
+
+_NO_MATCH = 412  # HTTP status of a condition that does not hold
+
+
+def fetch_many(
+    store: Any,
+    urls: list[str],
+    starts: list[Any],
+    stops: list[Any],
+    listed: list[FileInfo] | None = None,
+    **kwargs: Any,
+) -> list[bytes]:
+    """Runs ranged requests side by side; only those that fail for a passing reason are made again.
+
+    A store that throttles refuses some of many requests each time. So the tries are counted anew as long as some of
+    the answers come.
+
+    Args:
+        store: The file system of all.
+        urls: Of the objects.
+        starts: First byte of each; None for the whole object.
+        stops: End of each, exclusive; None likewise.
+        listed: What was listed of each; only bytes of that version are taken.
+        **kwargs: For the store's `cat_ranges`.
+
+    Raises:
+        ChangedSourceError: An object is not what was listed; also StorageError.
+    """
+    found: list[Any] = [None] * len(urls)
+    left = list(range(len(urls)))
+    if getattr(store, "async_impl", False):
+        kwargs["batch_size"] = CONCURRENCY
+
+    def fetch() -> None:
+        nonlocal left
+        ranges = [urls[i] for i in left], [starts[i] for i in left], [stops[i] for i in left]
+        if listed is None:
+            answers = store.cat_ranges(*ranges, on_error="return", **kwargs)
+        else:
+            answers = cat_listed(store, *ranges, [listed[i].version for i in left])
+        again = []
+        for position, answer in zip(left, answers, strict=True):
+            if isinstance(answer, BaseException):
+                if not is_transient(answer):
+                    raise _final(answer, urls[position], None if listed is None else listed[position]) from answer
+                again.append(position)
+            found[position] = answer
+        left = again
+        if left:
+            raise found[left[0]]
+
+    while left:
+        before = len(left)
+        try:
+            call(urls[left[0]], "read", fetch)
+        except StorageError as error:
+            if len(left) == before or not is_transient(error.__cause__ or error):
+                raise
+    return found
+
+
+def _final(error: BaseException, url: str, listed: FileInfo | None) -> StorageError:
+    """Words the last error of a read."""
+    worded = storage_error(error, url, "read")
+    if listed is None:
+        return worded
+    if isinstance(error, OtherVersionError):
+        return changed_error(listed, f"version {error}")
+    if http_status(error) == _NO_MATCH:
+        return changed_error(listed, "another version")
+    if isinstance(worded, SourceNotFoundError):
+        return changed_error(listed, "none: it was deleted")
+    return worded

@@ -1,0 +1,95 @@
+"""Access to bytes by URL: the one module from which the rest of the package takes its reads.
+
+Descriptions of sources, ranged and whole reads, deletion. Writing is in `publish`, listing in `listing`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+from ledgerbeam.errors import SourceNotFoundError, StorageError
+from ledgerbeam.io.storage.client import Options, call, filesystem, storage_error
+from ledgerbeam.io.storage.fetch import fetch_many
+from ledgerbeam.io.storage.stat import FileInfo, open_local, stat
+from ledgerbeam.io.storage.urls import canonical_url, is_local
+
+__all__ = ["delete", "read_bytes", "read_many_files"]
+
+
+def read_bytes(url: str, options: Options | None = None, listed: FileInfo | None = None) -> bytes:
+    """Reads a whole source: one request when it is remote.
+
+    Raises:
+        ChangedSourceError: It is not what was listed.
+        SourceNotFoundError: There is no such source; also UsageError and StorageError as in `stat`.
+    """
+    return read_many_files([url], options, None if listed is None else [listed])[0]
+
+
+def read_many_files(
+    urls: Iterable[str], options: Options | None = None, listed: Sequence[FileInfo] | None = None
+) -> list[bytes]:
+    """Reads whole small sources, remote ones up to `CONCURRENCY` at a time.
+
+    Args:
+        urls: Local paths or URLs; remote ones all of one store. All contents are held in memory.
+        options: Storage options.
+        listed: What was listed of each; only that version is read.
+
+    Returns:
+        The content of each, in the order asked.
+
+    Raises:
+        ChangedSourceError: One of them is not what was listed.
+        SourceNotFoundError: One of them does not exist; also UsageError and StorageError as in `stat`.
+    """
+    names = [canonical_url(url) for url in urls]
+    found: dict[int, bytes] = {
+        i: _read_local(url, None if listed is None else listed[i]) for i, url in enumerate(names) if is_local(url)
+    }
+    rest = [i for i in range(len(names)) if i not in found]
+    if rest:
+        store = filesystem(names[rest[0]], options)
+        # s3fs would first ask for the length in order to fetch large objects in parts.
+        whole = {"max_concurrency": 1} if names[rest[0]].startswith("s3://") else {}
+        nothing = [None] * len(rest)
+        versions = None if listed is None else [listed[i] for i in rest]
+        contents = fetch_many(store, [names[i] for i in rest], nothing, nothing, versions, **whole)
+        found.update(zip(rest, contents, strict=True))
+    return [found[i] for i in range(len(names))]
+
+
+def _read_local(url: str, listed: FileInfo | None) -> bytes:
+    with open_local(url, listed) as descriptor, open(descriptor, "rb", buffering=0, closefd=False) as file:
+        data: bytes = file.readall()
+        return data
+
+
+def delete(url: str, options: Options | None = None, *, missing_ok: bool = True) -> None:
+    """Deletes one file or object.
+
+    Raises:
+        SourceNotFoundError: It does not exist and `missing_ok` is false.
+        StorageError: No permission, or the store did not answer.
+    """
+    url = canonical_url(url)
+    try:
+        if is_local(url):
+            os.unlink(url)
+            return
+        if not missing_ok:
+            stat(url, options)  # object stores delete what is not there without a word
+        store = filesystem(url, options)
+        call(url, "delete", store.rm_file, url)
+        store.invalidate_cache(url)
+    except SourceNotFoundError:
+        if not missing_ok:
+            raise
+    except FileNotFoundError as error:
+        if not missing_ok:
+            raise storage_error(error, url, "delete") from error
+    except StorageError:
+        raise
+    except OSError as error:
+        raise storage_error(error, url, "delete") from error

@@ -1,0 +1,244 @@
+"""A folder of immutable objects on any fsspec store: created once, never changed."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import tempfile
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+from ledgerbeam.io.storage.azure import is_azure, upload_blocks
+from ledgerbeam.io.storage.client import Options, call, filesystem, http_status, storage_error
+from ledgerbeam.io.storage.fetch import fetch_many
+from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX, make_folders, sync_folder
+from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme
+
+__all__ = ["ObjectFolder"]
+
+# Stores where a put can be made conditional on the name being free.
+_EXCLUSIVE_SCHEMES = frozenset({"s3", "gs", "az", "abfs", "abfss", "memory"})
+_PRECONDITION_FAILED = 412
+_CONFLICT = 409  # another creation of the same name is under way
+_READ_AT_ONCE = 64
+_ONE_PUT = 32 * 1024 * 1024
+
+
+class ObjectFolder:
+    """Creates, lists, reads and deletes whole objects below one URL. Picklable, thread-safe and fork-safe.
+
+    Args:
+        url: A folder on an object store, or a local one.
+        options: Storage options.
+
+    Raises:
+        UsageError: The URL names no store that fsspec knows.
+    """
+
+    def __init__(self, url: str, options: Options | None = None) -> None:
+        canonical = canonical_url(url)
+        self._url = canonical.rstrip("/")
+        self._options = dict(options or {})
+        self._local = is_local(canonical)
+
+    def __repr__(self) -> str:
+        return f"ObjectFolder({self._url!r})"
+
+    @property
+    def url(self) -> str:
+        """Canonical URL of the folder, without a trailing slash: empty for the root of the file system."""
+        return self._url
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether of several creators of one name exactly one wins."""
+        return self._local or split_scheme(self._url)[0] in _EXCLUSIVE_SCHEMES
+
+    @property
+    def _store(self) -> Any:
+        return filesystem(self._url, self._options)
+
+    def names(self, folder: str) -> list[str]:
+        """Returns the names of all objects below a folder, relative to the root, sorted.
+
+        Raises:
+            StorageError: The store cannot be listed.
+        """
+        root = f"{self._url}/{folder}".rstrip("/")
+        if self._local:
+            return sorted(self._walk(root or "/"))
+        return sorted(call(root, "list", self._find, root))
+
+    def _walk(self, root: str) -> list[str]:
+        found: list[str] = []
+        for here, _, files in os.walk(root):
+            found += [os.path.join(here, name) for name in files if not name.endswith(TEMPORARY_SUFFIX)]
+        return [os.path.relpath(path, self._url or "/") for path in found]
+
+    def _find(self, root: str) -> list[str]:
+        store = self._store
+        store.invalidate_cache()
+        try:
+            paths = store.find(root)
+        except FileNotFoundError:
+            return []
+        start = len(store._strip_protocol(self._url)) + 1  # noqa: SLF001 - fsspec offers no public name for it
+        return [path[start:] for path in paths]
+
+    def read(self, names: Sequence[str]) -> list[bytes | None]:
+        """Returns whole objects in the order asked, None for those that do not exist.
+
+        Raises:
+            StorageError: One that exists cannot be read.
+        """
+        if self._local:
+            return [self._read_local(f"{self._url}/{name}") for name in names]
+        found: list[bytes | None] = []
+        for start in range(0, len(names), _READ_AT_ONCE):
+            found += self._fetch([f"{self._url}/{name}" for name in names[start : start + _READ_AT_ONCE]])
+        return found
+
+    def _read_local(self, path: str) -> bytes | None:
+        try:
+            with open(path, "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise storage_error(error, path, "read") from error
+
+    def _fetch(self, urls: list[str]) -> list[bytes | None]:
+        nothing = [None] * len(urls)
+        whole = {"max_concurrency": 1} if self._url.startswith("s3://") else {}  # no request for the length first
+        try:
+            return list(fetch_many(self._store, urls, nothing, nothing, None, **whole))
+        except FileNotFoundError:
+            if len(urls) == 1:
+                return [None]
+            return [data for url in urls for data in self._fetch([url])]
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Creates an object, whole and durable when this returns.
+
+        Where the store cannot create exclusively (see `exclusive`), another creator at the same instant may win
+        without this one knowing.
+
+        Returns:
+            False if the name holds other content already.
+
+        Raises:
+            DiskFullError: There is no room.
+            StorageError: The store refused.
+        """
+        url = f"{self._url}/{name}"
+        created = self._link(url, data) if self._local else call(url, "write", self._put, url, data)
+        return created or self.read([name]) == [data]
+
+    def _put(self, url: str, data: bytes) -> bool:
+        store = self._store
+        if not self.exclusive:
+            if store.exists(url):
+                return False
+            store.pipe_file(url, data)
+            return True
+        try:
+            if len(data) > _ONE_PUT and is_azure(url):
+                upload_blocks(url, io.BytesIO(data), self._options, exclusive=True)
+            else:
+                store.pipe_file(url, data, mode="create")
+        except FileExistsError:
+            return False
+        except OSError as error:
+            status = http_status(error)
+            if status == _CONFLICT:
+                # Tried again; not with the answer as its cause, whose status is final otherwise.
+                raise ConnectionError(f"{url}: is being created by another writer ({error})") from None
+            if status == _PRECONDITION_FAILED or error.errno == errno.EINVAL:
+                return False
+            raise
+        return True
+
+    def _link(self, path: str, data: bytes) -> bool:
+        """Writes aside and links: of several creators the first one's link stands."""
+        folder = os.path.dirname(path)
+        try:
+            make_folders(folder)
+            descriptor, aside = tempfile.mkstemp(suffix=TEMPORARY_SUFFIX, prefix=".", dir=folder)
+            try:
+                with open(descriptor, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(descriptor)
+                created = _linked(aside, path)
+            finally:
+                os.unlink(aside)
+            # Also what stands there already, perhaps from a creation that failed right here.
+            sync_folder(folder)
+        except OSError as error:
+            raise storage_error(error, path, "write") from error
+        return created
+
+    def exists(self, name: str) -> bool:
+        """Tells whether an object exists: one request for one byte, past whatever the client has cached.
+
+        Raises:
+            StorageError: The store did not answer.
+        """
+        url = f"{self._url}/{name}"
+        if self._local:
+            return os.path.exists(url)
+        try:
+            call(url, "read", self._store.cat_file, url, start=0, end=1)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Deletes objects, durably; those that do not exist are passed over.
+
+        Raises:
+            StorageError: The store refused.
+        """
+        urls = [f"{self._url}/{name}" for name in names]
+        if not self._local:
+            self._delete_remote(urls)
+            return
+        for folder, paths in groupby(sorted(urls), key=os.path.dirname):
+            _delete_local(folder, paths)
+
+    def _delete_remote(self, urls: list[str]) -> None:
+        if not urls:
+            return
+        store = self._store
+        if split_scheme(self._url)[0] == "s3":
+            # One request deletes a thousand keys, and S3 does not mind those that are gone.
+            for start in range(0, len(urls), 1000):
+                call(urls[start], "delete", store.rm, urls[start : start + 1000])
+            return
+        for url in urls:
+            try:
+                call(url, "delete", store.rm_file, url)
+            except FileNotFoundError:
+                continue
+
+
+def _linked(aside: str, path: str) -> bool:
+    try:
+        os.link(aside, path)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _delete_local(folder: str, paths: Iterable[str]) -> None:
+    try:
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+        if os.path.isdir(folder):
+            sync_folder(folder)
+    except OSError as error:
+        raise storage_error(error, folder, "delete") from error

@@ -1,0 +1,283 @@
+"""Writing outputs so that a reader sees the whole of one or nothing of it.
+
+Local files are written to a hidden sibling, synced, and renamed over the target. Objects are collected aside
+and put in one request, or in a multipart upload whose completion makes them visible. A process that is killed
+leaves at most a hidden `.lbtmp` file, which `remove_stale_temporaries` recognises by its released lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import itertools
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Iterator
+from typing import BinaryIO, cast
+
+from ledgerbeam.errors import DiskFullError, LedgerbeamError, StorageError, UsageError
+from ledgerbeam.io.storage.azure import is_azure, upload_blocks
+from ledgerbeam.io.storage.client import Options, call, filesystem, is_full, storage_error
+from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme
+
+__all__ = [
+    "TEMPORARY_SUFFIX",
+    "make_folders",
+    "publish",
+    "publish_bytes",
+    "remove_stale_temporaries",
+    "sync_folder",
+]
+
+TEMPORARY_SUFFIX = ".lbtmp"
+"""How the names of files end that are still being written."""
+
+_TEMPORARY = re.compile(r"\..+\.\d+-\d+\.lbtmp")
+_BUFFER = 1024 * 1024
+_ONE_PUT = 32 * 1024 * 1024  # held in memory up to here, on disk beyond
+_NAME_MAX = 255
+# Stores where a put appears whole or not at all.
+_ATOMIC_SCHEMES = frozenset({"s3", "gs", "az", "abfs", "abfss", "adl", "oss", "oci", "memory"})
+_counter = itertools.count()
+
+
+@contextlib.contextmanager
+def publish(url: str, options: Options | None = None, *, not_before_ns: int = 0) -> Iterator[BinaryIO]:
+    """Opens an output that appears, complete and durable, when the body ends, and never if it raises.
+
+    Local: the folders are created (and stay, whatever the body does), the file is written aside in the
+    target's folder, fsynced, renamed over the target, and the folder is fsynced. Object stores: one put, or
+    one completion of an upload in parts for outputs over 100 MB (GCS and Azure: over 32 MiB). A former output
+    of that name is replaced then.
+
+    Args:
+        url: Where the output goes: a local path or a URL of an object store.
+        options: Storage options.
+        not_before_ns: The least time of modification that a local output gets, in nanoseconds since 1970.
+
+    Yields:
+        A binary file to write to. It must not be closed or used after the body.
+
+    Raises:
+        DiskFullError: No space is left; nothing was published and a former output is intact.
+        StorageError: No permission, or the store refused.
+        UsageError: The URL names a folder, or a store that cannot publish atomically.
+    """
+    if url.endswith("/"):
+        raise UsageError(f"{url}: an output needs a file name, this names a folder.")
+    url = canonical_url(url)
+    if is_local(url):
+        with _publish_local(url, not_before_ns) as file:
+            yield file
+    else:
+        _require_atomic(url)
+        with tempfile.SpooledTemporaryFile(_ONE_PUT) as spool:
+            with _worded_if_full(url, tempfile.gettempdir()):
+                yield cast(BinaryIO, spool)
+            _upload(url, cast(BinaryIO, spool), options)
+
+
+def publish_bytes(url: str, data: bytes, options: Options | None = None, *, not_before_ns: int = 0) -> None:
+    """Publishes a whole output at once; see `publish` for the guarantees and errors.
+
+    Args:
+        url: Where the output goes.
+        data: Its content.
+        options: Storage options.
+        not_before_ns: As in `publish`.
+    """
+    with publish(url, options, not_before_ns=not_before_ns) as file:
+        file.write(data)
+
+
+def _require_atomic(url: str) -> None:
+    scheme = split_scheme(url)[0]
+    if scheme not in _ATOMIC_SCHEMES:
+        raise UsageError(
+            f"{url}: {scheme}:// cannot publish an output in one step, so a reader could see half of it; "
+            "write to a local path or an object store."
+        )
+
+
+def _upload(url: str, spool: BinaryIO, options: Options | None) -> None:
+    size = spool.seek(0, io.SEEK_END)
+    spool.seek(0)
+    store = filesystem(url, options)
+    if size <= _ONE_PUT:
+        call(url, "write", store.pipe_file, url, spool.read())
+        return
+    if is_azure(url):
+        upload_blocks(url, spool, options)
+        return
+    # The spool is a file without a name, so that a kill leaves nothing behind.
+    call(url, "write", store.put_file, f"/dev/fd/{spool.fileno()}", url)
+
+
+@contextlib.contextmanager
+def _publish_local(path: str, not_before_ns: int) -> Iterator[BinaryIO]:
+    folder = os.path.dirname(path)
+    _require_plain(path)
+    with _worded(path, folder):
+        make_folders(folder)
+        temporary, descriptor = _open_temporary(path)
+    file = open(descriptor, "wb", buffering=_BUFFER)  # noqa: SIM115 - closed below, after the lock has served
+    try:
+        with _worded_if_full(path, folder):
+            yield file
+        with _worded(path, folder):
+            file.flush()
+            if os.fstat(descriptor).st_mtime_ns < not_before_ns:
+                os.utime(descriptor, ns=(not_before_ns, not_before_ns))
+            os.fsync(descriptor)
+            os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        # The buffered rest of an abandoned file may not fit on the disk either; it is not wanted any more.
+        with contextlib.suppress(OSError):
+            file.close()
+        raise
+    with file, _worded(path, folder):
+        sync_folder(folder)
+
+
+def _require_plain(path: str) -> None:
+    """Refuses to replace a device, a pipe or a socket by a file: /dev/null is one for every program."""
+    with contextlib.suppress(OSError):  # nothing there, or no permission to look: the next step says so
+        mode = os.stat(path).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise UsageError(
+                f"{path}: an output replaces what has its name, and this is not a file; give another name."
+            )
+
+
+@contextlib.contextmanager
+def _worded(url: str, place: str) -> Iterator[None]:
+    """Words the errors of our own steps."""
+    try:
+        yield
+    except OSError as error:
+        if is_full(error):
+            raise _full(url, place) from error
+        if isinstance(error, IsADirectoryError):
+            message = f"{url}: cannot write, a folder of that name exists; choose another name."
+            raise StorageError(message) from error
+        raise storage_error(error, url, "write") from error
+
+
+@contextlib.contextmanager
+def _worded_if_full(url: str, place: str) -> Iterator[None]:
+    """Words what a write in the body meets on a full disk; the body's other errors are the caller's."""
+    try:
+        yield
+    except OSError as error:
+        # An error of opening something else names it; one of writing to our file does not.
+        if isinstance(error, LedgerbeamError) or not is_full(error) or error.filename is not None:
+            raise
+        raise _full(url, place) from error
+
+
+def _full(url: str, place: str) -> DiskFullError:
+    return DiskFullError(
+        f"{url}: no space is left on the device of {place}. Nothing was published and a former output of "
+        "that name is intact; free some space and run again."
+    )
+
+
+def make_folders(folder: str) -> None:
+    """Makes a local folder and those above it, so that their names are on the disk when this returns."""
+    missing = []
+    while not os.path.isdir(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    for path in reversed(missing):
+        with contextlib.suppress(FileExistsError):  # another writer was first; a file there fails at the next step
+            os.mkdir(path)
+        sync_folder(os.path.dirname(path))
+
+
+def sync_folder(folder: str) -> None:
+    """Brings the names in a local folder to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _open_temporary(path: str) -> tuple[str, int]:
+    """Creates and locks a hidden sibling; makes another when a sweeper took it for stale between the two."""
+    folder, name = os.path.split(path)
+    while True:
+        tail = f".{os.getpid()}-{next(_counter)}{TEMPORARY_SUFFIX}"
+        head = os.fsdecode(os.fsencode(name)[: _NAME_MAX - 1 - len(tail)])
+        temporary = os.path.join(folder, f".{head}{tail}")
+        try:
+            descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+        except FileExistsError:  # left by a former process of the same id, or of another host's
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _still_names(temporary, descriptor):
+                return temporary, descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _still_names(path: str, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.lstat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def remove_stale_temporaries(root: str) -> list[str]:
+    """Removes what writers that were killed left below a folder.
+
+    A live writer holds a lock on its file, on whichever process of this machine it runs; its files stay.
+
+    Args:
+        root: A local folder, walked without following links; folders that cannot be read are passed over. A
+            remote root has no temporaries, and a missing one is empty.
+
+    Returns:
+        The paths that were removed, sorted.
+
+    Raises:
+        StorageError: A stale file cannot be removed.
+    """
+    if not is_local(root):
+        return []
+    removed = []
+    for folder, _, names in os.walk(canonical_url(root)):
+        for name in names:
+            path = os.path.join(folder, name)
+            if _TEMPORARY.fullmatch(name) and not os.path.islink(path):
+                try:
+                    if _remove_if_stale(path):
+                        removed.append(path)
+                except OSError as error:
+                    raise storage_error(error, path, "remove") from error
+    return sorted(removed)
+
+
+def _remove_if_stale(path: str) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    except FileNotFoundError:  # published or removed meanwhile
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not _still_names(path, descriptor):
+            return False
+        os.unlink(path)
+    except BlockingIOError:  # its writer lives
+        return False
+    finally:
+        os.close(descriptor)
+    return True

@@ -1,0 +1,363 @@
+"""Positional reads of one source: exact, merged where ranges are neighbours, retried where it is remote.
+
+Local files are read with `os.pread`, everything else through fsspec, a bounded number of requests at a time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, StorageError, UsageError
+from ledgerbeam.io import native
+from ledgerbeam.io.storage.client import Options, call, filesystem, http_status, storage_error
+from ledgerbeam.io.storage.fetch import fetch_many
+from ledgerbeam.io.storage.stat import FileInfo, open_descriptor, stat
+from ledgerbeam.io.storage.urls import canonical_url, is_local
+
+Positions = Sequence[int] | NDArray[np.integer[Any]]
+"""Byte offsets, at least 0."""
+
+_Integer = TypeVar("_Integer", np.int64, np.uint64)
+
+_REMOTE_GAP = 64 * 1024
+_LOCAL_GAP = 4 * 1024  # copying a longer gap costs more than another pread
+_MAX_REQUEST = 8 * 1024 * 1024
+_LINES_AT_ONCE = 1024 * 1024
+_MANY_NEIGHBOURS = 0.25
+
+
+class RangeReader:
+    """Positional reads of one source.
+
+    Nothing is opened before the first read. A reader may be pickled, shared by threads and carried through a
+    fork: it holds at most one descriptor, which is only ever read by position. `close` is for when no read is
+    running; a later read opens the file again.
+
+    Args:
+        url: A local path or a URL.
+        options: Storage options.
+        size: Length in bytes if it is known; saves the request that `size` would make.
+        listed: What was listed. Every read of an object is of this version, or an error; of a local file that is
+            checked when it is opened, and what happens to it later is for a `SourceWatch`.
+    """
+
+    __slots__ = ("_handle", "_local", "_size", "listed", "options", "url")
+
+    def __init__(
+        self, url: str, options: Options | None = None, size: int | None = None, listed: FileInfo | None = None
+    ) -> None:
+        self.url = canonical_url(url)
+        self.options = options
+        self._local = is_local(self.url)
+        self._size = listed.size if listed is not None else size
+        self.listed = listed
+        self._handle: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        return f"RangeReader({self.url!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.url, self.options, self._size, self.listed)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    @property
+    def local_path(self) -> str | None:
+        """The path when the source is a local file, else None."""
+        return self.url if self._local else None
+
+    @property
+    def size(self) -> int:
+        """Length in bytes: as given, else asked once.
+
+        Raises:
+            SourceNotFoundError: There is no such source; also StorageError as in `stat`.
+        """
+        if self._size is None:
+            self._size = stat(self.url, self.options).size
+        return self._size
+
+    def close(self) -> None:
+        """Closes the descriptor, if one is open."""
+        descriptor = self._handle.pop("fd", None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Reads exactly the bytes `[start, stop)`: one request when the source is remote.
+
+        Raises:
+            ChangedSourceError: The source ends before `stop`, or is not what was listed.
+            SourceNotFoundError: There is no such source.
+            StorageError: The store refused or gave too few bytes.
+            UsageError: Not `0 <= start <= stop`.
+        """
+        try:
+            size = stop - start
+            if size <= _MAX_REQUEST:  # room for it is made before it is known to be there
+                data = os.pread(self._handle["fd"], size, start)
+                if len(data) == size:
+                    return data
+        except (KeyError, OSError, OverflowError):  # not open yet, remote, or what `_read` words an error for
+            pass
+        return self._read(start, stop)
+
+    def read_near(self, start: int, stop: int) -> bytes:
+        """Reads the bytes `[start, stop)`, fewer where the source ends before: one request when it is remote.
+
+        Raises:
+            ChangedSourceError: The source is not what was listed; also the other errors of `read`.
+        """
+        if not 0 <= start <= stop:
+            raise self._meaningless(start, stop)
+        if self._size is not None:
+            stop = min(stop, self._size)
+        if start >= stop:
+            return b""
+        return self._pread(start, stop) if self._local else self._fetch([start], [stop])[0]
+
+    def read_many(
+        self,
+        starts: Positions,
+        stops: Positions,
+        *,
+        gap: int | None = None,
+        max_request: int = _MAX_REQUEST,
+    ) -> list[bytes]:
+        """Reads many ranges; neighbours share a request, of a local source those asked one after the other.
+
+        Args:
+            starts: First byte of each range; a list or an integer array, in any order, overlaps allowed.
+            stops: End of each range, exclusive; as many.
+            gap: Ranges at most this many bytes apart are merged. Default: 64 KiB remote, 4 KiB local.
+            max_request: A merged request has at most this many bytes; a longer range is a request of its own.
+
+        Returns:
+            The bytes of each range, in the order asked.
+
+        Raises:
+            ChangedSourceError: The source ends before one of the ranges.
+            UsageError: One of them is not `0 <= start <= stop`; also the other errors of `read`.
+        """
+        return list(self.iterate_many(starts, stops, gap=gap, max_request=max_request))
+
+    def iterate_many(
+        self,
+        starts: Positions,
+        stops: Positions,
+        *,
+        gap: int | None = None,
+        max_request: int = _MAX_REQUEST,
+    ) -> Iterator[bytes]:
+        """Reads many ranges as `read_many` does, local ones not before they are taken.
+
+        Yields:
+            The bytes of each range, in the order asked.
+        """
+        bounds = np.array([starts, stops], np.int64)
+        wrong = np.flatnonzero((bounds[0] < 0) | (bounds[1] < bounds[0]))
+        if len(wrong):
+            raise self._meaningless(*bounds[:, wrong[0]].tolist())
+        if self._local:
+            return self._iterate_local(bounds[0], bounds[1], _LOCAL_GAP if gap is None else gap, max_request)
+        firsts, lasts = bounds.tolist()
+        return iter(self._fetch_merged(firsts, lasts, _REMOTE_GAP if gap is None else gap, max_request))
+
+    def _iterate_local(
+        self, starts: NDArray[np.int64], stops: NDArray[np.int64], gap: int, max_request: int
+    ) -> Iterator[bytes]:
+        joined = _joined(starts, stops, gap)
+        if not joined.any():
+            yield from self._iterate_apart(starts, stops)
+            return
+        edges = np.flatnonzero(np.concatenate(([True], ~joined, [True]))) if len(starts) else starts
+        heads, tails = starts[edges[:-1]].tolist(), stops[edges[1:] - 1].tolist()
+        read = self.read
+        for head, tail, first, last in zip(heads, tails, edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+            if last - first == 1:
+                yield read(head, tail)
+                continue
+            place = first
+            while place < last:
+                begin = int(starts[place])
+                after = max(place + 1, place + int(stops[place:last].searchsorted(begin + max_request, "right")))
+                block = read(begin, int(stops[after - 1]))
+                cuts = zip((starts[place:after] - begin).tolist(), (stops[place:after] - begin).tolist(), strict=True)
+                yield from [block[start:stop] for start, stop in cuts]
+                place = after
+
+    def read_line(self, offsets: memoryview[int], record: int) -> bytes | None:
+        """Reads a line of a local source in one call, with the newline before it unless it is the first.
+
+        Args:
+            offsets: Where each line begins, and the end of the last.
+            record: Number of the line, from 0.
+
+        Returns:
+            Its bytes. None where it has to be read and looked at otherwise: there is no compiled module, the source is
+            remote or not open yet, or these are not the bytes of one line.
+        """
+        descriptor = self._handle.get("fd")
+        if descriptor is None or native.compiled is None:
+            return None
+        return native.compiled.read_line(descriptor, offsets, record)
+
+    def iterate_lines(self, starts: NDArray[np.uint64], stops: NDArray[np.uint64]) -> Iterator[list[bytes]]:
+        """Reads lines as `read_line` does, about a megabyte at a time.
+
+        Args:
+            starts: First byte of each line.
+            stops: End of each line, exclusive.
+
+        Yields:
+            Some lines, in the order asked. It ends before the first that has to be read otherwise, perhaps at once: as
+            in `read_line`, and when many are neighbours, which `iterate_many` reads together.
+        """
+        if native.compiled is None or not self._local:
+            return
+        if np.count_nonzero(_joined(starts, stops, _LOCAL_GAP)) > _MANY_NEIGHBOURS * len(starts):
+            return
+        try:
+            descriptor = self._open()
+        except (OSError, ValueError):  # to be worded by the read that follows
+            return
+        starts, stops = np.ascontiguousarray(starts), np.ascontiguousarray(stops)
+        place = 0
+        while lines := native.compiled.read_lines(descriptor, starts, stops, place, _LINES_AT_ONCE):
+            yield lines
+            place += len(lines)
+
+    def _iterate_apart(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> Iterator[bytes]:
+        pread, descriptor = os.pread, self._handle.get("fd", -1)
+        for start, size in zip(starts.tolist(), (stops - starts).tolist(), strict=True):
+            try:
+                data = pread(descriptor, size, start) if size <= _MAX_REQUEST else b""
+            except OSError:  # not open yet, or what `_read` words an error for
+                data = b""
+            if len(data) == size:
+                yield data
+            else:
+                yield self._read(start, start + size)
+                descriptor = self._handle.get("fd", -1)
+
+    def _fetch_merged(self, starts: list[int], stops: list[int], gap: int, max_request: int) -> list[bytes]:
+        groups = _merge(list(zip(starts, stops, range(len(starts)), strict=True)), gap, max_request)
+        blocks = self._fetch([group[0] for group in groups], [group[1] for group in groups])
+        pieces = [b""] * len(starts)
+        for (start, stop, members), block in zip(groups, blocks, strict=True):
+            if len(block) != stop - start:
+                raise self._short(start, stop, len(block))
+            for position, first, last in members:
+                pieces[position] = block[first - start : last - start]
+        return pieces
+
+    def _read(self, start: int, stop: int) -> bytes:
+        if not 0 <= start <= stop:
+            raise self._meaningless(start, stop)
+        if start == stop:
+            return b""
+        data = self._pread(start, stop) if self._local else self._fetch([start], [stop])[0]
+        if len(data) != stop - start:
+            raise self._short(start, stop, len(data))
+        return data
+
+    def _pread(self, start: int, stop: int) -> bytes:
+        try:
+            descriptor = self._open()
+            stop = min(stop, os.fstat(descriptor).st_size)  # a damaged offset can claim any size
+            if start >= stop:
+                return b""
+            data = os.pread(descriptor, stop - start, start)
+            if len(data) == stop - start:
+                return data
+            # The kernel gives at most 2 GiB a call, and less when a signal comes in between.
+            parts = [data]
+            position = start + len(data)
+            while parts[-1] and position < stop:
+                parts.append(os.pread(descriptor, stop - position, position))
+                position += len(parts[-1])
+        except LedgerbeamError:
+            raise
+        except (OSError, ValueError) as error:  # ValueError: no file can have this name
+            raise storage_error(error, self.url, "read") from error
+        return b"".join(parts)
+
+    def _open(self) -> int:
+        """Gives the descriptor, opening the file first if need be."""
+        kept = self._handle.get("fd")
+        if kept is not None:
+            return kept
+        mine = open_descriptor(self.url, self.listed)
+        # No lock, which a fork could carry over locked: of two threads that open, the later one yields.
+        kept = self._handle.setdefault("fd", mine)
+        if kept != mine:
+            os.close(mine)
+        return kept
+
+    def _fetch(self, starts: list[int], stops: list[int]) -> list[bytes]:
+        if not starts:
+            return []
+        store = filesystem(self.url, self.options)
+        try:
+            if self.listed is not None:
+                return fetch_many(store, [self.url] * len(starts), starts, stops, [self.listed] * len(starts))
+            if len(starts) > 1:
+                return fetch_many(store, [self.url] * len(starts), starts, stops)
+            # Keywords: the second positional argument of s3fs is a version.
+            return [call(self.url, "read", store.cat_file, self.url, start=starts[0], end=stops[0])]
+        except StorageError as error:
+            if http_status(error) == 416:  # one of the ranges starts past the end
+                last = stops.index(max(stops))
+                raise self._short(starts[last], stops[last], 0) from error
+            raise
+
+    def _meaningless(self, start: int, stop: int) -> UsageError:
+        return UsageError(f"{self.url}: [{start}, {stop}) is not a range; 0 <= start <= stop is needed.")
+
+    def _short(self, start: int, stop: int, got: int) -> StorageError:
+        size = stat(self.url, self.options).size
+        wanted = f"{self.url}: expected {stop - start} bytes at [{start}, {stop}), found {got}"
+        if size < stop:
+            return ChangedSourceError(
+                f"{wanted}; the source now ends at {size}. It was cut or replaced after it was listed or "
+                "indexed: index it again and run again."
+            )
+        return StorageError(f"{wanted}, although the source has {size} bytes; run again.")
+
+
+def _joined(starts: NDArray[_Integer], stops: NDArray[_Integer], gap: int) -> NDArray[np.bool_]:
+    """Tells of each range but the first whether it is worth reading together with the one before it."""
+    ordered = (starts[1:] >= starts[:-1]) & (stops[1:] >= stops[:-1])
+    filled = stops > starts  # an empty range may lie anywhere
+    return ordered & filled[1:] & filled[:-1] & (starts[1:] <= stops[:-1] + starts.dtype.type(gap))
+
+
+_Member = tuple[int, int, int]
+
+
+def _merge(asked: list[tuple[int, int, int]], gap: int, max_request: int) -> list[tuple[int, int, list[_Member]]]:
+    """Merges neighbours; each group has its bounds and, for each member, (position asked, start, stop)."""
+    groups: list[tuple[int, int, list[_Member]]] = []
+    for start, stop, position in sorted(asked):
+        if start == stop:
+            continue
+        if groups:
+            begin, end, members = groups[-1]
+            if start - end <= gap and max(stop, end) - begin <= max_request:
+                members.append((position, start, stop))
+                groups[-1] = (begin, max(stop, end), members)
+                continue
+        groups.append((start, stop, [(position, start, stop)]))
+    return groups

@@ -1,0 +1,248 @@
+"""What a store tells about a source: size, version and time of modification."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+import stat as stat_modes
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, SourceNotFoundError, StorageError, UsageError
+from ledgerbeam.io.storage.client import CONCURRENCY, Options, call, filesystem, storage_error
+from ledgerbeam.io.storage.urls import canonical_url, is_local
+
+_KINDS = (
+    (stat_modes.S_ISFIFO, "a pipe"),
+    (stat_modes.S_ISSOCK, "a socket"),
+    (stat_modes.S_ISCHR, "a device"),
+    (stat_modes.S_ISBLK, "a device"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """A source as the store describes it.
+
+    Attributes:
+        url: Canonical URL (`canonical_url`).
+        size: Length in bytes.
+        version: What changes when the content does: generation or ETag; where the store has neither, the time
+            of the last modification in nanoseconds since 1970, as decimal text.
+        modified_ns: Time of the last modification in nanoseconds since 1970 (object stores: to the second); 0
+            when the store does not tell. Not part of the comparison.
+        changed_ns: Of a local file the time of the last change of its inode, which nobody can set, in nanoseconds
+            since 1970; 0 where it is not known. Not part of the comparison.
+    """
+
+    url: str
+    size: int
+    version: str
+    modified_ns: int = field(default=0, compare=False)
+    changed_ns: int = field(default=0, compare=False)
+
+
+def stat(url: str, options: Options | None = None) -> FileInfo:
+    """Asks the store about one source: one system call or one request.
+
+    Args:
+        url: A local path or a URL.
+        options: Storage options.
+
+    Returns:
+        Its canonical URL, size, version and time of modification.
+
+    Raises:
+        SourceNotFoundError: There is no such file or object.
+        UsageError: The name is a folder, a pipe or a device, or no file system is known for it.
+        StorageError: No permission, or the store did not answer.
+    """
+    url = canonical_url(url)
+    if not is_local(url):
+        store = filesystem(url, options)
+        # A former listing must not answer for the store; all of it, for adlfs does not find an entry by its URL.
+        store.invalidate_cache()
+        return info_of(url, call(url, "read", store.info, url))
+    try:
+        found = os.stat(url)
+    except (OSError, ValueError) as error:
+        raise storage_error(error, url, "read") from error
+    require_regular(found, url)
+    return FileInfo(url, found.st_size, str(found.st_mtime_ns), found.st_mtime_ns)
+
+
+def stat_many(urls: Sequence[str], options: Options | None = None) -> list[FileInfo]:
+    """Asks about many sources, remote ones up to `CONCURRENCY` at a time.
+
+    Returns:
+        One `FileInfo` for each URL, in the order asked.
+
+    Raises:
+        SourceNotFoundError: One of them does not exist; also UsageError and StorageError as in `stat`.
+    """
+    if len(urls) < 2 or all(map(is_local, urls)):
+        return [stat(url, options) for url in urls]
+    with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-stat") as pool:
+        return list(pool.map(lambda url: stat(url, options), urls))
+
+
+def require_regular(found: os.stat_result, url: str) -> None:
+    """Checks that what has a name is a file: a pipe has no byte offsets, and opening one may wait for ever.
+
+    Args:
+        found: What the system tells of it.
+        url: Its name, for the message.
+
+    Raises:
+        UsageError: It is a folder, a pipe, a socket or a device.
+    """
+    if stat_modes.S_ISDIR(found.st_mode):
+        raise folder_error(url)
+    if not stat_modes.S_ISREG(found.st_mode):
+        kind = next((name for test, name in _KINDS if test(found.st_mode)), "no file")
+        raise UsageError(f"{url} is {kind}; expected a file, which has byte offsets: write its content to one first.")
+
+
+def changed_error(listed: FileInfo, found: str) -> ChangedSourceError:
+    """Words the error of a source that is no longer what was listed.
+
+    Args:
+        listed: What was listed.
+        found: What is there now.
+    """
+    return ChangedSourceError(
+        f"{listed.url}: changed since it was listed: expected {listed.size} bytes of version {listed.version}, found "
+        f"{found}; run the job again to list it anew"
+    )
+
+
+def require_listed(listed: FileInfo, options: Options | None = None) -> FileInfo:
+    """Asks the store about a source and checks that it is what was listed: one system call or one request.
+
+    Args:
+        listed: What was listed.
+        options: Storage options.
+
+    Returns:
+        What the store tells now, with the time of modification.
+
+    Raises:
+        ChangedSourceError: It is another, no file any more, or gone; also StorageError.
+    """
+    try:
+        found = stat(listed.url, options)
+    except (SourceNotFoundError, UsageError) as error:
+        raise changed_error(listed, f"none ({error})") from error
+    if (found.size, found.version) != (listed.size, listed.version):
+        raise changed_error(listed, f"{found.size} bytes of version {found.version}")
+    return found
+
+
+def folder_error(url: str) -> UsageError:
+    """Words the error of a folder given where a source is needed."""
+    return UsageError(f"{url} is a folder, not a source; name its files, for example '{url}/**/*.jsonl'.")
+
+
+def info_of(url: str, info: Mapping[str, Any]) -> FileInfo:
+    """Reads an fsspec `info` mapping.
+
+    Args:
+        url: The canonical URL of the object.
+        info: What `info`, `ls` or `find` gave for it.
+
+    Raises:
+        UsageError: It describes a folder.
+        StorageError: It tells neither a version nor a time, so a change could not be noticed.
+    """
+    if info.get("type") == "directory":
+        raise folder_error(url)
+    modified = next(
+        (info[key] for key in ("LastModified", "last_modified", "mtime", "updated", "created") if info.get(key)),
+        None,
+    )
+    modified_ns = _nanoseconds(modified)
+    version = next((str(info[key]) for key in ("generation", "ETag", "etag") if info.get(key)), None)
+    if version is None:
+        if not modified_ns:
+            raise StorageError(
+                f"{url}: the store tells neither ETag, generation nor time of modification, so a change of "
+                "the source could not be noticed; copy it to a store that does."
+            )
+        version = str(modified_ns)
+    return FileInfo(url, int(info["size"] or 0), version.strip('"'), modified_ns)
+
+
+def _nanoseconds(moment: object) -> int:
+    if isinstance(moment, str):
+        moment = dt.datetime.fromisoformat(moment)
+    if isinstance(moment, dt.datetime):
+        since = moment.astimezone(dt.UTC) - dt.datetime.fromtimestamp(0, dt.UTC)
+        return (since // dt.timedelta(microseconds=1)) * 1000
+    # A store may tell the same moment as a date here and as float seconds there; both hold microseconds.
+    return round(moment * 1e6) * 1000 if isinstance(moment, (int, float)) else 0
+
+
+def open_descriptor(path: str, listed: FileInfo | None = None) -> int:
+    """Opens a local file to read, without waiting for anything.
+
+    Args:
+        path: Its canonical URL.
+        listed: What it was when it was listed, to be checked on the open file.
+
+    Returns:
+        A descriptor.
+
+    Raises:
+        OSError: It cannot be opened; ValueError, when no file can have this name.
+        ChangedSourceError: It is not what was listed.
+        UsageError: It is a folder, a pipe or a device.
+    """
+    # The opening of a pipe would wait for its writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        if listed is None:
+            require_regular(found, path)
+        elif (found.st_size, str(found.st_mtime_ns)) != (listed.size, listed.version):
+            raise changed_error(listed, f"{found.st_size} bytes of version {found.st_mtime_ns}")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+@contextlib.contextmanager
+def open_local(path: str, listed: FileInfo | None = None) -> Iterator[int]:
+    """Opens a local file to read.
+
+    Args:
+        path: Its canonical URL.
+        listed: As in `open_descriptor`.
+
+    Yields:
+        A descriptor, closed after the body.
+
+    Raises:
+        SourceNotFoundError: There is no such file.
+        ChangedSourceError: It is not what was listed.
+        UsageError: It is a folder, a pipe or a device.
+        StorageError: It cannot be opened, or a system call of the body failed.
+    """
+    try:
+        try:
+            descriptor = open_descriptor(path, listed)
+        except LedgerbeamError:
+            raise
+        except ValueError as error:
+            raise storage_error(error, path, "read") from error
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+    except LedgerbeamError:
+        raise
+    except OSError as error:
+        raise storage_error(error, path, "read") from error

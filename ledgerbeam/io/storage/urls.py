@@ -1,0 +1,98 @@
+"""URLs of files and objects: schemes, their canonical form, joining."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+
+from ledgerbeam.errors import UsageError
+
+__all__ = ["canonical_url", "is_local", "join_url", "split_scheme"]
+
+_ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "local": "file"}
+
+
+# On these a key has no leading slash, so `scheme:///b/k` can only mean `scheme://b/k`.
+_BUCKETS = frozenset({"s3", "gs", "az", "memory"})
+
+
+def split_scheme(url: str) -> tuple[str, str]:
+    """Splits a URL into its canonical scheme and what follows.
+
+    Args:
+        url: A local path, a `file://` URL or any `scheme://...` URL.
+
+    Returns:
+        `("file", path)` for local names, with the path as it was given, else `(scheme, rest)` where `rest` is
+        what follows `://`.
+
+    Raises:
+        UsageError: The name is empty, a `pipe:` command or a chained URL (`a::b`), none of which names bytes
+            that can be addressed.
+    """
+    if not url:
+        raise UsageError("An empty name names no source; give a path or a URL such as s3://bucket/key.")
+    if url.startswith("pipe:"):
+        raise UsageError(
+            f"{url}: a pipe has no byte offsets, so it cannot be read in ranges; write its output to a file."
+        )
+    scheme, mark, rest = url.partition("://")
+    if not mark:
+        return "file", url.removeprefix("file:")
+    if "::" in scheme:
+        raise UsageError(f"{url}: chained URLs are not supported; name the object itself, without `::`.")
+    if "/" in scheme:  # a local path with `://` somewhere inside
+        return "file", url
+    scheme = scheme.lower()
+    return _ALIASES.get(scheme, scheme), rest
+
+
+def canonical_url(url: str) -> str:
+    """Gives the one name under which a source is known.
+
+    Args:
+        url: A local path, absolute or relative to the working folder, or a URL.
+
+    Returns:
+        For local names an absolute, normalised path without scheme (symbolic links are kept as they are
+        named). For remote ones `scheme://bucket/key`, with `s3a://` written as `s3://` and `gcs://` as `gs://`;
+        keys are kept byte for byte.
+
+    Raises:
+        UsageError: The name is empty, a `pipe:` command or a chained URL.
+    """
+    scheme, rest = split_scheme(url)
+    if scheme != "file":
+        return f"{scheme}://{rest.lstrip('/') if scheme in _BUCKETS else rest}"
+    path = os.path.abspath(rest)
+    # POSIX lets exactly two leading slashes mean something else; here they never do.
+    return path[1:] if path.startswith("//") else path
+
+
+def is_local(url: str) -> bool:
+    """Tells whether a URL names a file of this machine.
+
+    Raises:
+        UsageError: The name is empty, a `pipe:` command or a chained URL.
+    """
+    return split_scheme(url)[0] == "file"
+
+
+def join_url(base: str, name: str) -> str:
+    """Resolves a path or URL against a folder as wids does.
+
+    Args:
+        base: A folder.
+        name: A URL, which stands for itself; an absolute path, which stays in the bucket of `base`; or a relative one.
+
+    Returns:
+        A canonical URL.
+    """
+    if re.match(r"[A-Za-z][\w+.-]*://", name):
+        return canonical_url(name)
+    if is_local(base):
+        return canonical_url(posixpath.join(canonical_url(base), name))
+    scheme, rest = split_scheme(base)
+    bucket, _, path = rest.partition("/")
+    return f"{scheme}://{bucket}{posixpath.normpath(posixpath.join('/' + path, name))}"

@@ -1,0 +1,1 @@
+"""Tar archives: headers, samples, how they are read and written."""

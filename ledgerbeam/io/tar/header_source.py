@@ -1,0 +1,200 @@
+"""Where a walk over a tar archive gets its headers from: memory, or a store, read in the way that costs least.
+
+Where members are large, each header is a short read of its own; where they are small, reading everything in large
+blocks costs less than a system call or a request for each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Generator, Iterator
+from typing import Protocol
+
+from ledgerbeam.io.storage.ahead import map_ahead
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.stat import FileInfo, open_local
+from ledgerbeam.io.tar.headers import BLOCK
+from ledgerbeam.io.tar.plain_headers import PEEK, PlainHeaderScan, Run
+
+__all__ = ["SMALL", "HeaderSource", "MemoryHeaders", "open_headers"]
+
+_FIRST_REQUEST = 1024 * 1024
+SMALL = PEEK - 2 * BLOCK
+"""A payload of at most so many bytes lies with the next header in one short read."""
+
+_MIXED = 0.25
+# Mean distance of headers up to which blocks are read, and their size.
+_LOCAL = (8 * 1024, 256 * 1024)
+_REMOTE = (4 * 1024 * 1024, 8 * 1024 * 1024)
+_REQUESTS_AHEAD = 4
+
+
+class HeaderSource(Protocol):
+    """The bytes of an archive as a walk needs them."""
+
+    size: int
+
+    def read(self, position: int, size: int) -> bytes:
+        """Reads bytes near the position of the walk; fewer at the end of the archive."""
+
+    def headers(self, position: int) -> Run:
+        """Scan the plain headers from `position` on, as far as is cheap."""
+
+    def moved(self, distance: float, small: float) -> None:
+        """Lets the source choose how to go on.
+
+        Args:
+            distance: The mean distance of the last headers, in bytes.
+            small: The share of them with at most `SMALL` bytes of payload.
+        """
+
+
+class MemoryHeaders:
+    """An archive in memory.
+
+    Args:
+        data: Its bytes.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self.size = len(data)
+        self._data = data
+        self._scan = PlainHeaderScan()
+
+    def read(self, position: int, size: int) -> bytes:
+        """Slices the bytes."""
+        return self._data[position : position + size]
+
+    def headers(self, position: int) -> Run:
+        """Scan the plain headers of the bytes."""
+        return self._scan.scan_bytes_headers(self._data, position)
+
+    def moved(self, distance: float, small: float) -> None:
+        """Changes nothing: there is nothing to read."""
+
+
+class _StoredHeaders:
+    """An archive in a store.
+
+    Args:
+        reader: Reads it.
+        descriptor: The open file when it is local.
+    """
+
+    def __init__(self, reader: RangeReader, descriptor: int | None) -> None:
+        self.size = reader.size
+        self._reader = reader
+        self._descriptor = descriptor
+        self._scan = PlainHeaderScan()
+        self._peek = BLOCK
+        self._near, self._step = _LOCAL
+        self._ahead = 0
+        self._blocks: _Blocks | None = None
+        if descriptor is None:
+            (self._near, self._step), self._ahead = _REMOTE, _REQUESTS_AHEAD
+            self._blocks = _Blocks(reader, _FIRST_REQUEST, 0)
+
+    def read(self, position: int, size: int) -> bytes:
+        """Takes the bytes from the present block, if it reaches so far, else from the store."""
+        if self._blocks is not None:
+            data = self._blocks.take(position, size)
+            if data is not None:
+                return data
+        # A damaged header can tell any size.
+        stop = min(position + size, self.size)
+        if self._descriptor is not None:
+            return os.pread(self._descriptor, max(0, stop - position), position)
+        return self._reader.read(min(position, stop), stop)
+
+    def headers(self, position: int) -> Run:
+        """Scan the plain headers of a block, or of a local file."""
+        if self._blocks is not None:
+            return self._scan.scan_bytes_headers(*self._blocks.at(position))
+        if self._descriptor is None:
+            return self._scan.scan_bytes_headers(b"", 0)
+        return self._scan.scan_file_headers(self._descriptor, position, self._peek)
+
+    def moved(self, distance: float, small: float) -> None:
+        """Reads in blocks while headers are near each other, else hops."""
+        self._peek = PEEK if small > _MIXED else BLOCK
+        if distance > self._near:
+            self.close()
+        elif self._blocks is None or self._blocks.step != self._step:
+            self.close()
+            self._blocks = _Blocks(self._reader, self._step, self._ahead)
+
+    def close(self) -> None:
+        """Stops reading ahead."""
+        if self._blocks is not None:
+            self._blocks.close()
+        self._blocks = None
+
+
+class _Blocks:
+    """A window on an archive that moves forward, its next blocks being read ahead."""
+
+    def __init__(self, reader: RangeReader, step: int, ahead: int) -> None:
+        self.step = step
+        self._reader = reader
+        self._ahead = ahead
+        self._base, self._block = 0, b""
+        self._coming: Generator[tuple[int, bytes]] | None = None
+        self._reach = 0  # from here on starting anew costs less than reading up to it
+
+    def take(self, position: int, size: int) -> bytes | None:
+        """Gives bytes that the block at `position` holds whole, else None."""
+        block, offset = self.at(position)
+        return block[offset : offset + size] if offset + size <= len(block) else None
+
+    def close(self) -> None:
+        if self._coming is not None:
+            self._coming.close()
+
+    def at(self, position: int) -> tuple[bytes, int]:
+        """Gives the block that holds `position`, and its place there; past the end, no bytes."""
+        while not self._base <= position < self._base + len(self._block):
+            if self._coming is None or not self._base <= position < self._reach:
+                self.close()
+                self._coming = self._read_from(position)
+            self._base, self._block = next(self._coming, (position, b""))
+            self._reach = self._base + (self._ahead + 2) * self.step
+            if not self._block:
+                break
+        return self._block, position - self._base
+
+    def _read_from(self, position: int) -> Generator[tuple[int, bytes]]:
+        def read(start: int) -> tuple[int, bytes]:
+            return start, self._reader.read(start, min(start + self.step, self._reader.size))
+
+        starts = range(position, self._reader.size, self.step)
+        if self._ahead:
+            yield from map_ahead(read, starts, self._ahead)
+        else:
+            yield from map(read, starts)
+
+
+@contextlib.contextmanager
+def open_headers(url: str, options: Options | None, listed: FileInfo | None = None) -> Iterator[HeaderSource]:
+    """Opens an archive for a walk.
+
+    Args:
+        url: The archive.
+        options: Storage options.
+        listed: What was listed; see `RangeReader`.
+
+    Yields:
+        The source of its headers.
+
+    Raises:
+        ChangedSourceError: It is not what was listed.
+        SourceNotFoundError: There is no such source; also StorageError.
+    """
+    with contextlib.ExitStack() as stack:
+        reader = stack.enter_context(RangeReader(url, options, listed=listed))
+        path = reader.local_path
+        descriptor = None if path is None else stack.enter_context(open_local(path, listed))
+        source = _StoredHeaders(reader, descriptor)
+        stack.callback(source.close)
+        yield source

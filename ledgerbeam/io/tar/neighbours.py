@@ -1,0 +1,125 @@
+"""Whether a range of an archive is a sample: by its own members and by those before and after it.
+
+An index has no name of the archive that it was made of. One of an archive of the same size, made earlier, passes every
+look at sizes and times; but where it parts a sample, or joins two, the names of the members tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ledgerbeam.errors import ArchiveError
+from ledgerbeam.io.tar.grouping import Grouping, are_pairs, split_key, split_stem
+from ledgerbeam.io.tar.headers import BLOCK, next_member, padded, plain_file
+
+__all__ = ["Members", "is_sample", "members_between", "next_members"]
+
+Members = Sequence[tuple[str, bool]]
+"""Of members, in order, the name and whether each is a file with content."""
+
+_Read = Callable[[int, int], bytes]
+
+
+def members_between(read: _Read, start: int, stop: int, url: str) -> list[tuple[str, bool]]:
+    """Gives the members from one place to another, by their headers.
+
+    Args:
+        read: `read(place, size)` gives bytes of the archive, fewer at its end.
+        start: Where the first begins.
+        stop: Where the last ends.
+        url: The archive, for messages.
+
+    Raises:
+        ArchiveError: There are no headers, or none ends at `stop`.
+    """
+    found: list[tuple[str, bool]] = []
+    defaults: dict[str, bytes] = {}
+    position = asked = start
+
+    def bounded(place: int, size: int) -> bytes:
+        nonlocal asked
+        asked = place
+        return read(place, min(size, stop - place))
+
+    while position < stop:
+        plain = plain_file(block) if len(block := read(position, BLOCK)) == BLOCK and not defaults else None
+        if plain is not None:
+            size, raw = plain
+            found.append((raw.decode("utf-8", "surrogateescape"), True))
+            position += BLOCK + padded(size)
+            continue
+        member = next_member(bounded, position, defaults, url)
+        if member is None:
+            position = asked
+            break
+        found.append((member.name, member.regular))
+        position = member.end
+    if position != stop:
+        raise ArchiveError(
+            f"{url}: expected a member to end at byte {stop}, found one or the archive end at {position}"
+        )
+    return found
+
+
+def next_members(read: _Read, place: int, count: int, url: str) -> list[tuple[str, bool]]:
+    """Gives up to `count` members from a place on, fewer at the end of the archive; see `members_between`."""
+    found: list[tuple[str, bool]] = []
+    defaults: dict[str, bytes] = {}
+    while len(found) < count:
+        member = next_member(read, place, defaults, url)
+        if member is None:
+            break
+        found.append((member.name, member.regular))
+        place = member.end
+    return found
+
+
+def is_sample(
+    members: Members, before: Members | None, after: Callable[[int], Members], *, first: bool, group: Grouping
+) -> bool:
+    """Tells whether a range holds one whole sample, as an index of the archive would have it.
+
+    Args:
+        members: Its members, at least one.
+        before: Those of the range before it; of the first sample, all before it. None when nobody has looked.
+        after: Gives so many members after it, fewer at the end of the archive.
+        first: Whether it is the first sample.
+        group: How members make up samples; with `auto` either way will do.
+    """
+    if group != "pairs" and _is_keyed(members, before, after, first=first):
+        return True
+    return group != "key" and _is_pair(members, before, after, first=first, group=group)
+
+
+def _is_keyed(members: Members, before: Members | None, after: Callable[[int], Members], *, first: bool) -> bool:
+    own = _key(members[0])
+    if own is None or any(_key(member) not in (None, own) for member in members):
+        return False
+    if before is not None:
+        last = next((key for key in map(_key, reversed(before)) if key is not None), None)
+        if last == own or (last is None) != first or not (first or _key(before[0])):
+            return False
+    following = after(1)
+    return not following or _key(following[0]) not in (None, own)
+
+
+def _is_pair(
+    members: Members, before: Members | None, after: Callable[[int], Members], *, first: bool, group: Grouping
+) -> bool:
+    if len(members) != 2 or (before is not None and len(before) != (0 if first else 2)):
+        return False
+    if group == "pairs":
+        return True
+    names = [name for name, _ in members]
+    if not are_pairs([*(name for name, _ in before or ()), *names]):
+        return False
+    following = after(1)
+    if following and split_stem(following[0][0])[0] == split_stem(names[0])[0]:
+        return are_pairs([*names, *(name for name, _ in after(2))])
+    return True
+
+
+def _key(member: tuple[str, bool]) -> str | None:
+    name, regular = member
+    parts = split_key(name) if regular else None
+    return None if parts is None else parts[0]

@@ -1,0 +1,151 @@
+"""Scanning plain tar headers: a run of plain ones, the size of each payload leading to the next header.
+
+Each size is taken for plain octal, and what was found so is checked. A scan ends before the first header that is not
+plain: an extension header, a link with a size, a base-256 size, a sparse file, damage, the end of the archive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam.io import native
+from ledgerbeam.io.tar.headers import BLOCK, NO_DATA
+
+__all__ = ["PEEK", "PlainHeaderScan", "Run"]
+
+PEEK = 2 * 1024
+"""Bytes of a read that may hold more than one header."""
+
+_BATCH = 1024
+_FIRST_BATCH = 64
+
+_OCTAL = 8 ** np.arange(10, -1, -1, dtype=np.uint64)
+_PLAIN = np.ones(256, np.bool_)
+_PLAIN[list(b"xXgLKS")] = False
+_EMPTY = np.zeros(256, np.bool_)
+_EMPTY[list(NO_DATA)] = True
+
+
+class Run(NamedTuple):
+    """Plain headers with right checksums that follow each other.
+
+    Attributes:
+        blocks: The headers, `(n, 512)`, u8; good until the next scan.
+        sizes: Bytes of their payloads, u64.
+        complete: The scan may go on after the last one. False: what follows is to be read by `next_member`.
+    """
+
+    blocks: NDArray[np.uint8]
+    sizes: NDArray[np.uint64]
+    complete: bool
+
+
+class PlainHeaderScan:
+    """Scan the plain headers of one archive, in batches; the first is short, as an archive may be."""
+
+    def __init__(self) -> None:
+        self._room = _FIRST_BATCH
+        self._headers = np.empty((0, BLOCK), np.uint8)
+
+    def scan_file_headers(self, descriptor: int, position: int, peek: int) -> Run:
+        """Scan the plain headers of a local file, from header to header.
+
+        Args:
+            descriptor: The open file.
+            position: Where the first header is.
+            peek: Bytes of each read: 512, or `PEEK` where the next header is often so near.
+        """
+        room = self._next_room()
+        if native.compiled is None:
+            scan = _scan_file if peek == BLOCK else _scan_mixed
+            return _checked(scan(descriptor, position, room))
+        headers, sizes = self._arrays(room)
+        count = native.compiled.scan_file_headers(descriptor, position, peek, headers, sizes)
+        return Run(headers[:count], sizes[:count], count > 0)
+
+    def scan_bytes_headers(self, data: bytes, offset: int) -> Run:
+        """Scan the plain headers of bytes from an offset on."""
+        room = self._next_room()
+        if native.compiled is None:
+            return _checked(_scan_bytes(data, offset, room))
+        headers, sizes = self._arrays(room)
+        count = native.compiled.scan_bytes_headers(data, offset, headers, sizes)
+        return Run(headers[:count], sizes[:count], count > 0)
+
+    def _next_room(self) -> int:
+        room, self._room = self._room, _BATCH
+        return room
+
+    def _arrays(self, room: int) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
+        if len(self._headers) < room:  # reused: fresh memory costs page faults
+            self._headers = np.empty((room, BLOCK), np.uint8)
+        return self._headers[:room], np.empty(room, np.uint64)
+
+
+def _scan_file(descriptor: int, position: int, count: int) -> list[bytes]:
+    headers: list[bytes] = []
+    pread, add = os.pread, headers.append
+    # Anything unusual stops the scan here and is read again, with its error, by `next_member`.
+    with contextlib.suppress(ValueError, OSError):
+        for _ in range(count):
+            header = pread(descriptor, BLOCK, position)
+            position += (int(header[124:135], 8) + 1023) & -512
+            add(header)
+    if headers and len(headers[-1]) < BLOCK:
+        headers.pop()
+    return headers
+
+
+def _scan_mixed(descriptor: int, position: int, count: int) -> list[bytes]:
+    """Reads a little more than a header, which often holds the next one too."""
+    headers: list[bytes] = []
+    pread, add = os.pread, headers.append
+    with contextlib.suppress(ValueError, OSError):
+        while len(headers) < count:
+            chunk = pread(descriptor, PEEK, position)
+            offset, last = 0, len(chunk) - BLOCK
+            if last < 0:
+                break
+            while 0 <= offset <= last:
+                header = chunk[offset : offset + BLOCK]
+                offset += (int(header[124:135], 8) + 1023) & -512
+                add(header)
+            position += offset
+    return headers
+
+
+def _scan_bytes(data: bytes, offset: int, count: int) -> list[bytes]:
+    headers: list[bytes] = []
+    add, last = headers.append, len(data) - BLOCK
+    with contextlib.suppress(ValueError):
+        while 0 <= offset <= last and len(headers) < count:
+            header = data[offset : offset + BLOCK]
+            offset += (int(header[124:135], 8) + 1023) & -512
+            add(header)
+    return headers
+
+
+def _checked(headers: list[bytes]) -> Run:
+    """Keeps the plain and correct ones from the beginning of a scan."""
+    blocks = np.frombuffer(b"".join(headers), np.uint8).reshape(-1, BLOCK)
+    digits = blocks[:, 124:135] - np.uint8(ord("0"))
+    ends = blocks[:, 135]
+    plain = (digits < 8).all(1) & ((ends == 0) | (ends == ord(" ")))
+    sizes = digits @ _OCTAL
+    kinds = blocks[:, 156]
+    plain &= _PLAIN[kinds] & ~(_EMPTY[kinds] & (sizes > 0))
+    fields = blocks[:, 148:156]
+    digits = fields[:, :6] - np.uint8(ord("0"))
+    plain &= (digits < 8).all(1) & ((fields[:, 6] == 0) | (fields[:, 6] == ord(" ")))
+    told = digits @ _OCTAL[-6:]
+    sums = blocks.sum(1, dtype=np.uint32) - fields.sum(1, dtype=np.uint32) + np.uint32(8 * ord(" "))
+    plain &= told == sums
+    if plain.all():
+        return Run(blocks, sizes, len(blocks) > 0)
+    count = int(plain.argmin())
+    return Run(blocks[:count], sizes[:count], False)

@@ -1,0 +1,198 @@
+"""tar: samples, and random access to them through an index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam.errors import ArchiveError
+from ledgerbeam.io.index.file import IndexFile, Offsets
+from ledgerbeam.io.index.reader import IndexedRecords
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.stat import FileInfo
+from ledgerbeam.io.storage.urls import canonical_url
+from ledgerbeam.io.tar.grouping import Grouping, are_pairs, group_key, group_pairs
+from ledgerbeam.io.tar.headers import BLOCK
+from ledgerbeam.io.tar.neighbours import is_sample, members_between, next_members
+from ledgerbeam.io.tar.sample import Sample, Taken, take_sample
+from ledgerbeam.io.tar.walk import TarMembers, walk_bytes, walk_tar
+
+_AFTER = 2 * 1024
+"""Bytes after a sample that are read with it: the header of the next, and of one with a pax header both."""
+
+_NEAR = 64 * 1024
+"""Of an object, a sample of at most so many bytes before the one asked for is read with it."""
+
+__all__ = ["TarReader", "build_tar_index", "split_tar"]
+
+
+def build_tar_index(
+    url: str, options: Options | None = None, group: Grouping = "auto", *, listed: FileInfo | None = None
+) -> Offsets:
+    """Finds the samples of a tar archive.
+
+    Args:
+        url: The archive, uncompressed.
+        options: Storage options.
+        group: How members make up samples; see `grouping`.
+        listed: What was listed; see `RangeReader`.
+
+    Returns:
+        The header offset of each sample's first member and a sentinel, `N + 1` in all, u64. `pairs`: equal to what
+        `lhotse.indexing.create_tar_index` (2.0.0a7) writes, whose sentinel is how far tarfile has read. `key`: equal to
+        Energon's `.tar.idx`, whose last entry is the end of the last member.
+
+    Raises:
+        ArchiveError: The archive is cut off or damaged, or its members do not group so.
+        ChangedSourceError: It is not what was listed.
+        SourceNotFoundError: There is no such source; also StorageError.
+    """
+    members = walk_tar(url, options, listed)
+    return _offsets(members, canonical_url(url), group)
+
+
+def _offsets(members: TarMembers, url: str, group: Grouping) -> Offsets:
+    if group == "pairs" or (group == "auto" and are_pairs(members.names)):
+        starts, sentinel = group_pairs(members, url), members.consumed
+    else:
+        starts, sentinel = group_key(members, url), members.end
+    return np.append(members.header_offset[starts], np.array([sentinel], np.uint64))
+
+
+def split_tar(data: bytes, url: str, *, group: Grouping = "auto") -> list[Sample]:
+    """Takes the samples out of a whole archive that is in memory.
+
+    Args:
+        data: The archive.
+        url: Its name, for messages.
+        group: How members make up samples.
+
+    Raises:
+        ArchiveError: As in `build_tar_index`.
+    """
+    bounds = _offsets(walk_bytes(data, url), url, group).tolist()
+    return [take_sample(data, 0, start, stop, url=url, group=group).sample for start, stop in pairwise(bounds)]
+
+
+class TarReader(IndexedRecords[Sample]):
+    """Random access to the samples of a tar archive: one ranged read each, or for a whole span.
+
+    That a range of the index is one whole sample is checked at every read, by its members and by those before and after
+    it, so an index of another archive can raise but not give a part of a sample, or two as one. Of an object, what
+    lies before a single sample is looked at if it has at most 64 KiB.
+
+    With `group="auto"`, a sample of exactly two members that share the name up to their last dot is named by that, any
+    other by the first dot; so an archive reads the same through an index of either grouping. See `IndexedRecords` for
+    the methods.
+
+    Args:
+        url: The archive.
+        index: Its index, or where that lies. Default: `<url>.idx`.
+        options: Storage options of both.
+        group: How the members of a sample are named.
+        check: Check now that the index fits the archive.
+        listed: As in `IndexedRecords`.
+    """
+
+    kind = "tar"
+
+    def __init__(
+        self,
+        url: str,
+        index: IndexFile | str | None = None,
+        options: Options | None = None,
+        *,
+        group: Grouping = "auto",
+        check: bool = True,
+        listed: FileInfo | None = None,
+    ) -> None:
+        super().__init__(url, index, options, check=check, listed=listed)
+        self.group: Grouping = group
+
+    def _read_one(self, entries: memoryview[int], record: int) -> Sample:
+        start, stop = entries[record], entries[record + 1]
+        data = self._reader.read_near(start, stop + _AFTER)
+        return self._take(data, start, entries[record - 1] if record else 0, [start, stop], record)[0]
+
+    def _read_scattered(
+        self, records: NDArray[np.int64], starts: Offsets, stops: Offsets, before: Offsets
+    ) -> list[Sample]:
+        rows = zip(records.tolist(), starts.tolist(), stops.tolist(), before.tolist(), strict=True)
+        near = starts - before <= np.uint64(_NEAR)
+        if self._reader.local_path is not None:
+            return [
+                self._take(self._reader.read_near(start, stop + _AFTER), start, previous, [start, stop], record)[0]
+                for record, start, stop, previous in rows
+            ]
+        bases = np.where(near, before, starts)
+        ends = np.minimum(stops + np.uint64(_AFTER), np.uint64(max(self._reader.size, int(stops.max(initial=0)))))
+        blocks = self._reader.iterate_many(bases, ends)
+        return [
+            # Of an object, the headers of a large sample before it would cost a request each.
+            self._take(data, base, previous if base == previous else None, [start, stop], record)[0]
+            for (record, start, stop, previous), base, data in zip(rows, bases.tolist(), blocks, strict=True)
+        ]
+
+    def _read_span(self, start: int, stop: int) -> list[Sample]:
+        before = 1 if start else 0
+        bounds: list[int] = self._span_offsets(start - before, stop).tolist()
+        previous = bounds.pop(0) if before else 0
+        near = max(_NEAR, (bounds[-1] - bounds[0]) // 8) if self._reader.local_path is None else 0
+        base = previous if bounds[0] - previous <= near else bounds[0]
+        return self._take(self._reader.read_near(base, bounds[-1] + _AFTER), base, previous, bounds, start)
+
+    def _take(self, data: bytes, base: int, previous: int | None, bounds: list[int], first_record: int) -> list[Sample]:
+        """Takes consecutive samples out of bytes of the archive, and checks that each is one.
+
+        Args:
+            data: The bytes.
+            base: Where they begin in the archive.
+            previous: Where the range before the first sample begins; None leaves the look at it out.
+            bounds: Where each sample begins, and the end of the last.
+            first_record: The number of the first.
+        """
+        if base + len(data) < bounds[-1]:
+            self._reader.read(base, bounds[-1])  # raises
+        url, group = self.url, self.group
+
+        def read(place: int, size: int) -> bytes:
+            if base <= place and place + size <= base + len(data):
+                return data[place - base : place - base + size]
+            return self._reader.read_near(place, place + size)
+
+        samples: list[Sample] = []
+        record, start, stop = first_record, bounds[0], bounds[1]
+        try:
+            before = None if previous is None else members_between(read, previous, start, url)
+            taken = take_sample(data, base, start, stop, url=url, group=group)
+            for record, (start, stop) in enumerate(pairwise(bounds), first_record):  # noqa: B007 - for the message
+                following: Taken | None = None
+                if stop != bounds[-1]:
+                    end = bounds[record - first_record + 2]
+                    following = take_sample(data, base, stop, end, url=url, group=group)
+                ended = taken.end != stop  # by zeros: the sentinel of lhotse lies behind them
+                after = partial(_following, read, url, following, None if ended else stop)
+                if (ended and following) or not is_sample(taken.members, before, after, first=record == 0, group=group):
+                    names = [name for name, _ in taken.members]
+                    raise ArchiveError(f"the members {names} are a part of one, or more than one")
+                samples.append(taken.sample)
+                if following:
+                    before, taken = taken.members, following
+        except ArchiveError as error:
+            raise self.index.mismatch(f"expected sample {record} at bytes [{start}, {stop}): {error}") from error
+        return samples
+
+
+def _following(
+    read: Callable[[int, int], bytes], url: str, known: Taken | None, place: int | None, count: int
+) -> Sequence[tuple[str, bool]]:
+    """Gives up to `count` members from a place on, of which the next sample is known or not; None is the end."""
+    if place is None or len(read(place, BLOCK)) < BLOCK:
+        return ()
+    if known and count <= len(known.members):
+        return known.members[:count]
+    return next_members(read, place, count, url)

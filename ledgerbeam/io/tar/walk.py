@@ -1,0 +1,212 @@
+"""Walking the headers of a tar archive without reading its payloads.
+
+Headers form a chain: each gives the size of its payload and so the place of the next. A run of plain headers is chased
+(`plain_headers`) and taken apart as an array. What is not plain is read by `next_member`, one member at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam.errors import ArchiveError
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.stat import FileInfo
+from ledgerbeam.io.storage.urls import canonical_url
+from ledgerbeam.io.tar.header_source import SMALL, HeaderSource, MemoryHeaders, open_headers
+from ledgerbeam.io.tar.headers import BLOCK, DIRECTORY, GNU_MAGIC, REGULAR, Member, next_member
+from ledgerbeam.io.tar.plain_headers import Run
+
+__all__ = ["TarMembers", "walk_bytes", "walk_source", "walk_tar"]
+
+_RECORD = 20 * BLOCK
+_CALM = 16  # so many plain headers in a row end the reading member by member
+_DECIDE = 64  # members between two looks at how far headers lie apart
+_FIRST_DECISION = 4
+
+# Global pax values that change what a plain header says.
+_TELLING = ("path", "size", "GNU.sparse.name", "GNU.sparse.major", "GNU.sparse.size")
+
+
+@dataclass(frozen=True, slots=True)
+class TarMembers:
+    """The members of an archive, in order, as columns of equal length.
+
+    Attributes:
+        header_offset: First byte of each member's first header, extension headers included; u64.
+        data_offset: First byte of each payload; u64.
+        size: Bytes of payload that the archive stores; u64. Of a sparse file that is less than its length.
+        kind: Type flags; u8. `0x30` and 0 are files, `0x35` folders.
+        names: Full paths, UTF-8 with surrogate escapes; folders without trailing slash.
+        end: First byte after the last member's padded payload: where the archive's end marker stands.
+        consumed: How far lhotse has read when it meets the end: the first block of zeros, rounded up to 10,240 bytes
+            or to the size of the archive.
+    """
+
+    header_offset: NDArray[np.uint64]
+    data_offset: NDArray[np.uint64]
+    size: NDArray[np.uint64]
+    kind: NDArray[np.uint8]
+    names: list[str]
+    end: int
+    consumed: int
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def regular(self) -> NDArray[np.bool_]:
+        """Which members are files with content."""
+        return np.isin(self.kind, list(REGULAR))
+
+
+def walk_tar(url: str, options: Options | None = None, listed: FileInfo | None = None) -> TarMembers:
+    """Finds all members of an archive.
+
+    ustar, pax, GNU and old archives. It ends at the first block of zeros, or at the end of the file where a member ends
+    there. Payloads are not read, but they must be there.
+
+    Args:
+        url: The archive, uncompressed.
+        options: Storage options.
+        listed: What was listed; see `RangeReader`.
+
+    Returns:
+        The members.
+
+    Raises:
+        ArchiveError: The archive is an empty file, cut off, or damaged; the message has member and byte.
+        ChangedSourceError: It is not what was listed.
+        SourceNotFoundError: There is no such source; also StorageError.
+    """
+    with open_headers(url, options, listed) as source:
+        return _Walk(source, canonical_url(url)).run()
+
+
+def walk_bytes(data: bytes, url: str) -> TarMembers:
+    """Finds all members of an archive that is in memory; see `walk_tar`.
+
+    Args:
+        data: The archive.
+        url: Its name, for messages.
+    """
+    return _Walk(MemoryHeaders(data), url).run()
+
+
+def walk_source(source: HeaderSource, url: str) -> TarMembers:
+    """Finds all members of an archive by its headers, wherever they come from; see `walk_tar`.
+
+    Args:
+        source: The headers.
+        url: The archive, for messages.
+    """
+    return _Walk(source, url).run()
+
+
+class _Walk:
+    """One walk: the position and the columns so far."""
+
+    def __init__(self, source: HeaderSource, url: str) -> None:
+        self._source = source
+        self._url = url
+        self._position = 0
+        self._names: list[str] = []
+        self._columns: list[tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint64], NDArray[np.uint8]]] = []
+        self._single: list[Member] = []
+        self._seen, self._seen_at, self._small = 0, 0, 0
+        self._next_decision = _FIRST_DECISION
+
+    def run(self) -> TarMembers:
+        source = self._source
+        if not source.size:
+            raise ArchiveError(f"{self._url}: expected a tar archive, found an empty file; write it again.")
+        defaults: dict[str, bytes] = {}
+        unusual = 0  # while positive, members are read one by one
+        while True:
+            if unusual <= 0 and not any(key in defaults for key in _TELLING):
+                run = source.headers(self._position)
+                complete = run.complete
+                if len(run.sizes):
+                    self._take(run)
+            else:
+                complete = False
+            if not complete:
+                member = next_member(source.read, self._position, defaults, self._url)
+                if member is None:
+                    return self._finish()
+                self._add(member)
+                unusual = unusual - 1 if member.data_offset == member.header_offset + BLOCK else _CALM
+            self._decide()
+
+    def _decide(self) -> None:
+        """Tells the source now and then how far headers lie apart."""
+        count = len(self._names) - self._seen
+        if count >= self._next_decision:
+            self._source.moved((self._position - self._seen_at) / count, self._small / count)
+            self._seen, self._seen_at, self._small, self._next_decision = len(self._names), self._position, 0, _DECIDE
+
+    def _take(self, run: Run) -> None:
+        """Adds the members of a run."""
+        blocks, sizes, _ = run
+        ends = np.cumsum((sizes + np.uint64(2 * BLOCK - 1)) & ~np.uint64(BLOCK - 1)) + np.uint64(self._position)
+        starts = np.concatenate((np.array([self._position], np.uint64), ends[:-1]))
+        kinds = blocks[:, 156].copy()
+        names = _plain_names(blocks, kinds)
+        self._flush()
+        self._columns.append((starts, starts + np.uint64(BLOCK), sizes, kinds))
+        self._names += names
+        self._small += int(np.count_nonzero(sizes <= SMALL))
+        self._position = int(ends[-1])
+        if self._position > self._source.size:
+            self._cut_off(names[-1], int(starts[-1]), int(starts[-1]) + BLOCK + int(sizes[-1]))
+
+    def _add(self, member: Member) -> None:
+        if member.end > self._source.size:
+            self._cut_off(member.name, member.header_offset, member.data_offset + member.size)
+        self._single.append(member)
+        self._names.append(member.name)
+        self._small += member.size <= SMALL
+        self._position = member.end
+
+    def _flush(self) -> None:
+        if self._single:
+            rows = np.array([member[:4] for member in self._single], np.uint64).T
+            self._columns.append((rows[0], rows[1], rows[2], rows[3].astype(np.uint8)))
+            self._single = []
+
+    def _cut_off(self, name: str, header: int, stop: int) -> None:
+        raise ArchiveError(
+            f"{self._url}: member {name!r} at byte {header} is cut off: expected its payload to end at byte {stop} and "
+            f"its block to be filled up, found the end of the archive at {self._source.size}; write it again."
+        )
+
+    def _finish(self) -> TarMembers:
+        self._flush()
+        end = self._position
+        consumed = min(self._source.size, -(-(end + BLOCK) // _RECORD) * _RECORD)
+        empty = np.empty(0, np.uint64)
+        columns = zip(*self._columns, strict=True) if self._columns else [[empty]] * 4
+        header, data, size, kind = (np.concatenate(list(column)) for column in columns)
+        return TarMembers(header, data, size, kind.astype(np.uint8), self._names, end, consumed)
+
+
+def _plain_names(blocks: NDArray[np.uint8], kinds: NDArray[np.uint8]) -> list[str]:
+    """Reads the names of plain headers; `kinds` of old archives' folders become `5`."""
+    raw: list[bytes] = np.ascontiguousarray(blocks[:, :100]).view("S100").ravel().tolist()
+    prefixed = blocks[:, 345] != 0
+    if prefixed.any():
+        prefixed &= (blocks[:, 257:264] != np.frombuffer(GNU_MAGIC, np.uint8)).any(1)
+        for row in prefixed.nonzero()[0].tolist():
+            prefix = blocks[row, 345:500].tobytes().partition(b"\0")[0]
+            raw[row] = prefix + b"/" + raw[row].partition(b"\0")[0]
+    names = b"\0".join(raw).decode("utf-8", "surrogateescape").split("\0")
+    if len(names) != len(raw):  # something follows the terminator of a name
+        names = [name.partition(b"\0")[0].decode("utf-8", "surrogateescape") for name in raw]
+    for row in ((kinds == 0) | (kinds == DIRECTORY)).nonzero()[0].tolist():
+        if kinds[row] == 0 and names[row].endswith("/"):
+            kinds[row] = DIRECTORY
+        if kinds[row] == DIRECTORY:
+            names[row] = names[row].rstrip("/")
+    return names

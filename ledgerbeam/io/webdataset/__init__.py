@@ -1,0 +1,46 @@
+"""WebDataset: shards of samples, and the metadata by which wids, Energon and DALI find their way in them.
+
+What is read and written, and where we differ from the peers, stands in docs/webdataset.md.
+"""
+
+from __future__ import annotations
+
+from ledgerbeam.io.webdataset.dali import DaliReader as DaliReader
+from ledgerbeam.io.webdataset.dali import dali_index_url as dali_index_url
+from ledgerbeam.io.webdataset.dali import write_dali_index as write_dali_index
+from ledgerbeam.io.webdataset.energon import CRUDE as CRUDE
+from ledgerbeam.io.webdataset.energon import EnergonDataset as EnergonDataset
+from ledgerbeam.io.webdataset.energon import read_energon as read_energon
+from ledgerbeam.io.webdataset.energon import write_energon as write_energon
+from ledgerbeam.io.webdataset.reader import ShardReader as ShardReader
+from ledgerbeam.io.webdataset.reader import open_energon as open_energon
+from ledgerbeam.io.webdataset.reader import open_shards as open_shards
+from ledgerbeam.io.webdataset.reader import open_wids as open_wids
+from ledgerbeam.io.webdataset.shards import Shard as Shard
+from ledgerbeam.io.webdataset.shards import ShardLike as ShardLike
+from ledgerbeam.io.webdataset.wids import WidsIndex as WidsIndex
+from ledgerbeam.io.webdataset.wids import WidsShard as WidsShard
+from ledgerbeam.io.webdataset.wids import read_wids_index as read_wids_index
+from ledgerbeam.io.webdataset.wids import write_wids_index as write_wids_index
+from ledgerbeam.io.webdataset.writer import ShardWriter as ShardWriter
+
+__all__ = [
+    "CRUDE",
+    "DaliReader",
+    "EnergonDataset",
+    "Shard",
+    "ShardLike",
+    "ShardReader",
+    "ShardWriter",
+    "WidsIndex",
+    "WidsShard",
+    "dali_index_url",
+    "open_energon",
+    "open_shards",
+    "open_wids",
+    "read_energon",
+    "read_wids_index",
+    "write_dali_index",
+    "write_energon",
+    "write_wids_index",
+]

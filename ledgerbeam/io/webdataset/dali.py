@@ -1,0 +1,179 @@
+"""DALI's index of a shard: text that gives the place and size of every file of every sample.
+
+Source: `wds2idx.py` of NVIDIA DALI, index version v1.2: a line `v1.2 <samples>`, then a line for each sample of
+`extension offset size name` for each of its files, all parted by blanks. Offsets are those of the content.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam.errors import ArchiveError, IndexMismatchError, IndexNotFoundError, SourceNotFoundError
+from ledgerbeam.io.index.reader import NumberedRecords
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.files import read_bytes
+from ledgerbeam.io.storage.publish import publish_bytes
+from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.urls import canonical_url
+from ledgerbeam.io.tar.grouping import group_key, split_key
+from ledgerbeam.io.tar.sample import Sample
+from ledgerbeam.io.tar.walk import walk_tar
+
+__all__ = ["DaliReader", "dali_index_url", "write_dali_index"]
+
+_VERSION = "v1.2"
+
+
+def dali_index_url(url: str) -> str:
+    """Gives the URL at which DALI's own tool puts the index of a shard: `a/b.c.tar` has `a/b.idx`."""
+    base = url.rfind("/") + 1
+    dot = url.find(".", base + 1)
+    return f"{url[:dot] if dot > 0 else url}.idx"
+
+
+def write_dali_index(url: str, index: str | None = None, options: Options | None = None) -> int:
+    """Indexes a shard for DALI: walks its headers and publishes the index.
+
+    Args:
+        url: The shard.
+        index: Where the index goes. Default: `dali_index_url`.
+        options: Storage options of both.
+
+    Returns:
+        The number of samples.
+
+    Raises:
+        ArchiveError: The shard is damaged, has no samples, repeats an extension in a sample, or a name has white space
+            or is not UTF-8, for which the format has no room.
+        SourceNotFoundError: There is no such shard; also StorageError.
+    """
+    url = canonical_url(url)
+    members = walk_tar(url, options)
+    firsts = group_key(members, url).tolist()
+    if not firsts:
+        raise ArchiveError(f"{url}: it has no samples, which DALI refuses.")
+    names = members.names
+    regular, places, sizes = members.regular.tolist(), members.data_offset.tolist(), members.size.tolist()
+    lines = [f"{_VERSION} {len(firsts)}"]
+    for first, stop in itertools.pairwise([*firsts, len(members)]):
+        fields = []
+        for number in range(first, stop):
+            parts = split_key(names[number]) if regular[number] else None
+            if parts is not None:
+                fields.append(f"{parts[1]} {places[number]} {sizes[number]} {names[number]}")
+                if len(fields[-1].split()) != 4:
+                    raise ArchiveError(f"{url}: DALI's index cannot hold the name {names[number]!r}, for its blanks.")
+        lines.append(" ".join(fields))
+    try:
+        content = "".join(f"{line}\n" for line in lines).encode()
+    except UnicodeEncodeError as error:
+        raise ArchiveError(f"{url}: a name is not UTF-8: {error.object[error.start - 20 : error.end]!r}") from error
+    publish_bytes(index or dali_index_url(url), content, options)
+    return len(firsts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """The files of a shard: columns of equal length; sample `i` has `[bounds[i], bounds[i + 1])`."""
+
+    bounds: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+    extensions: list[str]
+    names: list[str]
+
+
+class DaliReader(NumberedRecords[Sample]):
+    """Random access to the samples of a shard through DALI's index, which is loaded at once.
+
+    Deterministic, picklable, safe to share between threads and to carry through a fork.
+
+    Args:
+        url: The shard.
+        index: Its index. Default: `dali_index_url`.
+        options: Storage options of both.
+
+    Raises:
+        IndexNotFoundError: There is no such index.
+        IndexMismatchError: It is no index of version v1.2, or does not fit the size of the shard.
+        SourceNotFoundError: There is no such shard; also StorageError.
+    """
+
+    def __init__(self, url: str, index: str | None = None, options: Options | None = None) -> None:
+        self.url = canonical_url(url)
+        self.index_url = canonical_url(index or dali_index_url(self.url))
+        self.options = options
+        self._reader = RangeReader(self.url, options)
+        self._files = self._load()
+
+    def __repr__(self) -> str:
+        return f"DaliReader({self.url!r}, index={self.index_url!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.url, self.index_url, self.options)
+
+    def __len__(self) -> int:
+        return len(self._files.bounds) - 1
+
+    def close(self) -> None:
+        """Closes the shard, if it is open; a later read opens it again."""
+        self._reader.close()
+
+    def _read(self, records: list[int]) -> list[Sample]:
+        files, bounds = self._files, self._files.bounds
+        spans = [range(bounds[record], bounds[record + 1]) for record in records]
+        wanted = np.fromiter(itertools.chain.from_iterable(spans), np.int64)
+        contents = iter(self._reader.read_many(files.starts[wanted], files.stops[wanted]))
+        return [self._sample(span, [next(contents) for _ in span]) for span in spans]
+
+    def _sample(self, span: range, contents: list[bytes]) -> Sample:
+        files = self._files
+        key = files.names[span[0]].removesuffix(f".{files.extensions[span[0]]}")
+        return Sample(key, zip(files.extensions[span[0] : span[-1] + 1], contents, strict=True))
+
+    def _load(self) -> _Files:
+        try:
+            text = read_bytes(self.index_url, self.options).decode()
+        except SourceNotFoundError as error:
+            raise IndexNotFoundError(
+                f"{self.url} has no index at {self.index_url}; make it with wds2idx or write_dali_index."
+            ) from error
+        except UnicodeDecodeError as error:
+            raise self._mismatch(f"expected text, found {error.object[:20]!r}") from error
+        head, *lines = text.split("\n")
+        if head.split()[:1] != [_VERSION] or lines[-1:] != [""] or head.split()[1:] != [str(len(lines) - 1)]:
+            raise self._mismatch(f"expected '{_VERSION} N' and N lines, found {head!r:.60} and {len(lines)} line ends")
+        rows = [line.split(" ") for line in lines[:-1]]
+        for number, row in enumerate(rows):
+            if len(row) % 4 or not row[0] or not all(map(_is_number, [*row[1::4], *row[2::4]])):
+                raise self._mismatch(f"sample {number}: expected 'extension offset size name', found {row!r:.80}")
+        return self._checked(rows)
+
+    def _checked(self, rows: list[list[str]]) -> _Files:
+        fields = list(itertools.chain.from_iterable(rows))
+        starts = np.array([int(field) for field in fields[1::4]], np.int64)
+        stops = starts + np.array([int(field) for field in fields[2::4]], np.int64)
+        wrong = np.flatnonzero(stops > self._reader.size)
+        if len(wrong):
+            at = wrong[0]
+            raise self._mismatch(
+                f"expected files that end by byte {self._reader.size}, found {fields[4 * at + 3]!r} to end at "
+                f"{stops[at]}"
+            )
+        bounds = np.cumsum([0, *(len(row) // 4 for row in rows)])
+        return _Files(bounds, starts, stops, fields[::4], fields[3::4])
+
+    def _mismatch(self, what: str) -> IndexMismatchError:
+        return IndexMismatchError(
+            f"{self.index_url} does not fit {self.url}: {what}. Make it again with wds2idx or write_dali_index."
+        )
+
+
+def _is_number(field: str) -> bool:
+    """Tells whether it is a number of bytes; 18 digits fit the arrays, sums included."""
+    return field.isascii() and field.isdigit() and len(field) <= 18

@@ -1,0 +1,149 @@
+"""Nodes whose pass is an order of places that is known before anything is read."""
+
+# ruff: noqa: ARG002, D102 - what overrides a method of IteratorNode is described there
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ledgerbeam.iterators.identity import require_shard
+from ledgerbeam.iterators.node import IteratorNode, Positions, State, field
+from ledgerbeam.iterators.permutation import Permutation
+from ledgerbeam.iterators.share import Progression, Share, count_places, merge_shares
+from ledgerbeam.iterators.tokens import MISSING, Token
+
+__all__ = ["OrderedNode"]
+
+_LARGEST_BLOCK = 2048
+_ORDER_AHEAD = 15  # blocks of one size, or four that double: 1 + 2 + 4 + 8
+_BLOCK_BYTES = 4 * 1024 * 1024
+
+
+class OrderedNode(IteratorNode):
+    """A pass over `positions` places, in their order or shuffled anew each epoch, read in blocks.
+
+    A shard takes every S-th place. The state is how many of them are done. A block has at first
+    one item, so that it comes soon, and then up to 2,048 or 4 MiB; it is not part of the state.
+
+    Args:
+        shuffle: Go through the places in the order of a `Permutation`.
+        seed: Chooses it, together with the epoch: `seed + epoch`.
+    """
+
+    is_checkpointable = True
+    is_positional = True
+
+    def __init__(self, *, shuffle: bool, seed: int) -> None:
+        self.shuffle = shuffle
+        self.seed = seed
+        self._done = 0
+        self._todo: list[Progression] | None = None
+        self._view = 0, 1
+        self._permuted: Permutation | None = None
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many items there are, of all shards together."""
+
+    @property
+    def positions(self) -> int:
+        return len(self)
+
+    @property
+    def first_block(self) -> int:
+        """How many items are read first: as few as do not cost more apart."""
+        return 1
+
+    @property
+    def record_bytes(self) -> float:
+        """Mean size of an item in bytes, by which blocks are bounded."""
+        return _BLOCK_BYTES / _LARGEST_BLOCK
+
+    def pairs(self) -> Iterator[tuple[Token, Any]]:
+        share = self._share
+        largest = max(1, min(_LARGEST_BLOCK, int(_BLOCK_BYTES / max(1.0, self.record_bytes))))
+        size = min(self.first_block, largest)
+        while self._done < len(share):
+            # An order costs less in large pieces; but the first item should not wait for one.
+            stop = min(len(share), self._done + (_ORDER_AHEAD if size > self.first_block else 1) * size)
+            numbers = self.order(share.positions(self._done, stop))
+            while len(numbers):
+                block, numbers = numbers[:size], numbers[size:]
+                for token, item in zip(self.tokens_of(block, self._epoch), self.read_numbers(block), strict=True):
+                    self._done += 1
+                    if item is not MISSING:
+                        yield token, item
+                size = min(2 * size, largest)
+        self.release()
+
+    @abstractmethod
+    def read_numbers(self, numbers: Positions, epoch: int | None = None) -> list[Any]:
+        """Reads items by number, `MISSING` where there is none."""
+
+    def tokens_of(self, numbers: Positions, epoch: int) -> list[Token]:
+        """Gives the tokens of numbers. Default: the numbers themselves."""
+        found: list[Token] = numbers.tolist()
+        return found
+
+    def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
+        return self.tokens_of(self.order(positions, epoch), self._when(epoch))
+
+    def read_at(self, positions: Positions, epoch: int | None = None) -> list[Any]:
+        return self.read_numbers(self.order(positions, epoch), epoch)
+
+    def release(self) -> None:
+        """Closes what a pass had open; a later read opens it again."""
+
+    def order(self, positions: Positions, epoch: int | None = None) -> Positions:
+        """Gives the records that lie at places of a pass."""
+        if not self.shuffle:
+            return positions
+        size, seed = len(self), self.seed + self._when(epoch)
+        if self._permuted is None or (self._permuted.size, self._permuted.seed) != (size, seed):
+            self._permuted = Permutation(size, seed)
+        return self._permuted.take(positions)
+
+    def restrict(self, first: int, step: int) -> None:
+        self._view = first, step
+
+    def begin(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._done, self._todo = 0, None
+
+    def finish(self) -> None:
+        self._done = len(self._share)
+
+    def save(self) -> State:
+        shard, shards = self._shard
+        state: State = {"position": self._done, "shard": shard, "shards": shards}
+        if self._todo is not None:
+            state["todo"] = [list(part) for part in self._todo]
+        return state
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._done = field(state, "position", self._name)
+        shard, shards = field(state, "shard", self._name), field(state, "shards", self._name)
+        if shard is not None:
+            require_shard((shard, shards), self._shard)
+        todo = state.get("todo")
+        self._todo = None if todo is None else [Progression(*part) for part in todo]
+
+    def merge(self, states: Sequence[Mapping[str, Any]]) -> State:
+        known = [{**state, "todo": state.get("todo", [self._whole])} for state in states]
+        return {
+            "position": 0,
+            "shard": None,
+            "shards": None,
+            "todo": [list(part) for part in merge_shares(known, repr(self))],
+        }
+
+    @property
+    def _share(self) -> Share:
+        return Share([self._whole] if self._todo is None else self._todo, *self._shard)
+
+    @property
+    def _whole(self) -> Progression:
+        first, step = self._view
+        return Progression(first, step, count_places(len(self), first, step))

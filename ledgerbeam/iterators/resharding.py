@@ -1,0 +1,58 @@
+"""Going on with another number of ranks or workers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ledgerbeam.errors import CheckpointError
+from ledgerbeam.iterators import identity as identities
+from ledgerbeam.iterators.node import IteratorNode, State, field
+
+__all__ = ["merge_states"]
+
+
+def merge_states(graph: IteratorNode, states: Sequence[Mapping[str, Any]], *, trust_data: bool = False) -> State:
+    """Makes of the states of all shards one that any number of shards can load.
+
+    Each new shard calls `partition` with its new place and then `load_state_dict` with the result. Together they give
+    exactly what the old shards had left, in an order that follows from the states.
+
+    Args:
+        graph: The graph of the states; it is not changed.
+        states: What `state_dict` gave in each shard, one each, in any order, all of one moment.
+        trust_data: As in `IteratorNode.load_state_dict`.
+
+    Returns:
+        A state; may be written as JSON, and loaded any number of times.
+
+    Raises:
+        CheckpointError: States are missing or doubled, or of different epochs.
+        CheckpointMismatchError: They are of another graph or of other data.
+        UnsupportedShapeError: A node has left what cannot be divided anew.
+    """
+    if not states:
+        raise CheckpointError("merge_states: expected the states of all shards, found none.")
+    own = type(graph).__name__
+    shards = len(states)
+    found = sorted(tuple(field(state, "shard", own) or ()) for state in states)
+    if found != [(shard, shards) for shard in range(shards)]:
+        raise CheckpointError(
+            "merge_states: expected one state of each shard, found (shard, of how many) "
+            f"{found}; collect the state of every worker of every rank."
+        )
+    epochs = {field(state, "epoch", own) for state in states}
+    if len(epochs) > 1:
+        raise CheckpointError(
+            f"merge_states: expected states of one epoch, found epochs {sorted(epochs)}; save all shards at the same "
+            "step, or put the epochs into the graph with Repeat."
+        )
+    scratch = copy.deepcopy(graph)
+    now = scratch.identity()
+    for state in states:
+        identities.require_same(field(state, "graph", own), now, trust_data=trust_data)
+    scratch.set_epoch(epochs.pop())
+    ordered = sorted(states, key=lambda state: int(state["shard"][0]))
+    merged = scratch.merge([field(state, "state", own) for state in ordered])
+    return {**states[0], "shard": None, "state": merged}

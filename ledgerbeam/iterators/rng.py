@@ -1,0 +1,62 @@
+"""Random numbers that can be saved, or that need not be because they follow from the item."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import struct
+from hashlib import blake2b
+from typing import Any
+
+from ledgerbeam.errors import CheckpointError
+from ledgerbeam.iterators.tokens import Token, normalize_graph_token, require_graph_origin
+
+__all__ = ["below", "item_chance", "load_chance", "new_chance", "save_chance"]
+
+_WORDS = struct.Struct("<625I")
+_VERSION = 3
+
+
+def new_chance(seed: int) -> random.Random:
+    """Makes a generator whose numbers follow from the seed alone."""
+    return random.Random(seed)  # noqa: S311 - to shuffle, not to keep secrets
+
+
+def save_chance(chance: random.Random) -> str:
+    """Writes the state of a generator as 3,336 characters."""
+    return base64.b64encode(_WORDS.pack(*chance.getstate()[1])).decode("ascii")
+
+
+def load_chance(text: Any, owner: str) -> random.Random:
+    """Makes a generator that goes on where a saved one stood.
+
+    Raises:
+        CheckpointError: The text is not what `save_chance` gives.
+    """
+    found = new_chance(0)
+    try:
+        found.setstate((_VERSION, _WORDS.unpack(base64.b64decode(text, validate=True)), None))
+    except (ValueError, TypeError, struct.error) as error:
+        raise CheckpointError(f"{owner}: the saved state of its random numbers is damaged: {error}.") from error
+    return found
+
+
+def item_chance(seed: int, epoch: int, token: Token | None, owner: str) -> random.Random:
+    """Makes the generator of one item of one epoch: the same whenever it is asked for.
+
+    Raises:
+        CheckpointError: The item has no token.
+    """
+    plain = normalize_graph_token(require_graph_origin(token, owner))
+    text = json.dumps([seed, epoch, plain], separators=(",", ":"))
+    return new_chance(int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little"))
+
+
+def below(chance: random.Random, limit: int) -> int:
+    """Draws a number of `range(limit)`, as `random.Random.randrange` does, in half the time."""
+    bits = limit.bit_length()
+    found = chance.getrandbits(bits)
+    while found >= limit:
+        found = chance.getrandbits(bits)
+    return found

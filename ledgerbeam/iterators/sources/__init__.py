@@ -1,0 +1,1 @@
+"""Iterators that read indexed data."""

@@ -1,0 +1,200 @@
+"""Leaves: nodes that read records through an index."""
+
+# ruff: noqa: ARG002, D102 - what overrides a method of IteratorNode is described there
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from ledgerbeam.errors import RecordError, UsageError
+from ledgerbeam.io.formats.registry import is_compressed
+from ledgerbeam.io.formats.seekable import indexed_format_of
+from ledgerbeam.io.index.file import IndexFile
+from ledgerbeam.io.jsonl.reader import JsonlReader
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.stat import FileInfo, stat
+from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.io.tar.grouping import Grouping
+from ledgerbeam.io.tar.reader import TarReader
+from ledgerbeam.iterators.identity import describe_source
+from ledgerbeam.iterators.node import Positions
+from ledgerbeam.iterators.ordered import OrderedNode
+from ledgerbeam.iterators.tokens import MISSING, Token
+
+__all__ = ["IndexedManifest", "IndexedTar", "RecordReader", "Records"]
+
+_FIRST_REMOTE_BLOCK = 512  # a request costs as much as some hundred records
+
+
+class RecordReader(Protocol):
+    """What `Records` asks of a reader or sequence. With a method `read_many(numbers)` it reads whole blocks at once."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> Any: ...
+
+
+class Records(OrderedNode):
+    """The records of a random access reader, or the items of a sequence. Its tokens are their numbers.
+
+    Args:
+        records: A reader with `read_many(numbers)`, or a sequence of items.
+        name: Names the data in checkpoints; a checkpoint of data of another name is refused. Give it something that
+            changes with the content. Not needed for readers that have a `url`.
+        shuffle: In a new order each epoch.
+        seed: Chooses the orders.
+
+    Raises:
+        UsageError: There is neither a name nor a `url`.
+    """
+
+    is_indexed = True
+    has_constant_time_access = True
+
+    def __init__(self, records: RecordReader, name: str | None = None, *, shuffle: bool = False, seed: int = 0) -> None:
+        super().__init__(shuffle=shuffle, seed=seed)
+        self.records: Any = records
+        self.name = name
+        self._info: FileInfo | None = None
+        if name is None and not hasattr(records, "url"):
+            raise UsageError("Records: the data has no url; give it a name, by which checkpoints know it.")
+
+    def __repr__(self) -> str:
+        return f"{self._name}({self.name or getattr(self.records, 'url', None)!r})"
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @property
+    def record_bytes(self) -> float:
+        return self._source.size / max(1, len(self)) if self.name is None else super().record_bytes
+
+    @property
+    def first_block(self) -> int:
+        near = self.name is not None or is_local(self.records.url)
+        return super().first_block if near else _FIRST_REMOTE_BLOCK
+
+    def release(self) -> None:
+        close: Callable[[], None] | None = getattr(self.records, "close", None)
+        if close is not None:
+            close()
+
+    def read_numbers(self, numbers: Positions, epoch: int | None = None) -> list[Any]:
+        return self._read(numbers.tolist())
+
+    def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
+        return self._read([self._number(token) for token in tokens])
+
+    def _read(self, numbers: list[int]) -> list[Any]:
+        read_many: Callable[[Sequence[int]], list[Any]] | None = getattr(self.records, "read_many", None)
+        return list(map(self.records.__getitem__, numbers)) if read_many is None else read_many(numbers)
+
+    def parameters(self) -> dict[str, Any]:
+        data = describe_source(self._source) if self.name is None else {"name": self.name, "size": len(self)}
+        return {"data": data, "shuffle": self.shuffle, "seed": self.seed}
+
+    @property
+    def _source(self) -> FileInfo:
+        if self._info is None:
+            self._info = getattr(self.records, "listed", None) or stat(
+                str(getattr(self.records, "url", None)), getattr(self.records, "options", None)
+            )
+        return self._info
+
+    def _number(self, token: Token) -> int:
+        try:
+            return operator.index(token)
+        except TypeError as error:
+            raise UsageError(f"{self!r}: expected the number of a record as token, found {token!r}.") from error
+
+
+class IndexedManifest(Records):
+    """The lines of a JSONL source with an index, decoded. Blank lines have a place and a number, but no item.
+
+    Args:
+        url: The source.
+        index: Its index, or where that lies. Default: `<url>.idx`.
+        options: Storage options.
+        shuffle: In a new order each epoch: all of the source, without a buffer.
+        seed: Chooses the orders. The first is that of lhotse for the same seed.
+
+    Raises:
+        NotIndexableError: The source is a pipe, or compressed and not by gzip or seekable Zstandard; `Manifest`
+            streams it.
+        IndexNotFoundError: It has no index; also the other errors of `JsonlReader`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        index: IndexFile | str | None = None,
+        options: Options | None = None,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+    ) -> None:
+        _require_seekable(url)
+        super().__init__(JsonlReader(url, index, options), shuffle=shuffle, seed=seed)
+
+    def read_numbers(self, numbers: Positions, epoch: int | None = None) -> list[Any]:
+        if len(numbers) and (np.diff(numbers) == 1).all():
+            first = int(numbers[0])
+            items: list[Any] = self.records.read_span(first, first + len(numbers))
+            if len(items) == len(numbers):
+                return items
+        try:
+            items = self.records.read_many(numbers.tolist())
+        except RecordError:
+            items = [self._read_or_miss(number) for number in numbers.tolist()]
+        return items
+
+    def _read_or_miss(self, number: int) -> Any:
+        try:
+            return self.records[number]
+        except RecordError:
+            if self.records.raw(number).strip():
+                raise
+            return MISSING
+
+
+class IndexedTar(Records):
+    """The samples of a tar archive with an index.
+
+    Args:
+        url: The archive.
+        index: Its index, or where that lies. Default: `<url>.idx`.
+        options: Storage options.
+        group: How members make up samples; see `TarReader`.
+        shuffle: In a new order each epoch.
+        seed: Chooses the orders.
+
+    Raises:
+        NotIndexableError: The archive is compressed, and not by gzip or seekable Zstandard.
+        IndexNotFoundError: It has no index; also the other errors of `TarReader`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        index: IndexFile | str | None = None,
+        options: Options | None = None,
+        *,
+        group: Grouping = "auto",
+        shuffle: bool = False,
+        seed: int = 0,
+    ) -> None:
+        _require_seekable(url)
+        super().__init__(TarReader(url, index, options, group=group), shuffle=shuffle, seed=seed)
+        self.group: Grouping = group
+
+    def parameters(self) -> dict[str, Any]:
+        return {**super().parameters(), "group": self.group}
+
+
+def _require_seekable(url: str) -> None:
+    if is_compressed(url) or url.startswith("pipe:"):
+        indexed_format_of(url)  # raises where no library gives seek points

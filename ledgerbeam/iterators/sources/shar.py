@@ -1,0 +1,98 @@
+"""The leaves over Shar folders."""
+
+# ruff: noqa: D102 - what overrides a method of IteratorNode is described there
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+from ledgerbeam.io.shar.reader import SharReader, find_shar
+from ledgerbeam.io.shar.stream import stream_shar
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.stat import stat_many
+from ledgerbeam.io.storage.urls import canonical_url
+from ledgerbeam.iterators.identity import describe_source
+from ledgerbeam.iterators.node import Positions
+from ledgerbeam.iterators.sources.indexed import Records
+from ledgerbeam.iterators.sources.streams import Manifest
+from ledgerbeam.iterators.tokens import Token, pair_token
+
+__all__ = ["IndexedShar", "Shar"]
+
+
+class IndexedShar(Records):
+    """The cuts of an indexed Shar folder with their fields. Its tokens are `(number of the cut, epoch)`, as lhotse's.
+
+    Args:
+        folder: A local folder or URL.
+        fields: Which fields to read beside the cuts. Default: all.
+        options: Storage options.
+        shuffle: In a new order each epoch: all of the folder, without a buffer.
+        seed: Chooses the orders. The first is that of lhotse for the same seed.
+
+    Raises:
+        IndexNotFoundError: A shard has no index; also the other errors of `SharReader`.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        fields: Sequence[str] | None = None,
+        options: Options | None = None,
+        *,
+        shuffle: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(SharReader(folder, fields, options), shuffle=shuffle, seed=seed)
+        self._sources: list[dict[str, Any]] | None = None
+
+    @property
+    def record_bytes(self) -> float:
+        return sum(source["size"] for source in self._described) / max(1, len(self))
+
+    def tokens_of(self, numbers: Positions, epoch: int) -> list[Token]:
+        return [(number, epoch) for number in numbers.tolist()]
+
+    def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
+        parts = [pair_token(token, self._name, "(number of the cut, epoch)") for token in tokens]
+        return super().read_many([number for number, _ in parts], epoch)
+
+    def parameters(self) -> dict[str, Any]:
+        data = {"url": self.records.url, "fields": list(self.records.fields), "shards": self._described}
+        return {"data": data, "shuffle": self.shuffle, "seed": self.seed}
+
+    @property
+    def _described(self) -> list[dict[str, Any]]:
+        if self._sources is None:
+            urls = [reader.url for reader in chain.from_iterable(self.records.shards.values())]
+            self._sources = [describe_source(info) for info in stat_many(urls, self.records.options)]
+        return self._sources
+
+
+class Shar(Manifest):
+    """The cuts of a Shar folder with their fields, from its begin, plain or compressed; it needs no index.
+
+    It can be saved, and going on takes time in proportion to the position, as with `Manifest`. `IndexedShar` goes on
+    at once.
+
+    Args:
+        folder: A local folder or URL, or that of a list of fields.
+        fields: Which fields to read beside the cuts. Default: all.
+        options: Storage options.
+
+    Raises:
+        SourceError: See `find_shar`; when it is read, also the errors of `stream_shar`.
+    """
+
+    def __init__(self, folder: str, fields: Sequence[str] | None = None, options: Options | None = None) -> None:
+        super().__init__(canonical_url(folder).rstrip("/"), options)
+        self.shards = find_shar(self.url, options, fields, compressed=True)
+
+    def records(self) -> Iterator[Any]:
+        return stream_shar(self.shards, self.options)
+
+    def parameters(self) -> dict[str, Any]:
+        infos = stat_many(list(chain.from_iterable(self.shards.values())), self.options)
+        return {"data": {"url": self.url, "shards": [describe_source(info) for info in infos]}}

@@ -1,0 +1,93 @@
+"""Leaves that stream: JSONL without an index, also compressed. They cannot rebuild an item, and do not claim to."""
+
+# ruff: noqa: ARG002, D102 - what overrides a method of IteratorNode is described there
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from ledgerbeam.errors import UnsupportedShapeError
+from ledgerbeam.io.formats.registry import stream_records
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.stat import FileInfo, stat
+from ledgerbeam.iterators.identity import describe_source
+from ledgerbeam.iterators.node import IteratorNode, State, field
+from ledgerbeam.iterators.tokens import Token
+
+__all__ = ["Jsonl", "Manifest"]
+
+
+class Jsonl(IteratorNode):
+    """The records of a JSONL source, plain or compressed, from its begin. Cannot be saved.
+
+    Of several shards each reads the whole source and keeps every S-th record.
+
+    Args:
+        url: The source.
+        options: Storage options.
+    """
+
+    def __init__(self, url: str, options: Options | None = None) -> None:
+        self.url = url
+        self.options = options
+        self._read = 0
+        self._finished = False
+        self._info: FileInfo | None = None
+
+    def __repr__(self) -> str:
+        return f"{self._name}({self.url!r})"
+
+    def pairs(self) -> Iterator[tuple[Token | None, Any]]:
+        if self._finished:
+            return
+        shard, shards = self._shard
+        for record in islice(self.records(), self._read, None):
+            mine = self._read % shards == shard
+            self._read += 1
+            if mine:
+                yield None, record
+        self._finished = True
+
+    def records(self) -> Iterator[Any]:
+        """Reads the source from its begin."""
+        return stream_records(self.url, self.options)
+
+    def begin(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._read, self._finished = 0, False
+
+    def finish(self) -> None:
+        self._finished = True
+
+    def parameters(self) -> dict[str, Any]:
+        if self._info is None:
+            self._info = stat(self.url, self.options)
+        return {"data": describe_source(self._info)}
+
+
+class Manifest(Jsonl):
+    """As `Jsonl`, and can be saved: going on reads the source again from its begin and passes over what was done.
+
+    That takes time in proportion to the position, and is exact; a buffer above this node cannot be rebuilt, so graphs
+    with one cannot be saved. `IndexedManifest` can do both.
+
+    Args:
+        url: The source.
+        options: Storage options.
+    """
+
+    is_checkpointable = True
+
+    def save(self) -> State:
+        return {"read": self._read, "finished": self._finished}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._read, self._finished = field(state, "read", self._name), field(state, "finished", self._name)
+
+    def merge(self, states: Sequence[Mapping[str, Any]]) -> State:
+        raise UnsupportedShapeError(
+            f"{self!r}: a stream that was begun cannot be divided among another number of shards; write an index "
+            "(ledgerbeam index) and use IndexedManifest."
+        )

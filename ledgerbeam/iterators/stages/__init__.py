@@ -1,0 +1,1 @@
+"""Iterators over iterators: shuffle, mix, group, transform."""

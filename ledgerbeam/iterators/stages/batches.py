@@ -1,0 +1,172 @@
+"""Batches of neighbouring items: by number and by cost."""
+
+# ruff: noqa: D102 - what overrides a method of IteratorNode is described there
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from typing import Any
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.iterators.identity import describe_function
+from ledgerbeam.iterators.node import State, field
+from ledgerbeam.iterators.stages.buffer import Pair, read_pairs, save_tokens, split_tokens
+from ledgerbeam.iterators.tokens import Token, normalize_graph_token
+from ledgerbeam.iterators.transform import Transform
+
+__all__ = ["Batches", "BatchingNode", "Limits"]
+
+
+class Limits:
+    """When a batch is full.
+
+    Args:
+        max_records: Most items, or None.
+        max_cost: Most cost, or None. An item that costs more by itself is a batch of its own.
+        cost: What an item costs: duration, tokens, bytes. Needed for `max_cost`.
+        padded: The cost of a batch is its number of items times the cost of its costliest: what padding makes of it.
+
+    Raises:
+        UsageError: There is no limit, one that is not positive, or a `max_cost` without `cost`.
+    """
+
+    def __init__(
+        self,
+        max_records: int | None,
+        max_cost: float | None,
+        cost: Callable[[Any], float] | None,
+        *,
+        padded: bool = False,
+    ) -> None:
+        given = [limit for limit in (max_records, max_cost) if limit is not None]
+        if not given or min(given) <= 0 or (max_cost is not None and cost is None):
+            raise UsageError(
+                f"a batch needs a positive limit: found max_records={max_records}, max_cost={max_cost}"
+                f"{', and no cost function' if cost is None else ''}."
+            )
+        self.max_records = max_records
+        self.max_cost = max_cost
+        self.cost = cost
+        self.padded = padded
+
+    def fits(self, count: int, cost: float) -> bool:
+        """Tells whether a batch may have so many items of so much cost; the first item always fits."""
+        if self.max_records is not None and count > self.max_records:
+            return False
+        return self.max_cost is None or count == 1 or cost <= self.max_cost
+
+    def add(self, count: int, cost: float, largest: float, item: Any) -> tuple[float, float]:
+        """Gives the cost of a batch with one item more, its `count`-th, and the cost of its costliest item."""
+        if self.cost is None or self.max_cost is None:
+            return 0.0, 0.0
+        own = self.cost(item)
+        largest = max(largest, own)
+        return (count * largest if self.padded else cost + own), largest
+
+    def parameters(self) -> dict[str, Any]:
+        """Describes the limits for checkpoints."""
+        cost = None if self.cost is None else describe_function(self.cost)
+        return {"max_records": self.max_records, "max_cost": self.max_cost, "cost": cost, "padded": self.padded}
+
+
+class BatchingNode(Transform):
+    """What makes batches of items: a batch is a list of them, its token the tuple of their tokens."""
+
+    limits: Limits
+    drop_last: bool
+
+    @property
+    def is_checkpointable(self) -> bool:  # type: ignore[override]
+        return self.source.is_checkpointable and self.source.has_constant_time_access
+
+    def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
+        batches = [normalize_graph_token(token) for token in tokens]
+        for batch in batches:
+            if not isinstance(batch, tuple):
+                raise UsageError(f"{self._name}: expected the tokens of a batch's items as token, found {batch!r}.")
+        items = iter(self.source.read_many(list(chain.from_iterable(batches)), epoch))
+        return [[next(items) for _ in batch] for batch in batches]
+
+    def as_batch(self, pairs: Sequence[Pair]) -> tuple[Token | None, list[Any]]:
+        """Makes a batch of items and their tokens."""
+        tokens = tuple([token for token, _ in pairs])
+        return (None if None in tokens else tokens), [item for _, item in pairs]
+
+
+class Batches(BatchingNode):
+    """Puts neighbouring items together. A batch is a list; its token is the tuple of its items' tokens.
+
+    Args:
+        source: The node to read.
+        max_records: Most items in a batch.
+        max_cost: Most cost of a batch; one item may cost more.
+        cost: What an item costs.
+        padded: A batch costs its number of items times the cost of the costliest.
+        drop_last: Leave the last batch out unless it is full. Each shard has a last one.
+
+    Raises:
+        UsageError: As in `Limits`.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        max_records: int | None = None,
+        *,
+        max_cost: float | None = None,
+        cost: Callable[[Any], float] | None = None,
+        padded: bool = False,
+        drop_last: bool = False,
+    ) -> None:
+        super().__init__(source)
+        self.limits = Limits(max_records, max_cost, cost, padded=padded)
+        self.drop_last = drop_last
+        self._held: deque[Pair] = deque()
+        self._saved: list[Token] = []
+
+    def pairs(self) -> Iterator[tuple[Token | None, Any]]:
+        if self._saved:
+            self._held, self._saved = deque(read_pairs(self._saved, self.source)), []
+        source = self.source.pairs()
+        while batch := self._next_batch(source):
+            yield self.as_batch(batch)
+
+    def begin(self, epoch: int) -> None:
+        super().begin(epoch)
+        self._held, self._saved = deque(), []
+
+    def save(self) -> State:
+        return {**super().save(), "held": self._saved or save_tokens(self._held, self, self.source)}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        super().load(state)
+        held = field(state, "held", self._name)
+        self._saved = split_tokens(held, self._shard) if state.get("of_all_shards") else list(held)
+        self._held = deque()
+
+    def merge(self, states: Sequence[Mapping[str, Any]]) -> State:
+        held = list(chain.from_iterable(field(state, "held", self._name) for state in states))
+        return {**super().merge(states), "held": held, "of_all_shards": True}
+
+    def parameters(self) -> dict[str, Any]:
+        return {**self.limits.parameters(), "drop_last": self.drop_last}
+
+    def _next_batch(self, source: Iterator[Pair]) -> list[Pair]:
+        limits, held = self.limits, self._held
+        if limits.max_cost is None and not held:
+            batch = list(islice(source, limits.max_records))
+            return [] if self.drop_last and len(batch) != limits.max_records else batch
+        batch = []
+        cost = largest = 0.0
+        while len(batch) != limits.max_records:
+            pair = held.popleft() if held else next(source, None)
+            if pair is None:
+                return [] if self.drop_last else batch
+            cost, largest = limits.add(len(batch) + 1, cost, largest, pair[1])
+            if not limits.fits(len(batch) + 1, cost):
+                held.appendleft(pair)
+                break
+            batch.append(pair)
+        return batch

@@ -1,0 +1,172 @@
+"""Batches of items of like length, out of a buffer in buckets."""
+
+# ruff: noqa: D102 - what overrides a method of IteratorNode is described there
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate, chain, islice
+from typing import Any
+
+from ledgerbeam.errors import CheckpointError, UsageError
+from ledgerbeam.iterators.node import State, field
+from ledgerbeam.iterators.rng import below, load_chance, new_chance, save_chance
+from ledgerbeam.iterators.stages.batches import BatchingNode, Limits
+from ledgerbeam.iterators.stages.buffer import Pair, read_pairs, save_tokens, split_tokens
+from ledgerbeam.iterators.tokens import Token
+
+__all__ = ["Buckets"]
+
+
+class Buckets(BatchingNode):
+    """Makes batches of items of like length, at random out of a buffer. A batch is a list; its token as in `Batches`.
+
+    The buffer is filled, a bucket that can fill a batch is drawn by its number of items (if none can, any), and the
+    batch is made of items of it drawn at random. The state has the tokens of the buffer; going on reads their items
+    again, with merged requests.
+
+    Args:
+        source: The node to read.
+        length: The length of an item, which is also its cost.
+        boundaries: Increasing lengths that part the buckets: `n` of them make `n + 1` buckets; an item as long as a
+            boundary is below it.
+        max_records: Most items in a batch.
+        max_cost: Most cost of a batch; one item may cost more.
+        padded: A batch costs its number of items times the cost of the costliest.
+        buffer_size: Items on hold, of all buckets together.
+        seed: Chooses what is drawn, together with the epoch: `seed + epoch`.
+        drop_last: At the end, leave out what does not fill a batch.
+
+    Raises:
+        UsageError: As in `Limits`; boundaries that do not increase; a buffer smaller than 1.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        length: Callable[[Any], float],
+        boundaries: Sequence[float],
+        *,
+        max_records: int | None = None,
+        max_cost: float | None = None,
+        padded: bool = True,
+        buffer_size: int = 10_000,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        super().__init__(source)
+        if sorted(set(boundaries)) != list(boundaries) or buffer_size < 1:
+            raise UsageError(
+                "Buckets: expected increasing boundaries and a buffer of at least 1 item, found "
+                f"{list(boundaries)} and {buffer_size}."
+            )
+        self.length = length
+        self.limits = Limits(max_records, max_cost, length, padded=padded)
+        self.boundaries = list(boundaries)
+        self.buffer_size = buffer_size
+        self.seed = seed
+        self.drop_last = drop_last
+        self._chance = new_chance(seed)
+        self._buckets: list[list[Pair]] = []
+        self._costs: list[float] = []
+        self._saved: list[list[Token]] | None = None
+        self._empty()
+
+    def pairs(self) -> Iterator[tuple[Token | None, Any]]:
+        self._rebuild()
+        source = self.source.pairs()
+        while True:
+            ended = not self._fill(source)
+            able = [number for number, held in enumerate(self._buckets) if self._fills_a_batch(number, len(held))]
+            if not able and ended and self.drop_last:
+                self._empty()
+                return
+            able = able or [number for number, held in enumerate(self._buckets) if held]
+            if not able:
+                return
+            yield self.as_batch(self._take(self._draw(able)))
+
+    def begin(self, epoch: int) -> None:
+        super().begin(epoch)
+        self._chance = new_chance(self.seed + epoch)
+        self._empty()
+
+    def save(self) -> State:
+        held = self._saved
+        if held is None:
+            held = [save_tokens(bucket, self, self.source) for bucket in self._buckets]
+        return {**super().save(), "buckets": held, "chance": save_chance(self._chance)}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        super().load(state)
+        held = field(state, "buckets", self._name)
+        if len(held) != len(self.boundaries) + 1:
+            raise CheckpointError(f"{self!r}: the state has {len(held)} buckets; load one of this graph.")
+        self._empty()
+        self._saved = [
+            split_tokens(bucket, self._shard) if state.get("of_all_shards") else list(bucket) for bucket in held
+        ]
+        self._chance = load_chance(field(state, "chance", self._name), self._name)
+
+    def merge(self, states: Sequence[Mapping[str, Any]]) -> State:
+        parts = [field(state, "buckets", self._name) for state in states]
+        held = [list(chain.from_iterable(bucket)) for bucket in zip(*parts, strict=True)]
+        chance = field(states[0], "chance", self._name)
+        return {**super().merge(states), "buckets": held, "of_all_shards": True, "chance": chance}
+
+    def parameters(self) -> dict[str, Any]:
+        own = {"boundaries": self.boundaries, "buffer_size": self.buffer_size, "seed": self.seed}
+        return {**self.limits.parameters(), **own, "drop_last": self.drop_last}
+
+    def _empty(self) -> None:
+        self._buckets = [[] for _ in range(len(self.boundaries) + 1)]
+        self._costs = [0.0] * len(self._buckets)
+        self._saved = None
+
+    def _rebuild(self) -> None:
+        if self._saved is None:
+            return
+        saved, self._saved = self._saved, None
+        pairs = iter(read_pairs(list(chain.from_iterable(saved)), self.source))
+        self._buckets = [list(islice(pairs, len(bucket))) for bucket in saved]
+        self._costs = [float(sum(self.length(item) for _, item in bucket)) for bucket in self._buckets]
+
+    def _fill(self, source: Iterator[Pair]) -> bool:
+        """Fills the buffer; tells whether the source may have more."""
+        length, boundaries, buckets, costs = self.length, self.boundaries, self._buckets, self._costs
+        for _ in range(self.buffer_size - sum(map(len, buckets))):
+            pair = next(source, None)
+            if pair is None:
+                return False
+            cost = length(pair[1])
+            number = bisect_left(boundaries, cost)
+            buckets[number].append(pair)
+            costs[number] += cost
+        return True
+
+    def _fills_a_batch(self, number: int, count: int) -> bool:
+        limits = self.limits
+        if limits.max_records is not None and count >= limits.max_records:
+            return True
+        return limits.max_cost is not None and self._costs[number] >= limits.max_cost
+
+    def _draw(self, numbers: Sequence[int]) -> int:
+        bounds = list(accumulate(len(self._buckets[number]) for number in numbers))
+        place = below(self._chance, bounds[-1])
+        return next(number for number, bound in zip(numbers, bounds, strict=True) if place < bound)
+
+    def _take(self, number: int) -> list[Pair]:
+        """Takes a batch out of a bucket."""
+        bucket, limits = self._buckets[number], self.limits
+        batch: list[Pair] = []
+        cost = largest = 0.0
+        while bucket and len(batch) != limits.max_records:
+            place = below(self._chance, len(bucket))
+            bucket[place], bucket[-1] = bucket[-1], bucket[place]
+            cost, largest = limits.add(len(batch) + 1, cost, largest, bucket[-1][1])
+            if not limits.fits(len(batch) + 1, cost):
+                break
+            batch.append(bucket.pop())
+            self._costs[number] -= self.length(batch[-1][1])
+        return batch

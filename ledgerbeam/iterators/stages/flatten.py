@@ -1,0 +1,84 @@
+"""Items that are collections, given piece by piece."""
+
+# ruff: noqa: D102 - what overrides a method of IteratorNode is described there
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
+from typing import Any
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.iterators.node import State, field
+from ledgerbeam.iterators.stages.buffer import split_tokens
+from ledgerbeam.iterators.stages.chain import read_grouped
+from ledgerbeam.iterators.tokens import Token, normalize_graph_token, pair_token
+from ledgerbeam.iterators.transform import Transform
+
+__all__ = ["Flatten"]
+
+
+class Flatten(Transform):
+    """Gives the pieces of each item of its source, in order. Its tokens are `(token of the item, number of the piece)`.
+
+    The state names the item that was begun and how many of its pieces were given.
+
+    Args:
+        source: A node whose items are iterable; how many pieces they have may differ, and be none.
+    """
+
+    def __init__(self, source: Any) -> None:
+        super().__init__(source)
+        self._open: list[tuple[Token | None, int]] = []
+
+    @property
+    def is_checkpointable(self) -> bool:  # type: ignore[override]
+        return self.source.is_checkpointable and self.source.has_constant_time_access
+
+    def pairs(self) -> Iterator[tuple[Token | None, Any]]:
+        while self._open:
+            outer, given = self._open[0]
+            (item,) = self.source.read_many([outer])
+            yield from self._pieces(outer, item, given)
+        for outer, item in self.source.pairs():
+            yield from self._pieces(outer, item, 0)
+
+    def begin(self, epoch: int) -> None:
+        super().begin(epoch)
+        self._open = []
+
+    def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
+        parts = [pair_token(token, self._name, "(token of the item, number of the piece)") for token in tokens]
+        outer = list(dict.fromkeys(part[0] for part in parts))
+        items = dict(zip(outer, self.source.read_many(outer, epoch), strict=True))
+        return read_grouped(parts, lambda token, numbers: _take(items[token], numbers, token))
+
+    def save(self) -> State:
+        return {**super().save(), "open": [[outer, given] for outer, given in self._open]}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        super().load(state)
+        found = field(state, "open", self._name)
+        mine = split_tokens(found, self._shard) if state.get("of_all_shards") else found
+        self._open = [(normalize_graph_token(outer), given) for outer, given in mine]
+
+    def merge(self, states: Sequence[Mapping[str, Any]]) -> State:
+        begun = list(chain.from_iterable(field(state, "open", self._name) for state in states))
+        return {**super().merge(states), "open": begun, "of_all_shards": True}
+
+    def _pieces(self, outer: Token | None, item: Any, given: int) -> Iterator[tuple[Token | None, Any]]:
+        waiting = self._open[1:] if given or self._open else []
+        for number, piece in enumerate(islice(item, given, None), given):
+            self._open = [(outer, number + 1), *waiting]
+            yield None if outer is None else (outer, number), piece
+        self._open = waiting
+
+
+def _take(item: Any, numbers: Sequence[Any], token: Token) -> list[Any]:
+    pieces = list(item)
+    for number in numbers:
+        if not isinstance(number, int):
+            raise UsageError(f"Flatten: expected the number of a piece in the token, found {number!r}.")
+        if not 0 <= number < len(pieces):
+            raise IndexError(f"Flatten: there is no piece {number} in item {token!r}; it has {len(pieces)}.")
+    return [pieces[number] for number in numbers]

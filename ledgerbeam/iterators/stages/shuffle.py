@@ -1,0 +1,134 @@
+"""Shuffling through a buffer, for what has no fixed order to be shuffled globally."""
+
+# ruff: noqa: D102 - what overrides a method of IteratorNode is described there
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.iterators.node import State, field
+from ledgerbeam.iterators.rng import below, load_chance, new_chance, save_chance
+from ledgerbeam.iterators.stages.buffer import Pair, read_pairs, save_tokens, split_tokens
+from ledgerbeam.iterators.tokens import Token
+from ledgerbeam.iterators.transform import Transform
+
+__all__ = ["Shuffle"]
+
+
+class Shuffle(Transform):
+    """Gives items out of a buffer, each time one at random, whose place the next of the source takes.
+
+    Its tokens are its source's. The state has the tokens of the buffer; going on reads their items again, with merged
+    requests. Over a source without constant time access it cannot be saved. The order is lhotse's of a `LazyShuffler`
+    with `random.Random(seed)`; each epoch has its own.
+
+    Args:
+        source: The node to read.
+        buffer_size: Items on hold, at least 1.
+        seed: Chooses the order, together with the epoch: `seed + epoch`.
+
+    Raises:
+        UsageError: The buffer is smaller than 1.
+    """
+
+    def __init__(self, source: Any, buffer_size: int = 10_000, *, seed: int = 0) -> None:
+        super().__init__(source)
+        if buffer_size < 1:
+            raise UsageError(f"Shuffle: expected a buffer of at least 1 item, found {buffer_size}.")
+        self.buffer_size = buffer_size
+        self.seed = seed
+        self._chance = new_chance(seed)
+        self._buffer: list[Pair] = []
+        self._saved: list[Token] = []
+        self._filled = False
+        self._drained = 0
+
+    def __len__(self) -> int:
+        return len(self.source)  # type: ignore[arg-type]
+
+    @property
+    def is_checkpointable(self) -> bool:  # type: ignore[override]
+        return self.source.is_checkpointable and self.source.has_constant_time_access
+
+    def pairs(self) -> Iterator[Pair]:
+        if self._saved:
+            self._buffer, self._saved = read_pairs(self._saved, self.source), []
+        source = self.source.pairs()
+        if not self._drained:
+            yield from self._fill(source)
+            yield from self._exchange(source)
+        while self._drained < len(self._buffer):
+            self._drained += 1
+            yield self._buffer[self._drained - 1]
+
+    def begin(self, epoch: int) -> None:
+        super().begin(epoch)
+        self._chance = new_chance(self.seed + epoch)
+        self._buffer, self._saved = [], []
+        self._filled, self._drained = False, 0
+
+    def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
+        return self.source.read_many(tokens, epoch)
+
+    def save(self) -> State:
+        tokens = self._saved or save_tokens(self._buffer[self._drained :], self, self.source)
+        return {**super().save(), "buffer": tokens, "filled": self._filled, "chance": save_chance(self._chance)}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        super().load(state)
+        tokens = field(state, "buffer", self._name)
+        self._saved = split_tokens(tokens, self._shard) if state.get("of_all_shards") else list(tokens)
+        self._buffer, self._drained = [], 0
+        self._filled = field(state, "filled", self._name)
+        self._chance = load_chance(field(state, "chance", self._name), self._name)
+
+    def merge(self, states: Sequence[Mapping[str, Any]]) -> State:
+        tokens = list(chain.from_iterable(field(state, "buffer", self._name) for state in states))
+        chance = field(states[0], "chance", self._name)
+        own = {"buffer": tokens, "of_all_shards": True, "filled": True, "chance": chance}
+        return {**super().merge(states), **own}
+
+    def parameters(self) -> dict[str, Any]:
+        return {"buffer_size": self.buffer_size, "seed": self.seed}
+
+    def _fill(self, source: Iterator[Pair]) -> Iterator[Pair]:
+        """Fills the buffer by two items a turn, one of which changes places with a random one; gives the first item."""
+        buffer, size = self._buffer, self.buffer_size
+        while not self._filled:
+            pair = next(source, None)
+            if pair is None:
+                return
+            if len(buffer) < size:
+                second = next(source, None)
+                buffer.extend([] if second is None else [second])
+            pair = self._swap(pair)
+            if len(buffer) < size:
+                buffer.append(pair)
+                continue
+            self._filled = True
+            yield pair
+
+    def _exchange(self, source: Iterator[Pair]) -> Iterator[Pair]:
+        buffer, size = self._buffer, self.buffer_size
+        chance = self._chance
+        while len(buffer) > size:  # it took over those of several shards
+            place = below(chance, len(buffer))
+            buffer[place], buffer[-1] = buffer[-1], buffer[place]
+            yield buffer.pop()
+        for pair in source:
+            if len(buffer) < size:
+                buffer.append(pair)
+                continue
+            place = below(chance, size)
+            given, buffer[place] = buffer[place], pair
+            yield given
+
+    def _swap(self, pair: Pair) -> Pair:
+        if not self._buffer:
+            return pair
+        place = below(self._chance, len(self._buffer))
+        given, self._buffer[place] = self._buffer[place], pair
+        return given

@@ -1,0 +1,210 @@
+"""Nodes that change, drop or choose items one by one and have no buffer."""
+
+# ruff: noqa: D102 - what overrides a method of IteratorNode is described there
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ledgerbeam.errors import FunctionError, UsageError
+from ledgerbeam.iterators.identity import describe_function
+from ledgerbeam.iterators.node import Positions, State, field
+from ledgerbeam.iterators.rng import item_chance
+from ledgerbeam.iterators.share import count_places
+from ledgerbeam.iterators.tokens import MISSING, Token, pair_token
+from ledgerbeam.iterators.transform import Transform
+
+__all__ = ["Filter", "Map", "Slice"]
+
+
+class Map(Transform):
+    """Applies a function to each item. Its tokens are its source's.
+
+    Args:
+        source: The node to read.
+        function: Called with an item. Must give the same for the same item, and must not change the item's source.
+        seed: If given, the function is called with the item and a `random.Random`, which is the same whenever this item
+            of this epoch is made, also when it is rebuilt.
+    """
+
+    def __init__(self, source: Any, function: Callable[..., Any], *, seed: int | None = None) -> None:
+        super().__init__(source)
+        self.function = function
+        self.seed = seed
+
+    def __len__(self) -> int:
+        return len(self.source)  # type: ignore[arg-type]
+
+    @property
+    def positions(self) -> int | None:
+        return self.source.positions
+
+    @property
+    def is_positional(self) -> bool:  # type: ignore[override]
+        return self.source.is_positional
+
+    def restrict(self, first: int, step: int) -> None:
+        self.source.restrict(first, step)
+
+    def pairs(self) -> Iterator[tuple[Token | None, Any]]:
+        function = self.function
+        if self.seed is None:
+            for token, item in self.source.pairs():
+                yield token, function(item)
+            return
+        for token, item in self.source.pairs():
+            yield token, self._apply(item, token, self._epoch)
+
+    def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
+        return self._apply_all(self.source.read_many(tokens, epoch), tokens, epoch)
+
+    def read_at(self, positions: Positions, epoch: int | None = None) -> list[Any]:
+        return self._apply_all(self.source.read_at(positions, epoch), self.tokens(positions, epoch), epoch)
+
+    def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
+        return self.source.tokens(positions, epoch)
+
+    def parameters(self) -> dict[str, Any]:
+        return {"function": describe_function(self.function), "seed": self.seed}
+
+    def _apply_all(self, items: list[Any], tokens: Sequence[Token], epoch: int | None) -> list[Any]:
+        when = self._when(epoch)
+        pairs = zip(items, tokens, strict=True)
+        return [item if item is MISSING else self._apply(item, token, when) for item, token in pairs]
+
+    def _apply(self, item: Any, token: Token | None, epoch: int) -> Any:
+        if self.seed is None:
+            return self.function(item)
+        return self.function(item, item_chance(self.seed, epoch, token, repr(self)))
+
+
+class Filter(Transform):
+    """Leaves out the items that a predicate refuses. Its tokens are its source's.
+
+    `read_span` addresses the places of the source and gives what passes of them.
+
+    Args:
+        source: The node to read.
+        predicate: Called with an item; must answer the same for the same item.
+    """
+
+    def __init__(self, source: Any, predicate: Callable[[Any], bool]) -> None:
+        super().__init__(source)
+        self.predicate = predicate
+
+    @property
+    def positions(self) -> int | None:
+        return self.source.positions
+
+    def pairs(self) -> Iterator[tuple[Token | None, Any]]:
+        predicate = self.predicate
+        for token, item in self.source.pairs():
+            if predicate(item):
+                yield token, item
+
+    def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
+        items = self.source.read_many(tokens, epoch)
+        for token, item in zip(tokens, items, strict=True):
+            if not self.predicate(item):
+                raise FunctionError(
+                    f"Filter: {describe_function(self.predicate)} refuses the item of token {token!r}, which it let "
+                    "pass before; it must be a pure function of the item."
+                )
+        return items
+
+    def read_at(self, positions: Positions, epoch: int | None = None) -> list[Any]:
+        items = self.source.read_at(positions, epoch)
+        return [item if item is not MISSING and self.predicate(item) else MISSING for item in items]
+
+    def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
+        return self.source.tokens(positions, epoch)
+
+    def parameters(self) -> dict[str, Any]:
+        return {"predicate": describe_function(self.predicate)}
+
+
+class Slice(Transform):
+    """Takes the `k`-th of every `n` items. Its tokens are `("source", token of the source)`.
+
+    Of a source whose order is known, what is left out is not read. Any other is counted through, each shard by itself.
+
+    Args:
+        source: The node to read.
+        k: Which, `0 <= k < n`.
+        n: Of how many.
+
+    Raises:
+        UsageError: Not `0 <= k < n`.
+    """
+
+    def __init__(self, source: Any, k: int, n: int) -> None:
+        super().__init__(source)
+        if not 0 <= k < n:
+            raise UsageError(f"Slice: expected 0 <= k < n, found k={k}, n={n}.")
+        self.k = k
+        self.n = n
+        self._counted = 0
+        if self.is_positional:
+            self.source.restrict(k, n)
+
+    def __len__(self) -> int:
+        return count_places(len(self.source), self.k, self.n)  # type: ignore[arg-type]
+
+    @property
+    def positions(self) -> int | None:
+        places = self.source.positions if self.is_positional else None
+        return None if places is None else count_places(places, self.k, self.n)
+
+    @property
+    def is_positional(self) -> bool:  # type: ignore[override]
+        return self.source.is_positional
+
+    def restrict(self, first: int, step: int) -> None:
+        self.source.restrict(self.k + self.n * first, self.n * step)
+
+    def pairs(self) -> Iterator[tuple[Token | None, Any]]:
+        skip = not self.is_positional
+        for token, item in self.source.pairs():
+            if skip:
+                taken = self._counted % self.n == self.k
+                self._counted += 1
+                if not taken:
+                    continue
+            yield None if token is None else ("source", token), item
+
+    def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
+        return self.source.read_many([self._inner(token) for token in tokens], epoch)
+
+    def read_at(self, positions: Positions, epoch: int | None = None) -> list[Any]:
+        return self.source.read_at(self.k + self.n * positions, epoch)
+
+    def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
+        if not self.is_positional:
+            return super().tokens(positions, epoch)
+        return [("source", token) for token in self.source.tokens(self.k + self.n * positions, epoch)]
+
+    def begin(self, epoch: int) -> None:
+        super().begin(epoch)
+        self._counted = 0
+
+    def save(self) -> State:
+        return {**super().save(), "counted": self._counted}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        super().load(state)
+        self._counted = field(state, "counted", self._name)
+
+    def merge(self, states: Sequence[Mapping[str, Any]]) -> State:
+        if not self.is_positional:
+            return super(Transform, self).merge(states)  # refuses: each shard has counted by itself
+        return {**super().merge(states), "counted": 0}
+
+    def parameters(self) -> dict[str, Any]:
+        return {"k": self.k, "n": self.n}
+
+    def _inner(self, token: Token) -> Token:
+        word, inner = pair_token(token, self._name, '("source", token of the source)')
+        if word != "source":
+            raise UsageError(f'Slice: expected a token ("source", ...), found {token!r}.')
+        return inner

@@ -1,0 +1,253 @@
+"""The contract of nodes as tests: derive a class, give it a node, and let pytest or unittest run it.
+
+class TestDouble(NodeContract):
+    def node(self):
+        return Double(Records(list(range(50)), name="numbers"))
+"""
+
+# ruff: noqa: D102 - the names of the tests say what they hold
+
+from __future__ import annotations
+
+import copy
+import json
+import multiprocessing
+import pickle
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from itertools import islice
+from typing import Any
+
+from ledgerbeam.errors import CheckpointError, UnsupportedShapeError
+from ledgerbeam.iterators.node import IteratorNode, State
+from ledgerbeam.iterators.resharding import merge_states
+
+__all__ = ["NodeContract", "rest_in_another_process", "through_json"]
+
+_OPTIONAL = {"of_all_shards", "left", "todo"}
+
+
+class NodeContract(ABC):
+    """What every node must do. A node that cannot be saved is tested to refuse.
+
+    Attributes:
+        most: How many items of a pass are looked at; give an endless node a number that fits it.
+        elastic: Whether what is left can be divided among another number of shards; if not, it is tested to refuse.
+        whole: Whether the shards of a pass together give what one shard gives, in some order.
+    """
+
+    most: int = 200
+    elastic: bool = True
+    whole: bool = True
+
+    @abstractmethod
+    def node(self) -> IteratorNode:
+        """Makes the node, each time anew over the same data. At least some ten items, few enough to read often."""
+
+    def pieces(self, item: Any) -> Sequence[Any]:
+        """Parts an item into what shards share: a batch into its items. Default: the item itself."""
+        return [item]
+
+    def key(self, piece: Any) -> Any:
+        """Gives what equal pieces share, hashable. Default: `repr`."""
+        return repr(piece)
+
+    def test_the_same_pass_gives_the_same_items(self) -> None:
+        _expect_equal(self._pass(self.node()), self._pass(self.node()), "two nodes over the same data")
+
+    def test_a_pass_gone_on_with_at_every_step_gives_what_was_left(self) -> None:
+        node = self.node()
+        if not node.is_checkpointable:
+            _expect_refused(node.state_dict)
+            return
+        node.set_epoch(3)
+        items, states = [], [through_json(node.state_dict())]
+        for item in islice(node, self.most):
+            items.append(item)
+            states.append(through_json(node.state_dict()))
+        for step, state in enumerate(states):
+            other = self.node()
+            other.load_state_dict(state)
+            _expect_equal(through_json(other.state_dict()), state, f"the state after loading it at step {step}")
+            _expect_equal(list(islice(other, self.most - step)), items[step:], f"what is left after {step} items")
+
+    def test_the_pass_after_a_restored_one_is_the_next_epoch(self) -> None:
+        node, other = self.node(), self.node()
+        if not node.is_checkpointable:
+            return
+        list(islice(node, 3))
+        other.load_state_dict(node.state_dict())
+        list(islice(other, 3))
+        _expect_equal(self._pass(other), self._pass(node), "the second pass")
+
+    def test_saving_and_loading_leave_states_as_they_are(self) -> None:
+        node, other = self.node(), self.node()
+        if not node.is_checkpointable:
+            return
+        items = iter(node)
+        next(items)
+        state = node.state_dict()
+        before = copy.deepcopy(state)
+        list(islice(items, self.most))
+        other.load_state_dict(state)
+        list(islice(other, self.most))
+        _expect_equal(state, before, "a state that was used")
+
+    def test_it_goes_on_in_another_process(self) -> None:
+        node = self.node()
+        if not node.is_checkpointable:
+            return
+        items = iter(node)
+        list(islice(items, 5))
+        state = through_json(node.state_dict())
+        _expect_equal(
+            rest_in_another_process(self.node(), state, self.most), list(islice(items, self.most)), "the rest"
+        )
+
+    def test_items_are_rebuilt_from_their_tokens(self) -> None:
+        node = self.node()
+        node.begin(2)
+        pairs = list(islice(node.pairs(), self.most))
+        if not node.has_constant_time_access:
+            if node.children and all(child.has_constant_time_access for child in node.children):
+                raise AssertionError(f"{node!r} has no constant time access although all that it reads has")
+            return
+        tokens = [through_json(token) for token, _ in pairs]
+        _expect("no token" if None in tokens else "", "every item has a token")
+        other = self.node()
+        other.begin(2)
+        _expect_equal(other.read_many(tokens[::-1]), [item for _, item in pairs][::-1], "items read by their tokens")
+        _expect_equal([other[token] for token in tokens[:5]], [item for _, item in pairs[:5]], "items read one by one")
+        _expect_equal(self._pass(other, 2), [item for _, item in pairs], "a pass after items were rebuilt")
+
+    def test_a_state_without_one_of_its_parts_is_refused(self) -> None:
+        node = self.node()
+        if not node.is_checkpointable:
+            return
+        list(islice(node, 4))
+        for damaged, path in _without_one_part(node.state_dict()):
+            _expect_refused(self.node().load_state_dict, damaged, what=f"a state without {path}")
+
+    def test_shards_share_a_pass_without_overlap_and_without_loss(self) -> None:
+        if not self.whole:
+            return
+        alone = self._count(self._pass(self.node()))
+        for shards in (2, 3):
+            parts = []
+            for shard in range(shards):
+                node = self.node()
+                node.partition(shard, shards)
+                parts += self._pass(node)
+            _expect_equal(self._count(parts), alone, f"what {shards} shards give together")
+
+    def test_other_numbers_of_shards_go_on_without_overlap_and_without_loss(self) -> None:
+        if not self.node().is_checkpointable or not self.whole:
+            return
+        alone = self._count(self._pass(self.node()))
+        for taken, shards in (([4, 1, 0], [2]), ([3], [2, 1]), ([2, 5], [3, 4])):
+            node = self.node()
+            states, given = _shards_after(node, taken, None)
+            if not self.elastic:
+                _expect_refused(merge_states, node, states, what="dividing anew", error=UnsupportedShapeError)
+                return
+            for count in shards:
+                merged = through_json(merge_states(node, states))
+                states, more = _shards_after(node, [shard + 1 for shard in range(count)], merged)
+                given += more
+            for shard, state in enumerate(states):
+                other = self.node()
+                other.partition(shard, len(states))
+                other.load_state_dict(state)
+                given += list(other)
+            _expect_equal(self._count(given), alone, f"what {taken} and then {shards} shards give together")
+
+    def test_spans_of_a_pass_are_its_items(self) -> None:
+        node = self.node()
+        places = node.positions
+        if places is None:
+            return
+        items = self._pass(node, 1)
+        found = [item for start in range(0, places, 7) for item in node.read_span(start, min(places, start + 7), 1)]
+        _expect_equal(found[: self.most], items, "the spans of a pass")
+
+    def _pass(self, node: IteratorNode, epoch: int | None = None) -> list[Any]:
+        if epoch is not None:
+            node.set_epoch(epoch)
+        return list(islice(node, self.most))
+
+    def _count(self, items: list[Any]) -> Counter[Any]:
+        return Counter(self.key(piece) for item in items for piece in self.pieces(item))
+
+
+def through_json(value: Any) -> Any:
+    """Writes a value as JSON and reads it again."""
+    return json.loads(json.dumps(value))
+
+
+def rest_in_another_process(node: IteratorNode, state: State, most: int) -> list[Any]:
+    """Loads a state in a new interpreter and gives what is left, at most `most` items; the node is sent by pickle."""
+    found: list[Any] = _other_process().submit(_rest, pickle.dumps(node), state, most).result()
+    return found
+
+
+@cache
+def _other_process() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+
+
+def _rest(pickled: bytes, state: State, most: int) -> list[Any]:
+    node = pickle.loads(pickled)  # noqa: S301 - our own, from the process that started this one
+    node.load_state_dict(state)
+    return list(islice(node, most))
+
+
+def _shards_after(node: IteratorNode, taken: list[int], merged: State | None) -> tuple[list[State], list[Any]]:
+    """Lets shards, each a copy of a node, take items; gives their states and the items."""
+    states, given = [], []
+    for shard, count in enumerate(taken):
+        own = copy.deepcopy(node)
+        own.partition(shard, len(taken))
+        if merged is not None:
+            own.load_state_dict(merged)
+        given += list(islice(own, count))
+        states.append(through_json(own.state_dict()))
+    return states, given
+
+
+def _without_one_part(state: Any, path: str = "") -> Iterator[tuple[Any, str]]:
+    """Gives copies of a state, each without one part of it."""
+    if isinstance(state, list):
+        for number, part in enumerate(state):
+            for damaged, where in _without_one_part(part, f"{path}[{number}]"):
+                yield [*state[:number], damaged, *state[number + 1 :]], where
+    if not isinstance(state, dict):
+        return
+    for key in state:
+        if key not in _OPTIONAL:
+            yield {name: part for name, part in state.items() if name != key}, f"{path}.{key}"
+        if key != "graph":
+            for damaged, where in _without_one_part(state[key], f"{path}.{key}"):
+                yield {**state, key: damaged}, where
+
+
+def _expect_equal(found: Any, expected: Any, what: str) -> None:
+    if found != expected:
+        raise AssertionError(f"{what}: expected {expected!r}, found {found!r}")
+
+
+def _expect(problem: str, what: str) -> None:
+    if problem:
+        raise AssertionError(f"{what}: {problem}")
+
+
+def _expect_refused(
+    function: Any, *arguments: Any, what: str = "saving", error: type[Exception] = CheckpointError
+) -> None:
+    try:
+        function(*arguments)
+    except error:
+        return
+    raise AssertionError(f"{what} was not refused with {error.__name__}")

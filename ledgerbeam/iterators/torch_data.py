@@ -1,0 +1,181 @@
+"""Graphs as datasets of torch, whose `DataLoader` and torchdata's `StatefulDataLoader` take them.
+
+Needs torch (`pip install ledgerbeam[torch]`); nothing else of the package imports this module.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ledgerbeam.errors import CheckpointError, UnsupportedShapeError, UsageError
+from ledgerbeam.iterators.node import IteratorNode, State, resolve_iterator_source
+from ledgerbeam.iterators.tokens import MISSING
+
+__all__ = ["GraphDataset", "GraphSequence", "shard_states"]
+
+try:
+    _torch: Any = importlib.import_module("torch")
+    _data: Any = importlib.import_module("torch.utils.data")
+except ModuleNotFoundError:  # GraphDataset says so when it is made; GraphSequence does without
+    _torch = _data = None
+if TYPE_CHECKING:
+    _Iterable = object
+else:
+    _Iterable = object if _data is None else _data.IterableDataset
+
+
+class GraphDataset(_Iterable):
+    """A graph as `IterableDataset`: each worker of each rank reads its part of each pass, without any set-up.
+
+    With `StatefulDataLoader` its state is the loader's, in the main process or in workers. If the graph gives batches,
+    make the loader with `batch_size=None`.
+
+    A loader without persistent workers sends this object to new workers for every pass: call `set_epoch` before each,
+    or put the epochs into the graph with `Repeat`. Persistent workers, and the main process, count passes themselves.
+
+    Args:
+        graph: The graph.
+        rank: Number of this process among those that train together. Default: of `torch.distributed`, if it is
+            initialized when the reading begins, else 0.
+        world_size: How many of these processes there are; given together with `rank`.
+
+    Raises:
+        UsageError: torch is missing, or only one of `rank` and `world_size` is given.
+    """
+
+    def __init__(self, graph: Any, *, rank: int | None = None, world_size: int | None = None) -> None:
+        if _torch is None:
+            raise UsageError("GraphDataset needs torch: pip install 'ledgerbeam[torch]'.")
+        if (rank is None) != (world_size is None):
+            raise UsageError("GraphDataset: give both rank and world_size, or neither.")
+        super().__init__()
+        self.graph = resolve_iterator_source(graph)
+        self._given = None if rank is None or world_size is None else (rank, world_size)
+        self._sent = (0, 1)
+        self._merged: Mapping[str, Any] | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        self._take_part()
+        return iter(self.graph)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_sent": self._rank()}  # a spawned worker is not in the process group
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes the next pass that of an epoch, from its begin."""
+        self._merged = None
+        self.graph.set_epoch(epoch)
+
+    def state_dict(self) -> State:
+        """Saves where this process stands; the loader calls it in each worker."""
+        self._take_part()
+        return self.graph.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where a state of the same rank and worker was saved; the loader calls it in each worker."""
+        self._take_part()
+        self.graph.load_state_dict(state)
+
+    def load_merged(self, state: Mapping[str, Any]) -> None:
+        """Goes on with another number of ranks or workers.
+
+        Call it before the loader starts its workers, with the same state in every rank; the next pass is what was left.
+
+        Args:
+            state: What `merge_states` made of the states of all old workers of all old ranks (`shard_states`).
+
+        Raises:
+            CheckpointError: It is the state of one shard.
+        """
+        if state.get("shard", ()) is not None:
+            raise CheckpointError("load_merged: expected the result of merge_states, found the state of one shard.")
+        self._merged = state
+
+    def _take_part(self) -> None:
+        rank, ranks = self._rank()
+        worker = _data.get_worker_info()
+        number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        place = rank * workers + number, ranks * workers
+        if self.graph.shard != place:
+            self.graph.partition(*place)
+        if self._merged is not None:
+            merged, self._merged = self._merged, None
+            self.graph.load_state_dict(merged)
+
+    def _rank(self) -> tuple[int, int]:
+        if self._given is not None:
+            return self._given
+        group = _torch.distributed
+        if group.is_available() and group.is_initialized():
+            return group.get_rank(), group.get_world_size()
+        return self._sent
+
+
+class GraphSequence:
+    """A graph of known order as a map-style dataset: item `i` is the one at place `i` of a pass.
+
+    A sampler or a `DataLoader` chooses the places. Neighbours in a batch are read with one request.
+
+    Args:
+        graph: A graph that is positional: indexed leaves below `Map`, `Slice`, `Chain`, `GlobalShuffle`.
+
+    Raises:
+        UnsupportedShapeError: Its items have no fixed places.
+    """
+
+    def __init__(self, graph: Any) -> None:
+        self.graph: IteratorNode = resolve_iterator_source(graph)
+        places = self.graph.positions
+        if places is None or not self.graph.is_positional:
+            raise UnsupportedShapeError(f"GraphSequence: the items of {self.graph!r} have no fixed places; iterate it.")
+        self._places = places
+
+    def __len__(self) -> int:
+        return self._places
+
+    def __getitem__(self, place: int) -> Any:
+        return self.__getitems__([place])[0]
+
+    def __getitems__(self, places: Sequence[int]) -> list[Any]:
+        """Reads a batch; torch's loaders call it.
+
+        Raises:
+            IndexError: A place does not exist or has no item.
+        """
+        wanted = np.array(places, np.int64)
+        if len(wanted) and not 0 <= wanted.min() <= wanted.max() < self._places:
+            raise IndexError(f"places {places} of {self.graph!r}, which has {self._places}")
+        items = self.graph.read_at(wanted)
+        for place, item in zip(places, items, strict=True):
+            if item is MISSING:
+                raise IndexError(f"place {place} of {self.graph!r} has no item: a blank line, or dropped by a filter")
+        return items
+
+
+def shard_states(loader_state: Mapping[str, Any]) -> list[State]:
+    """Takes the states of the graphs out of that of a `StatefulDataLoader` over a `GraphDataset`.
+
+    Args:
+        loader_state: What the loader's `state_dict` gave.
+
+    Returns:
+        One state for each worker; those of all ranks together are what `merge_states` takes.
+
+    Raises:
+        CheckpointError: The state is not exact (`snapshot_every_n_steps` above 1), or not of such a loader.
+    """
+    if loader_state.get("_steps_since_snapshot"):
+        raise CheckpointError("shard_states: the loader would replay steps; make it with snapshot_every_n_steps=1.")
+    try:
+        if "_snapshot" not in loader_state:
+            return [loader_state["dataset_state"]]
+        workers = loader_state["_snapshot"]["_worker_snapshots"]
+        return [workers[f"worker_{number}"]["dataset_state"] for number in range(len(workers))]
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"shard_states: expected the state of a StatefulDataLoader over a GraphDataset, found no {error}."
+        ) from error

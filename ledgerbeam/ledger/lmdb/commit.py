@@ -1,0 +1,362 @@
+"""Recording finished and failed tasks: one call is one transaction.
+
+The rows that a commit needs are read at once, and those that it writes are written at once, table by table in key
+order: LMDB is several times faster with sorted rows than with one call for each.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import blake2b
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+from ledgerbeam.errors import LedgerError, NonDeterministicTaskError
+from ledgerbeam.ledger.lmdb.failures import CLEARED, PASSED, Stamp, clear_passed, passed_at, record_failures
+from ledgerbeam.ledger.lmdb.history import add_durations, add_to_history, duration_steps
+from ledgerbeam.ledger.lmdb.tables import (
+    APPLIED,
+    COMPLETED,
+    DELTA,
+    KEY_TOTALS,
+    META,
+    OUTPUTS,
+    PENDING,
+    PENDING_ROW,
+    RETIRED,
+    SOURCES,
+    TALLY_ROW,
+    Transaction,
+    pack_completion,
+)
+from ledgerbeam.ledger.model.counting import Entry, entries, fold
+from ledgerbeam.ledger.model.identity import ROOT, name_key, node_id
+from ledgerbeam.ledger.model.json_rows import decode, encode
+from ledgerbeam.ledger.model.rows import Failure, Leaf, Output, Totals, output_row, read_output
+from ledgerbeam.ledger.model.values import rows, text
+
+
+@dataclass(slots=True)
+class CommitChanges:
+    """What a commit changed, and the leaves that it left out."""
+
+    completed: list[bytes] = field(default_factory=list)
+    fresh: list[PreparedLeaf] = field(default_factory=list)
+    failures: int = 0
+    refused: list[tuple[Leaf, LedgerError]] = field(default_factory=list)
+
+
+def record(
+    txn: Transaction,
+    by_source: Sequence[tuple[bytes, list[PreparedLeaf]]],
+    failures: Iterable[Failure],
+    stamp: Stamp,
+    *,
+    passed: Stamp | None = None,
+) -> CommitChanges:
+    """Record leaves, then failures, in a write transaction.
+
+    Args:
+        txn: open for writing.
+        by_source: from `commit.prepare`.
+        failures: a failure of a task that is finished by now is ignored.
+        stamp: of this commit.
+        passed: failures that are older are cleared of the tasks above a leaf, also those that are recorded later.
+            None clears all that are there, for commits that come in the order in which they were made.
+    """
+    outcome = CommitChanges()
+    rows = _Rows(txn, by_source)
+    now = stamp.at
+    for source, leaves in by_source:
+        _SourceCommit(txn, source, rows, outcome, passed).record(leaves, now)
+    rows.write()
+    outcome.failures = record_failures(txn, failures, stamp)
+    tally = total(outcome.fresh)
+    if outcome.fresh:
+        add_totals(txn, tally, 1)
+        add_durations(txn, duration_steps([leaf.leaf.seconds for leaf in outcome.fresh]))
+    if outcome.fresh or outcome.failures:
+        add_to_history(txn, now, tally, completed=len(outcome.completed), failures=outcome.failures)
+    return outcome
+
+
+class _Rows:
+    """The rows of the sources of a commit as they were before it, and those that it writes."""
+
+    def __init__(self, txn: Transaction, by_source: Sequence[tuple[bytes, list[PreparedLeaf]]]) -> None:
+        ids = [source for source, _ in by_source]
+        self.sources = txn.get_many(SOURCES, ids)
+        self.completed = txn.get_many(COMPLETED, ids)
+        self.pending = txn.get_many(PENDING, ids)
+        begun = [leaf for source, leaves in by_source if source in self.pending for leaf in leaves]
+        ended = [leaf for source, leaves in by_source if source in self.completed for leaf in leaves]
+        nodes = {leaf.leaf.source_id + entry.node for leaf in begun for entry in leaf.group}
+        self.applied = txn.get_many(APPLIED, nodes)
+        # A source of which nothing is recorded has no outputs.
+        self.outputs = txn.get_many(OUTPUTS, {key for leaf in (*begun, *ended) for key, _ in leaf.outputs})
+        self.clearing = [table for table in CLEARED if txn.count(table)]
+        self._txn = txn
+        self._written: dict[str, list[tuple[bytes, bytes]]] = defaultdict(list)
+
+    def put(self, table: str, key: bytes, value: bytes) -> None:
+        self._written[table].append((key, value))
+
+    def write(self) -> None:
+        for table, written in self._written.items():
+            self._txn.put_many(table, written)
+
+
+class _SourceCommit:
+    """The leaves of one source in one transaction."""
+
+    def __init__(
+        self, txn: Transaction, source: bytes, rows: _Rows, outcome: CommitChanges, passed: Stamp | None
+    ) -> None:
+        self._txn = txn
+        self._passed = passed
+        self._above: set[bytes] = set()
+        self._source = source
+        self._rows = rows
+        self._outcome = outcome
+        self._applied: dict[bytes, bytes] = {}  # rows of this commit
+        self._pending = 1
+        self._fresh: list[PreparedLeaf] = []
+
+    def record(self, leaves: Sequence[PreparedLeaf], now: float) -> None:
+        rows, source = self._rows, self._source
+        if source not in rows.sources:
+            if self._txn.get(RETIRED, source) is None:  # else it changed, and what is late is of no use
+                message = "it was never registered; register sources before their tasks are committed"
+                for leaf in leaves:
+                    self._refuse(leaf, LedgerError, message)
+            return
+        if source in rows.completed:
+            for leaf in leaves:
+                self._compare_outputs(leaf)
+            return
+        known = rows.pending.get(source)
+        tally = Totals()
+        if known is not None:
+            self._pending, *parts = PENDING_ROW.unpack(known)
+            tally = Totals(*parts)
+        for leaf in leaves:
+            self._apply(leaf, is_all=leaf.is_all and known is None and len(leaves) == 1)
+        if not self._fresh:
+            self._put_applied()
+            return
+        self._outcome.fresh += self._fresh
+        tally = tally.plus(total(self._fresh)) if known is not None or len(self._fresh) > 1 else self._fresh[0].share
+        if self._pending:
+            self._put_applied()
+            rows.put(PENDING, source, PENDING_ROW.pack(self._pending, *tally))
+        else:
+            self._complete(tally, had_rows=known is not None, now=now)
+
+    def _put_applied(self) -> None:
+        for node, value in self._applied.items():
+            self._rows.put(APPLIED, self._source + node, value)
+
+    def _apply(self, leaf: PreparedLeaf, *, is_all: bool) -> None:
+        pending, fresh = 0, list[Entry]()  # what the count would come to
+        if not is_all:
+            try:
+                pending, fresh = fold(self._pending, self._delta, leaf.group)
+            except LedgerError as error:
+                self._refuse(leaf, type(error), f"task at {leaf.leaf.lineage}: {error}")
+                return
+            if not fresh:
+                if self._compare_result(leaf):
+                    self._pass(leaf)
+                return
+        if not self._put_outputs(leaf):
+            return
+        self._pending = pending
+        self._fresh.append(leaf)
+        for node, delta in fresh:
+            self._applied[node] = DELTA.pack(delta)
+        if is_all:  # completing the source clears what is recorded of its tasks
+            return
+        self._applied[leaf.node] += leaf.digest
+        if self._rows.clearing:
+            clear_passed(self._txn, self._source + leaf.node, None)
+        self._pass(leaf)
+
+    def _pass(self, leaf: PreparedLeaf) -> None:
+        """Note that this run got below the tasks that fanned out above a leaf: they have not failed after all."""
+        for node, delta in leaf.group[1:-1]:
+            if node in self._above:
+                continue
+            self._above.add(node)
+            if self._passed is not None:
+                row = self._row(node)
+                if row is None or passed_at(row) < self._passed:
+                    self._applied[node] = DELTA.pack(delta) + PASSED.pack(*self._passed)
+            if self._rows.clearing:
+                clear_passed(self._txn, self._source + node, self._passed)
+
+    def _row(self, node: bytes) -> bytes | None:
+        return self._applied.get(node) or self._rows.applied.get(self._source + node)
+
+    def _delta(self, node: bytes) -> int | None:
+        if node == ROOT:
+            return 1
+        row = self._row(node)
+        return None if row is None else DELTA.unpack_from(row)[0]
+
+    def _put_outputs(self, leaf: PreparedLeaf) -> bool:
+        known = self._rows.outputs
+        for done, (key, row) in enumerate(leaf.outputs):
+            if key not in known:
+                known[key] = row
+                continue
+            for mine, _ in leaf.outputs[:done]:
+                del known[mine]
+            self._refuse(
+                leaf,
+                NonDeterministicTaskError,
+                f"task at {leaf.leaf.lineage} published {decode_output(row)[0].name!r}, which another task of the "
+                "source has published; give every task names of its own",
+            )
+            return False
+        for key, row in leaf.outputs:
+            self._rows.put(OUTPUTS, key, row)
+        return True
+
+    def _compare_result(self, leaf: PreparedLeaf) -> bool:
+        """Check that a leaf that arrived again is the same leaf; False if an error was noted."""
+        row = self._row(leaf.node)
+        if row is None or row[DELTA.size :] == leaf.digest:
+            return True
+        if not self._compare_outputs(leaf):
+            return False
+        self._refuse(
+            leaf,
+            NonDeterministicTaskError,
+            f"task at {leaf.leaf.lineage} published other objects, or none, when it ran before: now "
+            f"{[output.name for output in leaf.leaf.outputs]}; make processing a pure function of its input, then run "
+            "`ledgerbeam ledger forget` on the source",
+        )
+        return False
+
+    def _compare_outputs(self, leaf: PreparedLeaf) -> bool:
+        """Check outputs against those recorded under the same names; False if an error was noted."""
+        for key, row in leaf.outputs:
+            known = self._rows.outputs.get(key)
+            if known is None or known == row:
+                continue
+            (before, _), (now, _) = decode_output(known), decode_output(row)
+            if (before.size, before.checksum) != (now.size, now.checksum):
+                self._refuse(
+                    leaf,
+                    NonDeterministicTaskError,
+                    f"task at {leaf.leaf.lineage} published {now.name!r} with {before.size} bytes, {before.checksum} "
+                    f"before, and with {now.size} bytes, {now.checksum} now; make processing a pure function of its "
+                    "input, then run `ledgerbeam ledger forget` on the source",
+                )
+                return False
+        return True
+
+    def _complete(self, tally: Totals, *, had_rows: bool, now: float) -> None:
+        if had_rows:
+            self._txn.delete_prefix(APPLIED, self._source)
+            self._txn.delete(PENDING, self._source)
+        for table in self._rows.clearing:
+            self._txn.delete_prefix(table, self._source)
+        self._rows.put(COMPLETED, self._source, pack_completion(int(now), tally))
+        self._outcome.completed.append(self._source)
+
+    def _refuse(self, leaf: PreparedLeaf, kind: type[LedgerError], message: str) -> None:
+        row = self._rows.sources.get(self._source)
+        name = self._source.hex() if row is None else decode(row)["url"]
+        self._outcome.refused.append((leaf.leaf, kind(f"source {name}: {message}")))
+
+
+def total(leaves: Sequence[PreparedLeaf]) -> Totals:
+    """What leaves add up to."""
+    return Totals(*map(sum, zip(*(leaf.share for leaf in leaves), strict=True)))
+
+
+def read_totals(txn: Transaction) -> Totals:
+    """The sum of all tallies."""
+    row = txn.get(META, KEY_TOTALS)
+    return Totals() if row is None else Totals(*TALLY_ROW.unpack(row))
+
+
+def add_totals(txn: Transaction, change: Iterable[int], sign: int) -> None:
+    """Add a tally to the sum, or take it away with a sign of -1."""
+    sums = (before + sign * part for before, part in zip(read_totals(txn), change, strict=True))
+    txn.put(META, KEY_TOTALS, TALLY_ROW.pack(*sums))
+
+
+class PreparedLeaf:
+    """A leaf with its rows.
+
+    Attributes:
+        leaf: what was finished.
+        is_all: no task above it fanned out into more than one, so it is all that its source owes.
+        node: 16 bytes, the leaf's own.
+        outputs: its rows of `outputs`, in key order.
+        share: what it adds to the totals.
+    """
+
+    def __init__(self, leaf: Leaf) -> None:
+        self.leaf = leaf
+        self.is_all = leaf.lineage == ((0, 1),) * len(leaf.lineage)
+        self.node = node_id(leaf.source_id, leaf.lineage)
+        node, source = self.node.hex(), leaf.source_id
+        self.outputs = sorted((source + name_key(output.name), encode_output(output, node)) for output in leaf.outputs)
+        self.share = leaf.share()
+        if not self.is_all:
+            self.group, self.digest  # noqa: B018 - they will be needed, and not in the transaction
+
+    @cached_property
+    def group(self) -> tuple[Entry, ...]:
+        """The entries of the leaf and of what is above it."""
+        return entries(self.leaf.source_id, self.leaf.lineage)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """8 bytes by which the same result is known again."""
+        digest = blake2b(self.leaf.kind.encode(), digest_size=8, person=b"lb.result")
+        for output in sorted(self.leaf.outputs, key=attrgetter("name")):
+            digest.update(self.leaf.source_id + name_key(output.name) + encode([output.size, output.checksum]))
+        return digest.digest()
+
+
+def prepare(leaves: Iterable[Leaf]) -> list[tuple[bytes, list[PreparedLeaf]]]:
+    """Group leaves by source, in key order, with their rows computed."""
+    ordered = sorted(leaves, key=attrgetter("source_id"))
+    return [
+        (source, [PreparedLeaf(leaf) for leaf in group])
+        for source, group in groupby(ordered, key=attrgetter("source_id"))
+    ]
+
+
+def encode_output(output: Output, node: str) -> bytes:
+    """Make a row of `outputs`."""
+    return encode([*output_row(output), node])
+
+
+def decode_output(row: bytes) -> tuple[Output, str]:
+    """Read a row of `outputs`: the output and the hexadecimal node that published it. Raises ValueError."""
+    *output, node = rows(decode(row))
+    return read_output(output), text(node)
+
+
+def decode_outputs(encoded: Sequence[bytes]) -> list[list[Any]]:
+    """Read many rows of `outputs` at once: for each its name and its size, then what else it holds.
+
+    Raises:
+        ValueError: one does not read.
+    """
+    found = rows(decode(b"[%b]" % b",".join(encoded)))
+    if len(found) != len(encoded):
+        raise ValueError(f"expected {len(encoded)} outputs, found {len(found)}")
+    for row in found:
+        if type(row) is not list or len(row) not in (6, 7) or type(row[0]) is not str or type(row[1]) is not int:
+            raise ValueError(f"expected a name, a size and more values, found {row!r:.80}")
+    return found

@@ -1,0 +1,123 @@
+"""Rows as values, each checked where it is read: whoever can write to a ledger can put anything in it.
+
+Every function raises ValueError for a row that no ledger writes; `errors.translated` makes it a
+LedgerDamagedError.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ledgerbeam.ledger.model.job import Job
+from ledgerbeam.ledger.model.json_rows import decode
+from ledgerbeam.ledger.model.values import integer, mapping, rows, seconds, text
+
+_DEEPEST = 64
+_RUN_ID = re.compile(rb"[0-9]{1,12}")
+
+
+def read_source_fields(row: bytes) -> dict[str, Any]:
+    """Read a row of `sources`: ``url``, ``size``, ``version``; maybe ``members``, ``number``, ``back``, ``changed``."""
+    fields = mapping(decode(row))
+    text(fields.get("url"))
+    integer(fields.get("size"))
+    text(fields.get("version"))
+    integer(fields.get("number", 0))
+    integer(fields.get("back", 0))
+    for moment in rows(fields.get("changed", [])):
+        integer(moment)
+    for member in rows(fields.get("members", [])):
+        url, size, version = rows(member)
+        text(url)
+        integer(size)
+        text(version)
+    return fields
+
+
+def read_retired(row: bytes) -> tuple[int, list[str]]:
+    """Read a row of `retired`: the number of what replaced the source, and its URLs."""
+    number, *urls = rows(decode(row))
+    return integer(number), [text(url) for url in urls]
+
+
+def read_failure(row: bytes) -> dict[str, Any]:
+    """Read a row of `failed`."""
+    fields = mapping(decode(row))
+    found: dict[str, Any] = {name: text(fields.get(name)) for name in ("task", "reason", "error")}
+    found |= {name: integer(fields.get(name)) for name in ("attempts", "number")}
+    return {**found, "last": seconds(fields.get("last"))}
+
+
+def read_deaths(row: bytes) -> tuple[str, list[tuple[int, float, int, bool]]]:
+    """Read a row of `attempts`: the name of the task, and number, time, place and kind of each death."""
+    fields = mapping(decode(row))
+    deaths = [rows(death) for death in rows(fields.get("deaths"))]
+    if not all(len(death) == 4 and isinstance(death[3], bool) for death in deaths):
+        raise ValueError(f"expected deaths of four values, found {deaths!r:.80}")
+    return text(fields.get("task")), [
+        (integer(number), seconds(at), integer(place), broke) for number, at, place, broke in deaths
+    ]
+
+
+def read_job(row: bytes) -> Job:
+    """Read the job of `meta`."""
+    fields = shallow(mapping(decode(row)))
+    return Job(text(fields.get("pipeline")), mapping(fields.get("parameters")))
+
+
+def read_run_id(key: bytes) -> str:
+    """Read a key of `runs`."""
+    if _RUN_ID.fullmatch(key) is None:
+        raise ValueError(f"expected the id of a run, found {key[:80]!r}")
+    return key.decode()
+
+
+def read_run(row: bytes) -> dict[str, Any]:
+    """Read a row of `runs`."""
+    fields = mapping(decode(row))
+    listed, ended, outcome = (fields.get(name) for name in ("listed", "ended", "outcome"))
+    if not isinstance(fields.get("listing_finished"), bool):
+        raise ValueError(f"expected whether a listing is finished, found {fields.get('listing_finished')!r:.80}")
+    if not isinstance(fields.get("tidied"), bool | None):
+        raise ValueError(f"expected whether a run has tidied up, found {fields.get('tidied')!r:.80}")
+    return {
+        **{name: value for name, value in fields.items() if name != "id"},
+        "began": seconds(fields.get("began")),
+        "ended": None if ended is None else seconds(ended),
+        "outcome": None if outcome is None else text(outcome),
+        "tidied": fields.get("tidied"),
+        "listed": None if listed is None else integer(listed),
+        "info": check_info(fields.get("info")),
+    }
+
+
+def check_info(value: Any) -> dict[str, Any]:
+    """Check what a run says of itself: what commands read of it is of its type, the rest is free."""
+    info = shallow(mapping(value))
+    for name in ("host", "runner", "folder", "place"):
+        text(info.get(name, ""))
+    for name in ("pid", "workers"):
+        integer(info.get(name, 0))
+    for word in rows(info.get("command", [])):
+        text(word)
+    before = mapping(info.get("before", {}))
+    if not before.keys() <= _WORK:
+        raise ValueError(f"expected what was recorded before a run as {sorted(_WORK)}, found {sorted(before)!r:.80}")
+    for number in before.values():
+        integer(number)
+    return info
+
+
+_WORK = {"tasks", "records", "bytes", "sources"}
+
+
+def shallow(value: Any, deepest: int = _DEEPEST) -> Any:
+    """Check that a JSON value is not nested more deeply than Python follows it. Gives the value."""
+    if not deepest:
+        raise ValueError(f"expected a value of at most {_DEEPEST} levels, found more")
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    for item in inner:
+        shallow(item, deepest - 1)
+    return value

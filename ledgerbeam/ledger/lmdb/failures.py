@@ -1,0 +1,240 @@
+"""Tasks that failed, and tasks whose worker died: what keeps a source open, for people and for the quarantine.
+
+A task that has fanned out may fail as well: when what is left of it is planned. Its failures count until a later run
+gets below it. In a remote ledger failures, deaths and leaves come in any order, so each has a `Stamp`, and what counts
+is decided by stamps alone: a task is failed if a failure is not older than every leaf below it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Any, NamedTuple
+
+from ledgerbeam.ledger.lmdb.decoding import read_deaths, read_failure
+from ledgerbeam.ledger.lmdb.tables import APPLIED, ATTEMPTS, COMPLETED, DELTA, FAILED, SOURCES, Transaction
+from ledgerbeam.ledger.model.identity import ID_BYTES, node_id
+from ledgerbeam.ledger.model.json_rows import encode
+from ledgerbeam.ledger.model.rows import Failure, FailureRow, Mark, failure_text
+from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
+
+CLEARED = (FAILED, ATTEMPTS)
+"""The tables that have no row of a finished task."""
+
+KEPT_DEATHS = 64
+"""The newest deaths of a task that are kept; a task is not started again after `MAX_ATTEMPTS`."""
+
+PASSED = Struct("<Qd")
+"""Behind the delta of a task that fanned out, in a sidecar: the greatest `Stamp` of a leaf below it."""
+
+
+class Stamp(NamedTuple):
+    """When something was recorded: the number of the run that it was recorded for, then seconds since 1970 UTC."""
+
+    number: int
+    at: float
+
+
+FOR_GOOD = 2**62
+"""The number of failures that no leaf clears."""
+
+
+class Death(NamedTuple):
+    """A death of a worker, or a failure that counts as one.
+
+    Attributes:
+        number: see `Stamp`.
+        at: see `Stamp`.
+        place: which of several in one commit.
+        broke: it was a failure.
+    """
+
+    number: int
+    at: float
+    place: int
+    broke: bool
+
+
+@dataclass(slots=True)
+class TaskFailures:
+    """The failures and worker deaths of one task.
+
+    Attributes:
+        task: its name for people.
+        failed: row of `failed`; None if only workers died.
+        deaths: of its workers, the newest `KEPT_DEATHS`.
+    """
+
+    task: str = ""
+    failed: dict[str, Any] | None = None
+    deaths: set[Death] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, failed: bytes | None, attempts: bytes | None) -> TaskFailures:
+        """Read the rows of a task in both tables."""
+        found = cls()
+        if failed is not None:
+            row = read_failure(failed)
+            found.task = row["task"]
+            found.failed = row if row["attempts"] else None
+        if attempts is not None:
+            found.task, deaths = read_deaths(attempts)
+            found.deaths = {Death(*death) for death in deaths}
+        return found
+
+    @classmethod
+    def read(cls, txn: Transaction, key: bytes) -> TaskFailures:
+        """Read what is recorded of a task; `key` is its source and its node."""
+        return cls.of(txn.get(FAILED, key), txn.get(ATTEMPTS, key))
+
+    @property
+    def quarantined(self) -> bool:
+        """Whether the task is not started again until it is forgotten."""
+        return len(self.deaths) >= MAX_ATTEMPTS
+
+    def fail(self, row: Mapping[str, Any]) -> None:
+        """Take in a row of `failed`: its text counts if it is the newest."""
+        self.task = self.task or row["task"]
+        if self.failed is None:
+            self.failed = dict(row)
+        else:
+            attempts = self.failed["attempts"] + row["attempts"]
+            newer = max((self.failed, dict(row)), key=_newer)
+            self.failed = {**newer, "attempts": attempts}
+
+    def clear(self, passed: Stamp) -> None:
+        """Drop what is older than a leaf below the task."""
+        if self.failed is not None and _stamp(self.failed) < passed:
+            self.failed = None
+        self.deaths = {death for death in self.deaths if death[:2] >= passed}
+
+    def write(self, txn: Transaction, key: bytes) -> None:
+        """Write the rows of the task, or delete them."""
+        failed = self.failed
+        if failed is None and self.quarantined:
+            number, at, *_ = max(self.deaths)
+            failed = {"task": self.task, "reason": "", "error": "", "attempts": 0, "last": at, "number": number}
+        _put_or_delete(txn, FAILED, key, failed)
+        deaths = [list(death) for death in sorted(self.deaths)[-KEPT_DEATHS:]]
+        _put_or_delete(txn, ATTEMPTS, key, {"task": self.task, "deaths": deaths} if deaths else None)
+
+    def shown(self, url: str, key: bytes) -> FailureRow:
+        """The failure as people see it."""
+        row = self.failed or {"reason": "", "error": "", "attempts": 0, "last": 0.0}
+        died = [death for death in self.deaths if not death.broke]
+        by_death = self.quarantined and bool(died)
+        return FailureRow(
+            url=url,
+            source_id=key[:ID_BYTES],
+            node=key[ID_BYTES:],
+            task=failure_text(self.task),
+            reason=f"its worker died {len(self.deaths)} times" if by_death else failure_text(row["reason"]),
+            error=failure_text(row["error"]),
+            attempts=row["attempts"] + len(died),
+            last=max([row["last"], *(death.at for death in self.deaths)]) if self.quarantined else row["last"],
+            quarantined=self.quarantined,
+        )
+
+
+def clear_failures(txn: Transaction, source: bytes) -> None:
+    """Drop the failures and worker deaths of a source."""
+    for table in CLEARED:
+        if txn.count(table):
+            txn.delete_prefix(table, source)
+
+
+def counts(txn: Transaction, source: bytes, node: bytes, stamp: Stamp) -> bool:
+    """Tell whether a failure or a death of a task counts: it is not finished, and no later run got below it."""
+    if txn.get(SOURCES, source) is None or txn.get(COMPLETED, source) is not None:
+        return False
+    row = txn.get(APPLIED, source + node)
+    return row is None or (DELTA.unpack_from(row)[0] >= 0 and stamp >= passed_at(row))
+
+
+def passed_at(row: bytes) -> Stamp:
+    """The stamp of the newest leaf below a task that fanned out, by its row; in a local ledger less than any other."""
+    return Stamp(*PASSED.unpack_from(row, DELTA.size)) if len(row) > DELTA.size else Stamp(0, 0.0)
+
+
+def clear_passed(txn: Transaction, key: bytes, passed: Stamp | None) -> None:
+    """Drop what is recorded of a task below which a leaf was recorded: all of it, or what is older than a stamp."""
+    task = TaskFailures() if passed is None else TaskFailures.read(txn, key)
+    if passed is not None:
+        if task.failed is None and not task.deaths:
+            return
+        task.clear(passed)
+    task.write(txn, key)
+
+
+def record_failures(txn: Transaction, failures: Iterable[Failure], stamp: Stamp) -> int:
+    """Record the failures of one commit; gives the number of those that count."""
+    recorded = 0
+    places: Counter[bytes] = Counter()
+    for failure in failures:
+        node = node_id(failure.source_id, failure.lineage)
+        if not counts(txn, failure.source_id, node, stamp):
+            continue
+        key = failure.source_id + node
+        task = TaskFailures.read(txn, key)
+        task.fail(failure_row(failure, stamp))
+        if failure.broke:
+            task.deaths.add(Death(*stamp, places[key], broke=True))
+            places[key] += 1
+        task.write(txn, key)
+        recorded += 1
+    return recorded
+
+
+def failure_row(failure: Failure, stamp: Stamp) -> dict[str, Any]:
+    """The row of a task that failed for the first time."""
+    return {
+        "task": failure.task,
+        "reason": failure.reason,
+        "error": failure.error,
+        "attempts": 1,
+        "last": stamp.at,
+        "number": stamp.number,
+    }
+
+
+def count_deaths(txn: Transaction, marks: Iterable[Mark], stamp: Stamp) -> list[Mark]:
+    """Count worker deaths of one commit against the open tasks they had in work; gives those that are quarantined."""
+    quarantined = []
+    places: Counter[bytes] = Counter()
+    for mark in marks:
+        if not counts(txn, mark.source_id, mark.node, stamp):
+            continue
+        key = mark.source_id + mark.node
+        task = TaskFailures.read(txn, key)
+        task.task = task.task or mark.name
+        task.deaths.add(Death(*stamp, places[key], broke=False))
+        places[key] += 1
+        task.write(txn, key)
+        if task.quarantined:
+            quarantined.append(mark)
+    return quarantined
+
+
+def has_failed(txn: Transaction, source: bytes, number: int) -> bool:
+    """Tell whether a source has a quarantined task, or a failure of a run that has this number or a greater one."""
+    return any(
+        read_failure(row)["number"] >= number or TaskFailures.of(None, txn.get(ATTEMPTS, key)).quarantined
+        for key, row in txn.rows(FAILED, source)
+    )
+
+
+def _newer(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (*_stamp(row), row["task"], row["reason"], row["error"])
+
+
+def _stamp(row: Mapping[str, Any]) -> Stamp:
+    return Stamp(row["number"], row["last"])
+
+
+def _put_or_delete(txn: Transaction, table: str, key: bytes, row: Mapping[str, Any] | None) -> None:
+    if row is not None:
+        txn.put(table, key, encode(row))
+    elif txn.count(table):
+        txn.delete(table, key)

@@ -1,0 +1,348 @@
+"""Opening the LMDB files of a ledger, and telling what else may lie there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import time
+
+import lmdb
+
+from ledgerbeam.descriptors import hold_standard_descriptors
+from ledgerbeam.errors import LedgerDamagedError, LedgerNotFoundError, LedgerVersionError, UsageError
+from ledgerbeam.ledger.lmdb.errors import translated
+from ledgerbeam.ledger.lmdb.tables import KEY_FORMAT, KEY_ID, META, TABLES, Handles
+from ledgerbeam.ledger.model.job import LEDGER_FORMAT
+
+DATA_FILE = "data.mdb"
+"""The file in a ledger's folder that holds the rows."""
+
+LOCK_FILE = "lock.mdb"
+"""The file through which its processes share LMDB's locks."""
+
+INITIAL_MAP_BYTES = 1 << 30
+"""Address space of a new environment. The file grows with its content only; the space doubles when it is full."""
+
+TEMPORARY_SUFFIX = ".lbtmp"
+"""How the name of a data file ends while it is made."""
+
+_FOLDERS = ("run", "work")
+_TEMPORARY = re.compile(rf"\.{re.escape(DATA_FILE)}\.[0-9a-f]{{12}}{re.escape(TEMPORARY_SUFFIX)}")
+_SHOWN_NAMES = 5
+_ENGINE = 0  # LMDB 0.9; py-lmdb also bundles 1.0, whose files 0.9 cannot read
+_LOCK_FILE_BYTES = 1 << 16
+_MAX_READERS = 1000  # of 64 bytes each: they fit in the lock file
+_PATIENCE = 2.0  # seconds
+
+
+def open_environment(path: str, *, read_only: bool, create: bool, map_bytes: int) -> tuple[lmdb.Environment, Handles]:
+    """Open a ledger's environment and its tables.
+
+    Args:
+        path: folder of the ledger.
+        read_only: for looking at it; a writer of another process may be at work.
+        create: make the folder and the tables if there are none.
+        map_bytes: address space; more is taken if the file is larger.
+
+    Raises:
+        UsageError: the folder lies on a network filesystem.
+        LedgerNotFoundError: there is no ledger, and `create` is false.
+        LedgerVersionError: a newer ledgerbeam wrote it.
+        LedgerDamagedError: what is there is no ledger, or does not read.
+        StorageError: no permission.
+        DiskFullError: no room to make it.
+    """
+    hold_standard_descriptors()
+    _look(path, create=create)
+    refuse_network_filesystem(path)
+    with translated(path):
+        if create:
+            _make_files(path, map_bytes)
+        if not read_only:
+            _reserve_lock_file(path)
+        environment = _open(path, read_only=read_only, map_bytes=map_bytes)
+        try:
+            if not read_only:
+                environment.reader_check()
+            while True:
+                try:
+                    return environment, _open_tables(environment, path, read_only=read_only, create=create)
+                except lmdb.MapResizedError:
+                    environment.set_mapsize(0)  # another process has grown it just now: take its size
+        except BaseException:
+            environment.close()
+            raise
+
+
+def require_room(path: str) -> None:
+    """Refuse to make a ledger in a folder that holds other things: it would be hard to tell whose they are.
+
+    What a creation that was killed has left may be there, and empty folders that a ledger makes.
+
+    Raises:
+        UsageError: there is no ledger, and something else.
+        StorageError: no permission.
+    """
+    with translated(path):
+        try:
+            names = os.listdir(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        others = sorted(name for name in names if not _is_ours(path, name))
+        # Another process may have made the ledger while this one looked.
+        if not others or os.path.lexists(os.path.join(path, DATA_FILE)):
+            return
+    some = ", ".join(others[:_SHOWN_NAMES]) + (", ..." if len(others) > _SHOWN_NAMES else "")
+    raise UsageError(
+        f"ledger {path}: expected a ledger or an empty folder, found a folder without {DATA_FILE} that holds {some}; "
+        f"give a new folder, for instance --ledger {os.path.join(path, 'ledger')}. If a ledger was here, restore its "
+        f"{DATA_FILE} from a copy"
+    )
+
+
+def _is_ours(path: str, name: str) -> bool:
+    """Tell whether a name in the folder of a ledger that is not there yet is of no other owner."""
+    if name in (DATA_FILE, LOCK_FILE) or _TEMPORARY.fullmatch(name):
+        return True
+    folder = os.path.join(path, name)
+    return name in _FOLDERS and not os.path.islink(folder) and os.path.isdir(folder) and not os.listdir(folder)
+
+
+def _look(path: str, *, create: bool) -> None:
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise LedgerDamagedError(f"ledger {path}: a ledger is a folder, found a file; give another path")
+    if create:
+        return
+    try:
+        size = os.path.getsize(os.path.join(path, DATA_FILE))
+    except FileNotFoundError:
+        size = 0
+    except OSError:
+        return  # no permission to look: opening says so
+    if not size:
+        raise _not_found(path)
+
+
+def _not_found(path: str) -> LedgerNotFoundError:
+    return LedgerNotFoundError(
+        f"ledger {path}: there is none; check the path, or run the job that makes it with --ledger {path}"
+    )
+
+
+def _make_files(path: str, map_bytes: int) -> None:
+    """Make the folder and the data file with its tables, if there are none, so that a power cut leaves all or nothing.
+
+    LMDB writes the first pages of a new file in place and syncs no folder: it could leave a file that nobody can
+    open, or commits that are lost with the name of their file.
+    """
+    _make_folders(path)
+    file = os.path.join(path, DATA_FILE)
+    if not os.path.exists(file):
+        aside = os.path.join(path, f".{DATA_FILE}.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}")
+        try:
+            _make_tables(aside, path, map_bytes)
+            # A filesystem without links says so here: then LMDB makes the file in place.
+            with contextlib.suppress(FileExistsError, PermissionError):
+                os.link(aside, file)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(aside)
+    _sync_folder(path)  # also for a process that made the file and did not get so far
+
+
+def _make_folders(path: str) -> None:
+    missing = []
+    while not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for folder in reversed(missing):
+        with contextlib.suppress(FileExistsError):  # another process was first; a file there fails at the next step
+            os.mkdir(folder)
+        _sync_folder(os.path.dirname(folder))
+
+
+def _sync_folder(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _make_tables(file: str, path: str, map_bytes: int) -> None:
+    """Make a data file that nobody else knows yet, so it needs no lock."""
+    environment = lmdb.open(
+        file, map_size=map_bytes, subdir=False, mode=0o644, max_dbs=len(TABLES), lock=False, lib_version=_ENGINE
+    )
+    try:
+        _open_tables(environment, path, read_only=False, create=True)
+    finally:
+        environment.close()
+
+
+def _reserve_lock_file(path: str) -> None:
+    """Give the lock file all its blocks.
+
+    LMDB maps it, and a store to a page for which the disk has no block kills the process (SIGBUS).
+    """
+    name = os.path.join(path, LOCK_FILE)
+    try:
+        found = os.stat(name)
+    except FileNotFoundError:
+        found = None
+    if found is not None and found.st_size and found.st_blocks * 512 >= found.st_size:
+        return
+    descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.posix_fallocate(descriptor, 0, max(_LOCK_FILE_BYTES, found.st_size if found else 0))
+    finally:
+        os.close(descriptor)
+
+
+def _open(path: str, *, read_only: bool, map_bytes: int) -> lmdb.Environment:
+    last = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return lmdb.open(
+                path,
+                map_size=map_bytes,
+                readonly=read_only,
+                sync=True,
+                metasync=True,
+                create=False,
+                mode=0o644,
+                max_readers=_MAX_READERS,
+                max_dbs=len(TABLES),
+                lock=True,
+                lib_version=_ENGINE,
+            )
+        except lmdb.LockError:
+            # Another process is opening or closing it at this instant (py-lmdb 309, 340).
+            if time.monotonic() > last:
+                raise
+            time.sleep(0.02)
+
+
+def _open_tables(environment: lmdb.Environment, path: str, *, read_only: bool, create: bool) -> Handles:
+    if not environment.stat()["entries"] and not create:
+        raise _not_found(path)
+    # A handle lives on if its transaction commits, which py-lmdb does for its own and for write transactions only.
+    # An unchanged write transaction costs its turn at the write lock and no flush.
+    with contextlib.nullcontext() if read_only else environment.begin(write=True) as txn:
+        is_new = txn is not None and not txn.stat()["entries"]
+        try:
+            meta = environment.open_db(META.encode(), txn=txn, create=is_new)
+            if txn is not None and is_new:
+                txn.put(KEY_FORMAT, str(LEDGER_FORMAT).encode(), db=meta)
+                txn.put(KEY_ID, secrets.token_hex(16).encode(), db=meta)
+            with contextlib.nullcontext(txn) if txn is not None else environment.begin() as reading:
+                _check_format(reading.get(KEY_FORMAT, db=meta), path)
+            return {name: environment.open_db(name.encode(), txn=txn, create=is_new) for name in TABLES}
+        except lmdb.NotFoundError:
+            raise _foreign(path) from None
+
+
+def _check_format(found: bytes | None, path: str) -> None:
+    if found is None or not found.isdigit():
+        raise _foreign(path)
+    if int(found) > LEDGER_FORMAT:
+        raise LedgerVersionError(
+            f"ledger {path}: it has format {int(found)}, and this ledgerbeam reads formats up to {LEDGER_FORMAT}; "
+            "install the version of ledgerbeam that wrote it, or a newer one"
+        )
+
+
+def _foreign(path: str) -> LedgerDamagedError:
+    return LedgerDamagedError(
+        f"ledger {path}: this LMDB environment holds the data of another program, not a ledger; give another folder"
+    )
+
+
+NETWORK_FILESYSTEMS = frozenset(
+    {
+        "9p",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "coda",
+        "dvs",
+        "fuse.ceph",
+        "fuse.ceph-fuse",
+        "fuse.gcsfuse",
+        "fuse.glusterfs",
+        "fuse.goofys",
+        "fuse.juicefs",
+        "fuse.mount-s3",
+        "fuse.mountpoint-s3",
+        "fuse.rclone",
+        "fuse.s3fs",
+        "fuse.sshfs",
+        "glusterfs",
+        "gpfs",
+        "lustre",
+        "ncpfs",
+        "nfs",
+        "nfs4",
+        "orangefs",
+        "panfs",
+        "pvfs2",
+        "smb3",
+        "smbfs",
+        "wekafs",
+    }
+)
+"""Filesystem types, as in ``/proc/self/mountinfo``, on which a ledger is refused."""
+
+MOUNTINFO = "/proc/self/mountinfo"
+
+
+def filesystem_type(path: str, mountinfo: str) -> str | None:
+    """Find the type of the filesystem that a path lies on.
+
+    Args:
+        path: absolute, without symbolic links; it need not exist.
+        mountinfo: text in the format of ``/proc/self/mountinfo`` (proc(5)).
+
+    Returns:
+        For instance ``ext4``; None if no mount covers the path.
+    """
+    best, found = -1, None
+    for line in mountinfo.splitlines():
+        fields, separator, rest = line.partition(" - ")
+        words = fields.split(" ")
+        if not separator or len(words) < 5:
+            continue
+        mount = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), words[4])
+        covers = path == mount or path.startswith(mount.rstrip("/") + "/")
+        # Of two mounts on one place the later hides the earlier.
+        if covers and len(mount) >= best:
+            best, found = len(mount), rest.split(" ", 1)[0]
+    return found
+
+
+def refuse_network_filesystem(path: str, mountinfo: str | None = None) -> None:
+    """Refuse a ledger folder on a network filesystem.
+
+    Args:
+        path: of the folder; it need not exist yet.
+        mountinfo: see `filesystem_type`; None reads the system's. Where there is none, nothing is refused.
+
+    Raises:
+        UsageError: the folder lies on one of `NETWORK_FILESYSTEMS`.
+    """
+    if mountinfo is None:
+        try:
+            with open(MOUNTINFO, encoding="utf-8", errors="surrogateescape") as file:
+                mountinfo = file.read()
+        except OSError:
+            return  # not Linux, or no /proc: there is nothing to judge by
+    kind = filesystem_type(os.path.realpath(path), mountinfo)
+    if kind in NETWORK_FILESYSTEMS:
+        raise UsageError(
+            f"ledger {path}: it lies on a network filesystem ({kind}), where LMDB's locks and shared memory do not "
+            "hold; give a folder on a local disk, for instance --ledger /tmp/ledger (sources and outputs may stay "
+            "where they are)"
+        )

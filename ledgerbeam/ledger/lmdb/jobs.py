@@ -1,0 +1,148 @@
+"""The job that a ledger is taken for, and its runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ledgerbeam.errors import JobMismatchError, LedgerError, UsageError
+from ledgerbeam.ledger.lmdb.decoding import check_info, read_run, read_run_id
+from ledgerbeam.ledger.lmdb.decoding import read_job as decode_job
+from ledgerbeam.ledger.lmdb.sources import restart
+from ledgerbeam.ledger.lmdb.tables import KEY_FINGERPRINT, KEY_ID, KEY_JOB, META, RUNS, Transaction
+from ledgerbeam.ledger.model.job import Job, OnJobChange, taken_for_another_job
+from ledgerbeam.ledger.model.json_rows import encode
+
+_ID = re.compile(rb"[0-9a-f]{32}")
+
+
+def read_id(txn: Transaction, key: bytes = KEY_ID) -> str:
+    """The id that was made with an environment, or under another key of `meta`. Raises ValueError if there is none."""
+    row = txn.get(META, key)
+    if row is None or _ID.fullmatch(row) is None:
+        raise ValueError(f"expected an id of 32 hexadecimal digits, found {row!r}")
+    return row.decode()
+
+
+def read_job(txn: Transaction) -> Job | None:
+    """The job that the ledger was last taken for."""
+    row = txn.get(META, KEY_JOB)
+    return None if row is None else decode_job(row)
+
+
+def take(txn: Transaction, job: Job, on_change: OnJobChange, path: str, number: int = 0) -> None:
+    """Take the ledger for a job; see `store.LedgerStore.open_job`."""
+    stored = read_job(txn)
+    fingerprint = job.fingerprint.encode()
+    if txn.get(META, KEY_FINGERPRINT) == fingerprint:
+        return
+    if stored is not None and on_change == "refuse":
+        raise JobMismatchError(mismatch(job, stored, path))
+    if stored is not None and on_change == "restart":
+        # Names of outputs are relative to their folder: those of another folder are not touched from this one.
+        restart(txn, number, supersedes=stored.parameters.get("output") == job.parameters.get("output"))
+    txn.put(META, KEY_JOB, encode(job.as_dict()))
+    txn.put(META, KEY_FINGERPRINT, fingerprint)
+
+
+def mismatch(job: Job, stored: Job, path: str) -> str:
+    """Say how a ledger's job differs from the one that asks for it, and what to do."""
+    lines = job.differences(stored) or ["the format of the ledger's jobs"]
+    return "\n".join(
+        [
+            f"ledger {path}: it belongs to a job that differs in",
+            *(f"  {line}" for line in lines),
+            "run with --on-job-change=restart to do everything again,",
+            "with --on-job-change=accept to keep what is done, or give another --ledger",
+        ]
+    )
+
+
+def check_fingerprint(txn: Transaction, fingerprint: str, path: str) -> None:
+    """Check that the ledger is still of the job that a writer works for.
+
+    Raises:
+        JobMismatchError: it was taken for another job.
+    """
+    found = txn.get(META, KEY_FINGERPRINT)
+    if found != fingerprint.encode():
+        raise taken_for_another_job(path, fingerprint, found.decode() if found else "none")
+
+
+def require_info(info: Mapping[str, Any]) -> None:
+    """Refuse what a run must not say of itself, since it would not read. Raises UsageError."""
+    try:
+        check_info(dict(info))
+    except ValueError as error:
+        raise UsageError(f"what a run says of itself cannot be recorded: {error}") from None
+
+
+def begin_run(txn: Transaction, info: Mapping[str, Any], now: float) -> str:
+    """Add a run; gives its id."""
+    run = f"{1 + newest_number(txn):06d}"
+    add_run(txn, run, info, now)
+    return run
+
+
+def add_run(txn: Transaction, run: str, info: Mapping[str, Any], now: float) -> None:
+    """Add a run under its id. Raises ValueError if what it says of itself does not read."""
+    check_info(info)
+    row = {"began": now, "ended": None, "outcome": None, "tidied": None, "listed": None, "listing_finished": False}
+    _put(txn, run, {**row, "info": dict(info)})
+
+
+def change_run(txn: Transaction, run: str, changed: Mapping[str, Any]) -> None:
+    """Take in fields of a run, in whatever order they come; a run that is not known is ignored."""
+    if txn.get(RUNS, run.encode("utf-8", "surrogatepass")) is None:
+        return
+    known = _get(txn, run)
+    news = {name: value for name, value in changed.items() if value is not None}
+    if (known["ended"] or 0) > news.get("ended", 0):
+        news = {name: value for name, value in news.items() if name not in ("ended", "outcome", "tidied")}
+    listed = max((row["listed"] for row in (known, news) if row.get("listed") is not None), default=None)
+    finished = known["listing_finished"] or news.get("listing_finished", False)
+    _put(txn, run, {**known, **news, "listed": listed, "listing_finished": finished})
+
+
+def note_listing(txn: Transaction, run: str, *, listed: int, finished: bool) -> None:
+    """Record what a run has listed."""
+    _put(txn, run, {**_get(txn, run), "listed": listed, "listing_finished": finished})
+
+
+def end_run(txn: Transaction, run: str, outcome: str, now: float, *, tidied: bool) -> None:
+    """Record how a run ended."""
+    _put(txn, run, {**_get(txn, run), "ended": now, "outcome": outcome, "tidied": tidied})
+
+
+def check_run(txn: Transaction, run: str) -> None:
+    """Check that a run is known. Raises LedgerError."""
+    _get(txn, run)
+
+
+def last_run(txn: Transaction) -> dict[str, Any] | None:
+    """The newest run, with its id; None if there was none."""
+    newest = txn.last(RUNS)
+    return None if newest is None else {"id": read_run_id(newest[0]), **read_run(newest[1])}
+
+
+def newest_number(txn: Transaction) -> int:
+    """The number of the newest run; 0 if there was none."""
+    newest = txn.last(RUNS)
+    return 0 if newest is None else int(newest[0])
+
+
+def all_runs(txn: Transaction) -> list[dict[str, Any]]:
+    """Every run, by id."""
+    return [{"id": read_run_id(key), **read_run(row)} for key, row in txn.scan(RUNS, b"")]
+
+
+def _get(txn: Transaction, run: str) -> dict[str, Any]:
+    row = txn.get(RUNS, run.encode())
+    if row is None:
+        raise LedgerError(f"run {run!r} is not in this ledger; begin_run gives the ids of runs")
+    return read_run(row)
+
+
+def _put(txn: Transaction, run: str, row: Mapping[str, Any]) -> None:
+    txn.put(RUNS, run.encode(), encode(row))

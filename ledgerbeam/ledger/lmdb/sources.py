@@ -1,0 +1,263 @@
+"""Which sources a job has: entering them, replacing those that changed, forgetting them.
+
+Every registered source owns its URLs alone: `urls` maps each of them to it. To register a source for a URL that
+another one owns is to replace that one. A replaced source loses its rows and is remembered as retired, so that its
+late leaves are ignored. What it had published is superseded, and so are the outputs of a source that was forgotten
+and those of a job that restarts; see `superseded`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import translate
+from re import compile as compile_pattern
+from typing import Any
+
+from ledgerbeam.ledger.lmdb.commit import add_totals
+from ledgerbeam.ledger.lmdb.decoding import read_retired, read_source_fields
+from ledgerbeam.ledger.lmdb.environment import PAGE_ROWS, Environment, row_pages
+from ledgerbeam.ledger.lmdb.errors import translated
+from ledgerbeam.ledger.lmdb.failures import clear_failures
+from ledgerbeam.ledger.lmdb.superseded import supersede
+from ledgerbeam.ledger.lmdb.tables import (
+    APPLIED,
+    ATTEMPTS,
+    COMPLETED,
+    FAILED,
+    GONE,
+    KEY_TOTALS,
+    KEY_WITHDRAWN,
+    META,
+    OUTPUTS,
+    PENDING,
+    PENDING_ROW,
+    RETIRED,
+    SOURCES,
+    SUPERSEDED,
+    URLS,
+    Transaction,
+    unpack_completion,
+)
+from ledgerbeam.ledger.model.identity import url_key
+from ledgerbeam.ledger.model.json_rows import encode
+from ledgerbeam.ledger.model.task import Source
+
+
+def encode_source(source: Source, *, replaces: bool, number: int) -> bytes:
+    """Make the row of a source that is not complete; `replaces` says that it took the place of another."""
+    row: dict[str, Any] = {"url": source.url, "size": source.size, "version": source.version}
+    if number:
+        row["number"] = number
+    if replaces:
+        row["replaces"] = True
+    if source.members:
+        row["members"] = [[member.url, member.size, member.version] for member in source.members]
+    return encode(row)
+
+
+def file_times(txn: Transaction, ids: Sequence[bytes]) -> dict[bytes, list[int]]:
+    """What `note_file_times` noted of sources, by id; those of which nothing is noted are left out."""
+    rows = txn.get_many(SOURCES, ids)
+    return {source: times for source, row in rows.items() if (times := read_source_fields(row).get("changed"))}
+
+
+def note_file_times(txn: Transaction, times: Mapping[bytes, list[int]]) -> None:
+    """Note when the files of registered sources were last changed; of others nothing is noted."""
+    rows = txn.get_many(SOURCES, times)
+    changed = [(source, encode({**read_source_fields(row), "changed": times[source]})) for source, row in rows.items()]
+    txn.put_many(SOURCES, changed)
+
+
+def urls_of(row: bytes) -> list[str]:
+    """The URLs of a row of `sources`: of each member, or its own."""
+    fields = read_source_fields(row)
+    return [member[0] for member in fields.get("members", ())] or [fields["url"]]
+
+
+def register(txn: Transaction, sources: Sequence[Source], *, number: int = 0) -> None:
+    """Enter sources that are not known yet, and retire those whose URLs they take over.
+
+    Args:
+        txn: open for writing.
+        sources: the later of two that name the same URL has it.
+        number: orders the registrations of a remote ledger, which may come in late: a source does not take over the
+            URL of one with a greater number. All registrations of a local ledger have 0.
+    """
+    claims, claiming = _claims(_not_late(txn, sources, number))
+    for late in sources:
+        if late.id not in claiming and txn.get(SOURCES, late.id) is None:
+            _put_retired(txn, late.id, number, late.urls)  # it changed while it was listed
+    owners = txn.get_many(URLS, claims)
+    taken = [(url, owner) for url, owner in claims.items() if owners.get(url) != owner]
+    for owner in {owners[url] for url, _ in taken if url in owners}:
+        retire(txn, owner, number)
+    txn.put_many(URLS, taken)
+    replacing = {owner for url, owner in taken if url in owners}
+    rows = [
+        (source, encode_source(row, replaces=source in replacing, number=number)) for source, row in claiming.items()
+    ]
+    txn.put_many(SOURCES, rows, overwrite=False)
+    for table in (RETIRED,) if number else (RETIRED, GONE):  # who registered late does not know what is gone
+        if txn.count(table):
+            for source in claiming:
+                txn.delete(table, source)
+
+
+def _not_late(txn: Transaction, sources: Sequence[Source], number: int) -> Sequence[Source]:
+    """Leave out the sources of which a URL went to a source with a greater number.
+
+    What they had replaced is replaced, as if they had come in time; `register` retires them.
+    """
+    if not number:
+        return sources
+    in_time = []
+    for source in sources:
+        if number_of_retired(txn, source.id) > number:
+            continue
+        later = _later_owners(txn, source, number)
+        if not later:
+            in_time.append(source)
+        elif txn.get(SOURCES, source.id) is None:
+            for owner, fields in later.items():
+                txn.put(SOURCES, owner, encode({**fields, "replaces": True}))
+            for key in {url_key(url) for url in source.urls}:
+                owner_before = txn.get(URLS, key)
+                if owner_before not in later:
+                    if owner_before is not None:
+                        retire(txn, owner_before, number)
+                    txn.put(URLS, key, source.id)
+    return in_time
+
+
+def _later_owners(txn: Transaction, source: Source, number: int) -> dict[bytes, dict[str, Any]]:
+    owners = {txn.get(URLS, url_key(url)) for url in source.urls} - {None, source.id}
+    rows = {owner: txn.get(SOURCES, owner) for owner in owners if owner is not None}
+    fields = {owner: read_source_fields(row) for owner, row in rows.items() if row is not None}
+    return {owner: row for owner, row in fields.items() if row.get("number", 0) > number}
+
+
+def _claims(sources: Sequence[Source]) -> tuple[dict[bytes, bytes], dict[bytes, Source]]:
+    """Which source each URL key goes to, and the sources that keep all of theirs: the last to name a URL has it."""
+    last = {url_key(url): source.id for source in sources for url in source.urls}
+    claiming = {source.id: source for source in sources if all(last[url_key(url)] == source.id for url in source.urls)}
+    return {url: source for url, source in last.items() if source in claiming}, claiming
+
+
+def retire(txn: Transaction, source: bytes, number: int) -> None:
+    """Replace a source: its progress goes, its outputs are superseded."""
+    row = txn.get(SOURCES, source)
+    if row is None:
+        return
+    withdraw(txn, source, number)
+    txn.delete(SOURCES, source)
+    txn.delete(GONE, source)
+    _put_retired(txn, source, number, urls_of(row))
+
+
+def _put_retired(txn: Transaction, source: bytes, number: int, urls: Sequence[str]) -> None:
+    txn.put(RETIRED, source, encode([max(number, number_of_retired(txn, source)), *urls]))
+
+
+def number_of_retired(txn: Transaction, source: bytes) -> int:
+    """The greatest number that a source was replaced with; 0 for one that is registered, or unknown."""
+    row = txn.get(RETIRED, source)
+    return 0 if row is None else read_retired(row)[0]
+
+
+def urls_of_sources(txn: Transaction, sources: Iterable[bytes]) -> list[str]:
+    """The URLs of those sources that are registered, sorted; of a pack that of its first member."""
+    found = (txn.get(SOURCES, source) for source in sources)
+    return sorted(read_source_fields(row)["url"] for row in found if row is not None)
+
+
+def forget(txn: Transaction, sources: Iterable[bytes], *, failures_only: bool, number: int = 0) -> list[str]:
+    """Make registered sources run again; gives their URLs. See `store.LedgerStore.forget`."""
+    urls = []
+    for source in sources:
+        row = txn.get(SOURCES, source)
+        if row is None:
+            continue  # replaced since it was looked up
+        urls.append(read_source_fields(row)["url"])
+        if failures_only:
+            clear_failures(txn, source)
+        else:
+            withdraw(txn, source, number)
+    return sorted(urls)
+
+
+def withdraw(txn: Transaction, source: bytes, number: int) -> None:
+    """Drop the progress of a source and supersede its outputs."""
+    completed = txn.pop(COMPLETED, source)
+    if completed is not None:
+        add_totals(txn, unpack_completion(completed)[1], -1)
+        count_withdrawal(txn)
+    pending = txn.pop(PENDING, source)
+    if pending is not None:
+        add_totals(txn, PENDING_ROW.unpack(pending)[1:], -1)
+        txn.delete_prefix(APPLIED, source)
+    clear_failures(txn, source)
+    supersede(txn, txn.delete_prefix(OUTPUTS, source), number)
+
+
+def restart(txn: Transaction, number: int, *, supersedes: bool) -> None:
+    """Drop the progress of every source, for another job. Outputs are superseded; runs are kept.
+
+    Args:
+        txn: open for writing.
+        number: of the restart, in a remote ledger; here and below it is what supersedes outputs.
+        supersedes: whether the new job writes to the folder of the old one; else what that has written stays there.
+    """
+    start = b""
+    if not supersedes:
+        txn.clear(SUPERSEDED)
+    while supersedes and (rows := txn.page(OUTPUTS, start, PAGE_ROWS)):
+        supersede(txn, rows, number)
+        start = rows[-1][0] + b"\0"
+    for table in (COMPLETED, SOURCES, URLS, PENDING, APPLIED, FAILED, ATTEMPTS, OUTPUTS, RETIRED, GONE):
+        txn.clear(table)
+    txn.delete(META, KEY_TOTALS)
+    count_withdrawal(txn)
+
+
+def count_withdrawal(txn: Transaction) -> None:
+    """Note that a completion was taken back: who holds completed ids in memory has to read them again."""
+    withdrawals = int(txn.get(META, KEY_WITHDRAWN) or b"0") + 1
+    txn.put(META, KEY_WITHDRAWN, str(withdrawals).encode())
+
+
+def matching(environment: Environment, pattern: str) -> list[bytes]:
+    """Ids of the registered sources of which a URL matches a shell pattern (case counts, ``*`` matches ``/``)."""
+    match = compile_pattern(translate(pattern)).match
+    found = []
+    with translated(environment.path):
+        for page in row_pages(environment, SOURCES):
+            found += [source for source, row in page if any(match(url) for url in urls_of(row))]
+    return found
+
+
+def set_gone(txn: Transaction, ids: Iterable[bytes], number: int = 0) -> None:
+    """Replace the set of sources that the last listing no longer had; unknown ids are ignored.
+
+    Args:
+        txn: open for writing.
+        ids: in order.
+        number: of the listing, in a remote ledger: what was listed with a greater number is not gone.
+    """
+    txn.clear(GONE)
+    for source in ids:
+        row = txn.get(SOURCES, source)
+        if row is None:
+            continue
+        if number:
+            fields = read_source_fields(row)
+            if max(fields.get("number", 0), fields.get("back", 0)) > number:
+                continue
+        txn.put(GONE, source, b"")
+
+
+def come_back(txn: Transaction, source: bytes, number: int) -> None:
+    """Note with which number a registered source was listed again after it was gone, in a remote ledger."""
+    row = txn.get(SOURCES, source)
+    fields = {} if row is None else read_source_fields(row)
+    if row is not None and fields.get("back", 0) < number:
+        txn.put(SOURCES, source, encode({**fields, "back": number}))

@@ -1,0 +1,350 @@
+"""The ledger in a local LMDB environment: `store.LedgerStore` on this machine."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam.errors import LedgerError, UsageError
+from ledgerbeam.ledger.lmdb import commit as lmdb_commit
+from ledgerbeam.ledger.lmdb import history as lmdb_history
+from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
+from ledgerbeam.ledger.lmdb import sources as lmdb_sources
+from ledgerbeam.ledger.lmdb import superseded as lmdb_superseded
+from ledgerbeam.ledger.lmdb import views as lmdb_views
+from ledgerbeam.ledger.lmdb.commit import prepare
+from ledgerbeam.ledger.lmdb.completed import CompletedIds
+from ledgerbeam.ledger.lmdb.environment import Environment, acquire, key_pages, release
+from ledgerbeam.ledger.lmdb.failures import Stamp, count_deaths
+from ledgerbeam.ledger.lmdb.files import INITIAL_MAP_BYTES, require_room
+from ledgerbeam.ledger.lmdb.tables import COMPLETED, OUTPUTS, PENDING, PENDING_ROW, SOURCES, Transaction
+from ledgerbeam.ledger.model.faults import fault_point
+from ledgerbeam.ledger.model.job import Job, OnJobChange
+from ledgerbeam.ledger.model.rows import (
+    CommitResult,
+    Failure,
+    FailureRow,
+    HistoryRow,
+    Leaf,
+    Mark,
+    OutputColumns,
+    OutputRow,
+    SourceProgress,
+    SourceRow,
+    Totals,
+)
+from ledgerbeam.ledger.model.task import Source
+
+_Result = TypeVar("_Result")
+
+_stores: weakref.WeakSet[LmdbStore] = weakref.WeakSet()
+
+
+class LmdbStore:
+    """A ledger in a local folder. Processes of one host share it; see `store.LedgerStore` for what methods do.
+
+    It opens when it is used first. A copy that was pickled, or carried through fork, opens anew in its process.
+    """
+
+    def __init__(
+        self, path: str, *, read_only: bool = False, job: str | None = None, map_bytes: int = INITIAL_MAP_BYTES
+    ) -> None:
+        """Name a ledger; nothing is opened yet.
+
+        Args:
+            path: of its folder.
+            read_only: refuse every change.
+            job: fingerprint that the ledger must have whenever something is committed; None does not check.
+            map_bytes: address space to begin with, a multiple of the page size. It grows as needed.
+        """
+        self._path = os.path.abspath(path)
+        self._read_only = read_only
+        self._job = job
+        self._map_bytes = map_bytes
+        self._environment: Environment | None = None
+        self._lock = threading.Lock()
+        self._completed = CompletedIds()
+        _stores.add(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self._path, self._read_only, self._job, self._map_bytes)
+
+    def __repr__(self) -> str:
+        return f"LmdbStore({self._path!r})"
+
+    @property
+    def url(self) -> str:
+        """Absolute path of the ledger's folder."""
+        return self._path
+
+    def open(self, *, create: bool = False) -> None:
+        """Open the environment now, so that its errors show now; see `opening.open_store` for them."""
+        if create:
+            require_room(self._path)
+        environment = acquire(self._path, read_only=self._read_only, create=create, map_bytes=self._map_bytes)
+        with self._lock:
+            if self._environment is None:
+                self._environment = environment
+                return
+        release(environment)  # it is open already
+
+    def close(self) -> None:
+        """Give up the environment; it opens again when the store is used again."""
+        with self._lock:
+            environment, self._environment = self._environment, None
+        if environment is not None:
+            release(environment)
+
+    def _open(self) -> Environment:
+        environment = self._environment
+        while environment is None:
+            self.open()
+            environment = self._environment
+        return environment
+
+    def forget_parent(self) -> None:
+        """Drop what a forked process inherited; locks may belong to threads that do not exist here."""
+        self._lock = threading.Lock()
+        self._environment = None
+        self._completed = CompletedIds()
+
+    def _write(self, change: Callable[[Transaction], _Result]) -> _Result:
+        self._require_writable()
+        return self._open().write(change)
+
+    def _require_writable(self) -> None:
+        if self._read_only:
+            raise UsageError(f"ledger {self.url}: it was opened read only; open it for writing to change it")
+
+    def refresh(self) -> None:
+        """Does nothing: what a process of this host commits is there for all."""
+
+    def ledger_id(self) -> str:
+        """What tells this ledger from every other; see `LedgerStore.ledger_id`."""
+        with self._open().read() as txn:
+            return lmdb_jobs.read_id(txn)
+
+    def environment_id(self) -> str:
+        """What tells the local files apart that the ledger is read through; see `LedgerStore.environment_id`."""
+        with self._open().read() as txn:
+            return lmdb_jobs.read_id(txn)
+
+    def open_job(self, job: Job, on_change: OnJobChange = "refuse") -> None:
+        """Take the ledger for a job; see `LedgerStore.open_job`."""
+        self._write(lambda txn: lmdb_jobs.take(txn, job, on_change, self._path))
+        self._job = job.fingerprint
+
+    def job(self) -> Job | None:
+        """The job that the ledger was last taken for."""
+        with self._open().read() as txn:
+            return lmdb_jobs.read_job(txn)
+
+    def register(self, sources: Sequence[Source]) -> None:
+        """Enter sources into the job, in one transaction; see `LedgerStore.register`."""
+        if sources:
+            self._write(lambda txn: lmdb_sources.register(txn, sources))
+
+    def completed_mask(self, ids: Sequence[bytes]) -> NDArray[np.bool_]:
+        """Tell which of a page of sources are complete; see `completed` for its memory."""
+        return self._completed.mask(self._open(), ids)
+
+    def completed_count(self) -> int:
+        """Number of complete sources."""
+        with self._open().read() as txn:
+            return txn.count(COMPLETED)
+
+    def source_count(self) -> int:
+        """Number of registered sources."""
+        with self._open().read() as txn:
+            return txn.count(SOURCES)
+
+    def applied(self, source_id: bytes) -> dict[bytes, int]:
+        """The entries of an open source, delta by node; see `LedgerStore.applied`."""
+        with self._open().read() as txn:
+            return lmdb_views.applied(txn, source_id)
+
+    def pending(self, source_id: bytes) -> int:
+        """Live tasks of a source; see `LedgerStore.pending`."""
+        with self._open().read() as txn:
+            if txn.get(SOURCES, source_id) is None or txn.get(COMPLETED, source_id) is not None:
+                return 0
+            row = txn.get(PENDING, source_id)
+            return 1 if row is None else int(PENDING_ROW.unpack(row)[0])
+
+    def attempts(self, source_id: bytes) -> dict[bytes, int]:
+        """Worker deaths of a source's unfinished tasks, by node."""
+        with self._open().read() as txn:
+            return lmdb_views.attempts(txn, source_id)
+
+    def progress(self, ids: Sequence[bytes]) -> list[SourceProgress | None]:
+        """How far each of a page of sources is, in one transaction; see `LedgerStore.progress`."""
+        with self._open().read() as txn:
+            return [lmdb_views.progress(txn, source) for source in ids]
+
+    def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
+        """Record finished and failed tasks in one transaction; see `LedgerStore.commit`."""
+        started = time.monotonic()
+        prepared = prepare(leaves)
+        now = time.time()
+
+        def change(txn: Transaction) -> lmdb_commit.CommitChanges:
+            if self._job is not None:
+                lmdb_jobs.check_fingerprint(txn, self._job, self._path)
+            stamp = Stamp(lmdb_jobs.newest_number(txn), now)
+            outcome = lmdb_commit.record(txn, prepared, failures, stamp)
+            fault_point("flush.before_commit")
+            return outcome
+
+        outcome = self._write(change)
+        if outcome.refused:
+            raise first_error(outcome.refused)
+        return CommitResult(outcome.completed, len(outcome.fresh), time.monotonic() - started)
+
+    def record_deaths(self, marks: Sequence[Mark]) -> list[Mark]:
+        """Count a worker's death against its tasks; see `LedgerStore.record_deaths`."""
+        for mark in marks:
+            mark.check()
+        now = time.time()
+        return self._write(lambda txn: count_deaths(txn, marks, Stamp(lmdb_jobs.newest_number(txn), now)))
+
+    def forget(self, pattern: str, *, failures_only: bool = False) -> list[str]:
+        """Make sources run again; see `LedgerStore.forget`. Looks at every source."""
+        found = lmdb_sources.matching(self._open(), pattern)
+        return self._write(lambda txn: lmdb_sources.forget(txn, found, failures_only=failures_only))
+
+    def file_times(self, ids: Sequence[bytes]) -> dict[bytes, list[int]]:
+        """When the files of sources were last changed; see `LedgerStore.file_times`."""
+        with self._open().read() as txn:
+            return lmdb_sources.file_times(txn, ids)
+
+    def note_file_times(self, times: Mapping[bytes, list[int]]) -> None:
+        """Note when the files of sources were last changed; see `LedgerStore.note_file_times`."""
+        self._require_writable()
+        if times:  # of a remote ledger it is noted here, and in no segment
+            self._open().write(lambda txn: lmdb_sources.note_file_times(txn, times))
+
+    def forget_sources(self, ids: Iterable[bytes]) -> None:
+        """Make sources run again, by id; see `LedgerStore.forget_sources`."""
+        found = sorted(ids)
+        if found:
+            self._write(lambda txn: lmdb_sources.forget(txn, found, failures_only=False))
+
+    def stale_outputs(self) -> list[str]:
+        """Names of outputs that may be deleted; see `LedgerStore.stale_outputs` and `superseded`."""
+        return lmdb_superseded.stale_outputs(self._open())
+
+    def superseded_names(self) -> Iterator[list[str]]:
+        """Names of all superseded outputs, in pages."""
+        return lmdb_superseded.superseded_names(self._open())
+
+    def drop_stale(self, names: Iterable[str]) -> None:
+        """Forget stale outputs whose objects were deleted."""
+        dropped = list(names)
+        self._write(lambda txn: lmdb_superseded.drop_stale(txn, dropped))
+
+    def set_gone(self, ids: Iterable[bytes]) -> None:
+        """Say which sources the last listing no longer had."""
+        gone = sorted(ids)
+        self._write(lambda txn: lmdb_sources.set_gone(txn, gone))
+
+    def source_ids(self) -> Iterator[list[bytes]]:
+        """The ids of all registered sources, in sorted pages."""
+        return key_pages(self._open(), SOURCES)
+
+    def begin_run(self, info: Mapping[str, Any]) -> str:
+        """Record that a run begins; gives its id."""
+        now = time.time()
+        lmdb_jobs.require_info(info)
+        return self._write(lambda txn: lmdb_jobs.begin_run(txn, info, now))
+
+    def note_listing(self, run: str, *, listed: int, finished: bool, gone: Iterable[bytes] = ()) -> None:
+        """Record how many sources a run has listed, and what is gone if it listed all."""
+        missing = sorted(gone)
+
+        def change(txn: Transaction) -> None:
+            lmdb_jobs.note_listing(txn, run, listed=listed, finished=finished)
+            if finished:
+                lmdb_sources.set_gone(txn, missing)
+
+        self._write(change)
+
+    def end_run(self, run: str, outcome: str, *, tidied: bool = False) -> None:
+        """Record how a run ended."""
+        now = time.time()
+        self._write(lambda txn: lmdb_jobs.end_run(txn, run, outcome, now, tidied=tidied))
+
+    def status(self) -> dict[str, Any]:
+        """Say how far the job is; see `LedgerStore.status`."""
+        with self._open().read() as txn:
+            return lmdb_views.status(txn)
+
+    def totals(self) -> Totals:
+        """What the recorded leaves add up to."""
+        with self._open().read() as txn:
+            return lmdb_commit.read_totals(txn)
+
+    def history(self) -> list[HistoryRow]:
+        """What was recorded when; see `LedgerStore.history`."""
+        with self._open().read() as txn:
+            return lmdb_history.read_history(txn)
+
+    def durations(self) -> dict[float, int]:
+        """How many tasks took how long; see `LedgerStore.durations`."""
+        with self._open().read() as txn:
+            return lmdb_history.read_durations(txn)
+
+    def sources(self) -> Iterator[SourceRow]:
+        """Every registered source and how far it is, by id; read in pages."""
+        return lmdb_views.sources(self._open())
+
+    def runs(self) -> list[dict[str, Any]]:
+        """Every run in order."""
+        with self._open().read() as txn:
+            return lmdb_jobs.all_runs(txn)
+
+    def failures(self) -> Iterator[FailureRow]:
+        """The recorded failures, by source URL, then task; read in pages."""
+        return lmdb_views.failures(self._open())
+
+    def failed_mask(self, ids: Sequence[bytes], run: str = "") -> NDArray[np.bool_]:
+        """Tell which of a page of sources have a failure; see `LedgerStore.failed_mask`."""
+        return lmdb_views.failed_mask(self._open(), ids, int(run or 0))
+
+    def outputs(self, *, ordered: bool = True) -> Iterator[OutputRow]:
+        """The recorded outputs; see `LedgerStore.outputs`."""
+        view = lmdb_views.ordered_outputs if ordered else lmdb_views.outputs
+        return view(self._open())
+
+    def output_count(self) -> int:
+        """Number of recorded outputs."""
+        with self._open().read() as txn:
+            return txn.count(OUTPUTS)
+
+    def output_columns(self) -> Iterator[OutputColumns]:
+        """The recorded outputs in pages of columns; see `LedgerStore.output_columns`."""
+        return lmdb_views.output_columns(self._open())
+
+
+def _reopen(path: str, read_only: bool, job: str | None, map_bytes: int) -> LmdbStore:
+    return LmdbStore(path, read_only=read_only, job=job, map_bytes=map_bytes)
+
+
+def first_error(refused: Sequence[tuple[Leaf, LedgerError]]) -> LedgerError:
+    """The error of the first leaf that a commit left out, which says how many there were."""
+    error = refused[0][1]
+    return error if len(refused) == 1 else type(error)(f"{error} (and {len(refused) - 1} more tasks in error)")
+
+
+def _after_fork() -> None:
+    for store in list(_stores):
+        store.forget_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,128 @@
+"""Outputs that a source had before it was replaced, forgotten, or its job restarted.
+
+A superseded output is stale, its object to be deleted, once whatever took its source's place is complete:
+
+- the source itself, if it is registered (it was forgotten, or its job restarted);
+- else every source that owns a URL of the retired source now (several, when a pack was cut anew). URLs that nobody
+  took over have left the listing and do not count;
+- nothing, if the source is unknown to the job that restarted.
+
+Its name must also not be the name of an output that any source has now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ledgerbeam.ledger.lmdb.commit import decode_output
+from ledgerbeam.ledger.lmdb.decoding import read_retired, read_source_fields
+from ledgerbeam.ledger.lmdb.environment import Environment, key_pages, row_pages
+from ledgerbeam.ledger.lmdb.errors import translated
+from ledgerbeam.ledger.lmdb.tables import (
+    COMPLETED,
+    OUTPUTS,
+    RETIRED,
+    SOURCES,
+    SUPERSEDED,
+    SUPERSEDED_ROW,
+    URLS,
+    Transaction,
+)
+from ledgerbeam.ledger.model.identity import ID_BYTES, name_key, url_key
+from ledgerbeam.ledger.model.values import output_name
+
+
+def supersede(txn: Transaction, rows: Iterable[tuple[bytes, bytes]], number: int) -> None:
+    """Take rows of `outputs` over into `superseded`.
+
+    Args:
+        txn: open for writing.
+        rows: in key order.
+        number: of what supersedes them, in a remote ledger; 0 in a local one.
+    """
+    txn.put_many(
+        SUPERSEDED,
+        [(key, encode_superseded(number, decode_output(row)[0].name)) for key, row in rows],
+    )
+
+
+def encode_superseded(number: int, name: str) -> bytes:
+    """Make a row of `superseded`."""
+    return SUPERSEDED_ROW.pack(number) + name.encode("utf-8", "surrogateescape")
+
+
+def decode_superseded(row: bytes) -> tuple[int, str]:
+    """Read a row of `superseded`: the number of what superseded it, and its name. Raises ValueError, struct.error."""
+    name = row[SUPERSEDED_ROW.size :].decode("utf-8", "surrogateescape")
+    return SUPERSEDED_ROW.unpack_from(row)[0], output_name(name)
+
+
+def stale_outputs(environment: Environment) -> list[str]:
+    """Names of superseded outputs whose objects may be deleted, sorted."""
+    with environment.read() as txn:
+        if not txn.count(SUPERSEDED):
+            return []
+        stale = {
+            key[ID_BYTES:]: decode_superseded(row)[1]
+            for source in txn.prefixes(SUPERSEDED, ID_BYTES)
+            if _is_replaced(txn, source)
+            for key, row in txn.scan(SUPERSEDED, source)
+        }
+    if stale:
+        for page in key_pages(environment, OUTPUTS):
+            for key in page:
+                stale.pop(key[ID_BYTES:], None)
+    return sorted(stale.values())
+
+
+def superseded_names(environment: Environment) -> Iterator[list[str]]:
+    """Yield the names of all superseded outputs, in pages."""
+    for page in row_pages(environment, SUPERSEDED):
+        with translated(environment.path):
+            yield [decode_superseded(row)[1] for _, row in page]
+
+
+def drop_stale(txn: Transaction, names: Iterable[str], number: int | None = None) -> None:
+    """Forget superseded outputs of replaced sources: those named, and those that were written again in place.
+
+    Args:
+        txn: open for writing.
+        names: whose objects were deleted.
+        number: in a remote ledger: what was superseded after it stays, since it was not seen by who deleted. The rest
+            goes, also where its source runs again by now: who deleted had seen it replaced.
+    """
+    dropped = {name_key(name) for name in names}
+    for source in list(txn.prefixes(SUPERSEDED, ID_BYTES)):
+        replaced = _is_replaced(txn, source)
+        if not replaced and number is None:
+            continue
+        owners = (_successors(txn, source) or {source}) if replaced else set()
+        for key, row in txn.scan(SUPERSEDED, source):
+            name = key[ID_BYTES:]
+            if number is not None and decode_superseded(row)[0] > number:
+                continue
+            if name in dropped or any(txn.get(OUTPUTS, owner + name) is not None for owner in owners):
+                txn.delete(SUPERSEDED, key)
+
+
+def _is_replaced(txn: Transaction, source: bytes) -> bool:
+    """Tell whether what took a source's place is complete; see the module's rule."""
+    if txn.get(SOURCES, source) is not None:
+        return txn.get(COMPLETED, source) is not None
+    if txn.get(RETIRED, source) is None:
+        return True
+    successors = _successors(txn, source)
+    return bool(successors) and all(txn.get(COMPLETED, successor) is not None for successor in successors)
+
+
+def _successors(txn: Transaction, source: bytes) -> set[bytes]:
+    """The registered sources that own a URL of a retired source now."""
+    row = txn.get(RETIRED, source)
+    owners = {txn.get(URLS, url_key(url)) for url in ([] if row is None else read_retired(row)[1])}
+    return {owner for owner in owners if owner is not None and txn.get(SOURCES, owner) is not None}
+
+
+def retired_at(txn: Transaction, source: bytes) -> int:
+    """The number of what took the place of a retired source."""
+    rows = (txn.get(SOURCES, successor) for successor in _successors(txn, source))
+    return max((read_source_fields(row).get("number", 0) for row in rows if row is not None), default=0)

@@ -1,0 +1,193 @@
+"""Looking at a ledger: status, failures, outputs. Everything here only reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter, itemgetter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam.ledger.lmdb.commit import decode_output, decode_outputs, read_totals
+from ledgerbeam.ledger.lmdb.decoding import read_failure, read_source_fields
+from ledgerbeam.ledger.lmdb.environment import Environment, key_pages, row_pages
+from ledgerbeam.ledger.lmdb.errors import translated
+from ledgerbeam.ledger.lmdb.failures import TaskFailures, has_failed
+from ledgerbeam.ledger.lmdb.jobs import last_run, read_job
+from ledgerbeam.ledger.lmdb.tables import (
+    APPLIED,
+    ATTEMPTS,
+    COMPLETED,
+    DELTA,
+    FAILED,
+    GONE,
+    OUTPUTS,
+    PENDING,
+    PENDING_ROW,
+    SOURCES,
+    Transaction,
+    unpack_completion,
+)
+from ledgerbeam.ledger.model.identity import ID_BYTES, ROOT
+from ledgerbeam.ledger.model.rows import FailureRow, OutputColumns, OutputRow, SourceProgress, SourceRow, Totals
+
+_SOURCES_A_TRANSACTION = 256
+
+
+def status(txn: Transaction) -> dict[str, Any]:
+    """Say how far the job is; see `store.LedgerStore.status`."""
+    job = read_job(txn)
+    run = last_run(txn)
+    totals = read_totals(txn)
+    complete, known = txn.count(COMPLETED), txn.count(SOURCES)
+    gone = set(txn.prefixes(GONE, ID_BYTES))
+    gone_open = sum(txn.get(COMPLETED, source) is None for source in gone)
+    with_failures = set(txn.prefixes(FAILED, ID_BYTES))
+    failed = len(with_failures - gone)
+    failed_tasks = txn.count(FAILED) - sum(len(txn.scan(FAILED, source)) for source in with_failures & gone)
+    still_open = known - complete - gone_open - failed
+    listed = run is not None and bool(run["listing_finished"])
+    return {
+        "job": None if job is None else {**job.as_dict(), "fingerprint": job.fingerprint},
+        "sources": {"complete": complete, "open": still_open, "failed": failed},
+        "tasks": {"done": totals.tasks, "failed": failed_tasks},
+        "records": totals.records,
+        "bytes": totals.bytes,
+        "filtered": totals.filtered,
+        "complete": listed and complete > 0 and still_open == 0 and failed == 0,
+        "listed": None if run is None else run["listed"],
+        "gone": len(gone),
+        "last_run": run,
+    }
+
+
+def applied(txn: Transaction, source: bytes) -> dict[bytes, int]:
+    """The entries of an open source, delta by node; see `store.LedgerStore.applied`."""
+    if txn.get(SOURCES, source) is None or txn.get(COMPLETED, source) is not None:
+        return {}
+    rows = txn.scan(APPLIED, source) if txn.get(PENDING, source) is not None else []
+    return {ROOT: 1, **{key[ID_BYTES:]: DELTA.unpack_from(row)[0] for key, row in rows}}
+
+
+def attempts(txn: Transaction, source: bytes) -> dict[bytes, int]:
+    """Worker deaths of a source's unfinished tasks, by node."""
+    if not txn.count(ATTEMPTS):
+        return {}
+    return {key[ID_BYTES:]: len(TaskFailures.of(None, row).deaths) for key, row in txn.scan(ATTEMPTS, source)}
+
+
+def progress(txn: Transaction, source: bytes) -> SourceProgress | None:
+    """How far an open source is; None for one that owes nothing."""
+    known = applied(txn, source)
+    row = txn.get(SOURCES, source)
+    if not known or row is None:
+        return None
+    return SourceProgress(known, attempts(txn, source), read_source_fields(row).get("replaces") is True)
+
+
+def sources(environment: Environment) -> Iterator[SourceRow]:
+    """Every registered source and how far it is, by id."""
+    for page in row_pages(environment, SOURCES):
+        with environment.read() as txn:
+            failed = set(txn.prefixes(FAILED, ID_BYTES)) if txn.count(FAILED) else set()
+            rows = [_source_row(txn, source, read_source_fields(row), failed) for source, row in page]
+        yield from rows
+
+
+def _source_row(txn: Transaction, source: bytes, fields: dict[str, Any], failed: set[bytes]) -> SourceRow:
+    row = txn.get(COMPLETED, source)
+    members = tuple(member[0] for member in fields.get("members", ()))
+    about = (source, fields["url"], fields["size"], len(members))
+    if row is not None:
+        return SourceRow(*about, "complete", *unpack_completion(row), members)
+    pending = txn.get(PENDING, source)
+    done = Totals() if pending is None else Totals(*PENDING_ROW.unpack(pending)[1:])
+    if txn.get(GONE, source) is not None:
+        return SourceRow(*about, "gone", 0, done, members)
+    return SourceRow(*about, "failed" if source in failed else "open", 0, done, members)
+
+
+def failures(environment: Environment) -> Iterator[FailureRow]:
+    """The recorded failures, by source URL, then task. Messages are read a page at a time."""
+    sources: list[tuple[str, bytes]] = []
+    for page in key_pages(environment, FAILED, _SOURCES_A_TRANSACTION):
+        found = {key[:ID_BYTES] for key in page} - {source for _, source in sources[-1:]}
+        with environment.read() as txn:
+            sources += [(_url(txn, source), source) for source in sorted(found)]
+    sources.sort()
+    for start in range(0, len(sources), _SOURCES_A_TRANSACTION):
+        keys: list[tuple[str, bytes]] = []
+        with environment.read() as txn:
+            for url, source in sources[start : start + _SOURCES_A_TRANSACTION]:
+                named = sorted((read_failure(row)["task"], key) for key, row in txn.rows(FAILED, source))
+                keys += ((url, key) for _, key in named)
+        for first in range(0, len(keys), _SOURCES_A_TRANSACTION):
+            with environment.read() as txn:
+                some = keys[first : first + _SOURCES_A_TRANSACTION]
+                rows = [
+                    TaskFailures.of(row, txn.get(ATTEMPTS, key)).shown(url, key)
+                    for url, key in some
+                    if (row := txn.get(FAILED, key)) is not None  # else it has succeeded meanwhile
+                ]
+            yield from rows
+            environment.trim()
+
+
+def failed_mask(environment: Environment, ids: Sequence[bytes], number: int) -> NDArray[np.bool_]:
+    """Tell for each of a page of sources whether it has a failure; see `failures.has_failed`."""
+    found = np.zeros(len(ids), np.bool_)
+    for start in range(0, len(ids), _SOURCES_A_TRANSACTION):
+        with environment.read() as txn:
+            if not txn.count(FAILED):
+                break
+            page = ids[start : start + _SOURCES_A_TRANSACTION]
+            found[start : start + len(page)] = [has_failed(txn, source, number) for source in page]
+        environment.trim()
+    return found
+
+
+def ordered_outputs(environment: Environment) -> Iterator[OutputRow]:
+    """The recorded outputs, by source URL, then first record, then name."""
+    with translated(environment.path):
+        sources = [
+            (read_source_fields(row)["url"], source) for page in row_pages(environment, SOURCES) for source, row in page
+        ]
+    sources.sort()
+    for start in range(0, len(sources), _SOURCES_A_TRANSACTION):
+        rows: list[OutputRow] = []
+        with environment.read() as txn:
+            for url, source in sources[start : start + _SOURCES_A_TRANSACTION]:
+                of_source = _output_rows(txn, source, url, [row for _, row in txn.scan(OUTPUTS, source)])
+                rows += sorted(of_source, key=attrgetter("output.first", "output.name"))
+        yield from rows
+        environment.trim()
+
+
+def outputs(environment: Environment) -> Iterator[OutputRow]:
+    """The recorded outputs, in an order that means nothing."""
+    for page in row_pages(environment, OUTPUTS):
+        rows: list[OutputRow] = []
+        with environment.read() as txn:
+            for source, group in groupby(page, key=lambda item: item[0][:ID_BYTES]):
+                rows += _output_rows(txn, source, _url(txn, source), map(itemgetter(1), group))
+        yield from rows
+
+
+def output_columns(environment: Environment) -> Iterator[OutputColumns]:
+    """The recorded outputs in pages of columns, in an order that means nothing."""
+    for page in row_pages(environment, OUTPUTS):
+        with translated(environment.path):
+            rows = decode_outputs([row for _, row in page])
+            yield OutputColumns([key[:ID_BYTES] for key, _ in page], [row[0] for row in rows], [row[1] for row in rows])
+
+
+def _output_rows(txn: Transaction, source: bytes, url: str, rows: Any) -> list[OutputRow]:
+    complete = txn.get(COMPLETED, source) is not None
+    return [OutputRow(url, source, complete, decode_output(row)[0]) for row in rows]
+
+
+def _url(txn: Transaction, source: bytes) -> str:
+    row = txn.get(SOURCES, source)
+    return "" if row is None else str(read_source_fields(row)["url"])

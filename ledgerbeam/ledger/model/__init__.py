@@ -1,0 +1,1 @@
+"""What a ledger knows, without storage: identities, tasks, counting, rows, the protocol of stores."""

@@ -1,0 +1,142 @@
+"""How a source is known to be complete, as pure functions.
+
+``pending[source]`` counts the live tasks in the tree that grows from a source. A source that enters adds 1, a
+fan-out into N adds N-1, a finished leaf adds -1. The lineage of a leaf names the size of every fan-out above it,
+so a leaf brings the entries of all its ancestors along, and entries are applied at most once each, by key.
+
+Why the count cannot be zero early: take any set of leaves that were applied, each with its ancestors. The count
+is then the number of subtrees that hang off those ancestors and of which no leaf has arrived. It is never
+negative, and zero exactly when there is no such subtree. Only a leaf applied without an ancestor could break
+this, hence a leaf's entries are one group: judge the count after the group, never inside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, NamedTuple
+
+from ledgerbeam.errors import NegativePendingCountError, NonDeterministicTaskError, UnsupportedShapeError
+from ledgerbeam.ledger.model.identity import ID_BYTES, ROOT, Lineage, node_id
+
+Terminal = Literal["published", "filtered"]
+"""How a leaf ended: its output is durable, or it was filtered out."""
+
+
+class Entry(NamedTuple):
+    """One change of a source's count.
+
+    Attributes:
+        node: 16 bytes: `identity.ROOT` or an `identity.node_id`. The key of the entry within its source.
+        delta: what it adds to the count, >= -1.
+    """
+
+    node: bytes
+    delta: int
+
+
+def check_leaf(source_id: bytes, lineage: Lineage, terminal: Terminal) -> None:
+    """Check what names a finished leaf.
+
+    Raises:
+        UnsupportedShapeError: a pair of the lineage is not ``0 <= ordinal < count``, the source is not named by 16
+            bytes, or the leaf ended in an unknown way.
+    """
+    if len(source_id) != ID_BYTES:
+        raise UnsupportedShapeError(f"a source is named by {ID_BYTES} bytes, found {source_id!r}")
+    if terminal not in ("published", "filtered"):
+        raise UnsupportedShapeError(f"a leaf ends as 'published' or 'filtered', found {terminal!r}")
+    for depth, (ordinal, count) in enumerate(lineage):
+        if not 0 <= ordinal < count:
+            raise UnsupportedShapeError(
+                f"lineage {lineage} of source {source_id.hex()}: pair {depth} must have 0 <= ordinal < count, "
+                f"found ({ordinal}, {count}); make children with Task.fan_out or Task.split"
+            )
+
+
+def entries(source_id: bytes, lineage: Lineage, *, terminal: Terminal = "published") -> tuple[Entry, ...]:
+    """List what a finished leaf adds to its source's count: one group, to be applied together.
+
+    Args:
+        source_id: 16 bytes.
+        lineage: path from the source to the leaf. A task that fanned out into 0 is itself the leaf.
+        terminal: how it ended; both ways count the same.
+
+    Returns:
+        The source's entry (+1), each ancestor's fan-out (+N-1) from the source downwards, the leaf (-1).
+
+    Raises:
+        UnsupportedShapeError: see `check_leaf`.
+    """
+    check_leaf(source_id, lineage, terminal)
+    group = [Entry(ROOT, 1)]
+    for depth, (_, count) in enumerate(lineage):
+        group.append(Entry(node_id(source_id, lineage[:depth]), count - 1))
+    group.append(Entry(node_id(source_id, lineage), -1))
+    return tuple(group)
+
+
+def fold(
+    pending: int,
+    applied: Mapping[bytes, int] | Callable[[bytes], int | None],
+    group: Iterable[Entry],
+) -> tuple[int, list[Entry]]:
+    """Apply the entries of one leaf, or of several whole leaves, to a source's count.
+
+    Args:
+        pending: the count before.
+        applied: delta of each entry that is already in the count, by node.
+        group: whole groups of `entries`. A repeated entry counts once.
+
+    Returns:
+        The count after, and the entries that were not yet applied, in their order.
+
+    Raises:
+        NonDeterministicTaskError: an entry is applied with another delta.
+        NegativePendingCountError: the count would fall below zero.
+    """
+    known = applied if callable(applied) else applied.get
+    fresh: dict[bytes, int] = {}
+    for node, delta in group:
+        before = fresh.get(node)
+        if before is None:
+            before = known(node)
+        if before is None:
+            fresh[node] = delta
+        elif before != delta:
+            raise NonDeterministicTaskError(
+                f"task {node.hex()} {_meaning(before)} before and {_meaning(delta)} now: processing must be a pure "
+                "function of its input; make it deterministic, then run `ledgerbeam ledger forget` on the source"
+            )
+    after = pending + sum(fresh.values())
+    if after < 0:
+        raise NegativePendingCountError(
+            f"the pending count would become {after}: more tasks ended than were started, so its rows contradict "
+            "each other; run `ledgerbeam ledger forget` on the source to process it again"
+        )
+    return after, [Entry(node, delta) for node, delta in fresh.items()]
+
+
+def is_done(lineage: Lineage, source_id: bytes, applied: Mapping[bytes, int]) -> bool:
+    """Tell whether a task and everything that grew from it is finished.
+
+    Args:
+        lineage: path from the source to the task.
+        source_id: 16 bytes.
+        applied: delta of each applied entry of the source, by node. A complete source has none left: ask for its
+            completion first.
+    """
+    waiting: list[Lineage] = [lineage]
+    while waiting:
+        here = waiting.pop()
+        delta = applied.get(node_id(source_id, here))
+        if delta is None:
+            return False
+        children = delta + 1
+        if children > len(applied):
+            return False  # most of them have no entry
+        waiting.extend((*here, (ordinal, children)) for ordinal in range(children))
+    return True
+
+
+def _meaning(delta: int) -> str:
+    return "ended" if delta < 0 else f"fanned out into {delta + 1}"

@@ -1,0 +1,114 @@
+"""The dataset that a job has written, as an ordered list of shards: what index files of formats are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ledgerbeam.errors import LedgerError
+from ledgerbeam.ledger.model.rows import OutputRow
+from ledgerbeam.ledger.model.store import LedgerStore
+
+INDEX_SUFFIX = ".idx"
+TOKENS_SUFFIX = ".bin"
+
+
+@dataclass(frozen=True, slots=True)
+class OutputShard:
+    """One shard of a dataset.
+
+    Attributes:
+        name: path relative to the output root of the job.
+        size: bytes.
+        checksum: of its content, see `store.content_checksum`.
+        records: how many it holds.
+        source: URL of the source that it was made from; of a pack that of its first member.
+        first: the first record of that source that it was made from.
+        index: name of its index, if one was written with it.
+    """
+
+    name: str
+    size: int
+    checksum: str
+    records: int
+    source: str
+    first: int
+    index: str | None = None
+
+
+@dataclass(frozen=True)
+class DatasetManifest:
+    """The shards of a dataset, in the order of source URLs, then of records. `dataset_manifest` makes it.
+
+    Iterating reads the ledger, each time anew: the shards are never all in memory. It raises `LedgerError` at the
+    end if sources were completed or forgotten meanwhile, so make what depends on it visible only then.
+
+    Attributes:
+        root: URL that names are relative to; None if the job's parameters name no ``output``.
+        fingerprint: of the job.
+        complete: whether the job is; if not, the shards of its complete sources are given.
+    """
+
+    root: str | None
+    fingerprint: str
+    complete: bool
+    _store: LedgerStore = field(repr=False, compare=False)
+
+    def __iter__(self) -> Iterator[OutputShard]:
+        before = self._state()
+        pending: OutputRow | None = None
+        for row in self._store.outputs():
+            if not row.complete:
+                continue
+            if pending is not None:
+                is_index = row.source_id == pending.source_id and _is_index(row.output.name, pending.output.name)
+                yield _shard(pending, row.output.name if is_index else None)
+                pending = None if is_index else row
+            else:
+                pending = row
+        if pending is not None:
+            yield _shard(pending, None)
+        if self._state() != before:
+            raise LedgerError(
+                f"ledger {self._store.url}: it changed while its manifest was read; read it again when no run is at "
+                "work on it"
+            )
+
+    def _state(self) -> tuple[object, ...]:
+        return self._store.job(), self._store.completed_count(), self._store.totals()
+
+
+def dataset_manifest(store: LedgerStore, *, allow_incomplete: bool = False) -> DatasetManifest:
+    """Give the ordered shards of a complete job.
+
+    Args:
+        store: the job's ledger.
+        allow_incomplete: also for a job that is not complete: its complete sources are then the dataset, so that
+            each source is in it whole or not at all.
+
+    Raises:
+        LedgerError: the ledger is of no job yet, or its job is not complete.
+    """
+    job = store.job()
+    if job is None:
+        raise LedgerError(f"ledger {store.url}: no job has used it yet; run one first")
+    status = store.status()
+    if not status["complete"] and not allow_incomplete:
+        sources = status["sources"]
+        raise LedgerError(
+            f"ledger {store.url}: its job is not complete, so the dataset would miss shards: expected every source of "
+            f"a finished listing complete, found {sources['complete']:,} complete, {sources['open']:,} open, "
+            f"{sources['failed']:,} failed; run the job again until it ends with status 0"
+        )
+    root = job.parameters.get("output")
+    return DatasetManifest(root if isinstance(root, str) else None, job.fingerprint, status["complete"], store)
+
+
+def _is_index(name: str, data_name: str) -> bool:
+    """Tell whether a name is that of an index: `x.jsonl.idx` of `x.jsonl`, `x.idx` of Megatron's `x.bin`."""
+    return name in (data_name + INDEX_SUFFIX, data_name.removesuffix(TOKENS_SUFFIX) + INDEX_SUFFIX)
+
+
+def _shard(row: OutputRow, index: str | None) -> OutputShard:
+    output = row.output
+    return OutputShard(output.name, output.size, output.checksum, output.records, row.url, output.first, index)

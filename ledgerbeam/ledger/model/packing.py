@@ -1,0 +1,58 @@
+"""Composite sources: many small sources packed into one unit of restart and one output shard.
+
+Packs are cut by content, as content-defined chunking cuts a byte stream: whether a member ends its pack depends on
+the member alone (its URL's hash against its share of the target size), so adding, removing or changing a member
+moves no boundary but those of its own pack and, where a size limit had cut, of its nearest neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.ledger.model.identity import url_key
+from ledgerbeam.ledger.model.task import Source
+
+__all__ = ["pack_sources"]
+
+MAX_MEMBERS = 50_000
+"""Members of one pack at most: bounds the memory of a task over empty or tiny sources."""
+
+_HASH_RANGE = 2**64
+
+
+def pack_sources(members: Iterable[Source], target_bytes: int) -> Iterator[Source]:
+    """Packs a stream of sources into composite sources, in the order given.
+
+    Args:
+        members: Plain sources in a stable order (that of a listing).
+        target_bytes: Size that packs have on average, in bytes; at least 1. No pack exceeds twice this size unless
+            a single member does, and none but the last is below a quarter of it.
+
+    Yields:
+        Composite sources: ``members`` in order, made by `Source.pack`.
+
+    Raises:
+        UsageError: If `target_bytes` is not positive.
+    """
+    if target_bytes < 1:
+        raise UsageError(f"a pack needs a target size of at least 1 byte, found {target_bytes}")
+    pack: list[Source] = []
+    size = 0
+    for member in members:
+        if pack and (size + member.size > 2 * target_bytes or len(pack) == MAX_MEMBERS):
+            yield Source.pack(pack)
+            pack, size = [], 0
+        pack.append(member)
+        size += member.size
+        if size >= target_bytes // 4 and _ends_pack(member, target_bytes):
+            yield Source.pack(pack)
+            pack, size = [], 0
+    if pack:
+        yield Source.pack(pack)
+
+
+def _ends_pack(member: Source, target_bytes: int) -> bool:
+    """True with a probability of the member's share of the target, decided by its URL alone."""
+    draw = int.from_bytes(url_key(member.url)[:8], "big")
+    return draw * target_bytes < member.size * _HASH_RANGE

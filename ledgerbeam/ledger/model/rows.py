@@ -1,0 +1,334 @@
+"""The rows that go into a ledger and come out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from operator import add
+from typing import Any, Literal, NamedTuple
+
+from ledgerbeam.errors import UnsupportedShapeError
+from ledgerbeam.ledger.model import values
+from ledgerbeam.ledger.model.counting import Terminal, check_leaf
+from ledgerbeam.ledger.model.identity import Lineage
+from ledgerbeam.ledger.model.values import (
+    checksum,
+    flag,
+    id_bytes,
+    integer,
+    lineage,
+    output_name,
+    row,
+    seconds,
+    shown,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One durable object that a task published.
+
+    Attributes:
+        name: path relative to the output root of the job. No two sources use the same name.
+        size: bytes.
+        checksum: of its content, see `content_checksum`.
+        records: how many it holds.
+        first: orders the outputs of one source, normally the first record of the task's span.
+        nulled: how many numbers that its format does not have, NaN and infinities, stand in it as null.
+
+    Raises:
+        UnsupportedShapeError: a value that no ledger can hold, for instance a name with ``..``.
+    """
+
+    name: str
+    size: int
+    checksum: str
+    records: int
+    first: int = 0
+    nulled: int = 0
+
+    def __post_init__(self) -> None:
+        try:
+            output_name(self.name)
+            checksum(self.checksum)
+            for number in (self.size, self.records, self.first, self.nulled):
+                integer(number)
+        except ValueError as error:
+            raise UnsupportedShapeError(f"output {shown(self.name)} cannot be recorded: {error}") from None
+
+
+def content_checksum(chunks: Iterable[bytes]) -> str:
+    """The checksum of an output's content, given in chunks: BLAKE2b of 16 bytes as hexadecimal digits."""
+    digest = blake2b(digest_size=16)
+    for chunk in chunks:
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+class Totals(NamedTuple):
+    """What the recorded leaves of a ledger add up to.
+
+    A source that changed, or that was forgotten, takes its share away and adds it again when it has run.
+
+    Attributes:
+        tasks: finished tasks, published or filtered.
+        records: records that they took in.
+        bytes: bytes that they took in.
+        filtered: those of `tasks` that were filtered.
+        milliseconds: time that they took, added up over all workers.
+    """
+
+    tasks: int = 0
+    records: int = 0
+    bytes: int = 0
+    filtered: int = 0
+    milliseconds: int = 0
+
+    def plus(self, other: Totals) -> Totals:
+        """The sum, part by part."""
+        return Totals(*map(add, self, other))
+
+    def minus(self, other: Totals) -> Totals:
+        """The difference, part by part."""
+        return Totals(*(mine - theirs for mine, theirs in zip(self, other, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A finished task. Everything in `outputs` must already be durable.
+
+    Attributes:
+        source_id: 16 bytes.
+        lineage: path from the source to the task.
+        kind: ``published``, or ``filtered`` for a task without output.
+        outputs: what it published; empty when filtered.
+        records: records that it took in.
+        bytes: bytes that it took in.
+        seconds: time that it took, from reading to the durable output.
+
+    Raises:
+        UnsupportedShapeError: see `counting.check_leaf`; also for a filtered leaf with outputs.
+    """
+
+    source_id: bytes
+    lineage: Lineage
+    kind: Terminal = "published"
+    outputs: tuple[Output, ...] = ()
+    records: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_leaf(self.source_id, self.lineage, self.kind)
+        try:
+            lineage(self.lineage)
+            integer(self.records)
+            integer(self.bytes)
+            seconds(self.seconds)
+        except ValueError as error:
+            raise UnsupportedShapeError(f"the task at {shown(self.lineage)} cannot be recorded: {error}") from None
+        if self.kind == "filtered" and self.outputs:
+            raise UnsupportedShapeError(f"a filtered leaf has no outputs, found {self.outputs[0].name!r}")
+
+    def share(self) -> Totals:
+        """What it adds to the totals of its ledger."""
+        return Totals(1, self.records, self.bytes, int(self.kind == "filtered"), round(1000 * self.seconds))
+
+
+FAILURE_CHARACTERS = 4000
+"""Longer messages, reasons and names of failures are cut."""
+
+
+def failure_text(text: str) -> str:
+    """Cut a text of a failure, so that no row is large; the end tells that there was more.
+
+    Messages of user code hold anything: what is no text is escaped.
+    """
+    try:
+        values.text(text)
+    except ValueError:
+        if not isinstance(text, str):
+            raise
+        text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= FAILURE_CHARACTERS else text[: FAILURE_CHARACTERS - 3] + "..."
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A task that failed. It keeps its source open and runs again in the next run.
+
+    Texts that are longer than `FAILURE_CHARACTERS` are cut.
+
+    Attributes:
+        source_id: 16 bytes.
+        lineage: path from the source to the task.
+        task: its name for people, `task.Task.name`.
+        reason: one line that groups failures.
+        error: the full message.
+        broke: it counts as a death of the worker, see `task.FailedTask`.
+    """
+
+    source_id: bytes
+    lineage: Lineage
+    task: str
+    reason: str
+    error: str = ""
+    broke: bool = False
+
+    def __post_init__(self) -> None:
+        try:
+            id_bytes(self.source_id)
+            lineage(self.lineage)
+            flag(self.broke)
+            for name in ("task", "reason", "error"):
+                object.__setattr__(self, name, failure_text(getattr(self, name)))
+        except ValueError as error:
+            raise UnsupportedShapeError(f"the failure of {shown(self.task)} cannot be recorded: {error}") from None
+
+
+class Mark(NamedTuple):
+    """A task that a worker has in work: source, node (16 bytes each) and its name for people."""
+
+    source_id: bytes
+    node: bytes
+    name: str
+
+    def check(self) -> None:
+        """Check the values. Raises UnsupportedShapeError."""
+        try:
+            id_bytes(self.source_id)
+            id_bytes(self.node)
+            values.text(self.name)
+        except ValueError as error:
+            raise UnsupportedShapeError(f"the mark of {shown(self.name)} cannot be recorded: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """What one commit changed.
+
+    Attributes:
+        completed: ids of the sources that became complete.
+        fresh: leaves that were not recorded before.
+        seconds: time that the store took.
+    """
+
+    completed: list[bytes]
+    fresh: int = 0
+    seconds: float = 0.0
+
+
+class SourceProgress(NamedTuple):
+    """How far an open source is.
+
+    Attributes:
+        applied: what `LedgerStore.applied` gives.
+        attempts: what `LedgerStore.attempts` gives.
+        replaces: it took over a URL: what lies there has changed since this job entered it before.
+    """
+
+    applied: Mapping[bytes, int]
+    attempts: Mapping[bytes, int]
+    replaces: bool
+
+
+HISTORY_SECONDS = 10
+"""The step of `LedgerStore.history`."""
+
+
+class HistoryRow(NamedTuple):
+    """What was recorded in one step of time.
+
+    Attributes:
+        time: begin of the step, seconds since 1970 UTC.
+        totals: of the leaves that were recorded in it.
+        completed: sources that became complete in it.
+        failures: failures that were recorded in it.
+    """
+
+    time: int
+    totals: Totals
+    completed: int
+    failures: int
+
+
+class SourceRow(NamedTuple):
+    """A registered source.
+
+    Attributes:
+        source_id: 16 bytes.
+        url: of its first member, if it is a pack.
+        size: bytes.
+        members: number of packed sources; 0 for a plain one.
+        state: ``complete``, ``failed`` (open, with a failure), ``open`` or ``gone`` (not complete, and not in the
+            last listing).
+        completed: time of its completion, seconds since 1970 UTC; 0 for others.
+        totals: of its recorded leaves.
+        member_urls: of the packed sources, in order; empty for a plain one.
+    """
+
+    source_id: bytes
+    url: str
+    size: int
+    members: int
+    state: Literal["complete", "failed", "open", "gone"]
+    completed: int
+    totals: Totals
+    member_urls: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRow:
+    """A recorded output: the URL and id of its source, whether that source is complete, and the output."""
+
+    url: str
+    source_id: bytes
+    complete: bool
+    output: Output
+
+
+class OutputColumns(NamedTuple):
+    """Recorded outputs as three columns of one length: the ids of their sources, their names, their sizes in bytes."""
+
+    source_ids: list[bytes]
+    names: list[str]
+    sizes: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class FailureRow:
+    """A recorded failure.
+
+    Attributes:
+        url: of the source.
+        source_id: 16 bytes.
+        node: 16 bytes.
+        task: name for people.
+        reason: one line.
+        error: the full message.
+        attempts: how often the task failed, or its worker died.
+        last: time of the last failure, seconds since 1970 UTC.
+        quarantined: the task is not started again until it is forgotten.
+    """
+
+    url: str
+    source_id: bytes
+    node: bytes
+    task: str
+    reason: str
+    error: str
+    attempts: int
+    last: float
+    quarantined: bool
+
+
+def output_row(output: Output) -> list[Any]:
+    """An output as a JSON row."""
+    more = [output.nulled] if output.nulled else []
+    return [output.name, output.size, output.checksum, output.records, output.first, *more]
+
+
+def read_output(value: Any) -> Output:
+    """Read a row of `output_row`. Raises ValueError, also for a name that leads out of the output root."""
+    return Output(*row(value, 5, 6))

@@ -1,0 +1,175 @@
+"""The values that travel through a pipeline: sources, tasks, and the markers that stand in a task's place."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.ledger.model.identity import Lineage, node_id, pack_id, source_id
+from ledgerbeam.ledger.model.values import integer, shown, text
+from ledgerbeam.redaction import without_secrets
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One unit of restart: an input object, or a pack of small ones.
+
+    Attributes:
+        url: canonical URL; for a pack the URL of its first member.
+        size: bytes; for a pack the sum over its members.
+        version: ETag, generation, or modification time in nanoseconds as decimal text; for a pack empty.
+        members: the packed sources, in order; empty for a plain source. Packs do not nest.
+        changed_ns: when anything of the file was last changed, as its file system told when it was planned, in
+            nanoseconds since 1970; 0 if nobody asked. No part of the identity.
+    """
+
+    url: str
+    size: int
+    version: str
+    members: tuple[Source, ...] = ()
+    changed_ns: int = field(default=0, compare=False)
+    _id: bytes | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        try:
+            text(self.url)
+            integer(self.size)
+            text(self.version)
+        except ValueError as error:
+            raise UsageError(f"source {shown(self.url)} cannot be recorded: {error}") from None
+        if self.members and any(member.members for member in self.members):
+            raise UsageError(f"source {shown(self.url)}: packs do not nest; pack plain sources")
+
+    @classmethod
+    def pack(cls, members: Sequence[Source]) -> Source:
+        """Pack small sources into one.
+
+        Args:
+            members: at least one plain source, in the order in which their records are read.
+
+        Raises:
+            UsageError: there is no member, or one is a pack itself.
+        """
+        if not members:
+            raise UsageError("a pack needs at least one member")
+        return cls(members[0].url, sum(member.size for member in members), "", tuple(members))
+
+    @property
+    def id(self) -> bytes:
+        """The 16 bytes of `identity.source_id`, or of `identity.pack_id` for a pack. Computed once."""
+        known = self._id
+        if known is None:
+            known = (
+                pack_id(member.id for member in self.members)
+                if self.members
+                else source_id(self.url, self.size, self.version)
+            )
+            object.__setattr__(self, "_id", known)
+        return known
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """The URL of every input object, in order: one for a plain source."""
+        return tuple(member.url for member in self.members) or (self.url,)
+
+    def __reduce__(self) -> tuple[type[Source], tuple[Any, ...]]:
+        return Source, (self.url, self.size, self.version, self.members, self.changed_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The unit of work: a span of a source, later the records in it.
+
+    Attributes:
+        source: what the task belongs to.
+        start: first record of the span, or first byte where a source is cut by bytes.
+        stop: one past the last, >= start.
+        lineage: path from the source to this task; see `identity.Lineage`.
+        records: what earlier steps made of the span; None until it is read.
+        started: when reading it began, by `time.monotonic`; 0 until then.
+    """
+
+    source: Source
+    start: int
+    stop: int
+    lineage: Lineage = ()
+    records: Any = None
+    started: float = 0.0
+
+    @property
+    def node(self) -> bytes:
+        """The 16 bytes of `identity.node_id`."""
+        return node_id(self.source.id, self.lineage)
+
+    @property
+    def name(self) -> str:
+        """A name for people: ``url[start:stop]``, then ``#ordinal/count`` for each fan-out below the first."""
+        deeper = "".join(f"#{ordinal}/{count}" for ordinal, count in self.lineage[1:])
+        return f"{self.source.url}[{self.start}:{self.stop}]{deeper}"
+
+    def split(self, spans: Sequence[tuple[int, int]]) -> list[Task]:
+        """Fan this task out into one child for each span.
+
+        Args:
+            spans: half-open ``(start, stop)`` pairs, in order. Their number becomes part of the children's
+                identity: the same task must always be split alike.
+        """
+        count = len(spans)
+        return [
+            Task(self.source, start, stop, (*self.lineage, (ordinal, count)), self.records, self.started)
+            for ordinal, (start, stop) in enumerate(spans)
+        ]
+
+    def fan_out(self, batches: Sequence[Any]) -> list[Task]:
+        """Fan this task out into one child for each batch of records; the children keep the span.
+
+        Args:
+            batches: the records of each child, in order.
+
+        Returns:
+            Children in order. Empty for no batches: emit `NoneTask` of this task then, or its source stays open.
+        """
+        count = len(batches)
+        return [
+            Task(self.source, self.start, self.stop, (*self.lineage, (ordinal, count)), records, self.started)
+            for ordinal, records in enumerate(batches)
+        ]
+
+    def replace(self, **changes: Any) -> Task:
+        """Copy this task with some attributes changed; the lineage is normally kept."""
+        return dataclasses.replace(self, **changes)
+
+    def __reduce__(self) -> tuple[type[Task], tuple[Any, ...]]:
+        return Task, (self.source, self.start, self.stop, self.lineage, self.records, self.started)
+
+
+@dataclass(frozen=True, slots=True)
+class NoneTask:
+    """Stands for a task that was filtered out: it is finished and has no output."""
+
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class FailedTask:
+    """Stands for a task that failed: it is recorded, and runs again in the next run.
+
+    Attributes:
+        task: what failed.
+        reason: one line that groups failures, for instance the name of the exception.
+        error: the full message, kept without secrets.
+        broke: its function raised what no function should, and what would have ended the worker: it counts as a
+            worker's death, and `MAX_ATTEMPTS` of them quarantine the task.
+    """
+
+    task: Task
+    reason: str
+    error: str = ""
+    broke: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", without_secrets(self.reason))
+        object.__setattr__(self, "error", without_secrets(self.error))

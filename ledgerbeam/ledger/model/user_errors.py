@@ -1,0 +1,91 @@
+"""What user code raised, in words: whatever it is, it makes one message of bounded length.
+
+Nothing that the class of an exception may define is trusted: attributes and texts are taken by the methods of the
+built-in types, and classes are asked for by `type`, since `isinstance` asks the object, too.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import traceback
+from typing import Any
+
+from ledgerbeam.errors import FunctionError
+from ledgerbeam.ledger.model.task import FailedTask, Task
+
+__all__ = [
+    "describe_error",
+    "error_name",
+    "failed_by",
+    "ignore_interrupt",
+    "is_break",
+    "is_interrupt",
+    "last_frame",
+    "message_of",
+]
+
+MOST_CHARACTERS = 2000
+"""Of what an exception says of itself; more is cut."""
+
+_NAME_CHARACTERS = 100
+
+
+def ignore_interrupt(*_: Any) -> None:
+    """Handles SIGINT in a process that somebody else ends; unlike SIG_IGN it does not pass to processes started."""
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Tells whether somebody pressed Ctrl-C; else a function has raised it.
+
+    Only a main thread gets that, and none in a process that ignores it.
+    """
+    return (
+        issubclass(type(error), KeyboardInterrupt)
+        and threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, ignore_interrupt)
+    )
+
+
+def is_break(error: BaseException) -> bool:
+    """Tells whether an exception, or what a `FunctionError` was made of, would have ended the worker if let through."""
+    raised = error.__cause__ if type(error) is FunctionError else error
+    return raised is not None and not issubclass(type(raised), Exception)
+
+
+def error_name(error: BaseException) -> str:
+    """Returns the name of an exception's class, in one short line."""
+    return _plain(type.__dict__["__name__"].__get__(type(error)), _NAME_CHARACTERS).replace("\n", " ")
+
+
+def describe_error(error: BaseException) -> str:
+    """Returns ``KeyError: 'text' (at cleaning.py:12)``, whatever methods the exception has."""
+    return f"{error_name(error)}: {message_of(error)} (at {last_frame(error)})"
+
+
+def message_of(error: BaseException) -> str:
+    """Returns what an exception says of itself, cut and without what is not Unicode."""
+    try:
+        return _plain(str(error), MOST_CHARACTERS)
+    except BaseException as second:  # noqa: BLE001 - it is user code, too
+        return f"(its text cannot be had: {error_name(second)})"
+
+
+def last_frame(error: BaseException) -> str:
+    """Returns ``file:line`` of where `error` was raised."""
+    frames = traceback.StackSummary.extract(
+        traceback.walk_tb(BaseException.__dict__["__traceback__"].__get__(error)), limit=-1, lookup_lines=False
+    )
+    return _plain(f"{frames[-1].filename}:{frames[-1].lineno}", MOST_CHARACTERS) if frames else "unknown place"
+
+
+def failed_by(error: BaseException, task: Task, message: str) -> FailedTask:
+    """Returns the marker of a task that ended with `error`, under the name of its class."""
+    return FailedTask(task, error_name(error), message, broke=is_break(error))
+
+
+def _plain(text: str, most: int) -> str:
+    """Cuts a text, and escapes what is not Unicode."""
+    length = str.__len__(text)
+    cut = str.encode(str.__getitem__(text, slice(0, most)), "utf-8", "backslashreplace").decode()
+    return cut if length <= most else f"{cut} ... ({length:,} characters)"

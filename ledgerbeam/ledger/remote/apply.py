@@ -1,0 +1,211 @@
+"""Folding: taking the objects of a remote ledger into the local environment in which it is read.
+
+The entries of a ledger are a set, so segments may be folded in any order, each once (table `folded`). What is not a
+set - who owns a URL, what was forgotten, which job the ledger is of - is ordered by numbers (`controls`):
+
+- whoever writes knows the greatest number that it has seen, and every object carries that of its writer;
+- a source that is forgotten, or that comes back to its URL, has a cutoff from then on: leaves with a lower number,
+  which were written before, do not count, however late they arrive (table `cutoffs`);
+- a job that restarts sets a cutoff for all sources. Whoever begins a run knows every number below that of the run, so
+  what has a number was recorded for the job that the ledger was of at that number.
+
+Two leaves of one task that contradict each other must not make a source complete on one host and not on another. The
+source is held open (`cutoffs`), with a failure that says why, until it is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ledgerbeam.ledger.lmdb import commit as lmdb_commit
+from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
+from ledgerbeam.ledger.lmdb import sources as lmdb_sources
+from ledgerbeam.ledger.lmdb import superseded as lmdb_superseded
+from ledgerbeam.ledger.lmdb.commit import prepare
+from ledgerbeam.ledger.lmdb.failures import Stamp, count_deaths
+from ledgerbeam.ledger.lmdb.tables import CUTOFFS, FOLDED, GONE, META, RETIRED, SOURCES, Transaction
+from ledgerbeam.ledger.model.rows import Leaf, Mark
+from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.ledger.remote.controls import Control
+from ledgerbeam.ledger.remote.cutoffs import (
+    Cutoff,
+    cutoffs,
+    may_be_early,
+    merge_cutoffs,
+    note_contradiction,
+    note_registration,
+)
+from ledgerbeam.ledger.remote.segment import Segment
+from ledgerbeam.ledger.remote.snapshot import merge_state, supersede_state
+
+KEY_LEDGER = b"ledger"
+KEY_NUMBER = b"number"
+KEY_GONE = b"gone"
+KEY_FLOOR = b"cutoff"
+
+
+def read_gone(txn: Transaction) -> tuple[list[bytes], int]:
+    """The sources that the last listing no longer had, and the number of its writer."""
+    return [key for key, _ in txn.scan(GONE, b"")], _number(txn, KEY_GONE)
+
+
+def is_folded(txn: Transaction, name: str) -> bool:
+    """Tell whether an object was taken in."""
+    return txn.get(FOLDED, name.encode()) is not None
+
+
+def mark_folded(txn: Transaction, name: str) -> None:
+    """Note that an object was taken in."""
+    txn.put(FOLDED, name.encode(), b"")
+
+
+def highest_number(txn: Transaction) -> int:
+    """The greatest number of a control object that was folded."""
+    return _number(txn, KEY_NUMBER)
+
+
+def fold_segment(txn: Transaction, name: str, segment: Segment, *, of_snapshot: bool = False) -> None:
+    """Take a segment in, once."""
+    if is_folded(txn, name):
+        return
+    mark_folded(txn, name)
+    outcome, _ = apply_segment(txn, segment, of_snapshot=of_snapshot)
+    for leaf, error in outcome.refused:
+        note_contradiction(txn, leaf, error, segment.at)
+
+
+def apply_segment(
+    txn: Transaction, segment: Segment, *, of_snapshot: bool = False
+) -> tuple[lmdb_commit.CommitChanges, list[Mark]]:
+    """Make the changes that a segment says; whoever writes one and whoever folds it come to the same rows.
+
+    Args:
+        txn: open for writing.
+        segment: what to take in.
+        of_snapshot: its time is that of the snapshot; when its leaves were recorded is in other parts.
+
+    Returns:
+        What its leaves changed, and the tasks that its deaths have quarantined.
+    """
+    for run, changed in (segment.runs or {}).items():
+        lmdb_jobs.change_run(txn, run, changed)
+    if segment.number < _number(txn, KEY_FLOOR):
+        _supersede_all(txn, segment)
+        return lmdb_commit.CommitChanges(), []
+    enter(txn, segment.sources, segment.number)
+    for source in segment.back:
+        lmdb_sources.come_back(txn, source, segment.number)
+        if segment.number >= _number(txn, KEY_GONE):
+            txn.delete(GONE, source)
+    leaves = segment.leaves
+    if txn.count(CUTOFFS) or txn.count(RETIRED):
+        leaves = [leaf for leaf in leaves if _counts(txn, segment.number, leaf)]
+    failures = [failure for failure in segment.failures if segment.number >= cutoffs(txn, failure.source_id)[1]]
+    stamp = Stamp(segment.number, segment.at)
+    passed = Stamp(segment.number, 0.0) if of_snapshot else stamp
+    outcome = lmdb_commit.record(txn, prepare(leaves), failures, stamp, passed=passed)
+    deaths = [mark for mark in segment.deaths if segment.number >= cutoffs(txn, mark.source_id)[1]]
+    quarantined = count_deaths(txn, deaths, stamp)
+    if segment.dropped:
+        lmdb_superseded.drop_stale(txn, segment.dropped, segment.number)
+    if segment.gone is not None and segment.number >= _number(txn, KEY_GONE):
+        _put_number(txn, KEY_GONE, segment.number)
+        lmdb_sources.set_gone(txn, segment.gone, segment.number)
+    if segment.state is not None:
+        merge_state(txn, segment.state, segment.number)
+    return outcome, quarantined
+
+
+def lacks_sources(txn: Transaction, segment: Segment) -> bool:
+    """Tell whether a segment speaks of sources of which nothing is known, or maybe not yet enough."""
+    known = {source.id for source in segment.sources}
+    named = {task.source_id for tasks in (segment.leaves, segment.failures, segment.deaths) for task in tasks}
+    named.update(segment.back, segment.gone or ())
+    if segment.number < _number(txn, KEY_FLOOR):
+        return False
+    others = list(named - known)
+    registered = txn.get_many(SOURCES, others)
+    return any(source not in registered and txn.get(RETIRED, source) is None for source in others) or (
+        txn.count(CUTOFFS) > 0 and any(may_be_early(txn, source, segment.number) for source in others)
+    )
+
+
+def enter(txn: Transaction, sources: Sequence[Source], number: int) -> None:
+    """Register sources. One that was replaced and is back counts from this number on."""
+    for source in sources if txn.count(CUTOFFS) or txn.count(RETIRED) else ():
+        if txn.get(RETIRED, source.id) is None:
+            note_registration(txn, source.id, number)
+            continue
+        if lmdb_sources.number_of_retired(txn, source.id) > number:
+            continue
+        cutoff = Cutoff(lmdb_superseded.retired_at(txn, source.id) or number - 1, comebacks=(number,))
+        merge_cutoffs(txn, source.id, cutoff, cutoff)
+    known = txn.get_many(SOURCES, [source.id for source in sources])  # to others than who registers them now
+    lmdb_sources.register(txn, sources, number=number)
+    for listed_again in known:
+        lmdb_sources.come_back(txn, listed_again, number)
+    if number >= _number(txn, KEY_GONE):
+        for source in sources:
+            txn.delete(GONE, source.id)
+
+
+def _counts(txn: Transaction, number: int, leaf: Leaf) -> bool:
+    """Tell whether a leaf counts; what one that does not had published is superseded."""
+    source = leaf.source_id
+    cutoff = cutoffs(txn, source)[0]
+    if txn.get(SOURCES, source) is None and txn.get(RETIRED, source) is not None:
+        cutoff = max(cutoff, lmdb_superseded.retired_at(txn, source))
+    elif number >= cutoff:
+        return True
+    _supersede(txn, leaf, cutoff)
+    return False
+
+
+def _supersede(txn: Transaction, leaf: Leaf, number: int) -> None:
+    ((_, (prepared,)),) = prepare([leaf])
+    lmdb_superseded.supersede(txn, prepared.outputs, number)
+
+
+def _supersede_all(txn: Transaction, segment: Segment) -> None:
+    """Supersede the outputs of a segment of a job that was restarted: as if it had been folded before."""
+    cutoff = _number(txn, KEY_FLOOR)
+    for leaf in segment.leaves:
+        _supersede(txn, leaf, cutoff)
+    if segment.state is not None:
+        supersede_state(txn, segment.state, cutoff)
+
+
+def fold_control(txn: Transaction, name: str, control: Control, url: str) -> None:
+    """Take a control object in, once.
+
+    Args:
+        txn: open for writing.
+        name: of the object.
+        control: its content.
+        url: of the ledger, for messages.
+    """
+    if is_folded(txn, name):
+        return
+    mark_folded(txn, name)
+    _put_number(txn, KEY_NUMBER, max(control.number, _number(txn, KEY_NUMBER)))
+    if control.kind == "run":
+        lmdb_jobs.add_run(txn, control.run, control.info, control.at)
+    elif control.kind == "forget":
+        for source in control.sources:
+            cutoff = Cutoff(forgotten=control.number)
+            merge_cutoffs(txn, source, Cutoff() if control.failures_only else cutoff, cutoff)
+        lmdb_sources.forget(txn, control.sources, failures_only=control.failures_only, number=control.number)
+    elif control.job is not None:
+        before = lmdb_jobs.read_job(txn)
+        if control.kind == "restart" and (before is None or before.fingerprint != control.job.fingerprint):
+            _put_number(txn, KEY_FLOOR, max(control.number, _number(txn, KEY_FLOOR)))
+        lmdb_jobs.take(txn, control.job, "restart" if control.kind == "restart" else "accept", url, control.number)
+
+
+def _number(txn: Transaction, key: bytes) -> int:
+    row = txn.get(META, key)
+    return 0 if row is None else int(row)
+
+
+def _put_number(txn: Transaction, key: bytes, number: int) -> None:
+    txn.put(META, key, str(number).encode())

@@ -1,0 +1,213 @@
+"""Compaction: one snapshot in the place of many segments, so that a host that is new to a ledger has little to fetch.
+
+A snapshot is made of objects in the format of segments, and folds as they do. It holds the registered sources, the
+leaves of those that are open as they were written, and for the rest what they had added up to (`snapshot`). Its
+manifest is created last and names what it stands for; only then is that deleted. A crash before the manifest leaves
+parts that nobody reads, a crash after it objects that the next compaction deletes.
+
+Others may write, read and compact meanwhile. Two snapshots may overlap: what they say is a set.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+from ledgerbeam.ledger.lmdb.environment import Environment, row_pages
+from ledgerbeam.ledger.lmdb.tables import COMPLETED, RUNS, SOURCES, Transaction
+from ledgerbeam.ledger.model.faults import fault_point
+from ledgerbeam.ledger.model.json_rows import decode
+from ledgerbeam.ledger.model.rows import Leaf
+from ledgerbeam.ledger.remote import apply as sidecar
+from ledgerbeam.ledger.remote.cutoffs import cutoffs
+from ledgerbeam.ledger.remote.objects import Objects, create_own
+from ledgerbeam.ledger.remote.replay import (
+    FOLDS,
+    SNAPSHOTS,
+    Overtaken,
+    Replayer,
+    SnapshotManifest,
+    decode_manifest,
+    encode_manifest,
+    read_listed,
+    snapshot_name,
+)
+from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment, read_source
+from ledgerbeam.ledger.remote.snapshot import cutoff_pages, state_pages
+from ledgerbeam.ledger.remote.store import RemoteStore
+
+_PART_LEAVES = 50_000
+_DELETED_AT_ONCE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """What a compaction did.
+
+    Attributes:
+        replaced: objects that the new snapshot stands for.
+        parts: objects of the snapshot.
+        bytes: their size together.
+    """
+
+    replaced: int
+    parts: int
+    bytes: int
+
+
+def compact(store: RemoteStore) -> Compaction:
+    """Replace all segments and snapshots of a ledger by one snapshot; does nothing if there is one only.
+
+    Args:
+        store: open for writing.
+
+    Raises:
+        LedgerDamagedError: an object does not read; nothing was deleted.
+        StorageError: the store does not answer. What was deleted is in the snapshot.
+    """
+    for _ in range(FOLDS):
+        # Another compaction may delete what this one is to stand for: leaves of open sources would be missing here,
+        # and a reader that has folded everything that this one covers would not look for them elsewhere.
+        with contextlib.suppress(Overtaken):
+            return _compact(store)
+    return Compaction(0, 0, 0)
+
+
+def _compact(store: RemoteStore) -> Compaction:
+    objects, environment = store.parts()
+    listed = Replayer(objects, environment).fold_new()
+    segments = [name for name in listed if not name.startswith(SNAPSHOTS)]
+    manifests = [name for name in listed if name.startswith(SNAPSHOTS)]
+    if not segments and len(manifests) < 2:
+        return Compaction(0, 0, 0)
+    old = _parts_of(objects, manifests)
+    snapshot = _Snapshot(objects, environment, _job_of(store), manifests)
+    floors_of = [snapshot.add(segment) for segment in _states(cutoff_pages(environment), snapshot.number)]
+    # Written before sources: a source that is completed after it was passed here is complete in what follows.
+    leaves = [snapshot.add(segment) for segment in _open_leaves(objects, environment, segments + old)]
+    sources = [snapshot.add(segment) for segment in _sources(environment)]
+    rest = [snapshot.add(segment) for segment in _rest(environment, snapshot.number)]
+    covers = [*segments, *manifests, *old]
+    snapshot.finish([*floors_of, *sources, *leaves, *rest], covers)
+    # While the manifest of a former snapshot lies there, a host that is new to the ledger needs its parts.
+    for gone in ([*segments, *manifests], old):
+        for start in range(0, len(gone), _DELETED_AT_ONCE):
+            fault_point("compact.delete")
+            objects.delete(gone[start : start + _DELETED_AT_ONCE])
+    return Compaction(len(covers), snapshot.parts, snapshot.bytes)
+
+
+class _Snapshot:
+    """A snapshot that is being written."""
+
+    def __init__(self, objects: Objects, environment: Environment, job: str | None, before: Sequence[str]) -> None:
+        self._objects = objects
+        self._environment = environment
+        self._job = job
+        with environment.read() as txn:
+            self.number = sidecar.highest_number(txn)
+        self._name = snapshot_name(self.number, before)
+        self.parts = 0
+        self.bytes = 0
+
+    def add(self, segment: Segment) -> str:
+        self.parts += 1
+        name = f"{self._name}/{self.parts:06d}.seg"
+        data = encode_segment(replace(segment, job=self._job, at=round(time.time(), 3)))
+        create_own(self._objects, name, data)
+        self.bytes += len(data)
+        return name
+
+    def finish(self, parts: Sequence[str], covers: Sequence[str]) -> None:
+        name = f"{self._name}.json"
+        fault_point("compact.before_manifest")
+        create_own(self._objects, name, encode_manifest(SnapshotManifest(self.number, parts, covers)))
+        fault_point("compact.after_manifest")
+
+        def change(txn: Transaction) -> None:
+            for folded in (name, *parts):
+                sidecar.mark_folded(txn, folded)
+
+        self._environment.write(change)
+
+
+def _job_of(store: RemoteStore) -> str | None:
+    job = store.job()
+    return None if job is None else job.fingerprint
+
+
+def _parts_of(objects: Objects, manifests: Sequence[str]) -> list[str]:
+    parts: list[str] = []
+    for name, data in read_listed(objects, manifests):
+        parts += decode_manifest(data, f"{objects.url}/{name}").parts
+    return parts
+
+
+def _open_leaves(objects: Objects, environment: Environment, names: Sequence[str]) -> Iterator[Segment]:
+    """Yield the leaves of sources that are not complete, as they were written, by the number of their writers."""
+    held: dict[int, list[Leaf]] = {}
+    count = 0
+    for name, data in read_listed(objects, names):
+        segment = decode_segment(data, f"{objects.url}/{name}")
+        with environment.read() as txn:
+            leaves = [leaf for leaf in segment.leaves if _is_wanted(txn, leaf, segment.number)]
+        held.setdefault(segment.number, []).extend(leaves)
+        count += len(leaves)
+        if count >= _PART_LEAVES:
+            yield from _of_leaves(held)
+            held, count = {}, 0
+    yield from _of_leaves(held)
+
+
+def _is_wanted(txn: Transaction, leaf: Leaf, number: int) -> bool:
+    source = leaf.source_id
+    return (
+        txn.get(COMPLETED, source) is None
+        and txn.get(SOURCES, source) is not None
+        and number >= cutoffs(txn, source)[0]
+    )
+
+
+def _of_leaves(held: dict[int, list[Leaf]]) -> Iterator[Segment]:
+    for number, leaves in held.items():
+        for start in range(0, len(leaves), _PART_LEAVES):
+            yield Segment(number, 0.0, leaves=leaves[start : start + _PART_LEAVES])
+
+
+def _sources(environment: Environment) -> Iterator[Segment]:
+    """Yield the registered sources, by the number of their registration."""
+    for page in row_pages(environment, SOURCES):
+        rows = [decode(row) for _, row in page]
+        rows.sort(key=_number_of)
+        for own, group in groupby(rows, key=_number_of):
+            yield Segment(own, 0.0, sources=[read_source(_source_fields(row)) for row in group])
+
+
+def _rest(environment: Environment, number: int) -> Iterator[Segment]:
+    """Yield everything else that a sidecar knows."""
+    yield from _states(state_pages(environment), number)
+    for page in row_pages(environment, RUNS):
+        runs = {key.decode(): decode(row) for key, row in page}
+        yield Segment(number, 0.0, runs=runs)
+    with environment.read() as txn:
+        gone, of_number = sidecar.read_gone(txn)
+    yield Segment(of_number, 0.0, gone=gone)
+
+
+def _states(pages: Iterable[dict[str, Any]], number: int) -> Iterator[Segment]:
+    for state in pages:
+        if any(state.values()):
+            yield Segment(number, 0.0, state=state)
+
+
+def _number_of(row: dict[str, Any]) -> int:
+    return int(row.get("number", 0))
+
+
+def _source_fields(row: dict[str, Any]) -> list[Any]:
+    fields = [row["url"], row["size"], row["version"]]
+    return [*fields, row["members"]] if "members" in row else fields

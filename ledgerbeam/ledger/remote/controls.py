@@ -1,0 +1,195 @@
+"""Control objects: the few objects of a remote ledger whose order matters.
+
+============================  =====================================================================
+``job.json``                  the job that the ledger was made for; created once, never changed
+``controls/000007.json``      what happened as number 7: a run began (``run``), sources were forgotten
+                              (``forget``), another job took the ledger over (``accept``, ``restart``)
+============================  =====================================================================
+
+Numbers are a logical clock. Whoever wants one takes the greatest that it sees and creates the next; where the store
+creates exclusively, one of several wins and the others take the number after it. An object that carries number n was
+written by somebody who had seen n, so clocks of hosts do not matter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ledgerbeam.errors import LedgerDamagedError, LedgerVersionError, UnsupportedShapeError
+from ledgerbeam.ledger.model.job import LEDGER_FORMAT, Job
+from ledgerbeam.ledger.model.json_rows import decode, encode
+from ledgerbeam.ledger.model.values import flag, id_bytes, identity, integer, mapping, seconds, shown, text
+from ledgerbeam.ledger.remote.segment import column, damaged
+
+JOB_NAME = "job.json"
+"""The object that makes a folder a ledger."""
+
+CONTROLS = "controls"
+"""Replayer of the numbered control objects."""
+
+HIGHEST = 999_999_999_999
+"""The greatest number that the name of a control object can have."""
+
+Kind = Literal["run", "forget", "accept", "restart"]
+
+_NAME = re.compile(rf"{CONTROLS}/([0-9]{{6}}|[1-9][0-9]{{6,11}})(-[0-9a-f]+)?\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """One numbered step of a ledger.
+
+    Attributes:
+        number: >= 1.
+        kind: what happened.
+        at: when, seconds since 1970 UTC.
+        token: random; tells the creation of one host from the same by another.
+        info: of a run, shown by `status`.
+        sources: that were forgotten.
+        failures_only: only their failures were.
+        job: that took the ledger over.
+    """
+
+    number: int
+    kind: Kind
+    at: float
+    token: str
+    info: Mapping[str, Any] = field(default_factory=dict)
+    sources: Sequence[bytes] = ()
+    failures_only: bool = False
+    job: Job | None = None
+
+    def __post_init__(self) -> None:
+        """Check the values, when one is made and when one is read."""
+        try:
+            self._check()
+        except ValueError as error:
+            raise UnsupportedShapeError(f"this cannot be recorded: {error}") from None
+
+    def _check(self) -> None:
+        if integer(self.number, 1) > HIGHEST:
+            raise ValueError(f"expected a number up to {HIGHEST}, found {self.number}")
+        if self.kind not in ("run", "forget", "accept", "restart"):
+            raise ValueError(f"expected run, forget, accept or restart, found {shown(self.kind)}")
+        seconds(self.at)
+        text(self.token)
+        mapping(self.info)
+        flag(self.failures_only)
+        for source in self.sources:
+            id_bytes(source)
+        if (self.job is None) == (self.kind in ("accept", "restart")):
+            raise ValueError(f"expected a job for accept and restart only, found {self.kind} and {shown(self.job)}")
+
+    @property
+    def run(self) -> str:
+        """The id of the run that it begins."""
+        return f"{self.number:06d}"
+
+
+def control_name(control: Control, *, exclusive: bool) -> str:
+    """The name of a control object: unique by its token where the store cannot decide who was first."""
+    return f"{CONTROLS}/{control.number:06d}{'' if exclusive else f'-{control.token}'}.json"
+
+
+def control_number(name: str) -> int | None:
+    """The number in the name of a control object; None for another name."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else int(match[1])
+
+
+def does_not_follow(url: str, number: int, highest: int) -> LedgerDamagedError:
+    """The error of an object that carries a number which no control object of its ledger leads to.
+
+    Args:
+        url: of the object.
+        number: that it carries.
+        highest: the greatest number that there is.
+    """
+    return LedgerDamagedError(
+        f"{url}: this object of the ledger has number {number}, and the greatest that there is before it is {highest}: "
+        f"expected at most {highest + 1} for a control object, {highest} for another; nothing of it was taken in. "
+        f"Somebody else wrote it, or an object below {CONTROLS}/ was deleted: restore that from a copy if there is "
+        "one, else delete this object, and run again"
+    )
+
+
+def encode_control(control: Control) -> bytes:
+    """Make the bytes of a control object."""
+    fields: dict[str, Any] = {
+        "format": LEDGER_FORMAT,
+        "kind": control.kind,
+        "number": control.number,
+        "at": control.at,
+        "token": control.token,
+    }
+    if control.kind == "run":
+        fields["info"] = dict(control.info)
+    elif control.kind == "forget":
+        fields["sources"] = [source.hex() for source in control.sources]
+        fields["failures_only"] = control.failures_only
+    elif control.job is not None:
+        fields["job"] = control.job.as_dict()
+    return encode(fields)
+
+
+def decode_control(data: bytes, url: str) -> Control:
+    """Read the bytes of a control object.
+
+    Raises:
+        LedgerVersionError: a newer ledgerbeam wrote it.
+        LedgerDamagedError: a value of it cannot be.
+    """
+    try:
+        fields = mapping(decode(data))
+        check_format(fields, url)
+        kind: Any = fields.get("kind")
+        return Control(
+            number=integer(fields.get("number")),
+            kind=kind,
+            at=seconds(fields.get("at")),
+            token=text(fields.get("token")),
+            info=fields.get("info", {}),
+            sources=column(fields, "sources", identity),
+            failures_only=fields.get("failures_only", False),
+            job=read_job(fields["job"]) if "job" in fields else None,
+        )
+    except ValueError as error:
+        raise damaged(url, f"{error}") from None
+
+
+def encode_ledger(token: str, job: Job) -> bytes:
+    """Make the bytes of ``job.json``: the ledger's own id and its first job."""
+    try:
+        about = {"pipeline": text(job.pipeline), "parameters": mapping(dict(job.parameters))}
+    except ValueError as error:
+        raise UnsupportedShapeError(f"this job cannot be recorded: {error}") from None
+    return encode({"format": LEDGER_FORMAT, "ledger": token, **about, "fingerprint": job.fingerprint})
+
+
+def decode_ledger(data: bytes, url: str) -> tuple[str, Job]:
+    """Read ``job.json``. Raises as `decode_control` does."""
+    try:
+        fields = mapping(decode(data))
+        check_format(fields, url)
+        return text(fields.get("ledger")), read_job(fields)
+    except ValueError as error:
+        raise damaged(url, f"{error}") from None
+
+
+def read_job(value: Any) -> Job:
+    """Read `Job.as_dict`. Raises ValueError."""
+    fields = mapping(value)
+    return Job(text(fields.get("pipeline")), mapping(fields.get("parameters")))
+
+
+def check_format(fields: Mapping[str, Any], url: str) -> None:
+    """Check the version of the ledger that an object says. Raises LedgerVersionError or ValueError."""
+    found = integer(fields.get("format"), 1)
+    if found > LEDGER_FORMAT:
+        raise LedgerVersionError(
+            f"{url}: it has format {found}, and this ledgerbeam reads formats up to {LEDGER_FORMAT}; install the "
+            "version of ledgerbeam that wrote it, or a newer one"
+        )

@@ -1,0 +1,150 @@
+"""What keeps leaves from counting: cutoffs under a source's numbers, and contradictions between its tasks.
+
+Only the sidecar of a remote ledger needs either; see `sidecar`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ledgerbeam.errors import LedgerError
+from ledgerbeam.ledger.lmdb import sources as lmdb_sources
+from ledgerbeam.ledger.lmdb.failures import FOR_GOOD, Stamp, failure_row
+from ledgerbeam.ledger.lmdb.tables import (
+    APPLIED,
+    COMPLETED,
+    CUTOFFS,
+    DELTA,
+    FAILED,
+    PENDING,
+    PENDING_ROW,
+    SOURCES,
+    Transaction,
+    unpack_completion,
+)
+from ledgerbeam.ledger.model.identity import node_id
+from ledgerbeam.ledger.model.json_rows import decode, encode
+from ledgerbeam.ledger.model.rows import Failure, Leaf, Totals
+
+CONTRADICTION = b"\xff" * 16
+"""The node of the entry that keeps a source open whose tasks contradict each other."""
+
+_MORE_THAN_ANY_TASKS = 2**48
+
+
+class Cutoff(NamedTuple):
+    """From which number on leaves, or failures, of a source count.
+
+    Cutoffs merge as sets do, in whatever order what they are made of comes in.
+
+    Attributes:
+        replaced: the greatest number at which the source was replaced; 0 if it never was.
+        forgotten: the greatest number at which it was forgotten; 0 if it never was.
+        comebacks: its registrations after it was replaced, ascending. All that are known: a replacement that comes in
+            late may rule out the first of them.
+    """
+
+    replaced: int = 0
+    forgotten: int = 0
+    comebacks: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, numbers: Sequence[int]) -> Cutoff:
+        """The cutoff that a row keeps as `numbers`."""
+        replaced, forgotten, *comebacks = numbers
+        return cls(replaced, forgotten, tuple(comebacks))
+
+    @property
+    def numbers(self) -> list[int]:
+        """What a row keeps."""
+        return [self.replaced, self.forgotten, *self.comebacks]
+
+    @property
+    def least(self) -> int:
+        """The least number that counts."""
+        return max(self.comebacks[0] if self.comebacks else self.replaced, self.forgotten)
+
+    def merged(self, other: Cutoff) -> Cutoff:
+        """The cutoff of all that both are made of."""
+        replaced = max(self.replaced, other.replaced)
+        comebacks = {back for back in self.comebacks + other.comebacks if back > replaced}
+        return Cutoff(replaced, max(self.forgotten, other.forgotten), tuple(sorted(comebacks)))
+
+    def registered(self, number: int) -> Cutoff:
+        """The cutoff once a registration is known: the first may come in after a later one."""
+        return self.merged(Cutoff(comebacks=(number,))) if self.comebacks else self
+
+    def may_lower_to(self, number: int) -> bool:
+        """Tell whether a number counts if a registration comes in that has it, and does not until then."""
+        return max(self.replaced + 1, self.forgotten) <= number < min(self.comebacks, default=0)
+
+
+def read_cutoffs(txn: Transaction, source: bytes) -> tuple[Cutoff, Cutoff]:
+    """The cutoffs of the leaves and of the failures of a source."""
+    row = txn.get(CUTOFFS, source) if txn.count(CUTOFFS) else None
+    if row is None:
+        return Cutoff(), Cutoff()
+    leaves, failures = decode(row)
+    return Cutoff.of(leaves), Cutoff.of(failures)
+
+
+def cutoffs(txn: Transaction, source: bytes) -> tuple[int, int]:
+    """The least numbers that leaves, and failures, of a source must have."""
+    leaves, failures = read_cutoffs(txn, source)
+    return leaves.least, failures.least
+
+
+def merge_cutoffs(txn: Transaction, source: bytes, leaves: Cutoff, failures: Cutoff) -> None:
+    """Take in what else is known of the cutoffs of a source."""
+    before = read_cutoffs(txn, source)
+    _put_cutoffs(txn, source, before[0].merged(leaves), before[1].merged(failures))
+
+
+def note_registration(txn: Transaction, source: bytes, number: int) -> None:
+    """Take in a registration of a source that is registered."""
+    before = read_cutoffs(txn, source)
+    after = tuple(cutoff.registered(number) for cutoff in before)
+    if after != before:
+        _put_cutoffs(txn, source, *after)
+
+
+def may_be_early(txn: Transaction, source: bytes, number: int) -> bool:
+    """Tell whether a leaf would count if a registration that has not come in yet had its number."""
+    return read_cutoffs(txn, source)[0].may_lower_to(number)
+
+
+def _put_cutoffs(txn: Transaction, source: bytes, leaves: Cutoff, failures: Cutoff) -> None:
+    txn.put(CUTOFFS, source, encode([leaves.numbers, failures.numbers]))
+
+
+def is_contradicted(txn: Transaction, source: bytes) -> bool:
+    """Tell whether a source is held open by `contradict`."""
+    return txn.get(APPLIED, source + CONTRADICTION) is not None
+
+
+def contradict(txn: Transaction, source: bytes) -> None:
+    """Hold a registered source open whose leaves contradict each other, until it is forgotten."""
+    if txn.get(SOURCES, source) is None or is_contradicted(txn, source):
+        return
+    known = txn.get(PENDING, source)
+    pending, *tally = (1, *Totals()) if known is None else PENDING_ROW.unpack(known)
+    completed = txn.pop(COMPLETED, source)
+    if completed is not None:
+        pending, tally = 0, list(unpack_completion(completed)[1])
+        lmdb_sources.count_withdrawal(txn)
+    txn.put(PENDING, source, PENDING_ROW.pack(pending + _MORE_THAN_ANY_TASKS, *tally))
+    txn.put(APPLIED, source + CONTRADICTION, DELTA.pack(_MORE_THAN_ANY_TASKS))
+
+
+def note_contradiction(txn: Transaction, leaf: Leaf, error: LedgerError, now: float) -> None:
+    """Hold the source of a leaf open that cannot be true beside those recorded, and keep the error as its failure.
+
+    A leaf of a source that nobody registered is dropped: no run asks for it.
+    """
+    if txn.get(SOURCES, leaf.source_id) is None:
+        return
+    contradict(txn, leaf.source_id)
+    failure = Failure(leaf.source_id, leaf.lineage, f"task at {leaf.lineage}", type(error).__name__, str(error))
+    row = encode(failure_row(failure, Stamp(FOR_GOOD, now)))
+    txn.put(FAILED, leaf.source_id + node_id(leaf.source_id, leaf.lineage), row)

@@ -1,0 +1,290 @@
+"""Bringing a sidecar up to date: finding the objects of a ledger that it has not folded, and folding them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import secrets
+import struct
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple
+
+from ledgerbeam.errors import LedgerDamagedError
+from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
+from ledgerbeam.ledger.lmdb.environment import Environment
+from ledgerbeam.ledger.lmdb.tables import META, Transaction
+from ledgerbeam.ledger.model.json_rows import decode, encode
+from ledgerbeam.ledger.model.values import integer, mapping, rows, shown
+from ledgerbeam.ledger.remote import apply as sidecar
+from ledgerbeam.ledger.remote.controls import (
+    JOB_NAME,
+    Control,
+    control_number,
+    decode_control,
+    decode_ledger,
+    does_not_follow,
+)
+from ledgerbeam.ledger.remote.objects import Objects
+from ledgerbeam.ledger.remote.segment import Segment, damaged, decode_segment, seal, unseal
+
+SEGMENTS = "segments"
+"""Replayer of the segments."""
+
+SNAPSHOTS = "snapshots"
+"""Replayer of the snapshots."""
+
+_NUMBER = "([0-9]{6,12})"
+_SEGMENT = re.compile(rf"{SEGMENTS}/{_NUMBER}/([stz])-[A-Za-z0-9.-]{{1,200}}\.seg")
+_MANIFEST = re.compile(rf"{SNAPSHOTS}/{_NUMBER}-{_NUMBER}-[0-9a-f]{{8,64}}\.json")
+_PART = re.compile(rf"{SNAPSHOTS}/{_NUMBER}-{_NUMBER}-[0-9a-f]{{8,64}}/[0-9]{{6,12}}\.seg")
+_READ_AT_ONCE = 32
+FOLDS = 20
+"""So often may a listing be overtaken by compactions before something must be wrong."""
+
+
+class Overtaken(Exception):  # noqa: N818 - it is not an error: the listing is made again
+    """The listing is not whole: an object of it is gone, for a snapshot stands for it now, or one is missing."""
+
+
+_CONTROL, _SNAPSHOT, _SOURCES, _TASKS, _SWEEP = range(5)
+_KINDS = {"s": _SOURCES, "t": _TASKS, "z": _SWEEP}
+
+
+UNFIT = (ValueError, struct.error)
+"""What folding raises for values that cannot be, each by itself or in their sum."""
+
+
+class _Piece(NamedTuple):
+    """An object to fold. They sort in the order of folding: sources are registered before their tasks have ended."""
+
+    kind: int
+    number: int
+    name: str
+
+
+class SnapshotManifest(NamedTuple):
+    """What makes a snapshot whole.
+
+    Attributes:
+        number: the greatest control that was folded into it.
+        parts: names of its objects, in the order in which they are folded.
+        covers: names of the objects that it stands for.
+    """
+
+    number: int
+    parts: Sequence[str]
+    covers: Sequence[str]
+
+
+def segment_name(segment: Segment, number: int, writer: str, sequence: int) -> str:
+    """The name of a writer's segment, which tells whether it registers sources or says what was deleted."""
+    kind = "s" if segment.sources else "z" if segment.dropped else "t"
+    return f"{SEGMENTS}/{number:06d}/{kind}-{writer}-{sequence:06d}.seg"
+
+
+def snapshot_name(number: int, before: Sequence[str]) -> str:
+    """The name of a new snapshot, which sorts behind those of all that it stands for, so that listings end with it."""
+    ordinal = 1 + max((int(m[2]) for name in before if (m := _MANIFEST.fullmatch(name))), default=0)
+    return f"{SNAPSHOTS}/{number:06d}-{ordinal:06d}-{secrets.token_hex(8)}"
+
+
+def encode_manifest(manifest: SnapshotManifest) -> bytes:
+    """Make the bytes of a manifest."""
+    return seal(encode(_checked(manifest)._asdict()))
+
+
+def decode_manifest(data: bytes, url: str) -> SnapshotManifest:
+    """Read the bytes of a manifest.
+
+    Raises:
+        LedgerDamagedError: it is not whole, or a value of it cannot be.
+        LedgerVersionError: a newer ledgerbeam wrote it.
+    """
+    payload = unseal(data, url)
+    try:
+        fields = mapping(decode(payload))
+        parts, covers = (rows(fields.get(name, [])) for name in ("parts", "covers"))
+        return _checked(SnapshotManifest(integer(fields.get("number")), parts, covers))
+    except ValueError as error:
+        raise damaged(url, f"{error}") from None
+
+
+def _checked(manifest: SnapshotManifest) -> SnapshotManifest:
+    """Check a manifest that is written or read. Raises ValueError."""
+    integer(manifest.number)
+    for name in manifest.parts:
+        if not isinstance(name, str) or not _PART.fullmatch(name):
+            raise ValueError(f"expected the name of a part of a snapshot, found {shown(name)}")
+    for name in manifest.covers:
+        if not isinstance(name, str) or not is_object(name):
+            raise ValueError(f"expected the name of an object that a snapshot may stand for, found {shown(name)}")
+    return manifest
+
+
+def is_object(name: str) -> bool:
+    """Tell whether a snapshot may stand for an object of this name."""
+    return any(pattern.fullmatch(name) for pattern in (_SEGMENT, _MANIFEST, _PART))
+
+
+def read_listed(objects: Objects, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and content of each of some objects that were listed, read a chunk at a time.
+
+    Raises:
+        Overtaken: one of them is gone.
+    """
+    for start in range(0, len(names), _READ_AT_ONCE):
+        chunk = names[start : start + _READ_AT_ONCE]
+        for name, data in zip(chunk, objects.read(chunk), strict=True):
+            if data is None:
+                raise Overtaken
+            yield name, data
+
+
+class Replayer:
+    """Folds the objects of one ledger into one sidecar."""
+
+    def __init__(self, objects: Objects, environment: Environment) -> None:
+        self._objects = objects
+        self._environment = environment
+        self._listed: list[str] = []
+        self._waited_for: set[str] = set()
+
+    def fold_new(self) -> list[str]:
+        """Fold whatever is not folded yet.
+
+        Returns:
+            The names of the segments and snapshots that lie there now; all of them are folded.
+
+        Raises:
+            LedgerDamagedError: an object does not read, or its number does not follow. All others that come before
+                it were folded.
+        """
+        for _ in range(FOLDS):
+            with contextlib.suppress(Overtaken):
+                return self._fold_listed()
+            self._waited_for.update(self._listed)
+        raise LedgerDamagedError(
+            f"ledger {self._objects.url}: objects that are listed cannot be read, {FOLDS} times in a row; somebody "
+            "deletes them, or the store lists what it does not have"
+        )
+
+    def _fold_listed(self) -> list[str]:
+        pieces = self._list()
+        self._fold_job()
+        unfolded = self._unfolded([piece.name for piece in pieces])
+        todo = sorted(piece for piece in pieces if piece.name in unfolded)
+        for kind, group in groupby(todo, key=attrgetter("kind")):
+            names = [piece.name for piece in group]
+            for start in range(0, len(names), _READ_AT_ONCE):
+                self._fold(kind, names[start : start + _READ_AT_ONCE])
+        return [piece.name for piece in pieces if piece.kind != _CONTROL]
+
+    def _list(self) -> list[_Piece]:
+        """List the objects to fold.
+
+        Listings go by name, page by page: a segment that is gone from its page has its snapshot on a later one. A
+        control may have been created after its page was listed, and segments that carry its number listed: `_follows`
+        finds that.
+        """
+        names = self._listed = self._objects.names("")
+        numbers = ((control_number(name), name) for name in names)
+        pieces = [_Piece(_CONTROL, number, name) for number, name in numbers if number is not None]
+        pieces += [_Piece(_KINDS[m[2]], int(m[1]), name) for name in names if (m := _SEGMENT.fullmatch(name))]
+        pieces += [_Piece(_SNAPSHOT, int(m[1]), name) for name in names if (m := _MANIFEST.fullmatch(name))]
+        return pieces
+
+    def _follows(self, txn: Transaction, name: str, number: int, *, highest_beyond: int = 0) -> None:
+        """Check that the number of an object does not lie beyond those of the control objects that were folded.
+
+        A listing is made page by page: it may have a number, and not the one before that was created meanwhile.
+        """
+        highest = sidecar.highest_number(txn)
+        if number > highest + highest_beyond:
+            self._wait_once(name)
+            raise does_not_follow(self._url(name), number, highest)
+
+    def _wait_once(self, name: str) -> None:
+        """Make the listing again, unless the object was in one before: what was created before it is in this one."""
+        if name not in self._waited_for:
+            raise Overtaken
+
+    def _unfolded(self, names: Sequence[str]) -> set[str]:
+        with self._environment.read() as txn:
+            return {name for name in names if not sidecar.is_folded(txn, name)}
+
+    def _fold(self, kind: int, names: list[str]) -> None:
+        if kind == _CONTROL:
+            self._fold_controls(names)
+        elif kind == _SNAPSHOT:
+            self._fold_snapshots(names)
+        else:
+            self._fold_segments(names)
+
+    def _fold_job(self) -> None:
+        with self._environment.read() as txn:
+            if lmdb_jobs.read_job(txn) is not None:
+                return
+        (data,) = self._objects.read([JOB_NAME])
+        if data is None:
+            return
+        token, job = decode_ledger(data, self._url(JOB_NAME))
+
+        def change(txn: Transaction) -> None:
+            txn.put(META, sidecar.KEY_LEDGER, token.encode())
+            if lmdb_jobs.read_job(txn) is None:
+                lmdb_jobs.take(txn, job, "accept", self._objects.url)
+
+        self._environment.write(change)
+
+    def _fold_controls(self, names: list[str]) -> None:
+        for name, data in read_listed(self._objects, names):
+            control = decode_control(data, self._url(name))
+            if control.number != control_number(name):
+                raise damaged(self._url(name), f"it says that it is number {control.number}")
+            with self._environment.read() as txn:
+                self._follows(txn, name, control.number, highest_beyond=1)
+
+            def change(txn: Transaction, name: str = name, control: Control = control) -> None:
+                try:
+                    sidecar.fold_control(txn, name, control, self._objects.url)
+                except UNFIT as error:
+                    raise damaged(self._url(name), f"{error}") from None
+
+            self._environment.write(change)
+
+    def _fold_segments(self, names: list[str]) -> None:
+        segments = [(name, decode_segment(data, self._url(name))) for name, data in read_listed(self._objects, names)]
+
+        def change(txn: Transaction) -> None:
+            for name, segment in segments:
+                self._follows(txn, name, segment.number)
+                if sidecar.lacks_sources(txn, segment):
+                    self._wait_once(name)  # they were registered, and the listing had passed that place
+                try:
+                    sidecar.fold_segment(txn, name, segment, of_snapshot=name.startswith(SNAPSHOTS))
+                except UNFIT as error:
+                    raise damaged(self._url(name), f"{error}") from None
+
+        self._environment.write(change)
+
+    def _fold_snapshots(self, names: list[str]) -> None:
+        for name, data in read_listed(self._objects, names):
+            manifest = decode_manifest(data, self._url(name))
+            with self._environment.read() as txn:
+                self._follows(txn, name, manifest.number)
+            if self._unfolded(manifest.covers):
+                unfolded = self._unfolded(manifest.parts)
+                for part in manifest.parts:
+                    if part in unfolded:
+                        self._fold_segments([part])
+
+            def change(txn: Transaction, name: str = name, manifest: SnapshotManifest = manifest) -> None:
+                for folded in (name, *manifest.covers):
+                    sidecar.mark_folded(txn, folded)
+
+            self._environment.write(change)
+
+    def _url(self, name: str) -> str:
+        return f"{self._objects.url}/{name}"

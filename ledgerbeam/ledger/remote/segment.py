@@ -1,0 +1,258 @@
+"""Segments: the immutable objects of a remote ledger, each one writer's batch of entries.
+
+==========  ======  ===========================================
+offset      bytes   content
+==========  ======  ===========================================
+0           8       `MAGIC`, whose last byte is the version
+8           8       length of the payload, little-endian
+16          16      BLAKE2b of the payload
+32                  payload: JSON, see `Segment`
+==========  ======  ===========================================
+
+A segment is read as if an enemy had written it: every value is checked before it is used, and nothing is allocated
+but in proportion to the object's size.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from struct import Struct
+from typing import Any, TypeVar
+
+from ledgerbeam.errors import LedgerDamagedError, LedgerVersionError, UnsupportedShapeError, UsageError
+from ledgerbeam.ledger.model.json_rows import decode, encode
+from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, output_row, read_output
+from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.ledger.model.values import (
+    flag,
+    id_bytes,
+    identity,
+    integer,
+    lineage,
+    mapping,
+    output_name,
+    row,
+    rows,
+    seconds,
+    shown,
+    text,
+)
+
+MAGIC = b"lbseg\r\n\x01"
+"""What a segment begins with."""
+
+_HEADER = Struct("<8sQ16s")
+_RUN = re.compile("[0-9]{6,12}")
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What one writer recorded at once. A payload has the fields that are not empty.
+
+    Attributes:
+        number: the highest number of a control object (`controls`) that its writer had seen.
+        at: when it was written, seconds since 1970 UTC.
+        job: fingerprint of the job that it was written for; None if nobody said.
+        sources: registered.
+        leaves: finished tasks.
+        failures: failed tasks.
+        deaths: tasks whose worker died.
+        dropped: names of stale outputs whose objects were deleted.
+        runs: fields of runs that have changed, by run.
+        back: sources that were gone and are listed again.
+        gone: sources that a listing no longer had; None if it says nothing of it.
+        state: rows of a snapshot, see `snapshot`.
+    """
+
+    number: int
+    at: float
+    job: str | None = None
+    sources: Sequence[Source] = ()
+    leaves: Sequence[Leaf] = ()
+    failures: Sequence[Failure] = ()
+    deaths: Sequence[Mark] = ()
+    dropped: Sequence[str] = ()
+    runs: Mapping[str, Mapping[str, Any]] | None = None
+    back: Sequence[bytes] = ()
+    gone: Sequence[bytes] | None = None
+    state: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Check what no row checks by itself, when one is made and when one is read."""
+        try:
+            self._check()
+        except ValueError as error:
+            raise UnsupportedShapeError(f"this cannot be recorded: {error}") from None
+
+    def _check(self) -> None:
+        integer(self.number)
+        seconds(self.at)
+        if self.job is not None:
+            text(self.job)
+        for name in self.dropped:
+            output_name(name)
+        for mark in self.deaths:
+            mark.check()
+        for run, changed in (self.runs or {}).items():
+            _check_run(run, changed)
+        for source in (*self.back, *(self.gone or ())):
+            id_bytes(source)
+
+
+def encode_segment(segment: Segment) -> bytes:
+    """Make the bytes of a segment."""
+    payload: dict[str, Any] = {"number": segment.number, "at": segment.at, "job": segment.job}
+    columns: dict[str, Any] = {
+        "sources": [source_row(source) for source in segment.sources],
+        "leaves": [_leaf_row(leaf) for leaf in segment.leaves],
+        "failures": [_failure_row(failure) for failure in segment.failures],
+        "deaths": [[mark.source_id.hex(), mark.node.hex(), mark.name] for mark in segment.deaths],
+        "dropped": list(segment.dropped),
+        "runs": segment.runs,
+        "back": [source.hex() for source in segment.back],
+        "state": segment.state,
+    }
+    payload.update({name: column for name, column in columns.items() if column})
+    if segment.gone is not None:
+        payload["gone"] = [source.hex() for source in segment.gone]
+    return seal(encode(payload))
+
+
+def decode_segment(data: bytes, url: str) -> Segment:
+    """Read the bytes of a segment.
+
+    Args:
+        data: the whole object.
+        url: where it came from, for messages.
+
+    Raises:
+        LedgerVersionError: a newer ledgerbeam wrote it.
+        LedgerDamagedError: it is not a whole segment, or a value of it cannot be.
+    """
+    payload = unseal(data, url)
+    try:
+        return _segment(decode(payload))
+    except (ValueError, UnsupportedShapeError, UsageError) as error:
+        raise damaged(url, f"{error}") from None
+
+
+def seal(payload: bytes) -> bytes:
+    """Put a header with length and checksum before a payload."""
+    return _HEADER.pack(MAGIC, len(payload), blake2b(payload, digest_size=16).digest()) + payload
+
+
+def unseal(data: bytes, url: str) -> bytes:
+    """Check the header of `seal` and give the payload. Raises as `decode_segment` does."""
+    if len(data) < _HEADER.size:
+        raise damaged(url, f"expected a header of {_HEADER.size} bytes, found {len(data)} bytes")
+    magic, length, digest = _HEADER.unpack_from(data)
+    if magic[:-1] == MAGIC[:-1] and magic[-1] > MAGIC[-1]:
+        raise LedgerVersionError(
+            f"{url}: it has version {magic[-1]}, and this ledgerbeam reads versions up to {MAGIC[-1]}; install the "
+            "version of ledgerbeam that wrote it, or a newer one"
+        )
+    if magic != MAGIC:
+        raise damaged(url, f"expected it to begin with {MAGIC!r}, found {magic!r}")
+    payload = data[_HEADER.size :]
+    if len(payload) != length:
+        raise damaged(url, f"expected a payload of {length} bytes, found {len(payload)}")
+    if blake2b(payload, digest_size=16).digest() != digest:
+        raise damaged(url, "its checksum does not fit its content")
+    return payload
+
+
+def damaged(url: str, what: str) -> LedgerDamagedError:
+    """Word that an object of a remote ledger cannot be read."""
+    return LedgerDamagedError(
+        f"{url}: this object of the ledger does not read: {what}; nothing of it was taken in. Restore it from a copy "
+        "(a bucket with versions keeps one); if there is none, delete it: what only it recorded is done again"
+    )
+
+
+def source_row(source: Source) -> list[Any]:
+    """A source as a JSON row."""
+    values: list[Any] = [source.url, source.size, source.version]
+    if source.members:
+        values.append([[member.url, member.size, member.version] for member in source.members])
+    return values
+
+
+def read_source(value: Any) -> Source:
+    """Read a row of `source_row`. Raises ValueError."""
+    url, size, version, *members = row(value, 3, 4)
+    return Source(url, size, version, tuple(read_source(member) for member in rows(members[0])) if members else ())
+
+
+def column(payload: Mapping[str, Any], name: str, read: Callable[[Any], _T]) -> list[_T]:
+    """Read every row of a column that may be missing. Raises ValueError."""
+    return [read(value) for value in rows(payload.get(name, []))]
+
+
+def _leaf_row(leaf: Leaf) -> list[Any]:
+    outputs = [output_row(output) for output in leaf.outputs]
+    return [leaf.source_id.hex(), leaf.lineage, leaf.kind, leaf.records, leaf.bytes, leaf.seconds, outputs]
+
+
+def _read_leaf(value: Any) -> Leaf:
+    source, path, kind, records, size, took, outputs = row(value, 7)
+    published = tuple(read_output(output) for output in rows(outputs))
+    return Leaf(identity(source), lineage(rows(path)), kind, published, records, size, took)
+
+
+def _failure_row(failure: Failure) -> list[Any]:
+    named = (failure.task, failure.reason, failure.error, failure.broke)
+    return [failure.source_id.hex(), failure.lineage, *named]
+
+
+def _read_failure(value: Any) -> Failure:
+    source, path, task, reason, error, broke = row(value, 6)
+    return Failure(identity(source), lineage(rows(path)), task, reason, error, broke)
+
+
+def _read_mark(value: Any) -> Mark:
+    source, node, name = row(value, 3)
+    return Mark(identity(source), identity(node), text(name))
+
+
+def _check_run(run: str, changed: Mapping[str, Any]) -> None:
+    if not _RUN.fullmatch(text(run)):
+        raise ValueError(f"expected the id of a run, found {shown(run)}")
+    for name, item in mapping(changed).items():
+        if name not in _RUN_FIELDS:
+            raise ValueError(f"expected a field of a run, found {shown(name)}")
+        if item is not None:
+            _RUN_FIELDS[name](item)
+
+
+def _segment(payload: Any) -> Segment:
+    fields = mapping(payload)
+    return Segment(
+        number=integer(fields.get("number")),
+        at=seconds(fields.get("at")),
+        job=fields.get("job"),
+        sources=column(fields, "sources", read_source),
+        leaves=column(fields, "leaves", _read_leaf),
+        failures=column(fields, "failures", _read_failure),
+        deaths=column(fields, "deaths", _read_mark),
+        dropped=rows(fields.get("dropped", [])),
+        runs=mapping(fields.get("runs", {})) or None,
+        back=column(fields, "back", identity),
+        gone=column(fields, "gone", identity) if "gone" in fields else None,
+        state=mapping(fields["state"]) if "state" in fields else None,
+    )
+
+
+_RUN_FIELDS: dict[str, Callable[[Any], Any]] = {
+    "began": seconds,
+    "ended": seconds,
+    "outcome": text,
+    "tidied": flag,
+    "listed": integer,
+    "listing_finished": flag,
+    "info": mapping,
+}

@@ -1,0 +1,117 @@
+"""How a worker records in a remote ledger: it writes segments and reads nothing, so it needs no sidecar."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from ledgerbeam.ledger.model.faults import fault_point
+from ledgerbeam.ledger.model.job import taken_for_another_job
+from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf
+from ledgerbeam.ledger.remote.controls import CONTROLS, control_number, decode_control, does_not_follow
+from ledgerbeam.ledger.remote.objects import Objects, create_own
+from ledgerbeam.ledger.remote.replay import segment_name
+from ledgerbeam.ledger.remote.segment import Segment, encode_segment
+from ledgerbeam.ledger.remote.store import writer_name
+
+CHECK_SECONDS = 10.0
+"""How often a worker looks whether the ledger was taken for another job."""
+
+
+class RemoteSink:
+    """Records in a remote ledger, one segment a commit. Thread-safe; picklable; of use after fork.
+
+    What contradicts the ledger is found when the segment is folded, not here: the source then stays open, with a
+    failure that says why.
+    """
+
+    def __init__(self, objects: Objects, *, job: str | None = None, run: str = "") -> None:
+        """Name the ledger; nothing is read or written yet.
+
+        Args:
+            objects: its folder.
+            job: fingerprint of the job that is recorded for; None does not check.
+            run: the run that is recorded for; empty for the newest at each commit, which costs a
+                request each time.
+        """
+        self._objects = objects
+        self._job = job
+        self._run = run
+        self._forget_parent()
+
+    def _forget_parent(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._writer = writer_name()
+        self._sequence = 0
+        self._seen = int(self._run or 0)
+        self._checked = 0.0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _sink, (self._objects, self._job, self._run)
+
+    def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
+        """Create a segment of finished and failed tasks.
+
+        Returns:
+            What was written; which sources it completes is not known here.
+
+        Raises:
+            JobMismatchError: the ledger was taken for another job, as seen at most `CHECK_SECONDS` ago. Nothing was
+                recorded.
+            LedgerDamagedError: the name that the segment was to have holds other content, or the control objects
+                are not those of a ledger. Nothing was recorded; the next commit takes another name.
+            StorageError: the store does not answer. Nothing was recorded, or it was and may be recorded again.
+        """
+        started = time.monotonic()
+        if self._pid != os.getpid():
+            self._forget_parent()
+        with self._lock:
+            # Without a run it records for the newest, which may have begun since: in this process, one pipeline
+            # after the other.
+            if not self._run or not self._checked or time.monotonic() - self._checked > CHECK_SECONDS:
+                self._check_job()
+            number = int(self._run or self._seen)
+            segment = Segment(number, round(time.time(), 6), self._job, leaves=leaves, failures=failures)
+            self._sequence += 1
+            name = segment_name(segment, number, self._writer, self._sequence)
+            data = encode_segment(segment)
+        fault_point("flush.before_commit")
+        create_own(self._objects, name, data)
+        return CommitResult([], len(leaves), time.monotonic() - started)
+
+    def close(self) -> None:
+        """Does nothing: a sink holds nothing open."""
+
+    def _check_job(self) -> None:
+        """Look at the control objects that came since the last look."""
+        news = self._new_controls()
+        for start in range(0, len(news), 64):
+            page = [name for _, name in news[start : start + 64]]
+            for name, data in zip(page, self._objects.read(page), strict=True):
+                control = decode_control(data or b"{}", f"{self._objects.url}/{name}")
+                if control.job is not None and self._job is not None and control.job.fingerprint != self._job:
+                    raise taken_for_another_job(self._objects.url, self._job, control.job.fingerprint)
+        self._seen = max([self._seen, *(number for number, _ in news)])
+        self._checked = time.monotonic()
+
+    def _new_controls(self) -> list[tuple[int, str]]:
+        """List the control objects that came since the last look, by number; a number leads to the next."""
+        for is_last in (False, True):
+            numbers = ((control_number(name) or 0, name) for name in self._objects.names(CONTROLS))
+            news = sorted((number, name) for number, name in numbers if number > self._seen)
+            before = [self._seen, *(number for number, _ in news)]
+            gap = next((place for place, (number, _) in enumerate(news) if number > before[place] + 1), None)
+            if gap is None:
+                break
+            if is_last:  # else the listing passed a place at which the one before was created meanwhile
+                number, name = news[gap]
+                raise does_not_follow(f"{self._objects.url}/{name}", number, before[gap])
+        return news
+
+
+def _sink(objects: Objects, job: str | None, run: str) -> RemoteSink:
+    return RemoteSink(objects, job=job, run=run)

@@ -1,0 +1,317 @@
+"""The rows of a snapshot: what the segments that it replaces had added up to, as the field ``state`` of a segment.
+
+Sources, the leaves of open ones, and runs are ordinary columns of a segment. The others are here, each a list of rows:
+
+============  ==================================================================
+complete      id, time, the five numbers of `store.Totals`, outputs
+contradicted  id
+passed        id, node of a task that fanned out, number and time of the newest leaf below it
+failed        id, node, task, reason, error, attempts, last, number
+attempts      id, node, task, deaths: each number, time, place, whether it was a failure
+superseded    id, name of an output, number of what superseded it
+retired       id, URLs, number of what replaced it
+cutoffs        id, `Cutoff.numbers` of its leaves, those of its failures
+replaces      id of a source that took over a URL
+back          id of a source that was gone and came back, number of that listing
+history       step, the five numbers of `store.Totals`, completed, failures
+durations     step, tasks
+============  ==================================================================
+
+Merging is idempotent, and commutes with folding the segments that a snapshot covers, so a reader that has folded some
+of them, and a second snapshot that overlaps with the first, do no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ledgerbeam.ledger.lmdb.commit import add_totals, decode_output, encode_output
+from ledgerbeam.ledger.lmdb.decoding import read_retired, read_source_fields
+from ledgerbeam.ledger.lmdb.environment import Environment, row_pages
+from ledgerbeam.ledger.lmdb.failures import (
+    FOR_GOOD,
+    PASSED,
+    Death,
+    Stamp,
+    TaskFailures,
+    clear_failures,
+    clear_passed,
+    counts,
+    passed_at,
+)
+from ledgerbeam.ledger.lmdb.sources import come_back, retire, withdraw
+from ledgerbeam.ledger.lmdb.superseded import decode_superseded, encode_superseded, retired_at, supersede
+from ledgerbeam.ledger.lmdb.tables import (
+    APPLIED,
+    ATTEMPTS,
+    COMPLETED,
+    CUTOFFS,
+    DELTA,
+    DURATION_KEY,
+    DURATION_ROW,
+    DURATIONS,
+    FAILED,
+    HISTORY,
+    HISTORY_KEY,
+    HISTORY_ROW,
+    OUTPUTS,
+    PENDING,
+    PENDING_ROW,
+    RETIRED,
+    SOURCES,
+    SUPERSEDED,
+    URLS,
+    Transaction,
+    pack_completion,
+    unpack_completion,
+)
+from ledgerbeam.ledger.model.identity import ID_BYTES, name_key, url_key
+from ledgerbeam.ledger.model.json_rows import decode, encode
+from ledgerbeam.ledger.model.rows import Totals, failure_text, output_row, read_output
+from ledgerbeam.ledger.model.values import flag, identity, integer, output_name, rows, seconds, text
+from ledgerbeam.ledger.remote.cutoffs import Cutoff, contradict, cutoffs, is_contradicted, merge_cutoffs, read_cutoffs
+
+_Rows = list[list[Any]]
+
+
+def merge_state(txn: Transaction, state: Mapping[str, Any], number: int) -> None:
+    """Take the rows of a snapshot in, in a write transaction. Raises ValueError for rows that cannot be."""
+    for name, merge in _MERGES.items():
+        for row in rows(state.get(name, [])):
+            merge(txn, rows(row), number)
+
+
+def supersede_state(txn: Transaction, state: Mapping[str, Any], number: int) -> None:
+    """Supersede the outputs in the rows of a snapshot of a job that was restarted. Raises as `merge_state` does."""
+    for row in rows(state.get("complete", [])):
+        source, _, _, outputs = rows(row)
+        supersede(txn, _output_rows(identity(source), outputs), number)
+    for row in rows(state.get("superseded", [])):
+        _merge_superseded(txn, rows(row), number)
+
+
+def _output_rows(source: bytes, outputs: Any) -> list[tuple[bytes, bytes]]:
+    """The rows of `outputs` of a complete source."""
+    known = [read_output(output) for output in rows(outputs)]
+    return [(source + name_key(output.name), encode_output(output, "")) for output in known]
+
+
+def _merge_complete(txn: Transaction, row: list[Any], number: int) -> None:
+    source_hex, completed, totals, outputs = row
+    source = identity(source_hex)
+    tasks, records, size, filtered, milliseconds = (integer(part) for part in rows(totals))
+    tally = Totals(tasks, records, size, filtered, milliseconds)
+    pairs = _output_rows(source, outputs)
+    if txn.get(SOURCES, source) is None or number < cutoffs(txn, source)[0]:
+        supersede(txn, pairs, cutoffs(txn, source)[0] or retired_at(txn, source))
+        return
+    if txn.get(COMPLETED, source) is not None or is_contradicted(txn, source):
+        return
+    pending = txn.pop(PENDING, source)
+    if pending is not None:
+        add_totals(txn, PENDING_ROW.unpack(pending)[1:], -1)
+        txn.delete_prefix(APPLIED, source)
+    clear_failures(txn, source)
+    add_totals(txn, tally, 1)
+    txn.put_many(OUTPUTS, pairs, overwrite=False)
+    txn.put(COMPLETED, source, pack_completion(int(seconds(integer(completed))), tally))
+
+
+def _merge_contradicted(txn: Transaction, row: list[Any], number: int) -> None:
+    (source,) = row
+    if number >= cutoffs(txn, identity(source))[0]:
+        contradict(txn, identity(source))
+
+
+def _merge_passed(txn: Transaction, row: list[Any], _: int) -> None:
+    source, node, number, at = row
+    key, stamp = identity(source) + identity(node), Stamp(integer(number), seconds(at))
+    known = txn.get(APPLIED, key)
+    if known is not None and passed_at(known) < stamp and DELTA.unpack_from(known)[0] >= 0:
+        txn.put(APPLIED, key, known[: DELTA.size] + PASSED.pack(*stamp))
+        clear_passed(txn, key, stamp)
+
+
+def _merge_failed(txn: Transaction, row: list[Any], number: int) -> None:
+    source, node, task, reason, error, attempts, last, of_run = row
+    key = identity(source) + identity(node)
+    stamp = Stamp(integer(of_run), seconds(last))
+    if number < cutoffs(txn, identity(source))[1] or not counts(txn, identity(source), identity(node), stamp):
+        return
+    known = TaskFailures.read(txn, key)
+    before = 0 if known.failed is None else known.failed["attempts"]
+    known.fail(
+        {
+            "task": failure_text(text(task)),
+            "reason": failure_text(text(reason)),
+            "error": failure_text(text(error)),
+            "attempts": max(0, integer(attempts, 1) - before),
+            "last": stamp.at,
+            "number": stamp.number,
+        }
+    )
+    known.write(txn, key)
+
+
+def _merge_attempts(txn: Transaction, row: list[Any], number: int) -> None:
+    source, node, task, deaths = row
+    key = identity(source) + identity(node)
+    if number < cutoffs(txn, identity(source))[1]:
+        return
+    known = TaskFailures.read(txn, key)
+    known.task = known.task or failure_text(text(task))
+    for value in rows(deaths):
+        of_run, at, place, broke = rows(value)
+        death = Death(integer(of_run), seconds(at), integer(place), flag(broke))
+        if counts(txn, identity(source), identity(node), Stamp(*death[:2])):
+            known.deaths.add(death)
+    known.write(txn, key)
+
+
+def _merge_superseded(txn: Transaction, row: list[Any], _: int) -> None:
+    source, name, number = row
+    key = identity(source) + name_key(output_name(name))
+    known = txn.get(SUPERSEDED, key)
+    before = 0 if known is None else decode_superseded(known)[0]
+    txn.put(SUPERSEDED, key, encode_superseded(max(before, integer(number)), name))
+
+
+def _merge_retired(txn: Transaction, row: list[Any], _: int) -> None:
+    source_hex, names, of_number = row
+    source, urls, number = identity(source_hex), [text(url) for url in rows(names)], integer(of_number)
+    known = txn.get(SOURCES, source)
+    if known is not None and read_source_fields(known).get("number", 0) < number:
+        retire(txn, source, number)  # by one that is replaced itself by now
+    elif known is None:
+        txn.put(RETIRED, source, encode([number, *urls]))
+        for url in urls:
+            txn.put(URLS, url_key(url), source, overwrite=False)  # who comes next replaces it
+
+
+def _merge_floors(txn: Transaction, row: list[Any], _: int) -> None:
+    source, *floors_of_both = row
+    leaves, failures = (Cutoff.of([integer(number) for number in rows(numbers)]) for numbers in floors_of_both)
+    merge_cutoffs(txn, identity(source), leaves, failures)
+    known = txn.get(SOURCES, identity(source))
+    comebacks = read_cutoffs(txn, identity(source))[0].comebacks
+    if known is not None and comebacks and read_source_fields(known).get("number", 0) < comebacks[0]:
+        # It was replaced and came back, which this host has not seen.
+        withdraw(txn, identity(source), comebacks[0])
+        txn.put(SOURCES, identity(source), encode({**read_source_fields(known), "number": comebacks[0]}))
+
+
+def _merge_replaces(txn: Transaction, row: list[Any], _: int) -> None:
+    (source,) = row
+    fields = txn.get(SOURCES, identity(source))
+    if fields is not None:
+        txn.put(SOURCES, identity(source), encode({**decode(fields), "replaces": True}))
+
+
+def _merge_back(txn: Transaction, row: list[Any], _: int) -> None:
+    source, number = row
+    come_back(txn, identity(source), integer(number))
+
+
+def _merge_history(txn: Transaction, row: list[Any], _: int) -> None:
+    step, *parts = (integer(value) for value in row)
+    if len(parts) != 7 or step >= 2**32:
+        raise ValueError(f"expected a step of history, found {row}")
+    key = HISTORY_KEY.pack(step)
+    known = txn.get(HISTORY, key)
+    before = (0,) * 7 if known is None else HISTORY_ROW.unpack(known)
+    txn.put(HISTORY, key, HISTORY_ROW.pack(*map(max, before, parts)))
+
+
+def _merge_durations(txn: Transaction, row: list[Any], _: int) -> None:
+    step, count = (integer(value) for value in row)
+    if step >= 2**16:
+        raise ValueError(f"expected a step of durations, found {row}")
+    key = DURATION_KEY.pack(step)
+    known = txn.get(DURATIONS, key)
+    before = 0 if known is None else DURATION_ROW.unpack(known)[0]
+    txn.put(DURATIONS, key, DURATION_ROW.pack(max(before, count)))
+
+
+_MERGES: dict[str, Callable[[Transaction, list[Any], int], None]] = {
+    "cutoffs": _merge_floors,
+    "retired": _merge_retired,
+    "replaces": _merge_replaces,
+    "back": _merge_back,
+    "complete": _merge_complete,
+    "contradicted": _merge_contradicted,
+    "passed": _merge_passed,
+    "failed": _merge_failed,
+    "attempts": _merge_attempts,
+    "superseded": _merge_superseded,
+    "history": _merge_history,
+    "durations": _merge_durations,
+}
+"""In the order in which they must be merged."""
+
+
+def cutoff_pages(environment: Environment) -> Iterator[dict[str, _Rows]]:
+    """Yield what rules sources and leaves out that were before, as values of ``state``, a page at a time."""
+    for page in row_pages(environment, CUTOFFS):
+        yield {"cutoffs": [[key.hex(), *decode(row)] for key, row in page]}
+    for page in row_pages(environment, RETIRED):
+        retired = ((key, *read_retired(row)) for key, row in page)
+        yield {"retired": [[key.hex(), urls, number] for key, number, urls in retired]}
+
+
+def state_pages(environment: Environment) -> Iterator[dict[str, _Rows]]:
+    """Yield the other rows of a sidecar that a snapshot keeps, as `cutoff_pages` does."""
+    for page in row_pages(environment, SOURCES):
+        yield from _source_state(environment, page)
+    for page in row_pages(environment, APPLIED):
+        fanned_out = ((key, passed_at(row)) for key, row in page if len(row) == DELTA.size + PASSED.size)
+        yield {"passed": [[*_halves(key), *stamp] for key, stamp in fanned_out]}
+    for page in row_pages(environment, FAILED):
+        yield {"failed": [row for key, value in page for row in _failed_rows(key, value)]}
+    for page in row_pages(environment, ATTEMPTS):
+        yield {"attempts": [_attempts_row(key, TaskFailures.of(None, row)) for key, row in page]}
+    for page in row_pages(environment, SUPERSEDED):
+        named = ((key[:ID_BYTES].hex(), *decode_superseded(row)) for key, row in page)
+        yield {"superseded": [[source, name, number] for source, number, name in named]}
+    for page in row_pages(environment, HISTORY):
+        yield {"history": [[HISTORY_KEY.unpack(key)[0], *HISTORY_ROW.unpack(row)] for key, row in page]}
+    for page in row_pages(environment, DURATIONS):
+        yield {"durations": [[DURATION_KEY.unpack(key)[0], *DURATION_ROW.unpack(row)] for key, row in page]}
+
+
+def _source_state(environment: Environment, page: list[tuple[bytes, bytes]]) -> Iterator[dict[str, _Rows]]:
+    known = [(source, decode(row)) for source, row in page]
+    complete: _Rows = []
+    contradicted: _Rows = []
+    with environment.read() as txn:
+        for source, _ in page:
+            done = txn.get(COMPLETED, source)
+            if done is not None:
+                outputs = [decode_output(value)[0] for _, value in txn.scan(OUTPUTS, source)]
+                completed, tally = unpack_completion(done)
+                complete.append([source.hex(), completed, tally, [output_row(output) for output in outputs]])
+            elif is_contradicted(txn, source):
+                contradicted.append([source.hex()])
+    yield {
+        "replaces": [[source.hex()] for source, fields in known if "replaces" in fields],
+        "back": [[source.hex(), fields["back"]] for source, fields in known if "back" in fields],
+        "complete": complete,
+        "contradicted": contradicted,
+    }
+
+
+def _halves(key: bytes) -> tuple[str, str]:
+    return key[:ID_BYTES].hex(), key[ID_BYTES:].hex()
+
+
+def _failed_rows(key: bytes, value: bytes) -> _Rows:
+    """The row of a failure; none for one that is there for deaths only, or that folding the leaves makes again."""
+    failed = TaskFailures.of(value, None).failed
+    if failed is None or failed["number"] == FOR_GOOD:
+        return []
+    named = (failed[name] for name in ("task", "reason", "error", "attempts", "last", "number"))
+    return [[*_halves(key), *named]]
+
+
+def _attempts_row(key: bytes, task: TaskFailures) -> list[Any]:
+    return [*_halves(key), task.task, [list(death) for death in sorted(task.deaths)]]

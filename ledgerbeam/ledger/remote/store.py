@@ -1,0 +1,359 @@
+"""The ledger as objects: any number of hosts write to it, and each reads it through a local sidecar.
+
+==============================  ======================================================================
+``job.json``                    makes the folder a ledger, see `controls`
+``controls/000007.json``        what must be ordered: runs, forgetting, another job
+``segments/000007/W-S.seg``     what writer W recorded as its S-th batch, having seen control 7
+``snapshots/NAME.json``         a snapshot that is whole: its parts, and the objects that it stands for
+``snapshots/NAME/000001.seg``   its parts
+==============================  ======================================================================
+
+Nothing is ever changed or locked. An object is created, folded into the sidecars of those who read, and deleted once
+a snapshot stands for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from ledgerbeam.errors import JobMismatchError, LedgerNotFoundError
+from ledgerbeam.ledger.lmdb import commit as lmdb_commit
+from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
+from ledgerbeam.ledger.lmdb import sources as lmdb_sources
+from ledgerbeam.ledger.lmdb.environment import Environment, acquire, release
+from ledgerbeam.ledger.lmdb.errors import translated
+from ledgerbeam.ledger.lmdb.files import DATA_FILE, INITIAL_MAP_BYTES, LOCK_FILE
+from ledgerbeam.ledger.lmdb.store import LmdbStore, first_error
+from ledgerbeam.ledger.lmdb.tables import GONE, KEY_FINGERPRINT, META, SOURCES, Transaction
+from ledgerbeam.ledger.model.faults import fault_point
+from ledgerbeam.ledger.model.job import Job, OnJobChange
+from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf, Mark
+from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.ledger.remote import apply as sidecar
+from ledgerbeam.ledger.remote.controls import (
+    JOB_NAME,
+    Control,
+    Kind,
+    control_name,
+    decode_ledger,
+    encode_control,
+    encode_ledger,
+)
+from ledgerbeam.ledger.remote.objects import Objects, create_own
+from ledgerbeam.ledger.remote.replay import Replayer, segment_name
+from ledgerbeam.ledger.remote.segment import Segment, encode_segment
+
+
+def writer_name() -> str:
+    """A name for one writer that nobody else has: host, process and a random part."""
+    host = re.sub(r"[^A-Za-z0-9.]", "-", os.uname().nodename)[:40]
+    return f"{host}-{os.getpid()}-{secrets.token_hex(6)}"
+
+
+class RemoteStore(LmdbStore):
+    """A ledger on an object store, read through a sidecar on this host; see `store.LedgerStore`.
+
+    Everything is read from the sidecar, as of the last `refresh`. A change is made in the sidecar and created as an
+    object in one step: if the process dies between the two, the next refresh folds the object.
+    """
+
+    def __init__(
+        self, objects: Objects, sidecar_path: str, *, read_only: bool = False, job: str | None = None, run: str = ""
+    ) -> None:
+        """Name a ledger; nothing is opened yet.
+
+        Args:
+            objects: its folder.
+            sidecar_path: a local folder for what is read of it. Losing it costs only time.
+            read_only: refuse every change of the ledger; the sidecar is written all the same.
+            job: fingerprint that the ledger must have whenever something is committed; None does not check.
+            run: the run that this store records for; empty until `begin_run`.
+        """
+        super().__init__(sidecar_path, read_only=read_only, job=job)
+        self._objects = objects
+        self._run = run
+        self._create = False  # once it was opened to be made it may be used before its job is known
+        self._writer = ""
+        self._sequence = 0
+        self._naming = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        settings = {"read_only": self._read_only, "job": self._job, "run": self._run}
+        return _reopen, (self._objects, self._path, settings, self._create)
+
+    def __repr__(self) -> str:
+        return f"RemoteStore({self._objects.url!r}, {self._path!r})"
+
+    @property
+    def url(self) -> str:
+        """Of the folder of the ledger."""
+        return self._objects.url
+
+    def open(self, *, create: bool = False) -> None:
+        """Open the sidecar and bring it up to date.
+
+        Raises:
+            LedgerNotFoundError: there is no ledger, and `create` is false.
+            LedgerVersionError: a newer ledgerbeam wrote it.
+            LedgerDamagedError: an object of it does not read.
+            StorageError: the store does not answer.
+        """
+        self._create = self._create or create
+        (data,) = self._objects.read([JOB_NAME])
+        if data is None and not self._create:
+            raise LedgerNotFoundError(
+                f"ledger {self.url}: there is none ({JOB_NAME} is missing); check the URL, or run the job that makes "
+                f"it with --ledger {self.url}"
+            )
+        token = b"" if data is None else decode_ledger(data, f"{self.url}/{JOB_NAME}")[0].encode()
+        self._open_sidecar(token)
+        self.refresh()
+
+    def _open_sidecar(self, token: bytes) -> None:
+        """Open the sidecar; one of a former ledger at this URL is thrown away."""
+        while True:
+            environment = acquire(self._path, read_only=False, create=True, map_bytes=INITIAL_MAP_BYTES)
+            with environment.read() as txn:
+                found = txn.get(META, sidecar.KEY_LEDGER)
+            if found is None or found == token:
+                break
+            release(environment)
+            with translated(self._path):
+                for name in (DATA_FILE, LOCK_FILE):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(os.path.join(self._path, name))
+        if token and found is None:
+            environment.write(lambda txn: txn.put(META, sidecar.KEY_LEDGER, token))
+        with self._lock:
+            if self._environment is None:
+                self._environment = environment
+                return
+        release(environment)  # another thread was faster
+
+    def forget_parent(self) -> None:
+        """Drop what a forked process inherited."""
+        super().forget_parent()
+        self._writer = ""
+        self._naming = threading.Lock()
+
+    def refresh(self) -> None:
+        """Take in what others have recorded; see `LedgerStore.refresh`."""
+        Replayer(self._objects, self._open()).fold_new()
+
+    def parts(self) -> tuple[Objects, Environment]:
+        """The objects of the ledger and the sidecar, open."""
+        return self._objects, self._open()
+
+    def ledger_id(self) -> str:
+        """What ``job.json`` says; see `LedgerStore.ledger_id`."""
+        with self._open().read() as txn:
+            if txn.get(META, sidecar.KEY_LEDGER) is None:
+                raise LedgerNotFoundError(f"ledger {self.url}: there is none yet; take it for a job before")
+            return lmdb_jobs.read_id(txn, sidecar.KEY_LEDGER)
+
+    # Recording
+
+    def _next_name(self, segment: Segment, number: int) -> str:
+        with self._naming:
+            self._writer = self._writer or writer_name()
+            self._sequence += 1
+            return segment_name(segment, number, self._writer, self._sequence)
+
+    def _record(self, change: Callable[[Transaction], Segment | None]) -> tuple[lmdb_commit.CommitChanges, list[Mark]]:
+        """Apply a segment to the sidecar and create it, or neither. Leaves that are refused are left out.
+
+        Returns:
+            What `sidecar.apply_segment` does.
+        """
+        self._require_writable()
+        at = round(time.time(), 6)
+        names: dict[int, str] = {}  # of the first try, should LMDB make the change again with a larger map
+
+        def both(txn: Transaction) -> tuple[lmdb_commit.CommitChanges, list[Mark]]:
+            segment = change(txn)
+            if segment is None:
+                return lmdb_commit.CommitChanges(), []
+            number = int(self._run or sidecar.highest_number(txn))
+            whole = dataclasses.replace(segment, number=number, at=at, job=self._job)
+            outcome, quarantined = sidecar.apply_segment(txn, whole)
+            if outcome.refused:
+                refused = {id(leaf) for leaf, _ in outcome.refused}
+                good = [leaf for leaf in whole.leaves if id(leaf) not in refused]
+                if not good and not whole.failures:
+                    return outcome, quarantined
+                whole = dataclasses.replace(whole, leaves=good)
+            name = names.setdefault(number, self._next_name(segment, number))
+            sidecar.mark_folded(txn, name)
+            fault_point("record.before")
+            create_own(self._objects, name, encode_segment(whole))
+            fault_point("record.after")
+            return outcome, quarantined
+
+        return self._open().write(both)
+
+    def register(self, sources: Sequence[Source]) -> None:
+        """Enter sources into the job; see `LedgerStore.register`."""
+
+        def change(txn: Transaction) -> Segment | None:
+            ids = [source.id for source in sources]
+            known = txn.get_many(SOURCES, ids)
+            # What is known is not entered again: for who has not seen yet that it was replaced, it would come back.
+            news = [source for source in sources if source.id not in known]
+            back = list(txn.get_many(GONE, ids).keys() & known.keys())
+            return _segment(sources=news, back=back) if news or back else None
+
+        if sources:
+            self._record(change)
+
+    def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
+        """Record finished and failed tasks; see `LedgerStore.commit`. They are compared with what is known here."""
+        started = time.monotonic()
+        self.refresh()
+
+        def change(txn: Transaction) -> Segment:
+            if self._job is not None:
+                lmdb_jobs.check_fingerprint(txn, self._job, self.url)
+            return _segment(leaves=leaves, failures=failures)
+
+        outcome, _ = self._record(change)
+        if outcome.refused:
+            raise first_error(outcome.refused)
+        return CommitResult(outcome.completed, len(outcome.fresh), time.monotonic() - started)
+
+    def record_deaths(self, marks: Sequence[Mark]) -> list[Mark]:
+        """Count a worker's death against its tasks; see `LedgerStore.record_deaths`."""
+        return self._record(lambda _: _segment(deaths=marks))[1]
+
+    def drop_stale(self, names: Iterable[str]) -> None:
+        """Forget stale outputs whose objects were deleted."""
+        dropped = list(names)
+        if dropped:
+            self._record(lambda _: _segment(dropped=dropped))
+
+    def set_gone(self, ids: Iterable[bytes]) -> None:
+        """Say which sources the last listing no longer had."""
+        gone = list(ids)
+        self._record(lambda _: _segment(gone=gone))
+
+    def note_listing(self, run: str, *, listed: int, finished: bool, gone: Iterable[bytes] = ()) -> None:
+        """Record how many sources a run has listed, and what is gone if it listed all."""
+        missing = list(gone) if finished else None
+        self._change_run(run, {"listed": listed, "listing_finished": finished}, missing)
+
+    def end_run(self, run: str, outcome: str, *, tidied: bool = False) -> None:
+        """Record how a run ended."""
+        self._change_run(run, {"ended": time.time(), "outcome": outcome, "tidied": tidied})
+
+    def _change_run(self, run: str, changed: Mapping[str, Any], gone: Sequence[bytes] | None = None) -> None:
+        def change(txn: Transaction) -> Segment:
+            lmdb_jobs.check_run(txn, run)
+            return _segment(runs={run: changed}, gone=gone)
+
+        self._record(change)
+
+    # What is ordered
+
+    def _claim(self, kind: Kind, is_due: Callable[[Transaction], bool], **fields: Any) -> Control | None:
+        """Create the next control object, and fold it.
+
+        Args:
+            kind: what happened.
+            is_due: whether it is to happen, as of all numbers before its own.
+            fields: of the control.
+
+        Returns:
+            The control; None if it was not due.
+        """
+        self._require_writable()
+        token = secrets.token_hex(8)
+        while True:
+            with self._open().read() as txn:
+                if not is_due(txn):
+                    return None
+                number = sidecar.highest_number(txn) + 1
+            control = Control(number=number, kind=kind, at=round(time.time(), 3), token=token, **fields)
+            name = control_name(control, exclusive=self._objects.exclusive)
+            created = self._objects.create(name, encode_control(control))
+            self.refresh()
+            if created:
+                return control
+
+    def open_job(self, job: Job, on_change: OnJobChange = "refuse") -> None:
+        """Take the ledger for a job; see `LedgerStore.open_job`."""
+        self.refresh()
+        stored = self.job()
+        if stored is None:
+            stored = self._create_ledger(job)
+
+        def is_other(txn: Transaction) -> bool:
+            return txn.get(META, KEY_FINGERPRINT) != job.fingerprint.encode()
+
+        if stored.fingerprint != job.fingerprint:
+            if on_change == "refuse":
+                raise JobMismatchError(lmdb_jobs.mismatch(job, stored, self.url))
+            self._claim("restart" if on_change == "restart" else "accept", is_other, job=job)
+        self._job = job.fingerprint
+
+    def _create_ledger(self, job: Job) -> Job:
+        """Create ``job.json``; of several launchers one wins. Gives the job that the ledger is of."""
+        self._require_writable()
+        self._objects.create(JOB_NAME, encode_ledger(secrets.token_hex(16), job))
+        (data,) = self._objects.read([JOB_NAME])
+        if data is None:
+            raise LedgerNotFoundError(f"ledger {self.url}: {JOB_NAME} was deleted just after it was made; run again")
+        self.refresh()  # the job may be another by now
+        return self.job() or decode_ledger(data, f"{self.url}/{JOB_NAME}")[1]
+
+    def begin_run(self, info: Mapping[str, Any]) -> str:
+        """Record that a run begins; gives its id. What this store records from then on belongs to it.
+
+        Raises:
+            JobMismatchError: meanwhile the ledger was taken for another job.
+        """
+        lmdb_jobs.require_info(info)
+        self.refresh()
+
+        def is_ours(txn: Transaction) -> bool:
+            if self._job is not None:
+                lmdb_jobs.check_fingerprint(txn, self._job, self.url)
+            return True
+
+        run = self._claim("run", is_ours, info=dict(info))
+        if run is not None:
+            self._run = run.run
+        return self._run
+
+    def forget(self, pattern: str, *, failures_only: bool = False) -> list[str]:
+        """Make sources run again; see `LedgerStore.forget`. Looks at every source."""
+        self.refresh()
+        found = lmdb_sources.matching(self._open(), pattern)
+        with self._open().read() as txn:
+            urls = lmdb_sources.urls_of_sources(txn, found)
+        if found:
+            self._claim("forget", lambda _: True, sources=found, failures_only=failures_only)
+        return urls
+
+    def forget_sources(self, ids: Iterable[bytes]) -> None:
+        """Make sources run again, by id; see `LedgerStore.forget_sources`."""
+        found = list(ids)
+        if found:
+            self._claim("forget", lambda _: True, sources=found, failures_only=False)
+
+
+def _segment(**columns: Any) -> Segment:
+    """A segment whose number, time and job are filled in when it is recorded."""
+    return Segment(number=0, at=0.0, **columns)
+
+
+def _reopen(objects: Objects, path: str, settings: Mapping[str, Any], create: bool) -> RemoteStore:
+    store = RemoteStore(objects, path, **settings)
+    store._create = create  # noqa: SLF001 - of the same class
+    return store

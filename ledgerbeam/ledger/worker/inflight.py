@@ -1,0 +1,219 @@
+"""Which tasks a worker has in work, so that its death can be blamed on them.
+
+Every worker process keeps one small file in a folder that all workers of a run share, and rewrites it when a task
+starts or ends. Nothing is flushed to disk: the page cache outlives a killed process, and after a power cut nobody is
+to blame. The file is locked for as long as its process lives; a file that can be locked belongs to a dead worker. A
+lock, unlike a process id, is never reused and means the same in every container on the host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import stat
+import struct
+import threading
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from ledgerbeam.ledger.model.json_rows import decode
+from ledgerbeam.ledger.model.rows import Mark
+from ledgerbeam.ledger.model.task import Task
+from ledgerbeam.ledger.model.values import identity, rows, text
+
+_SUFFIX = ".inflight"
+_PID = re.compile("[0-9]{1,10}")
+_MOST_BYTES = 64 << 20
+_HEAD = struct.Struct("<II")  # length and CRC-32 of the JSON that follows; older bytes may lie behind it
+
+
+class DeadWorker(NamedTuple):
+    """A worker process that ended without `InflightMarks.close`, and what it had in work (maybe nothing)."""
+
+    pid: int
+    marks: list[Mark]
+
+
+class _MarkFile:
+    """The locked file of this process in one folder."""
+
+    def __init__(self, folder: str) -> None:
+        os.makedirs(folder, exist_ok=True)
+        self._lock = threading.Lock()
+        self._working: dict[int, list[tuple[str, str, str]]] = {}
+        self._next = 0
+        while True:
+            self._path = os.path.join(folder, f"{os.getpid()}-{os.urandom(4).hex()}{_SUFFIX}")
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            if _names(self._path, self._fd):
+                break
+            os.close(self._fd)  # taken for a dead worker's before it was locked, and removed
+        self._write()
+
+    def start(self, tasks: Iterable[Task]) -> int:
+        rows = [(task.source.id.hex(), task.node.hex(), task.name) for task in tasks]
+        with self._lock:
+            self._next += 1
+            self._working[self._next] = rows
+            self._write()
+            return self._next
+
+    def end(self, token: int) -> None:
+        with self._lock:
+            del self._working[token]
+            self._write()
+
+    def _write(self) -> None:
+        body = json.dumps([row for rows in self._working.values() for row in rows]).encode()
+        os.pwrite(self._fd, _HEAD.pack(len(body), zlib.crc32(body)) + body, 0)
+
+    def close(self) -> None:
+        if _names(self._path, self._fd):
+            os.unlink(self._path)
+        os.close(self._fd)
+
+    def abandon(self) -> None:
+        """Let go of the file in a forked process: it belongs to the parent, whose lock must not live on here."""
+        os.close(self._fd)
+
+
+_files: dict[str, _MarkFile] = {}
+_files_lock = threading.Lock()
+
+
+class InflightMarks:
+    """This process's marks in a folder. Thread-safe, picklable; a forked process marks for itself."""
+
+    def __init__(self, folder: str) -> None:
+        """Name the folder; nothing is opened or made yet.
+
+        Args:
+            folder: local path, normally ``<ledger>/run/<run>``.
+        """
+        self.folder = os.path.abspath(folder)
+
+    def __reduce__(self) -> tuple[type[InflightMarks], tuple[str]]:
+        return InflightMarks, (self.folder,)
+
+    def __repr__(self) -> str:
+        return f"InflightMarks({self.folder!r})"
+
+    def register(self) -> None:
+        """Show that this worker lives. Working on a task does so as well."""
+        self._file()
+
+    @contextlib.contextmanager
+    def working_on(self, tasks: Iterable[Task]) -> Iterator[None]:
+        """Mark tasks as in work while the body runs, also when it raises. Threads and nested calls add up."""
+        file = self._file()
+        token = file.start(tasks)
+        try:
+            yield
+        finally:
+            file.end(token)
+
+    def close(self) -> None:
+        """Remove this process's marks: it ends in good order."""
+        with _files_lock:
+            file = _files.pop(self.folder, None)
+        if file is not None:
+            file.close()
+
+    def _file(self) -> _MarkFile:
+        with _files_lock:
+            file = _files.get(self.folder)
+            if file is None:
+                file = _files[self.folder] = _MarkFile(self.folder)
+            return file
+
+
+def live_pids(folder: str) -> list[int]:
+    """Process ids of the workers that are alive, sorted. Ids of another container are its own."""
+    return sorted(pid for pid, _, alive in _scan(folder, remove_dead=False) if alive)
+
+
+def dead_marks(folder: str) -> list[DeadWorker]:
+    """List the workers that died, by process id, with what each had in work. They stay until `remove_dead`."""
+    return sorted(DeadWorker(pid, marks) for pid, marks, alive in _scan(folder, remove_dead=False) if not alive)
+
+
+def remove_dead(folder: str) -> list[DeadWorker]:
+    """Remove the marks of dead workers, after `store.LedgerStore.record_deaths`. Returns what was removed."""
+    return sorted(DeadWorker(pid, marks) for pid, marks, alive in _scan(folder, remove_dead=True) if not alive)
+
+
+def _scan(folder: str, *, remove_dead: bool) -> Iterator[tuple[int, list[Mark], bool]]:
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return
+    for name in names:
+        pid, _, _ = name.partition("-")
+        if name.endswith(_SUFFIX) and _PID.fullmatch(pid):
+            found = _inspect(os.path.join(folder, name), remove_dead=remove_dead)
+            if found is not None:
+                yield int(pid), *found
+
+
+def _inspect(path: str, *, remove_dead: bool) -> tuple[list[Mark], bool] | None:
+    """Read one file: its marks and whether its worker lives; None if it has gone meanwhile, or no worker made it."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            return None
+        try:
+            # Shared, so that two inspections at once do not take each other for the worker.
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return [], True
+        if not _names(path, fd):
+            return None
+        marks = _decode(os.pread(fd, min(os.fstat(fd).st_size, _HEAD.size + _MOST_BYTES), 0))
+        if remove_dead:
+            with contextlib.suppress(FileNotFoundError):  # another process removes it too
+                os.unlink(path)
+        return marks, False
+    finally:
+        os.close(fd)
+
+
+def _decode(data: bytes) -> list[Mark]:
+    """Decode a mark file. One that a kill left half-written, or that no worker wrote, blames nobody."""
+    if len(data) < _HEAD.size:
+        return []
+    length, checksum = _HEAD.unpack_from(data)
+    body = data[_HEAD.size : _HEAD.size + length]
+    if len(body) != length or zlib.crc32(body) != checksum:
+        return []
+    try:
+        return [Mark(identity(source), identity(node), text(name)) for source, node, name in rows(decode(body))]
+    except (ValueError, TypeError):
+        return []
+
+
+def _names(path: str, fd: int) -> bool:
+    """Tell whether a path still names an open file."""
+    try:
+        return os.path.samestat(os.lstat(path), os.fstat(fd))
+    except FileNotFoundError:
+        return False
+
+
+def _forget_after_fork() -> None:
+    global _files_lock  # noqa: PLW0603 - the inherited lock may be held by a thread that does not exist here
+    _files_lock = threading.Lock()
+    for file in _files.values():
+        file.abandon()
+    _files.clear()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

@@ -1,0 +1,240 @@
+"""The folders of a ledger's runs on this host: whose they are, and whether their run lives.
+
+``run/RUN/`` in the folder of a ledger, or of its sidecar, belongs to the launcher of one run. It is made for that run
+alone, closed to other users, and has a marker, which says of which ledger it is and is locked for as long as the
+launcher lives. A lock means the same in every container on the host, which process ids and host names do not. Whoever
+finds a marker of its ledger whose lock is free may remove the folder; nothing else in ``run`` is ever touched.
+
+The folder ``run`` has a lock too, which all launchers share: who gets it alone knows that no other is at work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from ledgerbeam.errors import StorageError
+from ledgerbeam.ledger.lmdb.errors import translated
+from ledgerbeam.ledger.model.json_rows import decode, encode
+
+RUNS = "run"
+"""Folder of the run folders."""
+
+MARKER = "ledgerbeam-run.json"
+"""The file that makes a folder that of a run: ``{"ledger", "run", "pid"}``."""
+
+_MARKER_BYTES = 4096
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_ASIDE = ".marker"
+
+
+class Launcher(NamedTuple):
+    """The launcher of a run: the run's id, its process id (of another container its own), whether it lives."""
+
+    run: str
+    pid: int
+    lives: bool
+
+
+class RunFolder:
+    """The folder of a run of this process. `RunFolders.enter` makes it."""
+
+    def __init__(self, path: str, runs: int, folder: int, marker: int) -> None:
+        self._path = path
+        self._runs, self._folder, self._marker = runs, folder, marker
+
+    @property
+    def path(self) -> str:
+        """Absolute path. Nothing was in it but the marker when it was made, and only this user may enter it."""
+        return self._path
+
+    def is_in_place(self) -> bool:
+        """Tell whether the folder and its marker still lie there; without them the run looks dead to others."""
+        return _is_named(self._path, self._folder) and _is_named(os.path.join(self._path, MARKER), self._marker)
+
+    def check(self) -> None:
+        """Check that it is in place. Raises StorageError."""
+        if not self.is_in_place():
+            raise StorageError(
+                f"{self._path}: the folder of this run was removed or replaced while it was at work; nothing that was "
+                "recorded is lost: run the same command again"
+            )
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Tell whether no other launcher on this host is at work on the ledger. If so, none begins in the body.
+
+        Enter it once, at the end: a launcher that is not alone does not count for others from then on.
+        """
+        try:
+            fcntl.flock(self._runs, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # another one has it; or nobody can tell
+            yield False
+            return
+        yield self.is_in_place() and _is_named(os.path.dirname(self._path), self._runs)
+
+    def close(self) -> None:
+        """Remove the folder and give up the locks. What cannot be removed goes with the next run."""
+        if self.is_in_place():
+            _remove(self._runs, os.path.basename(self._path), self._folder)
+        for descriptor in (self._marker, self._folder, self._runs):
+            os.close(descriptor)
+
+
+class RunFolders:
+    """The run folders of one ledger.
+
+    Args:
+        scratch: the folder in which ``run`` lies.
+        ledger_id: of the ledger.
+    """
+
+    def __init__(self, scratch: str, ledger_id: str) -> None:
+        self._path = os.path.join(scratch, RUNS)
+        self._ledger_id = ledger_id
+
+    @contextlib.contextmanager
+    def enter(self, run: str) -> Iterator[RunFolder]:
+        """Make the folder of a run that begins; it is removed when the body ends.
+
+        Raises:
+            StorageError: something else lies there, or there is no permission.
+            DiskFullError: there is no room.
+        """
+        with translated(self._path), contextlib.ExitStack() as opened:
+            with contextlib.suppress(FileExistsError):  # if it is a file, opening it says what to do
+                os.makedirs(self._path)
+            runs = self._open_runs()
+            opened.callback(os.close, runs)
+            fcntl.flock(runs, fcntl.LOCK_SH)  # waits while another launcher tidies up
+            self._make(runs, run)
+            folder = os.open(run, _FOLDER, dir_fd=runs)
+            opened.callback(os.close, folder)
+            marker = os.open(_ASIDE, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+            opened.callback(os.close, marker)
+            fcntl.flock(marker, fcntl.LOCK_EX)
+            os.write(marker, encode({"ledger": self._ledger_id, "run": run, "pid": os.getpid()}))
+            # Nobody sees a marker that is not locked yet: it would be that of a dead run.
+            os.rename(_ASIDE, MARKER, src_dir_fd=folder, dst_dir_fd=folder)
+            opened.pop_all()
+        made = RunFolder(os.path.join(self._path, run), runs, folder, marker)
+        try:
+            yield made
+        finally:
+            made.close()
+
+    def _make(self, runs: int, run: str) -> None:
+        with contextlib.suppress(OSError):  # else it is empty: of a launcher that was killed right here
+            os.rmdir(run, dir_fd=runs)
+        try:
+            os.mkdir(run, 0o700, dir_fd=runs)
+        except FileExistsError:
+            raise StorageError(
+                f"{self._path}/{run}: expected no such folder, since the run {run} begins just now, and found one; it "
+                "is not touched. Move it away and run the same command again"
+            ) from None
+
+    def launchers(self) -> list[Launcher]:
+        """The launchers that have left or hold a marker of this ledger, by run.
+
+        Raises:
+            StorageError: ``run`` is no folder.
+        """
+        with self._opened() as runs:
+            return [] if runs is None else list(self._launchers(runs))
+
+    def lives(self, run: str) -> bool:
+        """Tell whether the launcher of a run is seen to be at work."""
+        return any(found.lives for found in self.launchers() if found.run == run)
+
+    def remove_dead(self) -> list[Launcher]:
+        """Remove the folders of launchers that have died. Gives those that live."""
+        with self._opened() as runs:
+            found = [] if runs is None else list(self._launchers(runs))
+            for launcher in found:
+                if runs is not None and not launcher.lives:
+                    with contextlib.suppress(OSError):  # another launcher removes it too
+                        folder = os.open(launcher.run, _FOLDER, dir_fd=runs)
+                        try:
+                            _remove(runs, launcher.run, folder)
+                        finally:
+                            os.close(folder)
+        return [launcher for launcher in found if launcher.lives]
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int | None]:
+        with translated(self._path):
+            if not os.path.lexists(self._path):
+                yield None
+                return
+            runs = self._open_runs()
+            try:
+                yield runs
+            finally:
+                os.close(runs)
+
+    def _open_runs(self) -> int:
+        try:
+            return os.open(self._path, _FOLDER)
+        except OSError as error:
+            if stat.S_ISDIR(os.lstat(self._path).st_mode):
+                raise
+            raise StorageError(
+                f"{self._path}: expected a folder, in which the ledger keeps what its runs need, and found a link or a "
+                "file; it is not touched. Move it away and run the same command again"
+            ) from error
+
+    def _launchers(self, runs: int) -> Iterator[Launcher]:
+        for run in sorted(os.listdir(runs)):
+            with contextlib.suppress(OSError, ValueError):  # not a folder of ours, or not any more
+                folder = os.open(run, _FOLDER, dir_fd=runs)
+                try:
+                    yield self._launcher(run, folder)
+                finally:
+                    os.close(folder)
+
+    def _launcher(self, run: str, folder: int) -> Launcher:
+        """Look at the marker of a folder. Raises OSError or ValueError if it has none of this ledger."""
+        marker = os.open(MARKER, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            found = os.fstat(marker)
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+                raise ValueError("not a file of ours")
+            says: Any = decode(os.pread(marker, _MARKER_BYTES, 0))
+            if not isinstance(says, dict) or (says.get("ledger"), says.get("run")) != (self._ledger_id, run):
+                raise ValueError("of another ledger or run")
+            pid = says.get("pid")
+            try:
+                fcntl.flock(marker, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return Launcher(run, pid if isinstance(pid, int) else 0, lives=True)
+            return Launcher(run, pid if isinstance(pid, int) else 0, lives=False)
+        finally:
+            os.close(marker)
+
+
+def _remove(runs: int, run: str, folder: int) -> None:
+    """Remove a folder, its marker last: if this is cut short, what is left is known again."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            if name == MARKER:
+                continue
+            if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                shutil.rmtree(name, dir_fd=folder, ignore_errors=True)
+            else:
+                os.unlink(name, dir_fd=folder)
+        if os.listdir(folder) == [MARKER]:
+            os.unlink(MARKER, dir_fd=folder)
+            os.rmdir(run, dir_fd=runs)
+
+
+def _is_named(path: str, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.lstat(path), os.fstat(descriptor))
+    except OSError:
+        return False

@@ -1,0 +1,278 @@
+"""Group commit: leaves of all threads of a process, recorded together.
+
+A commit costs a disk flush, whatever it holds. A writer gathers leaves and commits them before the oldest has waited
+for `interval` seconds, when there are `max_entries`, or when somebody flushes. What is lost by a kill is therefore
+at most one interval of work, also while a single task runs for hours.
+
+While commits are quick, whoever adds a leaf late in the interval makes the commit. Left to a background thread it
+would take ten times as long: a store lets go of the interpreter's lock at each of its calls, and a busy thread gives it
+back only after a switch interval. The background thread commits where no leaf comes in time, and where commits are
+slow: over a network, to a busy disk, beside many other writers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from ledgerbeam.errors import NegativePendingCountError, NonDeterministicTaskError, UsageError
+from ledgerbeam.ledger.model.faults import fault_point
+from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf
+from ledgerbeam.ledger.model.store import LedgerSink
+from ledgerbeam.ledger.places import local_path, open_store
+
+INTERVAL = 1.0
+"""Default age, in seconds, at which an entry is committed."""
+
+MAX_ENTRIES = 10_000
+"""Default number of entries that is committed at once: so many that slow jobs commit by time, and fast ones cheaply."""
+
+_DUE = 0.75  # of the interval; from there on a leaf is committed by who adds it
+_QUICK = 0.02  # of the interval; a worker may wait so long for a commit
+_SLOW_COMMITS = 64  # that are left to the background after one which was not quick
+
+
+class LedgerWriter:
+    """Gathers finished and failed tasks and commits them to a store. Thread-safe; not carried through fork."""
+
+    def __init__(self, store: LedgerSink, interval: float = INTERVAL, max_entries: int = MAX_ENTRIES) -> None:
+        """Start a writer and its background thread.
+
+        Args:
+            store: where to commit. It stays open when the writer is closed.
+            interval: seconds, > 0.
+            max_entries: >= 1.
+
+        Raises:
+            UsageError: a value is out of range.
+        """
+        if interval <= 0 or max_entries < 1:
+            raise UsageError(
+                f"a ledger writer needs interval > 0 and max_entries >= 1, found {interval}, {max_entries}"
+            )
+        self._store = store
+        self._interval = interval
+        self._max_entries = max_entries
+        self._changed = threading.Condition()
+        self._committing = threading.Lock()
+        self._leaves: list[Leaf] = []
+        self._failures: list[Failure] = []
+        self._oldest = 0.0
+        self._slow = 0  # commits that are still left to the background
+        self._refused: BaseException | None = None  # a leaf in error; the others of its commit are recorded
+        self._blocked: BaseException | None = None  # nothing of the last commit was recorded
+        self._pid = os.getpid()
+        self._closed = False
+        self._completed: list[bytes] = []
+        self._fresh = 0
+        self._seconds = 0.0
+        self._thread = threading.Thread(target=self._flush_by_time, name="ledger-writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def store(self) -> LedgerSink:
+        """What this writer commits to."""
+        return self._store
+
+    def add(self, leaf: Leaf) -> None:
+        """Take a finished task, whose outputs are durable. Commits if that makes `max_entries`.
+
+        Raises:
+            LedgerError: an earlier commit in the background failed, or the one made here. The leaf is kept.
+            UsageError: the writer is closed.
+        """
+        self._append(leaf)
+
+    def fail(self, failure: Failure) -> None:
+        """Take a failed task. Raises as `add` does."""
+        self._append(failure)
+
+    def _append(self, row: Leaf | Failure) -> None:
+        self._check_process()
+        with self._changed:
+            if self._closed:
+                raise UsageError("this ledger writer is closed; make a new one")
+            # Only here is it certain which lists wait: a commit of another thread takes them away.
+            if isinstance(row, Leaf):
+                self._leaves.append(row)
+            else:
+                self._failures.append(row)
+            waiting = len(self._leaves) + len(self._failures)
+            if waiting == 1:
+                self._oldest = time.monotonic()
+                self._changed.notify()
+            failed = self._refused is not None or self._blocked is not None
+            started = time.monotonic()
+            is_due = not self._slow and started - self._oldest >= _DUE * self._interval
+        if failed or is_due or waiting >= self._max_entries:
+            self._flush()
+            if is_due and time.monotonic() - started > _QUICK * self._interval:
+                self._slow = _SLOW_COMMITS
+
+    def flush(self) -> CommitResult:
+        """Commit everything that was added before, and return when it is durable.
+
+        Returns:
+            What was committed since the last call of `flush`, also in the background.
+
+        Raises:
+            LedgerError: and other errors of `LedgerStore.commit`, of this commit or of one in the background. What
+                was not recorded is kept, and committed by the next flush.
+        """
+        self._flush()
+        with self._changed:
+            result = CommitResult(self._completed, self._fresh, self._seconds)
+            self._completed, self._fresh, self._seconds = [], 0, 0.0
+        return result
+
+    def close(self) -> None:
+        """Flush and stop the background thread. Raises as `flush` does; closing again does nothing."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            self._changed.notify()
+        self._thread.join()
+        self._flush()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise UsageError("a ledger writer cannot be used in a forked process; call shared_writer there")
+
+    def _flush(self) -> None:
+        self._check_process()
+        self._commit()
+        with self._changed:
+            error = self._refused or self._blocked
+            self._refused = None
+        if error is not None:
+            raise error
+
+    def _commit(self) -> None:
+        """Commit what waits. An error is kept: whoever calls `_flush` next raises it."""
+        with self._committing:
+            with self._changed:
+                leaves, failures = self._leaves, self._failures
+                self._leaves, self._failures = [], []
+            if not leaves and not failures:
+                return
+            fault_point("flush.begin")
+            try:
+                result = self._store.commit(leaves, failures)
+            except (NonDeterministicTaskError, NegativePendingCountError) as error:
+                # Everything but the leaf in error was recorded; offering it again would fail for ever.
+                with self._changed:
+                    self._refused, self._blocked = error, None
+            except BaseException as error:  # noqa: BLE001 - raised by the next add, flush or close
+                with self._changed:
+                    self._leaves[:0], self._failures[:0] = leaves, failures
+                    self._blocked = error
+            else:
+                fault_point("flush.after_commit")
+                with self._changed:
+                    self._blocked = None
+                    self._completed += result.completed
+                    self._fresh += result.fresh
+                    self._seconds += result.seconds
+
+    def _flush_by_time(self) -> None:
+        while True:
+            with self._changed:
+                # While blocked nothing is retried here: the next caller retries, and gets the error if it lasts.
+                while not self._closed and (self._blocked is not None or not (self._leaves or self._failures)):
+                    self._changed.wait()
+                if self._closed:
+                    return
+                rest = self._oldest + self._interval - time.monotonic()
+                if rest > 0:
+                    self._changed.wait(rest)
+                    continue
+            self._commit()
+            self._slow = max(0, self._slow - 1)
+
+
+class LedgerPlace(NamedTuple):
+    """Everything that decides where rows of this process go: what has the same place may share what is open.
+
+    Attributes:
+        url: of the ledger; the path of its folder for a local one.
+        job: fingerprint that it must have; None does not check.
+        run: that is recorded for; empty for the newest.
+        options: how it is reached, as text.
+    """
+
+    url: str
+    job: str | None = None
+    run: str = ""
+    options: str = "{}"
+
+    @classmethod
+    def of(
+        cls, url: str, *, job: str | None = None, run: str = "", options: Mapping[str, Any] | None = None
+    ) -> LedgerPlace:
+        """Name a place; a URL is given with its scheme, a path in any form."""
+        scheme, separator, _ = url.partition("://")
+        is_remote = separator and scheme != "file"
+        where = url.rstrip("/") if is_remote else local_path(url)
+        return cls(where, job, run, json.dumps(options or {}, sort_keys=True, default=repr))
+
+
+_shared: dict[LedgerPlace, LedgerWriter] = {}
+_shared_lock = threading.Lock()
+
+
+def shared_writer(
+    place: LedgerPlace | str,
+    *,
+    interval: float = INTERVAL,
+    max_entries: int = MAX_ENTRIES,
+    open_sink: Callable[[], LedgerSink] | None = None,
+) -> LedgerWriter:
+    """Give this process's writer for a ledger, made at the first call. A forked process gets its own.
+
+    Args:
+        place: of a ledger that exists; or the path of a local one, whose job is not checked.
+        interval: seconds; of the first call.
+        max_entries: of the first call.
+        open_sink: how to reach a ledger that is not local.
+    """
+    if isinstance(place, str):
+        place = LedgerPlace.of(place)
+    with _shared_lock:
+        writer = _shared.get(place)
+        if writer is None:
+            sink = open_store(place.url, create=False, job=place.job) if open_sink is None else open_sink()
+            writer = _shared[place] = LedgerWriter(sink, interval, max_entries)
+        return writer
+
+
+def close_shared_writers() -> None:
+    """Flush and close every shared writer of this process; the next `shared_writer` makes a new one.
+
+    Raises:
+        LedgerError: as `LedgerWriter.close`; the first error, after all were closed.
+    """
+    with _shared_lock:
+        writers = list(_shared.values())
+        _shared.clear()
+    errors: list[BaseException] = []
+    for writer in writers:
+        try:
+            writer.close()
+        except BaseException as error:  # noqa: BLE001 - raised below, after the others were closed
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+def _forget_after_fork() -> None:
+    global _shared_lock  # noqa: PLW0603 - the inherited lock may be held by a thread that does not exist here
+    _shared_lock = threading.Lock()
+    _shared.clear()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

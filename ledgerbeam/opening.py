@@ -1,0 +1,59 @@
+"""Opening a ledger wherever it lies: in a local folder, or on an object store."""
+
+from __future__ import annotations
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io import ObjectFolder, Options, is_local
+from ledgerbeam.ledger import LedgerSink, LedgerStore, RemoteSink, RemoteStore, RunFolders, open_store, sidecar_folder
+
+__all__ = ["open_ledger", "open_sink", "run_folders"]
+
+
+def open_ledger(
+    url: str,
+    storage_options: Options | None = None,
+    *,
+    create: bool,
+    read_only: bool = False,
+    job: str | None = None,
+    run: str = "",
+) -> LedgerStore:
+    """Opens a ledger, and brings what is known here of a remote one up to date.
+
+    Args:
+        url: A local path, or the URL of a folder on an object store.
+        storage_options: Passed to fsspec untouched.
+        create: Whether to make it if there is none.
+        read_only: For looking at it, also while a job runs.
+        job: Fingerprint that the ledger must still have whenever something is committed through this store; None
+            does not check until `LedgerStore.open_job` is called.
+        run: The run that is recorded for, as `LedgerStore.begin_run` gave it to the launcher.
+
+    Raises:
+        LedgerNotFoundError: If there is none, and `create` is false.
+        LedgerVersionError: If a newer ledgerbeam wrote it.
+        LedgerDamagedError: If what is there is not a ledger, or does not read.
+        StorageError: If there is no permission, or the store does not answer.
+        UsageError: If the folder is on a network filesystem.
+    """
+    if is_local(url):
+        return open_store(url, create=create, read_only=read_only, job=job)
+    if create and read_only:
+        raise UsageError(f"ledger {url}: it cannot be both made and read only; pass only one of create and read_only")
+    objects = ObjectFolder(url, storage_options)
+    store = RemoteStore(objects, sidecar_folder(objects.url), read_only=read_only, job=job, run=run)
+    store.open(create=create)
+    return store
+
+
+def open_sink(url: str, storage_options: Options | None = None, *, job: str | None = None, run: str = "") -> LedgerSink:
+    """Opens a ledger to record in it only, as workers do; see `open_ledger` for arguments and errors."""
+    if is_local(url):
+        return open_store(url, create=False, job=job)
+    return RemoteSink(ObjectFolder(url, storage_options), job=job, run=run)
+
+
+def run_folders(store: LedgerStore) -> RunFolders:
+    """Returns the folders that launchers on this host have for runs of a ledger: in its own folder, or the sidecar."""
+    url = store.url
+    return RunFolders(url if is_local(url) else sidecar_folder(url), store.ledger_id())

@@ -1,0 +1,184 @@
+"""The entry of the command line: parse, run, and turn every outcome into one line and an exit status.
+
+Exit status: 0 done; 1 error; 2 usage; 3 done, but some tasks failed; 130 interrupted, state saved.
+"""
+
+from __future__ import annotations
+
+import argparse
+import codecs
+import contextlib
+import importlib
+import io
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+
+from ledgerbeam.descriptors import hold_standard_descriptors
+from ledgerbeam.errors import LedgerbeamError, UsageError
+from ledgerbeam.names import check_root
+from ledgerbeam.pipelines.commands.arguments import build_parser
+from ledgerbeam.redaction import (
+    command_without_secrets,
+    know_environment,
+    know_secrets,
+    redact_streams,
+    refuse_secrets,
+    without_secrets,
+)
+
+__all__ = ["INTERRUPTED", "main", "run"]
+
+INTERRUPTED = 130
+
+_AS_THEY_ARE = "ledgerbeam-as-they-are"
+"""Names need not be UTF-8: their bytes are printed as they are. Other surrogates, which are no text, are escaped."""
+
+# Imported on use: Beam takes a second to import, and --help must not wait for it.
+_URL_ARGUMENTS = {
+    "patterns": "a source",
+    "source": "a source",
+    "sources_from": "a list of sources",
+    "output": "an output",
+    "ledger": "a ledger",
+    "url": "a ledger",
+    "index_root": "a folder of indexes",
+    "base": "a folder",
+    "tokenizer": "a tokenizer",
+}
+"""Arguments that are URLs, and what each is."""
+
+_COMMANDS = {
+    "index": "ledgerbeam.pipelines.commands.job",
+    "map": "ledgerbeam.pipelines.commands.job",
+    "convert": "ledgerbeam.pipelines.commands.job",
+    "tokenize": "ledgerbeam.pipelines.commands.job",
+    "materialize": "ledgerbeam.pipelines.commands.job",
+    "merge": "ledgerbeam.pipelines.commands.merge",
+    "publish": "ledgerbeam.pipelines.commands.publish",
+    "verify": "ledgerbeam.pipelines.commands.verify",
+    "show": "ledgerbeam.pipelines.commands.show",
+    "ledger": "ledgerbeam.pipelines.commands.ledger",
+}
+
+
+def _print_surrogates(error: UnicodeError) -> tuple[str | bytes, int]:
+    try:
+        return codecs.lookup_error("surrogateescape")(error)
+    except UnicodeEncodeError as refused:
+        return codecs.backslashreplace_errors(refused)
+
+
+codecs.register_error(_AS_THEY_ARE, _print_surrogates)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command.
+
+    Args:
+        argv: Arguments without the program's name; those of the process if None. Beam options follow ``--``.
+
+    Returns:
+        The exit status.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    _know_secrets(arguments)
+    try:
+        args, beam_args = _parse(arguments)
+        _check_urls(args)
+        command = importlib.import_module(_COMMANDS[args.command])
+        status: int = command.main(args, beam_args)
+        sys.stdout.flush()
+    except LedgerbeamError as error:
+        return _fail(f"{error}", error.exit_status, debug)
+    except KeyboardInterrupt:
+        return _fail("interrupted", INTERRUPTED, debug)
+    except BrokenPipeError:
+        # The reader of our output has gone, as `head` does; what was asked for has been given.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return status
+
+
+def run() -> None:
+    """Entry point of the ``ledgerbeam`` script. SIGTERM ends a run as Ctrl-C does: with its state saved."""
+    hold_standard_descriptors()
+    _take_signals()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_AS_THEY_ARE)
+    redact_streams()
+    status = main()
+    if "grpc" in sys.modules:
+        # A channel that Beam has left open may hold a lock for which the interpreter waits as it ends, for ever.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
+
+
+def _take_signals() -> None:
+    """Makes the signals work that a command needs, however its parent had set them.
+
+    An ignored SIGINT stays so: it belongs to a job in the background, and Ctrl-C to the one in front.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it takes away how a process has ended
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGCHLD))
+
+
+def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    beam_args: list[str] = []
+    if "--" in arguments:
+        cut = arguments.index("--")
+        arguments, beam_args = arguments[:cut], arguments[cut + 1 :]
+    args, rest = build_parser().parse_known_args(arguments)
+    # argparse takes a list of positionals from one place only; patterns may stand on both sides of options.
+    if rest and (any(word.startswith("-") for word in rest) or not hasattr(args, "patterns")):
+        shown = " ".join(command_without_secrets(rest))
+        raise UsageError(f"unrecognized arguments: {shown}; see: ledgerbeam {args.command} --help")
+    if rest:
+        args.patterns += rest
+    if beam_args and _COMMANDS[args.command] != _COMMANDS["map"]:
+        raise UsageError(f"ledgerbeam {args.command} runs no Beam pipeline: nothing may follow '--'")
+    return args, beam_args
+
+
+def _know_secrets(arguments: Sequence[str]) -> None:
+    """Has the secrets hidden that are in the environment and in JSON arguments, also of a misspelt option."""
+    know_environment()
+    for word in arguments:
+        with contextlib.suppress(ValueError):
+            value = json.loads(word[word.find("{") :]) if "{" in word else None
+            if isinstance(value, dict):
+                know_secrets(value)
+
+
+def _check_urls(args: argparse.Namespace) -> None:
+    """Refuses URLs with credentials, and folders with `..` in their keys, before anything is named after them."""
+    for name, what in _URL_ARGUMENTS.items():
+        value = getattr(args, name, None)
+        for url in value if isinstance(value, list) else [value]:
+            if isinstance(url, str):
+                refuse_secrets(url, what)
+                if name in ("output", "index_root", "ledger"):
+                    check_root(os.path.abspath(url) if "://" not in url else url)
+
+
+def _fail(message: str, status: int, debug: bool) -> int:
+    if debug:
+        print(without_secrets(traceback.format_exc()), end="", file=sys.stderr)
+    message = without_secrets(message)
+    print(
+        f"ledgerbeam: error: {message}" if status != INTERRUPTED else f"ledgerbeam: {message}",
+        file=sys.stderr,
+    )
+    return status
+
+
+if __name__ == "__main__":
+    run()

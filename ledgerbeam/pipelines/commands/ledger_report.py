@@ -1,0 +1,42 @@
+"""``ledgerbeam ledger report``: one page on how a job went, that needs no network and runs no script."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io import canonical_url, publish_bytes
+from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.pipelines.console import print_json
+from ledgerbeam.pipelines.report.data import report_data
+from ledgerbeam.redaction import without_secrets
+
+__all__ = ["report"]
+
+EXTRA = ("jinja2", "vl_convert")
+"""What the extra ``report`` brings."""
+
+
+def report(store: LedgerStore, args: argparse.Namespace) -> int:
+    """Writes the report of a ledger. Returns 0.
+
+    Raises:
+        UsageError: If the extra ``report`` is not installed, or the output names a folder.
+    """
+    missing = [name for name in EXTRA if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"the report is drawn with {' and '.join(missing)}, not installed here; install it with: "
+            "pip install 'ledgerbeam[report]'"
+        )
+    from ledgerbeam.pipelines.report.page import render_page  # noqa: PLC0415 - needs the extra
+
+    page = render_page(report_data(store))
+    publish_bytes(args.output, page, args.storage_options)
+    where = without_secrets(canonical_url(args.output))
+    if args.json:
+        print_json({"output": where, "bytes": len(page)})
+    else:
+        print(f"report: {where} ({len(page):,} bytes)")
+    return 0

@@ -1,0 +1,210 @@
+"""``ledgerbeam ledger status``: how far a job is, how fast it goes, and what its runs did."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal
+
+from rich.filesize import decimal
+
+from ledgerbeam.errors import SourceNotFoundError, UsageError
+from ledgerbeam.io import Options, is_local, stat
+from ledgerbeam.io.storage.client import CONCURRENCY
+from ledgerbeam.iterators.job_source import GRAPH_SCHEME
+from ledgerbeam.ledger import LedgerStore, SourceRow, pack_id, source_id
+from ledgerbeam.pipelines.console import (
+    count,
+    count_nulled,
+    counting,
+    duration,
+    print_facts,
+    print_json,
+    print_table,
+    timestamp,
+)
+from ledgerbeam.pipelines.report.progress import job_progress, shown_runs
+from ledgerbeam.redaction import without_secrets
+
+__all__ = ["ChangedSource", "changed_sources", "status"]
+
+SHOWN_RUNS = 10
+SHOWN_CHANGES = 10
+SHOWN_COMMAND = 1000  # letters
+
+
+def status(store: LedgerStore, args: argparse.Namespace) -> int:
+    """Prints how far the job of a ledger is. Returns 0."""
+    found = store.status()
+    nulled = count_nulled(store)
+    if nulled is not None:
+        found["nulled"] = nulled
+    runs = shown_runs(store)
+    progress = job_progress(store, found, runs)
+    changes = list(changed_sources(store, args.storage_options)) if args.check_sources else None
+    if args.json:
+        print_json(_as_json(found, runs, dataclasses.asdict(progress), changes))
+        return 0
+    rows = _job_rows(found) + _count_rows(found)
+    if changes is not None:
+        rows.append(("changed", _changes_line(changes)))
+    rows += [
+        (name, _rates_line(rates))
+        for name, rates in (
+            ("last minute", progress.minute),
+            ("this run" if progress.running else "last run", progress.run),
+        )
+        if rates is not None
+    ]
+    if progress.running:
+        left = progress.time_left
+        rows.append(("time left", "not known yet" if left is None else f"about {duration(left)}"))
+    print_facts(rows)
+    if changes:
+        print(
+            "\n" + "\n".join(f"{change.problem}: {without_secrets(change.url)}" for change in changes[:SHOWN_CHANGES])
+        )
+    if runs:
+        print()
+        _print_runs(runs)
+    return 0
+
+
+def _as_json(
+    found: dict[str, Any], runs: list[dict[str, Any]], progress: dict[str, Any], changes: list[ChangedSource] | None
+) -> dict[str, Any]:
+    value = {**found, "job": _shown_job(found["job"]), "last_run": runs[-1] if runs else None}
+    value |= {
+        "running": progress["running"],
+        "rates": {"minute": progress["minute"], "run": progress["run"]},
+        "time_left": progress["time_left"],
+        "runs": runs,
+    }
+    if changes is not None:
+        kinds = Counter(change.problem for change in changes)
+        urls = [{"source": without_secrets(change.url), "problem": change.problem} for change in changes]
+        value["changed_since"] = {"changed": kinds["changed"], "missing": kinds["missing"], "sources": urls}
+    return value
+
+
+def _shown_job(job: dict[str, Any] | None) -> dict[str, Any] | None:
+    if job is None:
+        return None
+    parameters = job["parameters"].items()
+    shown = {name: without_secrets(value) if isinstance(value, str) else value for name, value in parameters}
+    return {**job, "parameters": shown}
+
+
+def _job_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
+    job = _shown_job(found["job"]) or {"pipeline": "none yet", "parameters": {}}
+    parameters = sorted(job["parameters"].items())
+    return [("job", job["pipeline"]), *((f"  {name}", f"{value}") for name, value in parameters if value is not None)]
+
+
+def _count_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
+    sources, tasks = found["sources"], found["tasks"]
+    rows = [
+        ("state", "complete" if found["complete"] else "not complete"),
+        ("sources", f"{sources['complete']:,} complete, {sources['open']:,} open, {sources['failed']:,} failed"),
+    ]
+    if found["gone"]:
+        rows.append(("gone", f"{found['gone']:,} not in the last listing; their outputs are kept"))
+    done, failed, filtered = tasks["done"], tasks["failed"], found["filtered"]
+    rows.append(("tasks", f"{done:,} done, {failed:,} failed, {filtered:,} without output"))
+    rows.append(("records", f"{found['records']:,} ({found['bytes']:,} bytes)"))
+    if "nulled" in found:
+        rows.append(("null", f"{found['nulled']:,} numbers that JSON does not have (NaN, infinities) written as null"))
+    return rows
+
+
+def _changes_line(changes: list[ChangedSource]) -> str:
+    kinds = Counter(change.problem for change in changes)
+    if not changes:
+        return "no source since it was listed"
+    return f"{count(kinds['changed'], 'source')} changed, {kinds['missing']:,} missing; the next run sees to them"
+
+
+def _rates_line(rates: dict[str, float]) -> str:
+    tasks, sources = (f"{rates[name]:,.1f}" for name in ("tasks", "sources"))
+    return f"{tasks} tasks/s, {sources} sources/s, {decimal(int(rates['bytes']))}/s over {duration(rates['seconds'])}"
+
+
+def _print_runs(runs: list[dict[str, Any]]) -> None:
+    """Prints the newest runs, oldest first."""
+    cells = []
+    for run in runs[-SHOWN_RUNS:]:
+        info, work = run["info"], run["done"]
+        took = "" if run["seconds"] is None else duration(run["seconds"])
+        listed = "" if run["listed"] is None else f"{run['listed']:,}"
+        done = ["?", "?"] if work is None else [f"{work['tasks']:,}", f"{work['sources']:,}"]
+        where = f"{info.get('pid', '?')} on {info.get('host', '?')}"
+        cells.append([run["id"], timestamp(run["began"]), took, run["state"], listed, *done, where])
+    print_table(["run", "began", "took", "outcome", "listed", "tasks", "sources", "process"], cells)
+    if len(runs) > SHOWN_RUNS:
+        print(f"and {len(runs) - SHOWN_RUNS:,} runs before; --json has all")
+    command = shlex.join(runs[-1]["info"].get("command", ()))
+    if command:
+        shown = command if len(command) <= SHOWN_COMMAND else f"{command[:SHOWN_COMMAND]} ..."
+        print(f"\nlast command, in {runs[-1]['info'].get('folder')}:\n  {shown}")
+
+
+PAGE_SOURCES = 1000
+
+
+@dataclass(frozen=True)
+class ChangedSource:
+    """A source that the next run finds changed.
+
+    Attributes:
+        url: Of the source; of a pack that of its first member.
+        problem: ``changed``: another size or version lies there; ``missing``: nothing does.
+    """
+
+    url: str
+    problem: Literal["changed", "missing"]
+
+
+def changed_sources(store: LedgerStore, options: Options) -> Iterator[ChangedSource]:
+    """Looks at every source that the last listing had: one system call or request each, 16 requests at a time.
+
+    Raises:
+        StorageError: If a store cannot be asked.
+        UsageError: If the sources are passes of a graph.
+    """
+    rows = (row for row in store.sources() if row.state != "gone")
+    with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-stat") as pool, counting("sources") as advance:
+        while page := list(islice(rows, PAGE_SOURCES)):
+            remote = not all(is_local(row.url) for row in page)
+            found = pool.map(lambda row: _look(row, options), page) if remote else (_look(row, options) for row in page)
+            yield from _problems(page, list(found))
+            advance(len(page), 0)
+
+
+def _problems(rows: Sequence[SourceRow], ids: Sequence[bytes | None]) -> Iterator[ChangedSource]:
+    for row, now in zip(rows, ids, strict=True):
+        if now != row.source_id:
+            yield ChangedSource(row.url, "missing" if now is None else "changed")
+
+
+def _look(row: SourceRow, options: Options) -> bytes | None:
+    """Returns the id that the source has as it is now, or None if a part of it is missing."""
+    if row.url.startswith(GRAPH_SCHEME):
+        raise UsageError(
+            f"{row.url}: a pass of a graph, whose data only the code that builds it knows; run the job again: what has "
+            "changed is a new source then"
+        )
+    try:
+        ids = [source_id(now.url, now.size, now.version) for now in (stat(url, options) for url in _urls(row))]
+    except SourceNotFoundError:
+        return None
+    return pack_id(ids) if row.member_urls else ids[0]
+
+
+def _urls(row: SourceRow) -> tuple[str, ...]:
+    return row.member_urls or (row.url,)

@@ -1,0 +1,113 @@
+"""``ledgerbeam ledger verify``: is every output there, as it was recorded?"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from glob import escape
+
+from ledgerbeam.errors import LedgerbeamError, SourceNotFoundError
+from ledgerbeam.io import Options, RangeReader, is_local, stat
+from ledgerbeam.io.storage.client import CONCURRENCY
+from ledgerbeam.ledger import LedgerStore, Output, OutputRow, content_checksum
+from ledgerbeam.pipelines.console import count, counting, print_json
+from ledgerbeam.redaction import without_secrets
+
+__all__ = ["verify"]
+
+READ_BYTES = 4 * 2**20
+"""What a thread holds of an output at a time."""
+
+WAITING = 4
+"""Checks that wait for each thread."""
+
+Check = Callable[[OutputRow], str | None]
+
+
+def verify(store: LedgerStore, args: argparse.Namespace) -> int:
+    """Checks every recorded output, several at a time; prints a line for each that is not as recorded.
+
+    Returns:
+        0, or 1 if there were any.
+    """
+    job = store.job()
+    root = job.parameters.get("output") if job else None
+    options: Options = args.storage_options
+
+    def url_of(row: OutputRow) -> str:
+        return f"{root}/{row.output.name}" if root else row.output.name
+
+    def check(row: OutputRow) -> str | None:
+        look = _size_problem if args.sizes_only else _content_problem
+        return look(url_of(row), row.output, options)
+
+    problems: list[dict[str, str]] = []
+    checked = size = 0
+    local = isinstance(root, str) and is_local(root)
+    with counting("outputs") as advance:
+        for row, problem in _checked(store.outputs(ordered=False), check, _threads(local=local)):
+            checked, size = checked + 1, size + row.output.size
+            advance(1, 0 if args.sizes_only else row.output.size)
+            if problem is None:
+                continue
+            url, source = without_secrets(url_of(row)), without_secrets(row.url)
+            problems.append({"output": url, "source": source, "problem": without_secrets(problem)})
+            if not args.json:
+                remedy = shlex.join(["ledgerbeam", "ledger", "forget", args.url, escape(source)])
+                print(f"{url}: {without_secrets(problem)}; write it again with: {remedy}")
+    if args.json:
+        print_json({"outputs": checked, "bytes": size, "problems": problems, "ok": not problems})
+    else:
+        print(f"{count(checked, 'output')}, {size:,} bytes, {count(len(problems), 'problem')}")
+    return 1 if problems else 0
+
+
+def _threads(*, local: bool) -> int:
+    return len(os.sched_getaffinity(0)) if local else CONCURRENCY
+
+
+def _checked(rows: Iterator[OutputRow], check: Check, threads: int) -> Iterator[tuple[OutputRow, str | None]]:
+    """Yields each row with what `check` says, in order; only a bounded number of rows is taken in advance."""
+    waiting: deque[tuple[OutputRow, Future[str | None]]] = deque()
+    with ThreadPoolExecutor(threads, "ledgerbeam-verify") as pool:
+        try:
+            for row in rows:
+                waiting.append((row, pool.submit(check, row)))
+                if len(waiting) > WAITING * threads:
+                    first, result = waiting.popleft()
+                    yield first, result.result()
+            while waiting:
+                first, result = waiting.popleft()
+                yield first, result.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _size_problem(url: str, output: Output, options: Options) -> str | None:
+    """Returns what is wrong with an output that can be seen without reading it, or None."""
+    try:
+        size = stat(url, options).size
+    except SourceNotFoundError:
+        return f"expected {output.size} bytes, found no such file or object"
+    except LedgerbeamError as error:
+        return str(error)
+    return None if size == output.size else f"expected {output.size} bytes, found {size}"
+
+
+def _content_problem(url: str, output: Output, options: Options) -> str | None:
+    """Returns what is wrong with an output, or None."""
+    try:
+        with RangeReader(url, options) as reader:
+            if reader.size != output.size:
+                return f"expected {output.size} bytes, found {reader.size}"
+            starts = range(0, reader.size, READ_BYTES)
+            found = content_checksum(reader.read(start, min(start + READ_BYTES, reader.size)) for start in starts)
+    except SourceNotFoundError:
+        return f"expected {output.size} bytes, found no such file or object"
+    except LedgerbeamError as error:
+        return str(error)
+    return None if found == output.checksum else f"expected the checksum {output.checksum}, found {found}"

@@ -1,0 +1,1 @@
+"""What a job is: its sources, its outputs, who owns them, what is removed."""

@@ -1,0 +1,261 @@
+"""Who owns an output folder: the ledger whose mark lies in it.
+
+A ledger marks the folder that its job writes to, as ``_ledgerbeam/<ledger id>.json``, when a run begins and before
+anything is written. A folder that holds the mark of another ledger, or shards that nobody has marked, is refused:
+shards of two jobs side by side look like one dataset.
+
+The ledger is the truth, and the mark says whose folder it is. So a mark of another job of the same ledger needs no
+word: the ledger was taken for a new job, knows what the old one has written, and removes that as the new one completes.
+But a mark of a run that the ledger does not know was written by a later state of it: this one is an older copy, which
+does not know what lies there.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from itertools import chain, islice
+from typing import Any, Literal
+
+from ledgerbeam.errors import SourceNotFoundError, UsageError
+from ledgerbeam.io import MARKS_FOLDER, ObjectFolder, Options, delete, list_files, publish_bytes, stat
+from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger.model.json_rows import decode, encode
+from ledgerbeam.pipelines.console import count
+from ledgerbeam.pipelines.jobs.recorded import unrecorded
+from ledgerbeam.pipelines.jobs.spec import JobSpec, shard_form
+from ledgerbeam.redaction import printable, without_secrets
+
+__all__ = ["Existing", "OutputOwner"]
+
+Existing = Literal["replace", "keep"]
+"""What to do with what others have written where a job is to write: remove it, or leave it."""
+
+FORMAT = 1
+"""Version of a mark."""
+
+MOST_STRANGERS = 1_000
+
+
+class OutputOwner:
+    """The claim of a job's ledger to the job's output folder.
+
+    The marks are read when this is made. Make it before the ledger is brought up to date: a run is in its ledger before
+    it is in a mark, so of launchers that start at once on one ledger none takes it for an older copy.
+
+    Args:
+        spec: The job; one with an output.
+        existing: What to do with what others have written there; None refuses it.
+
+    Attributes:
+        is_new: Whether this ledger has never written there; known once that was checked.
+        keeps: Whether what others have written there is kept; likewise.
+
+    Raises:
+        StorageError: If the folder cannot be looked at.
+    """
+
+    is_new: bool
+    keeps: bool
+    _is_marked: bool
+    _is_alone: bool
+
+    def __init__(self, spec: JobSpec, existing: Existing | None) -> None:
+        self._spec = spec
+        self._existing = existing
+        self._output = str(spec.output)
+        self._folder = ObjectFolder(self._output, spec.storage_options)
+        self._marks = self._read_marks()
+
+    def check(self, store: LedgerStore | None) -> None:
+        """Refuses a folder that is not this ledger's, or does with it what the user chose.
+
+        Args:
+            store: The job's ledger, up to date; None if there is none yet.
+
+        Raises:
+            UsageError: If another ledger or nobody knows what lies there, and the user chose nothing.
+        """
+        problem = self._problem(store)
+        self.keeps = self._existing == "keep" and problem is not None
+        if problem is None:
+            return
+        if self._existing is None:
+            raise UsageError(
+                f"{problem}\ngive another --output{self._owners_ledger()}, or choose what becomes of what is there:\n"
+                "  --existing replace  removes the shards first\n"
+                "  --existing keep     leaves all of it, beside what this job writes"
+            )
+        if self._existing == "replace":
+            self._replace()
+
+    def claim(self, store: LedgerStore, run: str) -> None:
+        """Marks the folder as this ledger's: one small write.
+
+        Args:
+            store: The job's ledger, in which the run has begun.
+            run: Token of the run, as of `run_info`.
+
+        Raises:
+            UsageError: If another ledger has marked it meanwhile.
+        """
+        name = _mark_name(store)
+        publish_bytes(f"{self._output}/{name}", encode(self._mark(store, run)), self._spec.storage_options)
+        if not self._is_marked:
+            # Of two new ledgers that did not see each other's mark at first, none goes on.
+            others = set(self._mark_names()) - {name} - self._marks.keys()
+            if others:
+                self._folder.delete([name])
+                self._marks = self._read_marks()
+                raise UsageError(f"{self._of_another(self._marks)}\nrun one of the two jobs with another --output")
+        self._is_marked = True
+
+    def begin_restart(self, store: LedgerStore) -> None:
+        """Removes what a killed run of the job that ends here has published and not recorded.
+
+        What it has recorded is superseded as the ledger is taken for another job; nobody would know of the rest.
+        """
+        job = store.job()
+        if job is None or job.fingerprint == self._spec.job().fingerprint or self.is_new or not self._is_alone:
+            return
+        form, options = shard_form(job.parameters.get("to")), self._spec.storage_options
+        for shards in unrecorded(shards_below(self._output, form, options), store):
+            self._folder.delete(shards)
+
+    def strangers(self, store: LedgerStore) -> list[str]:
+        """Returns the names of shards that the ledger knows nothing of, the first few, unless others may write there.
+
+        Args:
+            store: The job's ledger. No run is at work on it.
+        """
+        shards = unrecorded(self._shards(), store) if self._is_alone else ()
+        return list(islice(chain.from_iterable(shards), MOST_STRANGERS))
+
+    def _problem(self, store: LedgerStore | None) -> str | None:
+        """Says why the folder is not this ledger's; None if it is, or nobody's."""
+        runs = [] if store is None else [run["info"] for run in store.runs()]
+        own = None if store is None else self._marks.get(_mark_name(store))
+        self._is_marked = own is not None
+        self._is_alone = len(self._marks) == self._is_marked and all(info.get("existing") != "keep" for info in runs)
+        self.is_new = own is None and all(info.get("output") != without_secrets(self._output) for info in runs)
+        if own is not None:
+            if own.get("run") in {info.get("token") for info in runs}:
+                return None
+            return (
+                f"{self._output}: a later state of this ledger has written here than {self._spec.ledger} holds: this "
+                "is an older copy of it, or a copy went on in its place; go on with the one that wrote last, "
+                f"{_text(own, 'url')} then"
+            )
+        if self._marks:
+            return self._of_another(self._marks)
+        if not self.is_new:
+            return None  # its mark was removed
+        shard = self._a_shard()
+        if shard is None:
+            return self._merged_dataset()
+        return (
+            f"{self._output}: it holds shards such as this job writes, and no ledger says whose they are: "
+            f"{printable(shard)}"
+        )
+
+    def _of_another(self, marks: Mapping[str, Mapping[str, Any]]) -> str:
+        name, mark = next(iter(marks.items()))
+        more = f" (and {count(len(marks) - 1, 'more ledger')})" if len(marks) > 1 else ""
+        shard = self._a_shard()
+        return f"{self._output}: it belongs to another ledger, {_text(mark, 'url')}{more}, as {name} says" + (
+            f"; it holds shards such as {printable(shard)}" if shard else ""
+        )
+
+    def _owners_ledger(self) -> str:
+        urls = [mark["url"] for mark in self._marks.values() if isinstance(mark.get("url"), str)]
+        return f", the owner's ledger: --ledger {shlex.quote(printable(urls[0]))}" if len(urls) == 1 else ""
+
+    def _merged_dataset(self) -> str | None:
+        for url in self._merged_files():
+            try:
+                stat(url, self._spec.storage_options)
+            except SourceNotFoundError:
+                continue
+            return f"{url}: this job would replace this file, and no ledger says whose it is"
+        return None
+
+    def _merged_files(self) -> list[str]:
+        if self._spec.merged is None:
+            return []
+        prefixes = [f"{self._spec.merged}{suffix}" for suffix in self._spec.settings["suffixes"]]
+        return [prefix + ending for prefix in prefixes for ending in (".bin", ".idx")]
+
+    def _shards(self) -> Iterator[list[str]]:
+        return shards_below(self._output, self._spec.shard_form(), self._spec.storage_options)
+
+    def _a_shard(self) -> str | None:
+        return next(chain.from_iterable(self._shards()), None)
+
+    def _replace(self) -> None:
+        """Removes the shards, then the marks: a job that is killed in between finds out what it has lost."""
+        for shards in self._shards():
+            self._folder.delete(shards)
+        for url in self._merged_files():
+            delete(url, self._spec.storage_options, missing_ok=True)
+        self._folder.delete(self._marks)
+        self._marks = {}
+        self._is_marked = False
+
+    def _mark_names(self) -> list[str]:
+        return [name for name in self._folder.names(MARKS_FOLDER) if name.endswith(".json")]
+
+    def _read_marks(self) -> dict[str, Mapping[str, Any]]:
+        names = self._mark_names()
+        found = zip(names, self._folder.read(names), strict=True)
+        return {name: _parsed(data) for name, data in found if data is not None}
+
+    def _mark(self, store: LedgerStore, run: str) -> dict[str, Any]:
+        spec = self._spec
+        return {
+            "format": FORMAT,
+            "ledger": store.ledger_id(),
+            "url": without_secrets(spec.ledger),
+            "job": spec.job().fingerprint,
+            "command": spec.pipeline,
+            "base": spec.base and without_secrets(spec.base),
+            "sources": [without_secrets(source) for source in spec.source_names()],
+            "run": run,
+        }
+
+
+def shards_below(folder: str, form: str, options: Options) -> Iterator[list[str]]:
+    """Yields the names of the shards below a folder, in pages, but for those in folders with owners of their own.
+
+    Args:
+        folder: A local folder or URL.
+        form: What their names end with, as of `shard_form`.
+        options: Storage options.
+    """
+    ends_so = re.compile(rf"(?:{form})\Z").search
+    owned: tuple[str, ...] | None = None
+    for page in list_files(folder, options):
+        shards = [name for name in page.names if ends_so(name)]
+        if owned is None and any("/" in name for name in shards):
+            names = chain.from_iterable(page.names for page in list_files(folder, options))
+            marked = {name.rpartition(f"/{MARKS_FOLDER}/")[0] for name in names} - {""}
+            owned = tuple(f"{marked_folder}/" for marked_folder in marked)
+        yield [name for name in shards if not name.startswith(owned)] if owned else shards
+
+
+def _mark_name(store: LedgerStore) -> str:
+    return f"{MARKS_FOLDER}/{store.ledger_id()}.json"
+
+
+def _parsed(data: bytes) -> Mapping[str, Any]:
+    """Reads a mark; one that does not read is still somebody's."""
+    try:
+        mark = decode(data)
+    except ValueError:
+        return {}
+    return mark if isinstance(mark, dict) else {}
+
+
+def _text(mark: Mapping[str, Any], name: str) -> str:
+    value = mark.get(name)
+    return printable(value) if isinstance(value, str) else "unknown"

@@ -1,0 +1,207 @@
+"""Whether what a ledger has recorded as written still lies there, as it was written."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import chain, compress
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam.errors import SourceNotFoundError, StorageError
+from ledgerbeam.io import Options, expand_braces, is_local, list_files, sizes_of, stat
+from ledgerbeam.io.listing.patterns import parse
+from ledgerbeam.io.storage.client import CONCURRENCY
+from ledgerbeam.ledger import LedgerStore, OutputColumns
+from ledgerbeam.pipelines.jobs.spec import JobSpec
+
+__all__ = ["forget_lost", "unrecorded"]
+
+_Keys = NDArray[np.uint64]
+
+_Place = tuple[str, str, bool]
+"""A folder, how the names of outputs begin there, and whether they may lie in folders below it."""
+
+_INDEXES = (".idx", ".gzidx")
+_WHERE_IT_VARIES = re.compile(r"[*?\[]")
+
+
+def forget_lost(spec: JobSpec, store: LedgerStore) -> int:
+    """Makes a ledger forget the sources of outputs that are gone, so that they are written again.
+
+    On a local disk each output is asked for by its name, a page at a time. On an object store one listing of the folder
+    tells all, and 8 bytes are held for each output.
+
+    Args:
+        spec: The job.
+        store: Its ledger.
+
+    Returns:
+        How many outputs are gone.
+
+    Raises:
+        StorageError: If one of another size lies there; for indexes, which anybody may build again, it counts as gone.
+    """
+    lost = 0
+    for page, found in _lost(spec, store):
+        if spec.output is not None:
+            _refuse_changed(spec.output, page, found)
+        store.forget_sources(set(page.source_ids))
+        lost += len(page.names)
+    return lost
+
+
+def unrecorded(shards: Iterable[list[str]], store: LedgerStore) -> Iterator[list[str]]:
+    """Yields those shards of which a ledger knows nothing; 8 bytes are held for each that it knows.
+
+    A run that was killed between publishing a shard and recording it leaves one. It is written again if its source is
+    cut into tasks as it was.
+
+    Args:
+        shards: Names of shards in the output folder, in pages.
+        store: The ledger.
+    """
+    names = (page.names for page in store.output_columns())
+    known = np.sort(np.concatenate([_hashes(page) for page in chain([[]], names, store.superseded_names())]))
+    for page in shards:
+        strange = ~_among(known, _hashes(page))
+        if strange.any():
+            yield list(compress(page, strange))
+
+
+def _refuse_changed(folder: str, page: OutputColumns, found: Iterable[int]) -> None:
+    for name, size, now in zip(page.names, page.sizes, found, strict=True):
+        if now >= 0:
+            raise StorageError(
+                f"{folder}/{name}: expected {size:,} bytes, as this job has written and its ledger records, found "
+                f"{now:,}: it was cut short, or another file was put in its place; move it away or delete it: the next "
+                "run writes it again"
+            )
+
+
+def _lost(spec: JobSpec, store: LedgerStore) -> Iterator[tuple[OutputColumns, list[int]]]:
+    """Yields the outputs that are not there as recorded, and the sizes found: -1 for none."""
+    places = _index_places(spec) if spec.output is None else [(spec.output, "", True)]
+    if all(is_local(folder) for folder, _, _ in places):
+        for page in store.output_columns():
+            yield from _differing(page, _sizes(spec, page.names))
+    else:
+        yield from _differing_from_listing(spec, store, places)
+
+
+def _sizes(spec: JobSpec, names: list[str]) -> list[int]:
+    """Asks for outputs one by one: -1 for those that are not there."""
+    if spec.output is not None:
+        return sizes_of(spec.output, names)
+    if all(map(is_local, names)):
+        return sizes_of("/", names)  # whole paths
+    # The indexes of a list of URLs: to describe the sources cost a request each, too.
+    with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-stat") as pool:
+        return list(pool.map(partial(_size, options=spec.storage_options), names))
+
+
+def _size(url: str, options: Options) -> int:
+    try:
+        return stat(url, options).size
+    except SourceNotFoundError:
+        return -1
+
+
+def _differing(page: OutputColumns, found: Sequence[int]) -> Iterator[tuple[OutputColumns, list[int]]]:
+    if found != page.sizes:
+        differs = [now != size for now, size in zip(found, page.sizes, strict=True)]
+        ids, names, sizes = page
+        rows = list(compress(ids, differs)), list(compress(names, differs)), list(compress(sizes, differs))
+        yield OutputColumns(*rows), list(compress(found, differs))
+
+
+def _differing_from_listing(
+    spec: JobSpec, store: LedgerStore, places: Sequence[_Place]
+) -> Iterator[tuple[OutputColumns, list[int]]]:
+    recorded = np.empty(store.output_count(), np.uint64)
+    filled = 0
+    for page in store.output_columns():
+        keys = _keys(page.names, page.sizes)[: len(recorded) - filled]
+        recorded[filled : filled + len(keys)] = keys
+        filled += len(keys)
+    if not filled:
+        return  # forgotten meanwhile
+    recorded = recorded[:filled]
+    recorded.sort()
+    seen = np.zeros(filled, np.bool_)
+    odd_names, odd_sizes = array("Q"), array("q")
+    for names, sizes in _listed(spec, places):
+        keys = _keys(names, sizes)
+        rows = np.minimum(np.searchsorted(recorded, keys), filled - 1)
+        known = recorded[rows] == keys
+        seen[rows[known]] = True
+        for place in np.flatnonzero(~known).tolist():
+            odd_names.append(hash(names[place]) % 2**64)
+            odd_sizes.append(sizes[place])
+    if not seen.all():
+        yield from _named(store, recorded[~seen], np.frombuffer(odd_names, np.uint64), odd_sizes)
+
+
+def _named(
+    store: LedgerStore, missing: _Keys, odd: _Keys, odd_sizes: Sequence[int]
+) -> Iterator[tuple[OutputColumns, list[int]]]:
+    """Yields the outputs whose keys are missing, and their sizes among those of names that were found."""
+    order = np.argsort(odd)
+    for page in store.output_columns():
+        keys = _keys(page.names, page.sizes)
+        found = list(page.sizes)
+        for place in np.flatnonzero(_among(missing, keys)).tolist():
+            name = np.uint64(hash(page.names[place]) % 2**64)
+            at = np.searchsorted(odd, name, sorter=order)
+            same_name = at < len(odd) and odd[order[at]] == name
+            found[place] = odd_sizes[order[at]] if same_name else -1
+        yield from _differing(page, found)
+
+
+def _listed(spec: JobSpec, places: Sequence[_Place]) -> Iterator[tuple[list[str], list[int]]]:
+    """Yields what lies below the folders and may be an output: names as the ledger has them, and sizes."""
+    for folder, beginning, recursive in places:
+        for page in list_files(folder, spec.storage_options, beginning=beginning, recursive=recursive):
+            if spec.output is not None:
+                yield page.names, page.sizes
+            else:
+                are_indexes = [name.endswith(_INDEXES) for name in page.names]
+                names = [f"{folder}/{name}" for name in compress(page.names, are_indexes)]
+                yield names, list(compress(page.sizes, are_indexes))
+
+
+def _index_places(spec: JobSpec) -> list[_Place]:
+    """Returns where an index job writes."""
+    if spec.index_root is not None:
+        return [(spec.index_root, "", True)]
+    places = set()
+    for pattern in (parse(plain) for text in spec.patterns for plain in expand_braces(text)):
+        if pattern.is_plain:
+            places.add((pattern.base, pattern.text[len(pattern.base) + 1 :], False))
+        else:
+            first = pattern.parts[0]
+            recursive = len(pattern.parts) > 1 or first.any_depth
+            places.add((pattern.base, _WHERE_IT_VARIES.split(first.text)[0], recursive))
+    return sorted(places)
+
+
+def _keys(names: Sequence[str], sizes: Sequence[int]) -> _Keys:
+    """Hashes names with their sizes, for this process only: 8 bytes each. No two sizes of a name make one key."""
+    keys: _Keys = _hashes(names) ^ np.fromiter(sizes, np.uint64, len(sizes))
+    return keys
+
+
+def _hashes(names: Sequence[str]) -> _Keys:
+    return np.fromiter(map(hash, names), np.int64, len(names)).view(np.uint64)
+
+
+def _among(known: _Keys, keys: _Keys) -> NDArray[np.bool_]:
+    """Tells which keys are among sorted ones."""
+    if not len(known):
+        return np.zeros(len(keys), np.bool_)
+    found: NDArray[np.bool_] = known[np.minimum(np.searchsorted(known, keys), len(known) - 1)] == keys
+    return found

@@ -1,0 +1,84 @@
+"""What was made of all outputs of a job, noted beside its ledger, so that a rerun makes it only of others."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+from ledgerbeam.errors import SourceNotFoundError
+from ledgerbeam.io import publish_bytes, read_bytes, stat
+from ledgerbeam.ledger import OutputShard
+from ledgerbeam.ledger.model.json_rows import decode, encode
+from ledgerbeam.pipelines.jobs.removal import require_own_folder
+from ledgerbeam.pipelines.jobs.spec import JobSpec
+
+__all__ = ["OutputStamp"]
+
+
+class OutputStamp:
+    """The note of one thing that is made of a job's shards: of which, and which files it is.
+
+    Args:
+        spec: The job.
+        name: Of the note.
+        shards: All shards of the job, in the order of its dataset manifest.
+    """
+
+    def __init__(self, spec: JobSpec, name: str, shards: Iterable[OutputShard]) -> None:
+        self._work = spec.work
+        self._url = f"{spec.work}/{name}.json"
+        self._options = spec.storage_options
+        self._of = _digest(spec, shards)
+
+    def read(self) -> dict[str, Any] | None:
+        """Returns what was noted if it was made of these very shards, and its files have the sizes they had."""
+        note = self._load()
+        files = note.get("files")
+        if note.get("of") != self._of or not isinstance(files, dict):
+            return None
+        try:
+            changed = any(stat(url, self._options).size != size for url, size in files.items())
+        except SourceNotFoundError:
+            return None
+        return None if changed else note
+
+    def begin(self) -> bool:
+        """Notes that it is being made: until it is whole, nothing may take it for that of other shards.
+
+        Returns:
+            Whether making it was begun before, and did not end.
+        """
+        unfinished = self._load().get("of", "") is None
+        self._write({"of": None})
+        return unfinished
+
+    def end(self, files: Iterable[str], **facts: Any) -> None:
+        """Notes that it is made.
+
+        Args:
+            files: URLs of all that it is.
+            **facts: What else `read` is to give.
+        """
+        sizes = {url: stat(url, self._options).size for url in files}
+        self._write({"of": self._of, "files": sizes, **facts})
+
+    def _load(self) -> dict[str, Any]:
+        """Returns the note; one that does not read is as good as none, since it is made again."""
+        require_own_folder(self._work)
+        try:
+            note = decode(read_bytes(self._url, self._options))
+        except (SourceNotFoundError, ValueError):
+            return {}
+        return note if isinstance(note, dict) else {}
+
+    def _write(self, note: dict[str, Any]) -> None:
+        publish_bytes(self._url, encode(note), self._options)
+
+
+def _digest(spec: JobSpec, shards: Iterable[OutputShard]) -> str:
+    """Names the shards: their order, names and content, and what job they are of."""
+    digest = hashlib.blake2b(spec.job().fingerprint.encode(), digest_size=16)
+    for shard in shards:
+        digest.update(f"\n{shard.name}\t{shard.checksum}".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()

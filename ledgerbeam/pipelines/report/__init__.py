@@ -1,0 +1,1 @@
+"""What a run shows: progress, failures, the HTML report."""

@@ -1,0 +1,218 @@
+"""What the report of a ledger shows: sums and samples of bounded size, whatever the job's."""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from ledgerbeam.ledger import FailureRow, HistoryRow, LedgerStore, SourceRow
+from ledgerbeam.ledger.model.rows import HISTORY_SECONDS
+from ledgerbeam.pipelines.console import counting
+from ledgerbeam.pipelines.report.failures import grouped_failures
+from ledgerbeam.pipelines.report.progress import JobProgress, job_progress, shown_runs
+from ledgerbeam.pipelines.report.run_info import Work
+
+__all__ = ["DurationBin", "FailureKind", "ReportData", "Step", "report_data"]
+
+STEPS = 60
+SLOWEST = 15
+SHOWN_RUNS = 30
+SHOWN_KINDS = 12
+LEAD_SECONDS = 60  # of a run before its first task ends
+DURATIONS_A_BIN = 4  # of eight to a doubling
+
+_STEP_SECONDS = tuple(
+    unit * n
+    for unit, numbers in ((1, (10, 20, 30)), (60, (1, 2, 5, 10, 15, 30)), (3600, (1, 2, 3, 6, 12)))
+    for n in numbers
+)
+_DAY = 86_400
+
+
+@dataclass(frozen=True)
+class Step:
+    """What was recorded in one step of time.
+
+    Attributes:
+        begin: Seconds since 1970 UTC.
+        end: Seconds since 1970 UTC, later than `begin`.
+        work: What was recorded in it.
+        failures: Failures that were recorded in it.
+        tasks_so_far: Tasks recorded up to its end.
+    """
+
+    begin: float
+    end: float
+    work: Work
+    failures: int
+    tasks_so_far: int
+
+    def rate(self, number: int) -> float:
+        """Returns how many a second `number` in this step is."""
+        return number / (self.end - self.begin)
+
+
+@dataclass(frozen=True)
+class DurationBin:
+    """Tasks that took from `low` to `high` seconds."""
+
+    low: float
+    high: float
+    tasks: int
+
+
+@dataclass(frozen=True)
+class FailureKind:
+    """Failures of one reason: number of tasks and sources, and the error of one of them."""
+
+    reason: str
+    tasks: int
+    sources: int
+    example: str
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """Everything that a report shows.
+
+    Attributes:
+        ledger: Its URL.
+        status: What `LedgerStore.status` gave.
+        progress: Rates and time left.
+        steps: Course of the job, in time order, without gaps; the first begins with the first run, the last ends with
+            the last.
+        step_seconds: Length of the other steps.
+        durations: Task durations, shortest first, without gaps.
+        quantiles: Durations in seconds below which half, 95 % and 99 % of tasks are, and the longest, by their name.
+        kinds: Failures by reason, most first; the last may stand for all further reasons.
+        slowest: Sources whose tasks took longest, added up, slowest first.
+        runs: The newest runs, newest first, as `shown_runs` gives them.
+        runs_left_out: Number of older runs.
+    """
+
+    ledger: str
+    status: Mapping[str, Any]
+    progress: JobProgress
+    steps: Sequence[Step]
+    step_seconds: int
+    durations: Sequence[DurationBin]
+    quantiles: Mapping[str, float]
+    kinds: Sequence[FailureKind]
+    slowest: Sequence[SourceRow]
+    runs: Sequence[Mapping[str, Any]]
+    runs_left_out: int
+
+
+def report_data(store: LedgerStore) -> ReportData:
+    """Reads from a ledger what its report shows."""
+    status, runs, durations = store.status(), shown_runs(store), store.durations()
+    history = store.history()
+    step_seconds = _step_seconds(history)
+    with counting("sources") as advance:
+        slowest = heapq.nlargest(SLOWEST, _counted(store.sources(), advance), key=_task_time)
+    return ReportData(
+        ledger=store.url,
+        status=status,
+        progress=job_progress(store, status, runs),
+        steps=_steps(history, step_seconds, runs),
+        step_seconds=step_seconds,
+        durations=_duration_bins(durations),
+        quantiles=_quantiles(durations),
+        kinds=_kinds(store.failures(), store.url),
+        slowest=[row for row in slowest if row.totals.milliseconds],
+        runs=runs[: -SHOWN_RUNS - 1 : -1],
+        runs_left_out=max(0, len(runs) - SHOWN_RUNS),
+    )
+
+
+def _counted(rows: Iterable[SourceRow], advance: Any) -> Iterable[SourceRow]:
+    for row in rows:
+        advance(1, 0)
+        yield row
+
+
+def _task_time(row: SourceRow) -> int:
+    return row.totals.milliseconds
+
+
+def _steps(history: Sequence[HistoryRow], seconds: int, runs: Sequence[Mapping[str, Any]]) -> list[Step]:
+    """Adds history up to steps of a length."""
+    if not history:
+        return []
+    found = {begin: list(rows) for begin, rows in groupby(history, key=lambda row: row.time // seconds * seconds)}
+    begins = range(min(found), max(found) + 1, seconds)
+    first, last = _bounds(history, runs)
+    steps: list[Step] = []
+    so_far = 0
+    for begin in begins:
+        rows = found.get(begin, [])
+        work = Work.of(rows)
+        so_far += work.tasks
+        failures = sum(row.failures for row in rows)
+        steps.append(Step(max(begin, first) if steps else first, min(begin + seconds, last), work, failures, so_far))
+    return steps
+
+
+def _bounds(history: Sequence[HistoryRow], runs: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+    """Returns when the first run began and the last ended, or now, so far as they lie in the ends of history."""
+    first, last = history[0].time, history[-1].time
+    begins = [run["began"] for run in runs if first - LEAD_SECONDS < run["began"] < first + HISTORY_SECONDS - 1]
+    ends = [
+        end for end in (*(run["ended"] for run in runs), time.time()) if end and last < end < last + HISTORY_SECONDS
+    ]
+    begin = max(begins, default=float(first))
+    return begin, max(begin + 1, max(ends, default=float(last + HISTORY_SECONDS)))
+
+
+def _step_seconds(history: Sequence[HistoryRow]) -> int:
+    """Returns the shortest round step of which fewer than `STEPS` cover a history."""
+    span = history[-1].time + HISTORY_SECONDS - history[0].time if history else 0
+    for seconds in _STEP_SECONDS:
+        if span < seconds * (STEPS - 1):
+            return seconds
+    return _DAY * (1 + span // (_DAY * (STEPS - 1)))
+
+
+def _duration_bins(durations: Mapping[float, int]) -> list[DurationBin]:
+    """Puts neighbours of the ledger's scale together, and bins of no task between others."""
+    if not durations:
+        return []
+    first = min(durations)
+    ratio = 2 ** (DURATIONS_A_BIN / 8)
+    half = 2 ** (1 / 16)
+    bins = [DurationBin(first / half, first / half * ratio, 0)]
+    for value, tasks in durations.items():
+        while value >= bins[-1].high:
+            bins.append(DurationBin(bins[-1].high, bins[-1].high * ratio, 0))
+        last = bins[-1]
+        bins[-1] = DurationBin(last.low, last.high, last.tasks + tasks)
+    return bins
+
+
+def _quantiles(durations: Mapping[float, int]) -> dict[str, float]:
+    total = sum(durations.values())
+    found: dict[str, float] = {}
+    so_far = 0
+    for value, tasks in durations.items():
+        so_far += tasks
+        for name, share in (("half", 0.5), ("95 %", 0.95), ("99 %", 0.99), ("all", 1.0)):
+            if name not in found and so_far >= share * total:
+                found[name] = value
+    return found
+
+
+def _kinds(rows: Iterable[FailureRow], ledger: str) -> list[FailureKind]:
+    groups = grouped_failures(rows, ledger, None)
+    kinds = [
+        FailureKind(group["reason"], group["count"], group["sources"], group["example"]["error"])
+        for group in groups[:SHOWN_KINDS]
+    ]
+    rest = groups[SHOWN_KINDS:]
+    if rest:
+        tasks, sources = (sum(group[name] for group in rest) for name in ("count", "sources"))
+        kinds.append(FailureKind(f"{len(rest):,} further reasons", tasks, sources, ""))
+    return kinds

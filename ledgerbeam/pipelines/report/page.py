@@ -1,0 +1,301 @@
+"""The report's page: from `ReportData` to HTML.
+
+What comes from outside, names and error messages, is hostile text. Jinja escapes all of it, Vega escapes what stands in
+plots, and the page's policy allows no script and no style but its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.resources
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rich.filesize import decimal
+
+from ledgerbeam import __version__
+from ledgerbeam.pipelines.console import count, duration
+from ledgerbeam.pipelines.report.data import ReportData
+from ledgerbeam.pipelines.report.plots import Plot, durations_plot, failures_plot, progress_plot, throughput_plot
+from ledgerbeam.redaction import printable, without_secrets
+
+__all__ = ["render_page"]
+
+LONGEST_TEXT = 400
+"""Letters of a name or an error message; what is longer is cut in its middle."""
+
+Cells = Sequence[Sequence[str]]
+Heads = Sequence[tuple[str, str]]
+"""Heads of a table, each with the CSS class of its column."""
+
+
+class PlotSection(NamedTuple):
+    """A plot with what it shows as a table."""
+
+    id: str
+    title: str
+    text: str
+    drawn: Plot
+    heads: Heads
+    rows: Cells
+
+
+class Fact(NamedTuple):
+    """A number of the job, with a remark."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+def render_page(data: ReportData) -> bytes:
+    """Returns the page as UTF-8. Its size does not grow with the job."""
+    import jinja2  # noqa: PLC0415 - an extra
+
+    style, template = (_resource(f"page.{suffix}") for suffix in ("css", "html"))
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=False, keep_trailing_newline=True
+    )
+    job = data.status["job"] or {"pipeline": "no job yet", "parameters": {}}
+    parameters = job["parameters"]
+    function = parameters.get("function")
+    state, mood = _state(data)
+    html: str = environment.from_string(template).render(
+        style=style,
+        style_hash=f"sha256-{digest}",
+        title=_text(f"{job['pipeline']} {function}" if function else job["pipeline"]),
+        state=state,
+        mood=mood,
+        ledger=_text(data.ledger),
+        output=_text(parameters["output"]) if isinstance(parameters.get("output"), str) else None,
+        **_shares(data),
+        facts=_facts(data),
+        plots=_plots(data) if data.steps else [],
+        tables=_tables(data, parameters.get("base")),
+        version=__version__,
+        made=_moment(time.time()),
+    )
+    return html.encode()
+
+
+def _resource(name: str) -> str:
+    return importlib.resources.files("ledgerbeam.pipelines.report").joinpath(name).read_text("utf-8")
+
+
+def _text(text: str) -> str:
+    """Returns text from outside without secrets and control characters, and cut."""
+    shown = printable(without_secrets(text))
+    if len(shown) <= LONGEST_TEXT:
+        return shown
+    return f"{shown[: LONGEST_TEXT // 2]} … {shown[-LONGEST_TEXT // 2 :]}"
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))
+
+
+def _state(data: ReportData) -> tuple[str, str]:
+    sources = data.status["sources"]
+    if data.progress.running:
+        return "running", "busy"
+    if data.status["complete"]:
+        return "complete", "good"
+    if sources["failed"]:
+        return f"not complete: {count(sources['failed'], 'source')} failed", "bad"
+    return "not complete", "bad"
+
+
+def _shares(data: ReportData) -> dict[str, Any]:
+    """Returns the bar of sources: a part for each state that any is in."""
+    sources = data.status["sources"]
+    total = sum(sources.values())
+    shares, x = [], 0.0
+    for name, fill in (("complete", "good-fill"), ("failed", "bad-fill"), ("open", "open-fill")):
+        if sources[name]:
+            width = 1000 * sources[name] / total
+            text = f"{sources[name]:,} {name} ({_percent(sources[name], total)})"
+            shares.append({"fill": fill, "x": round(x, 2), "width": round(width, 2), "text": text})
+            x += width
+    gone = data.status["gone"]
+    return {
+        "shares": shares,
+        "shares_label": "Sources: " + (", ".join(share["text"] for share in shares) or "none yet"),
+        "gone": f"{gone:,} not in the last listing" if gone else "",
+    }
+
+
+def _percent(part: int, whole: int) -> str:
+    """Returns a share that is 0 % and 100 % only when it is exactly so."""
+    share = 100 * part / whole
+    return f"{share:.0f} %" if share == round(share) else f"{min(max(share, 0.1), 99.9):.1f} %"
+
+
+def _facts(data: ReportData) -> list[Fact]:
+    status, progress = data.status, data.progress
+    tasks = status["tasks"]
+    failed = f"{tasks['failed']:,} failed" if tasks["failed"] else "none failed"
+    filtered = f", {status['filtered']:,} without output" if status["filtered"] else ""
+    facts = [
+        Fact("Tasks done", f"{tasks['done']:,}", failed + filtered),
+        Fact("Records", f"{status['records']:,}"),
+        Fact("Data", decimal(status["bytes"])),
+    ]
+    if progress.run is not None:
+        name = "This run" if progress.running else "Last run"
+        facts.append(Fact(name, duration(progress.run["seconds"]), f"{progress.run['tasks']:,.1f} tasks a second"))
+    if data.quantiles:
+        facts.append(
+            Fact("Typical task", _seconds(data.quantiles["half"]), f"longest {_seconds(data.quantiles['all'])}")
+        )
+    if progress.running:
+        left = progress.time_left
+        facts.append(Fact("Time left", "not known yet" if left is None else duration(left), "if sources go on alike"))
+    return facts
+
+
+def _seconds(value: float) -> str:
+    """Returns a time to the precision of the ledger's scale."""
+    value = float(f"{value:.2g}")
+    milliseconds = 1000 * value
+    return duration(value) if value >= 1 else f"{milliseconds:.{0 if milliseconds >= 10 else 1}f} ms"
+
+
+def _plots(data: ReportData) -> list[PlotSection]:
+    steps = data.steps
+    begin, end = steps[0].begin, steps[-1].end
+    total, fastest = steps[-1].tasks_so_far, max(step.rate(step.work.tasks) for step in steps)
+    runs = len(data.runs) + data.runs_left_out
+    course = f"{count(total, 'task')} from {_moment(begin)} to {_moment(end)}, in {count(runs, 'run')}"
+    step = f"steps of {duration(data.step_seconds)}"
+    plots = [
+        PlotSection(
+            "progress",
+            "JobProgress",
+            f"{course}. Dashed lines: a run began.",
+            progress_plot(steps, [run["began"] for run in data.runs], f"Tasks recorded over time: {course}"),
+            [("until", "when"), ("tasks", "number"), ("sources", "number")],
+            [[_moment(s.end), f"{s.tasks_so_far:,}", f"{s.work.sources:,}"] for s in steps if s.work.tasks],
+        ),
+        PlotSection(
+            "throughput",
+            "Throughput",
+            f"At most {fastest:,.1f} tasks a second, in {step}.",
+            throughput_plot(steps, f"Tasks a second over time, at most {fastest:,.1f}"),
+            [
+                ("from", "when"),
+                ("tasks/s", "number"),
+                ("records/s", "number"),
+                ("bytes/s", "number"),
+                ("failed", "number"),
+            ],
+            [
+                [
+                    _moment(s.begin),
+                    f"{s.rate(s.work.tasks):,.1f}",
+                    f"{s.rate(s.work.records):,.1f}",
+                    decimal(int(s.rate(s.work.bytes))),
+                    f"{s.failures:,}",
+                ]
+                for s in steps
+                if s.work.tasks or s.failures
+            ],
+        ),
+    ]
+    if data.durations:
+        below = ", ".join(f"{name} within {_seconds(value)}" for name, value in data.quantiles.items())
+        plots.append(
+            PlotSection(
+                "durations",
+                "Task durations",
+                f"{below[0].upper()}{below[1:]}.",
+                durations_plot(data.durations, data.quantiles, f"Number of tasks by duration: {below}"),
+                [("from", "number"), ("to", "number"), ("tasks", "number")],
+                [[_seconds(b.low), _seconds(b.high), f"{b.tasks:,}"] for b in data.durations if b.tasks],
+            )
+        )
+    if data.kinds:
+        most = data.kinds[0]
+        failed = sum(kind.tasks for kind in data.kinds)
+        plots.append(
+            PlotSection(
+                "failures",
+                "Failures by reason",
+                f"{count(failed, 'task')} failed and not done since.",
+                failures_plot(data.kinds, f"Failed tasks by reason; most, {most.tasks:,}: {_text(most.reason)}"),
+                [("reason", "name"), ("tasks", "number"), ("sources", "number")],
+                [[_text(kind.reason), f"{kind.tasks:,}", f"{kind.sources:,}"] for kind in data.kinds],
+            )
+        )
+    return plots
+
+
+class TableSection(NamedTuple):
+    """A table; for that of the runs also the command line of the last."""
+
+    id: str
+    title: str
+    text: str
+    heads: Heads
+    rows: Cells
+    command: str = ""
+    folder: str = ""
+
+
+def _tables(data: ReportData, base: Any) -> list[TableSection]:
+    tables = []
+    if data.kinds:
+        tables.append(_failures_table(data))
+    if data.slowest:
+        tables.append(_slowest_table(data, base if isinstance(base, str) else ""))
+    if data.runs:
+        tables.append(_runs_table(data.runs, data.runs_left_out))
+    return tables
+
+
+def _failures_table(data: ReportData) -> TableSection:
+    heads = [("reason", ""), ("tasks", "number"), ("sources", "number"), ("for example", "error")]
+    rows = [[_text(kind.reason), f"{kind.tasks:,}", f"{kind.sources:,}", _text(kind.example)] for kind in data.kinds]
+    command = _text(shlex.join(["ledgerbeam", "ledger", "failures", data.ledger]))
+    return TableSection("examples", "What failed", f"All of them, and how to retry some: {command}", heads, rows)
+
+
+def _slowest_table(data: ReportData, base: str) -> TableSection:
+    rows = []
+    for source in data.slowest:
+        pack = f" and {source.members - 1:,} more in a pack" if source.members > 1 else ""
+        totals = source.totals
+        numbers = [
+            decimal(source.size),
+            f"{totals.tasks:,}",
+            f"{totals.records:,}",
+            _seconds(totals.milliseconds / 1000),
+        ]
+        rows.append([_text(source.url.removeprefix(base)) + pack, source.state, *numbers])
+    heads = [
+        ("source", "name"),
+        ("state", ""),
+        *((name, "number") for name in ("size", "tasks", "records", "task time")),
+    ]
+    text = "By the time that their tasks took, added up over all workers."
+    return TableSection("slowest", "Slowest sources", text, heads, rows)
+
+
+def _runs_table(runs: Sequence[Mapping[str, Any]], left_out: int) -> TableSection:
+    rows = []
+    for run in runs:
+        info, work = run["info"], run["done"]
+        listed = "" if run["listed"] is None else f"{run['listed']:,}"
+        done = ["", ""] if work is None else [f"{work['tasks']:,}", f"{work['sources']:,}"]
+        took = "" if run["seconds"] is None else duration(run["seconds"])
+        where = _text(f"{info.get('host', '?')}, process {info.get('pid', '?')}")
+        rows.append([run["id"], _moment(run["began"]), took, run["state"], listed, *done, where])
+    numbers = [(name, "number") for name in ("listed", "tasks", "sources")]
+    heads = [("run", ""), ("began", "when"), ("took", "number"), ("outcome", "when"), *numbers, ("where", "when")]
+    text = f"The newest {len(runs):,}; {left_out:,} before them are left out." if left_out else "Newest first."
+    last = runs[0]["info"]
+    command = _text(shlex.join(last["command"])) if last.get("command") else ""
+    return TableSection("runs", "Runs", text, heads, rows, command, _text(str(last.get("folder"))))

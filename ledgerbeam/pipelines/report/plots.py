@@ -1,0 +1,185 @@
+"""The plots of a report, as SVG that takes its colours from the page. Drawn by Vega-Lite, without any browser.
+
+Colours are names of the page's CSS variables, so that one drawing serves light and dark; each plot is drawn wide and
+narrow, since text that shrinks with its plot cannot be read on a phone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.pipelines.report.data import DurationBin, FailureKind, Step
+from ledgerbeam.redaction import printable
+
+__all__ = ["Plot", "durations_plot", "failures_plot", "progress_plot", "throughput_plot"]
+
+WIDE, NARROW = 560, 330
+HEIGHT = 220
+BAR_HEIGHT = 26
+LABEL_WIDTH = 150
+LONG_NUMBER = 100_000  # from here on 0.1M is written
+LABEL_SHARE = 0.15  # of a plot's width, so that two labels do not meet
+
+_CONFIG: dict[str, Any] = {
+    "aria": False,
+    "font": "Helvetica, Arial, Liberation Sans, sans-serif",
+    "background": None,
+    "padding": {"left": 6, "right": 14, "top": 20, "bottom": 2},
+    "view": {"stroke": None},
+    "axis": {
+        "labelColor": "var(--muted)",
+        "titleColor": "var(--muted)",
+        "gridColor": "var(--line)",
+        "domainColor": "var(--line)",
+        "tickColor": "var(--line)",
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+        "titlePadding": 8,
+        "labelPadding": 5,
+        "labelOverlap": "greedy",
+    },
+    "axisX": {"grid": False, "tickCount": 5},
+    "axisY": {"domain": False, "ticks": False, "tickCount": 4},
+}
+
+
+class Plot(NamedTuple):
+    """One plot, drawn twice: SVG elements for wide and for narrow pages."""
+
+    wide: str
+    narrow: str
+
+
+def progress_plot(steps: Sequence[Step], runs: Sequence[float], label: str) -> Plot:
+    """Draws the tasks recorded so far over time.
+
+    Args:
+        steps: Course of the job.
+        runs: When runs began, seconds since 1970; each is marked.
+        label: What the plot says, for those who do not see it.
+    """
+    first, end = steps[0].begin, steps[-1].end
+    points = [(first, 0), *((step.end, step.tasks_so_far) for step in steps)]
+    return _draw(
+        label,
+        layer=[
+            {
+                "data": {"values": [{"time": 1000 * time, "tasks": tasks} for time, tasks in points]},
+                "mark": {
+                    "type": "area",
+                    "color": "var(--accent)",
+                    "fillOpacity": 0.16,
+                    "line": {"color": "var(--accent)", "strokeWidth": 2},
+                },
+                "encoding": {"x": _time_axis(), "y": _tasks_axis(steps[-1].tasks_so_far)},
+            },
+            {
+                "data": {"values": [{"time": 1000 * min(max(began, first), end)} for began in runs]},
+                "mark": {"type": "rule", "color": "var(--muted)", "strokeDash": [3, 3], "opacity": 0.7},
+                "encoding": {"x": _time_axis()},
+            },
+        ],
+    )
+
+
+def throughput_plot(steps: Sequence[Step], label: str) -> Plot:
+    """Draws tasks a second over time; see `progress_plot`."""
+    rows = [{"time": 1000 * step.begin, "end": 1000 * step.end, "rate": step.rate(step.work.tasks)} for step in steps]
+    return _draw(
+        label,
+        data={"values": rows},
+        mark={"type": "bar", "color": "var(--accent)", "binSpacing": 1},
+        encoding={
+            "x": {**_time_axis(), "bin": "binned"},
+            "x2": {"field": "end"},
+            "y": {"field": "rate", "type": "quantitative", "axis": {"title": "tasks a second", "format": "~g"}},
+        },
+    )
+
+
+def durations_plot(bins: Sequence[DurationBin], quantiles: Mapping[str, float], label: str) -> Plot:
+    """Draws how many tasks took how long, on a logarithmic scale, with lines at some quantiles."""
+    scale = {"type": "log", "domain": [bins[0].low, bins[-1].high], "nice": False}
+    axis = {"title": "seconds", "format": "~g", "tickCount": 4}
+    half, most = quantiles["half"], quantiles["95 %"]
+    marked = [{"at": half, "name": "half"}]
+    if (most / half) > (bins[-1].high / bins[0].low) ** LABEL_SHARE:
+        marked.append({"at": most, "name": "95 %"})
+    at = {"field": "at", "type": "quantitative", "scale": scale}
+    return _draw(
+        label,
+        layer=[
+            {
+                "data": {"values": [{"low": b.low, "high": b.high, "tasks": b.tasks} for b in bins]},
+                "mark": {"type": "bar", "color": "var(--accent)", "binSpacing": 1},
+                "encoding": {
+                    "x": {"field": "low", "type": "quantitative", "bin": "binned", "scale": scale, "axis": axis},
+                    "x2": {"field": "high"},
+                    "y": _tasks_axis(max(b.tasks for b in bins)),
+                },
+            },
+            {
+                "data": {"values": marked},
+                "mark": {"type": "rule", "color": "var(--text)", "strokeDash": [3, 3]},
+                "encoding": {"x": at},
+            },
+            {
+                "data": {"values": marked},
+                "mark": {"type": "text", "dy": -4, "baseline": "bottom", "fontSize": 12, "color": "var(--text)"},
+                "encoding": {"x": at, "y": {"value": 0}, "text": {"field": "name"}},
+            },
+        ],
+    )  # fmt: skip
+
+
+def failures_plot(kinds: Sequence[FailureKind], label: str) -> Plot:
+    """Draws how many tasks failed for which reason."""
+    rows = [{"reason": printable(kind.reason)[:200], "tasks": kind.tasks} for kind in kinds]
+    y = {
+        "field": "reason",
+        "type": "nominal",
+        "sort": None,
+        "axis": {"title": None, "labelLimit": LABEL_WIDTH, "labelColor": "var(--text)"},
+    }
+    x = _tasks_axis(max(kind.tasks for kind in kinds))
+    return _draw(
+        label,
+        height={"step": BAR_HEIGHT},
+        data={"values": rows},
+        layer=[
+            {"mark": {"type": "bar", "color": "var(--bad)", "height": {"band": 0.7}}, "encoding": {"x": x, "y": y}},
+            {
+                "mark": {"type": "text", "align": "left", "dx": 4, "fontSize": 12, "color": "var(--text)"},
+                "encoding": {"x": x, "y": y, "text": {"field": "tasks", "format": ",d"}},
+            },
+        ],
+    )
+
+
+def _time_axis() -> dict[str, Any]:
+    return {"field": "time", "type": "temporal", "scale": {"type": "utc"}, "axis": {"title": "time, UTC"}}
+
+
+def _tasks_axis(largest: int) -> dict[str, Any]:
+    form = ",d" if largest < LONG_NUMBER else "~s"
+    return {"field": "tasks", "type": "quantitative", "axis": {"title": "tasks", "tickMinStep": 1, "format": form}}
+
+
+def _draw(label: str, **spec: Any) -> Plot:
+    try:
+        import vl_convert  # noqa: PLC0415 - an extra, and large
+    except ImportError as error:
+        raise UsageError(
+            "the report needs its extra packages; install them: pip install 'ledgerbeam[report]'"
+        ) from error
+    whole = {"height": HEIGHT, "autosize": {"type": "fit-x", "contains": "padding"}, "config": _CONFIG, **spec}
+    wide, narrow = (_labelled(vl_convert.vegalite_to_svg({**whole, "width": width}), label) for width in (WIDE, NARROW))
+    return Plot(wide, narrow)
+
+
+def _labelled(svg: str, label: str) -> str:
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(label)}" ', 1)

@@ -1,0 +1,113 @@
+"""How fast a job goes and when it will be done, from what its ledger holds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger.model.rows import HISTORY_SECONDS
+from ledgerbeam.opening import run_folders
+from ledgerbeam.pipelines.report.run_info import Work, run_state, work_by_run
+from ledgerbeam.redaction import without_secrets
+
+__all__ = ["JobProgress", "job_progress", "shown_runs"]
+
+RECENT_SECONDS = 60
+
+WEIGHED_SOURCES = 100_000
+"""Up to so many sources, the time left is told from their sizes; looking at more would make people wait."""
+
+
+@dataclass(frozen=True)
+class JobProgress:
+    """Where the current run of a job stands.
+
+    Attributes:
+        running: Whether the last run is known to be at work.
+        minute: Rates over the last minute; None if nothing was recorded in it.
+        run: Rates over the last run, up to now or to its end; None if they are not known.
+        time_left: Seconds until every open source is complete, if those left go like those that this run has done;
+            None if no run is at work, while the listing goes on, or before a source is complete.
+    """
+
+    running: bool
+    minute: dict[str, float] | None
+    run: dict[str, float] | None
+    time_left: float | None
+
+
+def job_progress(store: LedgerStore, status: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> JobProgress:
+    """Works out the progress of a job.
+
+    Args:
+        store: Its ledger.
+        status: What `LedgerStore.status` gave.
+        runs: What `shown_runs` gave.
+    """
+    if not runs:
+        return JobProgress(running=False, minute=None, run=None, time_left=None)
+    now, last, history = time.time(), runs[-1], store.history()
+    running = last["state"].startswith("running")
+    since = (int(now) // HISTORY_SECONDS) * HISTORY_SECONDS - RECENT_SECONDS + HISTORY_SECONDS
+    recent = [row for row in history if row.time >= since]
+    # A step of history holds 10 seconds: what is recent may have begun before the run.
+    minute = _rates(Work.of(recent), now - max(since, min(last["began"], now - 1)))
+    ended = last["ended"] or (now if running else None)
+    seconds = max(ended - last["began"], 0.001) if ended else None
+    work = None if last["done"] is None else Work(**last["done"])
+    return JobProgress(
+        running=running,
+        minute=minute if running and recent else None,
+        run=_rates(work, seconds) if work and seconds else None,
+        time_left=_time_left(store, status, last, work, seconds) if running and work and seconds else None,
+    )
+
+
+def shown_runs(store: LedgerStore) -> list[dict[str, Any]]:
+    """Returns every run with its state, what was recorded in it, and without secrets.
+
+    To what `LedgerStore.runs` gives of a run come ``state`` (see `run_state`), ``seconds`` (None unless it has ended)
+    and ``done``, a `Work` as a mapping, or None if the run did not tell where it began.
+    """
+    runs, history = store.runs(), store.history()
+    living = {launcher.run for launcher in run_folders(store).launchers() if launcher.lives} if runs else set()
+    works = work_by_run(runs, Work.of(history))
+    return [
+        {
+            **run,
+            "info": {name: _shown(value) for name, value in run["info"].items() if name != "before"},
+            "state": run_state(run, store, living),
+            "seconds": None if run["ended"] is None else run["ended"] - run["began"],
+            "done": None if work is None else work._asdict(),
+        }
+        for run, work in zip(runs, works, strict=True)
+    ]
+
+
+def _shown(value: Any) -> Any:
+    return without_secrets(value) if isinstance(value, str) else value
+
+
+def _rates(work: Work, seconds: float) -> dict[str, float]:
+    """Returns what was done a second, and over how many seconds."""
+    return {"seconds": round(seconds, 1), **{name: n / seconds for name, n in work._asdict().items()}}
+
+
+def _time_left(
+    store: LedgerStore, status: Mapping[str, Any], run: Mapping[str, Any], work: Work, seconds: float
+) -> float | None:
+    left = status["sources"]["open"]
+    if not run["listing_finished"] or not work.sources:
+        return None
+    if sum(status["sources"].values()) > WEIGHED_SOURCES:
+        return float(left * seconds / work.sources)
+    done_bytes = left_bytes = 0
+    for row in store.sources():
+        if row.state == "open":
+            left_bytes += row.size
+        elif row.completed >= int(run["began"]):
+            done_bytes += row.size
+    return left_bytes * seconds / done_bytes if done_bytes else None

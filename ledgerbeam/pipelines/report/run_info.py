@@ -1,0 +1,158 @@
+"""What a run tells the ledger about itself when it begins, and what can be said of it later."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from ledgerbeam.ledger import HistoryRow, LedgerStore
+from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.redaction import command_without_secrets, without_secrets
+
+__all__ = ["Work", "is_seen", "retry_command", "run_elsewhere", "run_info", "run_state", "work_by_run"]
+
+ONLY_FAILED = "--only-failed"
+
+LONGEST_COMMAND = 100_000
+"""Letters of a command line that is recorded; a shell that expands patterns makes longer ones."""
+
+RunState = Literal["done", "interrupted", "failed", "running", "killed", "running, or killed"]
+
+
+class Work(NamedTuple):
+    """What was recorded in some time.
+
+    Attributes:
+        tasks: finished tasks.
+        records: their records.
+        bytes: their bytes.
+        sources: sources that became complete.
+    """
+
+    tasks: int = 0
+    records: int = 0
+    bytes: int = 0
+    sources: int = 0
+
+    @classmethod
+    def of(cls, rows: Iterable[HistoryRow]) -> Work:
+        """Adds up steps of history."""
+        parts = [(row.totals.tasks, row.totals.records, row.totals.bytes, row.completed) for row in rows]
+        return cls(*map(sum, zip(*parts, strict=True))) if parts else cls()
+
+    def minus(self, other: Work) -> Work:
+        """The difference, part by part, never below zero."""
+        return Work(*(max(0, mine - theirs) for mine, theirs in zip(self, other, strict=True)))
+
+
+def run_info(store: LedgerStore, spec: JobSpec, runner: str) -> dict[str, Any]:
+    """Returns what `LedgerStore.begin_run` records of this process.
+
+    ``{"pid", "host", "place", "workers", "runner", "command", "folder", "before", "token", "output"}``: where it can be
+    seen whether it lives, see `is_seen`; the runner as the Beam options name it, or ``local``; the command line without
+    secrets, as a list of words, left out if it is very long; the working folder; what had been recorded when the run
+    began, as a `Work`; what tells this run from all others, also of copies of the ledger; and the URL of the output
+    folder, of which `OutputOwner` had nothing to say.
+    """
+    command = ["ledgerbeam", *command_without_secrets(sys.argv[1:])]
+    where = {"pid": os.getpid(), "host": os.uname().nodename, "place": store.environment_id(), "folder": os.getcwd()}
+    info: dict[str, Any] = {**where, "workers": spec.workers, "runner": runner, "token": secrets.token_hex(8)}
+    if spec.output is not None:
+        info["output"] = without_secrets(spec.output)
+    if sum(map(len, command)) <= LONGEST_COMMAND:
+        info["command"] = command
+    return {**info, "before": Work.of(store.history())._asdict()}
+
+
+def is_seen(run: Mapping[str, Any], store: LedgerStore) -> bool:
+    """Tells whether it can be seen here, by locks, whether a run lives: names of hosts and processes tell nothing.
+
+    The workers of a local run die with its launcher. That has its lock beside a local ledger, or beside what its host
+    keeps of a remote one.
+    """
+    info = run["info"]
+    return info.get("runner") == "local" and info.get("place") == store.environment_id()
+
+
+def run_elsewhere(last: Mapping[str, Any], store: LedgerStore) -> str | None:
+    """Describes the last run if it has not ended and it cannot be seen here whether it lives."""
+    if last["outcome"] is not None or is_seen(last, store):
+        return None
+    info = last["info"]
+    where = "" if info.get("runner") == "local" else f" with {info.get('runner')}"
+    return f"run {last['id']}, launched by process {info.get('pid')} on {info.get('host')}{where}"
+
+
+def run_state(run: Mapping[str, Any], store: LedgerStore, living: Collection[str]) -> RunState:
+    """Tells how a run ended, or whether it still works; one that has not ended and cannot be seen may do either.
+
+    Args:
+        run: The run.
+        store: Its ledger.
+        living: Ids of the runs whose launchers are seen to be at work.
+    """
+    if run["outcome"] is not None:
+        state: RunState = run["outcome"]
+        return state
+    if run["id"] in living:
+        return "running"
+    return "killed" if is_seen(run, store) else "running, or killed"
+
+
+def work_by_run(runs: Sequence[Mapping[str, Any]], recorded: Work) -> list[Work | None]:
+    """Returns what was recorded from the begin of each run to that of the next; None where a run did not tell.
+
+    Args:
+        runs: All runs of a ledger, in order.
+        recorded: What is recorded by now.
+    """
+    begins = [Work(**run["info"]["before"]) if "before" in run["info"] else None for run in runs]
+    ends = [*begins[1:], recorded]
+    return [
+        None if begin is None or end is None else end.minus(begin) for begin, end in zip(begins, ends, strict=False)
+    ]
+
+
+def retry_command(run: Mapping[str, Any] | None, ledger: str, reason: str) -> str | None:
+    """Returns the shell command that does again only the sources with a failure of this reason.
+
+    Args:
+        run: A run of the job, normally the last.
+        ledger: URL of the ledger; named in the command even where the run took the default, whose folder hangs on
+            the folder that the run was started in.
+        reason: As in `FailureRow.reason`.
+
+    Returns:
+        The run's own command line with ``--only-failed``, for the folder that it ran in; None if the run did not
+        record its command.
+    """
+    info = {} if run is None else run["info"]
+    if "command" not in info:
+        return None
+    words = _without(info["command"], ONLY_FAILED)
+    cut = words.index("--") if "--" in words else len(words)
+    if not any(word == "--ledger" or word.startswith("--ledger=") for word in words[:cut]):
+        words[cut:cut] = ["--ledger", without_secrets(ledger)]
+        cut += 2
+    command = shlex.join([*words[:cut], f"{ONLY_FAILED}={_literal(reason)}", *words[cut:]])
+    folder = info.get("folder", os.getcwd())
+    return command if folder == os.getcwd() else f"cd {shlex.quote(folder)} && {command}"
+
+
+def _literal(text: str) -> str:
+    """Returns a shell pattern that matches exactly `text`."""
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in text)
+
+
+def _without(words: Sequence[str], option: str) -> list[str]:
+    kept: list[str] = []
+    skip = False
+    for word in words:
+        if not skip and word != option and not word.startswith(f"{option}="):
+            kept.append(word)
+        skip = word == option
+    return kept

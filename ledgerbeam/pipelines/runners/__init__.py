@@ -1,0 +1,1 @@
+"""How a job runs: locally in waves, or as one Beam pipeline; processes and their deaths."""

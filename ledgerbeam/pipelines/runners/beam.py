@@ -1,0 +1,139 @@
+"""Runs a job on any Beam runner, by Beam's own options. Beam is imported when it is needed, not with this module."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ledgerbeam.errors import LedgerbeamError, UsageError
+from ledgerbeam.io import is_local
+from ledgerbeam.ledger import SAFE_PATH, LedgerStore, Totals
+from ledgerbeam.pipelines.jobs.listing import JobListing
+from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.runners.logs import quiet_beam
+
+__all__ = ["BeamRunner", "check_options", "check_reach"]
+
+_OWN_RUNNERS = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "PrismRunner")
+"""Runners whose options are all Beam's own; a job server may know more."""
+
+
+def check_options(beam_args: Sequence[str]) -> None:
+    """Refuses options that Beam does not know: it would only warn of them, and run without.
+
+    Raises:
+        UsageError: If there are such options, and no job server that may know them.
+    """
+    quiet_beam()
+    from apache_beam.options.pipeline_options import PipelineOptions, _BeamArgumentParser  # noqa: PLC0415
+
+    runner = PipelineOptions(list(beam_args)).get_all_options().get("runner")
+    if runner is not None and str(runner).rpartition(".")[2] not in _OWN_RUNNERS:
+        return
+    parser = _BeamArgumentParser(allow_abbrev=False)
+    for kind in PipelineOptions.__subclasses__():
+        kind._add_argparse_args(parser)  # noqa: SLF001 - how Beam collects them itself
+    _, unknown = parser.parse_known_args(list(beam_args))
+    if unknown:
+        raise UsageError(f"Beam does not know the options {' '.join(unknown)}")
+
+
+def check_reach(spec: JobSpec, beam_args: Sequence[str]) -> None:
+    """Refuses what workers on other machines could not reach.
+
+    Runners that start their workers on this machine, and workers in the launcher (``--environment_type=LOOPBACK``), may
+    use local paths.
+
+    Raises:
+        UsageError: If the job's ledger, sources, indexes or outputs are local and its workers may not be.
+    """
+    quiet_beam()
+    from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415
+
+    options = PipelineOptions(list(beam_args)).get_all_options()
+    runner = str(options.get("runner") or _OWN_RUNNERS[0]).rpartition(".")[2]
+    if runner in _OWN_RUNNERS or options.get("environment_type") == "LOOPBACK":
+        return
+    graph = spec.graph()
+    places = {
+        "--ledger": [spec.ledger],
+        "the sources": [*spec.patterns, *filter(None, [spec.sources_from]), *(graph.urls() if graph else ())],
+        "--output": filter(None, [spec.output]),
+        "--index-root": filter(None, [spec.index_root]),
+    }
+    for name, urls in places.items():
+        for url in urls:
+            if is_local(url):
+                raise UsageError(
+                    f"{url}: {name} must be on an object store: workers of {runner} may run on other machines; "
+                    "give a URL such as s3://bucket/folder, or run the workers here with --environment_type=LOOPBACK"
+                )
+
+
+class BeamRunner:
+    """A runner that Beam's options name.
+
+    Args:
+        spec: The job.
+        store: Its ledger.
+        beam_args: Beam options of the user.
+
+    Attributes:
+        deaths: Always 0: such a runner watches its workers itself.
+        done: What the passes so far have added to the ledger.
+    """
+
+    deaths = 0
+
+    def __init__(self, spec: JobSpec, store: LedgerStore, beam_args: Sequence[str]) -> None:
+        self._spec = spec
+        self._store = store
+        self._beam_args = beam_args
+        self.done = Totals()
+
+    def run(self, listed: JobListing) -> None:
+        """Runs the job's pipeline, and again while it leaves open what another pass does, as index ranges do.
+
+        The pipeline lists the sources itself; `listed` is told how many there are.
+
+        Raises:
+            LedgerbeamError: If the pipeline failed; what it had recorded stays recorded.
+        """
+        while True:
+            before = self._store.totals()
+            self._pass(listed.run)
+            self._store.refresh()
+            # A source that changed takes its share away when it is registered, inside of the pipeline.
+            fresh = Totals(*(max(0, part) for part in self._store.totals().minus(before)))
+            self.done = self.done.plus(fresh)
+            sources = self._store.status()["sources"]
+            if sources["open"] == 0 or not any(fresh):
+                break
+        self._store.note_listing(listed.run, listed=sum(sources.values()), finished=True)
+
+    def _pass(self, run: str) -> None:
+        import apache_beam as beam  # noqa: PLC0415 - takes a second, and comes after logging is set up
+        from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415
+
+        from ledgerbeam.pipelines.runners.pipeline import expand_job, match_open_sources  # noqa: PLC0415
+
+        # Beam starts other Pythons, `python -m pip` one of them: the working folder is not on their path either.
+        os.environ.setdefault("PYTHONSAFEPATH", SAFE_PATH)
+        try:
+            pipeline = beam.Pipeline(options=PipelineOptions(list(self._beam_args)))
+            spec = replace(self._spec, run=run)
+            expand_job(match_open_sources(pipeline, spec), spec)
+            pipeline.run().wait_until_finish()
+        except LedgerbeamError:
+            raise
+        except Exception as error:
+            raise LedgerbeamError(f"the pipeline failed: {_last_line(error)}; --debug shows all of it") from error
+
+
+def _last_line(error: Any) -> str:
+    """Returns what an error says last: of the trace of a Java program what was the cause of it all."""
+    lines = [line.strip() for line in str(error).splitlines() if any(map(str.isalnum, line))]
+    causes = [line for line in lines if line.startswith("Caused by: ")]
+    return f"{type(error).__name__}: {(causes or lines or [''])[-1].removeprefix('Caused by: ')}"

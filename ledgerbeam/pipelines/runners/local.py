@@ -1,0 +1,197 @@
+"""The local runner: waves of processes, started until nothing of a job is left open, whatever dies on the way."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+
+import orjson
+
+from ledgerbeam.errors import WorkerDiedError
+from ledgerbeam.ledger import MAX_ATTEMPTS, LedgerStore, PendingSource, RunFolder, Source, Totals
+from ledgerbeam.pipelines.console import Reporter
+from ledgerbeam.pipelines.jobs.listing import JobListing
+from ledgerbeam.pipelines.jobs.replaced import look_at_files
+from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.runners.supervise import WaveEnd, run_wave
+from ledgerbeam.pipelines.runners.wave_files import STORAGE_OPTIONS, dump_sources, written
+
+__all__ = ["LocalRunner"]
+
+WAVE_SOURCES = 100_000
+WAVE_MEMBERS = 300_000  # of packs: each takes a third of the memory of a source
+WAVE_TASKS = 200_000
+"""Most sources of a wave, and most tasks by their sizes: FnApiRunner holds what lies between stages in memory, some
+kilobytes a task."""
+
+FRUITLESS_PASSES = 3
+"""Passes in a row whose workers die before anything is done, until the run is given up."""
+
+PROGRESS_SECONDS = 0.5
+
+REFRESH_SECONDS = 5.0
+"""How often the launcher takes in what its workers have recorded in a remote ledger."""
+
+
+class LocalRunner:
+    """The local runner of one run.
+
+    Args:
+        spec: The job.
+        store: Its ledger.
+        reporter: Told of progress and deaths.
+        beam_args: Beam options of the user.
+        folder: Of the run.
+        debug: Whether errors carry whole tracebacks.
+
+    Attributes:
+        deaths: How often a worker died so far.
+        done: What the passes so far have added to the ledger.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        store: LedgerStore,
+        reporter: Reporter,
+        beam_args: Sequence[str],
+        folder: RunFolder,
+        *,
+        debug: bool,
+    ) -> None:
+        self._spec = spec
+        self._store = store
+        self._reporter = reporter
+        self._beam_args = beam_args
+        self._debug = debug
+        self._folder = folder
+        self._passes = 0
+        self._next_tick = 0.0
+        self._next_refresh = 0.0
+        self.deaths = 0
+        self.done = Totals()
+
+    def run(self, listed: JobListing) -> None:
+        """Runs what is open of a listing, in waves, so that memory does not grow with the number of sources.
+
+        Raises:
+            WorkerDiedError: If workers die again and again before anything is done.
+            LedgerbeamError: The error with which a worker ended the run, or the listing.
+        """
+        with self._reporter.progress():
+            for wave in _waves(listed.open_sources(), self._spec.expected_tasks):
+                self._run_wave(wave, listed)
+
+    def _run_wave(self, sources: Sequence[Source], listed: JobListing) -> None:
+        """Runs the tasks of `sources` until each source is complete or has a recorded failure.
+
+        A source may need several passes: the index of a large file is assembled once its ranges are scanned, and a
+        pass in which a worker died leaves work to the next.
+        """
+        fruitless = 0
+        while sources:
+            before = self._store.totals()
+            try:
+                end = self._pass(look_at_files(sources, self._store), listed)
+            finally:
+                self._store.refresh()
+                fresh = self._store.totals().minus(before)
+                self.done = self.done.plus(fresh)
+            fruitless = 0 if end.marks or fresh.tasks else fruitless + 1
+            if end.died:
+                self.deaths += 1
+                self._blame(end)
+                if fruitless == FRUITLESS_PASSES:
+                    raise WorkerDiedError(
+                        f"{end.died}: {fruitless} times in a row before anything was done; what is recorded is kept; "
+                        "find what ends the workers (memory?), then run the same command again"
+                    )
+            elif fruitless:
+                return
+            sources = self._owing(sources, None if end.died else listed.run)
+
+    def _pass(self, sources: Sequence[PendingSource], listed: JobListing) -> WaveEnd:
+        self._passes += 1
+        # A folder of its own, so that nobody who is slow to die is taken for a worker of the next pass.
+        folder = os.path.join(self._folder.path, f"pass-{self._passes:04d}")
+        job, wave, tmp = (os.path.join(folder, name) for name in ("job.json", "wave", "tmp"))
+        self._folder.check()
+        with written(folder):
+            os.mkdir(folder, 0o700)
+            os.mkdir(tmp, 0o700)
+            with open(job, "xb") as file:
+                file.write(dataclasses.replace(self._spec, run=listed.run, run_dir=folder).to_json())
+            dump_sources(wave, sources)
+        end = run_wave(
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "ledgerbeam.pipelines.runners.wave",
+                job,
+                wave,
+                *self._beam_args,
+            ],  # -P: see __main__
+            folder,
+            # Beam leaves a folder of its own there when it is killed.
+            env={**os.environ, "TMPDIR": tmp, STORAGE_OPTIONS: orjson.dumps(self._spec.storage_options).decode()},
+            on_tick=lambda: self._tick(listed),
+            debug=self._debug,
+        )
+        self._folder.check()
+        return end
+
+    def _owing(self, sources: Sequence[Source], run: str | None) -> list[Source]:
+        """Returns the sources that need another pass.
+
+        After a whole pass, of `run`, one that failed in this run has had its turn. A failure of a former run may be
+        of a task that is no more.
+        """
+        ids = [source.id for source in sources]
+        ended = self._store.completed_mask(ids)
+        if run is not None:
+            ended = ended | self._store.failed_mask(ids, run)
+        return [source for source, has_ended in zip(sources, ended, strict=True) if not has_ended]
+
+    def _blame(self, end: WaveEnd) -> None:
+        """Lays the death of a worker to the tasks that it was on."""
+        quarantined = {mark.node for mark in self._store.record_deaths(end.marks)} if end.marks else set()
+        self._reporter.warn(f"{end.died}; starting again with what is left")
+        for mark in end.marks:
+            if mark.node in quarantined:
+                self._reporter.warn(f"  quarantined, since its worker died {MAX_ATTEMPTS} times: {mark.name}")
+            else:
+                deaths = self._store.attempts(mark.source_id).get(mark.node, 0)
+                self._reporter.warn(f"  it was on {mark.name} (death {deaths} of {MAX_ATTEMPTS})")
+
+    def _tick(self, listed: JobListing) -> None:
+        now = time.monotonic()
+        if now < self._next_tick:
+            return
+        self._next_tick = now + PROGRESS_SECONDS
+        if now >= self._next_refresh:
+            self._next_refresh = now + REFRESH_SECONDS
+            self._store.refresh()
+        total = listed.found if listed.finished else None
+        self._reporter.update(done=self._store.completed_count(), total=total, totals=self._store.totals())
+
+
+def _waves(pages: Iterator[list[Source]], expected_tasks: Callable[[Source], int]) -> Iterator[list[Source]]:
+    """Gathers pages of open sources into waves."""
+    wave: list[Source] = []
+    tasks = members = 0
+    for source in chain.from_iterable(pages):
+        more, within = expected_tasks(source), len(source.members)
+        is_full = len(wave) == WAVE_SOURCES or tasks + more > WAVE_TASKS or members + within > WAVE_MEMBERS
+        if wave and is_full:
+            yield wave
+            wave, tasks, members = [], 0, 0
+        wave.append(source)
+        tasks += more
+        members += within
+    if wave:
+        yield wave

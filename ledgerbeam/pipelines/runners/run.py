@@ -1,0 +1,194 @@
+"""One run of a job: list, skip, run what is left in waves, tidy up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ledgerbeam.errors import IndexMismatchError, UsageError
+from ledgerbeam.io import Page, expand_braces
+from ledgerbeam.ledger import LedgerStore, Totals
+from ledgerbeam.opening import run_folders
+from ledgerbeam.pipelines.console import Reporter, count
+from ledgerbeam.pipelines.jobs.cleanup import count_superseded, remove_superseded, sweep_temporaries
+from ledgerbeam.pipelines.jobs.listing import JobListing
+from ledgerbeam.pipelines.jobs.owner import MOST_STRANGERS, OutputOwner
+from ledgerbeam.pipelines.jobs.recorded import forget_lost
+from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.report.run_info import run_elsewhere, run_info
+from ledgerbeam.pipelines.runners.beam import BeamRunner
+from ledgerbeam.pipelines.runners.local import LocalRunner
+from ledgerbeam.redaction import printable, without_secrets
+
+__all__ = ["RunOutcome", "run_job", "warn_of_lost"]
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """How a run ended.
+
+    Attributes:
+        status: The ledger's status after the run.
+        skipped: Sources that were complete before it.
+        done: What the run added to the ledger's totals.
+        seconds: How long it took.
+        interrupted: Whether it was ended by Ctrl-C or SIGTERM.
+        out_of_date: Outputs that no source yields any more and that were left, since another run may be at work.
+        unrecorded: Shards of the job's form in its own folder that the ledger does not know, as far as they were named.
+    """
+
+    status: dict[str, Any]
+    skipped: int
+    done: Totals
+    seconds: float
+    interrupted: bool
+    out_of_date: int = 0
+    unrecorded: int = 0
+
+
+def run_job(
+    spec: JobSpec,
+    store: LedgerStore,
+    pages: Iterator[Page],
+    reporter: Reporter,
+    beam_args: Sequence[str] = (),
+    *,
+    owner: OutputOwner | None = None,
+    force: bool = False,
+    only: Collection[bytes] | None = None,
+    debug: bool = False,
+) -> RunOutcome:
+    """Runs a job to its end: every source complete, or with failures recorded.
+
+    Args:
+        spec: The job.
+        store: Its ledger, taken for the job.
+        pages: Its listing; runners that are not local list for themselves.
+        reporter: Told of the course of the run.
+        beam_args: Beam options of the user; a ``--runner`` other than FnApiRunner leaves the local runner.
+        owner: The ledger's claim to the output folder, checked; None if the job has none.
+        force: Whether sources that the ledger holds as complete are done again.
+        only: Ids of the only sources to do; None does every open one.
+        debug: Whether errors carry whole tracebacks.
+
+    Raises:
+        LedgerbeamError: What ended the run early. All that was recorded stays recorded.
+    """
+    if only is not None and not _is_local(beam_args):
+        raise UsageError("--only-failed works on the local runner only; without it all that is open is done")
+    started = time.monotonic()
+    folders = run_folders(store)
+    if others := folders.remove_dead():
+        reporter.warn(
+            f"another run is at work on this ledger (processes {', '.join(str(other.pid) for other in others)}): "
+            "nothing is lost, but tasks may be done twice"
+        )
+    last = store.status()["last_run"]
+    clean = last is None or (last["outcome"] == "done" and last["tidied"])
+    elsewhere = None if last is None or clean else run_elsewhere(last, store)
+    if elsewhere:
+        reporter.warn(
+            f"an older run may still be at work on this ledger ({elsewhere}): nothing is lost, but tasks may be done "
+            "twice, and outputs that are out of date stay until the next run"
+        )
+    runner_name = "local" if _is_local(beam_args) else " ".join(w for w in beam_args if w.startswith("--runner"))
+    info = run_info(store, spec, runner_name)
+    if owner is not None and owner.keeps:
+        info["existing"] = "keep"
+    run = store.begin_run(info)
+    listed = JobListing(spec, store, pages, run, only=only)
+    outcome, tidied, deaths, done, left = "failed", False, 0, Totals(), 0
+    strangers: list[str] = []
+    try:
+        with folders.enter(run) as folder:
+            if owner is not None:
+                owner.claim(store, info["token"])
+            if force:
+                _forget_sources(spec, store)
+            _forget_misread(store)
+            if spec.merged is None:  # else asked when they are merged: parts that were merged may be dropped
+                warn_of_lost(forget_lost(spec, store), reporter)
+            runner: LocalRunner | BeamRunner = (
+                LocalRunner(spec, store, reporter, beam_args, folder, debug=debug)
+                if _is_local(beam_args)
+                else BeamRunner(spec, store, beam_args)
+            )
+            try:
+                runner.run(listed)
+                tidied = clean and not runner.deaths
+                with folder.alone() as alone:
+                    if alone and not elsewhere:
+                        _warn_of_foreign(remove_superseded(spec, store), reporter)
+                        if owner is None or spec.merged is not None:
+                            tidied = True
+                        elif not tidied and store.status()["complete"]:
+                            strangers = owner.strangers(store)
+                            _warn_of_strangers(strangers, str(spec.output), reporter)
+                            tidied = not strangers  # else the next run looks for them again
+                    else:
+                        left = count_superseded(store)
+            finally:
+                deaths, done = runner.deaths, runner.done
+        outcome = "done"
+    except KeyboardInterrupt:
+        outcome = "interrupted"
+    finally:
+        store.end_run(run, outcome, tidied=tidied)
+        if not clean or deaths or outcome != "done":
+            sweep_temporaries(spec)
+    return RunOutcome(
+        store.status(),
+        listed.skipped,
+        done,
+        time.monotonic() - started,
+        outcome == "interrupted",
+        left,
+        len(strangers),
+    )
+
+
+def _warn_of_foreign(names: Sequence[str], reporter: Reporter) -> None:
+    if names:
+        reporter.warn(
+            f"{count(len(names), 'output')} out of date left where this job does not write, such as "
+            f"{without_secrets(names[0])}; remove what you do not need"
+        )
+
+
+def warn_of_lost(number: int, reporter: Reporter) -> None:
+    """Says that outputs were gone, and that they are written again."""
+    if number:
+        reporter.warn(f"{count(number, 'output')} of earlier runs are gone; their sources are done again")
+
+
+def _warn_of_strangers(names: list[str], folder: str, reporter: Reporter) -> None:
+    if names:
+        more = "at least " if len(names) == MOST_STRANGERS else ""
+        reporter.warn(
+            f"{folder}: {more}{count(len(names), 'shard')} there that this ledger has not recorded, such as "
+            f"{printable(names[0])}: a run that was killed has left them, of sources that changed since, or somebody "
+            "has put them there; remove them, then run the same command again"
+        )
+
+
+def _forget_misread(store: LedgerStore) -> None:
+    """Makes a ledger forget the sources of which a task found that their index is of another content.
+
+    Other tasks of them may have ended before that: of the places that this index named, which the right one does not.
+    """
+    if store.status()["tasks"]["failed"]:
+        store.forget_sources({row.source_id for row in store.failures() if row.reason == IndexMismatchError.__name__})
+
+
+def _forget_sources(spec: JobSpec, store: LedgerStore) -> None:
+    """Makes the ledger forget what the patterns may match; of the shell's patterns ``*`` also matches ``/``."""
+    for pattern in spec.patterns or ("*",):
+        for plain in expand_braces(pattern):
+            store.forget(plain.replace("**/", "*").replace("**", "*"))
+
+
+def _is_local(beam_args: Sequence[str]) -> bool:
+    runners = [word for word in beam_args if word.startswith("--runner")]
+    return not runners or runners == ["--runner=FnApiRunner"]

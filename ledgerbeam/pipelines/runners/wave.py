@@ -1,0 +1,86 @@
+"""The process that runs one wave of a local job.
+
+Started as ``python -m ledgerbeam.pipelines.runners.wave SPEC WAVE [BEAM OPTION...]``.
+
+The launcher watches it, and it watches the launcher: when the launcher's end of standard input closes, the whole
+process group is killed, so nothing outlives a launcher that was killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+
+import orjson
+
+from ledgerbeam.descriptors import hold_standard_descriptors
+from ledgerbeam.errors import LedgerbeamError
+from ledgerbeam.ledger import InflightMarks, close_shared_writers, describe_error, ignore_interrupt
+from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.runners.logs import quiet_beam
+from ledgerbeam.pipelines.runners.wave_files import DIED, DONE, STORAGE_OPTIONS, TRACEBACK, touch
+from ledgerbeam.redaction import know_environment, know_secrets, redact_streams
+
+__all__ = ["main"]
+
+_RUNNERS = ("apache_beam", "concurrent", "grpc", "ledgerbeam")
+"""Packages whose functions the runner has threads of."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs one wave; returns 0 once every task of it has been done or has failed."""
+    hold_standard_descriptors()
+    launcher = os.dup(0)
+    with open(os.devnull, "rb") as nothing:  # else what user code starts would read from the launcher, for ever
+        os.dup2(nothing.fileno(), 0)
+    threading.Thread(target=_die_with_launcher, args=(launcher,), daemon=True).start()
+    spec_path, wave_path, *beam_args = argv
+    storage_options = orjson.loads(os.environ[STORAGE_OPTIONS])
+    know_environment()
+    know_secrets(storage_options)
+    redact_streams()
+    with open(spec_path, "rb") as file:
+        spec = JobSpec.from_json(file.read(), storage_options)
+    run_dir = str(spec.run_dir)
+    threading.excepthook = lambda failure: _report_thread(run_dir, failure)
+    signal.signal(signal.SIGINT, ignore_interrupt)  # the launcher gets it, and ends this process
+    if spec.workers == 1:
+        InflightMarks(run_dir).register()
+    quiet_beam()
+    from ledgerbeam.pipelines.runners.pipeline import run_locally  # noqa: PLC0415 - brings Beam, after logging is set up
+
+    try:
+        run_locally(spec, wave_path, beam_args)
+    except Exception:  # noqa: BLE001 - the launcher reports whatever ended the wave
+        touch(run_dir, TRACEBACK, traceback.format_exc())
+        with suppress(LedgerbeamError):  # the error above is the one to report
+            close_shared_writers()
+        return 1
+    touch(run_dir, DONE)
+    return 0
+
+
+def _report_thread(run_dir: str, failure: threading.ExceptHookArgs) -> None:
+    """Tells the launcher of a thread of the runner that has died, since the others may wait for it; not of a user's."""
+    for frame, _ in traceback.walk_tb(failure.exc_traceback):
+        module = frame.f_globals.get("__name__", "")
+        if module not in ("threading", __name__):
+            if module.partition(".")[0] in _RUNNERS and failure.exc_value is not None:
+                touch(run_dir, DIED, describe_error(failure.exc_value))
+            return
+
+
+def _die_with_launcher(launcher: int) -> None:
+    os.read(launcher, 1)
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(status)  # what FnApiRunner leaves behind must not hold the process

@@ -1,0 +1,93 @@
+"""The files by which a wave's process and its launcher speak: they lie in the wave's folder."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from ledgerbeam.errors import DiskFullError, StorageError
+from ledgerbeam.ledger import PendingSource
+from ledgerbeam.redaction import without_secrets
+
+__all__ = [
+    "DIED",
+    "DONE",
+    "STORAGE_OPTIONS",
+    "TRACEBACK",
+    "dump_sources",
+    "load_sources",
+    "read_text",
+    "touch",
+    "written",
+]
+
+STORAGE_OPTIONS = "LEDGERBEAM_STORAGE_OPTIONS"
+"""Environment variable that carries the storage options, as JSON: they may hold credentials, which no file may."""
+
+DIED = "worker-died"
+"""Written when a thread of the runner failed: it raises there that a worker process died."""
+
+DONE = "done"
+"""Written when the wave has run to its end."""
+
+TRACEBACK = "traceback"
+"""What ended the wave, if it was an exception that no worker had reported."""
+
+
+def touch(run_dir: str, name: str, text: str = "") -> None:
+    """Writes one of the files, whole and without secrets."""
+    with open(os.path.join(run_dir, name), "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(without_secrets(text))
+
+
+def read_text(run_dir: str, name: str) -> str:
+    """Returns what one of the files holds; empty if it is not there."""
+    try:
+        with open(os.path.join(run_dir, name), encoding="utf-8") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+
+
+@contextmanager
+def written(folder: str) -> Iterator[None]:
+    """Says what failed if the launcher cannot write a wave's folder.
+
+    Raises:
+        DiskFullError: If there is no room.
+        StorageError: If it is refused, or the folder is gone.
+    """
+    try:
+        yield
+    except OSError as error:
+        kind = DiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
+        raise kind(
+            f"{folder}: cannot be written ({error.strerror}); nothing that was recorded is lost: run the same command "
+            "again once this is mended"
+        ) from error
+
+
+def dump_sources(path: str, sources: Sequence[PendingSource]) -> None:
+    """Writes the sources of a wave, for `load_sources`, to a file that is not there yet."""
+    with open(path, "xb") as file:
+        pickle.dump(len(sources), file)
+        for source in sources:
+            pickle.dump(source, file)
+
+
+def load_sources(path: str) -> Iterator[PendingSource]:
+    """Yields the sources of a wave file.
+
+    Raises:
+        StorageError: If it is not a file of this user: unpickling it would run whatever another one has put there.
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            raise StorageError(f"{path}: expected a file of user {os.geteuid()}, found one of user {found.st_uid}")
+        for _ in range(pickle.load(file)):  # noqa: S301 - written by our own launcher, into its own folder
+            yield pickle.load(file)  # noqa: S301

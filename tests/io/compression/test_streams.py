@@ -1,0 +1,226 @@
+"""Compressed sources: what comes out, what damage is called, and how much memory a bomb gets."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import lz4.frame
+import pytest
+import zstandard
+
+from ledgerbeam.errors import ArchiveError, NotIndexableError, RecordError, SourceError, SourceNotFoundError, UsageError
+from ledgerbeam.io import Sample, SpanReader, StreamSpan, encode_tar, format_of, is_streamed, scan_stream, split_source
+from ledgerbeam.io.compression.streams import Stream, compression_of, decompressed, plain_name
+from ledgerbeam.io.formats import streamed
+from ledgerbeam.io.storage.client import filesystem
+
+WRITERS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": lambda data: gzip.compress(data, mtime=0),
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": zstandard.ZstdCompressor().compress,
+    ".lz4": lz4.frame.compress,
+}
+NOISE = b"".join(b'{"n":%d,"x":"%s"}\n' % (n, os.urandom(40).hex().encode()) for n in range(20_000))
+
+
+@pytest.fixture(params=WRITERS)
+def suffix(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def whole(path: Path) -> bytes:
+    return b"".join(decompressed(str(path)))
+
+
+def test_a_name_tells_compression_and_content() -> None:
+    for name, compression, plain in [
+        ("a.jsonl.gz", "gzip", "a.jsonl"),
+        ("s3://b/x.tgz", "gzip", "s3://b/x.tar"),
+        ("d.gz/a.tar.zst", "zstd", "d.gz/a.tar"),
+        ("a.GZ.jsonl", "gzip", "a.jsonl"),
+        ("a.gz.b.jsonl", None, "a.gz.b.jsonl"),
+        ("a.jsonl", None, "a.jsonl"),
+    ]:
+        assert (compression_of(name), plain_name(name)) == (compression, plain)
+    assert is_streamed("a.jsonl.lz4")
+    assert is_streamed("a.tgz")
+    assert not any(map(is_streamed, ["a.jsonl", "a.bin.gz", "a.txt.gz", "gz", "pipe:cat a.jsonl.gz"]))
+    with pytest.raises(UsageError, match=r"a\.txt\.gz: the name tells no known format"):
+        format_of("a.txt.gz")
+
+
+def test_all_of_it_comes_out_in_small_blocks(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"x{suffix}"
+    path.write_bytes(WRITERS[suffix](NOISE))
+    blocks = list(decompressed(str(path)))
+    assert b"".join(blocks) == NOISE
+    assert max(map(len, blocks)) <= 1 << 20
+    path.write_bytes(WRITERS[suffix](NOISE) + WRITERS[suffix](b"") + WRITERS[suffix](b"more"))  # frame after frame
+    assert whole(path) == NOISE + b"more"
+    store = filesystem("memory://")
+    store.pipe_file(f"/compression/x{suffix}", WRITERS[suffix](NOISE))
+    try:
+        assert b"".join(decompressed(f"memory://compression/x{suffix}")) == NOISE
+    finally:
+        store.rm("/compression", recursive=True)
+
+
+def test_padding_is_passed_over_and_anything_else_is_not(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"x{suffix}"
+    data = WRITERS[suffix](NOISE)
+    path.write_bytes(data + bytes(512))
+    if suffix in (".gz", ".xz"):
+        assert whole(path) == NOISE
+    else:
+        with pytest.raises(SourceError, match=r"the .* data is (damaged|cut off)"):
+            whole(path)
+    path.write_bytes(data + b"something else")
+    with pytest.raises(SourceError, match=r"the .* data is (damaged|cut off)"):
+        whole(path)
+
+
+def test_a_file_that_is_cut_off_or_damaged_is_an_error_with_its_byte(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"x{suffix}"
+    data = WRITERS[suffix](NOISE)
+    for length in (0, 1, len(data) // 2, len(data) - 1):
+        path.write_bytes(data[:length])
+        with pytest.raises(SourceError, match=rf"x{suffix}: .* cut off at or after byte {length:,} of the file"):
+            whole(path)
+    path.write_bytes(data + data[: len(data) // 2])  # of which the first frame is whole
+    with pytest.raises(SourceError, match="cut off at or after byte"):
+        whole(path)
+    if suffix not in (".zst", ".lz4"):  # whose frames need not have a checksum
+        flipped = bytearray(data)
+        flipped[len(data) // 2] ^= 0x10
+        path.write_bytes(flipped)
+        with pytest.raises(SourceError, match=r"data is damaged at or after byte 0 of the file, [\d,]+ bytes"):
+            whole(path)
+    path.write_bytes(b"no such thing")
+    with pytest.raises(SourceError, match="data is damaged"):
+        whole(path)
+    with pytest.raises(SourceNotFoundError):
+        whole(tmp_path / f"none{suffix}")
+
+
+BOMB = """
+import resource, sys
+from ledgerbeam.errors import RecordError
+from ledgerbeam.io import scan_stream
+from ledgerbeam.io.formats import streamed
+streamed.MOST_RECORD = 1 << 26
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    scan_stream(sys.argv[1])
+except RecordError as error:
+    print(error)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_a_bomb_gets_little_memory_and_an_error(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"x.jsonl{suffix}"
+    path.write_bytes(WRITERS[suffix](bytes(1 << 28)))  # 256 MiB of one line
+    assert path.stat().st_size < 1 << 21
+    done = subprocess.run([sys.executable, "-c", BOMB, str(path)], capture_output=True, text=True, check=True)
+    message, grown = done.stdout.splitlines()
+    assert "record 0, which begins at byte 0 of the decompressed data, has at least" in message
+    assert int(grown) < 120 * 1024  # KiB
+
+
+def test_lines_are_found_and_read_by_spans(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"x.jsonl{suffix}"
+    path.write_bytes(WRITERS[suffix](NOISE + b'\n{"bad"\n{"n":-1}'))
+    offsets = scan_stream(str(path)).offsets.tolist()
+    assert len(offsets) == 20_000 + 3 + 1
+    assert offsets[-1] == len(NOISE) + 16
+    with SpanReader(str(path)) as reader:
+        for first, stop in ((0, 3), (7000, 7100), (19_999, 20_001)):
+            found = reader.read(StreamSpan(first, stop - first, offsets[first], offsets[stop]))
+            assert [record["n"] for record in found] == list(range(first, min(stop, 20_000)))
+        with pytest.raises(RecordError, match=rf"record 20001, bytes \[{len(NOISE) + 1}, "):
+            reader.read(StreamSpan(20_001, 1, *offsets[20_001:20_003]))
+        assert reader.read(StreamSpan(20_002, 1, *offsets[20_002:])) == [{"n": -1}]
+        with pytest.raises(ArchiveError, match="was passed"):
+            reader.read(StreamSpan(0, 1, *offsets[:2]))
+    with SpanReader(str(path)) as reader, pytest.raises(ArchiveError, match="it has changed"):
+        reader.read(StreamSpan(0, 2, 0, offsets[1]))
+    with SpanReader(str(path)) as reader, pytest.raises(ArchiveError, match="it has changed"):
+        reader.read(StreamSpan(0, 1, 0, offsets[-1] + 1))
+
+
+@pytest.mark.parametrize("group", ["pairs", "key"])
+def test_samples_are_found_and_read_by_spans(tmp_path: Path, suffix: str, group: str) -> None:
+    extensions = ["bin", "json"] if group == "pairs" else ["bin", "json", "meta.json"]
+    samples = [
+        Sample(
+            f"{'long-' * 30 * (n % 7 == 3)}s{n:04d}", {extension: os.urandom(n * 13 % 4000) for extension in extensions}
+        )
+        for n in range(500)
+    ]
+    data, offsets = encode_tar(samples)
+    path = tmp_path / f"x.tar{suffix}"
+    path.write_bytes(WRITERS[suffix](data))
+    found = scan_stream(str(path))
+    assert found.paired == (group == "pairs")
+    assert found.offsets[:-1].tolist() == offsets[:-1].tolist()
+    places = found.offsets.tolist()
+    with SpanReader(str(path), paired=found.paired) as reader:
+        for first, stop in ((0, 1), (3, 90), (450, 500)):
+            read = reader.read(StreamSpan(first, stop - first, places[first], places[stop]))
+            assert [(sample.key, sample) for sample in read] == [(sample.key, sample) for sample in samples[first:stop]]
+
+
+def test_an_archive_that_is_cut_off_inside_is_an_error(tmp_path: Path, suffix: str) -> None:
+    data, _ = encode_tar([Sample(f"s{n}", {"a": bytes(3000), "b": b"x"}) for n in range(50)])
+    path = tmp_path / f"x.tar{suffix}"
+    for length in (69 * 512, 70 * 512 + 100, 90_000):
+        path.write_bytes(WRITERS[suffix](data[:length]))
+        with pytest.raises(ArchiveError, match=r"x\.tar"):
+            scan_stream(str(path))
+    path.write_bytes(WRITERS[suffix](b""))
+    with pytest.raises(ArchiveError, match="empty"):
+        scan_stream(str(path))
+
+
+def test_records_beyond_the_limit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streamed, "MOST_RECORD", 5000)
+    path = tmp_path / "x.tar.gz"
+    path.write_bytes(gzip.compress(encode_tar([Sample("a", {"b": b""}), Sample("c", {"b": bytes(9000)})])[0]))
+    with pytest.raises(RecordError, match="record 1, which begins at byte 512"):
+        scan_stream(str(path))
+    with pytest.raises(NotIndexableError, match="only JSONL and tar"):
+        scan_stream(str(tmp_path / "x.bin.gz"))
+    with pytest.raises(SourceError, match="at most 5,000 bytes when decompressed"):
+        split_source(path.read_bytes(), str(path))
+
+
+def test_a_frame_that_asks_for_much_memory_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.zst"
+    for window, refused in ((27, False), (28, True)):
+        parameters = zstandard.ZstdCompressionParameters(window_log=window)
+        compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+        path.write_bytes(compressor.compress(NOISE) + compressor.flush())
+        if refused:
+            with pytest.raises(SourceError, match="too much memory"):
+                whole(path)
+        else:
+            assert whole(path) == NOISE
+
+
+def test_damage_ends_every_further_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.gz"
+    path.write_bytes(gzip.compress(NOISE)[:500_000])
+    stream = Stream(str(path))
+    assert stream.read(10, 20) == NOISE[10:20]
+    for _ in range(2):
+        with pytest.raises(SourceError, match="cut off at or after byte 500,000"):
+            stream.read(len(NOISE) - 1, len(NOISE))
+    stream.close()

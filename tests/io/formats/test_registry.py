@@ -1,0 +1,169 @@
+"""Finding a format by name, streaming what has no index, and the golden files that lhotse wrote."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ledgerbeam.errors import NotIndexableError, RecordError, SourceError, SourceNotFoundError, UsageError
+from ledgerbeam.io.formats.registry import FORMATS, format_of, is_compressed, stream_records
+from ledgerbeam.io.formats.streamed import split_source
+from ledgerbeam.io.index.file import IndexFile, write_index
+from ledgerbeam.io.storage.client import filesystem
+from ledgerbeam.io.storage.stat import stat
+from ledgerbeam.io.tar.reader import TarReader, build_tar_index
+
+GOLDEN = Path(__file__).resolve().parents[2] / "golden"
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("a.jsonl", "jsonl"),
+        ("s3://b/A.JSONL", "jsonl"),
+        ("cuts.jsonl.000001", "jsonl"),
+        ("x.json", "jsonl"),
+        ("x.ndjson", "jsonl"),
+        ("gz.d/x.jsonl", "jsonl"),
+        ("x.tar", "tar"),
+        ("x.tar.0", "tar"),
+        ("recording.000001.tar", "tar"),
+    ],
+)
+def test_a_name_tells_the_format(name: str, found: str) -> None:
+    assert format_of(name) is FORMATS[found]
+    assert FORMATS[found].name == found
+    assert FORMATS[found].suffix == f".{found}"
+    assert not is_compressed(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("a.jsonl.gz", r"gunzip a\.jsonl\.gz"),
+        ("s3://b/x.tar.xz", r"unxz x\.tar\.xz"),
+        ("x.tgz", "gunzip"),
+        ("x.jsonl.zst", "unzstd"),
+        ("x.gz.jsonl", "gunzip"),
+        ("x.jsonl.bz2", "bunzip2"),
+        ("x.jsonl.lz4", "unlz4"),
+        ("pipe:cat x.jsonl", "pipe has no byte offsets"),
+    ],
+)
+def test_what_has_no_offsets_is_refused_with_a_remedy(name: str, remedy: str) -> None:
+    with pytest.raises(NotIndexableError, match=remedy):
+        format_of(name)
+
+
+@pytest.mark.parametrize("name", ["x", "x.txt", "tar", "a.jsonl/x", ".idx"])
+def test_other_names_are_usage_errors(name: str) -> None:
+    with pytest.raises(UsageError, match="tells no known format"):
+        format_of(name)
+
+
+TEXT = b'{"a":1}\n\n{"b":2}\r\n{"c":3}'
+WRITERS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+}
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_plain_and_compressed_sources_stream(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"x.jsonl{suffix}"
+    path.write_bytes(WRITERS[suffix](TEXT))
+    assert list(stream_records(str(path))) == [{"a": 1}, {"b": 2}, {"c": 3}]
+    store = filesystem("memory://")
+    store.pipe_file(f"/stream/x.jsonl{suffix}", path.read_bytes())
+    try:
+        assert list(stream_records(f"memory://stream/x.jsonl{suffix}")) == [{"a": 1}, {"b": 2}, {"c": 3}]
+    finally:
+        store.rm("/stream", recursive=True)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz"])
+def test_damaged_compression_is_an_error_after_the_records_before_it(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"x.jsonl{suffix}"
+    whole = WRITERS[suffix](b"".join(b'{"n":%d,"x":"%s"}\n' % (i, os.urandom(30).hex().encode()) for i in range(5000)))
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(SourceError, match=r"cut off at or after byte [\d,]+ of the file, [\d,]+ bytes decompressed"):
+        list(stream_records(str(path)))
+    path.write_bytes(b"no such thing")
+    with pytest.raises(SourceError, match=r"data is (damaged|cut off) at or after byte"):
+        list(stream_records(str(path)))
+
+
+def test_stream_errors_name_the_record(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"a":1}\n{"b":\n'))
+    with pytest.raises(RecordError, match=r"record 1, bytes \[8, 13\)"):
+        list(stream_records(str(path)))
+    with pytest.raises(SourceNotFoundError):
+        list(stream_records(str(tmp_path / "none.jsonl")))
+
+
+def golden(name: str, folder: Path) -> str:
+    """Unpacks a golden source beside a copy of its index, in the order of time that a build gives."""
+    path = folder / name
+    if name.endswith(".tar"):
+        path.write_bytes(gzip.decompress((GOLDEN / f"{name}.gz").read_bytes()))
+    else:
+        shutil.copyfile(GOLDEN / name, path)
+    shutil.copyfile(GOLDEN / f"{name}.idx", f"{path}.idx")
+    return str(path)
+
+
+NAMES = sorted(path.name.removesuffix(".idx") for path in GOLDEN.glob("*.idx"))
+
+
+def test_the_golden_files_are_there() -> None:
+    assert len(NAMES) == 11
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_our_index_is_byte_equal_with_that_of_lhotse(tmp_path: Path, name: str) -> None:
+    url = golden(name, tmp_path)
+    kind = format_of(url)
+    ours = tmp_path / "ours.idx"
+    write_index(str(ours), kind.build_index(url, group="pairs"))
+    assert ours.read_bytes() == Path(f"{url}.idx").read_bytes()
+    np.testing.assert_array_equal(kind.build_index(url), IndexFile(f"{url}.idx").load())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_index_of_lhotse_is_read(tmp_path: Path, name: str) -> None:
+    url = golden(name, tmp_path)
+    kind = format_of(url)
+    kind.check_index(IndexFile(f"{url}.idx"), stat(url), deep=True)
+    reader = kind.open(url)
+    whole = split_source(Path(url).read_bytes(), url)
+    assert reader.read_span(0, len(reader)) == whole == list(reader)
+    if name.endswith(".tar"):
+        assert [sample.key for sample in reader] == [
+            "a",
+            "b.c",
+            "dir/d",
+            "speaker/" + "utterance-" * 11 + "7",
+            "sprecher-grün",
+        ][: len(reader)]
+        assert all(set(sample) == {"flac", "json"} for sample in reader)
+        assert len(reader[2]["flac"]) == 300
+
+
+def test_an_index_of_energon_ends_at_the_last_member(tmp_path: Path) -> None:
+    url = golden("shar-ustar.tar", tmp_path)
+    offsets = build_tar_index(url, group="key")
+    assert offsets.tolist()[:-1] == build_tar_index(url, group="pairs").tolist()[:-1]
+    assert int(offsets[-1]) < int(build_tar_index(url, group="pairs")[-1])
+    write_index(f"{url}.idx", offsets)
+    assert [sample.key for sample in TarReader(url)] == ["a", "b.c", "dir/d"]

@@ -1,0 +1,103 @@
+"""Damaged `.idx` files, and sources they no longer fit: `python -m tests.io.index.test_fuzz INPUTS [SEED]`.
+
+What is read without an error must be what lies in the source at the place that the index names.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from ledgerbeam.io import JsonlReader, Sample, TarReader, encode_jsonl, encode_tar, index_bytes, stat
+from ledgerbeam.io.index.file import check_index
+from tests.io.fuzzing import Files, Trial, fuzz_briefly, main
+
+LINES = [{"n": number, "text": "x" * (7 * number % 30)} for number in range(40)]
+SAMPLES = [Sample(f"s{number}", {"bin": bytes([65 + number]) * 300 * number, "json": b"{}"}) for number in range(4)]
+
+
+def index_trial(folder: Path) -> Trial:
+    lines, line_offsets = encode_jsonl(LINES)
+    archive, sample_offsets = encode_tar(SAMPLES)
+    contents = {
+        "a.jsonl": lines,
+        "a.jsonl.idx": index_bytes(line_offsets),
+        "b.tar": archive,
+        "b.tar.idx": index_bytes(sample_offsets),
+    }
+    places = sample_offsets.tolist()
+    tar_fields = [at + field for at in places[:-1] for field in (124, 128, 148, 156)]
+    fields = {
+        "a.jsonl.idx": range(0, 8 * len(line_offsets), 8),
+        "b.tar.idx": range(0, 8 * len(sample_offsets), 8),
+        "b.tar": tar_fields,
+    }
+    files = Files(folder, contents, fields)
+
+    def trial(chance: random.Random) -> str:
+        name, content = files.damage(chance)
+        here = files.contents | {name: content}
+        source = name.removesuffix(".idx")
+        kind = JsonlReader if source == "a.jsonl" else TarReader
+        url = f"{folder}/{source}"
+        with kind(url, check=chance.random() < 0.5) as reader:
+            if chance.random() < 0.1:
+                check_index(reader.index, stat(url), kind.kind, deep=True)
+            count = len(reader)
+            numbers = [chance.randrange(-count, count) for _ in range(chance.choice([1, 3, 40]))] if count else []
+            offsets = np.frombuffer(here[f"{source}.idx"], "<u8", count + 1).tolist()
+            match chance.randrange(5):
+                case 0:
+                    found = [reader[number] for number in numbers]
+                case 1:
+                    found = reader.read_many(numbers)
+                case 2:
+                    start, stop = sorted((chance.randrange(count + 1), chance.randrange(count + 1)))
+                    _judge_span(reader.read_span(start, stop), here[source], offsets[start : stop + 1])
+                    return f"read span of {kind.kind}"
+                case 3:
+                    _judge_span(list(reader), here[source], offsets)
+                    return f"read all of {kind.kind}"
+                case _:
+                    for number in numbers:
+                        assert reader.raw(number) == here[source][offsets[number % count] : offsets[number % count + 1]]
+                    return f"read bytes of {kind.kind}"
+        for number, record in zip(numbers, found, strict=True):
+            _judge(record, here[source], offsets[number % count], offsets[number % count + 1])
+        return f"read {kind.kind}"
+
+    return trial
+
+
+def _judge(record: Any, source: bytes, start: int, stop: int) -> None:
+    """Asserts that a record is that of its place."""
+    data = source[start:stop]
+    if isinstance(record, Sample):
+        assert all(content in data for content in record.values())
+        return
+    assert start == 0 or source[start - 1] == 10
+    assert data.find(b"\n") in (-1, len(data) - 1)
+    assert record == orjson.loads(data)
+
+
+def _judge_span(records: list[Any], source: bytes, offsets: list[int]) -> None:
+    """Asserts that records are those between the first offset and the last."""
+    data = source[offsets[0] : offsets[-1]]
+    if records and isinstance(records[0], Sample):
+        assert all(content in data for record in records for content in record.values())
+    else:
+        assert records == [orjson.loads(line) for line in data.split(b"\n") if line.strip(b" \t\r")]
+
+
+def test_damaged_indexes_give_typed_errors_or_what_they_name(tmp_path: Path) -> None:
+    outcomes = fuzz_briefly(index_trial(tmp_path), 800, name=str(tmp_path))
+    assert outcomes["IndexMismatchError"] > 200
+    assert min(outcomes["read jsonl"], outcomes["read tar"]) > 10
+
+
+if __name__ == "__main__":
+    main(index_trial)

@@ -1,0 +1,220 @@
+"""JSON without loss: integers of any width, no NaN, wherever a record is decoded or encoded."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from ledgerbeam.errors import RecordError
+from ledgerbeam.io import (
+    IndexFile,
+    JsonlReader,
+    Sample,
+    SharWriter,
+    build_jsonl_index,
+    encode_jsonl,
+    split_jsonl,
+    stream_records,
+    write_index,
+)
+from ledgerbeam.io.formats.conversion import text_or_json, to_document, to_sample
+from ledgerbeam.io.formats.streamed import SpanReader, StreamSpan
+from ledgerbeam.io.jsonl.lines import JsonLines, JsonLinesBuilder
+from ledgerbeam.io.jsonl.values import dumps, exact, holds_wide, loads, require_finite
+from ledgerbeam.io.shar.cuts import cut_sample, sample_cut
+from ledgerbeam.io.shar.rows import split_cut
+
+EDGES = [2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1, 10**18, 10**19, 10**20, -(10**19), 2**1000]
+
+
+@pytest.mark.parametrize("number", EDGES)
+@pytest.mark.parametrize("pad", range(7))
+def test_integers_are_read_and_written_as_they_are_wherever_they_stand(number: int, pad: int) -> None:
+    line = b'{"%s":[%d,{"n":%d}]}' % (b"x" * pad, number, number)
+    value = loads(line)
+    assert value == {"x" * pad: [number, {"n": number}]}
+    assert all(type(part) is int for part in (value["x" * pad][0], value["x" * pad][1]["n"]))
+    assert dumps(value) == line
+
+
+def test_any_value_is_read_as_the_standard_library_reads_it() -> None:
+    chance = random.Random(7)
+
+    def value(depth: int) -> Any:
+        kind = chance.randrange(8 if depth else 6)
+        if kind == 0:
+            return chance.randrange(-(10 ** chance.randrange(1, 60)), 10 ** chance.randrange(1, 60))
+        if kind == 1:
+            return chance.choice([0.1, 1e300, 5e-324, -0.0, 1e22, 0.00012345678901234567, chance.random()])
+        if kind == 2:
+            return "".join(chance.choice('0123456789"\\é\n-.') for _ in range(chance.randrange(50)))
+        if kind < 6:
+            return chance.choice([None, True, False, "12345678901234567890123"])
+        parts = [value(depth - 1) for _ in range(chance.randrange(4))]
+        return parts if kind == 6 else {f"k{number}": part for number, part in enumerate(parts)}
+
+    for _ in range(3000):
+        expected = value(3)
+        for text in (json.dumps(expected), json.dumps(expected, ensure_ascii=False, separators=(",", ":"))):
+            found = loads(text.encode())
+            assert (found, repr(found)) == (expected, repr(expected))
+        assert loads(dumps(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    "text", [b"0.1234567890123456789", b"[0.00012345678901234567, 1e-19]", b"12345678901234567890.5"]
+)
+def test_floats_with_more_digits_than_a_double_holds_are_doubles(text: bytes) -> None:
+    assert loads(text) == json.loads(text)
+
+
+def test_ordinary_digits_are_not_looked_at_twice() -> None:
+    assert not holds_wide(b'{"id": 123456789012345678, "x": [0.12345678901234567, 1234567890]}' * 100)
+    value = {"id": 1}
+    assert exact(b'{"id": 1152921504606846976, "text": "1234567890123456789"}', value) is value
+
+
+@pytest.mark.parametrize("text", [b"1e400", b"NaN", b'"\\ud800"', b"9" * 400, b"[-Infinity, 12345678901234567890]"])
+def test_what_cannot_be_held_is_refused_beside_wide_integers_too(text: bytes) -> None:
+    for line in (text, b"[%s, 123456789012345678901]" % text):
+        with pytest.raises(orjson.JSONDecodeError):
+            loads(line)
+
+
+def test_wide_integers_nested_too_deeply_are_refused() -> None:
+    with pytest.raises(orjson.JSONDecodeError, match="nested"):
+        loads(b"[" * 1020 + b"%d" % 2**70 + b"]" * 1020)
+
+
+def test_integers_that_no_double_comes_near_are_refused() -> None:
+    with pytest.raises(TypeError, match="integer"):
+        dumps({"n": 10**400})
+
+
+WIDE = [{"n": 2**70, "text": f"line {number}"} for number in range(50)]
+PLAIN = [{"n": number, "text": "a line"} for number in range(50)]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "wide.jsonl"
+    path.write_bytes(encode_jsonl(PLAIN + WIDE)[0])
+    write_index(f"{path}.idx", build_jsonl_index(str(path)))
+    return path
+
+
+def test_every_way_of_reading_a_source_gives_the_same_integers(source: Path) -> None:
+    every = PLAIN + WIDE
+    data = source.read_bytes()
+    with JsonlReader(str(source)) as reader:
+        assert list(reader) == every
+        assert [reader[number] for number in range(100)] == every
+        assert reader[-1] == every[-1]
+        assert reader.read_many(list(range(99, -1, -1))) == every[::-1]
+        assert reader.read_many([3, 60]) == [every[3], every[60]]
+        assert reader.read_span(40, 60) == every[40:60]
+    assert split_jsonl(data, "x") == every
+    assert list(stream_records(str(source))) == every
+    packed = source.with_suffix(".jsonl.gz")
+    packed.write_bytes(gzip.compress(data))
+    assert list(stream_records(str(packed))) == every
+    with SpanReader(str(packed)) as stream:
+        assert stream.read(StreamSpan(0, 100, 0, len(data))) == every
+
+
+def test_a_fresh_reader_of_one_record_gives_the_same_integer(source: Path) -> None:
+    index = IndexFile(f"{source}.idx", source=str(source))
+    with JsonlReader(str(source), index) as reader:
+        assert reader.read_many([70]) == [WIDE[20]]
+
+
+@dataclasses.dataclass
+class Scores:
+    best: float
+    name: str | None = None
+
+
+NOT_FINITE = [
+    (math.nan, "the value is nan"),
+    ({"a": None, "scores": [1.0, {"best": math.inf}]}, r"scores\[1\]\.best is inf"),
+    ({"scores": Scores(-math.inf)}, r"scores\.best is -inf"),
+    ([[None, math.nan]], r"\[0\]\[1\] is nan"),
+    ({"wide": 2**70, "a": math.nan}, "a is nan"),
+]
+
+
+@pytest.mark.parametrize(("value", "expected"), NOT_FINITE)
+def test_nan_and_infinities_are_refused_with_their_place(value: Any, expected: str) -> None:
+    with pytest.raises(RecordError, match=expected):
+        dumps(value)
+    with pytest.raises(RecordError, match=f"output record 2: {expected}"):
+        encode_jsonl([1, None, value])
+
+
+@pytest.mark.parametrize("value", [value for value, _ in NOT_FINITE])
+def test_nan_and_infinities_are_written_as_null_and_counted_if_asked_for(value: Any) -> None:
+    lines = JsonLinesBuilder(nan="null")
+    for record in (value, {"x": None}, value):
+        lines.add(record)
+    assert lines.finish().nulled == 2
+    assert b"null" in lines.finish().lines()[0]
+
+
+@pytest.mark.parametrize(
+    "value", [None, {"a": None, "b": "null \x7f\xff", "c": -1, "d": 0xFFFF, "e": 1e308, "f": 5e-324}, [None, -1.7e308]]
+)
+def test_nulls_that_are_meant_are_written(value: Any) -> None:
+    assert loads(dumps(value)) == value
+    assert require_finite(value) == 0
+
+
+def test_a_value_that_is_changed_after_it_was_added_stays_as_it_was() -> None:
+    lines, value = JsonLinesBuilder(), {"n": 0}
+    for number in range(2500):
+        value["n"] = number
+        lines.add(value)
+    found = lines.finish()
+    assert [record["n"] for record in found] == list(range(2500))
+    assert (found[-1], found[10:12]) == ({"n": 2499}, [{"n": 10}, {"n": 11}])
+    assert encode_jsonl(found)[0] is found.data
+
+
+def test_conversions_keep_integers_and_refuse_nan() -> None:
+    assert to_sample({"n": 2**70}) == [{"json": b'{"n":%d}' % 2**70}]
+    assert text_or_json("json", b"[%d]" % 2**70) == [2**70]
+    assert to_sample({"__key__": "k", "a.json": 2**70}) == [Sample("k", {"a.json": b"%d" % 2**70})]
+    assert to_document(Sample("k", {"json": b'{"tokens": [%d]}' % 2**64}))[0].tokens == [2**64]
+    for value in ({"n": math.nan}, {"__key__": "k", "a.json": {"n": math.nan}}):
+        with pytest.raises(RecordError, match="n is nan"):
+            to_sample(value)
+
+
+def test_cuts_keep_integers_and_refuse_nan(tmp_path: Path) -> None:
+    cut = {"id": "c", "start": 0, "duration": 1.0, "type": "MonoCut", "custom": {"n": 2**70}}
+    sample = cut_sample(cut, {"label": 2**70}, "x")
+    assert sample_cut(sample, {"label": "label.json"}) == {**cut, "label": 2**70}
+    manifest = b'{"n":%d}' % 2**70
+    row, _ = split_cut({"id": "c", "recording": {"wav": b"x", "json": manifest}}, {"recording": "tar"}, 0)
+    assert row["recording"] == {"n": 2**70}
+    with pytest.raises(RecordError, match="duration is nan"):
+        cut_sample({"id": "c", "duration": math.nan}, {}, "x")
+    with (
+        pytest.raises(RecordError, match=r"duration is inf"),
+        SharWriter(str(tmp_path / "shar"), {}) as writer,
+    ):
+        writer.write({"id": "c", "duration": math.inf})
+
+
+def test_lines_are_values_when_they_are_looked_at() -> None:
+    lines = JsonLines(*encode_jsonl([{"a": 1}, [2], None]))
+    assert list(lines) == [{"a": 1}, [2], None]
+    assert len(lines) == 3
+    assert lines.lines() == [b'{"a":1}\n', b"[2]\n", b"null\n"]

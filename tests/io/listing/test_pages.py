@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from ledgerbeam.errors import SourceNotFoundError, StorageError, UsageError
+from ledgerbeam.io.listing.pages import Page, list_pages, read_source_list, stat_pages
+from ledgerbeam.io.storage import client, stat
+from ledgerbeam.io.storage import files as storage
+from ledgerbeam.io.storage.publish import publish_bytes
+from tests.conftest import S3Requests
+from tests.io.places import Place
+
+pytestmark = pytest.mark.usefixtures("implementation")
+
+TREE = [
+    "b.jsonl",
+    "a.jsonl",
+    "a.jsonl.idx",
+    ".hidden.jsonl",
+    ".x.jsonl.1-2.lbtmp",
+    "c.tar",
+    "sub/a.jsonl",
+    "sub/deep/a.jsonl",
+    "sub/deep/er/z.jsonl",
+    "other/a.jsonl",
+    "other/b[1].jsonl",
+    ".git/a.jsonl",
+    "sub/.cache/a.jsonl",
+]
+
+
+@pytest.fixture
+def tree(place: Place) -> Place:
+    for name in TREE:
+        publish_bytes(place / name, name.encode(), place.options)
+    return place
+
+
+def names(place: Place, *patterns: str, page_size: int = 10_000) -> list[str]:
+    pages = list_pages([place / pattern for pattern in patterns], place.options, page_size)
+    return [url.removeprefix(f"{place.url}/") for page in pages for url in page.urls]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("*.jsonl", ["a.jsonl", "b.jsonl"]),
+        ("[!b].*", ["a.jsonl", "c.tar"]),
+        ("?.tar", ["c.tar"]),
+        ("a*", ["a.jsonl"]),
+        ("*/a.jsonl", ["other/a.jsonl", "sub/a.jsonl"]),
+        ("s*/*/a*l", ["sub/deep/a.jsonl"]),
+        ("sub/**", ["sub/a.jsonl", "sub/deep/a.jsonl", "sub/deep/er/z.jsonl"]),
+        ("**/z.jsonl", ["sub/deep/er/z.jsonl"]),
+        ("**/deep/**/*.jsonl", ["sub/deep/a.jsonl", "sub/deep/er/z.jsonl"]),
+        ("**/**/a.jsonl", ["a.jsonl", "other/a.jsonl", "sub/a.jsonl", "sub/deep/a.jsonl"]),
+        ("**/a.jsonl.idx", ["a.jsonl.idx"]),
+        (".hid*", [".hidden.jsonl"]),
+        ("*/.cache/*", ["sub/.cache/a.jsonl"]),
+        ("a.jsonl", ["a.jsonl"]),
+        ("a.jsonl.idx", ["a.jsonl.idx"]),
+        ("{b,a}.jsonl", ["b.jsonl", "a.jsonl"]),
+        ("{sub,other}/*.jsonl", ["other/a.jsonl", "other/b[1].jsonl", "sub/a.jsonl"]),
+        ("other/b[[]1].jsonl", ["other/b[1].jsonl"]),
+    ],
+)
+def test_patterns_list_what_they_name(tree: Place, pattern: str, expected: list[str]) -> None:
+    found = names(tree, pattern)
+    assert sorted(found) == sorted(expected)
+
+
+def test_pages_carry_what_stat_tells(tree: Place) -> None:
+    for page in list_pages([tree / "**/*.jsonl", tree / "c.tar"], tree.options):
+        infos = stat.stat_many(page.urls, tree.options)
+        assert page == Page(page.urls, [i.size for i in infos], [i.version for i in infos])
+
+
+def test_pages_are_full_but_the_last(tree: Place) -> None:
+    pages = list(list_pages([tree / "**/*.jsonl"], tree.options, page_size=3))
+    assert [len(page) for page in pages] == [3, 3, 1]
+    assert [page.urls for page in pages] == [page.urls for page in list_pages([tree / "**/*.jsonl"], tree.options, 3)]
+
+
+def test_a_source_comes_once_however_often_it_is_named(tree: Place) -> None:
+    found = names(tree, "b.jsonl", "*.jsonl", "**/*.jsonl", "b.jsonl")
+    assert found[0] == "b.jsonl"
+    assert sorted(found) == sorted(names(tree, "**/*.jsonl"))
+
+
+def test_local_listings_are_sorted_folder_by_folder(tmp_path: Path) -> None:
+    for name in ("b/2.x", "b/10.x", "a/1.x", "c.x", "a.x", "b/0/z.x"):
+        publish_bytes(str(tmp_path / name), b"")
+    assert names(Place(str(tmp_path)), "**/*.x") == ["a.x", "c.x", "a/1.x", "b/10.x", "b/2.x", "b/0/z.x"]
+
+
+@pytest.mark.parametrize(
+    "pattern", ["*.nothing", "nowhere/*.jsonl", "{a,nothing}.jsonl", "{sub,nowhere}/*.jsonl", "*.idx"]
+)
+def test_what_matches_nothing_is_named(tree: Place, pattern: str) -> None:
+    with pytest.raises(SourceNotFoundError, match=r"nothing|nowhere|\*\.idx"):
+        names(tree, "a.jsonl", pattern)
+
+
+def test_a_folder_is_refused_with_the_remedy(tree: Place) -> None:
+    with pytest.raises(UsageError, match=r"sub/\*\*/\*\.jsonl"):
+        names(tree, "sub")
+    assert names(tree, "s*b/**")
+    with pytest.raises(SourceNotFoundError):
+        names(tree, "su*")  # it matches a folder only
+
+
+@pytest.mark.s3
+def test_a_listing_of_s3_asks_once_for_each_page_of_the_store(s3_place: Place, s3_requests: S3Requests) -> None:
+    store = client.filesystem(s3_place.url, s3_place.options)
+    keys = [s3_place / f"d/part-{i:04d}.jsonl" for i in range(1100)]
+    below = [s3_place / f"d/deep/{i:04d}.jsonl" for i in range(1000)]
+    store.pipe(dict.fromkeys([*keys, *below, s3_place / "e/y.jsonl"], b"x"))
+    s3_requests.take()
+    assert sum(map(len, list_pages([s3_place / "d/*.jsonl"], s3_place.options))) == 1100
+    assert s3_requests.take() == ["list_objects_v2"] * 2
+    assert sum(map(len, list_pages([s3_place / "d/part-00*.jsonl"], s3_place.options))) == 100
+    assert s3_requests.take() == ["list_objects_v2"]
+    assert sum(map(len, list_pages([s3_place / "**"], s3_place.options))) == 2101
+    assert s3_requests.take() == ["list_objects_v2"] * 3
+
+
+@pytest.mark.s3
+def test_odd_keys_are_listed_as_they_are(s3_place: Place) -> None:
+    odd = ["a b.jsonl", "a+b.jsonl", "ä%20.jsonl", "q&a=1.jsonl", "#?.jsonl"]
+    for key in odd:
+        publish_bytes(s3_place / key, b"1", s3_place.options)
+    found = names(s3_place, "*.jsonl")
+    assert sorted(found) == sorted(odd)
+    assert storage.read_many_files([s3_place / key for key in found], s3_place.options) == [b"1"] * 5
+
+
+@pytest.mark.s3
+def test_a_missing_bucket_is_named(s3_place: Place) -> None:
+    with pytest.raises(SourceNotFoundError, match="no bucket no-such-bucket"):
+        list(list_pages(["s3://no-such-bucket/*"], s3_place.options))
+
+
+def test_names_with_wildcard_characters_are_plain_when_they_exist(tmp_path: Path) -> None:
+    for name in ("a[1].jsonl", "a{b,c}.jsonl", "a*.jsonl"):
+        publish_bytes(str(tmp_path / name), b"")
+        assert names(Place(str(tmp_path)), name) == [name]
+
+
+def test_links_to_files_are_sources_and_links_to_folders_only_by_name(tmp_path: Path) -> None:
+    publish_bytes(str(tmp_path / "real" / "x.jsonl"), b"abc")
+    (tmp_path / "link.jsonl").symlink_to("real/x.jsonl")
+    (tmp_path / "loop").symlink_to(".")
+    place = Place(str(tmp_path))
+    assert names(place, "**/*.jsonl") == ["link.jsonl", "real/x.jsonl"]
+    assert names(place, "loo*/real/*.jsonl") == ["loop/real/x.jsonl"]
+    (page,) = list_pages([f"{tmp_path}/*.jsonl"])
+    assert page.sizes == [3]
+
+
+def test_a_link_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:
+    publish_bytes(str(tmp_path / "a.jsonl"), b"")
+    (tmp_path / "b.jsonl").symlink_to("gone")
+    with pytest.raises(SourceNotFoundError, match=r"b\.jsonl.*gone"):
+        names(Place(str(tmp_path)), "*.jsonl")
+    assert names(Place(str(tmp_path)), "a*") == ["a.jsonl"]
+
+
+def test_a_file_removed_while_listing_is_passed_over(tmp_path: Path) -> None:
+    for i in range(6):
+        publish_bytes(str(tmp_path / f"{i}.jsonl"), b"")
+    pages = list_pages([f"{tmp_path}/*.jsonl"], page_size=2)
+    assert len(next(pages)) == 2
+    os.unlink(tmp_path / "4.jsonl")
+    assert [os.path.basename(url) for page in pages for url in page.urls] == ["2.jsonl", "3.jsonl", "5.jsonl"]
+
+
+def test_a_folder_removed_while_listing_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    for i in range(3000):
+        (tmp_path / "d" / f"{i:04d}.jsonl").touch()
+    pages = list_pages([f"{tmp_path}/d/*.jsonl"], page_size=1000)
+    assert len(next(pages)) == 1000
+    shutil.rmtree(tmp_path / "d")
+    assert list(pages) == []
+
+
+def test_pipes_and_sockets_are_no_sources(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.jsonl")
+    publish_bytes(str(tmp_path / "b.jsonl"), b"")
+    assert names(Place(str(tmp_path)), "*.jsonl") == ["b.jsonl"]
+
+
+def test_a_folder_that_cannot_be_read_is_an_error(tmp_path: Path, nobody: AbstractContextManager[None]) -> None:
+    publish_bytes(str(tmp_path / "open" / "a.jsonl"), b"")
+    (tmp_path / "closed").mkdir(mode=0)
+    with nobody, pytest.raises(StorageError, match="permission"):
+        names(Place(str(tmp_path)), "**/*.jsonl")
+
+
+def test_relative_patterns_are_below_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish_bytes(str(tmp_path / "d" / "a.jsonl"), b"")
+    monkeypatch.chdir(tmp_path)
+    assert [page.urls for page in list_pages(["*/*.jsonl"])] == [[f"{tmp_path}/d/a.jsonl"]]
+    assert [page.urls for page in list_pages(["d/a.jsonl"])] == [[f"{tmp_path}/d/a.jsonl"]]
+
+
+def test_a_list_names_one_source_a_line(place: Place) -> None:
+    text = "\ufeff/a/x.jsonl\r\n\n  # a note\n s3://b/k with space.jsonl \n/a/*.jsonl\n#\n/last"
+    publish_bytes(place / "list.txt", text.encode(), place.options)
+    blocks = list(read_source_list(place / "list.txt", place.options))
+    assert blocks == [["/a/x.jsonl", "s3://b/k with space.jsonl", "/a/*.jsonl"], ["/last"]]
+
+
+def test_long_lists_come_in_blocks(place: Place) -> None:
+    lines = [f"/some/where/{i:08d}.jsonl" for i in range(100_000)]
+    publish_bytes(place / "list.txt", ("\n".join(lines) + "\n").encode(), place.options)
+    blocks = list(read_source_list(place / "list.txt", place.options))
+    assert len(blocks) > 1
+    assert [line for block in blocks for line in block] == lines
+
+
+def test_an_empty_list_names_nothing(place: Place) -> None:
+    publish_bytes(place / "list.txt", b"", place.options)
+    assert list(read_source_list(place / "list.txt", place.options)) == []
+
+
+def test_listed_names_are_described_in_their_order(tree: Place) -> None:
+    wanted = [tree / name for name in ("sub/a.jsonl", "other/b[1].jsonl", "a.jsonl.idx", "a.jsonl")]
+    pages = list(stat_pages([wanted[:1], wanted[1:]], tree.options, page_size=3))
+    assert [page.urls for page in pages] == [wanted[:3], wanted[3:]]
+    assert pages[1].sizes == [len("a.jsonl")]
+    with pytest.raises(SourceNotFoundError, match="missing"):
+        list(stat_pages([[*wanted, tree / "missing"]], tree.options))

@@ -1,0 +1,43 @@
+"""Work done ahead in threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from typing import cast
+
+import pytest
+
+from ledgerbeam.io.storage.ahead import map_ahead
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_results_come_in_the_order_of_the_items(threads: int) -> None:
+    assert list(map_ahead(lambda n: n * n, range(100), threads)) == [n * n for n in range(100)]
+
+
+def test_only_a_few_items_are_taken_ahead() -> None:
+    taken = []
+
+    def items() -> Generator[int]:
+        for n in range(1000):
+            taken.append(n)
+            yield n
+
+    results = cast(Generator[int], map_ahead(lambda n: n, items(), 3))
+    assert [next(results) for _ in range(10)] == list(range(10))
+    assert len(taken) <= 10 + 4
+    results.close()
+    assert len(taken) <= 10 + 4
+
+
+def test_an_error_is_raised_at_its_item_and_threads_end() -> None:
+    before = threading.active_count()
+    found: list[int] = []
+    with pytest.raises(ZeroDivisionError):
+        found.extend(map_ahead(lambda n: 1 // (n - 5), range(100), 2))
+    results = map_ahead(lambda n: 1 // (n - 5), range(100), 2)
+    assert [next(results) for _ in range(5)] == [-1] * 5
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+    assert threading.active_count() == before

@@ -1,0 +1,172 @@
+"""Reading an archive through the index of another of the same size: right, or an error, never a wrong sample."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ledgerbeam.errors import ArchiveError, IndexMismatchError
+from ledgerbeam.io import TarReader, build_tar_index, check_index, stat, write_index
+from ledgerbeam.io.tar.grouping import Grouping, are_pairs
+
+_numbers = itertools.count()
+BLOCK = 512
+
+# Names of members with as many blocks as they take: what two archives of one size may differ in.
+NAMES = (
+    "a.x",
+    "a.y",
+    "a.z",
+    "b.x",
+    "b.y",
+    "c.x",
+    "a.s.x",
+    "a.s.y",
+    "a.t.x",
+    "a.t.y",
+    ".hidden",
+    "readme",
+    "__meta__.x",
+)
+
+
+def archive(names: Sequence[str], sizes: Sequence[int], marks: Sequence[bool] = ()) -> bytes:
+    """Writes members of those sizes; before some of them, a global header."""
+    out = io.BytesIO()
+    for number, (name, size) in enumerate(zip(names, sizes, strict=True)):
+        if number < len(marks) and marks[number]:
+            header = {"comment": f"before {number}"}
+            out.write(tarfile.TarInfo.create_pax_global_header(header))
+        info = tarfile.TarInfo(name)
+        info.size = size
+        out.write(info.tobuf(tarfile.USTAR_FORMAT) + bytes([number % 251 + 1]) * size + bytes(-size % BLOCK))
+    out.write(bytes(-(out.tell() + 2 * BLOCK) % 10240 + 2 * BLOCK))
+    return out.getvalue()
+
+
+def offsets_of(path: Path, data: bytes, group: Grouping) -> Any:
+    path.write_bytes(data)
+    try:
+        return build_tar_index(str(path), group=group)
+    except ArchiveError:
+        return None
+
+
+def outcomes(reader: TarReader, count: int) -> list[tuple[int, Any]]:
+    """Reads each sample alone, among others and in spans; gives what came, without the errors."""
+    found: list[tuple[int, Any]] = []
+
+    def attempt(numbers: list[int], read: Any) -> None:
+        with contextlib.suppress(IndexMismatchError):
+            found.extend(zip(numbers, read(), strict=True))
+
+    for i in range(count):
+        attempt([i], lambda i=i: [reader[i]])
+        attempt([i], lambda i=i: reader.read_many([i]))
+        for j in range(i + 1, min(count, i + 4) + 1):
+            attempt(list(range(i, j)), lambda i=i, j=j: reader.read_span(i, j))
+    return found
+
+
+members = st.lists(st.sampled_from(NAMES), min_size=1, max_size=8)
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), group=st.sampled_from(["key", "pairs", "auto"]), remote=st.booleans())
+def test_a_stale_index_gives_no_wrong_sample(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, group: Grouping, remote: bool
+) -> None:
+    before = data.draw(members)
+    after = data.draw(st.lists(st.sampled_from(NAMES), min_size=len(before), max_size=len(before)))
+    sizes = data.draw(st.lists(st.sampled_from([0, 5, 512, 700]), min_size=len(before), max_size=len(before)))
+    folder = tmp_path_factory.getbasetemp() / "stale"
+    folder.mkdir(exist_ok=True)
+    path = folder / "x.tar"
+    stale = offsets_of(path, archive(before, sizes), group)
+    content = archive(after, sizes)
+    views: list[Grouping] = [group] if group != "auto" else ["key", "pairs"] if are_pairs(after) else ["key"]
+    fresh = [found for found in (offsets_of(path, content, kind) for kind in views) if found is not None]
+    if stale is None or not fresh:  # no archive that can be read by that group
+        return
+    url = str(path)
+    if remote:
+        url = f"memory://stale-{next(_numbers)}/x.tar"
+        fsspec.filesystem("memory").pipe_file(url, content)
+    write_index(f"{url}.idx", stale)
+    reader = TarReader(url, group=group, check=False)
+    whole = [bounds for offsets in fresh for bounds in itertools.pairwise(offsets.tolist())]
+    starts = {start for start, _ in whole}
+    for number, sample in outcomes(reader, len(stale) - 1):
+        begin, end = int(stale[number]), int(stale[number + 1])
+        assert begin in starts, (before, after, number, sample)
+        # The members that it holds are all of a sample of the archive as it is.
+        assert any(begin == start and _same(content, start, stop, sample) for start, stop in whole), (
+            before,
+            after,
+            number,
+            sample,
+            end,
+        )
+
+
+def _same(content: bytes, start: int, stop: int, sample: Any) -> bool:
+    with tarfile.open(fileobj=io.BytesIO(content[start:stop] + bytes(1024))) as tar:
+        names = [member.name for member in tar if member.isfile()]
+    kept = [name for name in names if name.startswith(f"{sample.key}.")]
+    return [f"{sample.key}.{extension}" for extension in sample] == kept
+
+
+@pytest.mark.parametrize("group", ["key", "pairs", "auto"])
+def test_a_fresh_index_reads_all_of_it(tmp_path: Path, group: Grouping) -> None:
+    names = [f"{i:02}.{extension}" for i in range(30) for extension in ("x", "y")]
+    sizes = [i * 97 % 2000 for i in range(len(names))]
+    for marks in ((), [i % 6 == 0 for i in range(len(names))], [i % 2 == 1 for i in range(len(names))]):
+        path = tmp_path / "x.tar"
+        offsets = offsets_of(path, archive(names, sizes, marks), group)
+        write_index(f"{path}.idx", offsets)
+        check_index(TarReader(str(path)).index, stat(str(path)), "tar", deep=True)
+        with TarReader(str(path), group=group) as reader:
+            spans = [sample for i in range(0, 30, 7) for sample in reader.read_span(i, min(i + 7, 30))]
+            assert spans == list(reader) == [reader[i] for i in range(30)] == reader.read_many(range(30))
+            assert [sample.key for sample in spans] == [f"{i:02}" for i in range(30)]
+            assert [len(sample["x"]) for sample in spans] == sizes[::2]
+            assert reader.read_many([29, 3, 4]) == [spans[29], spans[3], spans[4]]
+        with tarfile.open(path) as tar:
+            expected = [tar.extractfile(member).read() for member in tar]  # type: ignore[union-attr]
+        assert [part for sample in spans for part in sample.values()] == expected
+
+
+def test_a_global_header_at_the_end_is_no_sample(tmp_path: Path) -> None:
+    data = archive(["a.x", "b.x"], [5, 5]).rstrip(b"\0")
+    data += bytes(-len(data) % BLOCK) + tarfile.TarInfo.create_pax_global_header({"comment": "c" * 40}) + bytes(1024)
+    path = tmp_path / "x.tar"
+    offsets = offsets_of(path, data, "key")
+    write_index(f"{path}.idx", offsets)
+    with TarReader(str(path)) as reader:
+        assert [sample.key for sample in reader] == ["a", "b"]
+        assert reader[1].key == "b"
+
+
+def test_a_stale_index_that_ends_among_zeros_of_a_payload_is_found_out(tmp_path: Path) -> None:
+    path = tmp_path / "x.tar"
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for name in ("a.x", "b.x"):
+            info = tarfile.TarInfo(name)
+            info.size = 2 * BLOCK
+            tar.addfile(info, io.BytesIO(bytes(2 * BLOCK)))
+    path.write_bytes(out.getvalue())
+    write_index(f"{path}.idx", np.array([0, 3 * BLOCK], np.uint64))  # of an archive with one sample
+    with pytest.raises(IndexMismatchError, match="found more members"):
+        TarReader(str(path))

@@ -1,0 +1,188 @@
+"""Data and functions of the tests of graphs; other processes import them from here."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ledgerbeam.io import (
+    Sample,
+    build_jsonl_index,
+    collection_key,
+    encode_jsonl,
+    encode_tar,
+    indexed_format_of,
+    publish_bytes,
+    seek_points_of,
+    write_index,
+)
+from ledgerbeam.iterators import IndexedManifest, IteratorNode, Records
+
+
+def write_lines(path: Path, count: int, first: int = 0) -> str:
+    """Writes a JSONL source of `{"n": number, "length": ...}` and its index."""
+    data, offsets = encode_jsonl([{"n": n, "length": 1 + n * 7 % 10} for n in range(first, first + count)])
+    publish_bytes(str(path), data)
+    write_index(f"{path}.idx", offsets)
+    return str(path)
+
+
+def write_text(path: Path, text: str) -> str:
+    """Writes a JSONL source as it is, and its index."""
+    path.write_text(text, encoding="utf-8")
+    write_index(f"{path}.idx", build_jsonl_index(str(path)))
+    return str(path)
+
+
+def write_compressed(path: Path, count: int) -> str:
+    """Writes `write_lines` as a gzip file, with its index and seek points."""
+    plain = Path(write_lines(path.with_suffix(""), count))
+    path.write_bytes(gzip.compress(plain.read_bytes()))
+    offsets = indexed_format_of(str(path)).build_index(str(path))
+    points = seek_points_of(str(path), f"{path}.idx", offsets)
+    assert points is not None
+    publish_bytes(*points)
+    write_index(f"{path}.idx", offsets)
+    return str(path)
+
+
+def write_samples(path: Path, count: int) -> str:
+    """Writes a tar archive of pairs and its index."""
+    data, offsets = encode_tar([Sample(f"s{n:03d}", {"bin": bytes([n]) * n, "json": b"{}"}) for n in range(count)])
+    publish_bytes(str(path), data)
+    write_index(f"{path}.idx", offsets)
+    return str(path)
+
+
+def numbers(count: int, first: int = 0, *, shuffle: bool = False, seed: int = 0) -> Records:
+    """A leaf of numbers."""
+    return Records(range(first, first + count), f"numbers {first}", shuffle=shuffle, seed=seed)
+
+
+class CountingReader:
+    """Numbers as records; counts what was read, by calls and by records."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.calls: list[list[int]] = []
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, number: int, /) -> int:
+        return self.read_many([number])[0]
+
+    def read_many(self, indices: list[int]) -> list[int]:
+        self.calls.append(list(indices))
+        return list(indices)
+
+    @property
+    def records(self) -> int:
+        return sum(map(len, self.calls))
+
+
+def double(item: int) -> int:
+    return 2 * item
+
+
+def triple(item: int) -> int:
+    return 3 * item
+
+
+def wrap(item: Any) -> list[Any]:
+    return [item]
+
+
+def is_even(item: int) -> bool:
+    return item % 2 == 0
+
+
+def is_not_third(item: int) -> bool:
+    return item % 3 != 0
+
+
+def spread(item: int) -> list[tuple[int, int]]:
+    return [(item, piece) for piece in range(item % 4)]
+
+
+def add_noise(item: Any, chance: Any) -> tuple[Any, float]:
+    return item, chance.random()
+
+
+def mix(item: Any, other: Any, chance: Any) -> tuple[Any, Any, float]:
+    return item, other, chance.random()
+
+
+def length(item: int) -> float:
+    return 1 + item * 7 % 10
+
+
+def record_length(item: dict[str, int]) -> float:
+    return item["length"]
+
+
+def manifest(path: Path, count: int, **kwargs: Any) -> IteratorNode:
+    return IndexedManifest(write_lines(path, count), **kwargs)
+
+
+SHAR_IDS = [f"cut-{n:03d}" for n in range(23)]
+
+
+def write_shar(folder: Path, shard: int = 10) -> str:
+    """Writes a Shar folder of cuts, audio of which every third is missing, labels, and a file that is no field."""
+    folder.mkdir()
+    for start in range(0, len(SHAR_IDS), shard):
+        ids = SHAR_IDS[start : start + shard]
+        cuts, labels = [{"id": name} for name in ids], [{"cut_id": name, "label": name[-1]} for name in ids]
+        audio = []
+        for number, name in enumerate(ids):
+            present = {"wav": name.encode(), "json": b"{}"}
+            audio.append(Sample(name, present if number % 3 else {"nodata": b"", "nometa": b""}))
+        for field, suffix, (content, offsets) in (
+            ("cuts", "jsonl", encode_jsonl(cuts)),
+            ("label", "jsonl", encode_jsonl(labels)),
+            ("audio", "tar", encode_tar(audio)),
+        ):
+            url = f"{folder}/{field}.{start // shard:06d}.{suffix}"
+            publish_bytes(url, content)
+            write_index(f"{url}.idx", offsets)
+    (folder / "README.md").write_text("not a field")
+    return str(folder)
+
+
+def write_pack(path: Path, sources: list[str]) -> str:
+    """Writes a pack of one collection: version 2, role "r", kind "k", specification "s"."""
+    indexes = [Path(f"{source}.idx").read_bytes() for source in sources]
+    names = [source.encode() for source in sources]
+    strings = b"".join(names) + b"k"
+    counts = np.cumsum([len(index) // 8 - 1 for index in indexes]).tolist()
+    collections, sequences = 256, 256 + 72
+    segments = sequences + 16 * len(sources)
+    text = segments + 56 * len(sources)
+    payload = -(-(text + len(strings)) // 8) * 8
+    lengths = [1, len(sources), len(sources), len(strings), sum(map(len, indexes))]
+    starts = [collections, sequences, segments, text, payload]
+    places = [number for pair in zip(starts, lengths, strict=True) for number in pair]
+    layout = collection_key("r", "k", "s") + b"\1" + struct.pack("<Q", len(names))
+    layout += b"".join(struct.pack("<Q", len(name)) + name for name in names)
+    header = struct.pack("<8sII10Q32s", b"IDXPACK2", 2, 256, *places, hashlib.sha256(layout).digest())
+    rows = [
+        struct.pack(
+            "<32s4QII", collection_key("r", "k", "s"), 0, len(sources), counts[-1], text + len(strings) - 1, 1, 0
+        )
+    ]
+    rows += [struct.pack("<2Q", number, count) for number, count in enumerate(counts)]
+    at, name_at = payload, text
+    for source, name, index in zip(sources, names, indexes, strict=True):
+        sizes = len(index) // 8, Path(source).stat().st_size, len(index)
+        rows.append(struct.pack("<2Q2I3Q2I", name_at, at, len(name), 0, *sizes, zlib.crc32(index), 0))
+        at, name_at = at + len(index), name_at + len(name)
+    body = header.ljust(256, b"\0") + b"".join(rows) + strings
+    path.write_bytes(body.ljust(payload, b"\0") + b"".join(indexes))
+    return str(path)

@@ -1,0 +1,248 @@
+"""Passes: what they read, how epochs differ, how they are shared out, and what restoring costs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledgerbeam.iterators import (
+    Batches,
+    Buckets,
+    Chain,
+    Filter,
+    GlobalShuffle,
+    IndexedManifest,
+    IteratorNode,
+    Map,
+    Mix,
+    Mux,
+    PackedManifest,
+    Records,
+    Repeat,
+    Shuffle,
+    Slice,
+    attach_graph_origin,
+    get_graph_origin,
+)
+from ledgerbeam.iterators.torch_data import GraphSequence
+from tests.iterators import data
+from tests.iterators.data import CountingReader, numbers
+
+LARGE = 1_000_000
+
+
+def counted(graph_of: Any, position: int) -> tuple[CountingReader, IteratorNode]:
+    """A graph restored at a position of a large source, and the reader that counts what it reads from then on."""
+    first = graph_of(CountingReader(LARGE))
+    leaf = first
+    while leaf.children:
+        leaf = leaf.children[0]
+    first.begin(0)
+    leaf._done = position
+    after = first.pairs()
+    next(after)
+    state = json.loads(
+        json.dumps({"format": 1, "graph": first.identity(), "epoch": 0, "shard": [0, 1], "state": first.save()})
+    )
+    reader = CountingReader(LARGE)
+    restored = graph_of(reader)
+    restored.load_state_dict(state)
+    return reader, restored
+
+
+@pytest.mark.parametrize("position", [1_000, 900_000])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_going_on_reads_nothing_of_what_was_done(position: int, shuffle: bool) -> None:
+    reader, graph = counted(lambda source: Records(source, "large", shuffle=shuffle), position)
+    assert reader.records == 0
+    next(iter(graph))
+    assert reader.records == 1
+
+
+@pytest.mark.parametrize("position", [1_000, 900_000])
+def test_a_buffer_is_read_again_at_once_and_nothing_else(position: int) -> None:
+    def graph_of(source: CountingReader) -> IteratorNode:
+        return Batches(
+            Shuffle(Map(Filter(Records(source, "large", shuffle=True), data.is_not_third), data.double), 500), 8
+        )
+
+    reader, graph = counted(graph_of, position)
+    assert reader.records == 0
+    next(iter(graph))
+    assert len(reader.calls[0]) == 500
+    assert reader.records < 500 + 32
+
+
+def test_blocks_grow_from_one_record_to_many() -> None:
+    reader = CountingReader(10_000)
+    assert list(Records(reader, "large")) == list(range(10_000))
+    assert [len(call) for call in reader.calls[:13]] == [*(2**n for n in range(12)), 2048]
+
+
+def test_blocks_of_large_records_are_bounded_by_bytes(tmp_path: Path) -> None:
+    lines = data.write_text(tmp_path / "large.jsonl", "".join(f'"{"x" * 99_990}{n:05d}"\n' for n in range(60)))
+    pack = data.write_pack(tmp_path / "large.idxpack", [lines])
+    shuffled = GlobalShuffle(Map(IndexedManifest(lines), data.wrap), IndexedManifest(lines))
+    for graph in (IndexedManifest(lines), PackedManifest(pack), shuffled):
+        assert graph.record_bytes == pytest.approx(100_000, rel=0.01)
+
+
+def test_a_block_has_no_more_than_its_bytes() -> None:
+    class Large(Records):
+        record_bytes = 300_000.0
+
+    reader = CountingReader(100)
+    assert list(Large(reader, "large")) == list(range(100))
+    assert max(len(call) for call in reader.calls) == 13
+
+
+def test_the_size_of_a_state_does_not_depend_on_the_position() -> None:
+    sizes = []
+    for steps in (10, 9_000):
+        graph = GlobalShuffle(*(numbers(1_000, 1_000 * n) for n in range(10)))
+        for _ in islice(graph, steps):
+            pass
+        sizes.append(len(json.dumps(graph.state_dict()["state"])))
+    assert max(sizes) < 60
+
+
+def test_each_epoch_has_its_own_order() -> None:
+    shuffled = [
+        numbers(40, shuffle=True),
+        GlobalShuffle(numbers(40)),
+        Shuffle(numbers(40), 10),
+        Mux(numbers(20), numbers(20, 100)),
+        Chain(*(numbers(3, n * 10) for n in range(12)), shuffle=True),
+        Map(numbers(40), data.add_noise, seed=0),
+        Mix(numbers(40), numbers(9, 100), data.mix),
+        Buckets(numbers(40), data.length, [5], max_records=4, buffer_size=20),
+    ]
+    for graph in shuffled:
+        epochs = [list(graph) for _ in range(3)]
+        assert len({repr(epoch) for epoch in epochs}) == 3, graph
+        graph.set_epoch(1)
+        assert list(graph) == epochs[1]
+
+
+def test_repeating_is_a_new_epoch_each_time() -> None:
+    leaf = numbers(30, shuffle=True)
+    alone = [list(leaf) for _ in range(3)]
+    assert list(Repeat(numbers(30, shuffle=True), 3)) == list(chain(*alone))
+    twice = Repeat(Repeat(numbers(30, shuffle=True), 2), 2)
+    assert len({tuple(twice.read_span(start, start + 30)) for start in (0, 30, 60, 90)}) == 4
+
+
+def test_many_short_sources_are_shared_out_evenly() -> None:
+    sizes = []
+    for shard in range(8):
+        graph = Chain(*(numbers(3, 10 * n) for n in range(200)))
+        graph.partition(shard, 8)
+        sizes.append(len(list(graph)))
+    assert sizes == [75] * 8
+
+
+def test_a_slice_of_what_has_no_fixed_order_counts() -> None:
+    assert list(Slice(Filter(numbers(40), data.is_even), 2, 3)) == [4, 10, 16, 22, 28, 34]
+
+
+def test_a_slice_reads_only_what_it_gives() -> None:
+    reader = CountingReader(1_000)
+    assert list(Slice(Records(reader, "some"), 3, 100)) == list(range(3, 1_000, 100))
+    assert reader.records == 10
+
+
+def test_weights_and_temperature_shape_a_mixture() -> None:
+    def share(temperature: float) -> float:
+        parts = Repeat(numbers(50)), Repeat(numbers(50, 1000))
+        drawn = Counter(item < 1000 for item in islice(Mux(*parts, weights=[9, 1], temperature=temperature), 4000))
+        return drawn[True] / 4000
+
+    assert share(1) == pytest.approx(0.9, abs=0.02)
+    assert share(2) == pytest.approx(0.75, abs=0.03)
+    assert share(100) == pytest.approx(0.5, abs=0.03)
+
+
+def test_batches_keep_their_limits() -> None:
+    padded = list(Batches(numbers(200, shuffle=True), 7, max_cost=40, cost=data.length, padded=True))
+    costs = [[data.length(item) for item in batch] for batch in padded]
+    assert all(len(batch) <= 7 and len(batch) * max(batch) <= 40 for batch in costs)
+    assert sorted(chain(*padded)) == list(range(200))
+    assert [len(batch) for batch in Batches(numbers(10), 4)] == [4, 4, 2]
+    assert [len(batch) for batch in Batches(numbers(10), 4, drop_last=True)] == [4, 4]
+    assert list(Batches(numbers(4), max_cost=1, cost=data.length)) == [[0], [1], [2], [3]]
+
+
+def test_buckets_make_batches_of_like_length() -> None:
+    graph = Buckets(numbers(2000, shuffle=True), data.length, [3, 6, 8], max_cost=64, buffer_size=300, seed=2)
+    batches = list(graph)
+    assert sorted(chain(*batches)) == list(range(2000))
+    for batch in batches:
+        lengths = [data.length(item) for item in batch]
+        assert len({sum(length > bound for bound in (3, 6, 8)) for length in lengths}) == 1
+        assert max(lengths) * len(batch) <= 64
+    full = [batch for batch in batches if len(batch) * max(map(data.length, batch)) > 54]
+    assert len(full) > 0.9 * len(batches)
+
+
+def test_blank_lines_have_a_place_and_no_item(tmp_path: Path) -> None:
+    lines = data.write_text(tmp_path / "a.jsonl", "0\n\n2\n \n4\n5\n")
+    leaf = IndexedManifest(lines)
+    assert (len(leaf), list(leaf), leaf.read_span(1, 5)) == (6, [0, 2, 4, 5], [2, 4])
+    assert sorted(IndexedManifest(lines, shuffle=True)) == [0, 2, 4, 5]
+    assert [token for token, _ in leaf.pairs()] == []
+    leaf.begin(0)
+    assert [token for token, _ in leaf.pairs()] == [0, 2, 4, 5]
+
+
+def test_tokens_can_be_attached_to_items(tmp_path: Path) -> None:
+    lines = data.write_lines(tmp_path / "a.jsonl", 10)
+    graph = Mux(IndexedManifest(lines), IndexedManifest(data.write_lines(tmp_path / "b.jsonl", 10, 100)))
+    for item in graph.with_origins():
+        assert graph[get_graph_origin(item)] == item
+        assert "_graph_origin" not in json.dumps(item)
+    assert get_graph_origin(graph[(0, 3)]) is None
+
+    class Plain:
+        pass
+
+    assert get_graph_origin(attach_graph_origin(Plain(), (1, 2))) == (1, 2)
+
+
+def test_a_graph_of_fixed_order_is_a_sequence() -> None:
+    graph = GlobalShuffle(numbers(30), numbers(12, 100))
+    places = GraphSequence(graph)
+    assert len(places) == 42
+    assert [places[place] for place in range(42)] == list(GlobalShuffle(numbers(30), numbers(12, 100)))
+    assert places.__getitems__([41, 0]) == [places[41], places[0]]
+    with pytest.raises(IndexError):
+        places[42]
+
+
+def test_a_state_written_as_json_is_gone_on_with_by_a_fresh_interpreter(tmp_path: Path) -> None:
+    lines = data.write_lines(tmp_path / "a.jsonl", 60)
+    program = (
+        "import sys, json, itertools\n"
+        "from ledgerbeam.iterators import *\n"
+        "from tests.iterators.data import record_length\n"
+        "path, state, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])\n"
+        "leaf = IndexedManifest(path, shuffle=True)\n"
+        "graph = Buckets(Shuffle(Repeat(leaf, 2), 9), record_length, [4, 7], max_cost=20, buffer_size=15)\n"
+        "if state != 'none': graph.load_state_dict(json.load(open(state)))\n"
+        "for batch in itertools.islice(graph, steps or None): print([record['n'] for record in batch])\n"
+        "json.dump(graph.state_dict(), open(path + '.state', 'w'))\n"
+    )
+
+    def run(state: str, steps: int) -> list[str]:
+        command = [sys.executable, "-c", program, lines, state, str(steps)]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+
+    whole = run("none", 0)
+    assert len(whole) > 20
+    assert run("none", 7) + run(f"{lines}.state", 9) + run(f"{lines}.state", 0) == whole

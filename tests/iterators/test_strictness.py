@@ -1,0 +1,274 @@
+"""What cannot be saved or restored exactly is refused, when it is saved and when it is restored."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledgerbeam.errors import (
+    CheckpointError,
+    CheckpointMismatchError,
+    FunctionError,
+    IndexNotFoundError,
+    NotIndexableError,
+    RecordError,
+    UnsupportedShapeError,
+    UsageError,
+)
+from ledgerbeam.iterators import (
+    Batches,
+    Buckets,
+    Chain,
+    Filter,
+    Flatten,
+    GlobalShuffle,
+    IndexedManifest,
+    IteratorNode,
+    Jsonl,
+    Manifest,
+    Map,
+    Mix,
+    Mux,
+    Records,
+    Repeat,
+    Shuffle,
+    Slice,
+    Transform,
+    merge_states,
+)
+from ledgerbeam.iterators.torch_data import GraphSequence
+from tests.iterators import data
+from tests.iterators.data import numbers
+
+
+class Forgetful(Transform):
+    """A node that claims to rebuild items and gives them no tokens."""
+
+    def pairs(self) -> Iterator[tuple[Any, Any]]:
+        for _, item in self.source.pairs():
+            yield None, item
+
+
+def after(graph: IteratorNode, steps: int) -> IteratorNode:
+    for _ in islice(graph, steps):
+        pass
+    return graph
+
+
+BUFFERS: dict[str, Callable[[IteratorNode], IteratorNode]] = {
+    "Shuffle": lambda source: Shuffle(source, 5),
+    "Batches": lambda source: Batches(source, max_cost=11, cost=data.length),
+    "Buckets": lambda source: Buckets(source, data.length, [5], max_records=2, buffer_size=9),
+}
+
+
+@pytest.mark.parametrize("over", BUFFERS)
+def test_a_buffer_of_items_without_tokens_cannot_be_saved(over: str) -> None:
+    graph = after(BUFFERS[over](Forgetful(numbers(40))), 2)
+    with pytest.raises(CheckpointError, match="has no token"):
+        graph.state_dict()
+
+
+@pytest.mark.parametrize("over", [*BUFFERS, "Flatten"])
+def test_a_buffer_over_a_stream_cannot_be_saved_and_not_be_restored(tmp_path: Path, over: str) -> None:
+    lines = data.write_text(tmp_path / "a.jsonl", "1\n2\n3\n4\n5\n")
+    makes = {**BUFFERS, "Flatten": lambda source: Flatten(Map(source, data.wrap))}
+    graph = makes[over](Manifest(lines))
+    assert len(list(graph)) >= 2
+    with pytest.raises(CheckpointError, match=r"Manifest.*IndexedManifest"):
+        graph.state_dict()
+    with pytest.raises(CheckpointError, match=r"Manifest.*IndexedManifest"):
+        graph.load_state_dict({})
+
+
+def test_a_stream_cannot_rebuild_items(tmp_path: Path) -> None:
+    lines = data.write_text(tmp_path / "a.jsonl", "1\n2\n")
+    for node in (Jsonl(lines), Manifest(lines)):
+        assert not node.has_constant_time_access
+        with pytest.raises(CheckpointError, match="only pass over them"):
+            node[0]
+    with pytest.raises(CheckpointError, match="Jsonl"):
+        Chain(numbers(3), Jsonl(lines)).state_dict()
+
+
+def test_a_compressed_source_without_seek_points_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotIndexableError, match="bunzip2"):
+        IndexedManifest(str(tmp_path / "a.jsonl.bz2"))
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b"1\n"))
+    with pytest.raises(IndexNotFoundError, match="ledgerbeam index"):
+        IndexedManifest(str(tmp_path / "a.jsonl.gz"))
+
+
+def test_other_data_is_refused_with_the_difference(tmp_path: Path) -> None:
+    lines = data.write_lines(tmp_path / "a.jsonl", 20)
+    state = after(Shuffle(IndexedManifest(lines), 5), 3).state_dict()
+    data.write_lines(tmp_path / "a.jsonl", 20)
+    later = os.stat(lines).st_mtime_ns + 1_000_000
+    os.utime(lines, ns=(later, later))
+    os.utime(f"{lines}.idx", ns=(later, later))
+    graph = Shuffle(IndexedManifest(lines), 5)
+    with pytest.raises(CheckpointMismatchError, match=rf"sources\[0\].data.version: was .*, is '{later}'"):
+        graph.load_state_dict(state)
+    graph.load_state_dict(state, trust_data=True)
+    assert len(list(graph)) == 17
+    data.write_lines(tmp_path / "a.jsonl", 21)
+    with pytest.raises(CheckpointMismatchError, match=r"data\.size: was"):
+        Shuffle(IndexedManifest(lines), 5).load_state_dict(state, trust_data=True)
+
+
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        (lambda: Shuffle(numbers(40), 5), "node: was 'Batches', is 'Shuffle'"),
+        (lambda: Batches(Shuffle(numbers(40), 5), 5), "max_records: was 4, is 5"),
+        (lambda: Batches(Shuffle(numbers(40), 5, seed=1), 4), r"sources\[0\].seed: was 0, is 1"),
+        (lambda: Batches(Shuffle(numbers(41), 5), 4), r"sources\[0\].sources\[0\].data.size: was 40, is 41"),
+        (lambda: Batches(Shuffle(Map(numbers(40), data.double), 5), 4), "node: was 'Records', is 'Map'"),
+    ],
+)
+def test_the_state_of_another_graph_is_refused_with_the_difference(
+    other: Callable[[], IteratorNode], difference: str
+) -> None:
+    state = after(Batches(Shuffle(numbers(40), 5), 4), 2).state_dict()
+    with pytest.raises(CheckpointMismatchError, match=difference):
+        other().load_state_dict(state)
+
+
+def test_another_function_is_refused() -> None:
+    state = Map(numbers(9), data.double).state_dict()
+    with pytest.raises(CheckpointMismatchError, match=r"function: was 'tests.*:double', is 'tests.*:triple'"):
+        Map(numbers(9), data.triple).load_state_dict(state)
+
+
+def test_another_shard_is_refused() -> None:
+    graph = numbers(20)
+    graph.partition(1, 2)
+    state = after(graph, 3).state_dict()
+    with pytest.raises(CheckpointMismatchError, match=r"shard 1 of 2.*partition\(1, 2\)"):
+        numbers(20).load_state_dict(state)
+
+
+def test_a_state_of_another_format_is_refused() -> None:
+    with pytest.raises(CheckpointMismatchError, match="format 1, found 2"):
+        numbers(5).load_state_dict({**numbers(5).state_dict(), "format": 2})
+
+
+def test_states_that_are_not_of_all_shards_of_one_moment_are_not_merged() -> None:
+    states = []
+    for shard in range(3):
+        graph = numbers(30)
+        graph.partition(shard, 3)
+        states.append(after(graph, 2).state_dict())
+    graph = numbers(30)
+    for wrong in ([], states[:2], [states[0], states[0], states[2]]):
+        with pytest.raises(CheckpointError, match="expected"):
+            merge_states(graph, wrong)
+    with pytest.raises(CheckpointError, match=r"epochs \[0, 4\]"):
+        merge_states(graph, [*states[:2], {**states[2], "epoch": 4}])
+    with pytest.raises(CheckpointMismatchError, match="was 30, is 31"):
+        merge_states(numbers(31), states)
+
+
+def test_a_predicate_that_changes_its_mind_is_an_error() -> None:
+    allowed = {1, 2, 3}
+    graph = Filter(numbers(9), allowed.__contains__)
+    assert graph[2] == 2
+    allowed.remove(2)
+    with pytest.raises(FunctionError, match="token 2"):
+        graph[2]
+
+
+@pytest.mark.parametrize(
+    ("graph", "token"),
+    [
+        (Records([1], "one"), "x"),
+        (Mux(numbers(3), numbers(3)), 4),
+        (Mux(numbers(3), numbers(3)), ("a", 1)),
+        (Chain(numbers(3)), [1, 2, 3]),
+        (Repeat(numbers(3)), ("x", 1)),
+        (Slice(numbers(3), 0, 2), ("sauce", 1)),
+        (Flatten(Map(numbers(3), data.spread)), (1, "x")),
+        (GlobalShuffle(numbers(3)), (0, 1)),
+        (Batches(numbers(3), 2), 7),
+    ],
+)
+def test_a_token_of_another_shape_is_refused(graph: IteratorNode, token: Any) -> None:
+    with pytest.raises(UsageError, match="token"):
+        graph[token]
+
+
+@pytest.mark.parametrize(
+    ("graph", "token"),
+    [
+        (Records([1], "one"), 1),
+        (Mux(numbers(3), numbers(3)), (2, 0)),
+        (Chain(numbers(3)), (0, 3)),
+        (Repeat(numbers(3), 2), (2, 0)),
+        (Flatten(Map(numbers(3), data.spread)), (1, 1)),
+        (GlobalShuffle(numbers(3)), 3),
+    ],
+)
+def test_a_token_of_no_item_is_refused(graph: IteratorNode, token: Any) -> None:
+    with pytest.raises(IndexError):
+        graph[token]
+
+
+def test_nodes_that_cannot_mean_anything_are_refused(tmp_path: Path) -> None:
+    stream = Jsonl(data.write_text(tmp_path / "a.jsonl", "1\n"))
+    refused: list[tuple[Callable[[], Any], type[Exception]]] = [
+        (lambda: Records([1]), UsageError),
+        (lambda: Map([1], data.double), UsageError),
+        (Chain, UsageError),
+        (lambda: Mux(numbers(2), weights=[1, 2]), UsageError),
+        (lambda: Mux(numbers(2), weights=[0]), UsageError),
+        (lambda: Slice(numbers(3), 3, 3), UsageError),
+        (lambda: Shuffle(numbers(3), 0), UsageError),
+        (lambda: Repeat(numbers(3), 0), UsageError),
+        (lambda: Batches(numbers(3)), UsageError),
+        (lambda: Batches(numbers(3), max_cost=5), UsageError),
+        (lambda: Buckets(numbers(3), data.length, [5, 3], max_records=2), UsageError),
+        (lambda: numbers(3).partition(2, 2), UsageError),
+        (lambda: numbers(3).read_span(1, 4), UsageError),
+        (lambda: Mix(numbers(3), numbers(3), data.mix, probability=2), UsageError),
+        (lambda: Mix(stream, numbers(3), data.mix), UnsupportedShapeError),
+        (lambda: Mix(numbers(3), numbers(0), data.mix), UnsupportedShapeError),
+        (lambda: GlobalShuffle(stream), UnsupportedShapeError),
+        (lambda: GlobalShuffle(Shuffle(numbers(4))), UnsupportedShapeError),
+        (lambda: Mux(numbers(3), stop_early=True).read_span(0, 1), UnsupportedShapeError),
+        (lambda: GraphSequence(Filter(numbers(3), data.is_even)), UnsupportedShapeError),
+    ]
+    for make, error in refused:
+        with pytest.raises(error):
+            make()
+
+
+def test_a_node_that_occurs_twice_in_a_graph_is_refused() -> None:
+    leaf = numbers(5)
+    graph = Mux(leaf, Map(leaf, data.double))
+    with pytest.raises(UsageError, match="occurs twice"):
+        list(graph)
+    with pytest.raises(UsageError, match="occurs twice"):
+        graph.state_dict()
+
+
+def test_an_iterator_of_an_older_pass_is_refused() -> None:
+    graph = numbers(9)
+    older = iter(graph)
+    next(older)
+    newer = iter(graph)
+    next(newer)
+    with pytest.raises(UsageError, match="another pass"):
+        next(older)
+
+
+def test_a_line_that_is_no_json_is_an_error_that_names_it(tmp_path: Path) -> None:
+    lines = data.write_text(tmp_path / "a.jsonl", "1\n\n{x\n4\n")
+    for shuffle in (False, True):
+        with pytest.raises(RecordError, match="record 2"):
+            list(IndexedManifest(lines, shuffle=shuffle))

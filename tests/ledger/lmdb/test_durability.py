@@ -1,0 +1,50 @@
+"""What a ledger records is on the disk, with its name and the folders above it, before anybody is told."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ledgerbeam.io import ObjectFolder
+from ledgerbeam.ledger.lmdb.store import LmdbStore
+from tests.disk import Disk
+
+
+def test_an_object_is_on_the_disk_before_it_has_its_name_and_its_name_before_it_is_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ObjectFolder(str(tmp_path / "ledger"))
+    disk = Disk(monkeypatch)
+    assert folder.create("segments/000001/a", b"data")
+    steps = [(what, os.path.isdir(path), size if not os.path.isdir(path) else 0) for what, path, size in disk.seen]
+    file, named, folder_synced = (steps.index(("sync", False, 4)), steps.index(("link", False, 0)), len(steps) - 1)
+    assert file < named < folder_synced
+    assert disk.seen[-1][1] == str(tmp_path / "ledger/segments/000001")
+    for made in ("", "ledger", "ledger/segments"):
+        assert str(tmp_path / made).rstrip("/") in disk.synced_folders()
+    disk.seen.clear()
+    assert folder.create("segments/000001/a", b"data")  # created before, maybe by who died before it was synced
+    assert disk.synced_folders() == [str(tmp_path / "ledger/segments/000001")]
+    assert not folder.create("segments/000001/a", b"other")
+    assert folder.read(["segments/000001/a"]) == [b"data"]
+    disk.seen.clear()
+    folder.delete(["segments/000001/a"])
+    assert disk.seen[-1][:2] == ("sync", str(tmp_path / "ledger/segments/000001"))
+
+
+def test_a_new_ledger_is_on_the_disk_with_all_folders_above_it_before_anything_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+    store = LmdbStore(str(tmp_path / "new/deep/ledger"))
+    store.open(create=True)
+    for made in ("", "new", "new/deep", "new/deep/ledger"):
+        assert str(tmp_path / made).rstrip("/") in disk.synced_folders()
+    made_at = [place for place, (what, path, _) in enumerate(disk.seen) if what == "link"]
+    assert made_at
+    assert max(place for place, row in enumerate(disk.seen) if row[0] == "sync") > made_at[-1]
+    flags = store._open()._env.flags()
+    assert (flags["sync"], flags["metasync"]) == (True, True)
+    store.close()

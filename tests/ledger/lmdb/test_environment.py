@@ -1,0 +1,230 @@
+"""What may lie where a ledger is expected, and what may be wrong with the place."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from ledgerbeam.errors import (
+    DiskFullError,
+    LedgerDamagedError,
+    LedgerError,
+    LedgerNotFoundError,
+    LedgerVersionError,
+    StorageError,
+)
+from ledgerbeam.ledger.lmdb import environment as lmdb_environment
+from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.lmdb.tables import KEY_FORMAT, META
+from ledgerbeam.ledger.places import open_store
+from tests.ledger.builders import leaf_of, plain
+from tests.ledger.processes import run
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts a tmpfs or changes the user: needs root")
+
+
+def test_a_missing_ledger_is_an_error_that_names_it(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing", tmp_path):
+        with pytest.raises(LedgerNotFoundError, match=str(path)):
+            open_store(str(path), create=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_environment_that_was_killed_while_it_was_made_is_none_and_can_be_made(tmp_path: Path) -> None:
+    lmdb.open(str(tmp_path / "bare"), lib_version=0).close()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "data.mdb").touch()
+    for name in ("bare", "empty"):
+        path = str(tmp_path / name)
+        for read_only in (True, False):
+            with pytest.raises(LedgerNotFoundError):
+                open_store(path, create=False, read_only=read_only)
+        store = open_store(path, create=True)
+        store.register([plain()])
+        store.close()
+
+
+def test_two_ledgers_have_different_ids_and_a_copy_has_the_same(tmp_path: Path) -> None:
+    one, two = (open_store(str(tmp_path / name), create=True) for name in "ab")
+    assert one.ledger_id() != two.ledger_id()
+    shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    assert open_store(str(tmp_path / "copy"), create=False, read_only=True).ledger_id() == one.ledger_id()
+
+
+def test_a_file_is_not_a_ledger(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("text")
+    for create in (True, False):
+        with pytest.raises(LedgerDamagedError, match="found a file"):
+            open_store(str(path), create=create)
+
+
+@pytest.mark.parametrize("content", [b"text", os.urandom(32768)])
+@pytest.mark.parametrize("read_only", [True, False])
+def test_bytes_that_are_no_ledger_are_an_error(tmp_path: Path, content: bytes, read_only: bool) -> None:
+    (tmp_path / "data.mdb").write_bytes(content)
+    with pytest.raises(LedgerDamagedError, match="not a ledger"):
+        open_store(str(tmp_path), create=False, read_only=read_only)
+    assert (tmp_path / "data.mdb").read_bytes() == content
+
+
+def test_a_file_of_the_other_engine_is_an_error(tmp_path: Path) -> None:
+    with lmdb.open(str(tmp_path / "x"), lib_version=1) as environment, environment.begin(write=True) as txn:
+        txn.put(b"key", b"value")
+    for create in (True, False):
+        with pytest.raises(LedgerDamagedError, match="not a ledger"):
+            open_store(str(tmp_path / "x"), create=create)
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_the_data_of_another_program_is_an_error(tmp_path: Path, read_only: bool) -> None:
+    for name, table in (("plain", None), ("tables", b"theirs"), ("alike", b"meta")):
+        path = str(tmp_path / name)
+        with lmdb.open(path, max_dbs=2, lib_version=0) as environment:
+            database = environment.open_db(table)
+            with environment.begin(write=True) as txn:
+                txn.put(b"key", b"value", db=database)
+        with pytest.raises(LedgerDamagedError, match="another program"):
+            open_store(path, create=not read_only, read_only=read_only)
+
+
+def test_a_ledger_of_a_newer_version_is_an_error_that_says_both(tmp_path: Path) -> None:
+    path = str(tmp_path / "ledger")
+    store = LmdbStore(path)
+    store.open(create=True)
+    store._write(lambda txn: txn.put(META, KEY_FORMAT, b"7"))
+    store.close()
+    for read_only in (True, False):
+        with pytest.raises(LedgerVersionError, match=r"format 7.*up to 1"):
+            open_store(path, create=False, read_only=read_only)
+
+
+def test_stores_of_one_process_share_an_environment_until_the_last_is_closed(tmp_path: Path) -> None:
+    path = str(tmp_path / "ledger")
+    one = open_store(path, create=True)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "ledger")
+    two = open_store(str(link), create=False)
+    looking = open_store(path, create=False, read_only=True)
+    one.register([plain()])
+    one.close()
+    two.commit([leaf_of(plain())])
+    two.close()
+    assert looking.completed_count() == 1
+    looking.close()
+    assert os.path.realpath(path) not in lmdb_environment._open
+
+
+def test_looking_first_does_not_keep_from_writing(store: LmdbStore) -> None:
+    store.close()
+    looking = open_store(store.url, create=False, read_only=True)
+    assert looking.completed_count() == 0
+    store.register([plain()])
+    store.commit([leaf_of(plain())])
+    assert looking.completed_count() == 1
+    looking.close()
+
+
+def test_a_ledger_that_was_removed_in_use_is_an_error_and_can_be_made_anew(store: LmdbStore) -> None:
+    store.register([plain()])
+    shutil.rmtree(store.url)
+    with pytest.raises(LedgerNotFoundError, match="removed or replaced"):
+        store.commit([leaf_of(plain())])
+    anew = open_store(store.url, create=True)
+    anew.register([plain()])
+    assert anew.commit([leaf_of(plain())]).completed == [plain().id]
+    anew.close()
+    store.close()
+
+
+def test_an_environment_reopened_to_give_back_memory_goes_on(store: LmdbStore) -> None:
+    store.register([plain("a"), plain("b")])
+    rows = store.outputs()
+    store.commit([leaf_of(plain("a"))])
+    store._open().open_again(read_only=False)
+    assert store.completed_count() == 1
+    store.commit([leaf_of(plain("b"))])
+    assert len(list(rows)) == 2
+
+
+@needs_root
+def test_no_permission_is_an_error_with_advice() -> None:
+    program = """
+os.setgid(65534); os.setuid(65534)
+for arguments in ({"create": False}, {"create": False, "read_only": True}, {"create": True}):
+    try:
+        open_store(sys.argv[1], **arguments)
+    except Exception as error:
+        print(type(error).__name__, "permission" in str(error))
+try:
+    open_store(sys.argv[1] + "/inner", create=True)
+except Exception as error:
+    print(type(error).__name__, "permission" in str(error))
+"""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        path = os.path.join(folder, "ledger")
+        open_store(path, create=True).close()
+        assert run(program, path).splitlines() == [f"{StorageError.__name__} True"] * 4
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    mounted = tmp_path / "disk"
+    mounted.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", mounted], check=False, capture_output=True)
+    if done.returncode:
+        pytest.skip(f"cannot mount a tmpfs: {done.stderr.decode().strip()}")
+    yield mounted
+    subprocess.run(["umount", "--lazy", mounted], check=True)  # a test that failed may still hold a file open
+
+
+@needs_root
+def test_a_full_disk_is_an_error_that_loses_nothing_and_work_goes_on_with_room(small_disk: Path) -> None:
+    store = open_store(str(small_disk / "ledger"), create=True)
+    filler = small_disk / "filler"
+    filler.write_bytes(bytes(300_000))
+    done: list[bytes] = []
+
+    def fill_the_disk() -> None:
+        while True:
+            batch = [plain(f"{len(done)}-{n}") for n in range(10)]
+            store.register(batch)
+            store.commit([leaf_of(source) for source in batch])
+            done.extend(source.id for source in batch)
+
+    with pytest.raises(DiskFullError, match=r"no space.*Nothing that was recorded is lost"):
+        fill_the_disk()
+    assert done
+    assert store.completed_mask(done).all()
+    filler.unlink()
+    late = plain("late")
+    store.register([late])
+    store.commit([leaf_of(late)])
+    store.close()
+    again = open_store(str(small_disk / "ledger"), create=False)
+    assert again.completed_mask([*done, late.id]).all()
+    again.close()
+
+
+@needs_root
+def test_a_ledger_cannot_be_made_on_a_full_disk(small_disk: Path) -> None:
+    with pytest.raises(OSError, match="No space"):
+        (small_disk / "filler").write_bytes(bytes(2 << 20))
+    with pytest.raises(DiskFullError):
+        open_store(str(small_disk / "ledger"), create=True)
+
+
+def test_a_store_that_was_closed_under_an_iterator_is_an_error(store: LmdbStore) -> None:
+    store.register([plain()])
+    rows = store.outputs()
+    store.close()
+    with pytest.raises(LedgerError, match="closed"):
+        list(rows)

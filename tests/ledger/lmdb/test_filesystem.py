@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import pytest
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.ledger.lmdb.files import filesystem_type, refuse_network_filesystem
+
+MOUNTS = """\
+22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+30 22 0:40 / /mnt/home rw shared:9 - nfs4 server:/home rw,vers=4.2
+31 30 0:41 / /mnt/home/local rw - xfs /dev/vdb rw
+32 22 0:42 / /mnt/with\\040space rw - fuse.sshfs host:/ rw
+33 22 0:43 / /mnt/over rw - lustre mds:/fs rw
+34 22 0:44 / /mnt/over rw - tmpfs tmpfs rw
+broken line
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/", "ext4"),
+        ("/mnt/homework", "ext4"),
+        ("/mnt/home", "nfs4"),
+        ("/mnt/home/me/ledger", "nfs4"),
+        ("/mnt/home/local/ledger", "xfs"),
+        ("/mnt/with space/x", "fuse.sshfs"),
+        ("/mnt/over/x", "tmpfs"),
+    ],
+)
+def test_the_innermost_and_newest_mount_decides(path: str, kind: str) -> None:
+    assert filesystem_type(path, MOUNTS) == kind
+
+
+def test_no_mount_means_unknown() -> None:
+    assert filesystem_type("/x", "") is None
+
+
+@pytest.mark.parametrize("path", ["/mnt/home/me/ledger", "/mnt/with space/x"])
+def test_a_network_filesystem_is_refused_with_advice(path: str) -> None:
+    with pytest.raises(UsageError, match=r"network filesystem \(.*local disk"):
+        refuse_network_filesystem(path, MOUNTS)
+
+
+def test_a_local_filesystem_is_accepted() -> None:
+    refuse_network_filesystem("/mnt/home/local/ledger", MOUNTS)
+    refuse_network_filesystem("/tmp/ledger")

@@ -1,0 +1,149 @@
+"""SIGKILL at random times and at named points: what was acknowledged stays, and nothing is complete too early."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.model import faults
+from ledgerbeam.ledger.model.identity import Lineage, node_id
+from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.ledger.worker.writer import LedgerWriter
+from tests.ledger.builders import leaf_of, plain
+
+# Python 3.12 and later warn of every fork beside threads; here forks are what is tested.
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+LEAVES = 5
+SOURCES = 12
+Log = dict[str, set[tuple[int, int]]]
+
+
+def lineage_of(ordinal: int) -> Lineage:
+    return ((0, 1), (ordinal, LEAVES))
+
+
+def source_of(round_: int, number: int) -> Source:
+    return plain(f"round-{round_}-{number}")
+
+
+def work(path: str, log: str, round_: int, seed: int) -> None:
+    """Send leaves in random order through a group commit, and log each before it is sent and when it is durable."""
+    shuffled = [(number, ordinal) for number in range(SOURCES) for ordinal in range(LEAVES)]
+    random.Random(seed).shuffle(shuffled)
+    writer = LedgerWriter(LmdbStore(path), interval=0.002, max_entries=4)
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    unflushed: list[str] = []
+    while True:
+        for number, ordinal in shuffled:
+            os.write(descriptor, f"sent {number} {ordinal}\n".encode())
+            writer.add(leaf_of(source_of(round_, number), lineage_of(ordinal)))
+            unflushed.append(f"durable {number} {ordinal}\n")
+            if len(unflushed) == 7:
+                writer.flush()
+                os.write(descriptor, "".join(unflushed).encode())
+                unflushed = []
+
+
+def start_worker(path: str, log: str, round_: int, seed: int, fault: tuple[str, int] | None = None) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        faults.arm(f"{fault[0]}:{fault[1]}" if fault else "")
+        work(path, log, round_, seed)
+    finally:
+        os._exit(1)
+
+
+def reap(pid: int) -> None:
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+
+
+def wait_for_lines(log: str, lines: int) -> None:
+    last = time.monotonic() + 30
+    while time.monotonic() < last:
+        if lines == 0 or (os.path.exists(log) and Path(log).read_bytes().count(b"\n") >= lines):
+            return
+        time.sleep(0.0005)
+    raise AssertionError(f"{log}: fewer than {lines} lines after 30 s")
+
+
+def read_log(*logs: str) -> Log:
+    found: Log = defaultdict(set)
+    for log in logs:
+        for line in Path(log).read_text(encoding="utf-8").splitlines() if os.path.exists(log) else []:
+            word, number, ordinal = line.split()
+            found[word].add((int(number), int(ordinal)))
+    return found
+
+
+def check(store: LmdbStore, round_: int, log: Log) -> int:
+    """Compare the ledger with what was sent; gives the number of complete sources."""
+    sources = [source_of(round_, number) for number in range(SOURCES)]
+    complete = store.completed_mask([source.id for source in sources]).tolist()
+    recorded = {row.output.name for row in store.outputs()}
+    for number, source in enumerate(sources):
+        applied = store.applied(source.id)
+        nodes = [node_id(source.id, lineage_of(ordinal)) for ordinal in range(LEAVES)]
+        there = {n for n in range(LEAVES) if complete[number] or nodes[n] in applied}
+        sent = {ordinal for found, ordinal in log["sent"] if found == number}
+        durable = {ordinal for found, ordinal in log["durable"] if found == number}
+        assert durable <= there <= sent  # nothing acknowledged is lost, nothing is there that was not sent
+        assert complete[number] == (len(there) == LEAVES)
+        for ordinal in range(LEAVES):  # a leaf and its outputs are one
+            (output,) = leaf_of(source, lineage_of(ordinal)).outputs
+            assert (output.name in recorded) == (ordinal in there)
+    return sum(complete)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_random_kills_lose_nothing_acknowledged_and_complete_nothing_early(
+    store: LmdbStore, tmp_path: Path, workers: int
+) -> None:
+    dice = random.Random(workers)
+    early, late = 0, 0
+    for round_ in range(30):
+        store.register([source_of(round_, number) for number in range(SOURCES)])
+        logs = [str(tmp_path / f"{round_}-{worker}.log") for worker in range(workers)]
+        pids = [start_worker(store.url, log, round_, round_ * 10 + n) for n, log in enumerate(logs)]
+        wait_for_lines(logs[0], dice.randrange(2 * SOURCES * LEAVES))
+        time.sleep(dice.uniform(0.0, 0.005))
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        for pid in pids:
+            reap(pid)
+        done = check(store, round_, read_log(*logs))
+        early += done < SOURCES
+        late += done > 0
+    assert early  # else every kill came when all was done
+    assert late
+
+
+@pytest.mark.parametrize("point", ["flush.begin", "flush.before_commit", "flush.after_commit"])
+def test_kills_at_named_points(store: LmdbStore, tmp_path: Path, point: str) -> None:
+    for round_ in range(8):
+        store.register([source_of(round_, number) for number in range(SOURCES)])
+        log = str(tmp_path / f"{round_}.log")
+        reap(start_worker(store.url, log, round_, round_, (point, 1 + 2 * round_)))
+        check(store, round_, read_log(log))
+
+
+def test_the_next_run_finishes_what_a_killed_one_began(store: LmdbStore, tmp_path: Path) -> None:
+    sources = [source_of(0, number) for number in range(SOURCES)]
+    store.register(sources)
+    reap(start_worker(store.url, str(tmp_path / "log"), 0, 0, ("flush.before_commit", 6)))
+    assert 0 < store.totals().tasks < SOURCES * LEAVES
+    store.register(sources)
+    for source in sources:
+        store.commit([leaf_of(source, lineage_of(ordinal)) for ordinal in range(LEAVES)])
+    assert store.completed_mask([source.id for source in sources]).all()
+    assert store.totals().tasks == SOURCES * LEAVES

@@ -1,0 +1,181 @@
+"""The dataset of a complete job as an ordered list of shards."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from ledgerbeam.errors import LedgerError
+from ledgerbeam.ledger import Job, Leaf, Output, OutputShard, Source, dataset_manifest
+from ledgerbeam.ledger.lmdb.store import LmdbStore
+from tests.ledger.builders import plain
+
+JOB = Job("map", {"output": "s3://bucket/out"})
+
+
+def shard_outputs(source: Source, first: int, *, index: bool = True) -> tuple[Output, ...]:
+    name = f"{source.url.rpartition('/')[2]}-{first:010d}.jsonl"
+    shard = Output(name, 100 + first, f"sum-{name}", 7, first)
+    return (shard, Output(f"{name}.idx", 64, "sum", 0, first)) if index else (shard,)
+
+
+def begin(store: LmdbStore, sources: Sequence[Source]) -> None:
+    store.open_job(JOB)
+    run = store.begin_run({})
+    store.register(sources)
+    store.note_listing(run, listed=len(sources), finished=True)
+
+
+def complete(store: LmdbStore, source: Source, spans: int) -> None:
+    store.commit(
+        [Leaf(source.id, ((i, spans),), outputs=shard_outputs(source, 10 * i), records=7) for i in range(spans)]
+    )
+
+
+def test_shards_come_by_source_and_record_each_with_its_index(store: LmdbStore) -> None:
+    sources = [plain(name) for name in "cab"]
+    begin(store, sources)
+    for source in sources:
+        complete(store, source, 3)
+    manifest = dataset_manifest(store)
+    assert (manifest.root, manifest.complete, manifest.fingerprint) == ("s3://bucket/out", True, JOB.fingerprint)
+    shards = list(manifest)
+    assert [(shard.source[-7], shard.first) for shard in shards] == [(s, f) for s in "abc" for f in (0, 10, 20)]
+    assert all(shard.index == f"{shard.name}.idx" for shard in shards)
+    assert dataclasses.astuple(shards[1]) == (
+        *("a.jsonl-0000000010.jsonl", 110, "sum-a.jsonl-0000000010.jsonl", 7, "/data/a.jsonl", 10),
+        "a.jsonl-0000000010.jsonl.idx",
+    )
+    assert list(manifest) == shards, "it cannot be read twice"
+
+
+def test_shards_without_indexes_and_a_last_one_are_given_too(store: LmdbStore) -> None:
+    source = plain()
+    begin(store, [source])
+    outputs = (
+        *shard_outputs(source, 0, index=False),
+        *shard_outputs(source, 5),
+        *shard_outputs(source, 9, index=False),
+    )
+    store.commit([Leaf(source.id, (), outputs=outputs)])
+    assert [(shard.first, shard.index is not None) for shard in dataset_manifest(store)] == [
+        (0, False),
+        (5, True),
+        (9, False),
+    ]
+
+
+def test_an_incomplete_job_is_refused_with_what_it_owes(store: LmdbStore) -> None:
+    done, open_ = plain("a"), plain("b")
+    begin(store, [done, open_])
+    complete(store, done, 2)
+    store.commit([Leaf(open_.id, ((0, 2),), outputs=shard_outputs(open_, 0))])
+    with pytest.raises(LedgerError, match=r"not complete.*1 complete, 1 open, 0 failed"):
+        dataset_manifest(store)
+    manifest = dataset_manifest(store, allow_incomplete=True)
+    assert not manifest.complete
+    assert [shard.source for shard in manifest] == [done.url] * 2, "half a source is in it"
+
+
+def test_a_job_whose_listing_has_not_finished_is_refused(store: LmdbStore) -> None:
+    source = plain()
+    store.open_job(JOB)
+    store.register([source])
+    complete(store, source, 1)
+    with pytest.raises(LedgerError, match="finished listing"):
+        dataset_manifest(store)
+
+
+def test_a_ledger_without_a_job_is_refused(store: LmdbStore) -> None:
+    with pytest.raises(LedgerError, match="no job has used it"):
+        dataset_manifest(store)
+
+
+@pytest.mark.parametrize("change", ["complete", "forget", "restart"])
+def test_a_ledger_that_changes_while_it_is_read_is_an_error(store: LmdbStore, change: str) -> None:
+    first, second = plain("a"), plain("b")
+    begin(store, [first, second])
+    complete(store, first, 3)
+    shards = iter(dataset_manifest(store, allow_incomplete=True))
+    assert isinstance(next(shards), OutputShard)
+    if change == "complete":
+        complete(store, second, 1)
+    elif change == "forget":
+        store.forget("*a.jsonl")
+    else:
+        store.open_job(Job("map", {"output": "elsewhere"}), "restart")
+    with pytest.raises(LedgerError, match="changed while"):
+        list(shards)
+
+
+# What belongs together
+
+
+def put(store: LmdbStore, url: str, *names: str) -> Source:
+    """A complete source with outputs of these names, in their order."""
+    source = Source(f"/data/{url}", 10, "1")
+    store.register([source])
+    outputs = tuple(Output(name, 5, f"sum-{name}", 2, place) for place, name in enumerate(names))
+    store.commit([Leaf(source.id, (), outputs=outputs)])
+    return source
+
+
+def pairs(store: LmdbStore) -> list[tuple[str, str | None]]:
+    return [(shard.name, shard.index) for shard in dataset_manifest(store, allow_incomplete=True)]
+
+
+def test_an_index_belongs_to_the_shard_that_it_is_named_after(store: LmdbStore) -> None:
+    begin(store, [])
+    put(store, "a", "s.bin", "s.bin.idx", "t.bin", "t.idx", "u.jsonl", "u.jsonl.idx", "v.jsonl", "w.jsonl.idx")
+    assert pairs(store)[:2] == [("s.bin", "s.bin.idx"), ("t.bin", "t.idx")]
+    assert pairs(store)[2:] == [("u.jsonl", "u.jsonl.idx"), ("v.jsonl", None), ("w.jsonl.idx", None)]
+
+
+def test_an_index_does_not_belong_to_a_shard_of_another_source(store: LmdbStore) -> None:
+    begin(store, [])
+    put(store, "a", "x.jsonl")
+    put(store, "b", "x.jsonl.idx", "y.jsonl")
+    assert pairs(store) == [("x.jsonl", None), ("x.jsonl.idx", None), ("y.jsonl", None)]
+
+
+def test_an_open_source_between_complete_ones_is_left_out(store: LmdbStore) -> None:
+    begin(store, [])
+    put(store, "a", "x.jsonl")
+    half = Source("/data/b", 10, "1")
+    store.register([half])
+    store.commit([Leaf(half.id, ((0, 2),), outputs=(Output("half.jsonl", 5, "sum", 2),))])
+    put(store, "c", "z.jsonl", "z.jsonl.idx")
+    assert pairs(store) == [("x.jsonl", None), ("z.jsonl", "z.jsonl.idx")]
+
+
+@pytest.mark.parametrize(("parameters", "root"), [({}, None), ({"output": 5}, None), ({"output": "/out"}, "/out")])
+def test_the_root_is_the_output_that_the_job_names(
+    store: LmdbStore, parameters: dict[str, Any], root: str | None
+) -> None:
+    store.open_job(Job("map", parameters))
+    manifest = dataset_manifest(store, allow_incomplete=True)
+    assert (manifest.root, manifest.complete, list(manifest)) == (root, False, [])
+
+
+def test_a_source_that_is_done_again_while_it_is_read_is_a_change(store: LmdbStore) -> None:
+    begin(store, [])
+    source = put(store, "a", "x.jsonl", "y.jsonl", "z.jsonl")
+    shards = iter(dataset_manifest(store))
+    next(shards)
+    store.forget("*")
+    store.commit([Leaf(source.id, (), outputs=(Output("other.jsonl", 5, "sum", 2),), records=1)])
+    with pytest.raises(LedgerError, match="changed while"):
+        list(shards)
+
+
+def test_a_job_that_takes_the_ledger_over_while_it_is_read_is_a_change(store: LmdbStore) -> None:
+    begin(store, [])
+    put(store, "a", "x.jsonl", "y.jsonl", "z.jsonl")
+    shards = iter(dataset_manifest(store))
+    next(shards)
+    store.open_job(Job("map", {"output": "elsewhere"}), "accept")
+    with pytest.raises(LedgerError, match="changed while"):
+        list(shards)

@@ -1,0 +1,339 @@
+"""What a compaction must not lose, whatever happens while it works, and what a snapshot must not take back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from ledgerbeam.errors import StorageError
+from ledgerbeam.io import ObjectFolder
+from ledgerbeam.ledger.model.identity import node_id
+from ledgerbeam.ledger.model.rows import Mark
+from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
+from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.ledger.remote import compaction
+from ledgerbeam.ledger.remote.compaction import Compaction, compact
+from ledgerbeam.ledger.remote.replay import FOLDS, Overtaken, Replayer, SnapshotManifest, encode_manifest
+from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment
+from ledgerbeam.ledger.remote.snapshot import cutoff_pages
+from ledgerbeam.ledger.remote.store import RemoteStore
+from tests.ledger.builders import filtered_leaf, leaf_of, leaves_of_split, plain
+from tests.ledger.conformance import failure_of, finish
+from tests.ledger.conformance_changes import ONE
+from tests.ledger.remote.test_store import Hosts
+from tests.ledger.views import picture
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    hosts = Hosts(tmp_path)
+    yield hosts
+    hosts.close()
+
+
+class Watched(ObjectFolder):
+    """A folder of objects that calls a function when the nth object of a kind is created, or deletes so many only."""
+
+    made = 0
+    on_made: dict[int, object]
+    deletions = 10**9
+
+    def create(self, name: str, data: bytes) -> bool:
+        created = super().create(name, data)
+        Watched.made += 1
+        act = self.on_made.get(Watched.made)
+        if callable(act):
+            act()
+        return created
+
+    def delete(self, names: Iterable[str]) -> None:
+        if Watched.deletions == 0:
+            raise StorageError("the store does not answer")
+        Watched.deletions -= 1
+        super().delete(names)
+
+
+@pytest.fixture
+def watched(hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RemoteStore]:
+    """A host that compacts, whose objects can be watched."""
+    monkeypatch.setattr(Watched, "made", 0)
+    monkeypatch.setattr(Watched, "on_made", {}, raising=False)
+    monkeypatch.setattr(Watched, "deletions", 10**9)
+    store = RemoteStore(Watched(hosts.objects.url), str(tmp_path / "watched"))
+    store.open(create=True)
+    yield store
+    store.close()
+
+
+@pytest.mark.parametrize("deletions", range(4))
+def test_a_compaction_that_ends_between_its_deletions_harms_nobody(
+    hosts: Hosts, watched: RemoteStore, deletions: int
+) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    store.begin_run({})
+    store.register([plain("open"), plain("done")])
+    store.commit(leaves_of_split(plain("open"), 2)[:1])
+    compact(store)
+    finish(store, plain("done"))
+    expected = picture(store)
+    Watched.deletions = deletions
+    if deletions < 2:
+        with pytest.raises(StorageError):
+            compact(watched)
+    else:
+        compact(watched)
+    for host in (store, hosts.store()):
+        host.refresh()
+        assert picture(host) == expected
+    compact(store)
+    assert picture(hosts.store()) == expected
+
+
+def test_a_compaction_leaves_one_snapshot_and_nothing_that_it_stands_for(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    for n in range(3):
+        finish(store, plain(f"s{n}"))
+        compact(store)
+    for n in range(110):
+        store.register([plain(f"t{n}")])
+    assert compact(store).replaced > 110
+    assert hosts.objects.names("segments") == []
+    (manifest,) = [name for name in hosts.objects.names("snapshots") if name.endswith(".json")]
+    parts = manifest.removesuffix(".json")
+    assert all(name.startswith(parts) for name in hosts.objects.names("snapshots"))
+    assert compact(store).replaced == 0
+    assert hosts.store().source_count() == 113
+
+
+@pytest.mark.parametrize("part", range(1, 8))
+def test_a_source_that_is_completed_while_a_snapshot_is_written_is_complete_for_new_hosts(
+    hosts: Hosts, watched: RemoteStore, part: int
+) -> None:
+    launcher = hosts.store()
+    launcher.open_job(ONE)
+    launcher.begin_run({})
+    launcher.register([plain()])
+    first, last = leaves_of_split(plain(), 2)
+    launcher.commit([first])
+    watched.refresh()
+    Watched.made = 0
+
+    def complete() -> None:
+        Watched.on_made = {}
+        watched.commit([last])
+
+    Watched.on_made = {part: complete}
+    compact(watched)
+    if Watched.on_made:
+        pytest.skip("the snapshot has fewer parts")
+    for host in (launcher, hosts.store()):
+        host.refresh()
+        assert host.completed_mask([plain().id]).all()
+        assert picture(host) == picture(watched)
+
+
+def test_leaves_of_open_sources_are_kept_in_pages(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "_PART_LEAVES", 2)
+    store = hosts.store()
+    store.open_job(ONE)
+    store.begin_run({})
+    store.register([plain()])
+    for leaf in leaves_of_split(plain(), 8)[:7]:
+        store.commit([leaf])
+    store.commit([*leaves_of_split(plain(), 8)[:5]])
+    compact(store)
+    for _ in range(2):
+        host = hosts.store()
+        assert (host.pending(plain().id), host.totals().tasks) == (1, 7)
+        compact(hosts.store())
+
+
+def test_leaves_that_do_not_count_are_not_kept(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    store.begin_run({})
+    store.register([plain()])
+    store.commit(leaves_of_split(plain(), 2)[:1])
+    store.forget("*")
+    store.begin_run({})
+    compact(store)
+    parts = [name for name in hosts.objects.names("snapshots") if name.endswith(".seg")]
+    assert not any(decode_segment(data or b"", "here").leaves for data in hosts.objects.read(parts))
+    host = hosts.store()
+    assert (host.pending(plain().id), host.totals().tasks) == (1, 0)
+    host.begin_run({})
+    host.commit([filtered_leaf(plain())])
+    assert host.completed_count() == 1
+    assert host.stale_outputs() == ["data/a-0.jsonl"]
+
+
+def test_who_has_folded_all_that_a_snapshot_covers_reads_no_part_of_it(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    finish(store, plain())
+    reader = hosts.store()
+    compact(store)
+    for name in hosts.objects.names("snapshots"):
+        if name.endswith(".seg"):
+            hosts.objects.delete([name])
+            hosts.objects.create(name, b"not read")
+    reader.refresh()
+    assert picture(reader) == picture(store)
+
+
+def add_snapshot(hosts: Hosts, number: int, covers: list[str], *parts: Segment) -> None:
+    """Create a snapshot as a host makes it that had folded `number`; it stands for one object that nobody folded."""
+    base = f"snapshots/{number:06d}-{100 + len(hosts.objects.names('snapshots')):06d}-{'0' * 16}"
+    names = [f"{base}/{place:06d}.seg" for place, _ in enumerate(parts)]
+    for name, part in zip(names, parts, strict=True):
+        assert hosts.objects.create(name, encode_segment(part))
+    unseen = f"segments/{number:06d}/t-unseen-{len(names):06d}.seg"
+    assert hosts.objects.create(f"{base}.json", encode_manifest(SnapshotManifest(number, names, [*covers, unseen])))
+
+
+def state_of(hosts: Hosts) -> list[Segment]:
+    """The parts of the snapshot that a new host would make now."""
+    store = hosts.store()
+    objects, environment = store.parts()
+    leaves = compaction._open_leaves(objects, environment, objects.names("segments"))
+    rest = compaction._rest(environment, len(objects.names("controls")))
+    cutoffs = compaction._states(cutoff_pages(environment), len(objects.names("controls")))
+    return [*cutoffs, *compaction._sources(environment), *leaves, *rest]
+
+
+@pytest.mark.parametrize("change", ["commit", "fail", "record_deaths", "forget", "replace"])
+def test_a_snapshot_of_what_was_before_takes_nothing_back(hosts: Hosts, change: str) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    store.begin_run({})
+    done, begun, failed, blamed = sources = [plain(name) for name in ("done", "begun", "failed", "blamed")]
+    store.register(sources)
+    mark = Mark(blamed.id, node_id(blamed.id, ()), "blamed")
+    store.commit([leaf_of(done), *leaves_of_split(begun, 2)[:1]], [failure_of(failed, ()), failure_of(blamed, ())])
+    store.record_deaths([mark])
+    before = len(hosts.objects.names("controls"))
+    parts, covers = state_of(hosts), hosts.objects.names("segments")
+    reader = hosts.store()
+    if change == "commit":
+        store.commit([*leaves_of_split(begun, 2)[1:], leaf_of(failed), leaf_of(blamed)])
+    elif change == "fail":
+        store.commit([], [failure_of(failed, (), "again")])
+    elif change == "record_deaths":
+        for _ in range(MAX_ATTEMPTS - 1):
+            store.record_deaths([mark])
+    elif change == "forget":
+        store.forget("*")
+    elif change == "replace":
+        store.begin_run({})
+        store.register([plain(source.url.removeprefix("/data/").removesuffix(".jsonl"), "2") for source in sources])
+    expected = without_words(store)
+    assert without_words(hosts.store()) == expected
+    reader.refresh()
+    recorded = (store.history(), store.durations())
+    add_snapshot(hosts, before, covers, *parts)
+    for host in (reader, store, hosts.store()):
+        host.refresh()
+        assert without_words(host) == expected
+    for host in (reader, store):
+        assert (host.history(), host.durations()) == recorded
+
+
+def without_words(store: RemoteStore) -> dict[str, object]:
+    """The picture of a ledger, and how often its failures were counted instead of why they failed."""
+    failures = [(row.source_id, row.node, row.attempts, row.quarantined) for row in store.failures()]
+    return {**picture(store), "failures": failures}
+
+
+def test_a_compaction_tells_what_it_has_made_and_of_which_job_and_when(hosts: Hosts) -> None:
+    store = hosts.store()
+    assert compact(store) == Compaction(0, 0, 0)
+    store.open_job(ONE)
+    finish(store, plain())
+    segments = hosts.objects.names("segments")
+    done = compact(store)
+    parts = [name for name in hosts.objects.names("snapshots") if name.endswith(".seg")]
+    contents = [data or b"" for data in hosts.objects.read(parts)]
+    assert done == Compaction(len(segments), len(parts), sum(map(len, contents)))
+    for data in contents:
+        part = decode_segment(data, "here")
+        assert part.job == ONE.fingerprint
+        assert abs(part.at - time.time()) < 60
+    assert compact(store) == Compaction(0, 0, 0)
+    store.register([plain("b")])
+    assert compact(store).replaced == 1 + 1 + len(parts)
+
+
+def test_a_compaction_that_is_overtaken_each_time_gives_up_in_the_end(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[RemoteStore] = []
+
+    def overtaken(store: RemoteStore) -> Compaction:
+        tries.append(store)
+        raise Overtaken
+
+    monkeypatch.setattr(compaction, "_compact", overtaken)
+    assert compact(hosts.store()) == Compaction(0, 0, 0)
+    assert len(tries) == FOLDS
+
+
+def test_a_host_does_not_read_the_snapshot_that_it_has_made(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    finish(store, plain())
+    compact(store)
+    read: list[str] = []
+    real = hosts.objects.read
+
+    def noted(names: Sequence[str]) -> list[bytes | None]:
+        read.extend(names)
+        return real(names)
+
+    monkeypatch.setattr(hosts.objects, "read", noted)
+    store.refresh()
+    assert read == []
+    assert not Replayer(*store.parts())._unfolded(hosts.objects.names("snapshots"))
+
+
+def test_the_points_of_a_compaction_lie_where_their_names_say(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    for n in range(120):
+        store.register([plain(f"s{n}")])
+    seen: list[tuple[str, int, int]] = []
+
+    def reached(point: str) -> None:
+        made = len([name for name in hosts.objects.names("snapshots") if name.endswith(".json")])
+        seen.append((point, made, len(hosts.objects.names("segments"))))
+
+    monkeypatch.setattr(compaction, "fault_point", reached)
+    compact(store)
+    assert seen == [
+        ("compact.before_manifest", 0, 120),
+        ("compact.after_manifest", 1, 120),
+        ("compact.delete", 1, 120),
+        ("compact.delete", 1, 20),
+    ]
+
+
+def test_a_pack_and_a_source_that_was_registered_before_any_run_are_kept(hosts: Hosts) -> None:
+    store = hosts.store()
+    pack = Source.pack([plain("a"), plain("b")])
+    store.register([plain("c"), pack])
+    for number in range(3):
+        store.begin_run({})
+        store.register([plain(f"run-{number}")])
+    expected = picture(store)
+    compact(store)
+    host = hosts.store()
+    assert picture(host) == expected
+    (row,) = [row for row in host.sources() if row.members]
+    assert (row.source_id, row.member_urls) == (pack.id, tuple(pack.urls))
+    parts = [name for name in hosts.objects.names("snapshots") if name.endswith(".seg")]
+    made = [decode_segment(data or b"", "here") for data in hosts.objects.read(parts)]
+    assert sorted((part.number, len(part.sources)) for part in made if part.sources) == [(0, 2), (1, 1), (2, 1), (3, 1)]

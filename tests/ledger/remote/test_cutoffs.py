@@ -1,0 +1,451 @@
+"""What comes late in a remote ledger: it counts, or it does not, on every host and in whatever order it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+
+from ledgerbeam.io import ObjectFolder
+from ledgerbeam.ledger.model.identity import node_id
+from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, Output
+from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
+from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.ledger.remote.replay import segment_name
+from ledgerbeam.ledger.remote.segment import Segment, encode_segment
+from ledgerbeam.ledger.remote.sink import RemoteSink
+from ledgerbeam.ledger.remote.store import RemoteStore
+from tests.ledger.builders import filtered_leaf, leaf_of, leaves_of_split, plain
+from tests.ledger.conformance import failure_of
+from tests.ledger.conformance_changes import ONE, TWO
+from tests.ledger.remote.test_store import Hosts
+from tests.ledger.views import picture
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    hosts = Hosts(tmp_path)
+    yield hosts
+    hosts.close()
+
+
+def put(hosts: Hosts, segment: Segment, writer: str = "hand") -> None:
+    """Create a segment as a writer would that has seen `segment.number`."""
+    name = segment_name(segment, segment.number, writer, 1)
+    assert hosts.objects.create(name, encode_segment(segment))
+
+
+def mark_of(source: Source) -> Mark:
+    return Mark(source.id, node_id(source.id, ()), source.url)
+
+
+def leaf(source: Source, number: int) -> Segment:
+    return Segment(number, 1.0, leaves=[leaf_of(source)])
+
+
+def failure(source: Source, number: int) -> Segment:
+    return Segment(number, 1.0, failures=[failure_of(source, ())])
+
+
+def deaths(source: Source, number: int) -> Segment:
+    return Segment(number, 1.0, deaths=[mark_of(source)] * MAX_ATTEMPTS)
+
+
+def forget(store: RemoteStore, source: Source) -> None:
+    store.forget(source.url)
+
+
+def forget_failures(store: RemoteStore, source: Source) -> None:
+    store.forget(source.url, failures_only=True)
+
+
+def replace_and_take_back(store: RemoteStore, source: Source) -> None:
+    store.begin_run({})
+    store.register([plain(version="other")])
+    store.begin_run({})
+    store.register([source])
+
+
+@pytest.mark.parametrize(
+    ("change", "what", "late_counts"),
+    [
+        (forget, leaf, False),
+        (forget, failure, False),
+        (forget, deaths, False),
+        (forget_failures, leaf, True),
+        (forget_failures, failure, False),
+        (forget_failures, deaths, False),
+        (replace_and_take_back, leaf, False),
+        (replace_and_take_back, failure, False),
+        (replace_and_take_back, deaths, False),
+    ],
+)
+@pytest.mark.parametrize("is_late", [True, False])
+def test_what_was_recorded_before_a_change_does_not_count_after_it(
+    hosts: Hosts,
+    change: Callable[[RemoteStore, Source], None],
+    what: Callable[[Source, int], Segment],
+    late_counts: bool,
+    is_late: bool,
+) -> None:
+    store = hosts.store()
+    source = plain()
+    store.begin_run({})
+    store.register([source])
+    untouched = picture(store)
+    change(store, source)
+    numbers = len(hosts.objects.names("controls"))
+    reader = hosts.store()
+    put(hosts, what(source, numbers - 1 if is_late else numbers))
+    for host in (reader, hosts.store()):
+        host.refresh()
+        counted = host.status()["sources"] != untouched["sources"]
+        assert counted == (late_counts or not is_late)
+
+
+@pytest.mark.parametrize("change", [forget, replace_and_take_back])
+def test_what_a_late_leaf_published_is_stale_once_its_source_is_complete(
+    hosts: Hosts, change: Callable[[RemoteStore, Source], None]
+) -> None:
+    store = hosts.store()
+    source = plain()
+    store.begin_run({})
+    store.register([source])
+    change(store, source)
+    put(hosts, Segment(1, 1.0, leaves=[Leaf(source.id, (), "published", (Output("late", 1, "x", 1),))]))
+    store.refresh()
+    assert store.stale_outputs() == []
+    store.begin_run({})
+    store.commit([filtered_leaf(source)])
+    for host in (store, hosts.store()):
+        assert host.stale_outputs() == ["late"]
+
+
+def test_what_a_worker_of_a_former_job_published_is_stale_and_what_one_of_this_job_records_counts(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    store.begin_run({})
+    source, late = plain(), plain("late")
+    store.register([source, late])
+    store.open_job(TWO, "restart")
+    cutoff = len(hosts.objects.names("controls"))
+    store.begin_run({})
+    store.register([source])
+    put(hosts, leaf(late, cutoff - 1))
+    put(hosts, Segment(cutoff, 1.0, leaves=[leaf_of(source)]), "at")
+    for host in (store, hosts.store()):
+        host.refresh()
+        assert host.completed_count() == 1
+        assert host.stale_outputs() == [output.name for output in leaf_of(late).outputs]
+
+
+def test_only_a_restart_for_another_job_drops_what_was_recorded(hosts: Hosts) -> None:
+    one, two = hosts.store(), hosts.store()
+    one.open_job(ONE)
+    run = one.begin_run({})
+    source, other = plain(), plain("b")
+    one.register([source, other])
+    two.open_job(TWO, "accept")  # and nobody takes it back
+    for sink in (RemoteSink(hosts.objects, run=run), RemoteSink(hosts.objects)):
+        sink.commit([leaf_of(source)])
+    two.refresh()
+    assert two.completed_count() == 1
+    assert picture(hosts.store()) == picture(two)
+
+
+def test_the_newest_failure_of_a_task_is_told_whichever_comes_in_last(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.begin_run({})
+    source = plain()
+    store.register([source])
+    for at in (2.0, 1.0, 3.0):
+        put(hosts, Segment(1, at, failures=[Failure(source.id, (), "task", "ValueError", f"at {at}")]), f"w{at}")
+        store.refresh()
+        (row,) = store.failures()
+        assert row.error == f"at {max(2.0, at)}"
+    assert row.attempts == 3
+    assert [row.error for row in hosts.store().failures()] == ["at 3.0"]
+
+
+# Listings
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+def test_the_newest_listing_says_what_is_gone(hosts: Hosts, order: tuple[int, int]) -> None:
+    store, reader = hosts.store(), hosts.store()
+    store.begin_run({})
+    store.begin_run({})
+    store.register([plain("a"), plain("b")])
+    for number in order:
+        put(hosts, Segment(number, 1.0, gone=[plain("b").id] if number == 2 else [plain("a").id]), f"w{number}")
+        reader.refresh()
+    for host in (reader, hosts.store()):
+        assert [row.url for row in host.sources() if row.state == "gone"] == [plain("b").url]
+
+
+def test_a_listing_says_nothing_of_sources_that_were_listed_by_a_later_run(hosts: Hosts) -> None:
+    store = hosts.store()
+    for _ in range(3):
+        store.begin_run({})
+    new, back = plain("new"), plain("back")
+    put(hosts, Segment(1, 1.0, sources=[back]), "one")
+    put(hosts, Segment(3, 1.0, sources=[new]), "three")
+    put(hosts, Segment(1, 1.0, gone=[back.id]), "gone")
+    store.refresh()
+    assert {row.url: row.state for row in store.sources()} == {back.url: "gone", new.url: "open"}
+    put(hosts, Segment(3, 1.0, back=[back.id]), "back")
+    store.refresh()
+    put(hosts, Segment(2, 1.0, gone=[new.id, back.id]), "late")
+    for host in (store, hosts.store()):
+        host.refresh()
+        assert [row.state for row in host.sources()] == ["open", "open"]
+
+
+def test_who_lists_a_source_again_before_it_was_gone_does_not_bring_it_back(hosts: Hosts) -> None:
+    store = hosts.store()
+    for _ in range(3):
+        store.begin_run({})
+    put(hosts, Segment(1, 1.0, sources=[plain()]), "one")
+    put(hosts, Segment(3, 1.0, gone=[plain().id]), "gone")
+    store.refresh()
+    put(hosts, Segment(2, 1.0, back=[plain().id]), "back")
+    for host in (store, hosts.store()):
+        host.refresh()
+        assert [row.state for row in host.sources()] == ["gone"]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (2, 0, 1), (2, 1, 0)])  # who says it is gone had seen it
+@pytest.mark.parametrize(("again", "state"), [(2, "gone"), (4, "open")])
+def test_a_source_that_two_have_registered_is_gone_or_not_in_whatever_order_they_come(
+    hosts: Hosts, order: tuple[int, ...], again: int, state: str
+) -> None:
+    store = hosts.store()
+    for _ in range(4):
+        store.begin_run({})
+    sources = [plain()]
+    said = [Segment(1, 1.0, sources=sources), Segment(3, 1.0, gone=[plain().id]), Segment(again, 1.0, sources=sources)]
+    reader = hosts.store()
+    for place in order:
+        put(hosts, said[place], f"w{place}")
+        reader.refresh()
+    for host in (reader, hosts.store()):
+        assert [row.state for row in host.sources()] == [state]
+
+
+def test_the_run_that_says_that_a_source_is_gone_may_list_it_again(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.begin_run({})
+    put(hosts, Segment(1, 1.0, sources=[plain()]), "one")
+    put(hosts, Segment(1, 1.0, gone=[plain().id]), "two")
+    reader = hosts.store()
+    assert [row.state for row in reader.sources()] == ["gone"]
+    put(hosts, Segment(1, 1.0, back=[plain().id]), "three")
+    reader.refresh()
+    assert [row.state for row in reader.sources()] == ["open"]
+    put(hosts, Segment(1, 1.0, gone=[plain().id]), "four")
+    reader.refresh()
+    put(hosts, Segment(1, 1.0, sources=[plain()]), "five")
+    reader.refresh()
+    assert [row.state for row in reader.sources()] == ["open"]
+    put(hosts, Segment(1, 1.0, gone=[]), "six")
+    reader.refresh()
+    assert reader.status()["gone"] == 0
+
+
+@pytest.mark.parametrize("said", ["gone", "back"])
+def test_what_a_listing_says_of_a_source_waits_for_its_registration(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    store = hosts.store()
+    for _ in range(2):
+        store.begin_run({})
+    reader = hosts.store()
+    put(hosts, Segment(1, 1.0, sources=[plain()]), "first")
+    put(hosts, Segment(2, 1.0, gone=[plain().id]) if said == "gone" else Segment(2, 1.0, back=[plain().id]))
+    real, calls = hosts.objects.names, []
+
+    def passed(folder: str) -> list[str]:
+        calls.append(folder)
+        return [name for name in real(folder) if "s-first" not in name or len(calls) > 1]
+
+    monkeypatch.setattr(hosts.objects, "names", passed)
+    reader.refresh()
+    put(hosts, Segment(1, 1.0, gone=[plain().id]), "older")
+    for host in (reader, hosts.store()):
+        host.refresh()
+        assert [row.state for row in host.sources()] == ["gone" if said == "gone" else "open"]
+
+
+# Registrations
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_the_registration_with_the_greatest_number_has_the_url_in_whatever_order_they_come(
+    hosts: Hosts, order: tuple[int, ...]
+) -> None:
+    store = hosts.store()
+    for _ in range(3):
+        store.begin_run({})
+    versions = [plain(version=str(n)) for n in range(3)]
+    reader = hosts.store()
+    for place in order:
+        put(hosts, Segment(place + 1, 1.0, sources=[versions[place]]), f"w{place}")
+        reader.refresh()
+    late = [Segment(3, 1.0, leaves=[Leaf(v.id, (), "published", (Output(v.version, 1, "x", 1),))]) for v in versions]
+    for place in (0, 1):
+        put(hosts, late[place], f"late{place}")
+    reader.refresh()
+    assert [(row.source_id, row.state) for row in reader.sources()] == [(versions[2].id, "open")]
+    assert reader.stale_outputs() == []
+    (progress,) = reader.progress([versions[2].id])
+    assert progress is not None
+    assert progress.replaces
+    put(hosts, late[2], "late2")
+    for host in (reader, hosts.store()):
+        host.refresh()
+        assert host.completed_mask([versions[2].id]).all()
+        assert host.stale_outputs() == ["0", "1"]
+
+
+def test_of_registrations_with_one_number_the_later_has_the_url(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.begin_run({})
+    store.register([plain(version="1")])
+    store.register([plain(version="2")])
+    assert [row.source_id for row in store.sources()] == [plain(version="2").id]
+
+
+def test_a_leaf_of_a_source_that_may_still_come_back_waits_for_its_registration(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = hosts.store()
+    store.begin_run({})
+    store.register([plain()])
+    store.begin_run({})
+    store.register([plain(version="2")])
+    for _ in range(2):
+        store.begin_run({})
+    reader = hosts.store()
+    put(hosts, Segment(4, 1.0, sources=[plain()]), "again")
+    reader.refresh()
+    put(hosts, Segment(3, 1.0, sources=[plain()]), "first")
+    put(hosts, Segment(3, 1.0, leaves=[leaf_of(plain())]), "leaf")
+    real, calls = hosts.objects.names, []
+
+    def passed(folder: str) -> list[str]:
+        calls.append(folder)
+        return [name for name in real(folder) if "s-first" not in name or len(calls) > 1]
+
+    monkeypatch.setattr(hosts.objects, "names", passed)
+    reader.refresh()
+    assert reader.completed_mask([plain().id]).all()
+
+
+def test_a_contradiction_is_seen_by_who_held_the_source_for_complete(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.begin_run({})
+    sources = [plain(f"s{n}") for n in range(4)]
+    store.register(sources)
+    for source in sources:
+        store.commit(leaves_of_split(source, 2))
+    ids = [source.id for source in sources]
+    for _ in range(3):
+        assert store.completed_mask(ids).all()
+    put(hosts, Segment(1, 1.0, leaves=[leaf_of(sources[0], ((0, 2),), content="other")]))
+    store.refresh()
+    assert store.completed_mask(ids).tolist() == [False, True, True, True]
+    assert store.completed_count() == 3
+    (failed,) = store.failures()
+    assert (failed.source_id, failed.reason) == (sources[0].id, "NonDeterministicTaskError")
+
+
+# Listings that pass a place at which something is created meanwhile
+
+
+class Passing(ObjectFolder):
+    """Lists everything, but not at first what has this in its name; counts the listings."""
+
+    passed = "nothing"
+    listings = 0
+
+    def names(self, folder: str) -> list[str]:
+        self.listings += 1
+        return [name for name in super().names(folder) if self.passed not in name or self.listings > 1]
+
+
+@pytest.fixture
+def passing(hosts: Hosts, tmp_path: Path) -> Iterator[tuple[RemoteStore, Passing]]:
+    objects = Passing(hosts.objects.url)
+    store = RemoteStore(objects, str(tmp_path / "passing"))
+    store.open(create=True)
+    objects.listings = 0
+    yield store, objects
+    store.close()
+
+
+def nothing(store: RemoteStore, source: Source) -> None:
+    pass
+
+
+def replace_it(store: RemoteStore, source: Source) -> None:
+    store.begin_run({})
+    store.register([plain(version="other")])
+
+
+def restart(store: RemoteStore, source: Source) -> None:
+    store.open_job(TWO, "restart")
+
+
+@pytest.mark.parametrize("change", [nothing, forget, forget_failures, replace_it, replace_and_take_back, restart])
+@pytest.mark.parametrize("what", [leaf, failure, deaths])
+def test_what_speaks_of_sources_that_are_known_is_taken_in_with_one_listing(
+    hosts: Hosts,
+    passing: tuple[RemoteStore, Passing],
+    change: Callable[[RemoteStore, Source], None],
+    what: Callable[[Source, int], Segment],
+) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    store.begin_run({})
+    store.register([plain(), plain("b")])
+    put(hosts, what(plain(), 1), "early")
+    change(store, plain())
+    put(hosts, what(plain(), 1), "late")
+    put(hosts, what(plain("b"), 1), "other")
+    reader, objects = passing
+    reader.refresh()
+    assert objects.listings == 1
+    assert picture(hosts.store()) == picture(reader)
+
+
+@pytest.mark.parametrize("what", [leaf, failure, deaths])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_speaks_of_a_source_that_was_passed_waits_for_it(
+    hosts: Hosts, passing: tuple[RemoteStore, Passing], what: Callable[[Source, int], Segment], restarted: bool
+) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    store.begin_run({})
+    if restarted:
+        store.open_job(TWO, "restart")
+    number = len(hosts.objects.names("controls"))
+    put(hosts, Segment(number, 1.0, sources=[plain("known")]), "known")
+    put(hosts, Segment(number, 1.0, sources=[plain()]), "passed")
+    both = [what(source, number) for source in (plain("known"), plain())]
+    whole = Segment(
+        number,
+        1.0,
+        leaves=[leaf for segment in both for leaf in segment.leaves],
+        failures=[failure for segment in both for failure in segment.failures],
+        deaths=[death for segment in both for death in segment.deaths],
+    )
+    put(hosts, whole, "tasks")
+    reader, objects = passing
+    objects.passed = "s-passed"
+    reader.refresh()
+    assert objects.listings == 2
+    counted = reader.status()["sources"]
+    assert counted == {"complete": 2 * (what is leaf), "open": 0, "failed": 2 * (what is not leaf)}
+    assert picture(hosts.store()) == picture(reader)

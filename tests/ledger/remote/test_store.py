@@ -1,0 +1,362 @@
+"""The remote ledger: the conformance class on one host, and what several hosts see of each other."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledgerbeam.errors import JobMismatchError, LedgerDamagedError, LedgerNotFoundError, LedgerVersionError
+from ledgerbeam.io import ObjectFolder
+from ledgerbeam.ledger.model.job import Job
+from ledgerbeam.ledger.model.rows import Leaf
+from ledgerbeam.ledger.remote.compaction import compact
+from ledgerbeam.ledger.remote.segment import MAGIC
+from ledgerbeam.ledger.remote.sink import RemoteSink
+from ledgerbeam.ledger.remote.store import RemoteStore
+from tests.conftest import S3Requests, S3Server
+from tests.ledger.builders import begin_at_once, leaf_of, leaves_of_split, plain
+from tests.ledger.conformance import JOB, LedgerStoreConformance, failure_of, finish
+from tests.ledger.conformance_changes import ChangesConformance
+from tests.ledger.views import picture
+
+OTHER_JOB = Job("map", {"to": "tar"})
+
+
+class Hosts:
+    """Hosts that share nothing but the objects of one ledger."""
+
+    def __init__(self, folder: Path) -> None:
+        self.objects = ObjectFolder(str(folder / "ledger"))
+        self._folder = folder
+        self._stores: list[RemoteStore] = []
+
+    def store(self, **settings: Any) -> RemoteStore:
+        """The ledger as a host sees it that has never seen it before."""
+        store = RemoteStore(self.objects, str(self._folder / f"host-{len(self._stores)}"), **settings)
+        self._stores.append(store)
+        store.open(create=True)
+        return store
+
+    def close(self) -> None:
+        for store in self._stores:
+            store.close()
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    hosts = Hosts(tmp_path)
+    yield hosts
+    hosts.close()
+
+
+class TestRemoteStore(LedgerStoreConformance, ChangesConformance):
+    """The conformance tests on objects. After each of them every other way to read the ledger must say the same."""
+
+    @pytest.fixture
+    def store(self, hosts: Hosts) -> Iterator[RemoteStore]:
+        store = hosts.store()
+        yield store
+        expected = picture(store)
+        assert picture(hosts.store()) == expected
+        before = hosts.store()
+        compact(hosts.store())
+        before.refresh()
+        assert picture(before) == expected
+        assert picture(hosts.store()) == expected
+        compact(hosts.store())
+        assert picture(hosts.store()) == expected
+
+
+def sink(hosts: Hosts, **settings: Any) -> RemoteSink:
+    return RemoteSink(hosts.objects, **settings)
+
+
+def test_two_hosts_complete_a_source_together(hosts: Hosts) -> None:
+    one, two = hosts.store(), hosts.store()
+    source = plain()
+    one.register([source])
+    first, second, third = leaves_of_split(source, 3)
+    assert one.commit([first]).completed == []
+    assert two.commit([third, first]).completed == []
+    sink(hosts).commit([second])
+    assert not one.completed_mask([source.id]).any()
+    for store in (one, two):
+        store.refresh()
+        assert store.completed_mask([source.id]).all()
+    assert picture(one) == picture(two)
+
+
+def test_a_worker_needs_no_sidecar_and_what_it_records_is_seen_after_a_refresh(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(JOB)
+    run = store.begin_run({})
+    done, failed = plain("done"), plain("failed")
+    store.register([done, failed])
+    worker = pickle.loads(pickle.dumps(sink(hosts, job=JOB.fingerprint, run=run)))
+    assert worker.commit([leaf_of(done)], [failure_of(failed, ())]).fresh == 1
+    assert store.totals().tasks == 0
+    store.refresh()
+    assert (store.totals().tasks, [row.url for row in store.failures()]) == (1, [failed.url])
+
+
+def test_a_worker_of_a_job_that_lost_the_ledger_is_told(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(JOB)
+    source = plain()
+    store.register([source])
+    worker = sink(hosts, job=JOB.fingerprint)
+    hosts.store().open_job(OTHER_JOB, "accept")
+    with pytest.raises(JobMismatchError, match=OTHER_JOB.fingerprint):
+        worker.commit([leaf_of(source)])
+
+
+def test_what_an_old_worker_records_after_a_restart_does_not_count_and_its_outputs_are_stale(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(JOB)
+    store.begin_run({})
+    source = plain()
+    store.register([source])
+    worker = sink(hosts, job=JOB.fingerprint, run="1")
+    other = hosts.store()
+    other.open_job(OTHER_JOB, "restart")
+    other.begin_run({})
+    other.register([source])
+    worker._checked = time.monotonic()  # it has looked just before
+    worker.commit([leaf_of(source)])
+    for host in (other, hosts.store()):
+        host.refresh()
+        assert host.pending(source.id) == 1
+        assert host.completed_count() == 0
+    finished = Leaf(source.id, (), "published", (), 5, 50)
+    sink(hosts, job=OTHER_JOB.fingerprint).commit([finished])
+    for host in (other, hosts.store()):
+        host.refresh()
+        assert host.completed_count() == 1
+        assert host.stale_outputs() == [output.name for output in leaf_of(source).outputs]
+
+
+def test_what_was_on_its_way_when_a_source_was_forgotten_does_not_count(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.begin_run({})
+    source = plain()
+    store.register([source])
+    late = sink(hosts, run="1")
+    store.commit([leaves_of_split(source, 2)[0]])
+    hosts.store().forget("*")
+    late.commit([leaves_of_split(source, 2)[1]])
+    store.refresh()
+    assert (store.pending(source.id), picture(store)) == (1, picture(hosts.store()))
+    store.begin_run({})
+    store.commit(leaves_of_split(source, 2, content="new"))
+    assert store.completed_count() == 1
+    assert picture(hosts.store()) == picture(store)
+
+
+def test_a_late_leaf_of_a_source_that_was_replaced_leaves_a_stale_output(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.begin_run({})
+    old, new = plain(version="1"), plain(version="2")
+    store.register([old])
+    late = sink(hosts, run="1")
+    store.begin_run({})
+    store.register([new])
+    store.commit([Leaf(new.id, (), "published", (), 1, 1)])
+    late.commit([leaf_of(old)])
+    for host in (store, hosts.store()):
+        host.refresh()
+        assert host.stale_outputs() == [output.name for output in leaf_of(old).outputs]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 0, 1), (0, 2, 1)])
+def test_tasks_that_contradict_each_other_hold_their_source_open_on_every_host(
+    hosts: Hosts, order: tuple[int, ...]
+) -> None:
+    store = hosts.store()
+    source = plain()
+    store.register([source])
+    leaves = [*leaves_of_split(source, 2), leaf_of(source, ((0, 2),), content="other")]
+    watching = hosts.store()
+    for place in order:
+        sink(hosts).commit([leaves[place]])
+        watching.refresh()
+    for host in (watching, hosts.store()):
+        assert host.completed_count() == 0
+        (failure,) = host.failures()
+        assert failure.reason == "NonDeterministicTaskError"
+        assert "forget" in failure.error
+    watching.forget(source.url)
+    watching.begin_run({})
+    watching.commit(leaves_of_split(source, 2))
+    assert watching.completed_count() == 1
+    assert picture(hosts.store()) == picture(watching)
+
+
+def test_of_two_launchers_that_make_a_ledger_one_wins(hosts: Hosts) -> None:
+    one, two = hosts.store(), hosts.store()
+    one.open_job(JOB)
+    with pytest.raises(JobMismatchError):
+        two.open_job(OTHER_JOB)
+    two.open_job(JOB)
+    runs = {one.begin_run({}), two.begin_run({}), one.begin_run({})}
+    assert runs == {"000001", "000002", "000003"}
+
+
+def test_runs_that_begin_at_once_have_numbers_of_their_own(hosts: Hosts) -> None:
+    stores = [hosts.store() for _ in range(4)]
+    assert sorted(begin_at_once(stores, 5)) == [f"{n:06d}" for n in range(1, 21)]
+
+
+def test_a_ledger_that_was_deleted_and_made_anew_is_not_mixed_with_what_was_read_of_the_former(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(JOB)
+    finish(store, plain())
+    path = store._path
+    store.close()
+    shutil.rmtree(hosts.objects.url)
+    hosts.store().open_job(JOB)
+    again = RemoteStore(hosts.objects, path)
+    again.open()
+    assert again.status()["sources"] == {"complete": 0, "open": 0, "failed": 0}
+    again.close()
+
+
+def test_there_is_no_ledger_where_none_was_made(hosts: Hosts, tmp_path: Path) -> None:
+    with pytest.raises(LedgerNotFoundError, match=r"job\.json"):
+        RemoteStore(hosts.objects, str(tmp_path / "sidecar")).open()
+
+
+def test_a_reader_that_is_overtaken_by_a_compaction_sees_everything(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(JOB)
+    sources = [plain(f"s{n}") for n in range(40)]
+    for source in sources:
+        finish(store, source)
+
+    class Overtaken(ObjectFolder):
+        """Compacts the ledger after the segments were listed, once."""
+
+        done = False
+
+        def names(self, folder: str) -> list[str]:
+            listed = super().names(folder)
+            if not self.done:
+                Overtaken.done = True
+                assert compact(store).replaced > 40
+            return listed
+
+    reader = RemoteStore(Overtaken(hosts.objects.url), f"{store._path}-reader")
+    reader.open()
+    assert reader.completed_count() == 40
+    reader.close()
+
+
+def test_compactions_that_overlap_lose_nothing(hosts: Hosts) -> None:
+    one = hosts.store()
+    one.open_job(JOB)
+    sources = [plain(f"s{n}") for n in range(6)]
+    one.register(sources)
+    one.commit([leaf_of(sources[0]), leaves_of_split(sources[1], 2)[0]])
+    expected = picture(one)
+    two = hosts.store()
+
+    class Slow(ObjectFolder):
+        """Another host compacts just before this one makes its snapshot whole."""
+
+        def create(self, name: str, data: bytes) -> bool:
+            if name.endswith(".json"):
+                compact(two)
+            return super().create(name, data)
+
+    compact(RemoteStore(Slow(hosts.objects.url), f"{one._path}-slow"))
+    assert len([name for name in hosts.objects.names("snapshots") if name.endswith(".json")]) == 2
+    for host in (hosts.store(), one, two):
+        host.refresh()
+        assert picture(host) == expected
+    compact(one)
+    assert len([name for name in hosts.objects.names("snapshots") if name.endswith(".json")]) == 1
+    assert picture(hosts.store()) == expected
+
+
+DAMAGE = {
+    "cut": lambda data: data[:-1],
+    "empty": lambda _: b"",
+    "one bit": lambda data: data[:-3] + bytes([data[-3] ^ 1]) + data[-2:],
+    "not ours": lambda data: b"x" * len(data),
+    "longer": lambda data: data + b"x",
+}
+
+
+@pytest.mark.parametrize("folder", ["segments", "snapshots", "controls"])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_an_object_that_does_not_read_is_named_and_nothing_of_it_is_taken_in(
+    hosts: Hosts, folder: str, damage: str
+) -> None:
+    store = hosts.store()
+    store.open_job(JOB)
+    store.begin_run({})
+    finish(store, plain())
+    if folder == "snapshots":
+        compact(store)
+    name = hosts.objects.names(folder)[-1]
+    path = Path(hosts.objects.url) / name
+    path.write_bytes(DAMAGE[damage](path.read_bytes()))
+    if folder == "controls" and damage in ("one bit",):
+        path.write_bytes(b'{"format":1}')
+    with pytest.raises(LedgerDamagedError, match=re.escape(str(path))):
+        hosts.store()
+
+
+def test_a_segment_of_a_newer_version_is_refused(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(JOB)
+    finish(store, plain())
+    path = Path(hosts.objects.url) / hosts.objects.names("segments")[0]
+    data = bytearray(path.read_bytes())
+    data[len(MAGIC) - 1] += 1
+    path.write_bytes(data)
+    with pytest.raises(LedgerVersionError, match="newer"):
+        hosts.store()
+
+
+def test_strange_names_are_not_ours_and_are_left_alone(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(JOB)
+    finish(store, plain())
+    for name in ("segments/readme.txt", "segments/000001/x.seg", "snapshots/a.json", "controls/1.json", "other/x"):
+        hosts.objects.create(name, b"not ours")
+    assert hosts.store().completed_count() == 1
+    compact(hosts.store())
+    assert hosts.objects.exists("segments/readme.txt")
+
+
+@pytest.mark.s3
+def test_the_ledger_works_on_s3(tmp_path: Path, s3: S3Server, s3_requests: S3Requests) -> None:
+    objects = ObjectFolder(f"s3://{s3.bucket()}/a/ledger", s3.options)
+    one, two = (RemoteStore(objects, str(tmp_path / name)) for name in ("one", "two"))
+    one.open(create=True)
+    one.open_job(JOB)
+    one.begin_run({})
+    sources = [plain(f"s{n}") for n in range(50)]
+    one.register(sources)
+    worker = RemoteSink(objects, job=JOB.fingerprint, run="1")
+    worker.commit([leaf_of(source) for source in sources[:30]])
+    s3_requests.take()
+    worker.commit([leaf_of(source) for source in sources[30:]])
+    assert s3_requests.take() == ["put_object"]
+    two.open()
+    assert two.completed_count() == 50
+    compact(two)
+    one.refresh()
+    assert picture(one) == picture(two)
+    s3_requests.take()
+    one.refresh()
+    assert s3_requests.take() == ["list_objects_v2"]
+    one.close()
+    two.close()

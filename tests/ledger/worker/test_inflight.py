@@ -1,0 +1,294 @@
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pickle
+import shutil
+import signal
+import stat
+import struct
+import threading
+import time
+import zlib
+from pathlib import Path
+
+import pytest
+
+from ledgerbeam.ledger.model.rows import Mark
+from ledgerbeam.ledger.model.task import Task
+from ledgerbeam.ledger.worker.inflight import DeadWorker, InflightMarks, dead_marks, live_pids, remove_dead
+from tests.ledger.builders import plain
+from tests.ledger.processes import start
+
+# Python 3.12 and later warn of every fork beside threads; here forks are what is tested.
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+TASK = Task(plain("a"), 0, 10, ((0, 2),))
+OTHER = Task(plain("b"), 5, 9, ((1, 3),))
+
+WORKER = """
+marks = InflightMarks(sys.argv[1])
+marks.register()
+print("registered", flush=True)
+sys.stdin = None
+with marks.working_on([Task(plain("b"), 5, 9, ((1, 3),))]):
+    with marks.working_on([Task(plain("a"), 0, 10, ((0, 2),))]):
+        print("working", flush=True)
+        time.sleep(float(sys.argv[2]))
+print("idle", flush=True)
+time.sleep(60)
+"""
+
+
+def mark_of(task: Task) -> Mark:
+    return Mark(task.source.id, task.node, task.name)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    return str(tmp_path / "run" / "000001")
+
+
+def test_a_folder_without_workers_has_no_marks(folder: str) -> None:
+    assert (live_pids(folder), dead_marks(folder), remove_dead(folder)) == ([], [], [])
+
+
+@pytest.mark.parametrize("working", [True, False])
+def test_a_killed_worker_leaves_what_it_had_in_work(folder: str, working: bool) -> None:
+    worker = start(WORKER, folder, "60" if working else "0")
+    assert worker.stdout is not None
+    for expected in ("registered", "working") if working else ("registered", "working", "idle"):
+        assert worker.stdout.readline().strip() == expected
+    assert (live_pids(folder), dead_marks(folder)) == ([worker.pid], [])
+    worker.send_signal(signal.SIGKILL)
+    worker.communicate()
+    left = [DeadWorker(worker.pid, [mark_of(OTHER), mark_of(TASK)] if working else [])]
+    assert live_pids(folder) == []
+    assert dead_marks(folder) == left  # until they are removed
+    assert remove_dead(folder) == left
+    assert dead_marks(folder) == []
+    assert os.listdir(folder) == []
+
+
+def test_a_worker_that_closes_leaves_nothing(folder: str) -> None:
+    marks = InflightMarks(folder)
+    marks.register()
+    assert live_pids(folder) == [os.getpid()]
+    with pytest.raises(ValueError, match="broken"), marks.working_on([TASK]):
+        raise ValueError("broken")
+    marks.close()
+    marks.close()
+    assert os.listdir(folder) == []
+
+
+def test_handles_of_one_process_share_a_file_and_threads_add_up(folder: str) -> None:
+    ready, leave = threading.Barrier(3), threading.Event()
+
+    def work(task: Task) -> None:
+        with pickle.loads(pickle.dumps(InflightMarks(folder))).working_on([task]):
+            ready.wait()
+            leave.wait()
+
+    def child() -> None:
+        for task in (TASK, OTHER):
+            threading.Thread(target=work, args=(task,)).start()
+        ready.wait()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    pid = os.fork()
+    if pid == 0:
+        child()
+    os.waitpid(pid, 0)
+    ((found, marks),) = dead_marks(folder)
+    assert (found, set(marks)) == (pid, {mark_of(TASK), mark_of(OTHER)})
+
+
+def test_a_forked_process_marks_for_itself_and_does_not_keep_its_parent_alive(folder: str) -> None:
+    marks = InflightMarks(folder)
+    marks.register()
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        with marks.working_on([TASK]):
+            if os.fork() == 0:
+                os.read(read_end, 1)  # outlives its parent, whose file it must not hold
+                os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    last = time.monotonic() + 10
+    while not dead_marks(folder) and time.monotonic() < last:
+        time.sleep(0.01)  # the grandchild lets go of the file as soon as it runs
+    assert dead_marks(folder) == [DeadWorker(pid, [mark_of(TASK)])]
+    assert live_pids(folder) == [os.getpid()]
+    os.write(write_end, b"x")
+    os.close(read_end)
+    os.close(write_end)
+    marks.close()
+
+
+def test_a_half_written_mark_blames_nobody(folder: str) -> None:
+    os.makedirs(folder)
+    Path(folder, "12345-00ff.inflight").write_bytes(b"\x40\0\0\0\1\2\3\4[[")
+    Path(folder, "12346-00ff.inflight").touch()
+    Path(folder, "12347-00ff.inflight").write_bytes(b"\2\0\0\0\1\2\3\4[[")
+    Path(folder, "notes.txt").touch()
+    assert dead_marks(folder) == [DeadWorker(12345, []), DeadWorker(12346, []), DeadWorker(12347, [])]
+    remove_dead(folder)
+    assert os.listdir(folder) == ["notes.txt"]
+
+
+def test_shorter_marks_replace_longer_ones(folder: str) -> None:
+    pid = os.fork()
+    if pid == 0:
+        marks = InflightMarks(folder)
+        with marks.working_on([TASK, OTHER] * 50):
+            pass
+        with marks.working_on([OTHER]):
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert dead_marks(folder) == [DeadWorker(pid, [mark_of(OTHER)])]
+
+
+def sealed(body: bytes) -> bytes:
+    return struct.pack("<II", len(body), zlib.crc32(body)) + body
+
+
+GARBAGE = [
+    b"",
+    b"null",
+    b"{}",
+    b"[1]",
+    b'[["00", "11", "x"]]',
+    b'[["%s", "%s", 5]]' % (b"00" * 16, b"00" * 16),
+    b"[[null, null, null]]",
+    b"[" * 100_000,
+    b"\xff\xfe",
+]
+
+
+def test_marks_that_are_not_what_was_written_blame_nobody(folder: str) -> None:
+    os.makedirs(folder)
+    mark = mark_of(TASK)
+    whole = sealed(json.dumps([(mark.source_id.hex(), mark.node.hex(), mark.name)]).encode())
+    Path(folder, "1-00.inflight").write_bytes(whole + b"older bytes")
+    Path(folder, "2-00.inflight").write_bytes(whole.replace(b"a.jsonl", b"b.jsonl"))
+    Path(folder, "3-00.inflight").write_bytes(whole[:-1])
+    assert dead_marks(folder) == [DeadWorker(1, [mark]), DeadWorker(2, []), DeadWorker(3, [])]
+
+
+def test_marks_that_no_worker_wrote_blame_nobody(folder: str) -> None:
+    os.makedirs(folder)
+    for number, body in enumerate(GARBAGE):
+        Path(folder, f"{number + 1}-00.inflight").write_bytes(sealed(body))
+    with open(Path(folder, "77-00.inflight"), "wb") as file:
+        file.write(struct.pack("<II", 2**32 - 1, 0))
+        file.truncate(2**40)  # sparse
+    assert {worker.pid for worker in dead_marks(folder)} == {*range(1, len(GARBAGE) + 1), 77}
+    assert all(worker.marks == [] for worker in dead_marks(folder))
+
+
+def test_what_is_no_file_is_no_mark(folder: str, tmp_path: Path) -> None:
+    os.makedirs(folder)
+    victim = tmp_path / "victim"
+    victim.write_bytes(sealed(b"[]"))
+    os.mkfifo(Path(folder, "1-00.inflight"))
+    Path(folder, "2-00.inflight").symlink_to(victim)
+    Path(folder, "3-00.inflight").mkdir()
+    Path(folder, f"{'9' * 5000}"[:200] + "-00.inflight").touch()
+    Path(folder, "\u0665-00.inflight").touch()
+    assert (live_pids(folder), dead_marks(folder), remove_dead(folder)) == ([], [], [])
+    assert victim.exists()
+    assert len(os.listdir(folder)) == 5
+
+
+def test_marks_that_were_removed_are_not_missed(folder: str) -> None:
+    marks = InflightMarks(folder)
+    marks.register()
+    shutil.rmtree(folder)
+    marks.close()
+
+
+def test_marks_come_and_go_with_what_is_in_work(folder: str) -> None:
+    marks = InflightMarks(folder)
+
+    def working() -> list[str]:
+        (name,) = os.listdir(folder)
+        data = Path(folder, name).read_bytes()
+        length, checksum = struct.unpack_from("<II", data)
+        assert zlib.crc32(data[8 : 8 + length]) == checksum
+        return [row[2] for row in json.loads(data[8 : 8 + length])]
+
+    marks.register()
+    assert working() == []
+    with marks.working_on([TASK, OTHER]):
+        with InflightMarks(folder).working_on([TASK]):
+            assert working() == [TASK.name, OTHER.name, TASK.name]
+        assert working() == [TASK.name, OTHER.name]
+    assert working() == []
+    marks.close()
+
+
+def test_a_file_of_another_name_is_no_mark(folder: str) -> None:
+    os.makedirs(folder)
+    for name in ("12-00.inflight2", "12-00", "12.json", "x12-00.inflight"):
+        Path(folder, name).write_bytes(sealed(b"[]"))
+    assert (live_pids(folder), dead_marks(folder), remove_dead(folder)) == ([], [], [])
+    assert len(os.listdir(folder)) == 4
+
+
+def test_workers_are_listed_by_their_numbers(folder: str) -> None:
+    os.makedirs(folder)
+    marks = {pid: [mark_of(TASK)] * (pid % 3) for pid in (5, 40, 300, 7, 12)}
+    for pid, found in marks.items():
+        rows = [(mark.source_id.hex(), mark.node.hex(), mark.name) for mark in found]
+        Path(folder, f"{pid}-00.inflight").write_bytes(sealed(json.dumps(rows).encode()))
+    assert dead_marks(folder) == [DeadWorker(pid, marks[pid]) for pid in sorted(marks)]
+    held = []
+    for pid in (40, 5, 300):
+        held.append(os.open(Path(folder, f"{pid}-00.inflight"), os.O_RDWR))
+        fcntl.flock(held[-1], fcntl.LOCK_EX)
+    assert live_pids(folder) == [5, 40, 300]
+    assert [worker.pid for worker in remove_dead(folder)] == [7, 12]
+    assert len(os.listdir(folder)) == 3
+    for descriptor in held:
+        os.close(descriptor)
+
+
+def test_marks_are_for_their_user_alone(folder: str) -> None:
+    marks = InflightMarks(folder)
+    marks.register()
+    (name,) = os.listdir(folder)
+    assert stat.S_IMODE(Path(folder, name).stat().st_mode) == 0o600
+    assert name.startswith(f"{os.getpid()}-")
+    marks.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
+def test_marks_of_another_user_blame_nobody_and_stay(folder: str) -> None:
+    os.makedirs(folder)
+    path = Path(folder, "7-00.inflight")
+    path.write_bytes(sealed(b"[]"))
+    assert dead_marks(folder) == [DeadWorker(7, [])]
+    os.chown(path, 65534, -1)
+    assert (live_pids(folder), dead_marks(folder), remove_dead(folder)) == ([], [], [])
+    assert path.exists()
+
+
+def test_what_lies_in_place_of_marks_that_were_removed_stays(folder: str) -> None:
+    marks = InflightMarks(folder)
+    marks.register()
+    (name,) = os.listdir(folder)
+    os.unlink(Path(folder, name))
+    Path(folder, name).write_bytes(b"another's")
+    marks.close()
+    assert Path(folder, name).read_bytes() == b"another's"
+
+
+def test_a_worker_marks_anew_after_it_has_closed(folder: str) -> None:
+    marks = InflightMarks(folder)
+    for _ in range(2):
+        with marks.working_on([TASK]):
+            assert live_pids(folder) == [os.getpid()]
+        marks.close()
+        assert os.listdir(folder) == []

@@ -1,0 +1,369 @@
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ledgerbeam.errors import DiskFullError, LedgerError, NonDeterministicTaskError, UsageError
+from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf
+from ledgerbeam.ledger.worker.writer import LedgerPlace, LedgerWriter, close_shared_writers, shared_writer
+from tests.ledger.builders import leaf_of, leaves_of_split, plain
+
+NEVER = 3600.0
+
+
+class FragileStore(LmdbStore):
+    """A store whose disk is full while `full` is set; it counts commits."""
+
+    full = False
+    commits = 0
+
+    def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
+        self.commits += 1
+        if self.full:
+            raise DiskFullError("no space")
+        return super().commit(leaves, failures)
+
+
+@pytest.fixture
+def fragile(store: LmdbStore) -> FragileStore:
+    return FragileStore(store.url)
+
+
+def wait_until(store: LmdbStore, tasks: int, seconds: float = 5.0) -> float:
+    """Wait until so many tasks are recorded; gives how long that took."""
+    started = time.monotonic()
+    while store.totals().tasks < tasks:
+        assert time.monotonic() - started < seconds
+        time.sleep(0.002)
+    return time.monotonic() - started
+
+
+def test_nothing_is_committed_before_its_time_and_flush_commits_all(store: LmdbStore) -> None:
+    source = plain()
+    store.register([source])
+    writer = LedgerWriter(store, interval=NEVER)
+    one, two, three = leaves_of_split(source, 3)
+    writer.add(one)
+    writer.add(two)
+    writer.fail(Failure(source.id, three.lineage, "task", "ValueError"))
+    assert store.totals().tasks == 0
+    result = writer.flush()
+    assert (result.completed, result.fresh) == ([], 2)
+    assert store.totals().tasks == 2
+    assert len(list(store.failures())) == 1
+    writer.add(three)
+    result = writer.flush()
+    assert (result.completed, result.fresh) == ([source.id], 1)
+    assert result.seconds > 0
+    assert writer.flush() == CommitResult([])
+    writer.close()
+
+
+def test_the_oldest_entry_decides_when_time_is_up(store: LmdbStore) -> None:
+    source = plain()
+    store.register([source])
+    writer = LedgerWriter(store, interval=0.2)
+    started = time.monotonic()
+    sent = 0
+    for leaf in leaves_of_split(source, 200):  # an entry every 10 ms must not push the commit away
+        writer.add(leaf)
+        sent += 1
+        if store.totals().tasks:
+            break
+        time.sleep(0.01)
+    assert time.monotonic() - started > 0.15
+    assert sent < 100
+    writer.close()
+
+
+def test_enough_entries_are_committed_at_once(store: LmdbStore) -> None:
+    source = plain()
+    store.register([source])
+    writer = LedgerWriter(store, interval=NEVER, max_entries=4)
+    leaves = leaves_of_split(source, 6)
+    for leaf in leaves[:3]:
+        writer.add(leaf)
+    assert store.totals().tasks == 0
+    writer.add(leaves[3])
+    assert store.totals().tasks == 4
+    writer.close()
+
+
+@pytest.mark.parametrize("took", [0.0, 2.0, 2.1])
+def test_who_adds_late_in_the_interval_commits_unless_that_is_slow(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch, took: float
+) -> None:
+    now, names = [1000.0], []
+
+    class NamedStore(LmdbStore):
+        def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
+            names.append(threading.current_thread().name)
+            now[0] += took
+            return super().commit(leaves, failures)
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    source = plain()
+    store.register([source])
+    writer = LedgerWriter(NamedStore(store.url), interval=100)
+    mine = threading.current_thread().name
+    leaves = iter(leaves_of_split(source, 6))
+    for begins, expected in ((1000.0, [mine]), (2000.0, [mine] if took > 2 else [mine, mine])):
+        for late in (0.0, 74.9, 75.0):
+            assert len(names) == (begins > 1000)
+            now[0] = begins + late
+            writer.add(next(leaves))
+        assert names == expected
+    now[0] = 2100.0
+    with writer._changed:
+        writer._changed.notify_all()  # its time is up
+    while store.totals().tasks < 6:
+        time.sleep(0.002)
+    assert names == [mine, "ledger-writer" if took > 2 else mine]
+    writer.close()
+
+
+def test_a_full_group_that_is_slow_to_commit_leaves_nothing_to_the_background(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+
+    class SlowStore(LmdbStore):
+        def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
+            now[0] += 50
+            return super().commit(leaves, failures)
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    store.register([plain()])
+    writer = LedgerWriter(SlowStore(store.url), interval=100, max_entries=2)
+    one, two, three, four = leaves_of_split(plain(), 4)
+    for leaf in (one, two, three):
+        writer.add(leaf)
+    assert store.totals().tasks == 2
+    now[0] += 75
+    writer.add(four)
+    assert store.completed_count() == 1
+    writer.close()
+
+
+@pytest.mark.parametrize("error", [NonDeterministicTaskError, DiskFullError])
+def test_who_adds_early_in_an_interval_is_told_of_an_error_in_the_background(
+    fragile: FragileStore, monkeypatch: pytest.MonkeyPatch, error: type[LedgerError]
+) -> None:
+    now, source = [1000.0], plain()
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    fragile.register([source])
+    fragile.commit([leaf_of(source, ((0, 2),))])
+    fragile.full = issubclass(error, DiskFullError)
+    writer = LedgerWriter(fragile, interval=100)
+    writer.add(leaf_of(source, ((0, 2 if fragile.full else 3),)))
+    now[0] += 100
+    with writer._changed:
+        writer._changed.notify_all()  # its time is up
+    while fragile.commits < 2 or writer._committing.locked():
+        time.sleep(0.002)
+    with pytest.raises(error):
+        writer.add(leaf_of(source, ((1, 2),)))
+    fragile.full = False
+    writer.flush()
+    assert fragile.completed_count() == 1
+    writer.close()
+
+
+def test_a_commit_in_the_background_is_part_of_the_next_result(store: LmdbStore) -> None:
+    source = plain()
+    store.register([source])
+    writer = LedgerWriter(store, interval=0.01)
+    writer.add(leaf_of(source))
+    wait_until(store, 1)
+    assert writer.flush().completed == [source.id]
+    writer.close()
+
+
+def test_an_error_in_the_background_is_raised_by_the_next_call_once(store: LmdbStore) -> None:
+    source = plain()
+    store.register([source])
+    store.commit([leaf_of(source, ((0, 2),))])
+    writer = LedgerWriter(store, interval=0.01)
+    writer.add(leaf_of(source, ((0, 3),)))
+
+    def go_on() -> None:
+        for _ in range(500):
+            writer.add(leaf_of(source, ((1, 2),)))
+            time.sleep(0.01)
+
+    with pytest.raises(NonDeterministicTaskError):
+        go_on()
+    writer.flush()
+    assert store.completed_mask([source.id]).all()
+    writer.close()
+
+
+def test_what_could_not_be_committed_is_kept_and_committed_later(fragile: FragileStore) -> None:
+    sources = [plain(name) for name in "abc"]
+    fragile.register(sources)
+    writer = LedgerWriter(fragile, interval=0.01)
+    fragile.full = True
+    writer.add(leaf_of(sources[0]))
+    while not fragile.commits:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    assert fragile.commits == 1  # the background does not hammer a full disk
+    with pytest.raises(DiskFullError):
+        writer.add(leaf_of(sources[1]))
+    with pytest.raises(DiskFullError):
+        writer.flush()
+    fragile.full = False
+    writer.add(leaf_of(sources[2]))
+    writer.flush()
+    assert fragile.completed_count() == 3
+    writer.close()
+
+
+def test_closing_raises_what_could_not_be_committed(fragile: FragileStore) -> None:
+    fragile.register([plain()])
+    writer = LedgerWriter(fragile, interval=NEVER)
+    writer.add(leaf_of(plain()))
+    fragile.full = True
+    with pytest.raises(DiskFullError):
+        writer.close()
+    writer.close()  # it was told
+
+
+def test_flush_waits_for_a_commit_that_another_thread_has_begun(store: LmdbStore) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    class SlowStore(LmdbStore):
+        def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
+            begun.set()
+            go_on.wait()
+            return super().commit(leaves, failures)
+
+    store.register([plain()])
+    writer = LedgerWriter(SlowStore(store.url), interval=0.01)
+    writer.add(leaf_of(plain()))
+    begun.wait()
+    flusher = threading.Thread(target=writer.flush)
+    flusher.start()
+    flusher.join(0.1)
+    assert flusher.is_alive()
+    go_on.set()
+    flusher.join()
+    assert store.completed_count() == 1
+    writer.close()
+
+
+def test_many_threads_share_a_writer(store: LmdbStore) -> None:
+    sources = [plain(f"s{n}") for n in range(8)]
+    store.register(sources)
+    writer = LedgerWriter(store, interval=0.01, max_entries=16)
+
+    def work(source: int) -> None:
+        for leaf in leaves_of_split(sources[source], 50):
+            writer.add(leaf)
+        writer.flush()
+        assert store.completed_mask([sources[source].id]).all()
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    writer.close()
+    assert store.totals().tasks == 400
+
+
+class CountingSink:
+    """What a writer commits to, when only the number of leaves matters: its commits are quicker than any disk."""
+
+    def __init__(self) -> None:
+        self.leaves = 0
+
+    def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
+        self.leaves += len(leaves)
+        return CommitResult([])
+
+    def close(self) -> None:
+        pass
+
+
+def test_no_leaf_is_lost_that_comes_as_a_commit_begins() -> None:
+    """Commits of other threads begin at any moment, also between two steps of `add`."""
+    sink = CountingSink()
+    writer = LedgerWriter(sink, interval=1e-5, max_entries=3)
+    leaf = leaf_of(plain())
+
+    def add_all() -> None:
+        for _ in range(5_000):
+            writer.add(leaf)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=add_all) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        writer.close()
+    finally:
+        sys.setswitchinterval(before)
+    assert sink.leaves == 20_000
+
+
+def test_a_closed_writer_refuses_and_its_thread_is_gone(store: LmdbStore) -> None:
+    writer = LedgerWriter(store)
+    writer.close()
+    writer.close()
+    with pytest.raises(UsageError, match="closed"):
+        writer.add(leaf_of(plain()))
+    assert all(thread.name != "ledger-writer" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("arguments", [{"interval": 0}, {"max_entries": 0}])
+def test_limits_out_of_range_are_refused(store: LmdbStore, arguments: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="interval > 0"):
+        LedgerWriter(store, **arguments)
+
+
+def test_a_process_has_one_shared_writer_for_a_ledger(store: LmdbStore, tmp_path: Path) -> None:
+    store.register([plain()])
+    writer = shared_writer(store.url)
+    assert shared_writer(f"{store.url}/") is writer
+    assert shared_writer(f"file://{store.url}") is writer
+    assert isinstance(writer.store, LmdbStore)
+    assert writer.store.url == store.url
+    writer.add(leaf_of(plain()))
+    close_shared_writers()
+    assert store.completed_count() == 1
+    again = shared_writer(store.url)
+    assert again is not writer
+    close_shared_writers()
+    with pytest.raises(LedgerError):
+        shared_writer(str(tmp_path / "missing"))
+
+
+def test_what_decides_where_rows_go_has_a_writer_of_its_own(store: LmdbStore) -> None:
+    places = [
+        LedgerPlace.of(store.url),
+        LedgerPlace.of(store.url, job="a"),
+        LedgerPlace.of(store.url, run="000001"),
+        LedgerPlace.of(store.url, options={"key": "a", "client": {"b": 1, "c": object}}),
+        LedgerPlace.of("memory://bucket/ledger"),
+    ]
+    writers = [shared_writer(place, open_sink=lambda: store) for place in places]
+    assert len({id(writer) for writer in writers}) == len(places)
+    same = [
+        LedgerPlace.of(f"file://{store.url}/"),
+        LedgerPlace.of(store.url, job="a"),
+        LedgerPlace.of(store.url, run="000001"),
+        LedgerPlace.of(store.url, options={"client": {"c": object, "b": 1}, "key": "a"}),
+        LedgerPlace.of("memory://bucket/ledger/"),
+    ]
+    assert [shared_writer(place, interval=NEVER) for place in same] == writers
+    close_shared_writers()

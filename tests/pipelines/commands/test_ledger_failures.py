@@ -1,0 +1,120 @@
+"""`ledger failures` groups what failed, and the command that it prints for a group retries just that."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+from ledgerbeam.ledger import MAX_ATTEMPTS, Mark, open_store
+from ledgerbeam.pipelines.report.run_info import retry_command
+from tests.pipelines.conftest import FAILING, Workspace, run_failing
+
+
+def failures(workspace: Workspace) -> Any:
+    ran = workspace.run("ledger", "failures", "L", "--json")
+    assert ran.status == 0, ran.err
+    return ran.json
+
+
+def in_shell(workspace: Workspace, command: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command line as it was printed, with the `ledgerbeam` of this interpreter."""
+    function = f'ledgerbeam() {{ "{sys.executable}" -m ledgerbeam "$@"; }}\n'
+    return subprocess.run(
+        ["bash", "-c", function + command],
+        cwd=workspace.root,
+        env=workspace.env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_failures_come_in_groups_the_largest_first(failed_job: Workspace) -> None:
+    found = failures(failed_job)
+    groups = [(g["reason"], g["count"], g["sources"], g["quarantined"]) for g in found["groups"]]
+    assert groups == [("ConnectionError", 2, 2, 0), ("ValueError", 1, 1, 0)]
+    assert "record 7" in found["groups"][1]["example"]["error"]
+    assert sorted(row["reason"] for row in found["failures"]) == ["ConnectionError", "ConnectionError", "ValueError"]
+    text = failed_job.run("ledger", "failures", "L").out
+    assert text.index("2 tasks of 2 sources: ConnectionError") < text.index("1 task of 1 source: ValueError")
+    for group in found["groups"]:
+        assert group["retry"] in text
+    assert "in place of ***" in text
+
+
+def test_a_ledger_without_failures_says_so(workspace: Workspace) -> None:
+    store = open_store(str(workspace.root / "L"), create=True)
+    store.close()
+    assert workspace.run("ledger", "failures", "L").out == "no failures\n"
+    assert failures(workspace) == {"groups": [], "failures": []}
+
+
+def test_the_command_of_a_group_does_again_the_sources_of_that_group_only(workspace: Workspace) -> None:
+    run_failing(workspace)
+    _, value = failures(workspace)["groups"]
+    retried = in_shell(workspace, value["retry"])
+    assert retried.returncode == 3, retried.stderr
+    assert attempts(workspace) == {"a.jsonl": [2, 2], "b.jsonl": [1]}, "b has no ValueError and was done again"
+
+    quarantine(workspace, "b.jsonl")
+    (workspace.root / "service-is-up").touch()
+    workspace.jsonl("in/d.jsonl", 5, first=100)  # new: a retry leaves it open
+    (quarantined,) = [group for group in failures(workspace)["groups"] if group["quarantined"]]
+    assert quarantined["sources"] == 1
+    retried = in_shell(workspace, quarantined["retry"])
+    assert retried.returncode == 3, retried.stderr
+    assert attempts(workspace) == {"a.jsonl": [2, 2]}
+    status = workspace.run("ledger", "status", "L", "--json").json
+    assert status["sources"] == {"complete": 2, "open": 1, "failed": 1}
+    assert status["gone"] == 0
+    assert status["complete"] is False
+    assert sorted(r["id"] for r in workspace.records("out") if r["id"] >= 10) == list(range(10, 30))
+
+
+def attempts(workspace: Workspace) -> dict[str, list[int]]:
+    """How often each failed task of each source was tried."""
+    found: dict[str, list[int]] = {}
+    for row in failures(workspace)["failures"]:
+        found.setdefault(row["source"][-7:], []).append(row["attempts"])
+    return found
+
+
+def quarantine(workspace: Workspace, name: str) -> None:
+    """Makes the ledger believe that workers died of the failed tasks of a source."""
+    store = open_store(str(workspace.root / "L"), create=False)
+    marks = [Mark(row.source_id, row.node, row.task) for row in store.failures() if row.url.endswith(name)]
+    for _ in range(MAX_ATTEMPTS):
+        store.record_deaths(marks)
+    assert any(row.quarantined for row in store.failures())
+    store.close()
+
+
+def test_a_reason_that_no_failure_has_is_refused(failed_job: Workspace) -> None:
+    ran = failed_job.run(*FAILING, "--only-failed", "No*Error")
+    assert ran.status == 2
+    assert "no failure has such a reason" in ran.err
+    assert "ledger failures" in ran.err
+
+
+def test_a_retry_of_some_is_refused_on_other_runners(failed_job: Workspace) -> None:
+    ran = failed_job.run(*FAILING, "--only-failed", "*", "--", "--runner=PrismRunner")
+    assert ran.status == 2
+    assert "local runner" in ran.err
+
+
+def test_a_retry_command_names_the_ledger_and_the_folder_and_stands_before_beam_options() -> None:
+    words = ["ledgerbeam", "map", "f:g", "in/*.jsonl", "--only-failed", "Old", "--", "--direct_runner_bundle_repeat=1"]
+    run = {"info": {"command": words, "folder": os.getcwd()}}
+    assert retry_command(run, "/data/L", "Why? [x]*") == (
+        "ledgerbeam map f:g 'in/*.jsonl' --ledger /data/L '--only-failed=Why[?] [[]x][*]' "
+        "-- --direct_runner_bundle_repeat=1"
+    )
+    run = {"info": {"command": [*words[:4], "--ledger=L"], "folder": "/some where"}}
+    assert retry_command(run, "/data/L", "E") == (
+        "cd '/some where' && ledgerbeam map f:g 'in/*.jsonl' --ledger=L --only-failed=E"
+    )
+    assert retry_command({"info": {"pid": 1}}, "/data/L", "E") is None
+    assert retry_command(None, "/data/L", "E") is None

@@ -1,0 +1,231 @@
+"""`ledger report`: one page that shows the figures of the ledger, and can do nothing else."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import importlib.util
+import os
+import re
+import shutil
+import struct
+import subprocess
+import zlib
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from ledgerbeam.ledger import Failure, Job, Leaf, Source, open_store
+from ledgerbeam.pipelines.report.data import report_data
+from tests.pipelines.conftest import Workspace, make_workspace
+
+MOST_BYTES = 500_000
+HOSTILE = "<script>document.title='owned'</script><img src=x onerror=alert(1)>\"'&\x1b[2J\u202e"
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+needs_extra = pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("jinja2", "vl_convert"))),
+    reason="no plots: pip install 'ledgerbeam[report]'",
+)
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason='no browser: run "apt-get install chromium"')
+
+
+class Page(HTMLParser):
+    """What a browser would make of a page: its elements in order, and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def all(self, *tags: str) -> list[dict[str, str | None]]:
+        return [attributes for tag, attributes in self.elements if tag in tags]
+
+
+def write_hostile_ledger(workspace: Workspace) -> None:
+    """Makes a ledger whose names and errors are markup."""
+    store = open_store(str(workspace.root / "L"), create=True)
+    store.open_job(Job(HOSTILE, {"output": f"s3://bucket/{HOSTILE}", "function": HOSTILE, "base": "/in/"}))
+    command = ["ledgerbeam", "map", HOSTILE]
+    run = store.begin_run({"pid": 1, "host": HOSTILE, "command": command, "folder": HOSTILE})
+    sources = [Source(f"/in/{HOSTILE}{number}.jsonl", 1000 * number, "v") for number in range(5)]
+    store.register(sources)
+    for number, source in enumerate(sources):
+        leaf = Leaf(source.id, ((0, 2),), "filtered", (), 10, 100, 0.01 * 10**number)
+        store.commit([leaf], [Failure(source.id, ((1, 2),), HOSTILE, f"Error{number % 2}{HOSTILE}", HOSTILE)])
+    store.note_listing(run, listed=5, finished=True)
+    store.close()
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a ledger whose names and errors are markup."""
+    workspace = make_workspace(tmp_path_factory.mktemp("report"))
+    write_hostile_ledger(workspace)
+    ran = workspace.run("ledger", "report", "L", "--output", "report.html")
+    assert ran.status == 0, ran.err
+    return workspace.root / "report.html"
+
+
+@needs_extra
+def test_the_page_shows_what_the_ledger_holds(failed_job: Workspace, tmp_path: Path) -> None:
+    ran = failed_job.run("ledger", "report", "L", "--output", tmp_path / "report.html", "--json")
+    assert ran.status == 0, ran.err
+    text = (tmp_path / "report.html").read_text()
+    assert ran.json == {"output": str(tmp_path / "report.html"), "bytes": len(text.encode())}
+    status = failed_job.run("ledger", "status", "L", "--json").json
+    page = Page(text)
+    assert "not complete: 2 sources failed" in page.text
+    assert "1 complete (33.3 %)" in page.text
+    assert f"{status['tasks']['done']}3 failed" in page.text
+    for words in ("Progress", "Throughput", "Task durations", "Failures by reason", "Slowest sources", "Runs"):
+        assert words in page.text
+    assert "needs_service raised ConnectionError: the service is down" in page.text
+    assert "c.jsonl" in page.text
+    assert "hunter2" not in text
+    assert len(text) < MOST_BYTES
+
+
+@needs_extra
+def test_hostile_names_stay_text(hostile: Path) -> None:
+    page = Page(hostile.read_text(encoding="utf-8"))
+    assert not page.all("script", "img", "iframe", "object", "embed", "form", "base", "a", "image", "foreignobject")
+    assert not [name for _, attributes in page.elements for name in attributes if name.startswith("on")]
+    assert "<script>document.title='owned'</script>" in page.text, "the name is not shown at all"
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202e]", hostile.read_text(encoding="utf-8"))
+
+
+@needs_extra
+def test_the_page_allows_nothing_but_its_own_style_and_loads_nothing(hostile: Path) -> None:
+    text = hostile.read_text(encoding="utf-8")
+    page = Page(text)
+    (policy,) = [meta["content"] for meta in page.all("meta") if meta.get("http-equiv") == "Content-Security-Policy"]
+    (style,) = re.findall("<style>(.*?)</style>", text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    attributes = [attributes for _, attributes in page.elements]
+    assert not [a for a in attributes if {"src", "href", "xlink:href", "style", "srcset", "action"} & a.keys()]
+    assert "url(" not in style
+    assert "@import" not in style
+
+
+@needs_extra
+def test_the_page_can_be_read_without_seeing_it(hostile: Path) -> None:
+    page = Page(hostile.read_text(encoding="utf-8"))
+    assert page.all("html") == [{"lang": "en"}]
+    headings = [int(tag[1]) for tag, _ in page.elements if re.fullmatch(r"h\d", tag)]
+    assert headings[0] == 1
+    assert set(headings[1:]) == {2}
+    drawings = [svg for svg in page.all("svg") if svg.get("aria-hidden") != "true"]
+    assert len(drawings) == 1 + 2 * 4  # the bar of sources; four plots, wide and narrow
+    assert all(svg.get("role") == "img" and svg.get("aria-label") for svg in drawings)
+    assert len(page.all("table")) == 4 + 3  # one beside each plot; failures, sources, runs
+    assert all(head.get("scope") for head in page.all("th"))
+    labelled = {section.get("aria-labelledby") for section in page.all("section")}
+    assert labelled == {heading.get("id") for heading in page.all("h2")}
+
+
+@needs_extra
+def test_a_ledger_of_which_nothing_is_recorded_has_a_page_too(workspace: Workspace) -> None:
+    open_store(str(workspace.root / "L"), create=True).close()
+    ran = workspace.run("ledger", "report", "L", "--output", "report.html")
+    assert ran.status == 0, ran.err
+    assert "Nothing recorded yet" in (workspace.root / "report.html").read_text()
+
+
+@needs_extra
+def test_the_page_of_a_large_job_is_small(tmp_path: Path) -> None:
+    from ledgerbeam.pipelines.report.page import render_page
+
+    store = open_store(str(tmp_path / "L"), create=True)
+    store.open_job(Job("map", {}))
+    sources = [Source(f"/in/{'long' * 200}/{number}.jsonl", number, "v") for number in range(2000)]
+    store.register(sources)
+    leaves = [Leaf(s.id, ((0, 2),), "filtered", (), 1, 1, 1e-4 * 1.01**i) for i, s in enumerate(sources)]
+    failed = [Failure(s.id, ((1, 2),), "t", f"reason {i} {'x' * 300}", "y" * 9000) for i, s in enumerate(sources)]
+    store.commit(leaves, failed)
+    for _ in range(40):
+        store.end_run(store.begin_run({"command": ["x" * 500] * 100, "folder": "/", "host": "h" * 200}), "done")
+    assert len(render_page(report_data(store))) < MOST_BYTES
+
+
+def test_without_the_extra_the_error_says_how_to_get_it(failed_job: Workspace, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['vl_convert'] = None\n")
+    path = os.pathsep.join(filter(None, (str(tmp_path), failed_job.env.get("PYTHONPATH"))))
+    ran = failed_job.run("ledger", "report", "L", "--output", tmp_path / "r.html", env={"PYTHONPATH": path})
+    assert ran.status == 2
+    assert "pip install 'ledgerbeam[report]'" in ran.err
+    assert "vl_convert" in ran.err
+    assert not (tmp_path / "r.html").exists()
+
+
+def in_browser(page: Path, folder: Path, *options: str, width: int = 1200) -> str:
+    """Runs headless Chromium without a network on a page and gives what it prints."""
+    command = [
+        *(str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"),
+        *("--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder / 'profile'}"),
+        *(f"--window-size={width},1600", "--virtual-time-budget=5000", *options, page.as_uri()),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
+    return done.stdout
+
+
+@needs_extra
+@needs_chromium
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1200, 390])
+def test_a_browser_shows_the_page_without_running_anything_nor_overflowing(
+    hostile: Path, tmp_path: Path, width: int
+) -> None:
+    frame = tmp_path / "frame.html"
+    frame.write_text(
+        f"""<iframe id=f src="{hostile.as_uri()}" width="{width}" height="900" style="border:0"></iframe>
+        <pre id=r></pre>
+        <script>f.onload = () => {{
+          const page = f.contentDocument, root = page.documentElement;
+          const shown = [...page.querySelectorAll('figure svg')].filter(svg => svg.getBoundingClientRect().width > 0);
+          const wide = [...page.querySelectorAll('section, dl, h1, p')].filter(
+            e => e.getBoundingClientRect().right > {width});
+          r.textContent = [page.title.includes('owned') && !page.title.includes('<'), page.scripts.length,
+            page.images.length, root.scrollWidth, shown.length, wide.length].join(' ');
+        }};</script>"""
+    )
+    dom = in_browser(frame, tmp_path, "--dump-dom", "--disable-web-security", width=1300)
+    found = re.search(r'<pre id="r">(.*?)</pre>', dom)
+    assert found, dom[-500:]
+    owned, scripts, images, scroll_width, plots, too_wide = html.unescape(found[1]).split()
+    assert (owned, scripts, images) == ("false", "0", "0")
+    assert int(scroll_width) <= width
+    assert (plots, too_wide) == ("4", "0")
+
+
+@needs_extra
+@needs_chromium
+@pytest.mark.slow
+def test_the_page_is_dark_where_the_reader_wants_it_dark(hostile: Path, tmp_path: Path) -> None:
+    brightness = {}
+    for name, scheme in (("dark", "0"), ("light", "1")):
+        shot = tmp_path / f"{name}.png"
+        in_browser(hostile, tmp_path, f"--screenshot={shot}", f"--blink-settings=preferredColorScheme={scheme}")
+        brightness[name] = sum(first_pixel(shot)) / 3
+    assert brightness["dark"] < 60
+    assert brightness["light"] > 200
+
+
+def first_pixel(png: Path) -> bytes:
+    """The red, green and blue of a PNG's upper left corner, which no filter of PNG changes."""
+    data, place, packed = png.read_bytes(), 8, b""
+    while place < len(data):
+        length, kind = struct.unpack_from(">I4s", data, place)
+        packed += data[place + 8 : place + 8 + length] if kind == b"IDAT" else b""
+        place += 12 + length
+    return zlib.decompress(packed)[1:4]

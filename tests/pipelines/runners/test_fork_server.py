@@ -1,0 +1,71 @@
+"""Workers are forked: each is a process of its own, and none outlives what stands for it or made it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from tests.pipelines.conftest import Workspace
+from tests.pipelines.jobs.test_restart import processes_below, tasks_done, wait_for
+from tests.servers.process import command_of, name_of, wait_until
+
+pytestmark = pytest.mark.slow
+
+SLOW = (
+    *("map", "functions:slow", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L"),
+    *("--workers", "2", "--task-bytes", "2000", "--flush-interval", "0.1"),
+)
+
+DRAWS = """
+import os, time
+import numpy as np
+
+def draw(record):
+    time.sleep(0.01)
+    return {"pid": os.getpid(), "drawn": np.random.random()}
+"""
+
+
+def write_sources(workspace: Workspace) -> None:
+    for number in range(8):
+        workspace.jsonl(f"in/{number}.jsonl", 200, first=1000 * number)
+
+
+@pytest.mark.parametrize(
+    "is_killed",
+    [
+        lambda pid: "worker_relay" in command_of(pid),
+        lambda pid: name_of(pid) == "ledgerbeam-work",
+        lambda pid: name_of(pid) == "ledgerbeam-fork",
+    ],
+    ids=["relay", "worker", "server"],
+)
+def test_whichever_is_killed_the_workers_go_and_the_job_ends_well(
+    workspace: Workspace, is_killed: Callable[[int], bool]
+) -> None:
+    write_sources(workspace)
+    process = workspace.start(*SLOW)
+    wait_for(lambda: tasks_done(workspace) > 3, process)
+    below = processes_below(process.pid)
+    workers = [pid for pid in below if name_of(pid) == "ledgerbeam-work"]
+    assert len(workers) == 2
+    os.kill(next(filter(is_killed, below)), signal.SIGKILL)
+    assert wait_until(lambda: not all(map(command_of, workers)), seconds=5)
+    out = process.communicate(timeout=120)[0]
+    assert (process.returncode, "starting again with what is left" in out) == (0, True), out
+    assert len(workspace.records("out")) == 1600
+    assert not any(map(command_of, below))
+
+
+def test_workers_draw_random_numbers_of_their_own(workspace: Workspace) -> None:
+    write_sources(workspace)
+    (workspace.root / "draws.py").write_text(DRAWS)
+    command = ("map", "draws:draw", *SLOW[2:], "--no-purity-check")
+    ran = workspace.run(*command)
+    assert ran.status == 0, ran.err
+    records = workspace.records("out")
+    assert len({record["pid"] for record in records}) == 2
+    assert len({record["drawn"] for record in records}) == len(records) == 1600

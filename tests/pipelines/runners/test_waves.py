@@ -1,0 +1,66 @@
+"""How the local runner's launcher cuts a job into waves."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ledgerbeam.errors import StorageError
+from ledgerbeam.ledger import Source
+from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.runners import local
+from ledgerbeam.pipelines.runners.wave_files import dump_sources, load_sources
+
+
+def sizes_of_waves(spec: JobSpec, pages: list[list[int]]) -> list[list[int]]:
+    sources = ([Source(f"/in/{size}.jsonl", size, "1") for size in page] for page in pages)
+    return [[source.size for source in wave] for wave in local._waves(sources, spec.expected_tasks)]
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "WAVE_SOURCES", 3)
+    monkeypatch.setattr(local, "WAVE_TASKS", 10)
+    monkeypatch.setattr(local, "WAVE_MEMBERS", 5)
+
+
+def test_a_wave_has_so_many_sources_at_most() -> None:
+    assert sizes_of_waves(JobSpec("map"), [[1, 2], [], [3, 4, 5, 6], [7]]) == [[1, 2, 3], [4, 5, 6], [7]]
+
+
+def test_a_wave_has_so_many_tasks_at_most_unless_it_is_one_source() -> None:
+    spec = JobSpec("map", task_bytes=100)
+    assert sizes_of_waves(spec, [[400, 500, 300, 5000, 100]]) == [[400, 500], [300], [5000], [100]]
+
+
+def test_a_wave_has_so_many_members_of_packs_at_most_unless_it_is_one_pack() -> None:
+    packs = [
+        Source.pack([Source(f"/in/{pack}/{number}.jsonl", 1, "1") for number in range(count)])
+        for pack, count in enumerate((2, 3, 1, 9, 1))
+    ]
+    waves = local._waves(iter([packs]), JobSpec("map").expected_tasks)
+    assert [[len(source.members) for source in wave] for wave in waves] == [[2, 3], [1], [9], [1]]
+
+
+def test_a_pack_is_one_task_and_a_pass_as_many_as_its_places_make() -> None:
+    pack = Source.pack([Source(f"/in/{number}.jsonl", 1000, "1") for number in range(5)])
+    assert JobSpec("map", task_bytes=100).expected_tasks(pack) == 1
+    graph = JobSpec("materialize", task_bytes=1, settings={"task_records": 64})
+    assert graph.expected_tasks(Source("graph://m/f/epoch-00000", 640, "v")) == 10
+
+
+def test_a_wave_file_of_another_user_or_through_a_link_is_not_read(tmp_path: Path) -> None:
+    wave = tmp_path / "wave"
+    dump_sources(str(wave), [])
+    assert list(load_sources(str(wave))) == []
+    with pytest.raises(FileExistsError):
+        dump_sources(str(wave), [])
+    (tmp_path / "link").symlink_to(wave)
+    with pytest.raises(OSError, match="link"):
+        list(load_sources(str(tmp_path / "link")))
+    if os.geteuid() == 0:
+        os.chown(wave, 12345, 12345)
+        with pytest.raises(StorageError, match="found one of user 12345"):
+            list(load_sources(str(wave)))

@@ -1,0 +1,117 @@
+"""What lies in the working folder does not run, but for the function that a command names."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.pipelines.conftest import Ran, Workspace
+from tests.servers import pins, prism
+
+pytestmark = pytest.mark.long
+
+TRAP = "import os\nwith open({path!r}, 'a') as file:\n    file.write({name!r} + ' ')\n"
+START = [[sys.executable, "-m", "ledgerbeam"], [str(Path(sys.executable).with_name("ledgerbeam"))]]
+ORDERS = """
+from ledgerbeam.iterators import IndexedManifest
+
+def all_of_it():
+    return IndexedManifest("in/a.jsonl")
+"""
+
+
+@pytest.fixture
+def trapped(workspace: Workspace) -> Workspace:
+    """A working folder with a file of the name of each module of Python and of what is installed."""
+    installed = importlib.metadata.packages_distributions()
+    names = {*sys.stdlib_module_names, *installed} - {"ledgerbeam"}  # which `python -m` is asked for
+    for name in sorted(name for name in names if name.isidentifier()):
+        (workspace.root / f"{name}.py").write_text(TRAP.format(path=str(workspace.root / "sprung"), name=name))
+    (workspace.root / "orders.py").write_text(ORDERS)
+    (workspace.root / "sentences.py").write_text("def by_dot(text):\n    return text.split('.')\n")
+    for name in "ab":
+        workspace.jsonl(f"in/{name}.jsonl", 20)
+    return workspace
+
+
+def run(workspace: Workspace, start: Sequence[str], *words: str) -> Ran:
+    done = subprocess.run(
+        [*start, *words],
+        cwd=workspace.root,
+        env=workspace.env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    sprung = workspace.root / "sprung"
+    assert not sprung.exists(), f"{words}: {sprung.read_text()}"
+    assert done.returncode == 0, done.stderr
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("start", START, ids=["module", "script"])
+@pytest.mark.slow
+def test_no_command_runs_what_lies_in_the_working_folder(trapped: Workspace, start: list[str]) -> None:
+    one = ("--workers", "1")
+    run(trapped, start, "--help")
+    run(trapped, start, "index", "in/*.jsonl", *one)
+    run(trapped, start, "verify", "in/*.jsonl", "--deep")
+    run(trapped, start, "show", "in/a.jsonl", "0")
+    to = ("--to", "webdataset", "--ledger", "L")
+    run(trapped, start, "map", "functions:sample", "in/*.jsonl", "--output", "mapped", *to, "--workers", "2")
+    for words in (
+        *(["status"], ["failures"], ["outputs"], ["verify"], ["export", "--output", "tables", "--format", "parquet"]),
+        *(["report", "--output", "r.html"], ["forget", "*a.jsonl"]),
+    ):
+        run(trapped, start, "ledger", words[0], "L", *words[1:])
+    run(trapped, start, "convert", "in/*.jsonl", "--output", "converted", "--to", "jsonl", *one, "--ledger", "C")
+    run(trapped, start, "publish", "C", "--as", "idxpack")
+    tokens = ("in/*.jsonl", "--tokenizer", "bytes", *one)
+    run(trapped, start, "tokenize", *tokens, "--output", "t/all")
+    run(trapped, start, "tokenize", *tokens, "--output", "t/split", "--split-sentences", "sentences:by_dot")
+    run(trapped, start, "merge", "t/all", "t/split", "--output", "t/both")
+    run(trapped, start, "materialize", "orders:all_of_it", "--output", "ordered", "--to", "jsonl", *one)
+    assert len(trapped.records("ordered")) == 20
+
+
+@pytest.mark.skipif(prism.missing() is not None, reason="no Prism")
+@pytest.mark.slow
+def test_no_process_of_a_runner_does(trapped: Workspace) -> None:
+    job = ("map", "functions:upper", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")
+    run(trapped, START[0], *job, "--", "--runner=PrismRunner", f"--prism_location={pins.PRISM.path}")
+    assert len(trapped.records("out")) == 40
+
+
+@pytest.mark.parametrize("name", ["json", "secrets", "numpy"])
+def test_a_function_in_a_module_that_another_hides_is_refused(workspace: Workspace, name: str) -> None:
+    workspace.jsonl("in/a.jsonl", 3)
+    (workspace.root / f"{name}.py").write_text("def keep(record):\n    return record\n")
+    ran = workspace.run("map", f"{name}:keep", "in/*.jsonl", "--output", "out", "--to", "jsonl")
+    assert ran.status == 1
+    assert f"{workspace.root}/{name}.py is hidden by another module '{name}'" in ran.err
+    assert "rename yours" in ran.err
+    assert not (workspace.root / "out").exists()
+
+
+def test_a_function_may_import_what_lies_beside_it(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 3)
+    (workspace.root / "cleaning").mkdir()
+    (workspace.root / "cleaning" / "__init__.py").write_text("from ours import keep\n")
+    (workspace.root / "ours.py").write_text("def keep(record):\n    return record\n")
+    (workspace.root / "numpy").mkdir()  # a folder is no module
+    job = ("in/*.jsonl", "--output", "out", "--to", "jsonl")
+    for words, env in (
+        (("cleaning:keep", *job), {}),
+        (("ours:keep", *job, "--workers", "2"), {}),
+        (("ours:keep", *job), {"PYTHONPATH": os.pathsep.join([workspace.env.get("PYTHONPATH", ""), "."])}),
+    ):
+        ran = workspace.run("map", *words, "--on-job-change", "accept", env=env)
+        assert ran.status == 0, ran.err
+    assert len(workspace.records("out")) == 3
