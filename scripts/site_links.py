@@ -1,0 +1,26 @@
+"""MkDocs hook: links from pages to files of the repository that are no pages lead to the repository's site."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+__all__ = ["on_page_markdown"]
+
+_LINK = re.compile(r"(?<=\]\()(?!https?:|#|mailto:)([^)#\s]+)(#[\w-]+)?(?=\))")
+
+
+def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:  # noqa: ARG001
+    """Return the page with absolute links in the place of those that leave the folder of pages."""
+    root = os.path.dirname(config["config_file_path"])
+    folder = os.path.dirname(page.file.abs_src_path)
+
+    def absolute(match: re.Match[str]) -> str:
+        target = os.path.normpath(os.path.join(folder, match[1]))
+        if target.startswith(config["docs_dir"] + os.sep) or not os.path.exists(target):
+            return match[0]  # a page, or a broken link: MkDocs checks it
+        kind = "tree" if os.path.isdir(target) else "blob"
+        return f"{config['repo_url']}/{kind}/main/{os.path.relpath(target, root)}{match[2] or ''}"
+
+    return _LINK.sub(absolute, markdown)
