@@ -1,4 +1,8 @@
-"""MkDocs hook: links from pages to files of the repository that are no pages lead to the repository's site."""
+"""MkDocs hook: what reads in one way on the repository's site and in another by MkDocs is made to read the same.
+
+Links from pages to files that are no pages lead to the repository's site. A bar in code within a table, which must be
+escaped there, stands without its backslash.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,12 @@ __all__ = ["on_page_markdown"]
 
 _LINK = re.compile(r"(?<=\]\()(?!https?:|#|mailto:)([^)#\s]+)(#[\w-]+)?(?=\))")
 
+_ROW = re.compile(r"^\|.*\|$", re.MULTILINE)
+_CODE = re.compile(r"`[^`]*`")
+
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:  # noqa: ARG001
-    """Return the page with absolute links in the place of those that leave the folder of pages."""
+    """Return the page with links that work on the site, and with bars in tables as MkDocs takes them."""
     root = os.path.dirname(config["config_file_path"])
     folder = os.path.dirname(page.file.abs_src_path)
 
@@ -23,4 +30,6 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
         kind = "tree" if os.path.isdir(target) else "blob"
         return f"{config['repo_url']}/{kind}/main/{os.path.relpath(target, root)}{match[2] or ''}"
 
-    return _LINK.sub(absolute, markdown)
+    return _ROW.sub(
+        lambda row: _CODE.sub(lambda code: code[0].replace("\\|", "|"), row[0]), _LINK.sub(absolute, markdown)
+    )
