@@ -113,7 +113,8 @@ def test_a_file_that_is_cut_off_or_damaged_is_an_error_with_its_byte(tmp_path: P
 BOMB = """
 import resource, sys
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io import scan_stream, streamed
+from ledgerbeam.io import scan_stream
+from ledgerbeam.io.formats import streamed
 streamed.MOST_RECORD = 1 << 26
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
