@@ -6,6 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 CACHE := .cache
 KILLS ?= 200
+# Floors, in per cent. That of the ledger is of its own quick tests alone; raise that of all when it is measured whole.
+COVERAGE := 52
+COVERAGE_LEDGER := 94
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -29,6 +32,19 @@ slow: setup ## the tests that take longest: kills, faults, restarts, examples, a
 
 long: setup ## whole jobs under hostile functions, files, ledgers and environments, and every mistake of tests/mutation
 	$(BIN)/python -m pytest tests --ignore tests/matrix -m 'long and not engines' --numprocesses auto --dist worksteal
+
+coverage: setup ## the tests of `make test` with the lines and branches counted that they run; fails below the floor
+	mkdir -p $(CACHE)/coverage
+	$(BIN)/python -m pytest tests --ignore tests/matrix -m 'not engines and not slow and not long' --numprocesses auto --dist worksteal \
+	  --cov --cov-report html:$(CACHE)/coverage/html
+	$(BIN)/coverage report --include 'ledgerbeam/ledger/*' --fail-under $(COVERAGE_LEDGER)
+	$(BIN)/coverage report --fail-under $(COVERAGE)
+
+lowest: setup ## quick tests on the lowest versions of dependencies that pyproject.toml allows
+	scripts/lowest.sh $(BIN)/python $(CACHE)/lowest
+
+hooks: setup ## install the hooks of .pre-commit-config.yaml into this clone
+	$(BIN)/pre-commit install
 
 lint: setup ## ruff check, ruff format --check, mypy strict
 	$(BIN)/ruff check .
@@ -59,7 +75,18 @@ mutants: setup ## small changes of ledger, transforms, publishing and cleanup th
 bench: setup ## every table of speed against peers and the physical limit; ARGS=--small is quick
 	scripts/bench.sh $(ARGS)
 
+docs: $(VENV)/.docs ## the site of the documentation, in .cache/site; a warning fails it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --clean --quiet
+	@echo "$(CACHE)/site/index.html"
+
+release: $(VENV)/.release ## dist/: sdist, manylinux wheel and pure wheel of what is committed, checked; uploads nothing
+	scripts/release.sh $(BIN)/python
+
+$(VENV)/.docs $(VENV)/.release: $(VENV)/.%: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --editable '.[$*]'
+	@touch $@
+
 clean: ## remove what setup, servers and tests made
 	rm -rf $(VENV) $(CACHE) ledgerbeam/io/*.so build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 
-.PHONY: help setup demo test slow long lint servers image matrix changes conformance fault mutants bench clean
+.PHONY: help setup demo test slow long coverage lowest hooks lint servers image matrix changes conformance fault mutants bench docs release clean

@@ -85,8 +85,48 @@ def test_the_wheel_holds_the_compiled_module_for_every_python(distributions: Pat
 def test_the_sdist_holds_what_building_needs_and_no_tests(distributions: Path) -> None:
     with tarfile.open(only(distributions, "*.tar.gz")) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
-    assert library_files() | {"pyproject.toml", "setup.py", "README.md", "LICENSE"} <= names
-    assert not [name for name in names if name.startswith("tests")]
+    assert library_files() | {"pyproject.toml", "setup.py", "README.md", "LICENSE", "CHANGELOG.md"} <= names
+    assert not [name for name in names if name.startswith(("tests", "benchmarks", "."))]
+
+
+@pytest.mark.slow
+def test_the_sdist_holds_the_documentation_and_the_examples(distributions: Path) -> None:
+    with tarfile.open(only(distributions, "*.tar.gz")) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    files = [path for folder in ("docs", "examples") for path in (ROOT / folder).rglob("*") if path.is_file()]
+    wanted = {path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts}
+    assert len(wanted) > 20
+    assert wanted | {"mkdocs.yml", "ARCHITECTURE.md", "CONTRIBUTING.md", "CITATION.cff"} <= names
+
+
+@pytest.mark.slow
+def test_a_wheel_for_every_platform_can_be_built_beside_the_compiled_one(distributions: Path, tmp_path: Path) -> None:
+    with tarfile.open(only(distributions, "*.tar.gz")) as sdist:
+        sdist.extractall(tmp_path, filter="data")
+    source = only(tmp_path, "ledgerbeam-*")
+    command = (sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", tmp_path / "dist", source)
+    run(*command, cwd=tmp_path, LEDGERBEAM_PURE_PYTHON="1")
+    with zipfile.ZipFile(only(tmp_path / "dist", "ledgerbeam-*-py3-none-any.whl")) as wheel:
+        names = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    assert names == library_files() - {SOURCE}
+
+
+def test_links_of_the_readme_work_on_a_package_index() -> None:
+    """It shows the README alone: links must be absolute, and those into the repository must name what is there."""
+    text = (ROOT / "README.md").read_text()
+    defined = dict(re.findall(r"^\[([\w-]+)\]: (\S+)$", text, re.MULTILINE))
+    assert set(re.findall(r"\]\[([\w-]+)\]", text)) == set(defined)
+    links = [*re.findall(r"\]\(([^)\s]+)\)", text), *defined.values()]
+    assert len(links) > 10
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+    inside = re.compile(
+        r"https://(?:github|raw\.githubusercontent)\.com/ledgerbeam/ledgerbeam/(?:(?:blob|tree)/)?main/([^#]+)"
+    )
+    named = [match[1] for link in links if (match := inside.fullmatch(link.partition("#")[0]))]
+    assert len(named) > 10
+    assert [name for name in named if not (ROOT / name).exists()] == []
+    images = re.findall(r"!\[[^]]*\]\(([^)\s]+)\)", text)
+    assert [image for image in images if not image.startswith("https://raw.githubusercontent.com/")] == []
 
 
 @pytest.mark.slow

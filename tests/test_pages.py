@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -12,16 +13,23 @@ from tests.conftest import S3Server
 from tests.pages import ROOT, blocks, environment, run_page
 
 README = ROOT / "README.md"
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docker/*.md")])
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("docker/*.md"), *ROOT.glob(".github/**/*.md")]
+)
 PAGES = {
     "compressed": 8,
     "formats": 3,
+    "how-to/feed-training": 4,
+    "how-to/restart-a-job": 6,
+    "how-to/tokenize-for-megatron": 10,
+    "how-to/webdataset-and-shar": 14,
     "ledger": 10,
     "lit": 8,
     "megatron": 15,
     "restart": 3,
     "shar": 8,
     "tokenize": 7,
+    "tutorials/first-job": 15,
     "webdataset": 8,
 }
 """Pages of which every block runs, and how many commands and examples they have more than."""
@@ -38,19 +46,34 @@ def test_every_block_runs_and_prints_what_stands_there(
 
 @pytest.mark.slow
 @pytest.mark.s3
-def test_every_block_of_the_readme_runs_and_prints_what_stands_there(
-    s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("page", "commands"), [(README, 5), (ROOT / "docs" / "how-to" / "index-a-bucket.md", 3)])
+def test_every_block_of_a_page_with_a_bucket_runs_and_prints_what_stands_there(
+    page: Path, commands: int, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    fs = client.filesystem("s3://", s3.options)
 
     def fill_bucket(block: str) -> None:
-        fs = client.filesystem("s3://", s3.options)
         if "s3://" in block and not fs.exists("corpus"):
             fs.mkdir("corpus")
             for path in Path("texts").glob("*.jsonl"):
                 fs.pipe_file(f"corpus/texts/{path.name}", path.read_bytes())
 
-    assert run_page(README, tmp_path, environment(tmp_path / "cache") | s3.env, fill_bucket) > 5
+    if page != README:
+        write_texts(Path("texts"))
+    try:
+        assert run_page(page, tmp_path, environment(tmp_path / "cache") | s3.env, fill_bucket) > commands
+    finally:
+        if fs.exists("corpus"):
+            fs.rm("corpus", recursive=True)
+
+
+def write_texts(folder: Path) -> None:
+    """Writes what the bucket of docs/how-to/index-a-bucket.md holds."""
+    folder.mkdir()
+    for name, first in (("a", 1), ("b", 4001)):
+        lines = [f'{{"id": {number}, "text": " Line  {number}"}}\n' for number in range(first, first + 4000)]
+        (folder / f"{name}.jsonl").write_text("".join(lines))
 
 
 def test_the_function_of_the_readme_stands_in_the_examples() -> None:
@@ -59,9 +82,17 @@ def test_the_function_of_the_readme_stands_in_the_examples() -> None:
     assert body.strip() in (ROOT / "examples" / "cleaning.py").read_text()
 
 
+def read(document: Path) -> str:
+    """Returns a page, with links to the repository's own site as links to files."""
+    to_root = os.path.relpath(ROOT, document.parent)
+    own = r"https://(?:github|raw\.githubusercontent)\.com/ledgerbeam/ledgerbeam/(?:(?:blob|tree)/)?main"
+    text = re.sub(r"^\[[\w-]+\]: (\S+)$", r"[](\1)", document.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return re.sub(own, to_root, text)
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_documents_name_only_files_that_exist(document: Path) -> None:
-    text = document.read_text(encoding="utf-8")
+    text = read(document)
     links = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[\w-]+)?\)", text)
     missing = [link for link in links if not (document.parent / link).exists()]
     # `io/index/file.py` is short for what lies in the package.
@@ -81,7 +112,7 @@ def test_the_command_line_page_names_every_option_and_command() -> None:
 
 def test_links_into_a_page_name_one_of_its_headings() -> None:
     for document in DOCUMENTS:
-        for target, anchor in re.findall(r"\]\((?!https?:)([^)#]+)#([\w-]+)\)", document.read_text()):
+        for target, anchor in re.findall(r"\]\((?!https?:)([^)#]+)#([\w-]+)\)", read(document)):
             page = (document.parent / target).read_text()
             headings = [line.lstrip("# ") for line in page.splitlines() if line.startswith("#")]
             anchors = [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings]

@@ -1,0 +1,106 @@
+"""The site of the documentation: every page has its place in it, and every public name its reference."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+import ledgerbeam
+from tests.pages import ROOT
+
+on_page_markdown = importlib.import_module("scripts.site_links").on_page_markdown
+DOCS = ROOT / "docs"
+REPOSITORY = "https://github.com/ledgerbeam/ledgerbeam"
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads mkdocs.yml, in which `!!python/name` names functions of the theme."""
+
+
+_Loader.add_multi_constructor("tag:yaml.org,2002:python/name:", lambda loader, suffix, node: suffix)
+
+
+def settings() -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader=_Loader)
+    return loaded
+
+
+def pages_of(nav: Any) -> list[str]:
+    if isinstance(nav, str):
+        return [nav]
+    return [page for part in (nav.values() if isinstance(nav, dict) else nav) for page in pages_of(part)]
+
+
+def documented() -> list[str]:
+    """The modules of which a page of docs/api/ shows the names."""
+    text = "\n".join(page.read_text() for page in (DOCS / "api").glob("*.md"))
+    return re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)
+
+
+def public_packages() -> list[str]:
+    """Packages that export names, but for commands and jobs, which the command line is the door to."""
+    packages = [ledgerbeam.__name__]
+    for found in pkgutil.walk_packages(ledgerbeam.__path__, "ledgerbeam."):
+        if found.ispkg and not found.name.startswith("ledgerbeam.pipelines"):
+            text = (ROOT / found.name.replace(".", "/") / "__init__.py").read_text()
+            packages += [found.name] if "__all__" in text else []
+    return packages
+
+
+def test_every_page_has_one_place_in_the_navigation() -> None:
+    placed = pages_of(settings()["nav"])
+    assert sorted(placed) == sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
+
+
+def test_every_package_that_exports_names_has_a_reference() -> None:
+    packages = public_packages()
+    assert len(packages) > 5
+    missing = sorted(set(packages) - set(documented()))
+    assert not missing, f"add `::: PACKAGE` for {missing} to a page below docs/api/"
+
+
+@pytest.mark.parametrize("name", [name for name in documented() if "torch" not in name])
+def test_references_are_of_modules_that_say_what_they_export(name: str) -> None:
+    module = importlib.import_module(name)
+    assert module.__doc__
+    assert module.__all__
+    assert [exported for exported in module.__all__ if not hasattr(module, exported)] == []
+
+
+@pytest.mark.parametrize(
+    ("link", "expected"),
+    [
+        ("../README.md", f"{REPOSITORY}/blob/main/README.md"),
+        ("../examples", f"{REPOSITORY}/tree/main/examples"),
+        ("../docker/README.md#top", f"{REPOSITORY}/blob/main/docker/README.md#top"),
+        ("restart.md#purity", "restart.md#purity"),
+        ("../no-such-file.md", "../no-such-file.md"),
+        ("https://example.org/../x", "https://example.org/../x"),
+        ("#here", "#here"),
+    ],
+)
+def test_links_out_of_the_pages_lead_to_the_repository(link: str, expected: str) -> None:
+    page = SimpleNamespace(file=SimpleNamespace(abs_src_path=os.fspath(DOCS / "index.md")))
+    assert on_page_markdown(f"See [it]({link}).", page=page, config=config(), files=None) == f"See [it]({expected})."
+
+
+def test_bars_in_code_within_tables_lose_their_backslash() -> None:
+    page = SimpleNamespace(file=SimpleNamespace(abs_src_path=os.fspath(DOCS / "index.md")))
+    text = "`a\\|b`\n\n| option | |\n|---|---|\n| `--to jsonl\\|tar` | one \\| other |\n"
+    expected = text.replace("jsonl\\|tar", "jsonl|tar")
+    assert on_page_markdown(text, page=page, config=config(), files=None) == expected
+
+
+def config() -> dict[str, str]:
+    return {
+        "config_file_path": os.fspath(ROOT / "mkdocs.yml"),
+        "docs_dir": os.fspath(DOCS),
+        "repo_url": settings()["repo_url"],
+    }
