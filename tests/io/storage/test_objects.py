@@ -11,7 +11,7 @@ import pytest
 from ledgerbeam.errors import StorageError
 from ledgerbeam.io import ObjectFolder
 from tests.conftest import S3Server
-from tests.io.storage.conftest import STORES, store_place
+from tests.io.conftest import STORES, store_place
 
 MEGABYTE = 2**20
 

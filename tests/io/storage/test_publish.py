@@ -21,7 +21,7 @@ from ledgerbeam.io.storage import client, ranges, stat, urls
 from ledgerbeam.io.storage import files as storage
 from ledgerbeam.io.storage.publish import publish, publish_bytes, remove_stale_temporaries
 from tests.conftest import S3Requests
-from tests.io.storage.conftest import Place
+from tests.io.conftest import Place
 
 WRITER = """
 import sys
