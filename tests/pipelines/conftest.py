@@ -78,6 +78,8 @@ def leaves(record):
 '''
 
 
+BASE_INSTALL = str(Path(__file__).parent / "base_install")
+
 JOBS = ("convert", "index", "map", "materialize", "tokenize")
 
 
@@ -159,7 +161,9 @@ class Workspace:
 def make_workspace(root: Path) -> Workspace:
     (root / "functions.py").write_text(FUNCTIONS)
     env = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "LEDGERBEAM_"))}
-    return Workspace(root, env)
+    # Last, so that a sitecustomize of somebody else, such as that of tests/mutation, comes first.
+    path = os.pathsep.join(filter(None, (env.get("PYTHONPATH"), BASE_INSTALL)))
+    return Workspace(root, {**env, "PYTHONPATH": path})
 
 
 @pytest.fixture
