@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.pipelines.base_install import without_extras
+
 FUNCTIONS = '''
 """User functions of the tests."""
 import os, random, signal, time
@@ -77,8 +79,6 @@ def leaves(record):
     return record
 '''
 
-
-BASE_INSTALL = str(Path(__file__).parent / "base_install")
 
 JOBS = ("convert", "index", "map", "materialize", "tokenize")
 
@@ -161,9 +161,7 @@ class Workspace:
 def make_workspace(root: Path) -> Workspace:
     (root / "functions.py").write_text(FUNCTIONS)
     env = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "LEDGERBEAM_"))}
-    # Last, so that a sitecustomize of somebody else, such as that of tests/mutation, comes first.
-    path = os.pathsep.join(filter(None, (env.get("PYTHONPATH"), BASE_INSTALL)))
-    return Workspace(root, {**env, "PYTHONPATH": path})
+    return Workspace(root, without_extras(env))
 
 
 @pytest.fixture
