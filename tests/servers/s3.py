@@ -16,7 +16,7 @@ from tests.servers.process import Process, answers, free_port, listens, server_f
 
 USER = "ledgerbeam"
 PASSWORD = "ledgerbeam-tests"
-START_SECONDS = 30.0
+START_SECONDS = 120.0
 
 
 class S3Server(ObjectServer):
