@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.fault.corpus import RECORDS, TASKS, Clean
-from tests.fault.findings import Findings, partly_recorded
+from tests.fault.findings import Findings, partly_recorded, recording_seconds
 from tests.fault.job import Job, environment
 from tests.fault.mutants import MUTANTS, arm
 
@@ -39,6 +39,10 @@ def killed_once(folder: Path, clean: Clean, mutant: str | None = None) -> Findin
         if mutant == "forget finished tasks":
             within = functools.partial(killed.stops_where, lambda: partly_recorded(job.files))
             assert killed.wait_until(within, LIMIT_SECONDS), killed.log()
+        if mutant == "commit at the end":  # what ended just before the kill may be done again, as it may without it
+            assert killed.wait_until(lambda: job.seconds_worked() > 1.5 * recording_seconds(), LIMIT_SECONDS), (
+                killed.log()
+            )
         killed.kill(killed.pids())
         assert killed.wait_gone(LIMIT_SECONDS) == []
         job.check(clean)
