@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.inherited import hand_down_working_signals
-from tests.servers import azure, flink, gcs, hosts, prism, s3, spark
+from tests.servers import azure, flink, gcs, hosts, pins, prism, s3, spark
 from tests.servers.azure import AzureServer, azure_server
 from tests.servers.flink import FlinkCluster, flink_cluster
 from tests.servers.gcs import GcsServer, gcs_server
@@ -28,9 +28,16 @@ def _need(missing: str | None) -> None:
         pytest.skip(missing)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what moto, the S3 server in Python, cannot show where MinIO is not built."""
+    mark = item.get_closest_marker("minio")
+    if mark is not None and s3.minio() is None:
+        pytest.skip(f"moto {mark.args[0]}: {pins.REMEDY}")
+
+
 @pytest.fixture(name="s3", scope="session")
 def _s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """A real S3 server; skips where there is none."""
+    """An S3 server; skips where there is none."""
     _need(s3.missing())
     with s3_server(tmp_path_factory.mktemp("s3")) as server:
         yield server

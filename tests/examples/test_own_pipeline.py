@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from examples import own_pipeline
 from ledgerbeam.io import JsonlReader
 from ledgerbeam.ledger import close_shared_writers
+from tests.pipelines.base_install import without_extras
 
 LONG = "x" * own_pipeline.LONG
 
@@ -78,7 +80,8 @@ def test_an_edited_function_is_refused_and_restarted_if_asked_for(texts: Path) -
 
     def run_program(*options: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(program), "texts/*.jsonl", "--output", "out", "--ledger", "ledger", *options]
-        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=240)
+        env = without_extras(os.environ)
+        return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=240)
 
     done = run_program()
     assert done.returncode == 0, done.stderr

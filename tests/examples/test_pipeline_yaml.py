@@ -74,10 +74,8 @@ def test_it_writes_what_map_writes(folder: Path) -> None:
 def test_killed_it_goes_on_and_ends_with_the_same_bytes(folder: Path) -> None:
     run(folder, {**LOCAL, "output": "clean", "ledger": "clean-ledger"})
     with subprocess.Popen(command(LOCAL), cwd=folder, env=environment(), stderr=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 60
         while not list((folder / "out").glob("*.jsonl")):
             assert process.poll() is None
-            assert time.monotonic() < deadline
             time.sleep(0.005)
         process.send_signal(signal.SIGKILL)
     assert len(list((folder / "out").glob("*.jsonl"))) < 6

@@ -188,13 +188,18 @@ def check_trace(trace: Path, timeline: Timeline, findings: Findings) -> int:
     return len(executions)
 
 
+def recording_seconds() -> float:
+    """Return how long after its end a task may be unrecorded: a flush interval and a commit, slower under load."""
+    busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    return FLUSH_SECONDS + COMMIT_SECONDS * busy
+
+
 def _is_rework(executions: list[_Execution], recorded: int | None, alive: Mapping[int, int]) -> bool:
     if any(len(set(one.records)) < len(one.records) for one in executions):
         return True
     if recorded is not None and executions[-1].last > recorded:
         return True
-    busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-    allowed = (FLUSH_SECONDS + COMMIT_SECONDS * busy) * 1e9
+    allowed = recording_seconds() * 1e9
     return any(one.finished and alive[one.pid] - one.last > allowed for one in executions[:-1])
 
 

@@ -6,10 +6,11 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 
 from ledgerbeam.ledger import open_store
-from tests.fault.corpus import TASK_BYTES, Clean, write_sources
+from tests.fault.corpus import RECORDS, TASK_BYTES, Clean, write_sources
 from tests.fault.findings import FLUSH_SECONDS, Findings, JobFiles, Timeline, check_end, check_ledger, check_trace
 from tests.fault.processes import Launch, mark_of_this_process
 from tests.fault.traced import TRACE_VARIABLE
@@ -64,6 +65,12 @@ class Job:
     def records_done(self) -> int:
         """How many lines the trace has: it grows by one with every record that is done."""
         return self.files.trace.read_bytes().count(b"\n") if self.files.trace.exists() else 0
+
+    def seconds_worked(self) -> float:
+        """Return how long ago the first task was done, by the trace; a task at least must be."""
+        with self.files.trace.open(encoding="utf-8") as trace:
+            *_, last = islice(trace, RECORDS)
+        return (time.monotonic_ns() - int(last.split()[2])) / 1e9
 
     def check(self, clean: Clean) -> None:
         """Checks the ledger against the files; the job may be running."""

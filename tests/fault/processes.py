@@ -142,6 +142,8 @@ class Launch:
 
     def stops_where(self, condition: Callable[[], bool]) -> bool:
         """Stops all processes and tells whether a condition holds; they go on if it does not."""
+        if not condition():
+            return False  # it is asked often, and a job that is stopped each time gets nowhere on a busy machine
         pids = self.pids()
         self._signal(pids, signal.SIGSTOP)
         holds = condition()
@@ -161,6 +163,15 @@ class Launch:
                 os.kill(pid, number)
                 there = True
         return there
+
+    def wait_until(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Waits for a condition, as long as the launcher runs; tells whether it came true.
+
+        On a machine that is busy a job is slow, and one that has ended brings nothing about: that is the end to wait
+        for, and `seconds` only names a job that hangs.
+        """
+        wait_until(lambda: condition() or self.status is not None, seconds)
+        return condition()
 
     def wait(self, seconds: float) -> bool:
         """Waits until the launcher has ended; tells whether it has."""

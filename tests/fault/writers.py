@@ -32,7 +32,7 @@ from tests.fault.traced import TRACE_VARIABLE
 from tests.fault.writer_process import Writer
 
 JOB_KILLS = 16
-LIMIT_SECONDS = 60.0
+LIMIT_SECONDS = 240.0
 WORKING_SECONDS = {"local": 0.25, "remote": 0.6}
 """Longest time from a start, or from a kill, to the next kill."""
 

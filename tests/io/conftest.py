@@ -1,15 +1,86 @@
-"""The two implementations of the hot loops: tests that ask for `implementation` run with each."""
+"""What tests of bytes share: places to test against, and the two implementations of the hot loops.
+
+Places are a local folder, fsspec's memory store, an S3 server, and emulators of GCS and Azure.
+"""
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ledgerbeam.io import native
-from tests.io.places import nobody, place, s3_place
+from tests.servers.azure import AzureServer
+from tests.servers.gcs import GcsServer
 
-__all__ = ["implementation", "nobody", "place", "s3_place"]
+STORES = (
+    pytest.param("s3", marks=pytest.mark.s3),
+    pytest.param("gcs", marks=pytest.mark.stores),
+    pytest.param("azure", marks=pytest.mark.stores),
+)
+NOBODY = 65534
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class Place:
+    """A fresh, empty folder or prefix of some store."""
+
+    url: str
+    options: dict[str, Any] | None = None
+
+    def __truediv__(self, name: str) -> str:
+        return f"{self.url}/{name}"
+
+
+@pytest.fixture(params=["local", "memory", *STORES])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """Each kind of store in turn."""
+    if request.param == "local":
+        return Place(str(tmp_path / "place"))
+    if request.param == "memory":
+        return Place(f"memory://bucket-{next(_numbers)}")
+    return store_place(request)
+
+
+def store_place(request: pytest.FixtureRequest) -> Place:
+    """A fresh bucket of the store that a fixture's parameter, one of `STORES`, names."""
+    if request.param == "s3":
+        return request.getfixturevalue("s3_place")
+    server: GcsServer | AzureServer = request.getfixturevalue(request.param)
+    return Place(server.place(), server.options)
+
+
+@pytest.fixture
+def s3_place(request: pytest.FixtureRequest) -> Place:
+    """A fresh bucket."""
+    server = request.getfixturevalue("s3")
+    return Place(f"s3://{server.bucket()}", server.options)
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Runs without the right of root to read and write everything."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def nobody() -> AbstractContextManager[None]:
+    """A context in which file permissions count, also for root."""
+    return as_nobody()
 
 
 @pytest.fixture(scope="module", params=["compiled", "python"])

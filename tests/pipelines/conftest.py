@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.pipelines.base_install import without_extras
+
 FUNCTIONS = '''
 """User functions of the tests."""
 import os, random, signal, time
@@ -159,7 +161,7 @@ class Workspace:
 def make_workspace(root: Path) -> Workspace:
     (root / "functions.py").write_text(FUNCTIONS)
     env = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "LEDGERBEAM_"))}
-    return Workspace(root, env)
+    return Workspace(root, without_extras(env))
 
 
 @pytest.fixture

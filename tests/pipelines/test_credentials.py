@@ -12,8 +12,8 @@ import pytest
 from ledgerbeam.opening import open_ledger
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace
+from tests.pipelines.jobs.test_restart import wait_for
 from tests.pipelines.stores.test_remote_ledger import Bucket
-from tests.servers.process import wait_until
 from tests.servers.s3 import PASSWORD
 
 pytestmark = pytest.mark.s3
@@ -36,7 +36,7 @@ def test_credentials_are_written_nowhere(workspace: Workspace, s3: S3Server, tmp
     command = [*bucket.map("out", "L"), *options]
     command[command.index("--ledger") + 1] = ledger
     process = workspace.start(*command, env=env)
-    assert wait_until(lambda: bucket.has("out"), seconds=60)
+    wait_for(lambda: bucket.has("out"), process)
     assert files_with(secret, workspace.root) == []  # while it runs: the run's own folder too
     process.kill()
     said = process.communicate()[0]

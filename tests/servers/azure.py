@@ -15,7 +15,7 @@ from tests.servers.process import Process, free_port, listens, server_folder
 
 ACCOUNT = "ledgerbeam"
 KEY = "bGVkZ2VyYmVhbS10ZXN0cw=="
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 
 
 class AzureServer(ObjectServer):

@@ -12,7 +12,7 @@ from tests.servers import pins
 from tests.servers.object_server import ObjectServer
 from tests.servers.process import Process, answers, free_port, server_folder
 
-START_SECONDS = 30.0
+START_SECONDS = 120.0
 
 
 class GcsServer(ObjectServer):

@@ -12,7 +12,7 @@ from tests.servers.engine import portable_options
 from tests.servers.process import Process, free_port, listens, server_folder
 from tests.servers.worker_pool import WorkerPool, worker_pool
 
-START_SECONDS = 30.0
+START_SECONDS = 120.0
 
 
 @dataclass(frozen=True)

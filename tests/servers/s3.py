@@ -1,20 +1,22 @@
-"""A real S3 server: MinIO on one folder."""
+"""An S3 server: MinIO on one folder where `make servers` has built it, else moto, which Python brings."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from tests.servers import pins
 from tests.servers.object_server import ObjectServer
-from tests.servers.process import Process, answers, free_port, server_folder
+from tests.servers.process import Process, answers, free_port, listens, server_folder
 
 USER = "ledgerbeam"
 PASSWORD = "ledgerbeam-tests"
-START_SECONDS = 30.0
+START_SECONDS = 120.0
 
 
 class S3Server(ObjectServer):
@@ -50,21 +52,24 @@ def env_of(endpoint: str) -> dict[str, str]:
     }
 
 
-def program() -> Path:
-    """Gives the path of MinIO; `LEDGERBEAM_MINIO` names another one."""
-    return Path(os.environ.get("LEDGERBEAM_MINIO", pins.MINIO.path))
+def minio() -> Path | None:
+    """Return the path of MinIO, None where there is none; `LEDGERBEAM_MINIO` names another one."""
+    path = Path(os.environ.get("LEDGERBEAM_MINIO", pins.MINIO.path))
+    return path if path.is_file() else None
 
 
 def missing() -> str | None:
-    """Says what is missing to run the server; None when nothing is."""
-    return None if program().is_file() else f"no S3 server: {pins.REMEDY}"
+    """Return what is missing to run a server; None when nothing is."""
+    if minio() or all(find_spec(name) for name in ("moto", "flask", "flask_cors")):
+        return None
+    return f"no S3 server: {pins.REMEDY}, or pip install 'ledgerbeam[test]'"
 
 
 @contextlib.contextmanager
 def s3_server(
     folder: Path | None = None, *, address: str = "127.0.0.1", prefix: Sequence[str] = ()
 ) -> Iterator[S3Server]:
-    """Runs an S3 server with empty storage.
+    """Run an S3 server with empty storage: MinIO, or moto where MinIO is not built.
 
     Args:
         folder: Takes the log; a temporary one by default.
@@ -74,18 +79,37 @@ def s3_server(
     Raises:
         ServerError: It did not start.
     """
-    with server_folder("s3", folder) as logs:
-        work = logs / "s3"
-        where = f"{address}:{free_port()}"
-        env = {
-            "MINIO_ROOT_USER": USER,
-            "MINIO_ROOT_PASSWORD": PASSWORD,
-            "MINIO_BROWSER": "off",
-            "MINIO_UPDATE": "off",
-            "HOME": str(work),
-        }
-        command = [*prefix, str(program()), "server", str(work / "data"), "--address", where, "--quiet"]
-        with Process(command, name="minio", folder=logs, env=env, work=work) as process:
-            endpoint = f"http://{where}"
-            process.wait_until(lambda: answers(f"{endpoint}/minio/health/ready"), seconds=START_SECONDS)
-            yield S3Server(endpoint, process)
+    program = minio()
+    with (
+        server_folder("s3", folder) as logs,
+        _minio(program, logs, address, prefix) if program else _moto(logs, address, prefix) as server,
+    ):
+        yield server
+
+
+@contextlib.contextmanager
+def _minio(program: Path, logs: Path, address: str, prefix: Sequence[str]) -> Iterator[S3Server]:
+    work = logs / "s3"
+    where = f"{address}:{free_port()}"
+    env = {
+        "MINIO_ROOT_USER": USER,
+        "MINIO_ROOT_PASSWORD": PASSWORD,
+        "MINIO_BROWSER": "off",
+        "MINIO_UPDATE": "off",
+        "HOME": str(work),
+    }
+    command = [*prefix, str(program), "server", str(work / "data"), "--address", where, "--quiet"]
+    with Process(command, name="minio", folder=logs, env=env, work=work) as process:
+        endpoint = f"http://{where}"
+        process.wait_until(lambda: answers(f"{endpoint}/minio/health/ready"), seconds=START_SECONDS)
+        yield S3Server(endpoint, process)
+
+
+@contextlib.contextmanager
+def _moto(logs: Path, address: str, prefix: Sequence[str]) -> Iterator[S3Server]:
+    port = free_port()
+    # -P: the modules beside the script hide no package of the same name, such as azure.
+    command = [*prefix, sys.executable, "-P", str(Path(__file__).with_name("s3_moto.py")), address, str(port)]
+    with Process(command, name="moto", folder=logs) as process:
+        process.wait_until(lambda: listens(port, address), seconds=START_SECONDS)
+        yield S3Server(f"http://{address}:{port}", process)

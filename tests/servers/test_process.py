@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.servers.process import Process
 folder = Path(sys.argv[1])
 server = Process(["sh", "-c", sys.argv[2]], name="server", folder=folder, work=folder / "work")
-server.wait_until(lambda: len(server.descendants()) >= 2, seconds=10)
+server.wait_until(lambda: len(server.descendants()) >= 2, seconds=60)
 print(server.pid, *server.descendants(), flush=True)
 time.sleep(1000)
 """
@@ -39,13 +39,13 @@ def test_nothing_outlives_the_owner_of_a_server(tmp_path: Path, number: int) -> 
         assert len(pids) >= 3
         assert not gone(pids)
         os.kill(owner.pid, number)
-    assert wait_until(lambda: gone(pids), seconds=20)
-    assert wait_until(lambda: not (tmp_path / "work").exists(), seconds=20)
+    assert wait_until(lambda: gone(pids), seconds=60)
+    assert wait_until(lambda: not (tmp_path / "work").exists(), seconds=60)
 
 
 def test_a_stopped_server_is_gone_with_what_it_started(tmp_path: Path) -> None:
     with Process(["sh", "-c", "sleep 1000 & sleep 1000"], name="server", folder=tmp_path) as server:
-        assert wait_until(lambda: len(server.descendants()) == 2, seconds=10)
+        assert wait_until(lambda: len(server.descendants()) == 2, seconds=60)
         pids = [server.pid, *server.descendants()]
     assert gone(pids)
     assert not server.alive
@@ -53,7 +53,7 @@ def test_a_stopped_server_is_gone_with_what_it_started(tmp_path: Path) -> None:
 
 def test_a_killed_server_takes_its_children_with_it(tmp_path: Path) -> None:
     server = Process(["sh", "-c", "sleep 1000 & sleep 1000"], name="server", folder=tmp_path)
-    assert wait_until(lambda: len(server.descendants()) == 2, seconds=10)
+    assert wait_until(lambda: len(server.descendants()) == 2, seconds=60)
     pids = server.descendants()
     server.kill()
     assert gone(pids)
@@ -62,7 +62,7 @@ def test_a_killed_server_takes_its_children_with_it(tmp_path: Path) -> None:
 def test_a_server_that_ends_at_its_start_shows_its_last_words(tmp_path: Path) -> None:
     server = Process(["sh", "-c", "echo the disk is on fire >&2; exit 3"], name="server", folder=tmp_path)
     with pytest.raises(ServerError, match=r"server ended before it was healthy(.|\n)*the disk is on fire"):
-        server.wait_until(lambda: False, seconds=10)
+        server.wait_until(lambda: False, seconds=60)
     assert server.wait(1) == 3
 
 

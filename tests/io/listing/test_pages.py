@@ -12,8 +12,8 @@ from ledgerbeam.io.listing.pages import Page, list_pages, read_source_list, stat
 from ledgerbeam.io.storage import client, stat
 from ledgerbeam.io.storage import files as storage
 from ledgerbeam.io.storage.publish import publish_bytes
-from tests.conftest import S3Requests
-from tests.io.places import Place
+from tests.conftest import S3Requests, S3Server
+from tests.io.conftest import Place
 
 pytestmark = pytest.mark.usefixtures("implementation")
 
@@ -114,18 +114,24 @@ def test_a_folder_is_refused_with_the_remedy(tree: Place) -> None:
         names(tree, "su*")  # it matches a folder only
 
 
+@pytest.fixture(scope="module")
+def pages_of_s3(s3: S3Server) -> Place:
+    """A bucket that S3 lists in several pages, filled once for both implementations."""
+    place = Place(f"s3://{s3.bucket()}", s3.options)
+    keys = [place / f"d/part-{i:04d}.jsonl" for i in range(1100)]
+    below = [place / f"d/deep/{i:04d}.jsonl" for i in range(1000)]
+    client.filesystem(place.url, place.options).pipe(dict.fromkeys([*keys, *below, place / "e/y.jsonl"], b"x"))
+    return place
+
+
 @pytest.mark.s3
-def test_a_listing_of_s3_asks_once_for_each_page_of_the_store(s3_place: Place, s3_requests: S3Requests) -> None:
-    store = client.filesystem(s3_place.url, s3_place.options)
-    keys = [s3_place / f"d/part-{i:04d}.jsonl" for i in range(1100)]
-    below = [s3_place / f"d/deep/{i:04d}.jsonl" for i in range(1000)]
-    store.pipe(dict.fromkeys([*keys, *below, s3_place / "e/y.jsonl"], b"x"))
+def test_a_listing_of_s3_asks_once_for_each_page_of_the_store(pages_of_s3: Place, s3_requests: S3Requests) -> None:
     s3_requests.take()
-    assert sum(map(len, list_pages([s3_place / "d/*.jsonl"], s3_place.options))) == 1100
+    assert sum(map(len, list_pages([pages_of_s3 / "d/*.jsonl"], pages_of_s3.options))) == 1100
     assert s3_requests.take() == ["list_objects_v2"] * 2
-    assert sum(map(len, list_pages([s3_place / "d/part-00*.jsonl"], s3_place.options))) == 100
+    assert sum(map(len, list_pages([pages_of_s3 / "d/part-00*.jsonl"], pages_of_s3.options))) == 100
     assert s3_requests.take() == ["list_objects_v2"]
-    assert sum(map(len, list_pages([s3_place / "**"], s3_place.options))) == 2101
+    assert sum(map(len, list_pages([pages_of_s3 / "**"], pages_of_s3.options))) == 2101
     assert s3_requests.take() == ["list_objects_v2"] * 3
 
 

@@ -190,10 +190,8 @@ def test_a_killed_writer_leaves_whole_shards_with_all_their_fields(tmp_path: Pat
         folder = tmp_path / f"shar-{after}"
         process = subprocess.Popen([sys.executable, "-c", KILLED, str(folder)])
         try:
-            deadline = time.monotonic() + 60
             while len(list(folder.glob("cuts.*.jsonl.idx"))) < after:
                 assert process.poll() is None
-                assert time.monotonic() < deadline
                 time.sleep(0.001)
         finally:
             process.kill()

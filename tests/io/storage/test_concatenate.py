@@ -18,7 +18,7 @@ from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.stat import FileInfo, stat
 from tests.conftest import S3Requests
-from tests.io.places import Place
+from tests.io.conftest import Place
 
 SIZES = [0, 70_000, 1, 0, 3_000_000]
 
@@ -81,6 +81,7 @@ def test_a_source_that_is_gone_from_s3_leaves_no_upload_behind(s3_place: Place, 
 
 
 @pytest.mark.s3
+@pytest.mark.minio("copies a part whatever version is asked for")
 def test_a_source_that_was_replaced_in_s3_is_an_error(s3_place: Place) -> None:
     sources, _ = store(s3_place, [LEAST_PART, LEAST_PART])
     publish_bytes(sources[1].url, bytes(LEAST_PART), s3_place.options)

@@ -155,6 +155,7 @@ def test_throttling_without_end_is_one_error_that_says_so(line: Line, operation:
         operation(line)
 
 
+@pytest.mark.minio("checks no signatures")
 def test_what_is_final_is_not_asked_again(line: Line) -> None:
     wrong = {**line.options, "secret": "wrong-secret"}
     with pytest.raises(StorageError, match="permission"):
@@ -205,7 +206,8 @@ def test_records_are_right_or_missing_with_an_error_under_any_weather(line: Line
         assert found == [records[number] for number in wanted]
         read += 1
     assert read > 40
-    assert [text for text in said if "expected" not in text] == []  # short bodies, and nothing else
+    # Short bodies, and nothing else; where the store sends a checksum, the client is first to find that one is short.
+    assert [text for text in said if "expected" not in text.lower()] == []
     assert all(fault.hits for fault in line.proxy.faults)
 
 

@@ -30,7 +30,7 @@ from ledgerbeam.io import (
 from ledgerbeam.io.storage.stat import open_local
 from ledgerbeam.io.storage.unchanged import OtherVersionError, _require
 from tests.conftest import S3Requests
-from tests.io.places import Place
+from tests.io.conftest import Place
 
 DATA = b"0123456789" * 10
 

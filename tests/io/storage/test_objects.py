@@ -18,7 +18,7 @@ from ledgerbeam.io.storage import client as remote
 from ledgerbeam.io.storage import objects
 from tests.conftest import S3Server
 from tests.disk import Disk
-from tests.io.places import STORES, store_place
+from tests.io.conftest import STORES, store_place
 
 MEGABYTE = 2**20
 

@@ -26,7 +26,7 @@ from ledgerbeam.io.storage import files as storage
 from ledgerbeam.io.storage import publish as publishing
 from ledgerbeam.io.storage.publish import publish, publish_bytes, remove_stale_temporaries
 from tests.conftest import S3Requests
-from tests.io.places import Place
+from tests.io.conftest import Place
 
 WRITER = """
 import sys

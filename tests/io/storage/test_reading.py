@@ -20,7 +20,7 @@ from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo
 from tests.conftest import S3Requests
-from tests.io.places import Place
+from tests.io.conftest import Place
 
 pytestmark = pytest.mark.usefixtures("implementation")
 
@@ -215,6 +215,7 @@ def test_missing_permission_says_so(tmp_path: Path, nobody: AbstractContextManag
 
 
 @pytest.mark.s3
+@pytest.mark.minio("checks no signatures")
 def test_wrong_credentials_say_so(s3_place: Place) -> None:
     wrong = {**(s3_place.options or {}), "secret": "wrong-secret"}
     with pytest.raises(StorageError, match="credentials"):

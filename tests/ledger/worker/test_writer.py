@@ -35,7 +35,7 @@ def fragile(store: LmdbStore) -> FragileStore:
     return FragileStore(store.url)
 
 
-def wait_until(store: LmdbStore, tasks: int, seconds: float = 5.0) -> float:
+def wait_until(store: LmdbStore, tasks: int, seconds: float = 60.0) -> float:
     """Wait until so many tasks are recorded; gives how long that took."""
     started = time.monotonic()
     while store.totals().tasks < tasks:

@@ -6,10 +6,11 @@ import io
 import json
 import os
 import tarfile
+from pathlib import Path
 
 import numpy as np
-import pytest
 
+from ledgerbeam.io import build_jsonl_index, build_tar_index, write_index
 from tests.pipelines.conftest import Workspace
 
 
@@ -26,6 +27,18 @@ def write_tar(workspace: Workspace, name: str, keys: list[str]) -> None:
                 info = tarfile.TarInfo(f"{key}.{extension}")
                 info.size = 700
                 tar.addfile(info, io.BytesIO(b"{" + b" " * 698 + b"}"))
+
+
+def indexed(workspace: Workspace, name: str) -> Path:
+    """Writes a source and its index without a job; gives the source."""
+    if name.endswith(".tar"):
+        write_tar(workspace, name, ["x", "y"])
+    else:
+        workspace.jsonl(name, 10)
+    path = workspace.root / name
+    build = build_tar_index if name.endswith(".tar") else build_jsonl_index
+    write_index(f"{path}.idx", build(str(path)))
+    return path
 
 
 def test_many_files_are_indexed_beside_them(workspace: Workspace) -> None:
@@ -64,30 +77,25 @@ def test_force_indexes_again(workspace: Workspace) -> None:
     assert (workspace.root / "a.jsonl.idx").read_bytes() == whole
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "tar"])
-def test_verify_finds_a_sound_index_and_names_a_stale_one(workspace: Workspace, kind: str) -> None:
-    if kind == "jsonl":
-        workspace.jsonl("s.jsonl", 10)
-    else:
-        write_tar(workspace, "s.tar", ["x", "y"])
-    source = workspace.root / f"s.{kind}"
-    workspace.run("index", source)
-    assert workspace.run("verify", source, "--deep").status == 0
-    earlier = source.stat().st_mtime - 10
-    os.utime(f"{source}.idx", (earlier, earlier))
-    ran = workspace.run("verify", source)
-    assert ran.status == 1
-    assert str(source) in ran.out
-    assert f"ledgerbeam index --force {source}" in ran.out
+def test_verify_finds_a_sound_index_and_names_a_stale_one(workspace: Workspace) -> None:
+    workspace.jsonl("s.jsonl", 10)
+    write_tar(workspace, "s.tar", ["x", "y"])
+    assert workspace.run("index", "s.jsonl", "s.tar").status == 0
+    for source in (workspace.root / "s.jsonl", workspace.root / "s.tar"):
+        assert workspace.run("verify", source, "--deep").status == 0
+        earlier = source.stat().st_mtime - 10
+        os.utime(f"{source}.idx", (earlier, earlier))
+        ran = workspace.run("verify", source)
+        assert ran.status == 1
+        assert str(source) in ran.out
+        assert f"ledgerbeam index --force {source}" in ran.out
 
 
 def test_deep_verification_finds_what_a_shallow_one_cannot(workspace: Workspace) -> None:
-    path = workspace.jsonl("a.jsonl", 10)
-    workspace.run("index", path)
-    index = workspace.root / "a.jsonl.idx"
+    path = indexed(workspace, "a.jsonl")
     moved = offsets(workspace, "a.jsonl.idx")
     moved[4] += 1
-    index.write_bytes(np.array(moved, "<u8").tobytes())
+    (workspace.root / "a.jsonl.idx").write_bytes(np.array(moved, "<u8").tobytes())
     assert workspace.run("verify", path).status == 0
     ran = workspace.run("verify", path, "--deep", "--json")
     assert ran.status == 1
@@ -95,8 +103,7 @@ def test_deep_verification_finds_what_a_shallow_one_cannot(workspace: Workspace)
 
 
 def test_show_prints_facts_and_records(workspace: Workspace) -> None:
-    path = workspace.jsonl("a.jsonl", 10)
-    workspace.run("index", path)
+    path = indexed(workspace, "a.jsonl")
     assert workspace.run("show", path, "--json").json["records"] == 10
     ran = workspace.run("show", path, "3", "-1")
     assert [json.loads(line)["id"] for line in ran.out.splitlines()] == [3, 9]
@@ -106,6 +113,5 @@ def test_show_prints_facts_and_records(workspace: Workspace) -> None:
 
 
 def test_show_prints_the_members_of_a_sample(workspace: Workspace) -> None:
-    write_tar(workspace, "s.tar", ["x", "y"])
-    workspace.run("index", "s.tar")
+    indexed(workspace, "s.tar")
     assert workspace.run("show", "s.tar", "1").out == "y: wav (700 bytes), json (700 bytes)\n"

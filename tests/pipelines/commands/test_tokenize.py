@@ -102,7 +102,7 @@ def times(workspace: Workspace) -> dict[str, int]:
     return {name: (workspace.root / "out" / name).stat().st_mtime_ns for name in workspace.files("out")}
 
 
-def test_a_rerun_of_a_finished_job_does_nothing_and_says_so(workspace: Workspace) -> None:
+def test_a_rerun_does_nothing_and_one_changed_source_is_done_again_and_all_merged_anew(workspace: Workspace) -> None:
     write_sources(workspace)
     workspace.run(*COMMAND, *SMALL)
     before = times(workspace)
@@ -112,10 +112,6 @@ def test_a_rerun_of_a_finished_job_does_nothing_and_says_so(workspace: Workspace
     assert "0 tasks" in ran.out
     assert times(workspace) == before
 
-
-def test_one_changed_source_is_done_again_and_all_is_merged_anew(workspace: Workspace) -> None:
-    write_sources(workspace)
-    workspace.run(*COMMAND, *SMALL)
     former = dataset(workspace)
     write(workspace, "in/b.jsonl", [{"text": "new"}])
     ran = workspace.run(*COMMAND, *SMALL, "--json")

@@ -12,6 +12,7 @@ import pytest
 
 from ledgerbeam.ledger import open_store
 from tests.pipelines.conftest import Workspace, make_workspace
+from tests.servers.process import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -29,10 +30,9 @@ def tasks_done(workspace: Workspace) -> int:
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 60
+    """Waits for what a process brings about, however slow the machine is; pytest ends a test that hangs."""
     while not condition():
         assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline
         time.sleep(0.02)
 
 
@@ -81,11 +81,8 @@ def test_a_killed_job_goes_on_and_ends_with_the_same_bytes(
     children = processes_below(process.pid)
     process.kill()
     process.communicate()
-    for _ in range(100):
-        if not any(os.path.exists(f"/proc/{pid}") for pid in children):
-            break
-        time.sleep(0.05)
-    assert not any(os.path.exists(f"/proc/{pid}") for pid in children), "the wave outlived its launcher"
+    gone = wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in children), seconds=60)
+    assert gone, "the wave outlived its launcher"
     done = tasks_done(workspace)
     assert done > 0
     ran = workspace.run(*SLOW, "--workers", workers, "--json")
@@ -99,7 +96,7 @@ def test_a_killed_worker_does_not_hang_the_job(workspace: Workspace, clean: dict
     process = workspace.start(*SLOW, "--workers", "2")
     wait_for(lambda: tasks_done(workspace) > 3, process)
     os.kill(processes_below(process.pid)[-1], signal.SIGKILL)
-    out = process.communicate(timeout=60)[0]
+    out = process.communicate(timeout=120)[0]
     assert process.returncode == 0, out
     assert "starting again with what is left" in out
     assert workspace.files("out") == clean
@@ -110,7 +107,7 @@ def test_an_interrupted_job_says_how_to_go_on(workspace: Workspace, clean: dict[
     process = workspace.start(*SLOW)
     wait_for(lambda: tasks_done(workspace) > 3, process)
     process.send_signal(getattr(signal, name))
-    out = process.communicate(timeout=30)[0]
+    out = process.communicate(timeout=120)[0]
     assert process.returncode == 130
     assert "to go on, run the same command again" in out
     assert "Traceback" not in out
@@ -208,7 +205,7 @@ def test_two_runs_at_once_say_so_and_lose_nothing(workspace: Workspace, clean: d
     first = workspace.start(*SLOW, "--workers", "2")
     wait_for(lambda: (workspace.root / "L/run").is_dir() and any((workspace.root / "L/run").iterdir()), first)
     second = workspace.run(*SLOW, "--workers", "1")
-    out = first.communicate(timeout=60)[0]
+    out = first.communicate(timeout=120)[0]
     assert first.returncode == 0, out
     assert second.status == 0, second.err
     assert "another run is at work on this ledger" in second.err

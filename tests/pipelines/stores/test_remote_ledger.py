@@ -13,6 +13,7 @@ import s3fs
 
 from tests.conftest import S3Server
 from tests.pipelines.conftest import FUNCTIONS, Workspace
+from tests.pipelines.jobs.test_restart import wait_for
 from tests.pipelines.stores.test_s3 import lines
 from tests.servers.hosts import Hosts
 from tests.servers.process import wait_until
@@ -58,7 +59,7 @@ def test_a_killed_job_goes_on_from_a_host_that_has_seen_nothing_of_it(
     one, two, three = ({**s3.env, "LEDGERBEAM_CACHE": str(tmp_path / f"host-{n}")} for n in range(3))
     assert workspace.run(*bucket.map("clean", "C"), env=one).status == 0
     process = workspace.start(*bucket.map("out", "L"), env=one)
-    assert wait_until(lambda: bucket.has("L/segments") and bucket.has("out"), seconds=60)
+    wait_for(lambda: bucket.has("L/segments") and bucket.has("out"), process)
     time.sleep(1)
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -119,7 +120,7 @@ def test_two_hosts_do_one_job_at_once_and_a_link_is_cut(hosts: Hosts, tmp_path: 
     clean = hosts.run([*command, *bucket.map("clean", "C")], host=1, env=env)
     assert clean.wait(120) == 0, clean.log.read_text()
     both = [hosts.run([*command, *bucket.map("out", "L"), "--workers", "1"], host=host, env=env) for host in (1, 2)]
-    assert wait_until(lambda: bucket.has("out"), seconds=60)
+    assert wait_until(lambda: bucket.has("out"), seconds=240)
     hosts.cut(2)
     time.sleep(3)
     hosts.heal(2)
@@ -138,7 +139,7 @@ def test_a_host_that_dies_behind_a_cut_link_is_replaced_by_the_other(hosts: Host
     env = {"PYTHONPATH": f"{tmp_path}:{Path.cwd()}", "LEDGERBEAM_CACHE": str(hosts.folder / "cache")}
     command = [sys.executable, "-m", "ledgerbeam"]
     first = hosts.run([*command, *bucket.map("out", "L")], host=1, env=env)
-    assert wait_until(lambda: bucket.has("out"), seconds=60)
+    assert wait_until(lambda: bucket.has("out"), seconds=240)
     hosts.cut(1)
     time.sleep(1)
     first.stop()

@@ -10,8 +10,8 @@ import pytest
 from ledgerbeam.io import ObjectFolder
 from tests.conftest import AzureServer, GcsServer
 from tests.pipelines.conftest import Workspace
+from tests.pipelines.jobs.test_restart import wait_for
 from tests.pipelines.stores.test_s3 import lines
-from tests.servers.process import wait_until
 
 pytestmark = [pytest.mark.stores, pytest.mark.slow]
 
@@ -37,7 +37,7 @@ def test_a_killed_job_goes_on_and_a_finished_one_is_skipped(
         return {"LEDGERBEAM_CACHE": str(workspace.root / host)}
 
     process = workspace.start(*command, env=env("one"))
-    assert wait_until(lambda: bool(objects.names("out")), seconds=60)
+    wait_for(lambda: bool(objects.names("out")), process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     ran = workspace.run(*command, env=env("two"))
