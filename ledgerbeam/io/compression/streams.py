@@ -262,9 +262,12 @@ class Stream:
 
     def blocks(self) -> Iterator[bytes]:
         """Read all that is left, block by block, from the first byte that is kept."""
-        while self._data or (not self._ended and self._take()):
-            block = bytes(self._data)
+        if self._data:
+            kept = bytes(self._data)
             self._forget(self.reached)
+            yield kept
+        while (block := self._next()) is not None:
+            self._base += len(block)
             yield block
         self._ended = True
 
@@ -282,16 +285,20 @@ class Stream:
             close()
 
     def _take(self) -> bool:
-        """Appends a block; tells whether there was one. Damage ends every further read too."""
+        """Append a block; return whether there was one."""
+        block = self._next()
+        self._data += block or b""
+        return block is not None
+
+    def _next(self) -> bytes | None:
+        """Return the next block, None at the end. Damage ends every further read too."""
         if self._error is not None:
             raise self._error
         try:
-            block = next(self._blocks, None)
+            return next(self._blocks, None)
         except LedgerbeamError as error:
             self._error = error
             raise
-        self._data += block or b""
-        return block is not None
 
     def _forget(self, start: int) -> None:
         unneeded = min(start - self._base, len(self._data))

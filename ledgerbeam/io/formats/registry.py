@@ -144,13 +144,10 @@ def require_formats(urls: Iterable[str], configured: Iterable[Format] = (), *, b
         NotIndexableError: One is compressed in a way in which it cannot be read, or a pipe.
         UsageError: The name of one has no suffix of a known format.
     """
-    checked: set[str] = set()
-    for url in urls:
-        ending = url.rpartition("/")[2].partition(".")[2]
-        if ending not in checked or url.startswith("pipe:"):
-            found = recognize(url, configured)
-            _ = found.by_position() if by_position else found.readable()
-            checked.add(ending)
+    by_ending = {url.rpartition("/")[2].partition(".")[2]: url for url in urls}  # of millions: little for each
+    for url in by_ending.values():
+        found = recognize(url, configured)
+        _ = found.by_position() if by_position else found.readable()
 
 
 def open_source(
