@@ -6,19 +6,27 @@ in all of them. Nothing here knows of Beam or of the ledger. `publish.publish` i
 
 from __future__ import annotations
 
-from ledgerbeam.io.formats.registry import FORMATS as FORMATS
-from ledgerbeam.io.formats.registry import Format as Format
-from ledgerbeam.io.formats.registry import Reader as Reader
-from ledgerbeam.io.formats.registry import format_of as format_of
-from ledgerbeam.io.formats.registry import stream_records as stream_records
-from ledgerbeam.io.formats.seekable import indexed_format_of as indexed_format_of
+from ledgerbeam.io.formats.base import IndexedFormat as IndexedFormat
+from ledgerbeam.io.formats.base import LineFormat as LineFormat
+from ledgerbeam.io.formats.base import RecordFormat as RecordFormat
+from ledgerbeam.io.formats.format import Format as Format
+from ledgerbeam.io.formats.format import Reader as Reader
+from ledgerbeam.io.formats.format import ShardEncoder as ShardEncoder
+from ledgerbeam.io.formats.format import ShardFile as ShardFile
+from ledgerbeam.io.formats.format import StreamedRecords as StreamedRecords
+from ledgerbeam.io.formats.format import StreamSpan as StreamSpan
+from ledgerbeam.io.formats.registry import FileType as FileType
+from ledgerbeam.io.formats.registry import format_named as format_named
+from ledgerbeam.io.formats.registry import open_source as open_source
+from ledgerbeam.io.formats.registry import recognize as recognize
+from ledgerbeam.io.formats.registry import register as register
+from ledgerbeam.io.formats.registry import require_formats as require_formats
+from ledgerbeam.io.formats.seekable import build_index as build_index
 from ledgerbeam.io.formats.seekable import seek_points_of as seek_points_of
 from ledgerbeam.io.formats.streamed import SpanReader as SpanReader
-from ledgerbeam.io.formats.streamed import StreamedRecords as StreamedRecords
-from ledgerbeam.io.formats.streamed import StreamSpan as StreamSpan
-from ledgerbeam.io.formats.streamed import is_streamed as is_streamed
 from ledgerbeam.io.formats.streamed import scan_stream as scan_stream
 from ledgerbeam.io.formats.streamed import split_source as split_source
+from ledgerbeam.io.formats.streamed import stream_records as stream_records
 from ledgerbeam.io.idxpack.layout import collection_key as collection_key
 from ledgerbeam.io.idxpack.reader import IndexPack as IndexPack
 from ledgerbeam.io.idxpack.reader import PackedRecords as PackedRecords
@@ -26,10 +34,10 @@ from ledgerbeam.io.idxpack.writer import PackArray as PackArray
 from ledgerbeam.io.idxpack.writer import PackSources as PackSources
 from ledgerbeam.io.idxpack.writer import write_index_pack as write_index_pack
 from ledgerbeam.io.index.file import IndexFile as IndexFile
-from ledgerbeam.io.index.file import check_index as check_index
 from ledgerbeam.io.index.file import index_bytes as index_bytes
 from ledgerbeam.io.index.file import write_index as write_index
 from ledgerbeam.io.index.location import IndexLocation as IndexLocation
+from ledgerbeam.io.jsonl.format import Jsonl as Jsonl
 from ledgerbeam.io.jsonl.newlines import assemble_jsonl_index as assemble_jsonl_index
 from ledgerbeam.io.jsonl.newlines import build_jsonl_index as build_jsonl_index
 from ledgerbeam.io.jsonl.newlines import scan_newlines as scan_newlines
@@ -49,6 +57,8 @@ from ledgerbeam.io.listing.patterns import common_base as common_base
 from ledgerbeam.io.listing.patterns import expand_braces as expand_braces
 from ledgerbeam.io.listing.patterns import fixed_part as fixed_part
 from ledgerbeam.io.listing.source_listing import SourceListing as SourceListing
+from ledgerbeam.io.megatron.format import Megatron as Megatron
+from ledgerbeam.io.shar.format import Shar as Shar
 from ledgerbeam.io.shar.reader import SharReader as SharReader
 from ledgerbeam.io.shar.samples import HeldRecords as HeldRecords
 from ledgerbeam.io.shar.samples import SharSamples as SharSamples
@@ -71,6 +81,7 @@ from ledgerbeam.io.storage.unchanged import SourceWatch as SourceWatch
 from ledgerbeam.io.storage.urls import canonical_url as canonical_url
 from ledgerbeam.io.storage.urls import is_local as is_local
 from ledgerbeam.io.tar.encode import encode_tar as encode_tar
+from ledgerbeam.io.tar.format import Tar as Tar
 from ledgerbeam.io.tar.grouping import Grouping as Grouping
 from ledgerbeam.io.tar.reader import TarReader as TarReader
 from ledgerbeam.io.tar.reader import build_tar_index as build_tar_index
@@ -79,17 +90,21 @@ from ledgerbeam.io.tar.walk import TarMembers as TarMembers
 from ledgerbeam.io.tar.walk import walk_tar as walk_tar
 
 __all__ = [
-    "FORMATS",
     "MARKS_FOLDER",
     "FileInfo",
     "FilePage",
+    "FileType",
     "Format",
     "Grouping",
     "HeldRecords",
     "IndexFile",
     "IndexLocation",
     "IndexPack",
+    "IndexedFormat",
+    "Jsonl",
     "JsonlReader",
+    "LineFormat",
+    "Megatron",
     "ObjectFolder",
     "Options",
     "OwnFiles",
@@ -99,22 +114,27 @@ __all__ = [
     "Page",
     "RangeReader",
     "Reader",
+    "RecordFormat",
     "Sample",
+    "Shar",
     "SharReader",
     "SharSamples",
     "SharWriter",
+    "ShardEncoder",
+    "ShardFile",
     "SourceListing",
     "SourceWatch",
     "SpanReader",
     "StreamSpan",
     "StreamedRecords",
+    "Tar",
     "TarMembers",
     "TarReader",
     "assemble_jsonl_index",
+    "build_index",
     "build_jsonl_index",
     "build_tar_index",
     "canonical_url",
-    "check_index",
     "collection_key",
     "common_base",
     "delete",
@@ -122,19 +142,21 @@ __all__ = [
     "encode_tar",
     "expand_braces",
     "fixed_part",
-    "format_of",
+    "format_named",
     "group_shards",
     "index_bytes",
-    "indexed_format_of",
     "is_local",
-    "is_streamed",
     "list_files",
     "list_pages",
+    "open_source",
     "publish_bytes",
     "read_bytes",
     "read_many_files",
     "read_source_list",
+    "recognize",
+    "register",
     "remove_stale_temporaries",
+    "require_formats",
     "require_listed",
     "scan_newlines",
     "scan_stream",

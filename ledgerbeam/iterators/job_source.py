@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import pairwise
 from typing import Any
@@ -26,9 +26,10 @@ from ledgerbeam.errors import (
 from ledgerbeam.io import FileInfo, Page, SourceWatch
 from ledgerbeam.iterators import IteratorNode, OrderedNode, resolve_iterator_source
 from ledgerbeam.iterators.node import walk
-from ledgerbeam.ledger import Task, describe_error, import_object, is_interrupt
+from ledgerbeam.ledger import Source, describe_error, import_object, is_interrupt
+from ledgerbeam.sources import Cut, Limits, Opened, SourceKind
 
-__all__ = ["GRAPH_SCHEME", "GraphReader", "GraphSource"]
+__all__ = ["GRAPH_SCHEME", "GraphPass", "GraphSource"]
 
 GRAPH_SCHEME = "graph://"
 """How the URLs of passes of graphs begin. Nothing can be read there; only who builds the graph can."""
@@ -56,10 +57,23 @@ class GraphSource:
 
     reference: str
     epochs: int = 1
+    _pass: GraphPass = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.epochs < 1:
             raise UsageError(f"epochs must be at least 1, found {self.epochs}")
+        object.__setattr__(self, "_pass", GraphPass(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return GraphSource, (self.reference, self.epochs)  # without the graph that was built here
+
+    def kind_of(self, source: Source) -> SourceKind:
+        """Return the kind of a source: a pass of this graph."""
+        del source
+        return self._pass
+
+    def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
+        """Check nothing: the names of passes are made here."""
 
     @property
     def title(self) -> str:
@@ -105,8 +119,9 @@ class GraphSource:
         """Returns the URLs of the data that the graph reads."""
         return sorted(set(_data_urls(self.build().identity())))
 
-    def pages(self) -> Iterator[Page]:
-        """Lists the passes: one page. Raises what `build` raises, and `StorageError` if data cannot be looked at."""
+    def pages(self, on_left_out: Callable[[int], None] | None = None) -> Iterator[Page]:
+        """List the passes: one page. Raises what `build` raises, and `StorageError` if data cannot be looked at."""
+        del on_left_out  # nothing is
         graph = self.build()
         urls = [f"{self.base}epoch-{epoch:05d}" for epoch in range(self.epochs)]
         yield Page(urls, [graph.positions or 0] * self.epochs, [_version(graph)] * self.epochs)
@@ -130,20 +145,33 @@ class GraphSource:
         return list(pairwise([*range(0, places, min(limits)), places])) if places else []
 
 
-class GraphReader:
-    """Reads spans of a graph that it builds once.
+class GraphPass(SourceKind):
+    """A pass of a graph, which is built once in a process. Its spans count places.
 
     Args:
-        source: How the graph is named.
+        graph: How the graph is named.
     """
 
-    def __init__(self, source: GraphSource) -> None:
-        self._source = source
-        self._graph: IteratorNode | None = None
-        self._version = ""
+    def __init__(self, graph: GraphSource) -> None:
+        self._source = graph
+        self._built: tuple[IteratorNode, str] | None = None
 
-    def read(self, task: Task) -> list[Any]:
-        """Returns the items of `task`, in the order of the pass; fewer than places where a filter drops.
+    def files(self, source: Source) -> list[FileInfo]:
+        """Return no files: those that a graph read when it was built are looked at with the graph."""
+        del source
+        return []
+
+    def cut(self, source: Source, limits: Limits, *, changed: bool = False) -> Cut:
+        """Cut a pass into spans of one length."""
+        del changed  # a pass of another graph or of other data is another source
+        return Cut(source, self._source.spans(source.size, **limits._asdict()))
+
+    def open(self, source: Source) -> Opened:
+        """Return what reads the pass."""
+        return _OpenedPass(self, source)
+
+    def read(self, source: Source, start: int, stop: int) -> list[Any]:
+        """Return the items of a span, in the order of the pass; fewer than places where a filter drops.
 
         Raises:
             ChangedSourceError: If the graph or its data is no longer what was listed.
@@ -151,40 +179,50 @@ class GraphReader:
             IndexError_, SourceError, StorageError: If the data cannot be read.
         """
         with self._alone():
-            if self._graph is None:
-                graph = self._source.build()
-                self._version = _version(graph)
-                self._graph = graph
-            if (self._graph.positions, self._version) != (task.source.size, task.source.version):
+            if self._built is None:
+                built = self._source.build()
+                self._built = built, _version(built)
+            graph, version = self._built
+            if (graph.positions, version) != (source.size, source.version):
                 raise ChangedSourceError(
-                    f"{task.source.url}: the graph or its data changed since it was listed: expected "
-                    f"{task.source.size} places of version {task.source.version}, found {self._graph.positions} of "
-                    f"{self._version}; what builds it must build the same graph each time; run the job again to list "
+                    f"{source.url}: the graph or its data changed since it was listed: expected "
+                    f"{source.size} places of version {source.version}, found {graph.positions} of "
+                    f"{version}; what builds it must build the same graph each time; run the job again to list "
                     "it anew"
                 )
-            watch = SourceWatch(_data_files(self._graph.identity()))
-            epoch = int(task.source.url.rpartition("-")[2])
+            watch = SourceWatch(_data_files(graph.identity()))
+            epoch = int(source.url.rpartition("-")[2])
             try:
                 with watch:
-                    items = self._graph.read_span(task.start, task.stop, epoch)
-                    return items if _are_apart(items) else self._read_one_by_one(self._graph, task, epoch)
+                    items = graph.read_span(start, stop, epoch)
+                    return items if _are_apart(items) else _read_one_by_one(graph, start, stop, epoch)
             except (FunctionError, IndexError_, SourceError, StorageError):
                 raise
             except BaseException as error:
                 if is_interrupt(error):
                     raise
-                raise FunctionError(f"{task.name}: {self._source.reference} raised {describe_error(error)}") from error
-
-    def _read_one_by_one(self, graph: IteratorNode, task: Task, epoch: int) -> list[Any]:
-        """Reads each place and copies what it gave, before a function of the graph changes it for the next."""
-        return [
-            copy.deepcopy(item)
-            for place in range(task.start, task.stop)
-            for item in graph.read_span(place, place + 1, epoch)
-        ]
+                place = f"{source.url}[{start}:{stop}]"
+                raise FunctionError(f"{place}: {self._source.reference} raised {describe_error(error)}") from error
 
     def _alone(self) -> AbstractContextManager[Any]:
         return nullcontext() if callable(import_object(self._source.reference)) else _object_lock
+
+
+class _OpenedPass:
+    def __init__(self, kind: GraphPass, source: Source) -> None:
+        self._kind = kind
+        self._source = source
+
+    def read_span(self, start: int, stop: int) -> list[Any]:
+        return self._kind.read(self._source, start, stop)
+
+    def close(self) -> None:
+        """The graph is open for all passes."""
+
+
+def _read_one_by_one(graph: IteratorNode, start: int, stop: int, epoch: int) -> list[Any]:
+    """Read each place and copy what it gave, before a function of the graph changes it for the next."""
+    return [copy.deepcopy(item) for place in range(start, stop) for item in graph.read_span(place, place + 1, epoch)]
 
 
 def _are_apart(items: list[Any]) -> bool:

@@ -17,18 +17,11 @@ from ledgerbeam.transforms.index import PlanIndexes as PlanIndexes
 from ledgerbeam.transforms.match import MatchSources as MatchSources
 from ledgerbeam.transforms.match import SkipCompleted as SkipCompleted
 from ledgerbeam.transforms.plan import PlanTasks as PlanTasks
-from ledgerbeam.transforms.plan import plan_spans as plan_spans
 from ledgerbeam.transforms.process import ProcessBatch as ProcessBatch
 from ledgerbeam.transforms.process import ProcessTask as ProcessTask
 from ledgerbeam.transforms.read import ReadTasks as ReadTasks
 from ledgerbeam.transforms.read import TaskReader as TaskReader
-from ledgerbeam.transforms.shards import DocumentShards as DocumentShards
-from ledgerbeam.transforms.shards import FormatShards as FormatShards
-from ledgerbeam.transforms.shards import ShardEncoder as ShardEncoder
-from ledgerbeam.transforms.shards import ShardFile as ShardFile
-from ledgerbeam.transforms.shards import SharShards as SharShards
 from ledgerbeam.transforms.shards import TokenShards as TokenShards
-from ledgerbeam.transforms.source_format import SourceFormat as SourceFormat
 from ledgerbeam.transforms.tokenize import TokenizeRecords as TokenizeRecords
 from ledgerbeam.transforms.write import WriteTasks as WriteTasks
 from ledgerbeam.transforms.write import WrittenTask as WrittenTask
@@ -37,8 +30,6 @@ from ledgerbeam.transforms.write import output_name as output_name
 __all__ = [
     "BuildIndexes",
     "CommitTasks",
-    "DocumentShards",
-    "FormatShards",
     "LedgerHandle",
     "MapRecords",
     "MatchSources",
@@ -47,16 +38,11 @@ __all__ = [
     "ProcessBatch",
     "ProcessTask",
     "ReadTasks",
-    "SharShards",
-    "ShardEncoder",
-    "ShardFile",
     "SkipCompleted",
-    "SourceFormat",
     "TaskReader",
     "TokenShards",
     "TokenizeRecords",
     "WriteTasks",
     "WrittenTask",
     "output_name",
-    "plan_spans",
 ]

@@ -21,10 +21,11 @@ from apache_beam.pvalue import PCollection
 
 from ledgerbeam import transforms
 from ledgerbeam.errors import LedgerError, UsageError
-from ledgerbeam.io import Grouping, IndexLocation, SourceListing, canonical_url, common_base
+from ledgerbeam.io import Grouping, IndexLocation, SourceListing, Tar, canonical_url, common_base
 from ledgerbeam.iterators.job_source import GraphSource
 from ledgerbeam.ledger import Job, OnJobChange, function_identity
 from ledgerbeam.opening import open_ledger
+from ledgerbeam.sources import FileSources, Sources
 
 __all__ = ["CommitTasks", "MapRecords", "PlanTasks", "ReadListing", "ReadTasks", "SkipCompleted", "WriteTasks"]
 
@@ -112,7 +113,7 @@ class PlanTasks(beam.PTransform[PCollection[Any], PCollection[Any]]):
         storage_options: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        opened = _format(group, index_root, graph, storage_options)
+        opened = _sources(group, index_root, graph, storage_options)
         self._plan = transforms.PlanTasks(_handle(ledger, storage_options), opened, task_bytes, task_records)
 
     def expand(self, sources: PCollection[Any]) -> PCollection[Any]:
@@ -138,7 +139,7 @@ def ReadTasks(
         graph: As of `ReadListing`.
         storage_options: Passed to fsspec untouched.
     """
-    return transforms.ReadTasks(_format(group, index_root, graph, storage_options), _handle(ledger, storage_options))
+    return transforms.ReadTasks(_sources(group, index_root, graph, storage_options), _handle(ledger, storage_options))
 
 
 def MapRecords(ledger: str, function: str, to: str, storage_options: dict[str, Any] | None = None) -> Transform:
@@ -147,7 +148,7 @@ def MapRecords(ledger: str, function: str, to: str, storage_options: dict[str, A
     Args:
         ledger: As of `SkipCompleted`, whose `functions` must name this one too, or edits of it would not be seen.
         function: ``module:function`` that takes a record and returns one, None or a list.
-        to: Format that is written later: ``jsonl`` or ``tar``.
+        to: Name of the format that is written later.
         storage_options: Passed to fsspec untouched.
     """
     function_identity(function)  # what cannot be imported is told before anything runs
@@ -174,7 +175,7 @@ def WriteTasks(
     Args:
         ledger: As of `SkipCompleted`.
         output: URL of the folder to write below.
-        to: ``jsonl`` or ``tar``.
+        to: Name of the format.
         base: Folder that output names are relative to.
         patterns: As of `ReadListing`: their fixed part is the base then.
         graph: As of `ReadListing`: names are relative to it then.
@@ -212,12 +213,10 @@ def _handle(ledger: str, options: Options | None) -> transforms.LedgerHandle:
     return transforms.LedgerHandle(canonical_url(ledger).rstrip("/"), job.fingerprint, storage_options=options or {})
 
 
-def _format(
-    group: str, index_root: str | None, graph: str | None, options: Options | None
-) -> transforms.SourceFormat | GraphSource:
+def _sources(group: str, index_root: str | None, graph: str | None, options: Options | None) -> Sources:
     if graph is not None:
         return GraphSource(graph)
     if group not in ("auto", "pairs", "key"):
         raise UsageError(f"group: expected auto, pairs or key, found {group!r}")
     root = index_root and canonical_url(index_root).rstrip("/")
-    return transforms.SourceFormat(cast(Grouping, group), IndexLocation(root=root), storage_options=options or {})
+    return FileSources((Tar(cast(Grouping, group)),), IndexLocation(root=root), storage_options=options or {})

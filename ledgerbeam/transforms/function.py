@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 
 from ledgerbeam.errors import FunctionError, NonDeterministicTaskError, RecordError
-from ledgerbeam.io import Sample
+from ledgerbeam.io import Format, Sample, ShardFile, format_named
 from ledgerbeam.io.jsonl.lines import JsonLinesBuilder
 from ledgerbeam.io.jsonl.values import NanRule
 from ledgerbeam.ledger import (
@@ -29,6 +29,12 @@ from ledgerbeam.ledger import (
 
 __all__ = ["MapRecords", "record_place"]
 
+_CONVERTED = ("shar", "megatron")
+"""Formats that only conversions write, which make a new value of each record."""
+
+_OF_OBJECTS = ("jsonl", "tar")
+"""Formats of which a record is an object, as a rule: a function that returns something else is hardly meant to."""
+
 PURITY_CHECK_RECORDS = 16
 PURITY_CHECK_SECONDS = 0.5
 """What of the first task of a process is mapped twice, at most: enough to see a coin tossed, and cheap for a model."""
@@ -43,17 +49,18 @@ class MapRecords:
 
     Args:
         reference: ``module:function``; imported on the worker.
-        output_format: Name of the format that the records are written in.
+        output_format: Format that the records are written in, or its name.
         check_purity: Whether the first records of each process, 16 of them and half a second at most, are mapped
             twice, and the job is ended if the results differ: a rerun could then not end with the same bytes.
         nan: What becomes of NaN and infinities in JSONL.
     """
 
     def __init__(
-        self, reference: str, output_format: str, *, check_purity: bool = True, nan: NanRule = "refuse"
+        self, reference: str, output_format: str | Format, *, check_purity: bool = True, nan: NanRule = "refuse"
     ) -> None:
         self.reference = reference
-        self.output_format = output_format
+        self.output_format = output_format if isinstance(output_format, str) else output_format.name
+        self._format = None if isinstance(output_format, str) else output_format
         self.nan: NanRule = nan
         self._unchecked = check_purity
         self._function: Callable[[Any], Any] | None = None
@@ -96,7 +103,11 @@ class MapRecords:
     def _collector(self) -> _Outputs:
         if self.output_format == "jsonl":
             return JsonLinesBuilder(self.nan)
-        return _Samples() if self.output_format == "tar" else _Values()
+        if self.output_format == "tar":
+            return _Samples()
+        if self.output_format in _CONVERTED:
+            return _Values()
+        return _Copies(format_named(self.output_format) if self._format is None else self._format)
 
     def _map(self, record: Any, task: Task, position: int, outputs: _Outputs) -> list[Any]:
         """Calls the function on one record, and has its results taken; returns what stands for each."""
@@ -123,6 +134,8 @@ class MapRecords:
             raise FunctionError(
                 f"{found} ({value}): {expected}; to keep some records, `return record if ... else None`"
             )
+        if self.output_format not in _OF_OBJECTS:
+            return
         if _is_object(record) and not _is_object(value) and not isinstance(value, list):
             raise FunctionError(
                 f"{found} for a record that is a {type(record).__name__}: {expected}; return the whole record, for "
@@ -177,6 +190,41 @@ class _Values:
 
     def finish(self) -> list[Any]:
         return self._values
+
+
+class _Copies:
+    """Takes copies of results, which the format encodes at the end."""
+
+    def __init__(self, kind: Format) -> None:
+        self._format = kind
+        self._values: list[Any] = []
+
+    def add(self, value: Any) -> Any:
+        copied = copy.deepcopy(value)
+        self._values.append(copied)
+        return _AsWritten(self._format, copied)
+
+    def finish(self) -> list[Any]:
+        return self._values
+
+
+class _AsWritten:
+    """A result that is compared by the bytes that it is written as: equality of any other kind may be anything."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, kind: Format, value: Any) -> None:
+        self._format = kind
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _AsWritten) and self._encoded() == other._encoded()
+
+    def _encoded(self) -> list[ShardFile] | None:
+        try:
+            return self._format.encode([self._value])
+        except Exception:  # noqa: BLE001 - `WriteTasks` reports what cannot be encoded
+            return None
 
 
 def _twin(record: Any) -> Any:

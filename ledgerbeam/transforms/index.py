@@ -1,8 +1,8 @@
 """From sources to published indexes: `PlanIndexes` and `BuildIndexes`.
 
-A large JSONL source fans out into byte ranges plus one assembling task. The ranges leave their offsets as parts in the
-ledger's work folder; the assembling task is planned once every range is recorded, so no barrier stands in the chain:
-the launcher runs the chain again for the sources that are still open.
+A large source of lines fans out into byte ranges plus one assembling task. The ranges leave their offsets as parts in
+the ledger's work folder; the assembling task is planned once every range is recorded, so no barrier stands in the
+chain: the launcher runs the chain again for the sources that are still open.
 """
 
 from __future__ import annotations
@@ -23,11 +23,9 @@ from ledgerbeam.io import (
     RangeReader,
     SourceWatch,
     assemble_jsonl_index,
-    format_of,
+    build_index,
     index_bytes,
-    indexed_format_of,
     is_local,
-    is_streamed,
     publish_bytes,
     read_bytes,
     require_listed,
@@ -35,8 +33,8 @@ from ledgerbeam.io import (
     seek_points_of,
 )
 from ledgerbeam.ledger import FailedTask, Output, PendingSource, Source, Task, content_checksum, fault_point
+from ledgerbeam.sources import FileSources, listed_file, looked_at
 from ledgerbeam.transforms._worker import LedgerHandle
-from ledgerbeam.transforms.source_format import SourceFormat, listed_files, looked_at
 from ledgerbeam.transforms.write import WrittenTask
 
 __all__ = ["BuildIndexes", "PlanIndexes", "part_name"]
@@ -54,14 +52,18 @@ class PlanIndexes(beam.PTransform[PCollection[PendingSource], PCollection[Task]]
     """Cuts sources into index tasks: byte ranges, or the whole source, or the assembly of ranges that are done.
 
     Attributes:
-        range_bytes: Size of a byte range; a JSONL source above it fans out.
+        range_bytes: Size of a byte range; a source of lines above it fans out.
+        sources: The formats of sources.
     """
 
     range_bytes: int = 256 * 2**20
+    sources: FileSources = field(default_factory=FileSources)
 
     def expand(self, sources: PCollection[PendingSource]) -> PCollection[Task]:
         """Applies the transform to open sources."""
-        return sources | "PlanIndexes" >> beam.ParDo(_PlanIndexes(self.range_bytes)).with_output_types(Any)
+        return sources | "PlanIndexes" >> beam.ParDo(_PlanIndexes(self.range_bytes, self.sources)).with_output_types(
+            Any
+        )
 
     def display_data(self) -> dict[str, Any]:
         """Shows the range size in a runner's console."""
@@ -69,8 +71,9 @@ class PlanIndexes(beam.PTransform[PCollection[PendingSource], PCollection[Task]]
 
 
 class _PlanIndexes(beam.DoFn):
-    def __init__(self, range_bytes: int) -> None:
+    def __init__(self, range_bytes: int, sources: FileSources) -> None:
         self._range_bytes = range_bytes
+        self._sources = sources
 
     def process(self, element: PendingSource | Source) -> Iterator[Task | FailedTask]:
         source = PendingSource.of(element)
@@ -85,7 +88,7 @@ class _PlanIndexes(beam.DoFn):
     def _tasks(self, source: Source) -> list[Task]:
         """Returns the byte ranges in order, then the task that publishes the index."""
         starts = range(0, source.size, self._range_bytes)
-        if len(starts) < 2 or is_streamed(source.url) or format_of(source.url).name != "jsonl":
+        if len(starts) < 2 or not self._is_scanned_in_ranges(source.url):
             starts = range(0)
         count = len(starts) + 1
         tasks = [
@@ -93,6 +96,10 @@ class _PlanIndexes(beam.DoFn):
             for i, start in enumerate(starts)
         ]
         return [*tasks, Task(source, 0, source.size, ((count - 1, count),))]
+
+    def _is_scanned_in_ranges(self, url: str) -> bool:
+        found = self._sources.type_of(url)
+        return found.compression is None and found.format.ends_at_newlines
 
 
 @dataclass
@@ -102,24 +109,24 @@ class BuildIndexes(beam.PTransform[PCollection[Task], PCollection[WrittenTask]])
     Attributes:
         ledger: The job's ledger.
         work: URL of the folder for parts; every worker must reach it.
-        source_format: How sources are grouped and where their indexes lie.
+        sources: The formats of sources, with their options, and where their indexes lie.
     """
 
     ledger: LedgerHandle
     work: str
-    source_format: SourceFormat = field(default_factory=SourceFormat)
+    sources: FileSources = field(default_factory=FileSources)
 
     def expand(self, tasks: PCollection[Task]) -> PCollection[WrittenTask]:
         """Applies the transform to the tasks of `PlanIndexes`."""
-        build = _BuildIndexes(self.ledger, self.work, self.source_format)
+        build = _BuildIndexes(self.ledger, self.work, self.sources)
         return tasks | "BuildIndexes" >> beam.ParDo(build).with_output_types(Any)
 
 
 class _BuildIndexes(beam.DoFn):
-    def __init__(self, ledger: LedgerHandle, work: str, source_format: SourceFormat) -> None:
+    def __init__(self, ledger: LedgerHandle, work: str, sources: FileSources) -> None:
         self._ledger = ledger
         self._work = work
-        self._format = source_format
+        self._sources = sources
         self._records = Metrics.counter("ledgerbeam", "records_indexed")
 
     def process(self, task: Task | FailedTask) -> Iterator[WrittenTask | FailedTask]:
@@ -142,28 +149,25 @@ class _BuildIndexes(beam.DoFn):
                 return FailedTask(task, type(error).__name__, str(error))
 
     def _scan(self, task: Task, ordinal: int) -> WrittenTask:
-        (listed,) = listed_files(task.source)
-        options = self._format.storage_options
+        listed = listed_file(task.source)
+        options = self._sources.storage_options
         with SourceWatch([listed]), RangeReader(listed.url, options, listed=listed) as reader:
             part = scan_newlines(reader, task.start, task.stop)
         publish_bytes(
-            f"{self._work}/{part_name(task.source, ordinal)}", index_bytes(part), self._format.storage_options
+            f"{self._work}/{part_name(task.source, ordinal)}", index_bytes(part), self._sources.storage_options
         )
         return WrittenTask(task, (), 0, task.stop - task.start)
 
     def _offsets(self, source: Source, parts: int) -> NDArray[np.uint64]:
         if parts:
             return assemble_jsonl_index((self._part(source, i) for i in range(parts)), source.size)
-        (listed,) = listed_files(source)
-        options = self._format.storage_options
-        return indexed_format_of(source.url).build_index(
-            source.url, options=options, group=self._format.group, listed=listed
-        )
+        options, configured = self._sources.storage_options, self._sources.formats
+        return build_index(source.url, options, configured=configured, listed=listed_file(source))
 
     def _part(self, source: Source, ordinal: int) -> NDArray[np.uint64]:
         url = f"{self._work}/{part_name(source, ordinal)}"
         try:
-            return np.frombuffer(read_bytes(url, self._format.storage_options), "<u8")
+            return np.frombuffer(read_bytes(url, self._sources.storage_options), "<u8")
         except SourceNotFoundError as error:
             raise LedgerDamagedError(
                 f"{url}: missing, though the ledger records this byte range of {source.url} as scanned; "
@@ -171,9 +175,9 @@ class _BuildIndexes(beam.DoFn):
             ) from error
 
     def _publish(self, task: Task, parts: int) -> WrittenTask:
-        (listed,) = listed_files(task.source)
-        options = self._format.storage_options
-        url = self._format.index.url_for(listed.url)
+        listed = listed_file(task.source)
+        options = self._sources.storage_options
+        url = self._sources.index.url_for(listed.url)
         with SourceWatch([listed]):
             offsets = self._offsets(task.source, parts)
             points = seek_points_of(listed.url, url, offsets, options, listed)

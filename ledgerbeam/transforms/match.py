@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
@@ -17,17 +17,27 @@ from apache_beam.pvalue import PBegin, PCollection
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
-from ledgerbeam.io import Page, SourceListing
-from ledgerbeam.iterators.job_source import GraphSource
+from ledgerbeam.io import Page
 from ledgerbeam.ledger import PendingSource, Source, open_packs, open_sources, source_ids, with_progress
 from ledgerbeam.transforms._worker import LedgerHandle
 
-__all__ = ["MatchSources", "Packer", "SkipCompleted"]
+__all__ = ["Listing", "MatchSources", "Packer", "SkipCompleted"]
 
 _log = logging.getLogger(__name__)
 
 Packer: TypeAlias = Callable[[Iterable[Source]], Iterable[Source]]
 """Makes composite sources of the files of a listing, which come in its order; picklable."""
+
+
+class Listing(Protocol):
+    """What a job reads: a `SourceListing`, or a `GraphSource`, whose passes are the sources. Picklable."""
+
+    @property
+    def title(self) -> str:
+        """What a console shows."""
+
+    def pages(self, on_left_out: Callable[[int], None] | None = None) -> Iterator[Page]:
+        """List the sources, in an order that does not change between runs."""
 
 
 @dataclass
@@ -38,7 +48,7 @@ class MatchSources(beam.PTransform[PBegin, PCollection[Page]]):
         listing: The patterns or the list; or a graph, whose passes are the sources.
     """
 
-    listing: SourceListing | GraphSource
+    listing: Listing
 
     def expand(self, pbegin: PBegin) -> PCollection[Page]:
         """Applies the transform to the beginning of a pipeline."""
@@ -53,9 +63,7 @@ class MatchSources(beam.PTransform[PBegin, PCollection[Page]]):
         return {"sources": self.listing.title}
 
 
-def _pages(listing: SourceListing | GraphSource) -> Iterator[Page]:
-    if isinstance(listing, GraphSource):
-        return listing.pages()
+def _pages(listing: Listing) -> Iterator[Page]:
     return listing.pages(
         lambda count: _log.info("left out of the sources, files that the job writes itself: %d", count)
     )

@@ -5,24 +5,22 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 
 from ledgerbeam.errors import FunctionError, IndexError_, SourceError, StorageError
-from ledgerbeam.io import Reader, SharSamples, SourceWatch, SpanReader, StreamSpan, read_many_files, split_source
-from ledgerbeam.io.storage.stat import changed_error
+from ledgerbeam.io import SourceWatch, StreamSpan
 from ledgerbeam.io.storage.unchanged import Marks
-from ledgerbeam.iterators.job_source import GraphReader, GraphSource
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task, failed_by, message_of
+from ledgerbeam.sources import FileSources, Opened, SourceKind, Sources, StreamReader
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.plan import StreamedTasks
-from ledgerbeam.transforms.source_format import SourceFormat, listed_files
 
 __all__ = ["ReadTasks", "TaskReader"]
 
@@ -33,15 +31,15 @@ class TaskReader:
     """Reads the records of tasks, with the readers of the last few sources held open.
 
     Args:
-        source_format: How sources are opened.
+        sources: How sources are opened.
     """
 
-    def __init__(self, source_format: SourceFormat) -> None:
-        self._format = source_format
-        self._readers: OrderedDict[bytes, tuple[Marks, Reader | SharSamples]] = OrderedDict()
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._open: OrderedDict[bytes, tuple[Marks, Opened]] = OrderedDict()
 
     def read(self, task: Task) -> list[Any]:
-        """Returns the records of `task`, in order: one ranged read of the index, one of the data.
+        """Return the records of `task`, in order: one ranged read of the index, one of the data.
 
         Raises:
             ChangedSourceError: If the source is not what was listed, or changes meanwhile.
@@ -50,112 +48,76 @@ class TaskReader:
             StorageError: If the source cannot be read.
         """
         source = task.source
-        with SourceWatch(listed_files(source)) as watch:
-            if source.members and not self._format.shar:
-                return self._read_pack(source)
-            return self._reader(source, watch.marks).read_span(task.start, task.stop)
+        kind = self._sources.kind_of(source)
+        with SourceWatch(kind.files(source)) as watch:
+            return self._opened(kind, source, watch.marks).read_span(task.start, task.stop)
 
-    @contextmanager
-    def open_stream(self, streamed: StreamedTasks) -> Iterator[Callable[[StreamSpan], list[Any]]]:
-        """Opens a compressed source, to be read in one pass, a task in memory.
-
-        Yields:
-            What reads a span; it raises as `read` does.
-
-        Raises:
-            ChangedSourceError: If the source is not what was listed.
-        """
-        (listed,) = listed_files(streamed.tasks[0].source)
-        options, group = self._format.storage_options, self._format.group
-        watch = SourceWatch([listed])
-        with SpanReader(listed.url, options, group=group, paired=streamed.paired, listed=listed) as reader:
-
-            def read(span: StreamSpan) -> list[Any]:
-                with watch:
-                    return reader.read(span)
-
-            yield read
-
-    def _read_pack(self, pack: Source) -> list[Any]:
-        files = listed_files(pack)
-        contents = read_many_files([file.url for file in files], self._format.storage_options, files)
-        records: list[Any] = []
-        for file, data in zip(files, contents, strict=True):
-            if len(data) != file.size:
-                raise changed_error(file, f"{len(data)} bytes")
-            records.extend(split_source(data, file.url, self._format.group))
-        return records
-
-    def _reader(self, source: Source, marks: Marks) -> Reader | SharSamples:
-        """Gives the reader of a source whose local files have those marks: one that is open has the same files open."""
-        held = self._readers.pop(source.id, None)
-        if held is not None and held[0] == marks:
-            reader = held[1]
-        else:
-            if held is not None:
-                held[1].close()
-            reader = self._format.open_shard(source) if self._format.shar else self._format.open_source(source)
-        self._readers[source.id] = marks, reader
-        if len(self._readers) > OPEN_READERS:
-            self._readers.popitem(last=False)
-        return reader
+    def _opened(self, kind: SourceKind, source: Source, marks: Marks) -> Opened:
+        """Return the reader of a source; one that is held open is used if its local files have the same marks."""
+        known, opened = self._open.pop(source.id, (None, None))
+        if opened is None or known != marks:
+            if opened is not None:
+                opened.close()
+            opened = kind.open(source)
+        self._open[source.id] = marks, opened
+        if len(self._open) > OPEN_READERS:
+            self._open.popitem(last=False)
+        return opened
 
 
 @dataclass
 class ReadTasks(beam.PTransform[PCollection[Task], PCollection[Task]]):
-    """Reads each task's records; a task that cannot be read becomes a `FailedTask`.
+    """Read each task's records; a task that cannot be read becomes a `FailedTask`.
 
     Attributes:
-        source_format: How sources are opened, or their graph, as given to `PlanTasks`.
-        ledger: The job's ledger; lets a death of the process be laid to the task it worked on.
+        sources: How sources are opened, as given to `PlanTasks`.
+        ledger: The job's ledger; it records which task a process worked on when it died.
     """
 
-    source_format: SourceFormat | GraphSource = field(default_factory=SourceFormat)
+    sources: Sources = field(default_factory=FileSources)
     ledger: LedgerHandle | None = None
 
     def expand(self, tasks: PCollection[Task]) -> PCollection[Task]:
-        """Applies the transform to planned tasks."""
-        return tasks | "ReadTasks" >> beam.ParDo(_Read(self.source_format, self.ledger)).with_output_types(Any)
+        """Apply the transform to planned tasks."""
+        return tasks | "ReadTasks" >> beam.ParDo(_Read(self.sources, self.ledger)).with_output_types(Any)
 
 
 class _Read(beam.DoFn):
-    def __init__(self, source_format: SourceFormat | GraphSource, ledger: LedgerHandle | None) -> None:
-        self._format = source_format
+    def __init__(self, sources: Sources, ledger: LedgerHandle | None) -> None:
+        self._sources = sources
         self._ledger = ledger
-        self._reader: TaskReader | GraphReader | None = None
+        self._reader: TaskReader | None = None
         self._records = Metrics.counter("ledgerbeam", "records_read")
         self._blank = Metrics.counter("ledgerbeam", "blank_lines_skipped")
 
-    def process(self, task: Task | NoneTask | FailedTask | StreamedTasks) -> Iterator[Task | NoneTask | FailedTask]:
-        if isinstance(task, StreamedTasks):
-            yield from self._read_stream(task)
-        elif not isinstance(task, Task):
-            yield task
-        else:
-            # The body spans the yield: downstream of it, in the same fused stage, the task is processed and written.
-            with self._working_on(task):
-                yield self._read(task, lambda: self._opened().read(task))
+    def process(self, element: Task | NoneTask | FailedTask | StreamedTasks) -> Iterator[Task | NoneTask | FailedTask]:
+        match element:
+            case StreamedTasks():
+                yield from self._read_stream(element)
+            case Task():
+                if self._reader is None:
+                    self._reader = TaskReader(self._sources)
+                # The body spans the yield: downstream, in the same fused stage, the task is processed and written.
+                with self._working_on(element):
+                    yield self._read(element, partial(self._reader.read, element))
+            case _:
+                yield element
 
     def _read_stream(self, streamed: StreamedTasks) -> Iterator[Task | FailedTask]:
+        source = streamed.tasks[0].source
         with ExitStack() as stack:
-            reader: Callable[[StreamSpan], list[Any]] | None = None
+            reader: StreamReader | None = None
 
             def read(span: StreamSpan) -> list[Any]:
                 nonlocal reader
                 if reader is None:
-                    of_sources = cast(TaskReader, self._opened())  # a graph has no streams
-                    reader = stack.enter_context(of_sources.open_stream(streamed))
+                    opened = self._sources.kind_of(source).open_stream(source, streamed.format)
+                    reader = stack.enter_context(opened)
                 return reader(span)
 
             for task, span in zip(streamed.tasks, streamed.spans, strict=True):
                 with self._working_on(task):
                     yield self._read(task, partial(read, span))
-
-    def _opened(self) -> TaskReader | GraphReader:
-        if self._reader is None:
-            kind = self._format
-            self._reader = GraphReader(kind) if isinstance(kind, GraphSource) else TaskReader(kind)
-        return self._reader
 
     def _working_on(self, task: Task) -> AbstractContextManager[None]:
         return nullcontext() if self._ledger is None else self._ledger.working_on([task])
@@ -167,7 +129,7 @@ class _Read(beam.DoFn):
         except (SourceError, IndexError_, StorageError, FunctionError) as error:
             return failed_by(error, task, message_of(error))
         self._records.inc(len(records))
-        if isinstance(self._reader, TaskReader) and not task.source.members:
+        if self._sources.kind_of(task.source).counts_blanks:
             self._blank.inc(task.stop - task.start - len(records))
         return task.replace(records=records, started=started)
 

@@ -11,9 +11,9 @@ import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 
-from ledgerbeam.errors import RecordError, UsageError
-from ledgerbeam.io import FORMATS, canonical_url, publish_bytes
-from ledgerbeam.io.compression.streams import compression_of
+from ledgerbeam.errors import RecordError
+from ledgerbeam.io import ShardEncoder, ShardFile, canonical_url, format_named, publish_bytes
+from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.ledger import (
     FailedTask,
     NoneTask,
@@ -28,7 +28,6 @@ from ledgerbeam.ledger import (
 from ledgerbeam.names import ENDINGS_ROOM, check_root, relative_name
 from ledgerbeam.redaction import refuse_secrets
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
-from ledgerbeam.transforms.shards import FormatShards, ShardEncoder, ShardFile
 
 __all__ = ["WriteTasks", "WrittenTask", "output_name"]
 
@@ -79,7 +78,7 @@ def output_name(task: Task, base: str | None, suffix: str, *, room: int = 0, bel
     fan_outs = "".join(f"-{ordinal:06d}" for ordinal, _ in task.lineage[1:])
     span = f"-{task.start:010d}{fan_outs}"
     room = max(ENDINGS_ROOM, len(span) + max(room, len(suffix.encode())))
-    compressed = compression_of(url) is not None
+    compressed = split_compression(url).compression is not None
     stem = relative_name(path, room, below=below, mark=_shares_dashes(path, compressed=compressed))
     if compressed:
         folder, slash, last = stem.rpartition("/")
@@ -92,7 +91,9 @@ def _shares_dashes(path: str, *, compressed: bool) -> bool:
     if compressed:
         return "-" in path.rpartition(".")[2]
     front, dash, suffix = path.rpartition("-")
-    return bool(dash) and not {".", "/"} & set(suffix) and compression_of(f"{front}.{suffix}") is not None
+    return (
+        bool(dash) and not {".", "/"} & set(suffix) and split_compression(f"{front}.{suffix}").compression is not None
+    )
 
 
 @dataclass
@@ -104,7 +105,7 @@ class WriteTasks(beam.PTransform[PCollection[Task], PCollection[WrittenTask]]):
 
     Attributes:
         output: URL of the folder to write below.
-        to: Name of the output format, ``jsonl`` or ``tar``, or what encodes records as the files of a shard.
+        to: A format, ``Tar()``, or its name; or what else encodes records as the files of a shard.
         base: Fixed part of the source patterns; output names are relative to it.
         storage_options: Passed to fsspec untouched.
         ledger: The job's ledger; carries errors that end the job to the launcher.
@@ -117,16 +118,14 @@ class WriteTasks(beam.PTransform[PCollection[Task], PCollection[WrittenTask]]):
     ledger: LedgerHandle | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.to, str) and self.to not in FORMATS:
-            raise UsageError(f"unknown output format {self.to!r}: expected one of {', '.join(sorted(FORMATS))}")
+        self._encoder = format_named(self.to) if isinstance(self.to, str) else self.to
         self.output = refuse_secrets(check_root(canonical_url(self.output)), "an output").rstrip("/")
         if self.base is not None:
             self.base = self.base.rstrip("/") + "/"
 
     def expand(self, tasks: PCollection[Task]) -> PCollection[WrittenTask]:
         """Applies the transform to tasks that hold records."""
-        encoder = FormatShards(self.to) if isinstance(self.to, str) else self.to
-        write = _Write(self.output, encoder, self.base, self.storage_options, self.ledger)
+        write = _Write(self.output, self._encoder, self.base, self.storage_options, self.ledger)
         return tasks | "WriteTasks" >> beam.ParDo(write).with_output_types(Any)
 
     def display_data(self) -> dict[str, Any]:

@@ -22,9 +22,9 @@ from ledgerbeam.io import (
     SharReader,
     SharWriter,
     TarReader,
+    build_index,
     build_tar_index,
     encode_tar,
-    format_of,
     write_index,
 )
 from ledgerbeam.io.shar.cuts import field_kinds, sample_cut
@@ -68,7 +68,7 @@ def shar(request: pytest.FixtureRequest, lhotse: Peer, tmp_path_factory: pytest.
         pairs = [[str(path), str(made.theirs / f"{path.name}.idx")] for path in files]
         assert lhotse.ask("index", kind=kind, files=pairs) == [None] * len(files)
     for path in made.files:
-        write_index(str(made.ours / f"{path.name}.idx"), format_of(path.name).build_index(str(path)))
+        write_index(str(made.ours / f"{path.name}.idx"), build_index(str(path)))
     yield made
     shutil.rmtree(root)
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ledgerbeam.io import SourceListing
+from ledgerbeam.io import Jsonl, SourceListing
 from ledgerbeam.ledger import LedgerStore, PendingSource, close_shared_writers, open_sources, source_ids, with_progress
-from ledgerbeam.transforms import LedgerHandle, MapRecords, SourceFormat
+from ledgerbeam.sources import FileSources, Limits
+from ledgerbeam.transforms import LedgerHandle, MapRecords
 from ledgerbeam.transforms.commit import _Commit
 from ledgerbeam.transforms.plan import _Plan
 from ledgerbeam.transforms.process import _Process
 from ledgerbeam.transforms.read import _Read
-from ledgerbeam.transforms.shards import FormatShards
 from ledgerbeam.transforms.write import _Write
 
 
@@ -39,13 +39,13 @@ class Chain:
     task_records: int | None = None
 
     def __post_init__(self) -> None:
-        source_format = SourceFormat()
-        self._plan = _Plan(self.handle, source_format, self.task_bytes, self.task_records)
+        sources = FileSources()
+        self._plan = _Plan(self.handle, sources, Limits(self.task_bytes, self.task_records))
         self._commit = _Commit(self.handle)
         self._steps: list[Any] = [
-            _Read(source_format, self.handle),
+            _Read(sources, self.handle),
             _Process(MapRecords(self.function, "jsonl", check_purity=False), self.handle),
-            _Write(str(self.outputs), FormatShards("jsonl"), f"{self.sources}/", {}, self.handle),
+            _Write(str(self.outputs), Jsonl(), f"{self.sources}/", {}, self.handle),
         ]
 
     def open_sources(self, store: LedgerStore) -> Iterator[PendingSource]:

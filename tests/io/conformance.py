@@ -24,7 +24,7 @@ from ledgerbeam.errors import (
     SourceNotFoundError,
     UsageError,
 )
-from ledgerbeam.io.formats.registry import Reader, WritableFormat
+from ledgerbeam.io.formats.format import Format, Reader
 from ledgerbeam.io.index.file import IndexFile, write_index
 from ledgerbeam.io.storage.client import filesystem
 from ledgerbeam.io.storage.publish import publish_bytes
@@ -226,7 +226,7 @@ class SequenceConformance(ABC):
 class ReaderConformance(SequenceConformance):
     """The cases of formats with a `.idx` of offsets; `format` is what one brings besides."""
 
-    format: WritableFormat
+    format: Format
     shift = 512
     """Bytes by which wrong boundaries are off; less than the shortest record."""
 
@@ -235,11 +235,10 @@ class ReaderConformance(SequenceConformance):
 
     def store(self, folder: str, count: int, options: dict[str, Any] | None = None) -> tuple[str, list[Any]]:
         records = self.records(count)
-        data, offsets = self.format.encode(records)
-        url = f"{folder}/source-{next(_numbers)}{self.format.suffix}"
-        publish_bytes(url, data, options)
-        write_index(url + ".idx", offsets, options)
-        return url, records
+        name = f"{folder}/source-{next(_numbers)}"
+        for file in self.format.encode(records):
+            publish_bytes(name + file.ending, file.data, options)
+        return name + self.format.suffixes[0], records
 
     def test_the_index_of_encode_is_the_one_that_a_scan_finds(self, source: tuple[str, list[Any]]) -> None:
         found = self.format.build_index(source[0])
@@ -260,7 +259,7 @@ class ReaderConformance(SequenceConformance):
     @pytest.mark.s3
     def test_object_store_is_indexed(self, s3: S3Server) -> None:
         url, _ = self.store(f"s3://{s3.bucket()}/deep", COUNT, s3.options)
-        found = self.format.build_index(url, s3.options, threads=2)
+        found = self.format.build_index(url, s3.options)
         np.testing.assert_array_equal(found, IndexFile(url + ".idx", s3.options).load())
 
     @pytest.mark.s3
@@ -275,9 +274,9 @@ class ReaderConformance(SequenceConformance):
 
     def test_a_missing_source(self, tmp_path: Path) -> None:
         with pytest.raises(SourceNotFoundError, match="absent"):
-            self.format.open(str(tmp_path / f"absent{self.format.suffix}"))
+            self.format.open(str(tmp_path / f"absent{self.format.suffixes[0]}"))
         with pytest.raises(SourceNotFoundError, match="absent"):
-            self.format.build_index(str(tmp_path / f"absent{self.format.suffix}"))
+            self.format.build_index(str(tmp_path / f"absent{self.format.suffixes[0]}"))
 
     def test_a_missing_index_names_the_command_that_builds_it(self, source: tuple[str, list[Any]]) -> None:
         os.unlink(source[0] + ".idx")

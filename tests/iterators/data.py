@@ -13,11 +13,11 @@ import numpy as np
 
 from ledgerbeam.io import (
     Sample,
+    build_index,
     build_jsonl_index,
     collection_key,
     encode_jsonl,
     encode_tar,
-    indexed_format_of,
     publish_bytes,
     seek_points_of,
     write_index,
@@ -44,7 +44,7 @@ def write_compressed(path: Path, count: int) -> str:
     """Writes `write_lines` as a gzip file, with its index and seek points."""
     plain = Path(write_lines(path.with_suffix(""), count))
     path.write_bytes(gzip.compress(plain.read_bytes()))
-    offsets = indexed_format_of(str(path)).build_index(str(path))
+    offsets = build_index(str(path))
     points = seek_points_of(str(path), f"{path}.idx", offsets)
     assert points is not None
     publish_bytes(*points)

@@ -17,9 +17,9 @@ import pytest
 from ledgerbeam.errors import ChangedSourceError, IndexMismatchError
 from ledgerbeam.io import list_pages, require_listed, stat, write_index
 from ledgerbeam.ledger import Job, LedgerStore, PendingSource, Source, Task, open_store
+from ledgerbeam.sources import FileSources, PackedFiles
 from ledgerbeam.transforms import CommitTasks, LedgerHandle, PlanTasks, ProcessTask, ReadTasks, WriteTasks
 from ledgerbeam.transforms.read import TaskReader
-from ledgerbeam.transforms.source_format import SourceFormat
 
 RECORDS = 40
 
@@ -175,15 +175,15 @@ def test_a_pack_is_read_as_long_as_it_was_listed(tmp_path: Path) -> None:
     (member,) = listed(tmp_path, "a.jsonl")
     longer = dataclasses.replace(member, size=member.size + 1)
     with pytest.raises(ChangedSourceError, match=r"a\.jsonl"):
-        TaskReader(SourceFormat())._read_pack(Source.pack([longer]))
-    assert len(TaskReader(SourceFormat())._read_pack(Source.pack([member]))) == RECORDS
+        PackedFiles(FileSources()).open(Source.pack([longer])).read_span(0, 1)
+    assert len(PackedFiles(FileSources()).open(Source.pack([member])).read_span(0, 1)) == RECORDS
 
 
 def test_a_reader_that_is_held_open_is_of_the_file_that_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(jsonl("first"))
     (source,) = listed(tmp_path, "a.jsonl")
-    kind, reader = SourceFormat(), TaskReader(SourceFormat())
+    kind, reader = FileSources(), TaskReader(FileSources())
     kind.load_index(source)
     assert reader.read(Task(source, 0, 1))[0]["text"] == "first"
     replace_unseen(str(path), jsonl("again"))
@@ -195,14 +195,14 @@ def test_the_index_of_a_source_that_has_changed_is_made_anew(tmp_path: Path, nam
     path = tmp_path / name
     path.write_bytes(MAKE[name]("first"))
     (source,) = listed(tmp_path, name)
-    kind = SourceFormat()
+    kind = FileSources()
     offsets = kind.load_index(source)
     stale = offsets.copy()
     stale[1] += 1
     write_index(kind.index_of(source.url).url, stale, not_before_ns=os.stat(path).st_mtime_ns)
     assert kind.load_index(source).tolist() == stale.tolist()
     with pytest.raises(IndexMismatchError, match="may be of the former content"):
-        SourceFormat(build_index=False).load_index(source, changed=True)
+        FileSources(build_index=False).load_index(source, changed=True)
     assert kind.load_index(source, changed=True).tolist() == offsets.tolist()
     assert kind.load_index(source).tolist() == offsets.tolist()
 

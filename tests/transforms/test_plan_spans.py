@@ -14,9 +14,8 @@ from ledgerbeam.io import list_pages
 from ledgerbeam.ledger import PendingSource, Source, Task
 from ledgerbeam.ledger.model.identity import ROOT
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
-from ledgerbeam.transforms import plan_spans
+from ledgerbeam.sources import FileSources, Limits, plan_spans
 from ledgerbeam.transforms.plan import _Plan
-from ledgerbeam.transforms.source_format import SourceFormat
 
 sizes = st.lists(st.integers(1, 50), max_size=60)
 
@@ -73,7 +72,7 @@ def test_what_is_done_or_quarantined_is_not_planned(tmp_path: Path) -> None:
     source = Source(page.urls[0], page.sizes[0], page.versions[0])
 
     def planned(**known: Any) -> list[int]:
-        plan = _Plan(None, SourceFormat(), None, 1)
+        plan = _Plan(None, FileSources(), Limits(task_records=1))
         return [task.start for task in plan.process(PendingSource(source, **known)) if isinstance(task, Task)]
 
     tasks = [Task(source, n, n + 1, ((n, 4),)) for n in range(4)]

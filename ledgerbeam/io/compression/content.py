@@ -7,7 +7,7 @@ from typing import Any
 
 from ledgerbeam.errors import ChangedSourceError, SourceError, StorageError
 from ledgerbeam.io.compression.gzip_points import load_gzip_table, points_mismatch, points_url
-from ledgerbeam.io.compression.streams import compression_of
+from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.compression.zstd_table import SeekTable, load_zstd_table
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
@@ -34,7 +34,8 @@ def open_content(
         size: Size of the source as it is stored, if it is known.
         listed: What was listed; see `RangeReader`.
     """
-    if compression_of(url) in ("gzip", "zstd"):
+    compression = split_compression(url).compression
+    if compression is not None and compression.seekable:
         return ContentReader(url, index, options, size, listed)
     return RangeReader(url, options, size, listed)
 
@@ -62,7 +63,7 @@ class ContentReader(RangeReader):
         listed: What was listed of the file; see `RangeReader`.
     """
 
-    __slots__ = ("_index", "_kept", "_points", "_source", "_table")
+    __slots__ = ("_index", "_is_gzip", "_kept", "_points", "_source", "_table")
 
     def __init__(
         self,
@@ -77,6 +78,8 @@ class ContentReader(RangeReader):
         super().__init__(url, options)
         self._local = False  # no byte of it can be read as it lies in the file
         self._index = index
+        compression = split_compression(url).compression
+        self._is_gzip = compression is not None and compression.name == "gzip"
         self._table: SeekTable | None = None
         self._kept: tuple[int, bytes] = (-1, b"")
 
@@ -105,7 +108,7 @@ class ContentReader(RangeReader):
             IndexMismatchError: They are; also the errors of `size`.
         """
         self._loaded()
-        if compression_of(self.url) == "gzip":
+        if self._is_gzip:
             points = stat(self._points.url, self.options)
             if is_older(points, source):
                 seconds = (source.modified_ns - points.modified_ns) / 1e9
@@ -120,10 +123,7 @@ class ContentReader(RangeReader):
     def _loaded(self) -> SeekTable:
         table = self._table
         if table is None:
-            if compression_of(self.url) == "zstd":
-                table = load_zstd_table(self._source)
-            else:
-                table = load_gzip_table(self._points, self._source)
+            table = load_gzip_table(self._points, self._source) if self._is_gzip else load_zstd_table(self._source)
             self._table = table
         return table
 
@@ -162,7 +162,7 @@ class ContentReader(RangeReader):
                 made += len(block)
                 if made > size or (made >= stop and stop < size):
                     break
-                if made == size and compression_of(self.url) == "gzip":
+                if made == size and self._is_gzip:
                     break  # in the middle of the data; of a Zstandard frame the checksum is still to come
         except SourceError as error:
             raise SourceError(f"{error}{self._hint()}") from error
@@ -175,7 +175,7 @@ class ContentReader(RangeReader):
         return b"".join(parts)
 
     def _hint(self) -> str:
-        if compression_of(self.url) != "gzip":
+        if not self._is_gzip:
             return ""
         return f" If the file is whole, its seek points {self._points.url} are not: ledgerbeam index --force {self.url}"
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import bz2
 import importlib
 import lzma
-import os
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from ledgerbeam.errors import ArchiveError, LedgerbeamError, SourceError, UsageError
+from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.storage.ahead import map_ahead
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
@@ -27,10 +27,8 @@ __all__ = [
     "DeflateFrame",
     "Frame",
     "Stream",
-    "compression_of",
     "decompressed",
     "decompressed_pieces",
-    "plain_name",
 ]
 
 BLOCK = 1024 * 1024
@@ -40,22 +38,6 @@ REQUEST = 4 * 1024 * 1024
 """Compressed bytes that are read at once."""
 _WINDOW = 1 << 27  # what a Zstandard frame may ask for as memory: all that zstd takes without being told to
 _PIECE = 1024  # of Zstandard: a block of it is at least 4 bytes and expands to at most 128 KiB
-
-_SUFFIXES = {".gz": "gzip", ".tgz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd", ".lz4": "lz4"}
-
-
-def compression_of(url: str) -> str | None:
-    """Tells by name how a source is compressed: by one of its last two suffixes; None for not at all."""
-    suffixes = ["." + part for part in os.path.basename(url).lower().split(".")[1:]]
-    return next((_SUFFIXES[suffix] for suffix in reversed(suffixes[-2:]) if suffix in _SUFFIXES), None)
-
-
-def plain_name(url: str) -> str:
-    """Gives the name that a source would have decompressed: `a.jsonl.gz` is `a.jsonl`, `a.tgz` is `a.tar`."""
-    folder, _, base = url.rpartition("/")
-    parts = ["tar" if part.lower() == "tgz" else part for part in base.split(".")]
-    kept = [part for number, part in enumerate(parts) if number < len(parts) - 2 or f".{part.lower()}" not in _SUFFIXES]
-    return f"{folder}/{'.'.join(kept)}" if folder else ".".join(kept)
 
 
 class Frame:
@@ -170,7 +152,7 @@ def decompressed(url: str, options: Options | None = None, listed: FileInfo | No
         SourceNotFoundError: There is no such source; also StorageError.
         UsageError: It takes a package that is not installed.
     """
-    name = compression_of(url)
+    compression = split_compression(url).compression
     with RangeReader(url, options, listed=listed) as reader:
         size = reader.size
 
@@ -182,7 +164,7 @@ def decompressed(url: str, options: Options | None = None, listed: FileInfo | No
             if reader.local_path is None
             else map(read, range(0, size, REQUEST))
         )
-        yield from pieces if name is None else decompressed_pieces(pieces, name, reader.url)
+        yield from pieces if compression is None else decompressed_pieces(pieces, compression.name, reader.url)
 
 
 def decompressed_pieces(
@@ -192,7 +174,7 @@ def decompressed_pieces(
 
     Args:
         pieces: The compressed bytes.
-        name: The compression, as `compression_of` gives it.
+        name: The name of the compression.
         url: The source, for messages.
         frame: What decompresses the first frame, when they begin inside of one.
         at: Where in the file they begin, for messages.
@@ -278,6 +260,17 @@ class Stream:
         self._forget(start)
         return bytes(self._data), self._base
 
+    def blocks(self) -> Iterator[bytes]:
+        """Read all that is left, block by block, from the first byte that is kept."""
+        if self._data:
+            kept = bytes(self._data)
+            self._forget(self.reached)
+            yield kept
+        while (block := self._next()) is not None:
+            self._base += len(block)
+            yield block
+        self._ended = True
+
     def drain(self) -> int:
         """Reads to the end, so that all of it is checked, and gives the size."""
         while not self._ended:
@@ -292,16 +285,20 @@ class Stream:
             close()
 
     def _take(self) -> bool:
-        """Appends a block; tells whether there was one. Damage ends every further read too."""
+        """Append a block; return whether there was one."""
+        block = self._next()
+        self._data += block or b""
+        return block is not None
+
+    def _next(self) -> bytes | None:
+        """Return the next block, None at the end. Damage ends every further read too."""
         if self._error is not None:
             raise self._error
         try:
-            block = next(self._blocks, None)
+            return next(self._blocks, None)
         except LedgerbeamError as error:
             self._error = error
             raise
-        self._data += block or b""
-        return block is not None
 
     def _forget(self, start: int) -> None:
         unneeded = min(start - self._base, len(self._data))

@@ -5,7 +5,8 @@
 
 A member of a sample is a JSON value if its extension ends with `json`, a string if it is text in UTF-8 under one of
 `TEXT_EXTENSIONS`, and `{"__base64__": "..."}` otherwise. A JSON value without `__key__` becomes a sample with the one
-member `json`. `lengths` are left out of a document of one sequence, `modes` where there are none.
+member `json`. Records of other formats are JSON values, or have a method `as_json()` that makes one. `lengths` are left
+out of a document of one sequence, `modes` where there are none.
 
 Each function takes one record of any format and returns a list of one, the shape that a function of `map` may return
 for every record, also for a `null` or a list.
@@ -41,10 +42,8 @@ def to_json(record: Any) -> list[Any]:
     Raises:
         RecordError: A sample has a member called ``__key__``.
     """
-    if isinstance(record, Document):
-        return [record.as_json()]
     if not isinstance(record, Sample):
-        return [record]
+        return [_plain(record)]
     if _KEY in record:
         raise RecordError(f"sample {record.key!r} has a member with the extension {_KEY!r}; rename it.")
     return [{_KEY: record.key, **{extension: text_or_json(extension, data) for extension, data in record.items()}}]
@@ -58,7 +57,7 @@ def to_sample(record: Any) -> list[Any]:
     """
     if isinstance(record, Sample):
         return [record]
-    value = record.as_json() if isinstance(record, Document) else record
+    value = _plain(record)
     if not isinstance(value, Mapping) or _KEY not in value:
         return [{"json": _dumps(value)}]
     if not isinstance(value[_KEY], str):
@@ -119,6 +118,12 @@ def text_or_json(extension: str, data: bytes) -> Any:
     except ValueError:
         pass  # not what its name says: kept as bytes
     return {_BASE64: base64.b64encode(data).decode()}
+
+
+def _plain(record: Any) -> Any:
+    """Return a record that is not a sample as a JSON value, as its `as_json` makes it, if it has one."""
+    as_json = getattr(type(record), "as_json", None)
+    return record if as_json is None else as_json(record)
 
 
 def _dumps(value: Any) -> bytes:

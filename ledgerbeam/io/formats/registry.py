@@ -1,335 +1,290 @@
-"""The formats that have a `.idx`, behind one small interface.
+"""Which formats there are, and the one look-up from the name of a source to its format and compression.
 
-    format_of("s3://bucket/cuts.000001.jsonl").build_index(url, options)
-
-A job asks `format_of` once for a source's format and needs no other branch on it.
+A format of another package is found through the entry-point group `ledgerbeam.formats`, or named with `register`.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import cast
 
 from ledgerbeam.errors import NotIndexableError, UsageError
-from ledgerbeam.io.compression.streams import decompressed
-from ledgerbeam.io.index.file import IndexFile, Offsets, check_index
-from ledgerbeam.io.index.location import IndexLocation
-from ledgerbeam.io.jsonl import newlines
-from ledgerbeam.io.jsonl import reader as jsonl
-from ledgerbeam.io.megatron.documents import DocumentOffsets, MegatronDocuments
+from ledgerbeam.io.compression.names import Compression, split_compression
+from ledgerbeam.io.formats.format import Format, Reader
+from ledgerbeam.io.index.file import IndexFile
 from ledgerbeam.io.storage.client import Options
-from ledgerbeam.io.storage.stat import FileInfo
-from ledgerbeam.io.storage.urls import canonical_url
-from ledgerbeam.io.tar import encode
-from ledgerbeam.io.tar import reader as tar
-from ledgerbeam.io.tar.grouping import Grouping
 
-__all__ = ["FORMATS", "Format", "Reader", "WritableFormat", "format_of", "is_compressed", "stream_records"]
+__all__ = [
+    "GROUP",
+    "FileType",
+    "entry_point_names",
+    "format_named",
+    "formats",
+    "open_source",
+    "recognize",
+    "register",
+    "require_formats",
+    "require_unused",
+]
 
-_COMPRESSED = {".gz": "gunzip", ".tgz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd", ".lz4": "unlz4"}
-_BY_SUFFIX = {".jsonl": "jsonl", ".json": "jsonl", ".ndjson": "jsonl", ".tar": "tar", ".bin": "megatron"}
+GROUP = "ledgerbeam.formats"
+"""The entry-point group. The name of an entry point is that of its format, its object makes it without arguments."""
+
+_BUILT_IN = {
+    "jsonl": "ledgerbeam.io.jsonl.format:Jsonl",
+    "tar": "ledgerbeam.io.tar.format:Tar",
+    "megatron": "ledgerbeam.io.megatron.format:Megatron",
+}
+"""As entry points name them; loaded late, since the packages of formats use this module."""
+
+_RESERVED = {"shar", "webdataset", "energon", "lit"}
+"""Words of `--to` that are not formats of files."""
+
+_lock = threading.RLock()
+_known: dict[str, Format] | None = None
+_loading: dict[str, Format] | None = None
 
 
-class Reader(Protocol):
-    """Random access to the records of one source.
+@dataclass(frozen=True, slots=True)
+class FileType:
+    """What the name of a source says.
 
-    Deterministic, picklable, and safe to share between threads and to carry through a fork.
+    Attributes:
+        url: The source.
+        format: Its format.
+        compression: How it is compressed; None for not at all.
     """
 
-    @property
-    def url(self) -> str:
-        """The canonical URL of the source."""
+    url: str
+    format: Format
+    compression: Compression | None = None
 
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, item: Any, /) -> Any:
-        """One record for an int (negative counts from the end), a list of records for a slice."""
-
-    def __iter__(self) -> Iterator[Any]: ...
-
-    def read_many(self, indices: Sequence[int]) -> list[Any]:
-        """Records by number, in the order asked; neighbours share a request."""
-
-    def raw(self, index: int) -> bytes:
-        """The bytes of one record as they lie in the source."""
-
-    def read_span(self, start: int, stop: int) -> list[Any]:
-        """The records `[start, stop)`: one ranged read of the index, one of the source.
-
-        Blank JSONL lines are left out: `stop - start - len(result)` of them were skipped.
-        """
-
-    def close(self) -> None:
-        """Closes what is open; a later read opens it again."""
-
-
-class Format(Protocol):
-    """What a job needs to know of a format."""
-
-    @property
-    def name(self) -> str:
-        """`"jsonl"`, `"tar"` or `"megatron"`."""
-
-    @property
-    def rebuildable(self) -> bool:
-        """Whether an index can be built from its source."""
-
-    def index_file(self, url: str, location: IndexLocation, options: Options | None = None) -> IndexFile:
-        """Gives the index of a source, unopened; a format that brings its own has it beside the source."""
-
-    def build_index(
-        self,
-        url: str,
-        options: Options | None = None,
-        *,
-        threads: int = 1,
-        group: Grouping = "auto",
-        listed: FileInfo | None = None,
-    ) -> Offsets:
-        """Finds the offsets of all records: `N + 1` of them, u64, the last a sentinel.
+    def plain(self) -> Format:
+        """Return the format of a source that is read as it lies there.
 
         Raises:
-            ChangedSourceError: The source is not what was `listed`.
-            NotIndexableError: The format is not `rebuildable`.
+            NotIndexableError: It is compressed.
         """
+        if self.compression is not None:
+            raise self._not_indexable()
+        return self.format
 
-    def check_index(self, index: IndexFile, source: FileInfo, *, deep: bool = False) -> None:
-        """Raises IndexNotFoundError or IndexMismatchError when the index does not fit the source."""
-
-    def open(
-        self,
-        url: str,
-        index: IndexFile | str | None = None,
-        options: Options | None = None,
-        *,
-        group: Grouping = "auto",
-        check: bool = True,
-        listed: FileInfo | None = None,
-    ) -> Reader:
-        """Opens a source for random access. `index` defaults to `<url>.idx`; `listed` is as in `RangeReader`."""
-
-
-class WritableFormat(Format, Protocol):
-    """A format of which a shard is one file and a `.idx` of offsets."""
-
-    @property
-    def suffix(self) -> str:
-        """What the names of outputs end with, dot included."""
-
-    def encode(self, records: Sequence[Any], *, group: Grouping = "auto") -> tuple[bytes, Offsets]:
-        """Encodes records as a whole file: its bytes and its offsets, `N + 1` of them."""
-
-    def split(self, data: bytes, url: str, *, group: Grouping = "auto") -> list[Any]:
-        """Decodes a whole file that is already in memory; `url` is for messages.
+    def by_position(self) -> Format:
+        """Return the format of a source that can be read by position: not compressed, or in gzip or Zstandard.
 
         Raises:
-            SourceError: A record cannot be decoded.
+            NotIndexableError: It is compressed in another way.
         """
+        if self.compression is not None and not (self.compression.seekable and self.format.is_streamable):
+            raise self._not_indexable()
+        return self.format
+
+    def readable(self) -> Format:
+        """Return the format of a source that can be read at all, if only from its beginning.
+
+        Raises:
+            NotIndexableError: It is compressed, and the format is not read so.
+        """
+        if self.compression is not None and not self.format.is_streamable:
+            raise self._not_indexable()
+        return self.format
+
+    def _not_indexable(self) -> NotIndexableError:
+        how = self.compression
+        command = "" if how is None else f"decompress it, e.g. {how.command} {self.url.rpartition('/')[2]}"
+        if self.format.is_streamable:
+            command = f"map, convert and tokenize read it from its beginning; for the rest {command}"
+        return NotIndexableError(f"{self.url}: it is compressed and has no byte offsets to index: {command}")
 
 
-class _Jsonl:
-    """JSON lines: a record is a line."""
+def recognize(url: str, configured: Iterable[Format] = ()) -> FileType:
+    """Find the format and the compression of a source by its name.
 
-    name = "jsonl"
-    suffix = ".jsonl"
-    rebuildable = True
-
-    def index_file(self, url: str, location: IndexLocation, options: Options | None = None) -> IndexFile:
-        return IndexFile(location.url_for(url), options, source=url)
-
-    def build_index(
-        self,
-        url: str,
-        options: Options | None = None,
-        *,
-        threads: int = 1,
-        group: Grouping = "auto",
-        listed: FileInfo | None = None,
-    ) -> Offsets:
-        del group  # lines need no grouping
-        return newlines.build_jsonl_index(url, options, threads=threads, listed=listed)
-
-    def check_index(self, index: IndexFile, source: FileInfo, *, deep: bool = False) -> None:
-        check_index(index, source, "jsonl", deep=deep)
-
-    def open(
-        self,
-        url: str,
-        index: IndexFile | str | None = None,
-        options: Options | None = None,
-        *,
-        group: Grouping = "auto",
-        check: bool = True,
-        listed: FileInfo | None = None,
-    ) -> Reader:
-        del group
-        return jsonl.JsonlReader(url, index, options, check=check, listed=listed)
-
-    def encode(self, records: Sequence[Any], *, group: Grouping = "auto") -> tuple[bytes, Offsets]:
-        del group
-        return jsonl.encode_jsonl(records)
-
-    def split(self, data: bytes, url: str, *, group: Grouping = "auto") -> list[Any]:
-        del group
-        return jsonl.split_jsonl(data, url)
-
-
-class _Tar:
-    """Tar archives: a record is a sample, a run of members that belong together."""
-
-    name = "tar"
-    suffix = ".tar"
-    rebuildable = True
-
-    def index_file(self, url: str, location: IndexLocation, options: Options | None = None) -> IndexFile:
-        return IndexFile(location.url_for(url), options, source=url)
-
-    def build_index(
-        self,
-        url: str,
-        options: Options | None = None,
-        *,
-        threads: int = 1,
-        group: Grouping = "auto",
-        listed: FileInfo | None = None,
-    ) -> Offsets:
-        del threads  # the chain of headers is followed by one
-        return tar.build_tar_index(url, options, group, listed=listed)
-
-    def check_index(self, index: IndexFile, source: FileInfo, *, deep: bool = False) -> None:
-        check_index(index, source, "tar", deep=deep)
-
-    def open(
-        self,
-        url: str,
-        index: IndexFile | str | None = None,
-        options: Options | None = None,
-        *,
-        group: Grouping = "auto",
-        check: bool = True,
-        listed: FileInfo | None = None,
-    ) -> Reader:
-        return tar.TarReader(url, index, options, group=group, check=check, listed=listed)
-
-    def encode(self, records: Sequence[Any], *, group: Grouping = "auto") -> tuple[bytes, Offsets]:
-        return encode.encode_tar(records, group=group)
-
-    def split(self, data: bytes, url: str, *, group: Grouping = "auto") -> list[Any]:
-        return tar.split_tar(data, url, group=group)
-
-
-class _Megatron:
-    """Megatron datasets: a record is a document. The `.idx` is a part of the dataset and lies beside the `.bin`."""
-
-    name = "megatron"
-    rebuildable = False
-
-    def index_file(self, url: str, location: IndexLocation, options: Options | None = None) -> IndexFile:
-        del location  # the two files of a dataset share a prefix
-        return DocumentOffsets(url, options)
-
-    def build_index(
-        self,
-        url: str,
-        options: Options | None = None,
-        *,
-        threads: int = 1,
-        group: Grouping = "auto",
-        listed: FileInfo | None = None,
-    ) -> Offsets:
-        del options, threads, group, listed
-        raise NotIndexableError(
-            f"{url}: the .idx of a Megatron dataset cannot be built from its .bin, which is tokens and nothing else; "
-            "copy it too, or write the dataset again."
-        )
-
-    def check_index(self, index: IndexFile, source: FileInfo, *, deep: bool = False) -> None:
-        DocumentOffsets(index.source, index.options).check(source.size, deep=deep)
-
-    def open(
-        self,
-        url: str,
-        index: IndexFile | str | None = None,
-        options: Options | None = None,
-        *,
-        group: Grouping = "auto",
-        check: bool = True,
-        listed: FileInfo | None = None,
-    ) -> Reader:
-        del index, group  # beside the `.bin`; tokens need no grouping
-        return MegatronDocuments(url, options, check=check, listed=listed)
-
-
-FORMATS: dict[str, WritableFormat] = {"jsonl": _Jsonl(), "tar": _Tar()}
-"""The formats that are read and written file by file, by name."""
-
-_READ: dict[str, Format] = {**FORMATS, "megatron": _Megatron()}
-
-
-def _suffixes(url: str) -> list[str]:
-    return ["." + part for part in os.path.basename(url).lower().split(".")[1:]]
-
-
-def is_compressed(url: str) -> bool:
-    """Tells by name whether a source is compressed: one of its last two suffixes is `.gz`, `.tgz`, `.bz2`, ..."""
-    return any(suffix in _COMPRESSED for suffix in _suffixes(url)[-2:])
-
-
-def format_of(url: str) -> Format:
-    """Finds the format of a source by its name.
-
-    Any suffix counts, and the last one that is known decides, so that `cuts.jsonl.000001` is JSONL and `x.tar.0` a tar:
-    `.jsonl`, `.json` and `.ndjson` are JSONL, `.tar` is tar, `.bin` is Megatron.
-
-    Raises:
-        NotIndexableError: The name is that of a compressed file, or a pipe.
-        UsageError: The name tells no known format, compressed or not.
-    """
-    if url.startswith("pipe:"):
-        raise NotIndexableError(f"{url}: a pipe has no byte offsets to index; write its output to a file first.")
-    suffixes = _suffixes(url)
-    known = any(suffix in _BY_SUFFIX for suffix in (*suffixes, ".tar" if ".tgz" in suffixes else ""))
-    for suffix in suffixes[-2:]:
-        if suffix in _COMPRESSED and known:
-            raise NotIndexableError(
-                f"{url}: {suffix} is compressed and has no byte offsets to index: map, convert and tokenize read "
-                f"it from its begin; for the rest decompress it, e.g. {_COMPRESSED[suffix]} {os.path.basename(url)}"
-            )
-    for suffix in reversed(suffixes):
-        if suffix in _BY_SUFFIX and not is_compressed(url):
-            return _READ[_BY_SUFFIX[suffix]]
-    raise UsageError(f"{url}: the name tells no known format; expected a suffix .jsonl, .json, .ndjson, .tar or .bin.")
-
-
-def stream_records(url: str, options: Options | None = None) -> Iterator[Any]:
-    """Reads a JSONL source from its begin to its end, plain or compressed (`compression`).
+    Of several suffixes the last one that a format has decides: `cuts.jsonl.000001` is JSONL, `x.tar.0` a tar. One of
+    the last two may be that of a compression.
 
     Args:
         url: The source.
-        options: Storage options.
-
-    Yields:
-        The decoded records; blank lines are left out.
+        configured: Formats with options, which take the place of those of their names, and others that are not
+            registered.
 
     Raises:
-        RecordError: A line that cannot be decoded; its byte range is that of the decompressed text.
-        SourceError: The compressed data is damaged or cut off.
-        SourceNotFoundError: There is no such source; also StorageError.
-        UsageError: It is compressed in a way that takes a package that is not installed.
+        NotIndexableError: It is a pipe.
+        UsageError: The name has no suffix of a known format.
     """
-    url = canonical_url(url)
-    record = start = 0
-    line = bytearray()
-    for block in decompressed(url, options):
-        pieces = block.split(b"\n")
-        for piece in pieces[:-1]:
-            whole = bytes(line) + piece if line else piece
-            line.clear()
-            if whole.strip():
-                yield jsonl.decode_line(whole, url, record, start)
-            record += 1
-            start += len(whole) + 1
-        line += pieces[-1]
-    if line.strip():
-        yield jsonl.decode_line(bytes(line), url, record, start)
+    if url.startswith("pipe:"):
+        raise NotIndexableError(f"{url}: a pipe has no byte offsets to index; write its output to a file first.")
+    plain, compression = split_compression(url)
+    known = _with(configured)
+    by_suffix = {suffix: kind for kind in known.values() for suffix in kind.suffixes}
+    for part in reversed(plain.rpartition("/")[2].lower().split(".")[1:]):
+        kind = by_suffix.get(f".{part}")
+        if kind is not None:
+            return FileType(url, kind, compression)
+    *suffixes, last = by_suffix
+    raise UsageError(
+        f"{url}: the name tells no known format; expected a suffix {', '.join(suffixes)} or {last} (docs/own-format.md "
+        "says how to add one)"
+    )
+
+
+def require_formats(urls: Iterable[str], configured: Iterable[Format] = (), *, by_position: bool = False) -> None:
+    """Check that sources can be read, each ending of names once.
+
+    Args:
+        urls: The sources.
+        configured: As of `recognize`.
+        by_position: Whether they must be readable by position.
+
+    Raises:
+        NotIndexableError: One is compressed in a way in which it cannot be read, or a pipe.
+        UsageError: The name of one has no suffix of a known format.
+    """
+    by_ending = {url.rpartition("/")[2].partition(".")[2]: url for url in urls}  # of millions: little for each
+    for url in by_ending.values():
+        found = recognize(url, configured)
+        _ = found.by_position() if by_position else found.readable()
+
+
+def open_source(
+    url: str,
+    index: IndexFile | str | None = None,
+    options: Options | None = None,
+    *,
+    configured: Iterable[Format] = (),
+) -> Reader:
+    """Open a source of any format for random access.
+
+    Args:
+        url: The source.
+        index: Its index, or where that lies. Default: beside the source.
+        options: Storage options of both.
+        configured: As of `recognize`.
+
+    Raises:
+        IndexNotFoundError: It has no index; also the other errors of `recognize` and of the reader.
+    """
+    return recognize(url, configured).by_position().open(url, index, options)
+
+
+def formats() -> Mapping[str, Format]:
+    """Return all formats by name: the built-in ones, those of entry points, and those that were registered.
+
+    Raises:
+        UsageError: An entry point cannot be loaded, or its format takes the name or a suffix of another.
+    """
+    global _known, _loading  # noqa: PLW0603 - loaded once in a process
+    if _known is not None:
+        return _known
+    with _lock:
+        if _known is None and _loading is None:
+            try:
+                _loading = {name: _built_in(reference) for name, reference in _BUILT_IN.items()}
+                for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+                    _add(_loading, _load(point), f"entry point {point.name} = {point.value}{_package(point)}")
+                _known = _loading
+            finally:
+                _loading = None
+        # A module of an entry point that asks while it is imported sees what is there so far.
+        return _known or _loading or {}
+
+
+def entry_point_names() -> list[str]:
+    """Return the names of the formats of other packages, without loading them."""
+    return sorted(entry_points(group=GROUP).names)
+
+
+def format_named(name: str) -> Format:
+    """Return the format of a name.
+
+    Raises:
+        UsageError: There is none.
+    """
+    known = formats()
+    if name not in known:
+        raise UsageError(f"unknown output format {name!r}: expected one of {', '.join(sorted(known))}")
+    return known[name]
+
+
+def register(kind: Format) -> None:
+    """Add a format to those of this process. The processes of workers need it too: an entry point reaches them all.
+
+    Raises:
+        UsageError: Another format has its name or one of its suffixes.
+    """
+    global _known  # noqa: PLW0603
+    with _lock:
+        known = dict(formats())
+        _add(known, kind, _origin(kind))
+        if _loading is None:
+            _known = known
+        else:
+            _loading.update(known)
+
+
+def require_unused(kind: Format) -> None:
+    """Check that a format can be registered: its name, and suffixes that mean nothing else.
+
+    Raises:
+        UsageError: It cannot be.
+    """
+    _add(dict(formats()), kind, _origin(kind))
+
+
+def _origin(kind: Format) -> str:
+    return f"{type(kind).__module__}.{type(kind).__qualname__}"
+
+
+def _with(configured: Iterable[Format]) -> Mapping[str, Format]:
+    known = formats()
+    for kind in configured:
+        known = {**known, kind.name: kind}
+    return known
+
+
+def _built_in(reference: str) -> Format:
+    module, _, attribute = reference.partition(":")
+    return cast(Callable[[], Format], getattr(import_module(module), attribute))()
+
+
+def _load(point: EntryPoint) -> Format:
+    try:
+        kind: Format = point.load()()
+        if kind.name != point.name:
+            raise TypeError(f"expected the format {point.name!r}, found {kind.name!r}")
+    except Exception as error:
+        raise UsageError(
+            f"entry point {point.name} = {point.value} of {GROUP}{_package(point)} cannot be loaded: "
+            f"{type(error).__name__}: {error}; correct or uninstall the package"
+        ) from error
+    return kind
+
+
+def _package(point: EntryPoint) -> str:
+    return f" in {point.dist.name}" if point.dist is not None else ""
+
+
+def _add(known: dict[str, Format], kind: Format, origin: str) -> None:
+    # The same class again: its module was loaded twice, or it has an entry point and is registered too.
+    others = [other for other in known.values() if other.name != kind.name or not _is_same(other, kind)]
+    if kind.name in _RESERVED or any(other.name == kind.name for other in others):
+        raise UsageError(f"{origin}: the name {kind.name!r} is taken; give the format another")
+    if not kind.suffixes:
+        raise UsageError(f"{origin}: expected at least one suffix, found none")
+    taken = {suffix: other.name for other in others for suffix in other.suffixes}
+    for suffix in kind.suffixes:
+        if suffix in taken:
+            raise UsageError(f"{origin}: the suffix {suffix} is that of {taken[suffix]!r}; use another")
+        if not suffix.startswith(".") or suffix != suffix.lower() or "." in suffix[1:] or len(suffix) < 2:
+            raise UsageError(f"{origin}: expected suffixes such as '.txt', in lower case, found {suffix!r}")
+        if split_compression(f"a{suffix}").compression is not None or suffix == ".idx":
+            raise UsageError(f"{origin}: the suffix {suffix} has another meaning; use another")
+    known[kind.name] = kind
+
+
+def _is_same(one: Format, other: Format) -> bool:
+    return _origin(one) == _origin(other)

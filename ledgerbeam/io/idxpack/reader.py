@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, UsageError
-from ledgerbeam.io.formats.registry import Reader, format_of
+from ledgerbeam.io.formats.format import Reader
+from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.idxpack.layout import ARRAY, COLLECTION, ENTRY, HEADER, HEADER_BYTES, ITEM, MAGIC, SEGMENT, SEQUENCE
 from ledgerbeam.io.index.file import IndexFile, Offsets, three_columns
 from ledgerbeam.io.storage.client import Options
@@ -138,7 +139,7 @@ class IndexPack:
         """
         url = self.source(segment)
         try:
-            return format_of(url).open(url, self.index(segment), self.options)
+            return recognize(url).plain().open(url, self.index(segment), self.options)
         except UsageError as error:
             raise self._damaged(f"segment {segment} names no source ({error})") from error
 

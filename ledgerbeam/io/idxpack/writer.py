@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io.formats.registry import format_of
+from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.idxpack.layout import (
     ARRAY,
     COLLECTION,
@@ -247,13 +247,13 @@ class _Packer:
         return map_ahead(self._payload, self.segments, _THREADS)
 
     def _count(self, segment: _Segment) -> int:
-        if not format_of(segment.path).rebuildable:
+        if not recognize(segment.path).plain().is_indexable:
             raise UsageError(f"{segment.path}: the format has no index of offsets to pack.")
         return self._index(segment).count
 
     def _index(self, segment: _Segment) -> IndexFile:
         source = canonical_url(segment.path)
-        return format_of(source).index_file(source, self._location, self._options)
+        return recognize(source).plain().index_file(source, self._location, self._options)
 
     def _payload(self, segment: _Segment) -> tuple[bytes, int]:
         if segment.flags & ARRAY:
@@ -262,7 +262,7 @@ class _Packer:
             return bytes(ENTRY), 0
         source = stat(segment.path, self._options)
         index = self._index(segment)
-        format_of(source.url).check_index(index, source, deep=True)
+        recognize(source.url).plain().check_index(index, source, deep=True)
         offsets = index.load().copy()
         index.close()
         if len(offsets) != segment.items:

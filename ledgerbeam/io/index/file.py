@@ -8,33 +8,28 @@ last entry is a sentinel. No magic, no header: the layout is that of lhotse 2.0 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgerbeam.errors import ArchiveError, IndexMismatchError, IndexNotFoundError, SourceNotFoundError, StorageError
+from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, SourceNotFoundError, StorageError
 from ledgerbeam.io.compression.content import ContentReader, is_older, open_content
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.io.storage.urls import canonical_url
-from ledgerbeam.io.tar.headers import next_member
 
-__all__ = ["LAST_OFFSET", "IndexFile", "Kind", "Offsets", "check_index", "check_offsets", "index_bytes", "write_index"]
+__all__ = ["LAST_OFFSET", "IndexFile", "Offsets", "RecordLayout", "check_index", "index_bytes", "write_index"]
 
 Offsets: TypeAlias = NDArray[np.uint64]
 """Byte offsets of `N` records and a sentinel: shape `(N + 1,)`, u64, increasing."""
-
-Kind: TypeAlias = Literal["jsonl", "tar"]
-"""What an index addresses: lines, or samples of a tar archive."""
 
 LAST_OFFSET = 2**63 - 1
 """The end of the largest file that there can be, in bytes."""
 
 _ENTRY = 8
-_BLOCK = 512
 
 
 def index_bytes(offsets: Offsets) -> bytes:
@@ -115,7 +110,7 @@ class IndexFile:
         return size // _ENTRY - 1
 
     def load(self) -> Offsets:
-        """Reads all offsets: 8 bytes of memory a record. Their order is not judged; see `check_offsets`.
+        """Reads all offsets: 8 bytes of memory a record. Their order is not judged; see `RecordLayout`.
 
         Returns:
             Shape `(N + 1,)`, u64, read-only.
@@ -209,19 +204,71 @@ def _restore(url: str, options: Options | None, source: str) -> IndexFile:
     return IndexFile(url, options, source=source)
 
 
-def check_index(
-    index: IndexFile, source: FileInfo, kind: Kind, *, deep: bool = False, content: RangeReader | None = None
-) -> None:
-    """Checks that an index fits its source.
+class RecordLayout:
+    """Where the records of a format lie in a source: one after the other, from the first byte to the last.
 
-    Without `deep`: size, first offset, sentinel and age; two requests, for tar one more to see the end of the archive.
-    With it, all offsets are read and judged too.
+    A format whose records lie otherwise derives its own. A layout has no state.
+    """
+
+    def check_ends(self, index: IndexFile, first: int, last: int, sentinel: int, content: RangeReader) -> None:
+        """Check the two ends of an index, with few requests.
+
+        Args:
+            index: The index.
+            first: Its first offset.
+            last: The offset of its last record.
+            sentinel: Its last entry. Without records all three are this.
+            content: Reads the source by position, decompressed.
+
+        Raises:
+            IndexMismatchError: They cannot be those of this source.
+        """
+        del last
+        if first != 0:
+            raise index.mismatch(f"expected the first record at byte 0, found {first}")
+        if sentinel != content.size:
+            raise index.mismatch(
+                f"expected the last offset to be the size of the source, {content.size}, found {sentinel}"
+            )
+
+    def check_offsets(self, offsets: Offsets, index: IndexFile, *, first_record: int = 0) -> None:
+        """Check the order of offsets: O(N).
+
+        Args:
+            offsets: All of an index or a slice of it, shape `(n + 1,)`.
+            index: Where they come from, for the message.
+            first_record: The number of the first record in `offsets`, for the message.
+
+        Raises:
+            IndexMismatchError: An offset does not lie after the one before it, or beyond any file.
+        """
+        wrong = np.flatnonzero(offsets[1:] <= offsets[:-1])
+        if len(wrong):
+            at = int(wrong[0])
+            raise index.mismatch(
+                f"expected increasing offsets, found record {first_record + at} at byte {offsets[at]} and the next at "
+                f"{offsets[at + 1]}"
+            )
+        if len(offsets) and int(offsets[-1]) > LAST_OFFSET:
+            raise index.mismatch(
+                f"expected offsets of at most {LAST_OFFSET}, found the end of record {first_record + len(offsets) - 2} "
+                f"at byte {offsets[-1]}"
+            )
+
+
+def check_index(
+    index: IndexFile, source: FileInfo, layout: RecordLayout, *, deep: bool = False, content: RangeReader | None = None
+) -> None:
+    """Check that an index fits its source.
+
+    Without `deep`: size, first offset, sentinel and age; two requests, and what the layout asks for besides. With it,
+    all offsets are read and judged too.
 
     Args:
         index: The index.
         source: What the store says of the source.
-        kind: What the index addresses.
-        deep: Also run `check_offsets` on all of it: O(N).
+        layout: Where the records of its format may lie.
+        deep: Also check the order of all offsets: O(N).
         content: What reads the source, if there is a reader already.
 
     Raises:
@@ -237,85 +284,6 @@ def check_index(
         reader = opened if content is None else content
         if isinstance(reader, ContentReader):
             reader.check(source)
-        if kind == "jsonl":
-            _check_jsonl_ends(index, first, sentinel, reader.size)
-        elif index.count:
-            _check_tar_ends(index, first, last, sentinel, reader)
+        layout.check_ends(index, first, last, sentinel, reader)
     if deep:
-        check_offsets(index.load(), index, kind)
-
-
-def _check_jsonl_ends(index: IndexFile, first: int, sentinel: int, size: int) -> None:
-    if first != 0:
-        raise index.mismatch(f"expected the first record at byte 0, found {first}")
-    if sentinel != size:
-        raise index.mismatch(f"expected the last offset to be the size of the source, {size}, found {sentinel}")
-
-
-def _check_tar_ends(index: IndexFile, first: int, last: int, sentinel: int, source: RangeReader) -> None:
-    if first % _BLOCK:
-        raise index.mismatch(f"expected the first sample at a multiple of 512, found byte {first}")
-    if sentinel > source.size or last >= source.size:
-        raise index.mismatch(
-            f"expected offsets up to the size of the source, {source.size}, found {max(last, sentinel)}"
-        )
-    if sentinel <= last:
-        raise index.mismatch(f"expected the end of the last sample after its start at {last}, found {sentinel}")
-    # A sentinel stands before the zeros that end an archive (Energon) or among or after them (lhotse).
-    around = source.read(sentinel - min(sentinel, _BLOCK), min(sentinel + _BLOCK, source.size))
-    if sentinel < source.size and any(around[_BLOCK:]):
-        begin = sentinel if any(around[:_BLOCK]) else last  # zeros before it may be a payload's
-        try:
-            members = _count_members(source, begin, sentinel)
-        except ArchiveError as error:
-            raise index.mismatch(f"expected the end of the archive at byte {sentinel}: {error}") from error
-        if members:
-            raise index.mismatch(f"expected the end of the archive at byte {sentinel}, found more members")
-
-
-def _count_members(source: RangeReader, position: int, sentinel: int) -> int:
-    """Counts the members from a place on that begin at a sentinel or after it."""
-    defaults: dict[str, bytes] = {}
-    while member := next_member(
-        lambda place, size: source.read(min(place, source.size), min(place + size, source.size)),
-        position,
-        defaults,
-        source.url,
-    ):
-        if member.end > sentinel:
-            return 1
-        position = member.end
-    return 0
-
-
-def check_offsets(offsets: Offsets, index: IndexFile, kind: Kind, *, first_record: int = 0) -> None:
-    """Checks the order of offsets, and for tar that samples begin at multiples of 512: O(N).
-
-    Args:
-        offsets: All of an index or a slice of it, shape `(n + 1,)`.
-        index: Where they come from, for the message.
-        kind: What they address.
-        first_record: The number of the first record in `offsets`, for the message.
-
-    Raises:
-        IndexMismatchError: An offset does not lie after the one before it, is not aligned, or beyond any file.
-    """
-    wrong = np.flatnonzero(offsets[1:] <= offsets[:-1])
-    if len(wrong):
-        at = int(wrong[0])
-        raise index.mismatch(
-            f"expected increasing offsets, found record {first_record + at} at byte {offsets[at]} and the next at "
-            f"{offsets[at + 1]}"
-        )
-    if len(offsets) and int(offsets[-1]) > LAST_OFFSET:
-        raise index.mismatch(
-            f"expected offsets of at most {LAST_OFFSET}, found the end of record {first_record + len(offsets) - 2} at "
-            f"byte {offsets[-1]}"
-        )
-    if kind == "tar":
-        wrong = np.flatnonzero(offsets[:-1] % np.uint64(_BLOCK))
-        if len(wrong):
-            at = int(wrong[0])
-            raise index.mismatch(
-                f"expected samples at multiples of 512, found sample {first_record + at} at byte {offsets[at]}"
-            )
+        layout.check_offsets(index.load(), index)

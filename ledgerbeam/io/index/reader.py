@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.compression.content import open_content
-from ledgerbeam.io.index.file import LAST_OFFSET, IndexFile, Kind, Offsets, check_index, check_offsets
+from ledgerbeam.io.index.file import LAST_OFFSET, IndexFile, Offsets, RecordLayout, check_index
 from ledgerbeam.io.index.location import index_beside
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo, stat
@@ -129,7 +129,7 @@ class IndexedRecords(ABC, Generic[_T]):
         IndexMismatchError: The index cannot be this source's.
     """
 
-    kind: ClassVar[Kind]
+    layout: ClassVar[RecordLayout] = RecordLayout()
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class IndexedRecords(ABC, Generic[_T]):
         self.listed = listed
         self._reader = open_content(self.url, self.index.url, options, source.size if source else None, listed)
         if source:
-            check_index(self.index, source, self.kind, content=self._reader)
+            check_index(self.index, source, self.layout, content=self._reader)
         self._count = 0
         self._looked_up = 0
         self._offsets: Offsets | None = None
@@ -257,7 +257,7 @@ class IndexedRecords(ABC, Generic[_T]):
         offsets = self._offsets
         if offsets is None:
             part = self.index.slice(start, stop)
-            check_offsets(part, self.index, self.kind, first_record=start)
+            self.layout.check_offsets(part, self.index, first_record=start)
             return part
         if stop < len(offsets):
             return offsets[start : stop + 1]
@@ -266,7 +266,7 @@ class IndexedRecords(ABC, Generic[_T]):
     def _load(self) -> Offsets:
         if self._offsets is None:
             offsets = self.index.load()
-            check_offsets(offsets, self.index, self.kind)
+            self.layout.check_offsets(offsets, self.index)
             self._count = len(offsets) - 1
             self._entries = offsets.data
             self._offsets = offsets

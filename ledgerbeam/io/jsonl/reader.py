@@ -125,8 +125,6 @@ class JsonlReader(IndexedRecords[Any]):
     raise but not give a wrong record. See `IndexedRecords` for arguments and methods.
     """
 
-    kind = "jsonl"
-
     def _read_one(self, entries: memoryview[int], record: int) -> Any:
         line = self._reader.read_line(entries, record)
         if line is not None:

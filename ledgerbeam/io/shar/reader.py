@@ -20,8 +20,9 @@ import numpy as np
 import orjson
 
 from ledgerbeam.errors import RecordError, SourceError, SourceNotFoundError, UsageError
-from ledgerbeam.io.compression.streams import plain_name
-from ledgerbeam.io.formats.registry import Reader, format_of
+from ledgerbeam.io.compression.names import split_compression
+from ledgerbeam.io.formats.format import Reader
+from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.index.reader import NumberedRecords
 from ledgerbeam.io.listing.pages import list_pages
 from ledgerbeam.io.shar.rows import CUTS
@@ -29,6 +30,7 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.urls import canonical_url, join_url
+from ledgerbeam.io.tar.format import Tar
 from ledgerbeam.io.tar.sample import Sample
 
 __all__ = ["SharReader", "find_shar", "put_field", "write_shar_fields"]
@@ -71,7 +73,9 @@ def _found(
     for page in list_pages([f"{base}/*"], options):
         for url in page.urls:
             match = _NAME.fullmatch(url.rpartition("/")[2])
-            if match is None or not (match["rest"] is None or (compressed and plain_name(url) != url)):
+            if match is None or not (
+                match["rest"] is None or (compressed and split_compression(url).compression is not None)
+            ):
                 continue
             shards = found.setdefault(match["field"], {})
             if match["rest"] is None or (match["shard"] or "") not in shards:
@@ -127,7 +131,7 @@ def _listed(url: str, options: Options | None) -> dict[str, list[str]]:
     try:
         found = {field: [join_url(posixpath.dirname(url), shard) for shard in urls] for field, urls in content.items()}
         for shard in chain.from_iterable(found.values()):
-            format_of(plain_name(shard))
+            recognize(shard)
     except UsageError as error:
         raise SourceError(f"{url}: expected shards in JSONL and tar, found one of another name: {error}") from error
     return found
@@ -157,7 +161,7 @@ class SharReader(NumberedRecords[dict[str, Any]]):
         self.options = options
         found = find_shar(self.url, options, fields)
         self.shards: dict[str, list[Reader]] = {
-            field: [format_of(url).open(url, options=options, group="pairs") for url in urls]
+            field: [recognize(url, [Tar("pairs")]).plain().open(url, options=options) for url in urls]
             for field, urls in found.items()
         }
         self.fields = tuple(field for field in found if field != CUTS)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from ledgerbeam.errors import SourceError, SourceNotFoundError
-from ledgerbeam.io.compression.streams import plain_name
+from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.index.reader import NumberedRecords
 from ledgerbeam.io.shar.cuts import cut_sample
 from ledgerbeam.io.shar.reader import put_field
@@ -26,7 +26,7 @@ _NAMED = re.compile(r"(?P<shard>.+)\.(?P<field>[^./]+)\.(?:jsonl|tar)")
 
 def shard_field(url: str) -> tuple[str, str] | None:
     """Gives what all files of a shard share, and the field that one holds; None if its name is not that of a shard."""
-    folder, _, name = plain_name(url).rpartition("/")
+    folder, _, name = split_compression(url).url.rpartition("/")
     match = _NUMBERED.fullmatch(name) or _NAMED.fullmatch(name)
     return None if match is None else (f"{folder}/{match['shard']}", match["field"])
 
@@ -49,7 +49,7 @@ def group_shards(urls: Iterable[str]) -> list[list[str]]:
         found = shard_field(url)
         if found is not None:
             fields = shards.setdefault(found[0], {})
-            if found[1] not in fields or plain_name(url) == url:
+            if found[1] not in fields or split_compression(url).compression is None:
                 fields[found[1]] = url
     if not shards:
         raise SourceNotFoundError("expected shards of Shar datasets, such as cuts.000000.jsonl, found none.")

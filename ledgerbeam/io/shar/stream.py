@@ -8,12 +8,13 @@ from itertools import pairwise
 from typing import Any
 
 from ledgerbeam.errors import SourceError
-from ledgerbeam.io.compression.streams import plain_name
-from ledgerbeam.io.formats.registry import stream_records
-from ledgerbeam.io.formats.streamed import SpanReader, StreamSpan, scan_stream
+from ledgerbeam.io.formats.format import StreamSpan
+from ledgerbeam.io.formats.registry import recognize
+from ledgerbeam.io.formats.streamed import SpanReader, scan_stream, stream_records
 from ledgerbeam.io.shar.reader import put_field
 from ledgerbeam.io.shar.rows import CUTS
 from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.tar.format import Tar
 
 __all__ = ["stream_shar"]
 
@@ -51,12 +52,13 @@ def stream_shar(shards: Mapping[str, Sequence[str]], options: Options | None = N
 
 
 def _records(url: str, options: Options | None) -> Generator[Any, None, None]:
-    if plain_name(url).endswith(".jsonl"):
+    kind = recognize(url, [Tar("pairs")]).format
+    if kind.name == "jsonl":
         yield from stream_records(url, options)
         return
-    bounds = scan_stream(url, options, "pairs").offsets.tolist()
-    with SpanReader(url, options, group="pairs", paired=True) as reader:
-        for number, (start, stop) in enumerate(pairwise(bounds)):
+    found = scan_stream(url, options, kind)
+    with SpanReader(url, options, found.format) as reader:
+        for number, (start, stop) in enumerate(pairwise(found.offsets.tolist())):
             yield from reader.read(StreamSpan(number, 1, start, stop))
 
 

@@ -17,6 +17,7 @@ from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.storage.urls import canonical_url
 from ledgerbeam.io.tar.grouping import Grouping, are_pairs, group_key, group_pairs
 from ledgerbeam.io.tar.headers import BLOCK
+from ledgerbeam.io.tar.layout import TarLayout
 from ledgerbeam.io.tar.neighbours import is_sample, members_between, next_members
 from ledgerbeam.io.tar.sample import Sample, Taken, take_sample
 from ledgerbeam.io.tar.walk import TarMembers, walk_bytes, walk_tar
@@ -98,7 +99,7 @@ class TarReader(IndexedRecords[Sample]):
         listed: As in `IndexedRecords`.
     """
 
-    kind = "tar"
+    layout = TarLayout()
 
     def __init__(
         self,

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from ledgerbeam.errors import RecordError, UsageError
-from ledgerbeam.io.formats.registry import is_compressed
-from ledgerbeam.io.formats.seekable import indexed_format_of
+from ledgerbeam.io.compression.names import split_compression
+from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.index.file import IndexFile
 from ledgerbeam.io.jsonl.reader import JsonlReader
 from ledgerbeam.io.storage.client import Options
@@ -196,5 +196,5 @@ class IndexedTar(Records):
 
 
 def _require_seekable(url: str) -> None:
-    if is_compressed(url) or url.startswith("pipe:"):
-        indexed_format_of(url)  # raises where no library gives seek points
+    if split_compression(url).compression is not None or url.startswith("pipe:"):
+        recognize(url).by_position()  # raises where no library gives seek points

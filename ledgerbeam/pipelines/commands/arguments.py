@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from ledgerbeam import __version__
 from ledgerbeam.errors import UsageError
+from ledgerbeam.io.formats.registry import entry_point_names
 
 __all__ = ["build_parser", "parse_count", "parse_options", "parse_part", "parse_seconds", "parse_size"]
 
@@ -73,7 +74,7 @@ def _add_map(commands: Any) -> None:
     _add_sources(mapper)
     _add_read_as(mapper)
     mapper.add_argument("--output", required=True, metavar="URL", help="folder to write below")
-    mapper.add_argument("--to", required=True, choices=["jsonl", "tar", *_OF_TAR], help=_TO_HELP)
+    mapper.add_argument("--to", required=True, choices=["jsonl", "tar", *_OF_TAR, *entry_point_names()], help=_TO_HELP)
     _add_existing(mapper)
     _add_shards(mapper)
     mapper.add_argument(
@@ -114,7 +115,7 @@ def _add_conversion(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--to",
         required=True,
-        choices=["jsonl", "tar", "shar", "megatron", *_OF_TAR],
+        choices=["jsonl", "tar", "shar", "megatron", *_OF_TAR, *entry_point_names()],
         help=_TO_HELP,
     )
     command.add_argument(

@@ -8,9 +8,9 @@ import sys
 from typing import Any
 
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io import IndexLocation, Sample, canonical_url, indexed_format_of, stat
+from ledgerbeam.io import IndexLocation, Sample, Tar, canonical_url, recognize, stat
+from ledgerbeam.io.formats.conversion import to_json
 from ledgerbeam.io.jsonl.values import dumps
-from ledgerbeam.io.megatron import Document
 from ledgerbeam.pipelines.console import print_json, print_json_stream
 
 __all__ = ["main"]
@@ -19,7 +19,7 @@ __all__ = ["main"]
 def main(args: argparse.Namespace, _: list[str]) -> int:
     """Prints the source's facts, or the records asked for, one a line."""
     source = stat(canonical_url(args.source), args.storage_options)
-    kind = indexed_format_of(source.url)
+    kind = recognize(source.url, [Tar(args.group)]).by_position()
     location = IndexLocation(root=args.index_root and canonical_url(args.index_root), rule=args.index_rule)
     index = kind.index_file(source.url, location, args.storage_options)
     kind.check_index(index, source)
@@ -36,7 +36,7 @@ def main(args: argparse.Namespace, _: list[str]) -> int:
             raise RecordError(
                 f"{source.url}: no record {number}: it has {index.count:,}, from 0 to {index.count - 1:,}"
             )
-    reader = kind.open(source.url, index=index, options=args.storage_options, group=args.group, check=False)
+    reader = kind.open(source.url, index, args.storage_options, check=False)
     records = reader.read_many([number % index.count for number in args.records])
     if args.json:
         rows = [{"record": n, "value": _as_json(r)} for n, r in zip(args.records, records, strict=True)]
@@ -48,11 +48,10 @@ def main(args: argparse.Namespace, _: list[str]) -> int:
 
 
 def _as_json(record: Any) -> Any:
-    """A tar sample as JSON: text as text, other bytes as Base64; a Megatron document as its tokens."""
-    if isinstance(record, Document):
-        return record.as_json()
+    """A tar sample as JSON: text as text, other bytes as Base64; others as `to_json` makes them."""
     if not isinstance(record, Sample):
-        return record
+        (value,) = to_json(record)
+        return value
     members: dict[str, Any] = {"__key__": record.key}
     for extension, content in record.items():
         try:

@@ -10,7 +10,7 @@ from itertools import islice
 import numpy as np
 
 from ledgerbeam.errors import IndexMismatchError, LedgerbeamError
-from ledgerbeam.io import FileInfo, Format, IndexFile, IndexLocation, canonical_url, indexed_format_of, stat
+from ledgerbeam.io import FileInfo, Format, IndexFile, IndexLocation, Tar, build_index, canonical_url, recognize, stat
 from ledgerbeam.pipelines.console import print_json
 from ledgerbeam.pipelines.jobs.spec import source_listing
 
@@ -57,7 +57,7 @@ def verify_source(url: str, location: IndexLocation, args: argparse.Namespace) -
         IndexMismatchError: If the index does not fit; with ``--deep``, if a fresh scan gives other offsets.
         SourceError: With ``--deep``, if a record does not decode.
     """
-    kind: Format = indexed_format_of(url)
+    kind = recognize(url, [Tar(args.group)]).by_position()
     source = stat(url, args.storage_options)
     index = kind.index_file(source.url, location, args.storage_options)
     kind.check_index(index, source, deep=args.deep)
@@ -67,16 +67,16 @@ def verify_source(url: str, location: IndexLocation, args: argparse.Namespace) -
 
 
 def _verify_content(kind: Format, index: IndexFile, source: FileInfo, args: argparse.Namespace) -> None:
-    if kind.rebuildable:
+    if kind.is_indexable:
         _verify_offsets(kind, index, source, args)
-    reader = kind.open(source.url, index=index, options=args.storage_options, group=args.group, check=False)
+    reader = kind.open(source.url, index, args.storage_options, check=False)
     for start in range(0, index.count, DEEP_CHUNK_RECORDS):
         reader.read_span(start, min(start + DEEP_CHUNK_RECORDS, index.count))
 
 
 def _verify_offsets(kind: Format, index: IndexFile, source: FileInfo, args: argparse.Namespace) -> None:
     found = index.load()
-    expected = kind.build_index(source.url, options=args.storage_options, group=args.group)
+    expected = build_index(source.url, args.storage_options, configured=[kind])
     # The sentinel may lie anywhere in the padding that ends a tar; check_index has judged it.
     if not np.array_equal(expected[:-1], found[:-1]):
         shared = min(len(expected), len(found)) - 1

@@ -27,6 +27,7 @@ _PUBLISHED = {"webdataset": "wids", "energon": "energon", "lit": "lit"}
 """The words of ``--to`` that write tar, and as what its shards are published."""
 
 _CONVERSIONS = {"jsonl": "to_json", "tar": "to_sample", "shar": "to_cut", "megatron": "to_document"}
+"""What makes records of a format; of that of another package JSON values, which its `encode` takes."""
 
 
 def job_spec(args: argparse.Namespace) -> JobSpec:
@@ -123,7 +124,7 @@ def _converted(args: argparse.Namespace) -> dict[str, Any]:
         raise UsageError(f"--fields is for --to shar, found --to {args.to}")
     return {
         **places,
-        "function": f"{conversion.__name__}:{_CONVERSIONS[target['to']]}",
+        "function": f"{conversion.__name__}:{_CONVERSIONS.get(target['to'], 'to_json')}",
         **target,
         "settings": settings,
         "check_purity": False,

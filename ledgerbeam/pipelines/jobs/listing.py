@@ -9,16 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io import Page, format_of, indexed_format_of, is_streamed
-from ledgerbeam.iterators.job_source import GRAPH_SCHEME
+from ledgerbeam.io import Page
 from ledgerbeam.ledger import LedgerStore, Source, open_packs, open_sources, source_ids
+from ledgerbeam.pipelines.jobs.opening import job_sources
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 
 __all__ = ["JobListing", "first_page_checked"]
 
-_CHECKED_SUFFIXES = (".jsonl", ".tar")
 _SEEN_AT_ONCE = 1_000_000
-"""Names that end so need no closer look; most do."""
 
 
 class JobListing:
@@ -131,13 +129,7 @@ def _require_base_names(page: Page) -> None:
 
 
 def _checked(page: Page, spec: JobSpec) -> Page:
-    if spec.read_as:
-        return page
-    streams = spec.pipeline != "index"
-    known = indexed_format_of if spec.pipeline == "index" else format_of
-    for url in page.urls:
-        if not (url.endswith(_CHECKED_SUFFIXES) or url.startswith(GRAPH_SCHEME) or (streams and is_streamed(url))):
-            known(url)
+    job_sources(spec).check_names(page.urls, by_position=spec.pipeline == "index")
     return page
 
 

@@ -6,12 +6,14 @@ import argparse
 import dataclasses
 import functools
 import os
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Literal
 
 from ledgerbeam.io import Grouping, IndexLocation, OwnFiles, SourceListing, canonical_url, group_shards
+from ledgerbeam.io.formats.registry import formats
 from ledgerbeam.iterators.job_source import GraphSource
 from ledgerbeam.ledger import MAX_ENTRIES, Job, Source, pack_sources
 from ledgerbeam.ledger.model.json_rows import decode, encode
@@ -38,7 +40,10 @@ def shard_form(to: Any) -> str:
 
     The first record and the ordinals in them are those of `transforms.output_name`. Of what is no format none is one.
     """
-    return r"(?!)" if to not in _ENDINGS else rf"-\d{{10}}(?:-\d{{6}})*{_ENDINGS[to]}"
+    ending = _ENDINGS.get(to)
+    if ending is None and to in formats():  # of another package: a file and its index
+        ending = rf"{re.escape(formats()[to].suffixes[0])}(?:\.idx)?"
+    return r"(?!)" if ending is None else rf"-\d{{10}}(?:-\d{{6}})*{ending}"
 
 
 @dataclass(frozen=True)

@@ -11,15 +11,16 @@ from apache_beam.pvalue import PCollection
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.transforms.environments import Environment, SubprocessSDKEnvironment
 
+from ledgerbeam.io import Megatron, Shar, ShardEncoder
 from ledgerbeam.io.shar.cuts import parse_fields
 from ledgerbeam.ledger import PendingSource, Task
+from ledgerbeam.pipelines.jobs.opening import file_sources, job_sources
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners.fork_server import fork_server
 from ledgerbeam.pipelines.runners.wave_files import load_sources
 from ledgerbeam.transforms import (
     BuildIndexes,
     CommitTasks,
-    DocumentShards,
     LedgerHandle,
     MapRecords,
     MatchSources,
@@ -27,10 +28,7 @@ from ledgerbeam.transforms import (
     PlanTasks,
     ProcessTask,
     ReadTasks,
-    ShardEncoder,
-    SharShards,
     SkipCompleted,
-    SourceFormat,
     TokenizeRecords,
     TokenShards,
     WriteTasks,
@@ -83,17 +81,14 @@ def match_open_sources(pipeline: beam.Pipeline, spec: JobSpec) -> PCollection[Pe
 def expand_job(sources: PCollection[PendingSource], spec: JobSpec) -> PCollection[None]:
     """Applies the transforms of a job to its open sources."""
     ledger = _ledger_handle(spec)
-    source_format = SourceFormat(
-        spec.group, spec.index_location(), spec.build_index, spec.storage_options, shar=spec.read_as == "shar"
-    )
-    opened, task_records = spec.graph() or source_format, spec.settings.get("task_records")
+    opened, task_records = job_sources(spec), spec.settings.get("task_records")
     spread = sources | "SpreadSources" >> beam.Reshuffle()
     if spec.pipeline == "index":
         written: Any = (
             spread
-            | PlanIndexes(spec.task_bytes)
+            | PlanIndexes(spec.task_bytes, file_sources(spec))
             | "SpreadTasks" >> beam.Reshuffle()
-            | BuildIndexes(ledger, spec.work, source_format)
+            | BuildIndexes(ledger, spec.work, file_sources(spec))
         )
     else:
         function, shards = _work(spec)
@@ -124,5 +119,5 @@ def _work(spec: JobSpec) -> tuple[Callable[[Task], Any], str | ShardEncoder]:
     nan = settings.get("nan", "refuse")
     function = MapRecords(str(spec.function), to, check_purity=spec.check_purity, nan=nan)
     if to == "shar":
-        return function, SharShards(tuple(parse_fields(settings["fields"]).items()))
-    return function, DocumentShards(settings["dtype"]) if to == "megatron" else to
+        return function, Shar(tuple(parse_fields(settings["fields"]).items()))
+    return function, Megatron(settings["dtype"]) if to == "megatron" else to

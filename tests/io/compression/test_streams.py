@@ -16,9 +16,10 @@ import pytest
 import zstandard
 
 from ledgerbeam.errors import ArchiveError, NotIndexableError, RecordError, SourceError, SourceNotFoundError, UsageError
-from ledgerbeam.io import Sample, SpanReader, StreamSpan, encode_tar, format_of, is_streamed, scan_stream, split_source
-from ledgerbeam.io.compression.streams import Stream, compression_of, decompressed, plain_name
-from ledgerbeam.io.formats import streamed
+from ledgerbeam.io import Sample, SpanReader, StreamSpan, Tar, encode_tar, recognize, scan_stream, split_source
+from ledgerbeam.io.compression.names import split_compression
+from ledgerbeam.io.compression.streams import Stream, decompressed
+from ledgerbeam.io.formats import base
 from ledgerbeam.io.storage.client import filesystem
 
 WRITERS: dict[str, Callable[[bytes], bytes]] = {
@@ -49,12 +50,15 @@ def test_a_name_tells_compression_and_content() -> None:
         ("a.gz.b.jsonl", None, "a.gz.b.jsonl"),
         ("a.jsonl", None, "a.jsonl"),
     ]:
-        assert (compression_of(name), plain_name(name)) == (compression, plain)
-    assert is_streamed("a.jsonl.lz4")
-    assert is_streamed("a.tgz")
-    assert not any(map(is_streamed, ["a.jsonl", "a.bin.gz", "a.txt.gz", "gz", "pipe:cat a.jsonl.gz"]))
+        found = split_compression(name)
+        assert (found.compression and found.compression.name, found.url) == (compression, plain)
+    assert recognize("a.jsonl.lz4").readable().name == "jsonl"
+    assert recognize("a.tgz").readable().name == "tar"
+    for name in ("a.bin.gz", "a.txt.gz", "gz", "pipe:cat a.jsonl.gz"):
+        with pytest.raises((NotIndexableError, UsageError)):
+            recognize(name).readable()
     with pytest.raises(UsageError, match=r"a\.txt\.gz: the name tells no known format"):
-        format_of("a.txt.gz")
+        recognize("a.txt.gz")
 
 
 def test_all_of_it_comes_out_in_small_blocks(tmp_path: Path, suffix: str) -> None:
@@ -114,8 +118,8 @@ BOMB = """
 import resource, sys
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import scan_stream
-from ledgerbeam.io.formats import streamed
-streamed.MOST_RECORD = 1 << 26
+from ledgerbeam.io.formats import base
+base.MOST_RECORD = 1 << 26
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
     scan_stream(sys.argv[1])
@@ -169,10 +173,11 @@ def test_samples_are_found_and_read_by_spans(tmp_path: Path, suffix: str, group:
     path = tmp_path / f"x.tar{suffix}"
     path.write_bytes(WRITERS[suffix](data))
     found = scan_stream(str(path))
-    assert found.paired == (group == "pairs")
+    assert isinstance(found.format, Tar)
+    assert found.format.paired == (group == "pairs")
     assert found.offsets[:-1].tolist() == offsets[:-1].tolist()
     places = found.offsets.tolist()
-    with SpanReader(str(path), paired=found.paired) as reader:
+    with SpanReader(str(path), None, found.format) as reader:
         for first, stop in ((0, 1), (3, 90), (450, 500)):
             read = reader.read(StreamSpan(first, stop - first, places[first], places[stop]))
             assert [(sample.key, sample) for sample in read] == [(sample.key, sample) for sample in samples[first:stop]]
@@ -191,12 +196,12 @@ def test_an_archive_that_is_cut_off_inside_is_an_error(tmp_path: Path, suffix: s
 
 
 def test_records_beyond_the_limit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streamed, "MOST_RECORD", 5000)
+    monkeypatch.setattr(base, "MOST_RECORD", 5000)
     path = tmp_path / "x.tar.gz"
     path.write_bytes(gzip.compress(encode_tar([Sample("a", {"b": b""}), Sample("c", {"b": bytes(9000)})])[0]))
     with pytest.raises(RecordError, match="record 1, which begins at byte 512"):
         scan_stream(str(path))
-    with pytest.raises(NotIndexableError, match="only JSONL and tar"):
+    with pytest.raises(NotIndexableError, match="megatron is not read compressed"):
         scan_stream(str(tmp_path / "x.bin.gz"))
     with pytest.raises(SourceError, match="at most 5,000 bytes when decompressed"):
         split_source(path.read_bytes(), str(path))

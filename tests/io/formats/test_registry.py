@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 from ledgerbeam.errors import NotIndexableError, RecordError, SourceError, SourceNotFoundError, UsageError
-from ledgerbeam.io.formats.registry import FORMATS, format_of, is_compressed, stream_records
-from ledgerbeam.io.formats.streamed import split_source
+from ledgerbeam.io.formats.registry import format_named, recognize
+from ledgerbeam.io.formats.streamed import split_source, stream_records
 from ledgerbeam.io.index.file import IndexFile, write_index
 from ledgerbeam.io.storage.client import filesystem
 from ledgerbeam.io.storage.stat import stat
+from ledgerbeam.io.tar.format import Tar
 from ledgerbeam.io.tar.reader import TarReader, build_tar_index
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
@@ -39,10 +40,10 @@ GOLDEN = Path(__file__).resolve().parents[2] / "golden"
     ],
 )
 def test_a_name_tells_the_format(name: str, found: str) -> None:
-    assert format_of(name) is FORMATS[found]
-    assert FORMATS[found].name == found
-    assert FORMATS[found].suffix == f".{found}"
-    assert not is_compressed(name)
+    assert recognize(name).plain() is format_named(found)
+    assert format_named(found).name == found
+    assert format_named(found).suffixes[0] == f".{found}"
+    assert recognize(name).compression is None
 
 
 @pytest.mark.parametrize(
@@ -60,13 +61,13 @@ def test_a_name_tells_the_format(name: str, found: str) -> None:
 )
 def test_what_has_no_offsets_is_refused_with_a_remedy(name: str, remedy: str) -> None:
     with pytest.raises(NotIndexableError, match=remedy):
-        format_of(name)
+        recognize(name).plain()
 
 
 @pytest.mark.parametrize("name", ["x", "x.txt", "tar", "a.jsonl/x", ".idx"])
 def test_other_names_are_usage_errors(name: str) -> None:
     with pytest.raises(UsageError, match="tells no known format"):
-        format_of(name)
+        recognize(name)
 
 
 TEXT = b'{"a":1}\n\n{"b":2}\r\n{"c":3}'
@@ -133,9 +134,9 @@ def test_the_golden_files_are_there() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_our_index_is_byte_equal_with_that_of_lhotse(tmp_path: Path, name: str) -> None:
     url = golden(name, tmp_path)
-    kind = format_of(url)
+    kind, pairs = recognize(url).plain(), recognize(url, [Tar("pairs")]).plain()
     ours = tmp_path / "ours.idx"
-    write_index(str(ours), kind.build_index(url, group="pairs"))
+    write_index(str(ours), pairs.build_index(url))
     assert ours.read_bytes() == Path(f"{url}.idx").read_bytes()
     np.testing.assert_array_equal(kind.build_index(url), IndexFile(f"{url}.idx").load())
 
@@ -143,7 +144,7 @@ def test_our_index_is_byte_equal_with_that_of_lhotse(tmp_path: Path, name: str) 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_index_of_lhotse_is_read(tmp_path: Path, name: str) -> None:
     url = golden(name, tmp_path)
-    kind = format_of(url)
+    kind = recognize(url).plain()
     kind.check_index(IndexFile(f"{url}.idx"), stat(url), deep=True)
     reader = kind.open(url)
     whole = split_source(Path(url).read_bytes(), url)

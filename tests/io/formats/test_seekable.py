@@ -32,11 +32,12 @@ from ledgerbeam.io import (
     RangeReader,
     Reader,
     Sample,
+    build_index,
     encode_jsonl,
     encode_tar,
     index_bytes,
-    indexed_format_of,
     publish_bytes,
+    recognize,
     seek_points_of,
     stat,
     write_index,
@@ -70,7 +71,7 @@ def put(path: Path, packed: bytes) -> str:
     """Writes a gzip file with its index."""
     path.write_bytes(packed)
     publish_bytes(f"{path}.gzidx", gzip_points(str(path), spacing=SPACING))
-    write_index(f"{path}.idx", indexed_format_of(str(path)).build_index(str(path)))
+    write_index(f"{path}.idx", build_index(str(path)))
     return str(path)
 
 
@@ -78,7 +79,7 @@ class _Compressed(SequenceConformance):
     suffix: str
 
     def open(self, url: str, options: dict[str, Any] | None = None) -> Reader:
-        return indexed_format_of(url).open(url, None, options)
+        return recognize(url).by_position().open(url, None, options)
 
     def files(self, url: str) -> list[str]:
         return [url, f"{url}.idx", *([] if url.endswith(".zst") else [f"{url}.gzidx"])]
@@ -89,7 +90,7 @@ class _Compressed(SequenceConformance):
     def store(self, folder: str, count: int, options: dict[str, Any] | None = None) -> tuple[str, list[Any]]:
         url, data = f"{folder}/source-{count}{self.suffix}", self.encode(count)
         publish_bytes(url, seekable_zstd(data) if url.endswith(".zst") else gzip.compress(data), options)
-        offsets = indexed_format_of(url).build_index(url, options)
+        offsets = build_index(url, options)
         if not url.endswith(".zst"):
             publish_bytes(f"{url}.gzidx", gzip_points(url, options, spacing=SPACING), options)
         write_index(f"{url}.idx", offsets, options)
@@ -279,7 +280,7 @@ def test_flipped_bytes_never_give_another_error(tmp_path: Path, target: str) -> 
         put(tmp_path / "a.jsonl.gz", gzip.compress(DATA))
     source = str(tmp_path / target.removesuffix(".gzidx"))
     if target.endswith(".zst"):
-        write_index(f"{source}.idx", indexed_format_of(source).build_index(source))
+        write_index(f"{source}.idx", build_index(source))
     whole = (tmp_path / target).read_bytes()
     chance = random.Random(8)
     failed = 0
@@ -302,7 +303,7 @@ def test_zstd_without_a_seek_table_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl.zst"
     path.write_bytes(pyzstd.compress(DATA))
     with pytest.raises(NotIndexableError, match=r"no seek table.*map.*SeekableZstdFile"):
-        indexed_format_of(str(path)).build_index(str(path))
+        build_index(str(path))
     write_index(f"{path}.idx", encode_jsonl(RECORDS)[1])
     with pytest.raises(NotIndexableError, match="no seek table"):
         JsonlReader(str(path))
@@ -315,7 +316,7 @@ def test_a_damaged_seek_table(tmp_path: Path, at: int, put_in: bytes) -> None:
     data[at : at + len(put_in)] = put_in
     path.write_bytes(data)
     with pytest.raises(SourceError, match=r"a\.jsonl\.zst: the seek table at its end is damaged"):
-        indexed_format_of(str(path)).build_index(str(path))
+        build_index(str(path))
 
 
 def test_a_seek_table_of_other_sizes(tmp_path: Path) -> None:
@@ -345,7 +346,7 @@ def test_the_package_that_is_missing_is_named(packed: str, monkeypatch: pytest.M
 
 
 def test_a_source_that_is_cut_while_it_is_indexed(packed: str) -> None:
-    offsets = indexed_format_of(packed).build_index(packed)
+    offsets = build_index(packed)
     os.truncate(packed, 200_000)
     with pytest.raises(
         ChangedSourceError, match=rf"{packed}: expected {len(DATA):,} decompressed bytes.*index it again"
@@ -369,13 +370,13 @@ def test_a_store_that_fails_while_points_are_sought(packed: str, monkeypatch: py
 
 
 def test_what_may_have_an_index() -> None:
-    assert indexed_format_of("a.jsonl").name == indexed_format_of("a.json.gz").name == "jsonl"
-    assert indexed_format_of("a.tar.zst").name == "tar"
+    assert recognize("a.jsonl").by_position().name == recognize("a.json.gz").by_position().name == "jsonl"
+    assert recognize("a.tar.zst").by_position().name == "tar"
     for name in ("a.jsonl.bz2", "a.tar.xz", "a.jsonl.lz4"):
         with pytest.raises(NotIndexableError, match="decompress it"):
-            indexed_format_of(name)
+            recognize(name).by_position()
     with pytest.raises(UsageError, match="no known format"):
-        indexed_format_of("a.txt.gz")
+        recognize("a.txt.gz")
 
 
 def test_a_whole_file_in_memory_is_split() -> None:

@@ -42,11 +42,12 @@ def index_trial(folder: Path) -> Trial:
         name, content = files.damage(chance)
         here = files.contents | {name: content}
         source = name.removesuffix(".idx")
+        ending = source.rpartition(".")[2]
         kind = JsonlReader if source == "a.jsonl" else TarReader
         url = f"{folder}/{source}"
         with kind(url, check=chance.random() < 0.5) as reader:
             if chance.random() < 0.1:
-                check_index(reader.index, stat(url), kind.kind, deep=True)
+                check_index(reader.index, stat(url), kind.layout, deep=True)
             count = len(reader)
             numbers = [chance.randrange(-count, count) for _ in range(chance.choice([1, 3, 40]))] if count else []
             offsets = np.frombuffer(here[f"{source}.idx"], "<u8", count + 1).tolist()
@@ -58,17 +59,17 @@ def index_trial(folder: Path) -> Trial:
                 case 2:
                     start, stop = sorted((chance.randrange(count + 1), chance.randrange(count + 1)))
                     _judge_span(reader.read_span(start, stop), here[source], offsets[start : stop + 1])
-                    return f"read span of {kind.kind}"
+                    return f"read span of {ending}"
                 case 3:
                     _judge_span(list(reader), here[source], offsets)
-                    return f"read all of {kind.kind}"
+                    return f"read all of {ending}"
                 case _:
                     for number in numbers:
                         assert reader.raw(number) == here[source][offsets[number % count] : offsets[number % count + 1]]
-                    return f"read bytes of {kind.kind}"
+                    return f"read bytes of {ending}"
         for number, record in zip(numbers, found, strict=True):
             _judge(record, here[source], offsets[number % count], offsets[number % count + 1])
-        return f"read {kind.kind}"
+        return f"read {ending}"
 
     return trial
 

@@ -26,7 +26,8 @@ from ledgerbeam.io import (
     write_index,
 )
 from ledgerbeam.io.formats.conversion import text_or_json, to_document, to_sample
-from ledgerbeam.io.formats.streamed import SpanReader, StreamSpan
+from ledgerbeam.io.formats.format import StreamSpan
+from ledgerbeam.io.formats.streamed import SpanReader
 from ledgerbeam.io.jsonl.lines import JsonLines, JsonLinesBuilder
 from ledgerbeam.io.jsonl.values import dumps, exact, holds_wide, loads, require_finite
 from ledgerbeam.io.shar.cuts import cut_sample, sample_cut

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, NotIndexableError, RecordError, SourceError
-from ledgerbeam.io import IndexLocation, format_of, split_source
+from ledgerbeam.io import IndexLocation, recognize, split_source
 from ledgerbeam.io.megatron import Document, MegatronDocuments, encode_documents, write_megatron
 
 DOCUMENTS = [Document([1, 2, 3], [3]), Document([], []), Document([4, 5, 6], [1, 2]), Document([7], [1])]
@@ -43,7 +43,7 @@ def test_documents_are_read_one_by_one_in_slices_and_in_spans(url: str) -> None:
 
 
 def test_the_index_says_where_documents_begin(url: str) -> None:
-    index = format_of(url).index_file(url, IndexLocation())
+    index = recognize(url).plain().index_file(url, IndexLocation())
     assert (index.url, index.count) == (url.replace(".bin", ".idx"), 4)
     assert index.load().tolist() == [0, 6, 6, 12, 14]
     assert pickle.loads(pickle.dumps(index)).slice(1, 3).tolist() == [6, 6, 12]
@@ -69,14 +69,14 @@ def test_a_document_that_is_not_there_is_an_error(url: str, entry: int) -> None:
     content[at : at + 8] = entry.to_bytes(8, "little", signed=True)
     path.write_bytes(content)
     with pytest.raises(IndexMismatchError):
-        format_of(url).index_file(url, IndexLocation()).load()
+        recognize(url).plain().index_file(url, IndexLocation()).load()
     for document in (0, 1):
         with pytest.raises(IndexMismatchError):
             MegatronDocuments(url)[document]
 
 
 def test_an_index_cannot_be_built_and_a_pack_not_be_read(url: str) -> None:
-    kind = format_of(url)
+    kind = recognize(url).plain()
     with pytest.raises(NotIndexableError, match="cannot be built"):
         kind.build_index(url)
     with pytest.raises(SourceError, match="leave --pack out"):

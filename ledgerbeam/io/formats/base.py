@@ -1,0 +1,378 @@
+"""Base classes of formats: what those with an index of offsets share, and all of one whose records stand alone.
+
+A format of one's own derives from `RecordFormat` and brings a name, its suffixes and three methods; docs/own-format.md
+shows one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam.errors import ArchiveError, LedgerbeamError, RecordError
+from ledgerbeam.io.compression.streams import Stream, decompressed
+from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
+from ledgerbeam.io.index.file import IndexFile, Offsets, RecordLayout, check_index, index_bytes
+from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.index.reader import IndexedRecords
+from ledgerbeam.io.jsonl.newlines import build_jsonl_index
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.stat import FileInfo
+from ledgerbeam.io.storage.urls import canonical_url
+
+__all__ = [
+    "MOST_RECORD",
+    "IndexedFormat",
+    "LineFormat",
+    "RecordFormat",
+    "changed_span",
+    "find_line_ends",
+    "offsets_of_ends",
+    "require_size",
+]
+
+MOST_RECORD = 1 << 30
+"""Bytes of a record of a compressed source, at most: more is taken for damage, or for a bomb."""
+
+_NEAR = 1 << 20
+"""A record of at most so many bytes before those asked for is read with them, to check where they begin."""
+
+
+class IndexedFormat:
+    """A format of which a shard is one file and a `.idx` of offsets that can be built from it."""
+
+    name: ClassVar[str]
+    suffixes: ClassVar[tuple[str, ...]]
+    is_indexable: ClassVar[bool] = True
+    is_streamable: ClassVar[bool] = True
+    ends_at_newlines: ClassVar[bool] = False
+    layout: ClassVar[RecordLayout] = RecordLayout()
+    """Where records may lie in a source."""
+
+    def index_file(self, url: str, location: IndexLocation, options: Options | None = None) -> IndexFile:
+        """Return the index of a source, unopened."""
+        return IndexFile(location.url_for(url), options, source=url)
+
+    def check_index(self, index: IndexFile, source: FileInfo, *, deep: bool = False) -> None:
+        """Raise IndexNotFoundError or IndexMismatchError when the index does not fit the source."""
+        check_index(index, source, self.layout, deep=deep)
+
+    def shard(self, data: bytes, offsets: Offsets, *, nulled: int = 0) -> list[ShardFile]:
+        """Return the two files of a shard: its data, and the index of it."""
+        suffix = self.suffixes[0]
+        index = ShardFile(f"{suffix}.idx", index_bytes(offsets), 0)
+        return [ShardFile(suffix, data, len(offsets) - 1, nulled), index]
+
+
+class RecordFormat(IndexedFormat, ABC):
+    """A format whose records lie one after the other, from the first byte to the last, and stand alone.
+
+    A format derives from this and brings `name`, `suffixes`, `find_ends`, `decode` and `encode_record`. Options are
+    arguments of its constructor. It must be picklable, which a dataclass is.
+    """
+
+    ends_with_source: ClassVar[bool] = False
+    """Whether the end of the source also ends a record, as of a text whose last line has no newline."""
+
+    @abstractmethod
+    def find_ends(self, blocks: Iterable[bytes]) -> Iterator[Sequence[int] | NDArray[Any]]:
+        """Find where records end.
+
+        Args:
+            blocks: Consecutive bytes, from the beginning of a record; a record may reach over several blocks.
+
+        Yields:
+            The ends of records, counted in bytes from the first one, in order, whenever some are known. What follows
+            the last end is an incomplete record.
+
+        Raises:
+            ValueError: The bytes cannot be records; the message says what was expected and found.
+        """
+
+    @abstractmethod
+    def decode(self, data: bytes) -> Any:
+        """Return the record that some bytes hold: a JSON value, or an object with a method `as_json()`.
+
+        Args:
+            data: The bytes between two ends.
+
+        Raises:
+            ValueError: They cannot be decoded; the message says what was expected and found.
+        """
+
+    @abstractmethod
+    def encode_record(self, record: Any) -> bytes:
+        """Return the bytes of a record, its end included: `decode` returns an equal one.
+
+        Args:
+            record: As `decode` returns it, or a JSON value.
+
+        Raises:
+            ValueError: It cannot be encoded; the message says what was expected and found.
+        """
+
+    def build_index(self, url: str, options: Options | None = None, *, listed: FileInfo | None = None) -> Offsets:
+        """Find the offsets of all records; see `Format`."""
+        url = canonical_url(url)
+        return self._offsets(decompressed(url, options, listed), url)
+
+    def open(
+        self,
+        url: str,
+        index: IndexFile | str | None = None,
+        options: Options | None = None,
+        *,
+        check: bool = True,
+        listed: FileInfo | None = None,
+    ) -> Reader:
+        """Open a source for random access; see `Format`."""
+        return _RecordReader(self, url, index, options, check=check, listed=listed)
+
+    def scan(self, stream: Stream) -> StreamedRecords:
+        """Find the records of a compressed source in one pass; see `Format`."""
+        return StreamedRecords(self._offsets(stream.blocks(), stream.url, most=MOST_RECORD), self)
+
+    def split(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[Any]:
+        """Decode consecutive whole records that are in memory; see `Format`."""
+        if span is None:
+            return self.decode_all(data, self._offsets([data], url).tolist(), url, 0, 0)
+        bounds = self.bounds(data)
+        if len(bounds) - 1 != span.records or bounds[-1] != len(data):
+            raise changed_span(url, span)
+        return self.decode_all(data, bounds, url, span.record, span.start)
+
+    def encode(self, records: Iterable[Any]) -> list[ShardFile]:
+        """Encode records as the files of a shard.
+
+        Raises:
+            RecordError: A record cannot be encoded; the message has its position.
+        """
+        parts: list[bytes] = []
+        for number, record in enumerate(records):
+            try:
+                data = self.encode_record(record)
+                if not data:
+                    raise ValueError("expected at least one byte of a record, found none")
+                parts.append(data)
+            except ValueError as error:
+                raise RecordError(f"record {number}: {error}") from error
+        offsets = np.zeros(len(parts) + 1, np.uint64)
+        np.cumsum([len(part) for part in parts], out=offsets[1:])
+        return self.shard(b"".join(parts), offsets)
+
+    def bounds(self, data: bytes) -> list[int]:
+        """Return where the records in some bytes begin, and where the last one ends; none where there cannot be any.
+
+        What follows the last end is taken for a record if the format allows it.
+        """
+        try:
+            found = [0, *(int(end) for ends in self.find_ends([data]) for end in ends)]
+        except ValueError:
+            return [0]
+        return [*found, len(data)] if found[-1] < len(data) and self.ends_with_source else found
+
+    def decode_all(self, data: bytes, bounds: Sequence[int], url: str, record: int, start: int) -> list[Any]:
+        """Decode consecutive records.
+
+        Args:
+            data: Some bytes of the source.
+            bounds: Where the records begin in them, and where the last one ends.
+            url: The source, for messages.
+            record: The number of the first one.
+            start: Where `data` begins in the source.
+
+        Raises:
+            RecordError: One cannot be decoded; the message has its number and its bytes.
+        """
+        records = []
+        for number, (begin, end) in enumerate(pairwise(bounds), record):
+            try:
+                records.append(self.decode(data[begin:end]))
+            except ValueError as error:
+                raise RecordError(
+                    f"{url}: record {number}, bytes [{start + begin}, {start + end}): {error}; correct it and index "
+                    "again"
+                ) from error
+        return records
+
+    def _offsets(self, blocks: Iterable[bytes], url: str, *, most: int | None = None) -> Offsets:
+        return offsets_of_ends(self.find_ends, blocks, url, ends_with_source=self.ends_with_source, most=most)
+
+
+class LineFormat(RecordFormat):
+    """A format whose records are lines: it brings `decode` and `encode_record`. The newline is a part of the bytes."""
+
+    ends_with_source = True
+    ends_at_newlines = True
+
+    def find_ends(self, blocks: Iterable[bytes]) -> Iterator[Sequence[int] | NDArray[Any]]:
+        """Find where lines end."""
+        return find_line_ends(blocks)
+
+    def build_index(self, url: str, options: Options | None = None, *, listed: FileInfo | None = None) -> Offsets:
+        """Find the offsets of all lines; see `Format`."""
+        return build_jsonl_index(url, options, listed=listed)
+
+
+class _RecordReader(IndexedRecords[Any]):
+    """Random access to the records of a `RecordFormat`.
+
+    Where the records that are read begin and end is compared with what `find_ends` finds from the record before them
+    on, so an index of other data can raise but not give a wrong record.
+    """
+
+    def __init__(
+        self,
+        format: RecordFormat,  # noqa: A002 - what it is
+        url: str,
+        index: IndexFile | str | None,
+        options: Options | None,
+        *,
+        check: bool,
+        listed: FileInfo | None,
+    ) -> None:
+        self.format = format
+        super().__init__(url, index, options, check=check, listed=listed)
+
+    def _read_one(self, entries: memoryview[int], record: int) -> Any:
+        before = entries[record - 1] if record else 0
+        return self._records(None, before, [entries[record], entries[record + 1]], record)[0]
+
+    def _read_scattered(
+        self, records: NDArray[np.int64], starts: Offsets, stops: Offsets, before: Offsets
+    ) -> list[Any]:
+        bases = np.where(starts - before <= np.uint64(_NEAR), before, starts)
+        blocks = self._reader.iterate_many(bases, stops)
+        rows = zip(records.tolist(), bases.tolist(), starts.tolist(), stops.tolist(), blocks, strict=True)
+        return [self._records(data, base, [start, stop], record)[0] for record, base, start, stop, data in rows]
+
+    def _read_span(self, start: int, stop: int) -> list[Any]:
+        lead = 1 if start else 0
+        bounds: list[int] = self._span_offsets(start - lead, stop).tolist()
+        before = bounds.pop(0) if lead else 0
+        return self._records(None, before, bounds, start)
+
+    def _records(self, data: bytes | None, before: int, bounds: list[int], record: int) -> list[Any]:
+        """Decode consecutive records, with a look at the one before them, which begins at `before`."""
+        start, stop = bounds[0], bounds[-1]
+        base = before if start - before <= _NEAR else start
+        if data is None:
+            data = self._reader.read(base, stop)
+        expected = [place - base for place in ([base] if base < start else []) + bounds]
+        if self.format.bounds(data) != expected or (self._is_open_ended(data) and stop != self._reader.size):
+            raise self.index.mismatch(
+                f"expected records [{record}, {record + len(bounds) - 1}) at bytes [{start}, {stop}), found other ends "
+                "there"
+            )
+        return self.format.decode_all(data, [place - base for place in bounds], self.url, record, base)
+
+    def _is_open_ended(self, data: bytes) -> bool:
+        """Return whether the last record in some bytes needs the end of the source to end there."""
+        if not self.format.ends_with_source:
+            return False
+        last = 0
+        for ends in self.format.find_ends([data]):
+            last = int(ends[-1]) if len(ends) else last
+        return last < len(data)
+
+
+def find_line_ends(blocks: Iterable[bytes]) -> Iterator[NDArray[Any]]:
+    """Find where lines end, block by block; see `RecordFormat.find_ends`."""
+    size = 0
+    for block in blocks:
+        yield np.flatnonzero(np.frombuffer(block, np.uint8) == 10).astype(np.uint64) + np.uint64(size + 1)
+        size += len(block)
+
+
+def offsets_of_ends(
+    find_ends: Callable[[Iterable[bytes]], Iterator[Sequence[int] | NDArray[Any]]],
+    blocks: Iterable[bytes],
+    url: str,
+    *,
+    ends_with_source: bool,
+    most: int | None = None,
+) -> Offsets:
+    """Return the offsets of the records of a source whose ends are found block by block.
+
+    Args:
+        find_ends: As of `RecordFormat`.
+        blocks: All of the source.
+        url: The source, for messages.
+        ends_with_source: As of `RecordFormat`.
+        most: Bytes of a record, at most.
+
+    Raises:
+        ArchiveError: The source is cut off in a record.
+        RecordError: A record has more bytes than `most`, or the bytes cannot be records.
+    """
+    size = last = records = 0
+    parts = [np.zeros(1, np.uint64)]
+
+    def counted() -> Iterator[bytes]:
+        nonlocal size
+        for block in blocks:
+            size += len(block)
+            yield block
+            if most is not None and size - last > most:
+                raise _too_long(url, records, last, size - last, most)
+
+    try:
+        for found in find_ends(counted()):
+            if len(found):
+                ends = np.asarray(found, np.uint64)
+                if most is not None:
+                    require_size(np.concatenate([np.array([last], np.uint64), ends]), url, records, most)
+                parts.append(ends)
+                records += len(ends)
+                last = int(ends[-1])
+    except LedgerbeamError:
+        raise
+    except ValueError as error:
+        raise RecordError(
+            f"{url}: record {records}, which begins at byte {last}: {error}; write the file again"
+        ) from error
+    if size > last:
+        if most is not None and size - last > most:
+            raise _too_long(url, records, last, size - last, most)
+        if not ends_with_source:
+            raise ArchiveError(
+                f"{url}: record {records}, which begins at byte {last}, is cut off: expected its end, found that of "
+                f"the source at byte {size}; write the file again"
+            )
+        parts.append(np.array([size], np.uint64))
+    return np.concatenate(parts)
+
+
+def require_size(offsets: Offsets, url: str, record: int, most: int) -> None:
+    """Raise RecordError if a record of a compressed source has more bytes than `most`.
+
+    Args:
+        offsets: Where records begin, and where the last one ends.
+        url: The source.
+        record: The number of the first one.
+        most: The limit.
+    """
+    lengths = np.diff(offsets)
+    if len(lengths) and int(lengths.max()) > most:
+        at = int(lengths.argmax())
+        raise _too_long(url, record + at, int(offsets[at]), int(lengths[at]), most)
+
+
+def changed_span(url: str, span: StreamSpan) -> ArchiveError:
+    """Return the error of a stream whose records are not those that were found in the pass before."""
+    return ArchiveError(
+        f"{url}: expected records [{span.record}, {span.record + span.records}) in bytes [{span.start}, {span.stop}) "
+        "of the decompressed data, found others; it has changed, run the job again."
+    )
+
+
+def _too_long(url: str, record: int, start: int, length: int, most: int) -> RecordError:
+    return RecordError(
+        f"{url}: record {record}, which begins at byte {start:,} of the decompressed data, has at least {length:,} "
+        f"bytes; expected at most {most:,}. If it is no damage, decompress the file."
+    )

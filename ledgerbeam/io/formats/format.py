@@ -1,0 +1,179 @@
+"""What a format is: the narrow protocol by which the rest of the library reads and writes all of them alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from ledgerbeam.io.compression.streams import Stream
+from ledgerbeam.io.index.file import IndexFile, Offsets
+from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.stat import FileInfo
+
+__all__ = ["Format", "Reader", "ShardEncoder", "ShardFile", "StreamSpan", "StreamedRecords"]
+
+
+class Reader(Protocol):
+    """Random access to the records of one source.
+
+    Deterministic, picklable, and safe to share between threads and to carry through a fork.
+    """
+
+    @property
+    def url(self) -> str:
+        """The canonical URL of the source."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, item: Any, /) -> Any:
+        """Return one record for an int (negative counts from the end), a list of records for a slice."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def read_many(self, indices: Sequence[int]) -> list[Any]:
+        """Return records by number, in the order asked; neighbours share a request."""
+
+    def raw(self, index: int) -> bytes:
+        """Return the bytes of one record as they lie in the source."""
+
+    def read_span(self, start: int, stop: int) -> list[Any]:
+        """Return the records `[start, stop)`: one ranged read of the index, one of the source.
+
+        Blank JSONL lines are left out: `stop - start - len(result)` of them were skipped.
+        """
+
+    def close(self) -> None:
+        """Close what is open; a later read opens it again."""
+
+
+class ShardFile(NamedTuple):
+    """One file of a shard.
+
+    Attributes:
+        ending: What its name ends with, after the name of the task.
+        data: Its content.
+        records: How many it holds; 0 for an index.
+        nulled: How many numbers that JSON does not have were written in it as null.
+    """
+
+    ending: str
+    data: bytes
+    records: int
+    nulled: int = 0
+
+
+class ShardEncoder(Protocol):
+    """Encodes the records of a task. Picklable; a pure function of the records."""
+
+    def encode(self, records: Any) -> list[ShardFile]:
+        """Return the files of a shard, in the order in which they are published: each index after its data.
+
+        Raises:
+            RecordError: A record that cannot be encoded.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSpan:
+    """Consecutive records of a source.
+
+    Attributes:
+        record: Number of the first one.
+        records: How many there are.
+        start: Where they begin in the decompressed bytes.
+        stop: Where they end.
+    """
+
+    record: int
+    records: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedRecords:
+    """What one pass over a compressed source found.
+
+    Attributes:
+        offsets: Where each record begins in the decompressed bytes, and where the last one ends: `N + 1`, u64.
+        format: Decodes the spans. It may know more than the one that looked, for example how a tar is grouped.
+    """
+
+    offsets: Offsets
+    format: Format
+
+
+class Format(ShardEncoder, Protocol):
+    """How the records of a kind of file are found, read and written.
+
+    What can be chosen (how a tar is grouped, in how many threads it is indexed) is an argument of the constructor.
+    A format is picklable and holds nothing open. `ledgerbeam.io.formats.base` has base classes that bring most of it.
+    """
+
+    @property
+    def name(self) -> str:
+        """The word of `--to`, and what `show` prints."""
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """What the names of its files have in them, dot included, in lower case; outputs end with the first."""
+
+    @property
+    def is_indexable(self) -> bool:
+        """Whether an index can be built from its source; if not, the files bring one."""
+
+    @property
+    def is_streamable(self) -> bool:
+        """Whether a compressed source can be cut into records in one pass: `scan` and `split` with a span."""
+
+    @property
+    def ends_at_newlines(self) -> bool:
+        """Whether every newline ends a record and nothing else does: a large source is then indexed in byte ranges."""
+
+    def index_file(self, url: str, location: IndexLocation, options: Options | None = None) -> IndexFile:
+        """Return the index of a source, unopened; a format that brings its own has it beside the source."""
+
+    def build_index(self, url: str, options: Options | None = None, *, listed: FileInfo | None = None) -> Offsets:
+        """Find the offsets of all records of an uncompressed source: `N + 1` of them, u64, the last a sentinel.
+
+        Raises:
+            ChangedSourceError: The source is not what was `listed`.
+            NotIndexableError: The format is not `is_indexable`.
+        """
+
+    def check_index(self, index: IndexFile, source: FileInfo, *, deep: bool = False) -> None:
+        """Raise IndexNotFoundError or IndexMismatchError when the index does not fit the source."""
+
+    def open(
+        self,
+        url: str,
+        index: IndexFile | str | None = None,
+        options: Options | None = None,
+        *,
+        check: bool = True,
+        listed: FileInfo | None = None,
+    ) -> Reader:
+        """Open a source for random access. `index` defaults to `<url>.idx`; `listed` is as in `RangeReader`."""
+
+    def scan(self, stream: Stream) -> StreamedRecords:
+        """Find the records of a compressed source in one pass, to its end.
+
+        Raises:
+            RecordError: A record has more bytes than `base.MOST_RECORD`.
+            SourceError: The data is damaged.
+        """
+
+    def split(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[Any]:
+        """Decode consecutive whole records that are in memory.
+
+        Args:
+            data: Their bytes.
+            url: The source, for messages.
+            span: Which records of the source they are, as `scan` found them. Default: all of it.
+
+        Raises:
+            ArchiveError: They are not the records that `scan` found.
+            SourceError: A record cannot be decoded.
+        """

@@ -1,0 +1,260 @@
+"""The contract of formats as tests: derive a class, give it a format and records, and let pytest or unittest run it.
+
+class TestTextLines(FormatContract):
+    def format(self):
+        return TextLines()
+
+    def records(self, count):
+        return [f"line {number}" for number in range(count)]
+"""
+
+# ruff: noqa: D102, S311 - the names of the tests say what they hold; chance is for tests
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import os
+import pickle
+import random
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ledgerbeam.errors import LedgerbeamError
+from ledgerbeam.io.compression.streams import Stream
+from ledgerbeam.io.formats.conversion import to_json
+from ledgerbeam.io.formats.format import Format, Reader, StreamSpan
+from ledgerbeam.io.formats.registry import recognize, require_unused
+from ledgerbeam.io.formats.streamed import SpanReader, scan_stream, split_source
+from ledgerbeam.io.index.file import IndexFile, write_index
+from ledgerbeam.io.jsonl.values import dumps, loads
+from ledgerbeam.io.storage.publish import publish_bytes
+from ledgerbeam.io.storage.stat import stat
+
+__all__ = ["FormatContract"]
+
+_COUNT = 60
+_TRIALS = 60
+
+
+class FormatContract(ABC):
+    """What every format must do.
+
+    Attributes:
+        takes_json: Whether `encode` also takes the JSON values that `to_json` makes of records, as `convert` gives it.
+    """
+
+    takes_json: bool = True
+
+    @abstractmethod
+    def format(self) -> Format:
+        """Make the format."""
+
+    @abstractmethod
+    def records(self, count: int) -> list[Any]:
+        """Return distinct records, of different lengths."""
+
+    def key(self, record: Any) -> Any:
+        """Return what equal records share, and no others. Default: `repr`."""
+        return repr(record)
+
+    def test_its_name_and_suffixes_can_be_registered(self) -> None:
+        require_unused(self.format())
+        _equal(recognize(f"s3://bucket/a{self._suffix}", [self.format()]).format.name, self.format().name, "a name")
+
+    def test_records_come_back_as_they_were_written(self) -> None:
+        with self._source(_COUNT) as (url, records), self._open(url) as reader:
+            self._same(list(reader), records, "all records")
+            self._same([reader[number] for number in range(_COUNT)], records, "records one by one")
+            self._same([reader[-1], reader[-_COUNT]], [records[-1], records[0]], "records counted from the end")
+            self._same(reader[7:40:3], records[7:40:3], "a slice")
+            numbers = random.Random(3).choices(range(-_COUNT, _COUNT), k=90)
+            self._same(reader.read_many(numbers), [records[number] for number in numbers], "records in the order asked")
+            for start, stop in ((0, _COUNT), (0, 1), (17, 41), (_COUNT - 1, _COUNT), (5, 5)):
+                self._same(reader.read_span(start, stop), records[start:stop], f"the span [{start}, {stop})")
+            for number in (_COUNT, -_COUNT - 1):
+                _refused(partial(reader.__getitem__, number), IndexError, f"record {number} of {_COUNT}")
+
+    def test_an_empty_source_has_no_records(self) -> None:
+        with self._source(0) as (url, _), self._open(url) as reader:
+            _equal((len(reader), list(reader), reader.read_span(0, 0)), (0, [], []), "an empty source")
+
+    def test_the_index_that_is_written_is_the_one_that_is_found(self) -> None:
+        for count in (0, 1, _COUNT):
+            with self._source(count) as (url, _):
+                found = self.format().build_index(url)
+                _equal(str(found.dtype), "uint64", "the type of offsets")
+                _equal(found.tolist(), IndexFile(f"{url}.idx").load().tolist(), "the offsets")
+                self.format().check_index(IndexFile(f"{url}.idx"), stat(url), deep=True)
+
+    def test_the_bytes_of_records_make_up_the_source(self) -> None:
+        with self._source(_COUNT) as (url, _), self._open(url) as reader:
+            joined = b"".join(reader.raw(number) for number in range(_COUNT))
+            _equal(_read(url).startswith(joined), True, "whether the records' bytes are the source's")
+
+    def test_encoding_is_a_pure_function_of_the_records(self) -> None:
+        first = self.format().encode(self.records(_COUNT))
+        _equal(self.format().encode(self.records(_COUNT)), first, "the bytes of the same records")
+        _equal([file.records for file in first], [_COUNT, 0], "the records of the two files of a shard")
+        _equal([file.ending for file in first], [self._suffix, f"{self._suffix}.idx"], "the endings of their names")
+
+    def test_a_source_in_memory_is_split(self) -> None:
+        with self._source(_COUNT) as (url, records):
+            data, own = _read(url), [self.format()]
+            self._same(split_source(data, url, own), records, "a source in memory")
+            if self.format().is_streamable:
+                self._same(split_source(gzip.compress(data), f"{url}.gz", own), records, "a compressed one in memory")
+
+    def test_a_compressed_source_is_found_and_read_in_spans(self) -> None:
+        if not self.format().is_streamable:
+            return
+        with self._source(_COUNT) as (url, records):
+            packed = f"{url}.bz2"
+            publish_bytes(packed, bz2.compress(_read(url)))
+            found = scan_stream(packed, None, self.format())
+            offsets = found.offsets.tolist()
+            _equal(offsets[:-1], IndexFile(f"{url}.idx").load().tolist()[:-1], "the offsets of a compressed source")
+            kind = pickle.loads(pickle.dumps(found.format))  # noqa: S301 - as workers get it
+            for step in (1, 7, _COUNT):
+                with SpanReader(packed, None, kind) as reader:
+                    for start in range(0, _COUNT, step):
+                        stop = min(_COUNT, start + step)
+                        span = StreamSpan(start, stop - start, offsets[start], offsets[stop])
+                        self._same(reader.read(span), records[start:stop], f"the span [{start}, {stop}) of a stream")
+            with SpanReader(packed, None, kind) as reader:
+                wrong = StreamSpan(0, 2, 0, offsets[1])
+                _refused(lambda: reader.read(wrong), LedgerbeamError, "a span of another number of records")
+
+    def test_records_may_reach_over_the_blocks_of_a_stream(self) -> None:
+        if not self.format().is_streamable:
+            return
+        with self._source(_COUNT) as (url, _):
+            data = _read(url)
+            expected = self._scanned(url, [data])
+            for size in (1, 3, 100, 4096):
+                pieces = [data[at : at + size] for at in range(0, len(data), size)]
+                _equal(self._scanned(url, pieces), expected, f"the offsets found in blocks of {size} bytes")
+
+    def test_formats_and_readers_are_pickled_and_shared(self) -> None:
+        kind: Format = pickle.loads(pickle.dumps(self.format()))  # noqa: S301 - our own
+        with self._source(_COUNT) as (url, records), self._open(url, kind) as reader:
+            copied: Reader = pickle.loads(pickle.dumps(reader))  # noqa: S301 - our own
+            self._same([copied[3], copied[-1]], [records[3], records[-1]], "what a pickled reader reads")
+            numbers = random.Random(1).choices(range(_COUNT), k=500)
+            with ThreadPoolExecutor(4) as pool:
+                found = list(pool.map(reader.__getitem__, numbers))
+            self._same(found, [records[number] for number in numbers], "what threads read")
+            copied.close()
+
+    def test_records_have_a_json_value(self) -> None:
+        for record in self.records(_COUNT):
+            (value,) = to_json(record)
+            again = loads(dumps(value))
+            if self.takes_json:
+                _equal(
+                    self.format().encode([again])[0].data,
+                    self.format().encode([record])[0].data,
+                    f"the bytes of the JSON value of {record!r:.60}",
+                )
+
+    def test_an_index_of_other_boundaries_gives_no_wrong_record(self) -> None:
+        for change in (1, 3, 512):
+            with self._source(_COUNT) as (url, records):
+                offsets = IndexFile(f"{url}.idx").load().copy()
+                offsets[1:-1] += np.uint64(change)
+                write_index(f"{url}.idx", offsets)
+                for read in (lambda reader: [reader[5]], lambda reader: reader.read_span(5, 6)):
+                    try:
+                        with self._open(url) as reader:
+                            found = read(reader)
+                    except LedgerbeamError:
+                        continue
+                    self._same(found, records[5:6], f"record 5 through an index that is off by {change}")
+
+    def test_a_source_that_was_cut_is_an_error(self) -> None:
+        with self._source(_COUNT) as (url, _):
+            size = int(IndexFile(f"{url}.idx").load()[_COUNT // 2]) + 1
+            with self._open(url) as reader:
+                os.truncate(url, size)
+                _refused(lambda: reader.read_span(0, _COUNT), LedgerbeamError, "reading a source that was cut")
+            _refused(lambda: self.format().open(url), LedgerbeamError, "opening a source that was cut")
+
+    def test_damage_gives_no_other_errors_than_those_of_the_library(self) -> None:
+        chance = random.Random(11)
+        with self._source(_COUNT) as (url, _):
+            whole = _read(url)
+            for _ in range(_TRIALS):
+                data = bytearray(whole[: chance.randrange(1, len(whole) + 1)] if chance.random() < 0.3 else whole)
+                for _ in range(chance.randrange(1, 5)):
+                    data[chance.randrange(len(data))] = chance.randrange(256)
+                publish_bytes(url, bytes(data))
+                for use in (self.format().build_index, self._read_all, lambda url: self._scanned(url, [_read(url)])):
+                    try:
+                        use(url)
+                    except LedgerbeamError:
+                        pass
+                    except Exception as error:
+                        raise AssertionError(f"damaged data: expected a LedgerbeamError, found {error!r}") from error
+
+    @property
+    def _suffix(self) -> str:
+        return self.format().suffixes[0]
+
+    def _read_all(self, url: str) -> None:
+        split_source(_read(url), url, [self.format()])
+        reader = self.format().open(url, check=False)
+        reader.read_span(0, len(reader))
+
+    def _scanned(self, url: str, blocks: list[bytes]) -> list[int]:
+        if not self.format().is_streamable:
+            return []
+        stream = Stream(url)
+        stream.close()
+        stream._blocks = iter(blocks)  # noqa: SLF001 - blocks of a file are larger than what a test writes
+        found: list[int] = self.format().scan(stream).offsets.tolist()
+        return found
+
+    @contextmanager
+    def _source(self, count: int) -> Iterator[tuple[str, list[Any]]]:
+        """Write a shard of so many records; yield its URL and the records."""
+        records = self.records(count)
+        with tempfile.TemporaryDirectory() as folder:
+            for file in self.format().encode(records):
+                publish_bytes(f"{folder}/source{file.ending}", file.data)
+            yield f"{folder}/source{self._suffix}", records
+
+    @contextmanager
+    def _open(self, url: str, kind: Format | None = None) -> Iterator[Reader]:
+        reader = (kind or self.format()).open(url)
+        try:
+            yield reader
+        finally:
+            reader.close()
+
+    def _same(self, found: list[Any], expected: list[Any], what: str) -> None:
+        _equal([self.key(record) for record in found], [self.key(record) for record in expected], what)
+
+
+def _read(url: str) -> bytes:
+    with open(url, "rb") as file:
+        return file.read()
+
+
+def _equal(found: Any, expected: Any, what: str) -> None:
+    if found != expected:
+        raise AssertionError(f"{what}: expected {expected!r:.500}, found {found!r:.500}")
+
+
+def _refused(act: Callable[[], Any], error: type[Exception], what: str) -> None:
+    try:
+        act()
+    except error:
+        return
+    raise AssertionError(f"{what}: expected {error.__name__}, found no error")

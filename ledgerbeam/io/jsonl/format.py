@@ -1,0 +1,75 @@
+"""JSONL as a format: a record is a line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ledgerbeam.io.compression.streams import Stream
+from ledgerbeam.io.formats import base
+from ledgerbeam.io.formats.base import IndexedFormat, changed_span, find_line_ends, offsets_of_ends
+from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
+from ledgerbeam.io.index.file import IndexFile, Offsets
+from ledgerbeam.io.jsonl.lines import JsonLines
+from ledgerbeam.io.jsonl.newlines import build_jsonl_index
+from ledgerbeam.io.jsonl.reader import JsonlReader, decode_lines, encode_jsonl, split_jsonl
+from ledgerbeam.io.jsonl.values import holds_wide
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.stat import FileInfo
+
+__all__ = ["Jsonl"]
+
+
+@dataclass(frozen=True)
+class Jsonl(IndexedFormat):
+    """JSON lines.
+
+    Attributes:
+        threads: How many threads look for the lines of one source.
+    """
+
+    name = "jsonl"
+    suffixes = (".jsonl", ".json", ".ndjson")
+    ends_at_newlines = True
+
+    threads: int = 1
+
+    def build_index(self, url: str, options: Options | None = None, *, listed: FileInfo | None = None) -> Offsets:
+        """Find the offsets of all lines; see `Format`."""
+        return build_jsonl_index(url, options, threads=self.threads, listed=listed)
+
+    def open(
+        self,
+        url: str,
+        index: IndexFile | str | None = None,
+        options: Options | None = None,
+        *,
+        check: bool = True,
+        listed: FileInfo | None = None,
+    ) -> Reader:
+        """Open a source for random access; see `Format`."""
+        return JsonlReader(url, index, options, check=check, listed=listed)
+
+    def scan(self, stream: Stream) -> StreamedRecords:
+        """Find the lines of a compressed source in one pass; see `Format`."""
+        offsets = offsets_of_ends(
+            find_line_ends, stream.blocks(), stream.url, ends_with_source=True, most=base.MOST_RECORD
+        )
+        return StreamedRecords(offsets, self)
+
+    def split(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[Any]:
+        """Decode consecutive lines that are in memory, blank ones left out; see `Format`."""
+        if span is None:
+            return split_jsonl(data, url)
+        lines = data.split(b"\n")
+        if not lines[-1]:
+            lines.pop()
+        if len(lines) != span.records:
+            raise changed_span(url, span)
+        return decode_lines(lines, url, span.record, span.start, wide=holds_wide(data))
+
+    def encode(self, records: Sequence[Any]) -> list[ShardFile]:
+        """Encode values as the files of a shard; `JsonLines`, which are encoded, are taken as they are."""
+        data, offsets = encode_jsonl(records)
+        return self.shard(data, offsets, nulled=records.nulled if isinstance(records, JsonLines) else 0)

@@ -1,0 +1,135 @@
+"""tar as a format: a record is a sample, neighbouring members that belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ledgerbeam.errors import ArchiveError, RecordError
+from ledgerbeam.io.compression.streams import Stream
+from ledgerbeam.io.formats import base
+from ledgerbeam.io.formats.base import IndexedFormat, changed_span, require_size
+from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
+from ledgerbeam.io.index.file import IndexFile, Offsets
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.stat import FileInfo
+from ledgerbeam.io.tar.encode import encode_tar
+from ledgerbeam.io.tar.grouping import Grouping, are_pairs, group_key, group_pairs
+from ledgerbeam.io.tar.layout import TarLayout
+from ledgerbeam.io.tar.plain_headers import PlainHeaderScan, Run
+from ledgerbeam.io.tar.reader import TarReader, build_tar_index, split_tar
+from ledgerbeam.io.tar.sample import Sample, take_sample
+from ledgerbeam.io.tar.walk import walk_bytes, walk_source
+
+__all__ = ["Tar"]
+
+_MOST_HEADER = 1 << 24
+
+
+@dataclass(frozen=True)
+class Tar(IndexedFormat):
+    """Tar archives.
+
+    Attributes:
+        group: How members make up samples: ``auto``, ``pairs`` (lhotse Shar) or ``key`` (WebDataset).
+        paired: Whether the samples of a stream are pairs, which `scan` finds out.
+    """
+
+    name = "tar"
+    suffixes = (".tar",)
+    layout = TarLayout()
+
+    group: Grouping = "auto"
+    paired: bool = False
+
+    def build_index(self, url: str, options: Options | None = None, *, listed: FileInfo | None = None) -> Offsets:
+        """Find the offsets of all samples; see `Format`."""
+        return build_tar_index(url, options, self.group, listed=listed)
+
+    def open(
+        self,
+        url: str,
+        index: IndexFile | str | None = None,
+        options: Options | None = None,
+        *,
+        check: bool = True,
+        listed: FileInfo | None = None,
+    ) -> Reader:
+        """Open an archive for random access; see `Format`."""
+        return TarReader(url, index, options, group=self.group, check=check, listed=listed)
+
+    def scan(self, stream: Stream) -> StreamedRecords:
+        """Find the samples of a compressed archive in one pass; see `Format`.
+
+        Raises:
+            ArchiveError: The archive is damaged, or its members do not group so.
+        """
+        members = walk_source(_StreamHeaders(stream), stream.url)
+        paired = self.group == "pairs" or (self.group == "auto" and are_pairs(members.names))
+        starts = group_pairs(members, stream.url) if paired else group_key(members, stream.url)
+        found = np.append(members.header_offset[starts], np.array([members.end], np.uint64))
+        stream.drain()
+        require_size(found, stream.url, 0, base.MOST_RECORD)
+        return StreamedRecords(found, replace(self, paired=paired))
+
+    def split(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[Any]:
+        """Take consecutive samples out of bytes that are in memory; see `Format`."""
+        if span is None:
+            return list(split_tar(data, url, group=self.group))
+        members = walk_bytes(data, url)
+        starts = group_pairs(members, url) if self.paired else group_key(members, url)
+        bounds = [*members.header_offset[starts].tolist(), members.end]
+        if len(starts) != span.records or bounds[0]:
+            raise changed_span(url, span)
+        return [take_sample(data, 0, start, stop, url=url, group=self.group).sample for start, stop in pairwise(bounds)]
+
+    def encode(self, records: Sequence[Sample]) -> list[ShardFile]:
+        """Encode samples as the files of a shard.
+
+        With `auto`, samples of two members get an index that Energon reads too, which cannot use lhotse's.
+        """
+        if self.group == "auto" and _are_plain(records):
+            try:
+                return self.shard(*encode_tar(records, group="key"))
+            except RecordError:  # keys with a dot, found before anything was encoded: they can be read as pairs only
+                pass
+        return self.shard(*encode_tar(records, group=self.group))
+
+
+def _are_plain(samples: Sequence[Sample]) -> bool:
+    """Return whether samples have two members each, which are read alike as pairs and by key if their keys allow."""
+    return all(len(sample) == 2 and not any("." in extension for extension in sample) for sample in samples)
+
+
+class _StreamHeaders:
+    """A compressed archive as a walk needs it: where it ends is not known before its end."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.size = 1 << 62 if stream.read(0, 1) else 0
+        self._stream = stream
+        self._scan = PlainHeaderScan()
+
+    def read(self, position: int, size: int) -> bytes:
+        if size > _MOST_HEADER:
+            raise ArchiveError(
+                f"{self._stream.url}: the extension header at byte {position} of the decompressed data has {size:,} "
+                f"bytes; expected at most {_MOST_HEADER:,}."
+            )
+        data = self._stream.read(position, position + size)
+        if self._stream.reached < position:
+            raise ArchiveError(
+                f"{self._stream.url}: the archive is cut off: expected a member to end at byte {position} of the "
+                f"decompressed data, found the end at {self._stream.reached}; write it again."
+            )
+        return data
+
+    def headers(self, position: int) -> Run:
+        data, kept = self._stream.window(position)
+        return self._scan.scan_bytes_headers(data, position - kept)
+
+    def moved(self, distance: float, small: float) -> None:
+        """Changes nothing: a stream is read in one way only."""

@@ -1,0 +1,64 @@
+"""Where samples may lie in a tar archive: what an index of one is checked by."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ledgerbeam.errors import ArchiveError
+from ledgerbeam.io.index.file import IndexFile, Offsets, RecordLayout
+from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.tar.headers import BLOCK, next_member
+
+__all__ = ["TarLayout"]
+
+
+class TarLayout(RecordLayout):
+    """Samples begin at multiples of 512, the first maybe after members of none, the last ends before the padding."""
+
+    def check_ends(self, index: IndexFile, first: int, last: int, sentinel: int, content: RangeReader) -> None:
+        """Check the two ends of an index: one request to see that the archive ends there."""
+        if not index.count:
+            return
+        if first % BLOCK:
+            raise index.mismatch(f"expected the first sample at a multiple of 512, found byte {first}")
+        if sentinel > content.size or last >= content.size:
+            raise index.mismatch(
+                f"expected offsets up to the size of the source, {content.size}, found {max(last, sentinel)}"
+            )
+        if sentinel <= last:
+            raise index.mismatch(f"expected the end of the last sample after its start at {last}, found {sentinel}")
+        # A sentinel stands before the zeros that end an archive (Energon) or among or after them (lhotse).
+        around = content.read(sentinel - min(sentinel, BLOCK), min(sentinel + BLOCK, content.size))
+        if sentinel < content.size and any(around[BLOCK:]):
+            start = sentinel if any(around[:BLOCK]) else last  # zeros before it may be a payload's
+            try:
+                members = _has_members(content, start, sentinel)
+            except ArchiveError as error:
+                raise index.mismatch(f"expected the end of the archive at byte {sentinel}: {error}") from error
+            if members:
+                raise index.mismatch(f"expected the end of the archive at byte {sentinel}, found more members")
+
+    def check_offsets(self, offsets: Offsets, index: IndexFile, *, first_record: int = 0) -> None:
+        """Check the order of offsets, and that samples begin at multiples of 512: O(N)."""
+        super().check_offsets(offsets, index, first_record=first_record)
+        wrong = np.flatnonzero(offsets[:-1] % np.uint64(BLOCK))
+        if len(wrong):
+            at = int(wrong[0])
+            raise index.mismatch(
+                f"expected samples at multiples of 512, found sample {first_record + at} at byte {offsets[at]}"
+            )
+
+
+def _has_members(source: RangeReader, position: int, sentinel: int) -> bool:
+    """Return whether a member from `position` on ends after the sentinel."""
+    defaults: dict[str, bytes] = {}
+    while member := next_member(
+        lambda place, size: source.read(min(place, source.size), min(place + size, source.size)),
+        position,
+        defaults,
+        source.url,
+    ):
+        if member.end > sentinel:
+            return True
+        position = member.end
+    return False

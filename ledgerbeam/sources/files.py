@@ -1,0 +1,270 @@
+"""Files as sources: with an index, as a compressed stream, or many small ones in a pack."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, NotIndexableError
+from ledgerbeam.io import (
+    FileType,
+    Format,
+    IndexFile,
+    IndexLocation,
+    Reader,
+    SourceWatch,
+    SpanReader,
+    StreamedRecords,
+    StreamSpan,
+    read_many_files,
+    recognize,
+    require_formats,
+    require_listed,
+    scan_stream,
+    split_source,
+    write_index,
+)
+from ledgerbeam.io.storage.stat import changed_error
+from ledgerbeam.ledger import Source
+from ledgerbeam.sources.kind import (
+    Cut,
+    Limits,
+    Opened,
+    SourceKind,
+    StreamCut,
+    StreamReader,
+    listed_file,
+    listed_files,
+    looked_at,
+    plan_spans,
+)
+
+__all__ = ["CompressedFile", "FileSources", "IndexedFile", "PackedFiles"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FileSources:
+    """How files are opened as sources.
+
+    Attributes:
+        formats: Formats with options, `Tar("key")`, in the place of those of their names; and others that this process
+            and its workers have not registered.
+        index: Where the indexes lie.
+        build_index: Whether a source without an index is indexed, and the index published where it belongs.
+        storage_options: Passed to fsspec untouched.
+    """
+
+    formats: tuple[Format, ...] = ()
+    index: IndexLocation = field(default_factory=IndexLocation)
+    build_index: bool = True
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def type_of(self, url: str) -> FileType:
+        """Return what the name of a file says; raises as `recognize`."""
+        return recognize(url, self.formats)
+
+    def kind_of(self, source: Source) -> SourceKind:
+        """Return the kind of a source; see `Sources`."""
+        if source.members:
+            return PackedFiles(self)
+        found = self.type_of(source.url)
+        kind = found.readable()
+        return IndexedFile(self, kind) if found.compression is None else CompressedFile(self, found)
+
+    def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
+        """Check by their names that sources can be read; see `Sources`."""
+        require_formats(urls, self.formats, by_position=by_position)
+
+    def index_of(self, url: str) -> IndexFile:
+        """Return the index of a source, unopened."""
+        return self.type_of(url).by_position().index_file(url, self.index, self.storage_options)
+
+    def load_index(self, source: Source, *, changed: bool = False) -> NDArray[np.uint64]:
+        """Return the offsets of a source that is not compressed, checked; build and publish them if it has none.
+
+        Args:
+            source: A file, as it was listed.
+            changed: Whether the source is known to have changed since the job read it: its index is then that of the
+                former content, which may seem to fit, and is built anew with a warning.
+
+        Returns:
+            N+1 byte offsets, the last the end of the last record.
+
+        Raises:
+            ChangedSourceError: If the source is not what was listed.
+            IndexNotFoundError: If there is no index and `build_index` is off.
+            IndexMismatchError: If the index does not fit the source, or may not.
+            SourceError: If the source cannot be indexed.
+        """
+        url, listed = source.url, listed_file(source)
+        kind = self.type_of(url).plain()
+        index = kind.index_file(url, self.index, self.storage_options)
+        with SourceWatch([listed]):
+            found = require_listed(listed, self.storage_options)
+            try:
+                if not (changed and kind.is_indexable):
+                    kind.check_index(index, found)
+                    return index.load()
+                if not self.build_index:
+                    raise IndexMismatchError(
+                        f"{index.url} may be of the former content of {url}, which has changed since this job read it; "
+                        "run the job once without --no-index"
+                    )
+                _log.warning("%s: changed since this job read it; it is indexed again", url)
+            except IndexNotFoundError:
+                if not (self.build_index and kind.is_indexable):
+                    raise
+            offsets = kind.build_index(url, self.storage_options, listed=listed)
+        write_index(index.url, offsets, self.storage_options, not_before_ns=found.modified_ns)
+        return offsets
+
+    def scan(self, source: Source) -> StreamedRecords:
+        """Read a compressed file once and find its records.
+
+        Raises:
+            ChangedSourceError: If the source is not what was listed; also the errors of `scan_stream`.
+        """
+        url, listed = source.url, listed_file(source)
+        with SourceWatch([listed]):
+            return scan_stream(url, self.storage_options, self.type_of(url).format, listed)
+
+    def open_file(self, source: Source) -> Reader:
+        """Open a file that is read by position, and of which the index was checked."""
+        url = source.url
+        kind = self.type_of(url).by_position()
+        index = kind.index_file(url, self.index, self.storage_options)
+        # Checked here again, it would cost a task two requests.
+        return kind.open(url, index, self.storage_options, check=False, listed=listed_file(source))
+
+
+@dataclass(frozen=True)
+class IndexedFile(SourceKind):
+    """A file that is read by position, through its index.
+
+    Attributes:
+        sources: How it is opened.
+        format: Its format.
+    """
+
+    sources: FileSources
+    format: Format
+
+    counts_blanks = True
+
+    def cut(self, source: Source, limits: Limits, *, changed: bool = False) -> Cut:
+        """Cut a file by its index, which is built if it has none."""
+        source = looked_at(source)
+        offsets = self.sources.load_index(source, changed=changed)
+        return Cut(source, plan_spans(offsets, **limits._asdict()))
+
+    def open(self, source: Source) -> Opened:
+        """Open a file of which `cut` has checked the index."""
+        return self.sources.open_file(source)
+
+
+@dataclass(frozen=True)
+class CompressedFile(SourceKind):
+    """A compressed file: read by position if it has an index and seek points, else in one pass from its beginning.
+
+    Attributes:
+        sources: How it is opened.
+        type: What its name says.
+    """
+
+    sources: FileSources
+    type: FileType
+
+    counts_blanks = True
+
+    def cut(self, source: Source, limits: Limits, *, changed: bool = False) -> Cut:
+        """Cut a file by its index, or by what a pass over it finds."""
+        source = looked_at(source)
+        offsets = None if changed else self._load_index(source)
+        if offsets is not None:
+            return Cut(source, plan_spans(offsets, **limits._asdict()))
+        found = self.sources.scan(source)
+        spans = plan_spans(found.offsets, **limits._asdict())
+        places = tuple(
+            StreamSpan(start, stop - start, int(found.offsets[start]), int(found.offsets[stop]))
+            for start, stop in spans
+        )
+        return Cut(source, spans, StreamCut(places, found.format))
+
+    def open(self, source: Source) -> Opened:
+        """Open a file of which `cut` has checked the index."""
+        return self.sources.open_file(source)
+
+    @contextmanager
+    def open_stream(self, source: Source, kind: Format) -> Iterator[StreamReader]:
+        """Open a file to be read in one pass; memory is a block and a span."""
+        listed, options = listed_file(source), self.sources.storage_options
+        watch = SourceWatch([listed])
+        with SpanReader(listed.url, options, kind, listed=listed) as reader:
+
+            def read(span: StreamSpan) -> list[Any]:
+                with watch:
+                    return reader.read(span)
+
+            yield read
+
+    def _load_index(self, source: Source) -> NDArray[np.uint64] | None:
+        """Return the offsets in the decompressed bytes; None if there is no index, or none that fits."""
+        url, listed = source.url, listed_file(source)
+        try:
+            kind = self.type.by_position()
+            index = kind.index_file(url, self.sources.index, self.sources.storage_options)
+            with SourceWatch([listed]):
+                kind.check_index(index, require_listed(listed, self.sources.storage_options))
+                return index.load()
+        except (IndexNotFoundError, NotIndexableError):
+            return None
+        except IndexMismatchError as error:
+            _log.warning("%s: read from its beginning, for its index does not fit (%s)", url, error)
+            return None
+
+
+@dataclass(frozen=True)
+class PackedFiles(SourceKind):
+    """A pack of small files, read whole by one task. Its span counts files.
+
+    Attributes:
+        sources: How they are opened.
+    """
+
+    sources: FileSources
+
+    def cut(self, source: Source, limits: Limits, *, changed: bool = False) -> Cut:
+        """Return one span of all files."""
+        del limits, changed  # a pack was cut by size when it was made
+        return Cut(source, [(0, len(source.members))])
+
+    def open(self, source: Source) -> Opened:
+        """Return what reads the files; none of them is held open."""
+        return _Pack(source, self.sources)
+
+
+class _Pack:
+    def __init__(self, source: Source, sources: FileSources) -> None:
+        self._files = listed_files(source)
+        self._sources = sources
+
+    def read_span(self, start: int, stop: int) -> list[Any]:
+        files = self._files[start:stop]
+        contents = read_many_files([file.url for file in files], self._sources.storage_options, files)
+        records: list[Any] = []
+        for file, data in zip(files, contents, strict=True):
+            if len(data) != file.size:
+                raise changed_error(file, f"{len(data)} bytes")
+            records.extend(split_source(data, file.url, self._sources.formats))
+        return records
+
+    def close(self) -> None:
+        """Nothing is open."""

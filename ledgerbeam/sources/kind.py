@@ -1,0 +1,207 @@
+"""What a kind of source is: what cuts one into spans, and what reads them.
+
+Sources      how the sources of a job are opened; finds the kind of each
+SourceKind   a file with an index, a compressed stream, a pack of files, a shard of Shar, a pass of a graph
+Cut          a source in spans of records, each of them a task
+Opened       reads spans by position
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam.errors import UnsupportedShapeError
+from ledgerbeam.io import FileInfo, Format, SourceWatch, StreamSpan
+from ledgerbeam.ledger import Source
+
+__all__ = [
+    "Cut",
+    "Limits",
+    "Opened",
+    "SourceKind",
+    "Sources",
+    "StreamCut",
+    "StreamReader",
+    "listed_file",
+    "listed_files",
+    "looked_at",
+    "plan_spans",
+]
+
+StreamReader: TypeAlias = Callable[[StreamSpan], list[Any]]
+"""Reads a span of a stream, one that begins where the last one ended or after it."""
+
+
+class Limits(NamedTuple):
+    """How large a task may be. Both limits may be given.
+
+    Attributes:
+        task_bytes: Size in bytes.
+        task_records: Records, at most.
+    """
+
+    task_bytes: int | None = None
+    task_records: int | None = None
+
+
+@dataclass(frozen=True)
+class StreamCut:
+    """What reads a source that has no positions: one pass from its beginning.
+
+    Attributes:
+        places: Where each span lies in the decompressed bytes.
+        format: Decodes them.
+    """
+
+    places: tuple[StreamSpan, ...]
+    format: Format
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A source in spans.
+
+    Attributes:
+        source: The source, with what a look at its files added.
+        spans: Half-open ranges in order, together all records; none for a source without records.
+        stream: Set if the spans can only be read in one pass.
+    """
+
+    source: Source
+    spans: list[tuple[int, int]]
+    stream: StreamCut | None = None
+
+
+class Opened(Protocol):
+    """A source that is open, to be read by position."""
+
+    def read_span(self, start: int, stop: int) -> list[Any]:
+        """Return the records of a span that `SourceKind.cut` made, in order."""
+
+    def close(self) -> None:
+        """Close what is open; a later read opens it again."""
+
+
+class SourceKind(ABC):
+    """What cuts a kind of source into spans, and what reads them. Picklable."""
+
+    counts_blanks: bool = False
+    """Whether a span has one place for each record, so that records which are missing are blank lines."""
+
+    def files(self, source: Source) -> list[FileInfo]:
+        """Return the files that must not change while a span is read. Default: all that were listed."""
+        return listed_files(source)
+
+    @abstractmethod
+    def cut(self, source: Source, limits: Limits, *, changed: bool = False) -> Cut:
+        """Cut a source into spans: a pure function of its content and the limits.
+
+        Args:
+            source: The source, as it was listed.
+            limits: How large a span may be.
+            changed: Whether the source is known to have changed since the job read it: an index that seems to fit may
+                be of the former content.
+
+        Raises:
+            LedgerbeamError: It cannot be read; the message says why.
+        """
+
+    @abstractmethod
+    def open(self, source: Source) -> Opened:
+        """Open a source that `cut` has cut into spans to be read by position."""
+
+    def open_stream(self, source: Source, kind: Format) -> AbstractContextManager[StreamReader]:
+        """Open a source that `cut` has cut into spans of a stream.
+
+        Args:
+            source: The source.
+            kind: `StreamCut.format`.
+
+        Raises:
+            ChangedSourceError: The source is not what was listed.
+        """
+        raise UnsupportedShapeError(
+            f"{source.url}: {type(self).__name__} is read by position; it has no {kind.name} stream"
+        )
+
+
+class Sources(Protocol):
+    """How the sources of a job are opened. Picklable."""
+
+    def kind_of(self, source: Source) -> SourceKind:
+        """Return the kind of a source.
+
+        Raises:
+            NotIndexableError: It is compressed in a way in which it cannot be read.
+            UsageError: Its name has no suffix of a known format.
+        """
+
+    def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
+        """Check by their names that sources can be read.
+
+        Args:
+            urls: What was listed.
+            by_position: Whether they must be readable by position, as those that are to be indexed.
+
+        Raises:
+            NotIndexableError, UsageError: As `kind_of`.
+        """
+
+
+def plan_spans(
+    offsets: NDArray[np.uint64], *, task_bytes: int | None = None, task_records: int | None = None
+) -> list[tuple[int, int]]:
+    """Cut records into spans, as a pure function of the index.
+
+    Args:
+        offsets: N+1 ascending byte offsets.
+        task_bytes: Size of a span in bytes; a span holds the records that begin within one multiple of it, so it is
+            exceeded by at most one record.
+        task_records: Records of a span, at most. Both limits may be given.
+
+    Returns:
+        Half-open record ranges in order, together all N records; empty for N = 0.
+    """
+    count = len(offsets) - 1
+    cuts = [np.array([0, count], np.int64)]
+    if task_bytes:
+        start, stop = int(offsets[0]), int(offsets[-1])
+        marks = np.arange(start, stop, task_bytes, dtype=np.uint64)
+        cuts.append(np.searchsorted(offsets[:-1], marks).astype(np.int64))
+    if task_records:
+        cuts.append(np.arange(0, count, task_records))
+    edges = np.unique(np.concatenate(cuts)).tolist()
+    return list(pairwise(edges))
+
+
+def listed_file(file: Source) -> FileInfo:
+    """Return what was listed of an input object."""
+    return FileInfo(file.url, file.size, file.version, changed_ns=file.changed_ns)
+
+
+def listed_files(source: Source) -> list[FileInfo]:
+    """Return what was listed of each input object of a source."""
+    return [listed_file(file) for file in source.members or (source,)]
+
+
+def looked_at(source: Source) -> Source:
+    """Return a source with the times of the last change of its local files, so that its tasks read the same files.
+
+    A file that is put in the place of another may have the size and the time of that one.
+
+    Raises:
+        ChangedSourceError: If the source is not what was listed.
+    """
+    if source.members:
+        return dataclasses.replace(source, members=tuple(map(looked_at, source.members)))
+    marks = SourceWatch([listed_file(source)]).marks
+    return dataclasses.replace(source, changed_ns=marks[0][2]) if marks else source

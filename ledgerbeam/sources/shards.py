@@ -1,0 +1,101 @@
+"""Shards of Shar datasets as sources: each of several files, of which the records are joined by position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam.errors import NotIndexableError, SourceError
+from ledgerbeam.io import (
+    HeldRecords,
+    IndexLocation,
+    Reader,
+    SharSamples,
+    Tar,
+    read_bytes,
+    shard_field,
+    split_source,
+)
+from ledgerbeam.ledger import Source
+from ledgerbeam.sources.files import FileSources
+from ledgerbeam.sources.kind import Cut, Limits, Opened, SourceKind, listed_file, looked_at, plan_spans
+
+__all__ = ["SharShard", "SharSources"]
+
+
+@dataclass(frozen=True)
+class SharSources:
+    """How shards of Shar datasets are opened, as samples: packs of the cuts and of their fields.
+
+    Attributes:
+        index: Where the indexes lie.
+        build_index: Whether files without an index are indexed.
+        storage_options: Passed to fsspec untouched.
+    """
+
+    index: IndexLocation = field(default_factory=IndexLocation)
+    build_index: bool = True
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def kind_of(self, source: Source) -> SourceKind:
+        """Return the kind of a source, always `SharShard`."""
+        del source
+        return SharShard(FileSources((Tar("pairs"),), self.index, self.build_index, self.storage_options))
+
+    def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
+        """Check nothing: files of other names are passed over when shards are made of the listing."""
+
+
+@dataclass(frozen=True)
+class SharShard(SourceKind):
+    """A shard of a Shar dataset.
+
+    Attributes:
+        files_of: How its files are opened.
+    """
+
+    files_of: FileSources
+
+    def cut(self, source: Source, limits: Limits, *, changed: bool = False) -> Cut:
+        """Cut a shard by the bytes of the records of all its files.
+
+        Raises:
+            NotIndexableError: If its payloads are compressed.
+            SourceError: If its files have different numbers of records; also the errors of `FileSources.load_index`.
+        """
+        source = looked_at(source)
+        total: NDArray[np.uint64] | None = None
+        for file in source.members:
+            offsets = self._offsets(file, changed=changed)
+            if total is not None and len(total) != len(offsets):
+                raise SourceError(
+                    f"{file.url}: expected {len(total) - 1} records, as many as cuts in {source.url}, found "
+                    f"{len(offsets) - 1}; write the shard again."
+                )
+            offsets = offsets - offsets[0]
+            total = offsets if total is None else total + offsets
+        joined = np.zeros(1, np.uint64) if total is None else total
+        return Cut(source, plan_spans(joined, **limits._asdict()))
+
+    def open(self, source: Source) -> Opened:
+        """Open a shard of which `cut` has checked the indexes."""
+        cuts, *fields = map(self._open_file, source.members)
+        return SharSamples(cuts, {(shard_field(records.url) or ("", ""))[1]: records for records in fields})
+
+    def _offsets(self, file: Source, *, changed: bool) -> NDArray[np.uint64]:
+        found = self.files_of.type_of(file.url)
+        if found.compression is None:
+            return self.files_of.load_index(file, changed=changed)
+        if found.format.name == "tar":
+            raise NotIndexableError(f"{file.url}: the payloads of a shard are read by offset; decompress it.")
+        return self.files_of.scan(file).offsets
+
+    def _open_file(self, file: Source) -> HeldRecords | Reader:
+        if self.files_of.type_of(file.url).compression is None:
+            return self.files_of.open_file(file)
+        data = read_bytes(file.url, self.files_of.storage_options, listed_file(file))
+        return HeldRecords(file.url, split_source(data, file.url))

@@ -1,0 +1,155 @@
+"""The contract that is shipped for formats, on ours, on the example, and on formats that break it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from examples.own_format import TextLines
+from ledgerbeam.errors import ArchiveError, RecordError
+from ledgerbeam.io import Format, Jsonl, RecordFormat, Sample, Tar
+from ledgerbeam.io.formats.testing import FormatContract
+
+
+@dataclass(frozen=True)
+class Prefixed(RecordFormat):
+    """Bytes, each record after its length: boundaries that only a walk from the beginning finds."""
+
+    name = "prefixed"
+    suffixes = (".lpr", ".prefixed")
+
+    width: int = 4
+
+    def find_ends(self, blocks: Iterable[bytes]) -> Iterator[Sequence[int]]:
+        kept, start = b"", 0
+        for block in blocks:
+            kept += block
+            ends, at = [], 0
+            while len(kept) - at >= self.width:
+                length = int.from_bytes(kept[at : at + self.width], "big")
+                if length > 1 << 20:
+                    raise ValueError(f"expected at most 1 MiB, found {length} bytes")
+                if len(kept) - at < self.width + length:
+                    break
+                at += self.width + length
+                ends.append(start + at)
+            kept, start = kept[at:], start + at
+            yield ends
+
+    def decode(self, data: bytes) -> str:
+        return data[self.width :].hex()
+
+    def encode_record(self, record: Any) -> bytes:
+        data = bytes.fromhex(record)
+        return len(data).to_bytes(self.width, "big") + data
+
+
+class TestPrefixed(FormatContract):
+    def format(self) -> Format:
+        return Prefixed()
+
+    def records(self, count: int) -> list[Any]:
+        return [(bytes([number]) * (number * 7 % 50)).hex() for number in range(count)]
+
+
+class TestText(FormatContract):
+    def format(self) -> Format:
+        return TextLines()
+
+    def records(self, count: int) -> list[Any]:
+        return [f"line {number} " + "ö" * (number * 7 % 30) for number in range(count)]
+
+
+class TestJsonl(FormatContract):
+    def format(self) -> Format:
+        return Jsonl()
+
+    def records(self, count: int) -> list[Any]:
+        return [{"number": number, "text": "ö" * (number * 7 % 30)} for number in range(count)]
+
+
+class TestTar(FormatContract):
+    takes_json = False
+
+    def format(self) -> Format:
+        return Tar("key")
+
+    def records(self, count: int) -> list[Any]:
+        return [
+            Sample(f"s{number:03}", {f"m{n}.x": b"x" * (number * 97) for n in range(1 + number % 3)})
+            for number in range(count)
+        ]
+
+    def key(self, record: Any) -> Any:
+        return record.key, list(record.items())
+
+
+class _Broken(FormatContract):
+    def __init__(self, kind: Format) -> None:
+        self._format = kind
+
+    def format(self) -> Format:
+        return self._format
+
+    def records(self, count: int) -> list[Any]:
+        return [f"line {number}" for number in range(count)]
+
+
+class _Sloppy(TextLines):
+    """Breaks the contract in each of its methods."""
+
+    def decode(self, data: bytes) -> str:
+        return super().decode(data).strip("1\n")
+
+
+class _Random(TextLines):
+    def encode_record(self, record: Any) -> bytes:
+        return f"{record} {id(object()) if record == 'line 1' else ''}{next(_COUNTER)}\n".encode()
+
+
+class _EachBlock(TextLines):
+    def find_ends(self, blocks: Iterable[bytes]) -> Iterator[Sequence[int]]:
+        for block in blocks:
+            yield [at + 1 for at, byte in enumerate(block) if byte == 10]
+
+
+class _Crashing(TextLines):
+    def decode(self, data: bytes) -> str:
+        if b"\xff" in data or not data.startswith(b"line"):
+            raise KeyError("not a ValueError")
+        return super().decode(data)
+
+
+class _Taken(TextLines):
+    suffixes = (".tar",)
+
+
+_COUNTER = iter(range(10**6))
+
+BROKEN = {
+    "test_records_come_back_as_they_were_written": _Sloppy(),
+    "test_encoding_is_a_pure_function_of_the_records": _Random(),
+    "test_records_may_reach_over_the_blocks_of_a_stream": _EachBlock(),
+    "test_damage_gives_no_other_errors_than_those_of_the_library": _Crashing(),
+    "test_its_name_and_suffixes_can_be_registered": _Taken(),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_format_that_breaks_the_contract_fails(case: str) -> None:
+    with pytest.raises((AssertionError, ValueError)):
+        getattr(_Broken(BROKEN[case]), case)()
+
+
+def test_errors_name_the_record_and_its_bytes() -> None:
+    with pytest.raises(RecordError, match=r"a\.txt: record 1, bytes \[3, 5\): 'utf-8' codec"):
+        TextLines().split(b"ab\n\xff\n", "a.txt")
+    with pytest.raises(RecordError, match=r"record 1: expected a string without line ends, found \{"):
+        TextLines().encode(["a", {"text": "b"}])
+    with pytest.raises(ArchiveError, match=r"a\.lpr: record 1, which begins at byte 5, is cut off"):
+        Prefixed().split(b"\0\0\0\1a\0\0\0\2b", "a.lpr")
+    with pytest.raises(RecordError, match=r"a\.lpr: record 0, .* expected at most 1 MiB"):
+        Prefixed().split(b"\1\0\0\1a", "a.lpr")

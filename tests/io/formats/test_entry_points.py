@@ -1,0 +1,121 @@
+"""Formats of other packages: found by their entry points or registered, and refused where they would be mistaken."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from examples.own_format import TextLines
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io import Jsonl, format_named, recognize, register
+from ledgerbeam.io.formats import registry
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test loads the formats anew; afterwards those of before are there."""
+    monkeypatch.setattr(registry, "_known", None)
+
+
+def install(folder: Path, monkeypatch: pytest.MonkeyPatch, points: str, code: str = "") -> None:
+    """Lay a package with entry points where Python finds it."""
+    info = folder / "its_format-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: its-format\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[ledgerbeam.formats]\n{points}\n")
+    (folder / "its_format.py").write_text(code)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "its_format", raising=False)
+
+
+def test_an_entry_point_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, "text = examples.own_format:TextLines")
+    assert registry.entry_point_names() == ["text"]
+    assert recognize("s3://b/a.TXT").format == format_named("text") == TextLines()
+    assert recognize("a.txt.gz").by_position() == TextLines()
+    assert recognize("a.jsonl-0000000000.txt").format == TextLines()
+
+
+def test_a_format_is_registered_and_configured() -> None:
+    with pytest.raises(UsageError, match="no known format"):
+        recognize("a.txt")
+    latin = TextLines(encoding="latin-1")
+    assert recognize("a.txt", [latin]).format is latin
+    register(TextLines())
+    register(TextLines())  # as when a module is loaded twice
+    assert recognize("a.txt").format == TextLines()
+    assert recognize("a.txt", [latin]).format is latin
+    assert recognize("a.jsonl", [Jsonl(threads=3)]).format == Jsonl(threads=3)
+
+
+class Other(TextLines):
+    name = "other"
+
+
+class Tarred(TextLines):
+    name = "tarred"
+    suffixes = (".tar",)
+
+
+class Zipped(TextLines):
+    name = "zipped"
+    suffixes = (".gz",)
+
+
+class Dotless(TextLines):
+    name = "dotless"
+    suffixes = ("txt",)
+
+
+class Lines(TextLines):
+    name = "jsonl"
+    suffixes = (".lines",)
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [
+        (Tarred(), r"the suffix \.tar is that of 'tar'"),
+        (Zipped(), r"the suffix \.gz has another meaning"),
+        (Dotless(), r"found 'txt'"),
+        (Lines(), r"the name 'jsonl' is taken"),
+    ],
+)
+def test_what_would_be_mistaken_is_refused(kind: TextLines, found: str) -> None:
+    with pytest.raises(UsageError, match=found):
+        register(kind)
+
+
+def test_two_formats_of_one_suffix_are_refused() -> None:
+    register(TextLines())
+    with pytest.raises(UsageError, match=r"Other: the suffix \.txt is that of 'text'"):
+        register(Other())
+
+
+@pytest.mark.parametrize(
+    ("point", "code", "found"),
+    [
+        ("text = its_format:Missing", "", r"text = its_format:Missing of ledgerbeam\.formats in its-format cannot be"),
+        ("text = its_format:make", "def make():\n    1 / 0\n", "ZeroDivisionError"),
+        ("word = examples.own_format:TextLines", "", "expected the format 'word', found 'text'"),
+    ],
+)
+def test_an_entry_point_that_cannot_be_loaded_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str, code: str, found: str
+) -> None:
+    install(tmp_path, monkeypatch, point, code)
+    for _ in range(2):
+        with pytest.raises(UsageError, match=found):
+            recognize("a.jsonl")
+
+
+def test_a_module_that_registers_its_format_may_have_an_entry_point_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = (
+        "from examples.own_format import TextLines as T\nfrom ledgerbeam.io import register\nregister(T())\nmake = T\n"
+    )
+    install(tmp_path, monkeypatch, "text = its_format:make", code)
+    assert recognize("a.txt").format == TextLines()
