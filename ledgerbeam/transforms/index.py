@@ -76,8 +76,6 @@ class _PlanIndexes(beam.DoFn):
         source = PendingSource.of(element)
         try:
             *ranges, last = self._tasks(looked_at(source.source))
-        except (DiskFullError, LedgerError):
-            raise
         except LedgerbeamError as error:
             yield FailedTask(Task(source.source, 0, source.source.size), type(error).__name__, str(error))
             return

@@ -53,15 +53,13 @@ def plan_spans(
         Half-open record ranges in order, together all N records; empty for N = 0.
     """
     count = len(offsets) - 1
-    if count == 0:
-        return []
-    cuts = [np.zeros(1, np.int64), np.array([count], np.int64)]
+    cuts = [np.array([0, count], np.int64)]
     if task_bytes:
         start, stop = int(offsets[0]), int(offsets[-1])
         marks = np.arange(start, stop, task_bytes, dtype=np.uint64)
         cuts.append(np.searchsorted(offsets[:-1], marks).astype(np.int64))
     if task_records:
-        cuts.append(np.arange(0, count, task_records, dtype=np.int64))
+        cuts.append(np.arange(0, count, task_records))
     edges = np.unique(np.concatenate(cuts)).tolist()
     return list(pairwise(edges))
 

@@ -88,10 +88,12 @@ class TaskReader:
 
     def _reader(self, source: Source, marks: Marks) -> Reader | SharSamples:
         """Gives the reader of a source whose local files have those marks: one that is open has the same files open."""
-        opened, reader = self._readers.pop(source.id, (None, None))
-        if reader is None or opened != marks:
-            if reader is not None:
-                reader.close()
+        held = self._readers.pop(source.id, None)
+        if held is not None and held[0] == marks:
+            reader = held[1]
+        else:
+            if held is not None:
+                held[1].close()
             reader = self._format.open_shard(source) if self._format.shar else self._format.open_source(source)
         self._readers[source.id] = marks, reader
         if len(self._readers) > OPEN_READERS:

@@ -69,10 +69,11 @@ def output_name(task: Task, base: str | None, suffix: str, *, room: int = 0, bel
         below: Canonical URL of the output folder.
     """
     url = task.source.url
-    is_below = base is not None and url.startswith(base)
-    if base is not None and is_below:
+    outside = ""
+    if base is not None and url.startswith(base):
         path = url[len(base) :]
     else:
+        outside = "" if base is None else "%"  # apart from the folder `s3` of the base; no other name begins so
         scheme, separator, rest = url.partition("://")
         path = f"{scheme}/{rest}" if separator else f"file{url}"
     fan_outs = "".join(f"-{ordinal:06d}" for ordinal, _ in task.lineage[1:])
@@ -83,9 +84,7 @@ def output_name(task: Task, base: str | None, suffix: str, *, room: int = 0, bel
     if compressed:
         folder, slash, last = stem.rpartition("/")
         stem = f"{folder}{slash}{'-'.join(last.rsplit('.', 1))}"
-    if base is not None and not is_below:
-        stem = f"%{stem}"  # apart from the folder `s3` of the base; no other name begins so
-    return f"{stem}{span}{suffix}"
+    return f"{outside}{stem}{span}{suffix}"
 
 
 def _shares_dashes(path: str, *, compressed: bool) -> bool:

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from ledgerbeam.io import native
+from tests.io.places import nobody, place, s3_place
+
+__all__ = ["implementation", "nobody", "place", "s3_place"]
 
 
 @pytest.fixture(scope="module", params=["compiled", "python"])

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import JobMismatchError, LedgerError, NonDeterministicTaskError
+from ledgerbeam.ledger.lmdb.failures import KEPT_DEATHS
 from ledgerbeam.ledger.model.counting import is_done
 from ledgerbeam.ledger.model.identity import ROOT, Lineage, node_id
 from ledgerbeam.ledger.model.job import Job
@@ -183,6 +184,24 @@ class LedgerStoreConformance:
         assert (two, one) == (2, 1)
         assert [short, long] == pytest.approx([0.01, 1.0], rel=0.05)
 
+    def test_the_history_has_every_commit_that_recorded_anything_and_no_other(self, store: LedgerStore) -> None:
+        done, failed = plain("a"), plain("b")
+        store.register([done, failed])
+
+        def recorded() -> tuple[int, int, int]:
+            rows = store.history()
+            return (
+                sum(row.totals.tasks for row in rows),
+                sum(row.completed for row in rows),
+                sum(r.failures for r in rows),
+            )
+
+        for _ in range(2):
+            store.commit([leaf_of(done)])
+            assert recorded() == (1, 1, 0)
+        store.commit([], [failure_of(failed, ()), failure_of(done, ())])
+        assert recorded() == (1, 1, 1)
+
     def test_every_source_is_listed_with_its_state(self, store: LedgerStore) -> None:
         done, begun, failed, gone = (plain(name) for name in ("done", "begun", "failed", "gone"))
         store.register([done, begun, failed, gone])
@@ -197,6 +216,22 @@ class LedgerStoreConformance:
         }
         assert (rows[done.url].totals.tasks, rows[begun.url].totals.tasks) == (1, 1)
         assert rows[done.url].completed > 0
+        assert [rows[source.url].completed for source in (begun, failed, gone)] == [0, 0, 0]
+
+    def test_a_pack_is_listed_with_its_members(self, store: LedgerStore) -> None:
+        pack, lone = Source.pack([plain("a"), plain("b", size=7)]), plain("c")
+        store.register([pack, lone])
+        rows = {row.url: row for row in store.sources()}
+        about = [(row.source_id, row.size, row.members, row.member_urls) for row in (rows[pack.url], rows[lone.url])]
+        assert about == [(pack.id, 17, 2, pack.urls), (lone.id, 10, 0, ())]
+
+    def test_of_a_source_that_is_not_known_nothing_is_known(self, store: LedgerStore) -> None:
+        unknown = plain()
+        assert (store.applied(unknown.id), store.pending(unknown.id), store.attempts(unknown.id)) == ({}, 0, {})
+        assert store.progress([unknown.id]) == [None]
+        assert (store.commit([], [failure_of(unknown, ())]).fresh, list(store.failures())) == (0, [])
+        assert store.record_deaths([Mark(unknown.id, node_id(unknown.id, ()), "task")]) == []
+        assert store.attempts(unknown.id) == {}
 
     def test_runs_are_kept_in_order(self, store: LedgerStore) -> None:
         first = store.begin_run({"pid": 1})
@@ -244,6 +279,18 @@ class LedgerStoreConformance:
         assert store.commit([leaf, leaf]).fresh == 1
         assert store.pending(source.id) == 1
         assert store.totals().tasks == 1
+
+    @pytest.mark.parametrize("count", [1, 2])
+    def test_the_same_content_is_the_same_result_whatever_was_counted_in_it(
+        self, store: LedgerStore, count: int
+    ) -> None:
+        source = plain()
+        store.register([source])
+        leaf = leaf_of(source, ((0, count),))
+        store.commit([leaf])
+        counted = replace(leaf.outputs[0], records=77, first=7)
+        assert store.commit([replace(leaf, outputs=(counted,))]).fresh == 0
+        assert [row.output for row in store.outputs()] == list(leaf.outputs)
 
     @pytest.mark.parametrize("finished", [False, True])
     def test_other_content_under_the_same_name_is_an_error(self, store: LedgerStore, finished: bool) -> None:
@@ -299,6 +346,17 @@ class LedgerStoreConformance:
         with pytest.raises(NonDeterministicTaskError):
             store.commit([leaf_of(good), leaf_of(bad, ((0, 3),)), leaf_of(bad, ((1, 2),)), leaf_of(last)])
         assert store.completed_mask([good.id, bad.id, last.id]).all()
+
+    def test_leaves_of_several_sources_may_come_in_any_order_in_a_commit(self, store: LedgerStore) -> None:
+        sources = [plain(f"s{n}") for n in range(5)]
+        store.register(sources)
+        leaves = [leaves_of_split(source, 3) for source in sources]
+        assert store.commit([leaf for ordinal in (2, 0) for leaf in (split[ordinal] for split in leaves)]).fresh == 10
+        assert [store.pending(source.id) for source in sources] == [1] * 5
+        assert store.commit([split[1] for split in leaves]).completed == sorted(source.id for source in sources)
+        assert store.totals().tasks == 15
+        store.forget("*")
+        assert store.totals() == Totals()
 
     def test_a_leaf_of_an_unknown_source_is_an_error_beside_which_others_are_recorded(self, store: LedgerStore) -> None:
         known, unknown = plain("a"), plain("b")
@@ -368,6 +426,44 @@ class LedgerStoreConformance:
         assert list(store.failures()) == []
         assert counts(store) == (1, 0, 0)
 
+    def test_a_task_that_fanned_out_into_one_may_fail_as_others_may(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        store.commit([leaf_of(source, ((0, 1), (0, 2)))])
+        store.commit([], [failure_of(source, ()), failure_of(source, ((0, 1),))])
+        assert len(list(store.failures())) == 2
+        store.commit([leaf_of(source, ((0, 1), (1, 2)))])
+        assert (is_complete(store, source), list(store.failures())) == (True, [])
+
+    def test_a_refused_leaf_clears_no_failure_above_it_and_one_that_comes_again_does(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        leaf = leaf_of(source, ((0, 2),))
+        store.commit([leaf])
+        store.commit([], [failure_of(source, ())])
+        for other in (
+            leaf_of(source, ((0, 2),), "other"),
+            filtered_leaf(source, ((0, 2),)),
+            leaf_of(source, ((0, 3),)),
+        ):
+            with pytest.raises(NonDeterministicTaskError):
+                store.commit([other])
+            assert [row.node for row in store.failures()] == [node_id(source.id, ())]
+        assert store.commit([leaf]).fresh == 0
+        assert list(store.failures()) == []
+
+    def test_an_error_says_how_many_tasks_were_in_error(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        store.commit([leaf_of(source, ((0, 4),))])
+        bad = [leaf_of(source, ((0, 4),), "other"), leaf_of(source, ((1, 3),)), filtered_leaf(source, ((0, 4),))]
+        for leaf in bad:
+            with pytest.raises(NonDeterministicTaskError) as found:
+                store.commit([leaf])
+            assert "more tasks in error" not in str(found.value)
+        with pytest.raises(NonDeterministicTaskError, match=r"\(and 2 more tasks in error\)"):
+            store.commit(bad)
+
     def test_a_worker_that_dies_while_the_rest_of_a_source_is_planned_is_counted(self, store: LedgerStore) -> None:
         source = plain()
         store.register([source])
@@ -425,6 +521,33 @@ class LedgerStoreConformance:
         assert store.failed_mask(ids, second).tolist() == [True, True, True]
         assert store.failed_mask([]).tolist() == []
 
+    def test_a_failure_is_shown_as_it_was_when_it_failed_last(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        failures = [Failure(source.id, (), "task", reason, reason) for reason in ("B", "C", "A")]
+        store.commit([], failures[:2])  # at one time
+        (row,) = store.failures()
+        assert (row.task, row.reason, row.error, row.attempts) == ("task", "C", "C", 2)
+        store.commit([], failures[2:])
+        (again,) = store.failures()
+        assert (again.task, again.reason, again.error, again.attempts) == ("task", "A", "A", 3)
+        assert again.last > row.last
+
+    def test_of_deaths_without_end_enough_are_kept(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        mark = Mark(source.id, node_id(source.id, ()), "task")
+        for _ in range(3):
+            store.record_deaths([mark] * 30)
+            (row,) = store.failures()
+            assert (row.quarantined, row.task) == (True, "task")
+        assert store.attempts(source.id) == {mark.node: KEPT_DEATHS}
+        last = row.last
+        store.commit([], [failure_of(source, ())])
+        (row,) = store.failures()
+        assert (row.reason, row.error, row.attempts) == ("its worker died 64 times", "bad input", KEPT_DEATHS + 1)
+        assert row.last > last
+
     def test_long_texts_of_failures_are_cut(self, store: LedgerStore) -> None:
         source = plain()
         store.register([source])
@@ -442,7 +565,7 @@ class LedgerStoreConformance:
         store.commit([], [*(failure_of(s, ()) for s in few), *(failure_of(many, path) for path in lineages_of_many)])
         found = [(row.url, row.task) for row in store.failures()]
         assert found == sorted(found)
-        assert len(set(found)) == 1000
+        assert len(found) == len(set(found)) == 1000
 
     def test_failures_are_ordered_by_url_and_task(self, store: LedgerStore) -> None:
         sources = [plain(name) for name in "cab"]
@@ -598,6 +721,29 @@ class LedgerStoreConformance:
         assert counts(store) == (0, 1, 0)
         assert store.totals() == Totals()
 
+    def test_all_that_is_forgotten_is_named_in_order(self, store: LedgerStore) -> None:
+        sources = [plain(f"s{n}") for n in range(9)]
+        store.register(sources)
+        store.commit([leaf_of(source) for source in sources[:4]])
+        assert store.forget("*", failures_only=True) == [source.url for source in sources]
+        assert counts(store) == (4, 5, 0)
+        assert store.forget("*") == [source.url for source in sources]
+        assert counts(store) == (0, 9, 0)
+
+    def test_when_files_were_changed_is_kept_beside_what_else_is_known(self, store: LedgerStore) -> None:
+        old, new, other, unknown = plain("a", "1"), plain("a", "2"), plain("b"), plain("c")
+        for sources in ([old, other], [new]):
+            store.register(sources)
+        asked = [source.id for source in (unknown, other, old, new)]
+        assert store.file_times(asked) == {}
+        store.note_file_times({})
+        store.note_file_times({new.id: [5], unknown.id: [7]})
+        assert store.file_times(asked) == {new.id: [5]}
+        store.note_file_times({new.id: [6, 7], other.id: [8]})
+        assert store.file_times(asked) == {new.id: [6, 7], other.id: [8]}
+        assert [progress and progress.replaces for progress in store.progress(asked)] == [None, False, None, True]
+        assert {row.url for row in store.sources()} == {new.url, other.url}
+
     def test_a_pack_is_forgotten_by_any_member(self, store: LedgerStore) -> None:
         pack = Source.pack([plain("a"), plain("b")])
         finish(store, pack, 1)
@@ -651,6 +797,16 @@ class LedgerStoreConformance:
         assert (store.status()["gone"], counts(store)) == (2, (2, 1, 0))
         store.set_gone([])
         assert (store.status()["gone"], counts(store)) == (0, (2, 1, 1))
+
+    def test_a_source_that_is_gone_and_comes_back_changed_is_not_gone(self, store: LedgerStore) -> None:
+        old, new = plain(version="1"), plain(version="2")
+        store.register([old])
+        store.note_listing(store.begin_run({}), listed=0, finished=True, gone=[old.id])
+        assert (store.status()["gone"], counts(store)) == (1, (0, 0, 0))
+        for source in (new, old):
+            store.begin_run({})
+            store.register([source])
+            assert (store.status()["gone"], counts(store)) == (0, (0, 1, 0))
 
     def test_source_ids_are_sorted_and_complete(self, store: LedgerStore) -> None:
         sources = [plain(f"s{n}") for n in range(50)]

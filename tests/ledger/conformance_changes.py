@@ -92,6 +92,27 @@ class ChangesConformance:
             store.forget("*")
             assert store.totals() == Totals()
 
+    @pytest.mark.parametrize("replaced", [False, True])
+    def test_a_source_that_is_taken_back_half_done_owes_all_of_it_again(
+        self, store: LedgerStore, replaced: bool
+    ) -> None:
+        source = plain()
+        store.register([source])
+        leaves = leaves_of_split(source, 4)
+        store.commit(leaves[:2])
+        if replaced:
+            store.begin_run({})
+            store.register([plain(version="2")])
+            store.begin_run({})
+            store.register([source])
+        else:
+            store.forget("*")
+        for place, leaf in enumerate((leaves[2], leaves[0], leaves[3], leaves[1])):
+            assert store.commit([leaf]).fresh == 1
+            assert store.pending(source.id) == 3 - place
+        assert is_complete(store, source)
+        assert len(list(store.outputs())) == 4
+
     # Failures and deaths
 
     def test_completion_leaves_no_failure_and_no_death_of_any_task(self, store: LedgerStore) -> None:
@@ -150,6 +171,16 @@ class ChangesConformance:
                 assert store.completed_mask(ids).all()
             withdraw()
             assert not store.completed_mask(ids).any()
+
+    def test_a_pack_that_loses_a_member_in_its_own_listing_is_none(self, store: LedgerStore) -> None:
+        pack, a, b = Source.pack([plain("a"), plain("b")]), plain("a", "2"), plain("b")
+        store.register([pack, a])
+        assert [row.url for row in store.sources()] == [a.url]
+        assert store.commit([leaf_of(pack), leaf_of(a)]).completed == [a.id]
+        store.register([b])
+        assert not replaces(store, b)
+        store.commit([leaf_of(b)])
+        assert store.stale_outputs() == []
 
     def test_outputs_of_a_pack_wait_for_every_source_that_took_its_place(self, store: LedgerStore) -> None:
         pack = Source.pack([plain("a"), plain("b")])

@@ -21,7 +21,7 @@ from types import CodeType, FunctionType
 
 import pytest
 
-from tests.mutation.loading import CHANGED, ROOT, TRACED, arm, begin
+from tests.mutation.loading import ANYWHERE, CHANGED, ROOT, TRACED, arm, begin, resume_tracing
 from tests.mutation.operators import Mutant
 
 MARKS = "not slow and not engines and not s3 and not stores"
@@ -59,11 +59,14 @@ class _Fixed:
 
 
 class Gathering:
-    """A plugin that times the tests of a run and names those that fail unbroken."""
+    """A plugin that has the tests of a run traced, times them, and names those that fail unbroken."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
         self.failed: list[str] = []
+
+    def pytest_runtest_teardown(self, item: pytest.Item) -> None:
+        resume_tracing(item.nodeid)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.seconds[report.nodeid] += report.duration
@@ -176,7 +179,7 @@ class Judge:
 
 def ordered(mutant: Mutant, covers: Covers, seconds: dict[str, float], kills: Counter[str]) -> list[str]:
     """The tests that run a line of a mutant, those that killed most for their time first."""
-    names: set[str] = set()
+    names = set(covers.get((ANYWHERE, 0), ()))
     for (path, line), tests in covers.items():
         if path == mutant.path and (mutant.at_import or mutant.line <= line <= mutant.last):
             names |= tests

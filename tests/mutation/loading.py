@@ -18,6 +18,9 @@ from typing import Any
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SITE = os.path.join(ROOT, "tests", "mutation", "site")
 
+ANYWHERE = "*"
+"""In the place of a path, with line 0: a test that may run any line."""
+
 ACTIVE, CHANGED, TRACED = "LEDGERBEAM_MUTATION", "LEDGERBEAM_MUTATION_CHANGED", "LEDGERBEAM_MUTATION_TRACED"
 
 
@@ -41,7 +44,20 @@ def begin() -> None:
         path, text = changed.split("\n")
         sys.meta_path.insert(0, _Finder(path, text))
     if os.environ.get(TRACED) is not None:
-        _Tracer(os.environ[TRACED]).start()
+        _tracers.append(_Tracer(os.environ[TRACED]))
+        resume_tracing()
+
+
+def resume_tracing(test: str | None = None) -> None:
+    """Trace on: Python ends it when the tracer itself meets an error, as it does at the bottom of a deep recursion.
+
+    Args:
+        test: the test that has ended, if one has: if it was not traced to its end, it counts as one that runs any line.
+    """
+    for tracer in _tracers:
+        if test is not None and sys.gettrace() is None:
+            tracer.note(test, ANYWHERE, 0)
+        tracer.start()
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
@@ -72,6 +88,9 @@ class _Finder(importlib.abc.MetaPathFinder):
         return importlib.machinery.ModuleSpec(fullname, loader, origin=self._path, is_package=folder is not None)
 
 
+_tracers: list[_Tracer] = []
+
+
 class _Tracer:
     """Appends each line of the library to a file when the test at work runs it first: nothing is lost by a kill."""
 
@@ -92,6 +111,8 @@ class _Tracer:
         row = (test, frame.f_code.co_filename, frame.f_lineno)
         if row not in self._seen:
             self._seen.add(row)
-            path = os.path.relpath(row[1], ROOT)
-            os.write(self._file, f"{test}\t{path}\t{row[2]}\n".encode("utf-8", "backslashreplace"))
+            self.note(test, os.path.relpath(row[1], ROOT), row[2])
         return self._line
+
+    def note(self, test: str, path: str, line: int) -> None:
+        os.write(self._file, f"{test}\t{path}\t{line}\n".encode("utf-8", "backslashreplace"))

@@ -1,7 +1,7 @@
 """Small changes of a module's source text, each of which some test should notice.
 
 A change replaces the text of one expression or statement and keeps every line where it is. Left alone are messages
-(strings, what is raised), annotations, docstrings and decorators.
+(strings, what is raised), annotations, names for types, docstrings and decorators.
 """
 
 from __future__ import annotations
@@ -111,6 +111,8 @@ class _Walk:
             return
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id in _SILENT for t in node.targets):
             return
+        if isinstance(node, ast.Assign) and not self._names and _is_type(node.value):
+            return
         if isinstance(node, ast.expr | ast.stmt):
             for after in _changes_of(node):
                 yield ".".join(self._names), node, after, not self._in_function
@@ -140,6 +142,11 @@ class _Walk:
                 yield from self.changes(child)
         self._in_function = before
         self._names.pop()
+
+
+def _is_type(node: ast.expr) -> bool:
+    """Tell whether what a module gives a name is a type with parameters."""
+    return isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name | ast.Attribute)
 
 
 def _is_silent(node: ast.AST) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import pickle
 from typing import Any
 
+import numpy as np
+import orjson
 import pytest
 
 from ledgerbeam.errors import FunctionError, NonDeterministicTaskError
@@ -80,6 +83,109 @@ def test_an_exception_names_record_function_and_place() -> None:
     assert "test_map_records.py:" in failed.error
 
 
+def test_a_place_is_told_no_more_exactly_than_it_is_known() -> None:
+    """Blank lines before a record were left out, and the records of a pack are of several files."""
+    source = Source("/data/books.v1.jsonl", 100, "1")
+    mapper = MapRecords(f"{HERE}:upper", "jsonl")
+    blank = Task(source, 10, 15, ((0, 1),), [{"text": "a"}, {}])
+    pack = Task(Source.pack([source, Source("/data/c.jsonl", 1, "1")]), 0, 2, ((0, 1),), [{"text": "a"}, {}])
+    for task in (blank, pack):
+        failed = mapper(task)
+        assert isinstance(failed, FailedTask)
+        assert failed.error.startswith(f"{task.name}, its record 1: ")
+
+
+def interrupted(record: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_is_no_failure_of_a_task() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        mapped("interrupted", [1])
+
+
+def unserialisable(record: Any) -> Any:
+    return {"value": object()}
+
+
+def broken_line(record: Any) -> Any:
+    return orjson.Fragment(b'{\n"a": 1}')
+
+
+@pytest.mark.parametrize(
+    ("function", "reason", "said"),
+    [
+        ("unserialisable", "RecordError", "/data/books.v1.jsonl, record 10: output record 0 (dict) cannot be written"),
+        ("broken_line", "RecordError", "output record 0 holds a line break"),
+        ("a_tuple", "FunctionError", f"/data/books.v1.jsonl, record 10: {HERE}:a_tuple returned a tuple: expected"),
+        ("a_flag", "FunctionError", "returned a bool (True): expected"),
+        ("a_numpy_flag", "FunctionError", "`return record if ... else None`"),
+        ("a_value", "FunctionError", "returned a str for a record that is a dict: expected"),
+        ("none_in_a_list", "FunctionError", "leave None out of a list"),
+    ],
+)
+def test_a_mistake_is_told_by_its_own_words(function: str, reason: str, said: str) -> None:
+    failed = mapped(function, [{"id": 1}])
+    assert isinstance(failed, FailedTask)
+    assert failed.reason == reason
+    assert said in failed.error
+    assert "raised" not in failed.error
+
+
+def a_flag(record: Any) -> Any:
+    return True
+
+
+def a_numpy_flag(record: Any) -> Any:
+    return np.bool_(True)
+
+
+def a_value(record: Any) -> Any:
+    return "value"
+
+
+def none_in_a_list(record: Any) -> Any:
+    return [record, None]
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+
+
+def keep(record: Any) -> Any:
+    return record
+
+
+def a_point(record: Any) -> Any:
+    return Point(1)
+
+
+def a_fragment(record: Any) -> Any:
+    return orjson.Fragment(b'{"x":1}')
+
+
+def a_row(record: Any) -> Any:
+    return [[1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("function", "record", "result"),
+    [
+        ("keep", True, True),
+        ("keep", "text", "text"),
+        ("keep", 1, 1),
+        ("a_value", 1, "value"),
+        ("a_value", [1], "value"),
+        ("a_point", {"id": 1}, {"x": 1}),
+        ("a_fragment", {"id": 1}, {"x": 1}),
+        ("a_row", {"id": 1}, [1, 2]),
+    ],
+)
+def test_what_may_be_meant_as_a_record_is_one(function: str, record: Any, result: Any) -> None:
+    assert list(mapped(function, [record]).records) == [result]
+
+
 def test_records_are_encoded_when_they_are_made() -> None:
     records = mapped("upper", [{"text": "a"}, {"text": "b"}]).records
     assert isinstance(records, JsonLines)
@@ -128,6 +234,44 @@ def counted(record: Any) -> Any:
 calls: list[Any] = []
 
 
+def test_a_first_task_with_few_records_is_all_that_is_mapped_twice() -> None:
+    mapper = MapRecords(f"{HERE}:counted", "jsonl")
+    calls.clear()
+    mapper(task_of([1, 2]))
+    assert len(calls) == 4
+    mapper(task_of([1, 2]))
+    assert len(calls) == 6
+
+
+def test_a_function_that_takes_long_is_called_twice_for_one_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ledgerbeam.transforms.function.PURITY_CHECK_SECONDS", 0.0)
+    calls.clear()
+    mapped("counted", [1, 2, 3])
+    assert len(calls) == 4
+
+
+def none_or_nothing(record: Any) -> Any:
+    return [] if next(counter) % 2 else None
+
+
+def test_none_and_no_records_are_the_same_result() -> None:
+    assert isinstance(mapped("none_or_nothing", [1, 2]), NoneTask)
+
+
+def counting_members(record: Any) -> Any:
+    return {"txt": b"%d" % next(counter)}
+
+
+def counting_keys(record: Any) -> Any:
+    return {"__key__": str(next(counter)), "txt": b"x"}
+
+
+@pytest.mark.parametrize("function", ["counting_members", "counting_keys"])
+def test_a_function_that_makes_other_samples_of_the_same_is_not_pure(function: str) -> None:
+    with pytest.raises(NonDeterministicTaskError):
+        mapped(function, [Sample("a", {"txt": b"x"})], "tar")
+
+
 def test_the_purity_check_can_be_left_out() -> None:
     assert len(mapped("counting", [1, 2], check_purity=False).records) == 2
 
@@ -159,6 +303,34 @@ def two_members(record: Any) -> list[dict[str, bytes]]:
 
 def test_a_function_may_name_its_sample() -> None:
     assert mapped("with_key", [1], "tar").records[0].key == "mine"
+
+
+def sample_of_another_key(record: Any) -> Any:
+    return [Sample("other", {"txt": b"a"}), record, {"txt": b"c"}]
+
+
+def test_a_sample_of_another_key_keeps_that() -> None:
+    found = mapped("sample_of_another_key", [Sample("k7", {"txt": b"b"})], "tar").records
+    assert [(sample.key, dict(sample)) for sample in found] == [
+        ("other", {"txt": b"a"}),
+        ("k7-1", {"txt": b"b"}),
+        ("k7-2", {"txt": b"c"}),
+    ]
+
+
+def test_the_name_of_a_sample_is_no_member() -> None:
+    assert dict(mapped("with_key", [1], "tar").records[0]) == {"txt": b"x"}
+
+
+def test_what_is_no_sample_is_told() -> None:
+    assert "expected a mapping of extension to bytes, found str" in mapped("a_value", [1], "tar").error
+
+
+def test_other_formats_take_values_as_they_are() -> None:
+    assert mapped("a_point", [1, 2], "megatron").records == [Point(1), Point(1)]
+    assert mapped("twice", [1], "megatron").records == [1, 1]
+    with pytest.raises(NonDeterministicTaskError):
+        mapped("counting", [1], "megatron")
 
 
 def test_a_member_that_is_not_bytes_is_named() -> None:

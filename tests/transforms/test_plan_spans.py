@@ -45,7 +45,22 @@ def test_a_span_holds_at_most_its_records(lengths: list[int], task_records: int)
 
 
 def test_a_source_without_records_has_no_spans() -> None:
-    assert plan_spans(np.zeros(1, np.uint64), task_bytes=10) == []
+    for offset in (0, 7):
+        offsets = np.full(1, offset, np.uint64)
+        assert plan_spans(offsets, task_bytes=10) == plan_spans(offsets, task_records=10) == plan_spans(offsets) == []
+
+
+def test_a_record_that_begins_at_a_multiple_begins_a_span() -> None:
+    assert plan_spans(offsets_of([10] * 4), task_bytes=10) == [(0, 1), (1, 2), (2, 3), (3, 4)]
+    assert plan_spans(offsets_of([10] * 4) + np.uint64(3), task_bytes=20) == [(0, 2), (2, 4)]
+
+
+def test_offsets_are_compared_exactly_however_large_they_are() -> None:
+    assert plan_spans(offsets_of([1] * 3) + np.uint64(2**60), task_bytes=1) == [(0, 1), (1, 2), (2, 3)]
+
+
+def test_without_limits_all_records_are_one_span() -> None:
+    assert plan_spans(offsets_of([5, 100, 5])) == [(0, 3)]
 
 
 def test_one_record_larger_than_a_task_is_a_span_of_its_own() -> None:

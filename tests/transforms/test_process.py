@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import apache_beam as beam
@@ -14,7 +18,9 @@ from apache_beam.testing.util import assert_that
 
 from ledgerbeam.errors import UnsupportedShapeError, UsageError
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
-from ledgerbeam.transforms import ProcessBatch, ProcessTask
+from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
+from ledgerbeam.transforms import LedgerHandle, ProcessBatch, ProcessTask
+from ledgerbeam.transforms.process import _Batch, _Process, check_result
 
 SOURCE = Source("/data/a.jsonl", 10, "1")
 OTHER = Source("/data/b.jsonl", 10, "1")
@@ -189,3 +195,165 @@ def test_what_is_no_exception_fails_the_task_too(kind: Any, error: type[BaseExce
         assert [(type(t), t.reason, t.broke) for t in found] == [(FailedTask, error.__name__, True)] * 2
 
     run(kind(raising), tasks(2), check)
+
+
+def starts(results: Iterable[Any]) -> list[int]:
+    return [task.start for task in results if isinstance(task, Task)]
+
+
+class TestBatches:
+    """What a batch holds and when, without a pipeline."""
+
+    def batch(self, function: Callable[[list[Task]], Any], size: int = 2, ledger: LedgerHandle | None = None) -> _Batch:
+        made = _Batch(function, size, ledger)
+        made.start_bundle()
+        return made
+
+    def test_a_full_batch_goes_at_once_and_the_rest_when_the_bundle_ends(self) -> None:
+        sizes: list[int] = []
+
+        def noting(tasks: list[Task]) -> list[Task]:
+            sizes.append(len(tasks))
+            return tasks
+
+        made = self.batch(noting)
+        found = [len(list(made.process(task))) for task in tasks(5)]
+        assert (found, sizes) == ([0, 2, 0, 2, 0], [2, 2])
+        assert [row.value.start for row in made.finish_bundle()] == [4]
+        assert list(made.finish_bundle()) == []
+        assert sizes == [2, 2, 1]
+
+    def test_a_bundle_that_is_tried_again_begins_anew(self) -> None:
+        made = self.batch(lambda batch: batch)
+        assert list(made.process(tasks()[0])) == []
+        made.start_bundle()
+        assert list(made.process(tasks()[1])) == []
+        assert starts(made.process(tasks()[2])) == [1, 2]
+
+    def test_a_function_may_change_the_list_that_it_is_given(self) -> None:
+        def emptying(batch: list[Task]) -> list[Task]:
+            return [batch.pop(0) for _ in range(len(batch))]
+
+        made = self.batch(emptying, 1)
+        assert starts(made.process(tasks()[3])) == [3]
+
+    def test_all_tasks_of_a_batch_are_in_work(self, tmp_path: Path) -> None:
+        (tmp_path / "run").mkdir()
+        handle = LedgerHandle(str(tmp_path / "L"), run_dir=str(tmp_path / "run"))
+
+        def in_work() -> list[str]:
+            return [mark.name for path in (tmp_path / "run").iterdir() for mark in _decode(path.read_bytes())]
+
+        def looking(batch: list[Task]) -> list[Task]:
+            assert in_work() == [task.name for task in batch]
+            return batch
+
+        made = self.batch(looking, ledger=handle)
+        for task in tasks(2):
+            for found in made.process(task):
+                assert isinstance(found, Task)
+                assert len(in_work()) == 2  # until what comes after them has taken them
+        assert in_work() == []
+        InflightMarks(str(tmp_path / "run")).close()
+
+    def test_an_interrupt_is_no_failure(self) -> None:
+        def interrupted(_: Any) -> Any:
+            raise KeyboardInterrupt
+
+        for act in (
+            lambda: list(self.batch(interrupted, 1).process(tasks()[0])),
+            lambda: list(_Process(interrupted, None).process(tasks()[0])),
+        ):
+            with pytest.raises(KeyboardInterrupt):
+                act()
+
+    @pytest.mark.parametrize("result", [5, "text", [Task(OTHER, 0, 1, ((0, 5),), [])], [NoneTask(tasks()[1])]])
+    def test_what_is_in_another_place_is_refused(self, result: Any) -> None:
+        results = result if isinstance(result, list) else [result]
+        with pytest.raises(UnsupportedShapeError, match="returned"):
+            list(self.batch(lambda _: results, 1).process(tasks()[0]))
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        NoneTask(tasks()[1]),
+        FailedTask(tasks()[1], "reason"),
+        Task(OTHER, 0, 1, ((0, 5),), []),
+        [Task(SOURCE, 0, 1, ((0, 5), (0, 2)), []), Task(OTHER, 0, 1, ((0, 5), (1, 2)), [])],
+        [Task(SOURCE, 0, 1, ((0, 5), (1, 2)), []), Task(SOURCE, 0, 1, ((0, 5), (0, 2)), [])],
+        [Task(SOURCE, 0, 1, ((0, 5), (0, 2)), []), None],
+        {"a": 1},
+        5,
+    ],
+)
+def test_a_result_of_another_task_is_refused(result: Any) -> None:
+    with pytest.raises(UnsupportedShapeError, match=r"fan_out|replace"):
+        check_result(tasks()[0], result, "f")
+
+
+def test_results_that_can_be_traced_are_given_back() -> None:
+    task = tasks()[0]
+    children = task.fan_out([[1], [2]])
+    for result, expected in (
+        (None, [NoneTask(task)]),
+        ([], [NoneTask(task)]),
+        ((), [NoneTask(task)]),
+        (task, [task]),
+        (NoneTask(task), [NoneTask(task)]),
+        (FailedTask(task, "x"), [FailedTask(task, "x")]),
+        (children, children),
+        (tuple(children), children),
+    ):
+        assert check_result(task, result, "f") == expected
+    assert [ProcessBatch(keep_all).batch_size, ProcessBatch(keep_all, batch_size=1).batch_size] == [8, 1]
+
+
+def test_what_a_function_returned_is_described() -> None:
+    for result, said in (([1, 2], "f returned a list of 2 for"), ({1}, "f returned a set for")):
+        with pytest.raises(UnsupportedShapeError, match=said):
+            check_result(tasks()[0], result, "f")  # type: ignore[arg-type]
+
+
+def test_a_function_without_a_name_is_shown() -> None:
+    shown = ProcessTask(partial(double)).display_data()["function"]
+    assert shown.startswith("functools.partial")
+    assert ProcessTask(double).display_data() == {"function": "double"}
+    assert ProcessBatch(keep_all).display_data() == {"function": "keep_all", "batch_size": 8}
+
+
+def test_failed_tasks_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+    for function in (double, fail, none):
+        process = _Process(function, None)
+        monkeypatch.setattr(process, "_failed", SimpleNamespace(inc=lambda: counted.append(1)))
+        list(process.process(tasks()[1]))
+    assert counted == [1]
+
+
+@pytest.mark.parametrize("kind", ["task", "batch"])
+def test_a_function_that_closes_a_standard_descriptor_closes_it_for_nobody_else(kind: str) -> None:
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+
+            def close(found: Any) -> Any:
+                os.close(1)
+                return found
+
+            if kind == "task":
+                list(_Process(close, None).process(tasks()[0]))
+            else:
+                batch = _Batch(close, 1, None)
+                list(batch.process(tasks()[0]))
+            os.fstat(1)
+            status = 0
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def keep_all(batch: list[Task]) -> list[Task]:
+    return batch

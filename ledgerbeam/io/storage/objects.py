@@ -39,16 +39,17 @@ class ObjectFolder:
     """
 
     def __init__(self, url: str, options: Options | None = None) -> None:
-        self._url = canonical_url(url).rstrip("/")
+        canonical = canonical_url(url)
+        self._url = canonical.rstrip("/")
         self._options = dict(options or {})
-        self._local = is_local(self._url)
+        self._local = is_local(canonical)
 
     def __repr__(self) -> str:
         return f"ObjectFolder({self._url!r})"
 
     @property
     def url(self) -> str:
-        """Canonical URL of the folder, without a trailing slash."""
+        """Canonical URL of the folder, without a trailing slash: empty for the root of the file system."""
         return self._url
 
     @property
@@ -68,14 +69,14 @@ class ObjectFolder:
         """
         root = f"{self._url}/{folder}".rstrip("/")
         if self._local:
-            return sorted(self._walk(root))
+            return sorted(self._walk(root or "/"))
         return sorted(call(root, "list", self._find, root))
 
     def _walk(self, root: str) -> list[str]:
         found: list[str] = []
         for here, _, files in os.walk(root):
             found += [os.path.join(here, name) for name in files if not name.endswith(TEMPORARY_SUFFIX)]
-        return [os.path.relpath(path, self._url) for path in found]
+        return [os.path.relpath(path, self._url or "/") for path in found]
 
     def _find(self, root: str) -> list[str]:
         store = self._store
@@ -153,7 +154,8 @@ class ObjectFolder:
         except OSError as error:
             status = http_status(error)
             if status == _CONFLICT:
-                raise ConnectionError(f"{url}: is being created by another writer") from error  # tried again
+                # Tried again; not with the answer as its cause, whose status is final otherwise.
+                raise ConnectionError(f"{url}: is being created by another writer ({error})") from None
             if status == _PRECONDITION_FAILED or error.errno == errno.EINVAL:
                 return False
             raise

@@ -89,13 +89,8 @@ def publish_bytes(url: str, data: bytes, options: Options | None = None, *, not_
         options: Storage options.
         not_before_ns: As in `publish`.
     """
-    if is_local(url) or len(data) > _ONE_PUT:
-        with publish(url, options, not_before_ns=not_before_ns) as file:
-            file.write(data)
-        return
-    url = canonical_url(url)
-    _require_atomic(url)
-    call(url, "write", filesystem(url, options).pipe_file, url, data)
+    with publish(url, options, not_before_ns=not_before_ns) as file:
+        file.write(data)
 
 
 def _require_atomic(url: str) -> None:
@@ -206,7 +201,7 @@ def make_folders(folder: str) -> None:
 
 def sync_folder(folder: str) -> None:
     """Brings the names in a local folder to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

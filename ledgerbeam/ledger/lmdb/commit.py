@@ -95,9 +95,9 @@ class _Rows:
         begun = [leaf for source, leaves in by_source if source in self.pending for leaf in leaves]
         ended = [leaf for source, leaves in by_source if source in self.completed for leaf in leaves]
         nodes = {leaf.leaf.source_id + entry.node for leaf in begun for entry in leaf.group}
-        self.applied = txn.get_many(APPLIED, sorted(nodes))
+        self.applied = txn.get_many(APPLIED, nodes)
         # A source of which nothing is recorded has no outputs.
-        self.outputs = txn.get_many(OUTPUTS, sorted({key for leaf in (*begun, *ended) for key, _ in leaf.outputs}))
+        self.outputs = txn.get_many(OUTPUTS, {key for leaf in (*begun, *ended) for key, _ in leaf.outputs})
         self.clearing = [table for table in CLEARED if txn.count(table)]
         self._txn = txn
         self._written: dict[str, list[tuple[bytes, bytes]]] = defaultdict(list)
@@ -107,7 +107,7 @@ class _Rows:
 
     def write(self) -> None:
         for table, written in self._written.items():
-            self._txn.put_many(table, sorted(written))
+            self._txn.put_many(table, written)
 
 
 class _SourceCommit:
@@ -308,9 +308,7 @@ class PreparedLeaf:
         self.is_all = leaf.lineage == ((0, 1),) * len(leaf.lineage)
         self.node = node_id(leaf.source_id, leaf.lineage)
         node, source = self.node.hex(), leaf.source_id
-        self.outputs = [(source + name_key(output.name), encode_output(output, node)) for output in leaf.outputs]
-        if len(self.outputs) > 1:
-            self.outputs.sort()
+        self.outputs = sorted((source + name_key(output.name), encode_output(output, node)) for output in leaf.outputs)
         self.share = leaf.share()
         if not self.is_all:
             self.group, self.digest  # noqa: B018 - they will be needed, and not in the transaction
@@ -318,7 +316,7 @@ class PreparedLeaf:
     @cached_property
     def group(self) -> tuple[Entry, ...]:
         """The entries of the leaf and of what is above it."""
-        return entries(self.leaf.source_id, self.leaf.lineage, terminal=self.leaf.kind)
+        return entries(self.leaf.source_id, self.leaf.lineage)
 
     @cached_property
     def digest(self) -> bytes:

@@ -51,7 +51,7 @@ def translated(path: str) -> Iterator[None]:
 
 def as_ledger_error(error: lmdb.Error | OSError, path: str) -> LedgerbeamError:
     """Choose our error for one of LMDB or of the operating system, with the remedy in its message."""
-    code = (error.errno or 0) if isinstance(error, OSError) else error.code
+    code = error.errno if isinstance(error, OSError) else error.code
     # LMDB reports a write that the disk cut short as EIO.
     if isinstance(error, lmdb.DiskError) or code in _NO_ROOM or (code == errno.EIO and _is_full(path)):
         return DiskFullError(

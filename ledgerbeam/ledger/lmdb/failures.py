@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from operator import itemgetter
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -173,7 +172,7 @@ def record_failures(txn: Transaction, failures: Iterable[Failure], stamp: Stamp)
     """Record the failures of one commit; gives the number of those that count."""
     recorded = 0
     places: Counter[bytes] = Counter()
-    for failure in sorted(failures, key=lambda failure: failure.source_id):
+    for failure in failures:
         node = node_id(failure.source_id, failure.lineage)
         if not counts(txn, failure.source_id, node, stamp):
             continue
@@ -204,7 +203,7 @@ def count_deaths(txn: Transaction, marks: Iterable[Mark], stamp: Stamp) -> list[
     """Count worker deaths of one commit against the open tasks they had in work; gives those that are quarantined."""
     quarantined = []
     places: Counter[bytes] = Counter()
-    for mark in sorted(marks, key=itemgetter(0, 1)):
+    for mark in marks:
         if not counts(txn, mark.source_id, mark.node, stamp):
             continue
         key = mark.source_id + mark.node

@@ -43,7 +43,7 @@ from ledgerbeam.ledger.model.json_rows import encode
 from ledgerbeam.ledger.model.task import Source
 
 
-def encode_source(source: Source, *, replaces: bool = False, number: int = 0) -> bytes:
+def encode_source(source: Source, *, replaces: bool, number: int) -> bytes:
     """Make the row of a source that is not complete; `replaces` says that it took the place of another."""
     row: dict[str, Any] = {"url": source.url, "size": source.size, "version": source.version}
     if number:
@@ -57,15 +57,15 @@ def encode_source(source: Source, *, replaces: bool = False, number: int = 0) ->
 
 def file_times(txn: Transaction, ids: Sequence[bytes]) -> dict[bytes, list[int]]:
     """What `note_file_times` noted of sources, by id; those of which nothing is noted are left out."""
-    rows = txn.get_many(SOURCES, sorted(ids))
+    rows = txn.get_many(SOURCES, ids)
     return {source: times for source, row in rows.items() if (times := read_source_fields(row).get("changed"))}
 
 
 def note_file_times(txn: Transaction, times: Mapping[bytes, list[int]]) -> None:
     """Note when the files of registered sources were last changed; of others nothing is noted."""
-    rows = txn.get_many(SOURCES, sorted(times))
+    rows = txn.get_many(SOURCES, times)
     changed = [(source, encode({**read_source_fields(row), "changed": times[source]})) for source, row in rows.items()]
-    txn.put_many(SOURCES, sorted(changed))
+    txn.put_many(SOURCES, changed)
 
 
 def urls_of(row: bytes) -> list[str]:
@@ -87,18 +87,19 @@ def register(txn: Transaction, sources: Sequence[Source], *, number: int = 0) ->
     for late in sources:
         if late.id not in claiming and txn.get(SOURCES, late.id) is None:
             _put_retired(txn, late.id, number, late.urls)  # it changed while it was listed
-    owners = txn.get_many(URLS, sorted(claims))
-    taken = [(url, owner) for url, owner in sorted(claims.items()) if owners.get(url) != owner]
-    for owner in sorted({owners[url] for url, _ in taken if url in owners}):
+    owners = txn.get_many(URLS, claims)
+    taken = [(url, owner) for url, owner in claims.items() if owners.get(url) != owner]
+    for owner in {owners[url] for url, _ in taken if url in owners}:
         retire(txn, owner, number)
     txn.put_many(URLS, taken)
     replacing = {owner for url, owner in taken if url in owners}
-    ids = sorted(claiming)
-    rows = [(source, encode_source(claiming[source], replaces=source in replacing, number=number)) for source in ids]
+    rows = [
+        (source, encode_source(row, replaces=source in replacing, number=number)) for source, row in claiming.items()
+    ]
     txn.put_many(SOURCES, rows, overwrite=False)
     for table in (RETIRED,) if number else (RETIRED, GONE):  # who registered late does not know what is gone
         if txn.count(table):
-            for source in ids:
+            for source in claiming:
                 txn.delete(table, source)
 
 
@@ -119,7 +120,7 @@ def _not_late(txn: Transaction, sources: Sequence[Source], number: int) -> Seque
         elif txn.get(SOURCES, source.id) is None:
             for owner, fields in later.items():
                 txn.put(SOURCES, owner, encode({**fields, "replaces": True}))
-            for key in sorted({url_key(url) for url in source.urls}):
+            for key in {url_key(url) for url in source.urls}:
                 owner_before = txn.get(URLS, key)
                 if owner_before not in later:
                     if owner_before is not None:
@@ -142,7 +143,7 @@ def _claims(sources: Sequence[Source]) -> tuple[dict[bytes, bytes], dict[bytes, 
     return {url: source for url, source in last.items() if source in claiming}, claiming
 
 
-def retire(txn: Transaction, source: bytes, number: int = 0) -> None:
+def retire(txn: Transaction, source: bytes, number: int) -> None:
     """Replace a source: its progress goes, its outputs are superseded."""
     row = txn.get(SOURCES, source)
     if row is None:
@@ -198,7 +199,7 @@ def withdraw(txn: Transaction, source: bytes, number: int) -> None:
     supersede(txn, txn.delete_prefix(OUTPUTS, source), number)
 
 
-def restart(txn: Transaction, number: int = 0, *, supersedes: bool = True) -> None:
+def restart(txn: Transaction, number: int, *, supersedes: bool) -> None:
     """Drop the progress of every source, for another job. Outputs are superseded; runs are kept.
 
     Args:

@@ -226,7 +226,8 @@ class LmdbStore:
 
     def note_file_times(self, times: Mapping[bytes, list[int]]) -> None:
         """Note when the files of sources were last changed; see `LedgerStore.note_file_times`."""
-        if times:
+        self._require_writable()
+        if times:  # of a remote ledger it is noted here, and in no segment
             self._open().write(lambda txn: lmdb_sources.note_file_times(txn, times))
 
     def forget_sources(self, ids: Iterable[bytes]) -> None:

@@ -156,18 +156,15 @@ class Transaction:
         """Write a row; False if it exists and must not be overwritten."""
         return self._txn.put(key, value, overwrite=overwrite, db=self._handles[table])
 
-    def put_many(self, table: str, rows: list[tuple[bytes, bytes]], *, overwrite: bool = True) -> None:
-        """Write rows, given in key order; those that exist stay if they must not be overwritten."""
-        if rows:
-            with self._txn.cursor(self._handles[table]) as cursor:
-                cursor.putmulti(rows, overwrite=overwrite)
-
-    def get_many(self, table: str, keys: list[bytes]) -> dict[bytes, bytes]:
-        """The rows that exist among `keys`, which should be in order."""
-        if not keys:
-            return {}
+    def put_many(self, table: str, rows: Iterable[tuple[bytes, bytes]], *, overwrite: bool = True) -> None:
+        """Write rows of different keys; those that exist stay if they must not be overwritten."""
         with self._txn.cursor(self._handles[table]) as cursor:
-            return dict(cursor.getmulti(keys))
+            cursor.putmulti(sorted(rows), overwrite=overwrite)
+
+    def get_many(self, table: str, keys: Iterable[bytes]) -> dict[bytes, bytes]:
+        """The rows that exist among `keys`."""
+        with self._txn.cursor(self._handles[table]) as cursor:
+            return dict(cursor.getmulti(sorted(keys)))
 
     def pop(self, table: str, key: bytes) -> bytes | None:
         """Delete a row and give its value, or None."""

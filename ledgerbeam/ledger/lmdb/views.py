@@ -84,7 +84,7 @@ def progress(txn: Transaction, source: bytes) -> SourceProgress | None:
     row = txn.get(SOURCES, source)
     if not known or row is None:
         return None
-    return SourceProgress(known, attempts(txn, source), "replaces" in read_source_fields(row))
+    return SourceProgress(known, attempts(txn, source), read_source_fields(row).get("replaces") is True)
 
 
 def sources(environment: Environment) -> Iterator[SourceRow]:
@@ -92,10 +92,7 @@ def sources(environment: Environment) -> Iterator[SourceRow]:
     for page in row_pages(environment, SOURCES):
         with environment.read() as txn:
             failed = set(txn.prefixes(FAILED, ID_BYTES)) if txn.count(FAILED) else set()
-            rows = [
-                _source_row(txn, source, read_source_fields(txn.get(SOURCES, source) or row), failed)
-                for source, row in page
-            ]
+            rows = [_source_row(txn, source, read_source_fields(row), failed) for source, row in page]
         yield from rows
 
 

@@ -75,8 +75,7 @@ class DatasetManifest:
             )
 
     def _state(self) -> tuple[object, ...]:
-        job = self._store.job()
-        return job and job.fingerprint, self._store.completed_count(), self._store.totals()
+        return self._store.job(), self._store.completed_count(), self._store.totals()
 
 
 def dataset_manifest(store: LedgerStore, *, allow_incomplete: bool = False) -> DatasetManifest:

@@ -53,8 +53,8 @@ class Source:
         Raises:
             UsageError: there is no member, or one is a pack itself.
         """
-        if not members or any(member.members for member in members):
-            raise UsageError("a pack needs at least one member, and its members must be plain sources")
+        if not members:
+            raise UsageError("a pack needs at least one member")
         return cls(members[0].url, sum(member.size for member in members), "", tuple(members))
 
     @property

@@ -110,19 +110,20 @@ def apply_segment(
         lmdb_superseded.drop_stale(txn, segment.dropped, segment.number)
     if segment.gone is not None and segment.number >= _number(txn, KEY_GONE):
         _put_number(txn, KEY_GONE, segment.number)
-        lmdb_sources.set_gone(txn, sorted(segment.gone), segment.number)
+        lmdb_sources.set_gone(txn, segment.gone, segment.number)
     if segment.state is not None:
         merge_state(txn, segment.state, segment.number)
     return outcome, quarantined
 
 
 def lacks_sources(txn: Transaction, segment: Segment) -> bool:
-    """Tell whether a segment has tasks of sources of which nothing is known, or maybe not yet enough."""
+    """Tell whether a segment speaks of sources of which nothing is known, or maybe not yet enough."""
     known = {source.id for source in segment.sources}
-    of_tasks = {task.source_id for tasks in (segment.leaves, segment.failures, segment.deaths) for task in tasks}
+    named = {task.source_id for tasks in (segment.leaves, segment.failures, segment.deaths) for task in tasks}
+    named.update(segment.back, segment.gone or ())
     if segment.number < _number(txn, KEY_FLOOR):
         return False
-    others = sorted(of_tasks - known)
+    others = list(named - known)
     registered = txn.get_many(SOURCES, others)
     return any(source not in registered and txn.get(RETIRED, source) is None for source in others) or (
         txn.count(CUTOFFS) > 0 and any(may_be_early(txn, source, segment.number) for source in others)
@@ -139,7 +140,10 @@ def enter(txn: Transaction, sources: Sequence[Source], number: int) -> None:
             continue
         cutoff = Cutoff(lmdb_superseded.retired_at(txn, source.id) or number - 1, comebacks=(number,))
         merge_cutoffs(txn, source.id, cutoff, cutoff)
+    known = txn.get_many(SOURCES, [source.id for source in sources])  # to others than who registers them now
     lmdb_sources.register(txn, sources, number=number)
+    for listed_again in known:
+        lmdb_sources.come_back(txn, listed_again, number)
     if number >= _number(txn, KEY_GONE):
         for source in sources:
             txn.delete(GONE, source.id)

@@ -10,6 +10,7 @@ Others may write, read and compact meanwhile. Two snapshots may overlap: what th
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -69,12 +70,10 @@ def compact(store: RemoteStore) -> Compaction:
         StorageError: the store does not answer. What was deleted is in the snapshot.
     """
     for _ in range(FOLDS):
-        try:
+        # Another compaction may delete what this one is to stand for: leaves of open sources would be missing here,
+        # and a reader that has folded everything that this one covers would not look for them elsewhere.
+        with contextlib.suppress(Overtaken):
             return _compact(store)
-        except Overtaken:
-            # Another compaction deletes what this one is to stand for: leaves of open sources would be missing here,
-            # and a reader that has folded everything that this one covers would not look for them elsewhere.
-            continue
     return Compaction(0, 0, 0)
 
 
@@ -174,7 +173,7 @@ def _is_wanted(txn: Transaction, leaf: Leaf, number: int) -> bool:
 
 
 def _of_leaves(held: dict[int, list[Leaf]]) -> Iterator[Segment]:
-    for number, leaves in sorted(held.items()):
+    for number, leaves in held.items():
         for start in range(0, len(leaves), _PART_LEAVES):
             yield Segment(number, 0.0, leaves=leaves[start : start + _PART_LEAVES])
 

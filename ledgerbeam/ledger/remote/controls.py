@@ -147,9 +147,9 @@ def decode_control(data: bytes, url: str) -> Control:
         check_format(fields, url)
         kind: Any = fields.get("kind")
         return Control(
-            number=fields.get("number", -1),
+            number=integer(fields.get("number")),
             kind=kind,
-            at=fields.get("at", -1.0),
+            at=seconds(fields.get("at")),
             token=text(fields.get("token")),
             info=fields.get("info", {}),
             sources=column(fields, "sources", identity),

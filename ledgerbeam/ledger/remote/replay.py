@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import secrets
 import struct
@@ -18,7 +19,6 @@ from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.values import integer, mapping, rows, shown
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote.controls import (
-    CONTROLS,
     JOB_NAME,
     Control,
     control_number,
@@ -106,7 +106,7 @@ def decode_manifest(data: bytes, url: str) -> SnapshotManifest:
     try:
         fields = mapping(decode(payload))
         parts, covers = (rows(fields.get(name, [])) for name in ("parts", "covers"))
-        return _checked(SnapshotManifest(fields.get("number", -1), parts, covers))
+        return _checked(SnapshotManifest(integer(fields.get("number")), parts, covers))
     except ValueError as error:
         raise damaged(url, f"{error}") from None
 
@@ -148,6 +148,7 @@ class Replayer:
     def __init__(self, objects: Objects, environment: Environment) -> None:
         self._objects = objects
         self._environment = environment
+        self._listed: list[str] = []
         self._waited_for: set[str] = set()
 
     def fold_new(self) -> list[str]:
@@ -161,10 +162,9 @@ class Replayer:
                 it were folded.
         """
         for _ in range(FOLDS):
-            try:
+            with contextlib.suppress(Overtaken):
                 return self._fold_listed()
-            except Overtaken:
-                continue
+            self._waited_for.update(self._listed)
         raise LedgerDamagedError(
             f"ledger {self._objects.url}: objects that are listed cannot be read, {FOLDS} times in a row; somebody "
             "deletes them, or the store lists what it does not have"
@@ -182,18 +182,18 @@ class Replayer:
         return [piece.name for piece in pieces if piece.kind != _CONTROL]
 
     def _list(self) -> list[_Piece]:
-        """List the objects to fold: no segment without the controls that its writer had seen.
+        """List the objects to fold.
 
         Listings go by name, page by page: a segment that is gone from its page has its snapshot on a later one. A
-        control may have been created after its page was listed, and segments that carry its number listed.
+        control may have been created after its page was listed, and segments that carry its number listed: `_follows`
+        finds that.
         """
-        names = self._objects.names("")
-        controls = _controls(names)
-        pieces = [_Piece(_KINDS[m[2]], int(m[1]), name) for name in names if (m := _SEGMENT.fullmatch(name))]
+        names = self._listed = self._objects.names("")
+        numbers = ((control_number(name), name) for name in names)
+        pieces = [_Piece(_CONTROL, number, name) for number, name in numbers if number is not None]
+        pieces += [_Piece(_KINDS[m[2]], int(m[1]), name) for name in names if (m := _SEGMENT.fullmatch(name))]
         pieces += [_Piece(_SNAPSHOT, int(m[1]), name) for name in names if (m := _MANIFEST.fullmatch(name))]
-        if pieces and max(piece.number for piece in pieces) > max((piece.number for piece in controls), default=0):
-            controls = _controls(self._objects.names(CONTROLS))
-        return controls + pieces
+        return pieces
 
     def _follows(self, txn: Transaction, name: str, number: int, *, highest_beyond: int = 0) -> None:
         """Check that the number of an object does not lie beyond those of the control objects that were folded.
@@ -205,18 +205,14 @@ class Replayer:
             self._wait_once(name)
             raise does_not_follow(self._url(name), number, highest)
 
-    def _wait_once(self, what: str) -> None:
-        """Make the listing again, once for each cause: what was created before the last one is in the next."""
-        if what not in self._waited_for:
-            self._waited_for.add(what)
+    def _wait_once(self, name: str) -> None:
+        """Make the listing again, unless the object was in one before: what was created before it is in this one."""
+        if name not in self._waited_for:
             raise Overtaken
 
     def _unfolded(self, names: Sequence[str]) -> set[str]:
-        found: set[str] = set()
-        for start in range(0, len(names), 10_000):
-            with self._environment.read() as txn:
-                found.update(name for name in names[start : start + 10_000] if not sidecar.is_folded(txn, name))
-        return found
+        with self._environment.read() as txn:
+            return {name for name in names if not sidecar.is_folded(txn, name)}
 
     def _fold(self, kind: int, names: list[str]) -> None:
         if kind == _CONTROL:
@@ -244,11 +240,11 @@ class Replayer:
 
     def _fold_controls(self, names: list[str]) -> None:
         for name, data in read_listed(self._objects, names):
-            with self._environment.read() as txn:
-                self._follows(txn, name, control_number(name) or 0, highest_beyond=1)
             control = decode_control(data, self._url(name))
             if control.number != control_number(name):
                 raise damaged(self._url(name), f"it says that it is number {control.number}")
+            with self._environment.read() as txn:
+                self._follows(txn, name, control.number, highest_beyond=1)
 
             def change(txn: Transaction, name: str = name, control: Control = control) -> None:
                 try:
@@ -292,8 +288,3 @@ class Replayer:
 
     def _url(self, name: str) -> str:
         return f"{self._objects.url}/{name}"
-
-
-def _controls(names: Sequence[str]) -> list[_Piece]:
-    numbers = ((control_number(name), name) for name in names)
-    return [_Piece(_CONTROL, number, name) for number, name in numbers if number is not None]

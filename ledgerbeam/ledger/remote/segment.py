@@ -232,8 +232,8 @@ def _check_run(run: str, changed: Mapping[str, Any]) -> None:
 def _segment(payload: Any) -> Segment:
     fields = mapping(payload)
     return Segment(
-        number=fields.get("number", -1),
-        at=fields.get("at", -1.0),
+        number=integer(fields.get("number")),
+        at=seconds(fields.get("at")),
         job=fields.get("job"),
         sources=column(fields, "sources", read_source),
         leaves=column(fields, "leaves", _read_leaf),

@@ -92,9 +92,9 @@ def supersede_state(txn: Transaction, state: Mapping[str, Any], number: int) -> 
 
 
 def _output_rows(source: bytes, outputs: Any) -> list[tuple[bytes, bytes]]:
-    """The rows of `outputs` of a complete source, in key order."""
+    """The rows of `outputs` of a complete source."""
     known = [read_output(output) for output in rows(outputs)]
-    return sorted((source + name_key(output.name), encode_output(output, "")) for output in known)
+    return [(source + name_key(output.name), encode_output(output, "")) for output in known]
 
 
 def _merge_complete(txn: Transaction, row: list[Any], number: int) -> None:
@@ -115,7 +115,7 @@ def _merge_complete(txn: Transaction, row: list[Any], number: int) -> None:
     clear_failures(txn, source)
     add_totals(txn, tally, 1)
     txn.put_many(OUTPUTS, pairs, overwrite=False)
-    txn.put(COMPLETED, source, pack_completion(integer(completed), tally))
+    txn.put(COMPLETED, source, pack_completion(int(seconds(integer(completed))), tally))
 
 
 def _merge_contradicted(txn: Transaction, row: list[Any], number: int) -> None:

@@ -203,11 +203,11 @@ class RemoteStore(LmdbStore):
         """Enter sources into the job; see `LedgerStore.register`."""
 
         def change(txn: Transaction) -> Segment | None:
-            ids = sorted(source.id for source in sources)
+            ids = [source.id for source in sources]
             known = txn.get_many(SOURCES, ids)
             # What is known is not entered again: for who has not seen yet that it was replaced, it would come back.
             news = [source for source in sources if source.id not in known]
-            back = sorted(txn.get_many(GONE, ids).keys() & known.keys())
+            back = list(txn.get_many(GONE, ids).keys() & known.keys())
             return _segment(sources=news, back=back) if news or back else None
 
         if sources:
@@ -240,12 +240,12 @@ class RemoteStore(LmdbStore):
 
     def set_gone(self, ids: Iterable[bytes]) -> None:
         """Say which sources the last listing no longer had."""
-        gone = sorted(ids)
+        gone = list(ids)
         self._record(lambda _: _segment(gone=gone))
 
     def note_listing(self, run: str, *, listed: int, finished: bool, gone: Iterable[bytes] = ()) -> None:
         """Record how many sources a run has listed, and what is gone if it listed all."""
-        missing = sorted(gone) if finished else None
+        missing = list(gone) if finished else None
         self._change_run(run, {"listed": listed, "listing_finished": finished}, missing)
 
     def end_run(self, run: str, outcome: str, *, tidied: bool = False) -> None:
@@ -343,7 +343,7 @@ class RemoteStore(LmdbStore):
 
     def forget_sources(self, ids: Iterable[bytes]) -> None:
         """Make sources run again, by id; see `LedgerStore.forget_sources`."""
-        found = sorted(ids)
+        found = list(ids)
         if found:
             self._claim("forget", lambda _: True, sources=found, failures_only=False)
 

@@ -125,13 +125,11 @@ class InflightMarks:
             file.close()
 
     def _file(self) -> _MarkFile:
-        file = _files.get(self.folder)
-        if file is None:
-            with _files_lock:
-                file = _files.get(self.folder)
-                if file is None:
-                    file = _files[self.folder] = _MarkFile(self.folder)
-        return file
+        with _files_lock:
+            file = _files.get(self.folder)
+            if file is None:
+                file = _files[self.folder] = _MarkFile(self.folder)
+            return file
 
 
 def live_pids(folder: str) -> list[int]:

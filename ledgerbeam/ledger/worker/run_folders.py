@@ -107,8 +107,8 @@ class RunFolders:
             DiskFullError: there is no room.
         """
         with translated(self._path), contextlib.ExitStack() as opened:
-            with contextlib.suppress(FileExistsError):  # a file, of which opening it says what to do
-                os.makedirs(self._path, exist_ok=True)
+            with contextlib.suppress(FileExistsError):  # if it is a file, opening it says what to do
+                os.makedirs(self._path)
             runs = self._open_runs()
             opened.callback(os.close, runs)
             fcntl.flock(runs, fcntl.LOCK_SH)  # waits while another launcher tidies up
@@ -181,7 +181,7 @@ class RunFolders:
     def _open_runs(self) -> int:
         try:
             return os.open(self._path, _FOLDER)
-        except (NotADirectoryError, OSError) as error:
+        except OSError as error:
             if stat.S_ISDIR(os.lstat(self._path).st_mode):
                 raise
             raise StorageError(

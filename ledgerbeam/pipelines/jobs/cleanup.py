@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from itertools import compress
 
-from ledgerbeam.io import ObjectFolder, canonical_url, expand_braces, fixed_part, is_local, remove_stale_temporaries
+from ledgerbeam.io import ObjectFolder, canonical_url, expand_braces, fixed_part, remove_stale_temporaries
 from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.pipelines.jobs.removal import remove_below, require_own_folder
+from ledgerbeam.pipelines.jobs.removal import remove_below, require_below, require_own_folder
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 
 __all__ = ["count_superseded", "remove_superseded", "sweep_temporaries"]
@@ -34,9 +34,11 @@ def remove_superseded(spec: JobSpec, store: LedgerStore) -> list[str]:
     store.refresh()
     stale = store.stale_outputs()
     places = [_place(spec, name) for name in stale]
-    for root in sorted({root for root, _ in places if root is not None}):
-        names = [name for other, name in places if other == root]
-        remove_below(root, names, spec.storage_options, ledger=spec.ledger)
+    names = {root: [name for other, name in places if other == root] for root, _ in places if root is not None}
+    for root, below in names.items():
+        require_below(root, below, ledger=spec.ledger)
+    for root, below in names.items():
+        remove_below(root, below, spec.storage_options, ledger=spec.ledger)
     store.drop_stale(stale)
     _remove_parts(spec, store)
     return [name for root, name in places if root is None]
@@ -58,15 +60,15 @@ def _remove_parts(spec: JobSpec, store: LedgerStore) -> None:
 def _place(spec: JobSpec, name: str) -> tuple[str | None, str]:
     """Returns the folder of the job below which an output lies, and its name there; no folder if it is below none.
 
-    An index job names its outputs by their URL.
+    An index job names its outputs by their URL. Of folders in each other it is the innermost.
     """
     if spec.output is not None:
         return spec.output, name
     url = canonical_url(name)
-    for folder in sorted(_folders(spec), key=len, reverse=True):
-        root = folder.rstrip("/")
-        if url.endswith(INDEX_SUFFIXES) and url.startswith(f"{root}/"):
-            return root, url.removeprefix(f"{root}/")
+    for folder in sorted(_folders(spec), reverse=True):
+        root = f"{folder.rstrip('/')}/"
+        if url.endswith(INDEX_SUFFIXES) and url.startswith(root):
+            return folder, url.removeprefix(root)
     return None, name
 
 
@@ -80,5 +82,5 @@ def _folders(spec: JobSpec) -> set[str]:
 
 def sweep_temporaries(spec: JobSpec) -> None:
     """Removes the hidden files of writers that were killed, wherever the job writes; those of live writers stay."""
-    for folder in sorted(folder for folder in _folders(spec) if is_local(folder)):
+    for folder in _folders(spec):
         remove_stale_temporaries(folder)

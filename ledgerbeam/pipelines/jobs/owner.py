@@ -49,12 +49,17 @@ class OutputOwner:
         existing: What to do with what others have written there; None refuses it.
 
     Attributes:
-        is_new: Whether this ledger has never written there, once that was checked.
-        keeps: Whether what others have written there is kept.
+        is_new: Whether this ledger has never written there; known once that was checked.
+        keeps: Whether what others have written there is kept; likewise.
 
     Raises:
         StorageError: If the folder cannot be looked at.
     """
+
+    is_new: bool
+    keeps: bool
+    _is_marked: bool
+    _is_alone: bool
 
     def __init__(self, spec: JobSpec, existing: Existing | None) -> None:
         self._spec = spec
@@ -62,10 +67,6 @@ class OutputOwner:
         self._output = str(spec.output)
         self._folder = ObjectFolder(self._output, spec.storage_options)
         self._marks = self._read_marks()
-        self._is_marked = False
-        self._is_alone = False
-        self.keeps = False
-        self.is_new = True
 
     def check(self, store: LedgerStore | None) -> None:
         """Refuses a folder that is not this ledger's, or does with it what the user chose.
@@ -103,7 +104,7 @@ class OutputOwner:
         publish_bytes(f"{self._output}/{name}", encode(self._mark(store, run)), self._spec.storage_options)
         if not self._is_marked:
             # Of two new ledgers that did not see each other's mark at first, none goes on.
-            others = set(self._mark_names()) - {name} - (self._marks.keys() if self.keeps else set())
+            others = set(self._mark_names()) - {name} - self._marks.keys()
             if others:
                 self._folder.delete([name])
                 self._marks = self._read_marks()
@@ -159,7 +160,7 @@ class OutputOwner:
         )
 
     def _of_another(self, marks: Mapping[str, Mapping[str, Any]]) -> str:
-        name, mark = next(iter(sorted(marks.items())))
+        name, mark = next(iter(marks.items()))
         more = f" (and {count(len(marks) - 1, 'more ledger')})" if len(marks) > 1 else ""
         shard = self._a_shard()
         return f"{self._output}: it belongs to another ledger, {_text(mark, 'url')}{more}, as {name} says" + (
@@ -197,8 +198,9 @@ class OutputOwner:
             self._folder.delete(shards)
         for url in self._merged_files():
             delete(url, self._spec.storage_options, missing_ok=True)
-        self._folder.delete(sorted(self._marks))
+        self._folder.delete(self._marks)
         self._marks = {}
+        self._is_marked = False
 
     def _mark_names(self) -> list[str]:
         return [name for name in self._folder.names(MARKS_FOLDER) if name.endswith(".json")]
@@ -237,7 +239,7 @@ def shards_below(folder: str, form: str, options: Options) -> Iterator[list[str]
         if owned is None and any("/" in name for name in shards):
             names = chain.from_iterable(page.names for page in list_files(folder, options))
             marked = {name.rpartition(f"/{MARKS_FOLDER}/")[0] for name in names} - {""}
-            owned = tuple(f"{marked_folder}/" for marked_folder in sorted(marked))
+            owned = tuple(f"{marked_folder}/" for marked_folder in marked)
         yield [name for name in shards if not name.startswith(owned)] if owned else shards
 
 

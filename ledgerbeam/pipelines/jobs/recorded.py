@@ -27,10 +27,7 @@ _Place = tuple[str, str, bool]
 """A folder, how the names of outputs begin there, and whether they may lie in folders below it."""
 
 _INDEXES = (".idx", ".gzidx")
-_UNTIL_IT_VARIES = re.compile(r"[^*?\[]*")
-
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)
-"""Odd, so that no two sizes of a name make one key."""
+_WHERE_IT_VARIES = re.compile(r"[*?\[]")
 
 
 def forget_lost(spec: JobSpec, store: LedgerStore) -> int:
@@ -50,7 +47,7 @@ def forget_lost(spec: JobSpec, store: LedgerStore) -> int:
         StorageError: If one of another size lies there; for indexes, which anybody may build again, it counts as gone.
     """
     lost = 0
-    for page, found in _lost(spec, store) if store.output_count() else ():
+    for page, found in _lost(spec, store):
         if spec.output is not None:
             _refuse_changed(spec.output, page, found)
         store.forget_sources(set(page.source_ids))
@@ -69,8 +66,7 @@ def unrecorded(shards: Iterable[list[str]], store: LedgerStore) -> Iterator[list
         store: The ledger.
     """
     names = (page.names for page in store.output_columns())
-    hashes = [_hashes(page) for page in chain(names, store.superseded_names())]
-    known = np.sort(np.concatenate(hashes)) if hashes else np.empty(0, np.uint64)
+    known = np.sort(np.concatenate([_hashes(page) for page in chain([[]], names, store.superseded_names())]))
     for page in shards:
         strange = ~_among(known, _hashes(page))
         if strange.any():
@@ -146,10 +142,14 @@ def _differing_from_listing(
         for place in np.flatnonzero(~known).tolist():
             odd_names.append(hash(names[place]) % 2**64)
             odd_sizes.append(sizes[place])
-    if seen.all():
-        return
-    missing = recorded[~seen]
-    odd = np.frombuffer(odd_names, np.uint64)
+    if not seen.all():
+        yield from _named(store, recorded[~seen], np.frombuffer(odd_names, np.uint64), odd_sizes)
+
+
+def _named(
+    store: LedgerStore, missing: _Keys, odd: _Keys, odd_sizes: Sequence[int]
+) -> Iterator[tuple[OutputColumns, list[int]]]:
+    """Yields the outputs whose keys are missing, and their sizes among those of names that were found."""
     order = np.argsort(odd)
     for page in store.output_columns():
         keys = _keys(page.names, page.sizes)
@@ -184,15 +184,14 @@ def _index_places(spec: JobSpec) -> list[_Place]:
             places.add((pattern.base, pattern.text[len(pattern.base) + 1 :], False))
         else:
             first = pattern.parts[0]
-            begin = _UNTIL_IT_VARIES.match(first.text)
             recursive = len(pattern.parts) > 1 or first.any_depth
-            places.add((pattern.base, begin[0] if begin else "", recursive))
+            places.add((pattern.base, _WHERE_IT_VARIES.split(first.text)[0], recursive))
     return sorted(places)
 
 
 def _keys(names: Sequence[str], sizes: Sequence[int]) -> _Keys:
-    """Hashes names with their sizes, for this process only: 8 bytes each."""
-    keys: _Keys = _hashes(names) ^ (np.fromiter(sizes, np.uint64, len(sizes)) * _SPREAD)
+    """Hashes names with their sizes, for this process only: 8 bytes each. No two sizes of a name make one key."""
+    keys: _Keys = _hashes(names) ^ np.fromiter(sizes, np.uint64, len(sizes))
     return keys
 
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from ledgerbeam.errors import LedgerDamagedError, StorageError
-from ledgerbeam.io import ObjectFolder, Options, is_local
+from ledgerbeam.io import ObjectFolder, Options, canonical_url, is_local
 
-__all__ = ["remove_below", "require_own_folder"]
+__all__ = ["remove_below", "require_below", "require_own_folder"]
 
 
 def remove_below(root: str, names: Iterable[str], options: Options, *, ledger: str, prune: bool = False) -> None:
     """Removes objects below a folder, durably; those that are gone are passed over. A link is removed, not followed.
 
-    All names are looked at before anything is removed: whoever can write to a ledger can put any name in it.
+    All names are looked at, as by `require_below`, before anything is removed.
 
     Args:
         root: The folder; it may be a link itself.
@@ -28,28 +28,42 @@ def remove_below(root: str, names: Iterable[str], options: Options, *, ledger: s
         LedgerDamagedError: If a name leads out of the folder, by ``..`` or through a link.
         StorageError: If the store refused.
     """
-    folder = ObjectFolder(root, options)
     chosen = list(names)
-    if is_local(folder.url):
-        inside: dict[str, bool] = {}
-        for name in chosen:
-            parent = os.path.dirname(f"{folder.url}/{name}")
-            if parent not in inside:
-                inside[parent] = _is_below(parent, folder.url)
-            if not inside[parent]:
-                _refuse(name, root, ledger)
-    for name in chosen:
+    parents = require_below(root, chosen, ledger=ledger)
+    ObjectFolder(root, options).delete(chosen)
+    for empty in parents if prune else ():
+        with suppress(OSError):  # something else is in it
+            while _is_below(empty, root):
+                os.rmdir(empty)
+                empty = os.path.dirname(empty)  # noqa: PLW2901
+
+
+def require_below(root: str, names: Sequence[str], *, ledger: str) -> set[str]:
+    """Checks that names lie below a folder: whoever can write to a ledger can put any name in it.
+
+    Args:
+        root: The folder; it may be a link itself.
+        names: Relative to it.
+        ledger: Whose names these are, for messages.
+
+    Returns:
+        The local folders that they lie in.
+
+    Raises:
+        LedgerDamagedError: If a name leads out of the folder, by ``..`` or through a link.
+    """
+    for name in names:
         if not name or "\0" in name or ".." in name.split("/"):
             _refuse(name, root, ledger)
-    folder.delete(chosen)
-    if prune and is_local(folder.url):
-        parents = {os.path.dirname(f"{folder.url}/{name}") for name in chosen}
-        for parent in sorted(parents, key=len, reverse=True):
-            empty = parent
-            with suppress(OSError):  # something else is in it
-                while _is_below(empty, folder.url):
-                    os.rmdir(empty)
-                    empty = os.path.dirname(empty)
+    if not is_local(root):
+        return set()
+    base = canonical_url(root).rstrip("/")
+    parents = {os.path.dirname(f"{base}/{name}") for name in names}
+    outside = {parent for parent in parents if not _is_below(parent, root)}
+    for name in names:
+        if os.path.dirname(f"{base}/{name}") in outside:
+            _refuse(name, root, ledger)
+    return parents
 
 
 def require_own_folder(url: str) -> None:
@@ -67,10 +81,8 @@ def require_own_folder(url: str) -> None:
 
 def _is_below(path: str, root: str) -> bool:
     """Tells whether a path is a folder or below it, links resolved."""
-    with suppress(ValueError):  # a name with a NUL
-        base = os.path.realpath(root)
-        return os.path.commonpath([base, os.path.realpath(path)]) == base
-    return False
+    base = os.path.realpath(canonical_url(root))
+    return os.path.commonpath([base, os.path.realpath(path)]) == base
 
 
 def _refuse(name: str, root: str, ledger: str) -> None:

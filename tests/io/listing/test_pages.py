@@ -13,7 +13,7 @@ from ledgerbeam.io.storage import client, stat
 from ledgerbeam.io.storage import files as storage
 from ledgerbeam.io.storage.publish import publish_bytes
 from tests.conftest import S3Requests
-from tests.io.storage.conftest import Place
+from tests.io.places import Place
 
 pytestmark = pytest.mark.usefixtures("implementation")
 

@@ -18,7 +18,7 @@ from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.stat import FileInfo, stat
 from tests.conftest import S3Requests
-from tests.io.storage.conftest import Place
+from tests.io.places import Place
 
 SIZES = [0, 70_000, 1, 0, 3_000_000]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.errors import ChangedSourceError, RecordError, UsageError
+from ledgerbeam.errors import ChangedSourceError, DiskFullError, LedgerError, RecordError, StorageError, UsageError
 from ledgerbeam.io import (
     FileInfo,
     RangeReader,
@@ -30,7 +30,7 @@ from ledgerbeam.io import (
 from ledgerbeam.io.storage.stat import open_local
 from ledgerbeam.io.storage.unchanged import OtherVersionError, _require
 from tests.conftest import S3Requests
-from tests.io.storage.conftest import Place
+from tests.io.places import Place
 
 DATA = b"0123456789" * 10
 
@@ -201,6 +201,65 @@ def test_damage_of_a_file_that_changed_is_its_change(tmp_path: Path) -> None:
     assert isinstance(caught.value.__cause__, RecordError)
     with pytest.raises(RecordError), SourceWatch([stat(str(path))]):
         raise RecordError("a bad record")
+
+
+@pytest.mark.parametrize(
+    "error", [DiskFullError("no room"), LedgerError("damaged"), ValueError("of the caller"), StorageError("no")]
+)
+def test_which_errors_are_explained_by_a_change(tmp_path: Path, error: Exception) -> None:
+    """Not those that have nothing to do with what was read: a full disk stays one."""
+    path = tmp_path / "abc.jsonl"
+    path.write_bytes(DATA)
+    listed = stat(str(path))
+    expected = ChangedSourceError if type(error) is StorageError else type(error)
+
+    def read() -> None:
+        with SourceWatch([listed]):
+            path.write_bytes(DATA[::-1])
+            raise error
+
+    with pytest.raises(expected):
+        read()
+
+
+def test_of_several_files_the_one_that_changed_is_named(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{name}.jsonl" for name in "abc"]
+    for path in paths:
+        path.write_bytes(DATA)
+    listed = [stat(str(path)) for path in paths]
+    remote = replaced(listed[0], url="s3://bucket/a")
+    watch = SourceWatch([remote, *listed])
+    assert len(watch.marks) == 3
+    watch.check()
+    for path in paths[1:]:
+        put_back(path, lambda path=path: path.write_bytes(DATA[::-1]))  # type: ignore[misc]
+    with pytest.raises(ChangedSourceError, match=r"b\.jsonl: changed since"):
+        watch.check()
+
+
+def test_a_time_of_the_last_change_is_compared_where_it_is_known(tmp_path: Path) -> None:
+    path = tmp_path / "abc.jsonl"
+    path.write_bytes(DATA)
+    now = path.stat()
+    known = replaced(stat(str(path)), changed_ns=now.st_ctime_ns)
+    assert SourceWatch([known]).marks == ((now.st_dev, now.st_ino, now.st_ctime_ns),)
+    put_back(path, lambda: path.write_bytes(DATA[::-1]))
+    with pytest.raises(ChangedSourceError, match="of that size and time which was written, replaced or renamed since"):
+        SourceWatch([known])
+    assert SourceWatch([replaced(known, changed_ns=0)]).marks
+
+
+def test_a_file_that_may_not_be_looked_at_is_no_changed_one(tmp_path: Path) -> None:
+    path = tmp_path / "abc.jsonl"
+    path.write_bytes(DATA)
+    listed = stat(str(path))
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    with pytest.raises(StorageError) as refused:
+        SourceWatch([replaced(listed, url=str(loop / "abc.jsonl"))])
+    assert not isinstance(refused.value, ChangedSourceError)
+    with pytest.raises(ChangedSourceError, match="found none"):
+        SourceWatch([replaced(listed, url=f"{path}/below")])
 
 
 SPECIAL = {"a pipe": os.mkfifo, "a device": lambda path: os.symlink("/dev/zero", path)}

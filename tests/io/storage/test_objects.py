@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import copy
+import errno
+import os
 import pickle
 import threading
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from ledgerbeam.errors import StorageError
 from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io.storage import client as remote
+from ledgerbeam.io.storage import objects
 from tests.conftest import S3Server
-from tests.io.storage.conftest import STORES, store_place
+from tests.disk import Disk
+from tests.io.places import STORES, store_place
 
 MEGABYTE = 2**20
 
@@ -100,3 +107,162 @@ def test_a_bucket_that_does_not_exist_is_an_error(s3: S3Server) -> None:
     folder = ObjectFolder("s3://no-such-bucket-here/x", s3.options)
     with pytest.raises(StorageError, match="no-such-bucket-here"):
         folder.create("a", b"1")
+
+
+# What stores say
+
+
+class Store:
+    """A store that answers as it is told; what it is asked is noted."""
+
+    def __init__(self, *answers: BaseException | None) -> None:
+        self.answers = list(answers)
+        self.asked: list[tuple[str, object]] = []
+        self.there: set[str] = set()
+
+    def _answer(self, asked: str, of: object) -> None:
+        self.asked.append((asked, of))
+        answer = self.answers.pop(0) if self.answers else None
+        if answer is not None:
+            raise answer
+
+    def exists(self, url: str) -> bool:
+        return url in self.there
+
+    def pipe_file(self, url: str, data: bytes, mode: str = "overwrite") -> None:
+        self._answer(mode, url)
+
+    def rm(self, urls: list[str]) -> None:
+        self._answer("rm", urls)
+
+    def rm_file(self, url: str) -> None:
+        self._answer("rm_file", url)
+
+    def cat_ranges(self, urls: list[str], starts: object, stops: object, **kwargs: object) -> list[object]:
+        self.asked.append(("read", kwargs.get("max_concurrency")))
+        return [b"there" if url in self.there else FileNotFoundError(url) for url in urls]
+
+
+def told(monkeypatch: pytest.MonkeyPatch, store: Store) -> Store:
+    monkeypatch.setattr(objects, "filesystem", lambda url, options: store)
+    monkeypatch.setattr(remote, "PAUSE_SECONDS", 0.001)
+    return store
+
+
+class AnswerError(OSError):
+    """What a client raises for an answer."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"status {status}")
+        self.status = status
+
+
+@pytest.mark.parametrize(
+    "answer", [FileExistsError("there"), AnswerError(412), OSError(errno.EINVAL, "the name is taken")]
+)
+def test_a_store_that_says_that_the_name_is_taken_is_believed(monkeypatch: pytest.MonkeyPatch, answer: OSError) -> None:
+    store = told(monkeypatch, Store(answer, copy.copy(answer)))
+    store.there = {"s3://bucket/x/a"}
+    assert not ObjectFolder("s3://bucket/x").create("a", b"here")
+    assert ObjectFolder("s3://bucket/x").create("a", b"there")
+    assert [asked for asked, _ in store.asked if asked != "read"] == ["create", "create"]
+
+
+def test_a_creation_beside_another_is_tried_again_and_another_refusal_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = told(monkeypatch, Store(AnswerError(409), AnswerError(409)))
+    assert ObjectFolder("gs://bucket/x").create("a", b"here")
+    assert store.asked == [("create", "gs://bucket/x/a")] * 3
+    told(monkeypatch, Store(AnswerError(400), AnswerError(400)))
+    with pytest.raises(StorageError, match="gs://bucket/x/a: cannot write"):
+        ObjectFolder("gs://bucket/x").create("a", b"here")
+
+
+def test_a_store_that_cannot_create_exclusively_is_asked_what_is_there_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = told(monkeypatch, Store())
+    folder = ObjectFolder("oss://bucket/x")
+    assert not folder.exclusive
+    assert folder.create("a", b"here")
+    assert store.asked == [("overwrite", "oss://bucket/x/a")]
+    store.there = {"oss://bucket/x/a"}
+    assert not folder.create("a", b"here")
+    assert folder.create("a", b"there")
+    assert len([asked for asked, _ in store.asked if asked == "overwrite"]) == 1
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "az", "abfs", "abfss", "memory", "/local"])
+def test_stores_that_create_exclusively_are_known(scheme: str) -> None:
+    assert ObjectFolder(scheme if scheme == "/local" else f"{scheme}://bucket/x").exclusive
+
+
+def test_s3_deletes_a_thousand_objects_in_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = told(monkeypatch, Store())
+    ObjectFolder("s3://bucket/x").delete([])
+    assert store.asked == []
+    names = [f"{n:04d}" for n in range(2500)]
+    ObjectFolder("s3://bucket/x").delete(names)
+    assert all(asked == "rm" and isinstance(urls, list) and len(urls) <= 1000 for asked, urls in store.asked)
+    assert [url for _, urls in store.asked if isinstance(urls, list) for url in urls] == [
+        f"s3://bucket/x/{name}" for name in names
+    ]
+
+
+def test_other_stores_delete_one_by_one_and_pass_over_what_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = told(monkeypatch, Store(None, FileNotFoundError("gone"), None))
+    ObjectFolder("gs://bucket/x").delete(iter("abc"))
+    assert store.asked == [("rm_file", f"gs://bucket/x/{name}") for name in "abc"]
+    told(monkeypatch, Store(AnswerError(400)))
+    with pytest.raises(StorageError, match="gs://bucket/x/a: cannot delete"):
+        ObjectFolder("gs://bucket/x").delete(["a"])
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs"])
+def test_what_is_gone_is_told_from_what_is_there_among_many(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
+    store = told(monkeypatch, Store())
+    names = [f"{n:03d}" for n in range(150)]
+    store.there = {f"{scheme}://bucket/x/{name}" for name in names if name[-1] != "7"}
+    found = ObjectFolder(f"{scheme}://bucket/x").read(names)
+    assert found == [None if name[-1] == "7" else b"there" for name in names]
+    assert {how for _, how in store.asked} == {1 if scheme == "s3" else None}, "a request for the length before"
+
+
+def test_what_is_being_made_is_not_listed(tmp_path: Path) -> None:
+    folder = ObjectFolder(str(tmp_path))
+    folder.create("a/1", b"1")
+    (tmp_path / "a" / ".b.lbtmp").write_bytes(b"half")
+    assert folder.names("") == ["a/1"]
+
+
+def test_no_name_is_left_of_a_creation(tmp_path: Path) -> None:
+    folder = ObjectFolder(str(tmp_path))
+    folder.create("a", b"1")
+    folder.create("a", b"2")
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_local_object_that_does_not_read_or_go_is_an_error(
+    tmp_path: Path, nobody: AbstractContextManager[None]
+) -> None:
+    folder = ObjectFolder(str(tmp_path / "x"))
+    folder.create("deep/a", b"1")
+    (tmp_path / "x" / "deep" / "a").chmod(0o000)
+    (tmp_path / "x" / "deep").chmod(0o500)
+    with nobody:
+        with pytest.raises(StorageError, match="deep/a: cannot read"):
+            folder.read(["deep/a"])
+        with pytest.raises(StorageError, match="deep: cannot delete"):
+            folder.delete(["deep/a"])
+    assert folder.exists("deep/a")
+
+
+def test_objects_of_several_folders_are_deleted_durably(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = ObjectFolder(str(tmp_path))
+    for name in ("a/1", "b/1", "a/2", "b/2"):
+        folder.create(name, b"1")
+    disk = Disk(monkeypatch)
+    folder.delete(["a/1", "b/1", "a/2", "none/1"])
+    assert folder.names("") == ["b/2"]
+    for name in "ab":
+        gone = [place for place, (what, path, _) in enumerate(disk.seen) if what == "unlink" and f"/{name}/" in path]
+        assert disk.seen.index(("sync", str(tmp_path / name), os.stat(tmp_path / name).st_size)) > max(gone)

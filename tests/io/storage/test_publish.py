@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import itertools
 import os
 import re
 import shutil
@@ -9,9 +11,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -19,9 +23,10 @@ from ledgerbeam.errors import DiskFullError, StorageError, UsageError
 from ledgerbeam.io.listing import pages as listing
 from ledgerbeam.io.storage import client, ranges, stat, urls
 from ledgerbeam.io.storage import files as storage
+from ledgerbeam.io.storage import publish as publishing
 from ledgerbeam.io.storage.publish import publish, publish_bytes, remove_stale_temporaries
 from tests.conftest import S3Requests
-from tests.io.storage.conftest import Place
+from tests.io.places import Place
 
 WRITER = """
 import sys
@@ -162,13 +167,14 @@ def test_long_names_fit(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == [name]
 
 
-def test_permissions_follow_the_umask(tmp_path: Path) -> None:
-    before = os.umask(0o027)
+@pytest.mark.parametrize(("umask", "permissions"), [(0o027, 0o640), (0, 0o666)])
+def test_permissions_follow_the_umask(tmp_path: Path, umask: int, permissions: int) -> None:
+    before = os.umask(umask)
     try:
         publish_bytes(str(tmp_path / "x"), b"")
     finally:
         os.umask(before)
-    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / "x").stat().st_mode & 0o777 == permissions
 
 
 @pytest.fixture
@@ -293,3 +299,197 @@ def test_a_device_or_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
             publish_bytes(path, b"x")
     assert Path("/dev/null").is_char_device()
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+# What a step of its own meets
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_no_file_is_left_open_whatever_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = open_files()
+    publish_bytes(str(tmp_path / "deep" / "out"), b"x")
+    with pytest.raises(BodyError):
+        write_and_raise(str(tmp_path / "out"), Place(str(tmp_path)), b"x", BodyError())
+    (tmp_path / ".left.1-2.lbtmp").write_bytes(b"")
+    assert len(remove_stale_temporaries(str(tmp_path))) == 1
+    with monkeypatch.context() as patched:
+
+        def refuse(descriptor: int, how: int) -> None:
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+        patched.setattr(fcntl, "flock", refuse)
+        with pytest.raises(StorageError, match=r"out: cannot write \(.*lock"):
+            publish_bytes(str(tmp_path / "out"), b"x")
+    assert open_files() == before
+
+
+def test_a_name_that_is_taken_aside_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "_counter", itertools.count())
+    taken = tmp_path / f".out.{os.getpid()}-0.lbtmp"
+    taken.write_bytes(b"of another host")
+    publish_bytes(str(tmp_path / "out"), b"x")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
+        "out": b"x",
+        taken.name: b"of another host",
+    }
+
+
+def test_a_file_that_was_swept_before_it_was_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, before = fcntl.flock, open_files()
+    swept: list[str] = []
+
+    def sweep_first(descriptor: int, how: int) -> None:
+        if not swept:
+            swept.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+            os.unlink(swept[0])
+        real(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", sweep_first)
+    publish_bytes(str(tmp_path / "out"), b"x")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"out": b"x"}
+    assert open_files() == before
+
+
+@pytest.mark.parametrize("then", ["published", "another has its name"])
+def test_what_is_published_while_it_is_swept_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str) -> None:
+    (tmp_path / ".out.1-2.lbtmp").write_bytes(b"x")
+    real = fcntl.flock
+
+    def late(descriptor: int, how: int) -> None:
+        os.rename(tmp_path / ".out.1-2.lbtmp", tmp_path / "out")
+        if then != "published":
+            (tmp_path / ".out.1-2.lbtmp").write_bytes(b"another")
+        real(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    assert remove_stale_temporaries(str(tmp_path)) == []
+    assert len(os.listdir(tmp_path)) == (1 if then == "published" else 2)
+    assert (tmp_path / "out").read_bytes() == b"x"
+
+
+def test_what_is_published_before_it_is_swept_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "walk", lambda root: [(root, [], [".gone.1-2.lbtmp"])])
+    assert remove_stale_temporaries(str(tmp_path)) == []
+
+
+def test_what_is_swept_is_told_in_order(tmp_path: Path) -> None:
+    names = [f"{name}/.x.1-{n}.lbtmp" for name in "cab" for n in range(3)]
+    for name in names:
+        publish_bytes(str(tmp_path / name.partition("/")[0] / "kept"), b"")
+        (tmp_path / name).write_bytes(b"")
+    assert remove_stale_temporaries(f"file://{tmp_path}") == sorted(str(tmp_path / name) for name in names)
+
+
+def test_a_stale_file_that_cannot_be_removed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".x.1-2.lbtmp").write_bytes(b"")
+
+    def refuse(path: str) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    with pytest.raises(StorageError, match=r"\.x\.1-2\.lbtmp: cannot remove"):
+        remove_stale_temporaries(str(tmp_path))
+
+
+def test_an_output_is_not_older_than_it_must_be(tmp_path: Path) -> None:
+    now = time.time_ns()
+    far = now + 10**12
+    publish_bytes(str(tmp_path / "later"), b"x", not_before_ns=far)
+    assert (tmp_path / "later").stat().st_mtime_ns == far
+    publish_bytes(str(tmp_path / "now"), b"x", not_before_ns=now - 10**12)
+    assert abs((tmp_path / "now").stat().st_mtime_ns - now) < 10**11
+
+
+@pytest.mark.parametrize("size", [9, 10, 11, 25])
+def test_outputs_of_any_size_reach_a_remote_store_whole(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr(publishing, "_ONE_PUT", 10)
+    data = os.urandom(size)
+    url = f"memory://sizes/{size}"
+    for write in (publish_bytes, write_at_once):
+        write(url, data)
+        assert storage.read_bytes(url) == data
+        storage.delete(url)
+
+
+def write_at_once(url: str, data: bytes) -> None:
+    with publish(url) as file:
+        file.write(data)
+
+
+@pytest.mark.parametrize("url", ["{}/out", "memory://full/out"])
+def test_what_a_full_disk_is_called_by_depends_on_whose_file_it_is(tmp_path: Path, url: str) -> None:
+    url = url.format(tmp_path)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with pytest.raises(DiskFullError, match=r"out: no space is left.*intact") as caught, publish(url):
+        raise full
+    assert caught.value.__cause__ is full
+    worded = DiskFullError("/elsewhere/other: no space is left.")
+    worded.errno = errno.ENOSPC
+    with pytest.raises(DiskFullError) as caught, publish(url):
+        raise worded
+    assert caught.value is worded
+    with pytest.raises(BlockingIOError), publish(url):
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+def test_a_disk_that_is_full_at_a_step_of_ours_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish_bytes(str(tmp_path / "out"), b"former")
+
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", refuse)
+        with pytest.raises(DiskFullError, match=r"out: no space is left.*intact"):
+            publish_bytes(str(tmp_path / "out"), b"latter")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"out": b"former"}
+
+
+@pytest.mark.parametrize("url", ["memory://bucket/folder/", "s3://bucket/folder/"])
+def test_a_remote_folder_is_no_output(url: str) -> None:
+    for write in (publish_bytes, write_at_once):
+        with pytest.raises(UsageError, match="names a folder"):
+            write(url, b"x")
+
+
+def test_a_store_without_atomic_writes_is_refused_before_anything_is_made() -> None:
+    made = []
+    with pytest.raises(UsageError, match="in one step"), publish("ftp://host/x") as file:
+        made.append(file)
+    assert made == []
+
+
+class Asked:
+    """A store that notes how it is given what."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, bytes]] = []
+
+    def pipe_file(self, url: str, data: bytes) -> None:
+        self.asked.append(("one put", data))
+
+    def put_file(self, path: str, url: str) -> None:
+        self.asked.append(("in parts", Path(path).read_bytes()))
+
+    def blocks(self, url: str, file: BinaryIO, options: object) -> None:
+        self.asked.append(("in blocks", file.read()))
+
+
+@pytest.mark.parametrize("write", [publish_bytes, write_at_once])
+@pytest.mark.parametrize(("scheme", "large"), [("s3", "in parts"), ("gs", "in parts"), ("az", "in blocks")])
+def test_a_small_output_is_one_put_and_a_large_one_is_not_held_in_memory(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, large: str, write: Callable[[str, bytes], None]
+) -> None:
+    store = Asked()
+    monkeypatch.setattr(publishing, "_ONE_PUT", 10)
+    monkeypatch.setattr(publishing, "filesystem", lambda url, options: store)
+    monkeypatch.setattr(publishing, "upload_blocks", store.blocks)
+    for size in (0, 9, 10, 11, 30):
+        write(f"{scheme}://bucket/x", b"x" * size)
+    small = [("one put", b"x" * size) for size in (0, 9, 10)]
+    assert store.asked == [*small, *((large, b"x" * size) for size in (11, 30))]

@@ -20,7 +20,7 @@ from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo
 from tests.conftest import S3Requests
-from tests.io.storage.conftest import Place
+from tests.io.places import Place
 
 pytestmark = pytest.mark.usefixtures("implementation")
 

@@ -15,7 +15,7 @@ from ledgerbeam.io.storage import client, stat
 from ledgerbeam.io.storage import files as storage
 from ledgerbeam.io.storage.publish import publish, publish_bytes
 from tests.conftest import AzureServer, GcsServer
-from tests.io.storage.conftest import Place, store_place
+from tests.io.places import Place, store_place
 
 pytestmark = pytest.mark.stores
 

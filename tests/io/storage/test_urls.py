@@ -61,8 +61,8 @@ def test_a_missing_extra_is_named() -> None:
     script = (
         "import sys; sys.modules['s3fs'] = None\n"
         "from ledgerbeam.errors import UsageError\n"
-        "from ledgerbeam.io import storage\n"
-        "try: storage.stat('s3://b/k')\n"
+        "from ledgerbeam.io.storage import stat\n"
+        "try: stat.stat('s3://b/k')\n"
         "except UsageError as error: print(error)\n"
     )
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=os.environ)

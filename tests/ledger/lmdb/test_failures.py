@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,77 @@ def test_what_failed_is_the_same_in_whatever_order_it_comes_in(
     host = folded(folder / "host", *parts, *states, of_snapshot=True)
     host.close()
     assert shown(folded(folder / "host", *rest[before:])) == expected
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_a_leaf_that_comes_again_tells_that_its_run_got_below_what_had_failed(
+    tmp_path: Path, order: tuple[int, ...]
+) -> None:
+    leaf = leaf_of(SOURCE, LINEAGES[3])
+    failures = [Failure(SOURCE.id, path, "task", "ValueError") for path in (*LINEAGES[:2], LINEAGES[2])]
+    made = [Segment(1, 10.0, leaves=[leaf]), Segment(2, 20.0, failures=failures), Segment(3, 30.0, leaves=[leaf])]
+    store = folded(tmp_path / "ledger", *(made[place] for place in order))
+    assert [row.node for row in store.failures()] == [node_id(SOURCE.id, LINEAGES[2])]
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "at", "kept"), [(1, 30.0, False), (2, 10.0, False), (2, 20.0, True), (2, 30.0, True), (3, 10.0, True)]
+)
+@pytest.mark.parametrize("leaf_first", [True, False])
+def test_a_failure_and_a_death_count_unless_a_leaf_below_is_newer(
+    tmp_path: Path, number: int, at: float, kept: bool, leaf_first: bool
+) -> None:
+    leaf = Segment(2, 20.0, leaves=[leaf_of(SOURCE, LINEAGES[3])])
+    failed, died = LINEAGES[0], LINEAGES[1]
+    failures = [Failure(SOURCE.id, failed, "task", "ValueError")]
+    deaths = [Mark(SOURCE.id, node_id(SOURCE.id, died), "task")]
+    other = Segment(number, at, failures=failures, deaths=deaths)
+    store = folded(tmp_path / "ledger", *([leaf, other] if leaf_first else [other, leaf]))
+    assert [row.node for row in store.failures()] == [node_id(SOURCE.id, failed)] * kept
+    assert store.attempts(SOURCE.id) == ({deaths[0].node: 1} if kept else {})
+    store.close()
+
+
+@pytest.mark.parametrize("leaf_place", range(4))
+def test_a_task_leaves_quarantine_when_a_leaf_below_is_newer_than_its_deaths(tmp_path: Path, leaf_place: int) -> None:
+    mark = Mark(SOURCE.id, node_id(SOURCE.id, ()), "task")
+    made = [Segment(1, at, deaths=[mark]) for at in (10.0, 30.0, 20.0)]
+    assert len(made) == MAX_ATTEMPTS
+    made.insert(leaf_place, Segment(1, 25.0, leaves=[leaf_of(SOURCE, LINEAGES[1])]))
+    store = folded(tmp_path / "ledger", *made)
+    assert (list(store.failures()), store.attempts(SOURCE.id)) == ([], {mark.node: 1})
+    assert not store.failed_mask([SOURCE.id]).any()
+    store.close()
+
+
+def test_of_many_deaths_the_newest_are_kept(tmp_path: Path) -> None:
+    mark = Mark(SOURCE.id, node_id(SOURCE.id, ()), "task")
+    made = [Segment(1, at, deaths=[mark] * 60) for at in (30.0, 10.0, 20.0)]
+    store = folded(tmp_path / "ledger", *made, Segment(1, 25.0, leaves=[leaf_of(SOURCE, LINEAGES[1])]))
+    assert store.attempts(SOURCE.id) == {mark.node: 60}
+    store.close()
+
+
+def test_when_a_task_failed_last_and_why_is_said_by_its_failures_until_it_is_quarantined(tmp_path: Path) -> None:
+    broke = Failure(SOURCE.id, (), "task", "Panic", "why", broke=True)
+    died = Mark(SOURCE.id, node_id(SOURCE.id, ()), "task")
+    steps = [
+        (Segment(1, 10.0, failures=[broke]), (1, "Panic", 10.0, False)),
+        (Segment(1, 30.0, deaths=[died]), (2, "Panic", 10.0, False)),
+        (Segment(1, 20.0, deaths=[died]), (3, "its worker died 3 times", 30.0, True)),
+        (Segment(1, 40.0, failures=[broke]), (4, "its worker died 4 times", 40.0, True)),
+    ]
+    for number in range(len(steps)):
+        store = folded(tmp_path / f"{number}", *(segment for segment, _ in steps[: number + 1]))
+        (row,) = store.failures()
+        assert (row.task, row.error) == ("task", "why")
+        assert (row.attempts, row.reason, row.last, row.quarantined) == steps[number][1]
+        store.close()
+    store = folded(tmp_path / "deaths", *(Segment(1, at, deaths=[died]) for at in (10.0, 30.0, 20.0)))
+    (row,) = store.failures()
+    assert (row.task, row.attempts, row.reason, row.last) == ("task", 3, "its worker died 3 times", 30.0)
+    store.close()
 
 
 @pytest.mark.parametrize("at_once", [True, False])

@@ -15,7 +15,7 @@ from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf
 from ledgerbeam.ledger.remote import sink as remote_sink
 from ledgerbeam.ledger.remote.sink import RemoteSink
-from ledgerbeam.ledger.worker.writer import LedgerWriter, close_shared_writers, shared_writer
+from ledgerbeam.ledger.worker.writer import LedgerPlace, LedgerWriter, close_shared_writers, shared_writer
 from tests.ledger.builders import filtered_leaf, leaf_of, leaves_of_split, plain
 from tests.ledger.conformance import failure_of
 from tests.ledger.conformance_changes import ONE, TWO
@@ -97,6 +97,55 @@ def test_results_of_several_commits_add_up_until_they_are_taken(store: LmdbStore
     assert result.fresh == 3
     assert writer.flush() == CommitResult([])
     writer.close()
+
+
+def test_a_flush_of_nothing_leaves_the_ledger_alone(store: LmdbStore) -> None:
+    busy = BusyStore(store.url)
+    busy.full = True
+    writer = LedgerWriter(busy, interval=NEVER)
+    assert writer.flush() == CommitResult([])
+    writer.close()
+
+
+def test_an_error_of_the_background_is_raised_by_a_flush_and_by_a_close_too(store: LmdbStore) -> None:
+    source = plain()
+    store.register([source])
+    store.commit([leaf_of(source, ((0, 2),))])
+    for end in (LedgerWriter.flush, LedgerWriter.close):
+        writer = LedgerWriter(store, interval=0.01)
+        writer.add(leaf_of(source, ((0, 3),)))
+        while writer._refused is None:
+            time.sleep(0.005)
+        with pytest.raises(NonDeterministicTaskError):
+            end(writer)
+        writer.close()
+
+
+def test_all_shared_writers_are_closed_though_one_of_them_fails(store: LmdbStore) -> None:
+    sources = [plain(name) for name in "abc"]
+    store.register(sources)
+    busy = BusyStore(store.url)
+    busy.full = True
+    stores = (store, busy, LmdbStore(store.url))
+    places = [LedgerPlace.of(store.url, run=run) for run in ("1", "2", "3")]
+    writers = []
+    for place, sink, source in zip(places, stores, sources, strict=True):
+        writers.append(shared_writer(place, interval=NEVER, open_sink=lambda sink=sink: sink))  # type: ignore[misc]
+        writers[-1].add(leaf_of(source))
+    with pytest.raises(DiskFullError):
+        close_shared_writers()
+    assert store.completed_mask([source.id for source in sources]).tolist() == [True, False, True]
+    assert shared_writer(places[1], open_sink=lambda: store) is not writers[1]
+    close_shared_writers()
+
+
+def test_a_shared_writer_has_the_limits_that_its_first_user_gave(store: LmdbStore) -> None:
+    sources = [plain(name) for name in "abc"]
+    store.register(sources)
+    for source in sources:
+        shared_writer(store.url, interval=NEVER, max_entries=2).add(leaf_of(source))
+    assert store.completed_count() == 2
+    close_shared_writers()
 
 
 def test_failures_count_for_the_limit_of_a_group(store: LmdbStore) -> None:

@@ -1,17 +1,25 @@
 from __future__ import annotations
 
+import os
 import pickle
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ledgerbeam.errors import UsageError
+from ledgerbeam.errors import JobMismatchError, UnsupportedShapeError, UsageError
+from ledgerbeam.ledger.lmdb import completed as lmdb_completed
+from ledgerbeam.ledger.lmdb import environment as lmdb_environment
+from ledgerbeam.ledger.lmdb import environment as lmdb_pages
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.lmdb.tables import COMPLETED, pack_completion
-from ledgerbeam.ledger.model.rows import Totals
+from ledgerbeam.ledger.model.job import Job
+from ledgerbeam.ledger.model.rows import Leaf, Mark, Output, Totals
 from ledgerbeam.ledger.places import ledger_exists, local_path, open_store
 from tests.ledger.builders import leaf_of, plain
-from tests.ledger.conformance import LedgerStoreConformance
+from tests.ledger.conformance import LedgerStoreConformance, failure_of
 from tests.ledger.conformance_changes import ChangesConformance
 
 
@@ -61,6 +69,104 @@ def test_ids_that_agree_in_their_first_half_are_told_apart(store: LmdbStore) -> 
         assert store.completed_mask(asked).tolist() == [True, False] * 3
 
 
+def test_what_a_removed_ledger_had_complete_is_not_complete_in_the_one_made_in_its_place(store: LmdbStore) -> None:
+    sources = [plain(f"s{n}") for n in range(8)]
+    ids = [source.id for source in sources]
+    for _ in range(2):
+        store.register(sources)
+        assert not store.completed_mask(ids).any()
+        store.commit([leaf_of(source) for source in sources])
+        for _ in range(3):  # so often that they are held in memory
+            assert store.completed_mask(ids).all()
+        store.close()
+        shutil.rmtree(store.url)
+        store.open(create=True)
+    assert not store.completed_mask(ids).any()
+
+
+def test_what_was_completed_while_all_ids_were_read_is_looked_up(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = [plain(f"s{n}") for n in range(40)]
+    ids = [source.id for source in sources]
+    store.register(sources)
+    store.commit([leaf_of(source) for source in sources[:20]])
+    assert store.completed_mask(ids[:10]).all()
+    monkeypatch.setattr(lmdb_completed, "_LOADED_ROWS", 3)
+    pages = lmdb_pages.key_pages
+
+    def grown(*arguments: Any) -> Iterator[list[bytes]]:
+        store.commit([leaf_of(source) for source in sources[20:30]])
+        return pages(*arguments)
+
+    monkeypatch.setattr(lmdb_completed, "key_pages", grown)
+    for _ in range(3):
+        assert store.completed_mask(ids).tolist() == [True] * 30 + [False] * 10
+
+
+def test_views_go_on_behind_their_first_page(store: LmdbStore) -> None:
+    sources = sorted((plain(f"s{n}") for n in range(600)), key=lambda source: source.url)
+    ids = [source.id for source in sources]
+    store.register(sources)
+    done = sources[::2]
+    store.commit([leaf_of(source) for source in done], [failure_of(source, ()) for source in sources[1::2]])
+    rows = list(store.outputs())
+    assert [row.url for row in rows] == [source.url for source in done]
+    assert sorted(store.outputs(ordered=False), key=lambda row: row.url) == rows
+    assert [row.url for row in store.failures()] == [source.url for source in sources[1::2]]
+    assert store.failed_mask(ids).tolist() == [False, True] * 300
+    assert {row.url: row.state for row in store.sources()} == {
+        source.url: "failed" if place % 2 else "complete" for place, source in enumerate(sources)
+    }
+
+
+def test_a_source_has_its_outputs_in_the_order_of_its_records(store: LmdbStore) -> None:
+    source = plain()
+    store.register([source])
+    outputs = [Output(name, 1, "x", 1, first) for name, first in (("b", 0), ("a", 7), ("c", 7), ("d", 3))]
+    store.commit([Leaf(source.id, (), "published", tuple(outputs))])
+    assert [row.output.name for row in store.outputs()] == ["b", "d", "a", "c"]
+
+
+def test_a_job_that_restarts_in_another_folder_touches_nothing_of_the_former(store: LmdbStore) -> None:
+    here, there = (Job("map", {"output": name, "to": "tar"}) for name in ("here", "there"))
+    store.open_job(here)
+    for source in (plain("a"), plain("b")):
+        store.register([source])
+        store.commit([leaf_of(source)])
+    store.forget("*/a.jsonl")
+    store.open_job(there, "restart")
+    assert (store.stale_outputs(), [name for page in store.superseded_names() for name in page]) == ([], [])
+    store.register([plain("a")])
+    store.commit([leaf_of(plain("a"))])
+    store.open_job(Job("map", {"output": "there"}), "restart")
+    assert store.stale_outputs() == ["data/a-.jsonl"]
+
+
+@pytest.mark.parametrize("last", ["open", "failed"])
+def test_the_status_of_sources_that_are_gone_counts_nothing_twice(store: LmdbStore, last: str) -> None:
+    names = ("done", "done_gone", "open", "open_gone", "failed", "failed_gone")
+    sources = {name: plain(name) for name in names}
+    store.open_job(Job("map", {}))
+    store.register(list(sources.values()))
+    failures = [
+        failure_of(sources[name], lineage) for name in names[4:] for lineage in (((0, 3),), ((1, 3),), ((2, 3),))
+    ]
+    store.commit([leaf_of(sources[name]) for name in names[:2]], failures)
+    run = store.begin_run({})
+    gone = [source.id for name, source in sources.items() if name.endswith("_gone")]
+    store.note_listing(run, listed=3, finished=True, gone=gone)
+    status = store.status()
+    assert (status["sources"], status["gone"]) == ({"complete": 2, "open": 1, "failed": 1}, 3)
+    assert (status["tasks"], status["complete"], status["listed"]) == ({"done": 2, "failed": 3}, False, 3)
+    for name in sorted(("open", "failed"), key=last.__eq__):
+        assert not store.status()["complete"]
+        store.commit([leaf_of(sources[name])])
+    assert store.status()["complete"]
+    store.note_listing(run, listed=3, finished=False, gone=[])
+    assert (store.status()["complete"], store.status()["gone"]) == (False, 3)
+
+
 def test_a_store_that_was_opened_to_look_refuses_changes(store: LmdbStore) -> None:
     store.register([plain()])
     looking = open_store(store.url, create=False, read_only=True)
@@ -68,6 +174,63 @@ def test_a_store_that_was_opened_to_look_refuses_changes(store: LmdbStore) -> No
     with pytest.raises(UsageError, match="read only"):
         looking.commit([leaf_of(plain())])
     looking.close()
+
+
+CHANGES: dict[str, Callable[[LmdbStore], object]] = {
+    "open_job": lambda store: store.open_job(Job("map", {})),
+    "register": lambda store: store.register([plain("b")]),
+    "commit": lambda store: store.commit([]),
+    "record_deaths": lambda store: store.record_deaths([]),
+    "forget": lambda store: store.forget("*"),
+    "forget_sources": lambda store: store.forget_sources([plain().id]),
+    "note_file_times": lambda store: store.note_file_times({plain().id: [1]}),
+    "drop_stale": lambda store: store.drop_stale([]),
+    "set_gone": lambda store: store.set_gone([]),
+    "begin_run": lambda store: store.begin_run({}),
+    "note_listing": lambda store: store.note_listing("000001", listed=1, finished=True),
+    "end_run": lambda store: store.end_run("000001", "done"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_store_that_was_opened_to_look_changes_nothing(store: LmdbStore, change: str, beside: bool) -> None:
+    store.register([plain()])
+    if not beside:
+        store.close()
+    looking = LmdbStore(store.url, read_only=True)
+    for found in (looking, pickle.loads(pickle.dumps(looking))):
+        with pytest.raises(UsageError, match="read only"):
+            CHANGES[change](found)
+        assert found.source_count() == 1
+        found.close()
+
+
+def test_a_copy_of_a_store_is_as_the_store(store: LmdbStore) -> None:
+    other = LmdbStore(store.url, job="0" * 32, map_bytes=1 << 25)
+    copy = pickle.loads(pickle.dumps(other))
+    store.close()
+    copy.open()
+    assert copy._open()._env.info()["map_size"] == 1 << 25
+    with pytest.raises(JobMismatchError):
+        copy.commit([])
+    assert (copy.url, f"{copy!r}") == (store.url, f"LmdbStore({store.url!r})")
+    copy.close()
+
+
+def test_a_store_that_was_opened_twice_is_closed_once(store: LmdbStore) -> None:
+    store.open()
+    store.open(create=True)
+    store.close()
+    assert os.path.realpath(store.url) not in lmdb_environment._open
+
+
+@pytest.mark.parametrize(
+    "mark", [Mark(b"x", bytes(16), ""), Mark(bytes(16), b"x", ""), Mark(bytes(16), bytes(16), "\ud800")]
+)
+def test_a_mark_that_cannot_be_is_refused(store: LmdbStore, mark: Mark) -> None:
+    with pytest.raises(UnsupportedShapeError, match="cannot be recorded"):
+        store.record_deaths([Mark(bytes(16), bytes(16), "task"), mark])
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/ledger", "gs://b/l", "memory://x"])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from itertools import combinations
 
 import pytest
@@ -96,8 +97,19 @@ def test_another_fan_out_of_the_same_task_is_an_error_that_says_both() -> None:
         fold(pending, applied, entries(SOURCE, ((0, 4),)))
     with pytest.raises(NonDeterministicTaskError, match="fanned out into 3 before and ended now"):
         fold(pending, applied, entries(SOURCE, ()))
-    with pytest.raises(NonDeterministicTaskError, match="ended before and fanned out into 2 now"):
-        fold(pending, applied, entries(SOURCE, ((0, 3), (0, 2))))
+    for count in (1, 2):
+        with pytest.raises(NonDeterministicTaskError, match=f"ended before and fanned out into {count} now"):
+            fold(pending, applied, entries(SOURCE, ((0, 3), (0, count))))
+
+
+def test_a_huge_fan_out_of_which_little_is_done_takes_no_memory_to_judge() -> None:
+    _, applied = deliver(0, {}, entries(SOURCE, ((0, 10**6),)))
+    tracemalloc.start()
+    try:
+        assert not is_done((), SOURCE, applied)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
 
 
 def test_leaves_that_contradict_each_other_in_one_batch_are_an_error() -> None:

@@ -35,6 +35,24 @@ def test_differences_are_spelled_out_line_by_line() -> None:
     assert now.differences(now) == []
 
 
+def test_a_value_that_is_empty_or_of_another_type_is_a_difference() -> None:
+    job = Job("map", {"a": {}, "b": True, "c": {"d": None}, "e": [1, 2]})
+    assert job.differences(Job("map", {"b": 1, "c": {}, "e": [2, 1]})) == [
+        "a: was not set, is {}",
+        "b: was 1, is True",
+        "c: was {}, is not set",
+        "c d: was not set, is None",
+        "e: was [2, 1], is [1, 2]",
+    ]
+
+
+def test_a_path_that_is_not_utf8_has_a_fingerprint_that_stays_for_ever() -> None:
+    path = b"/in/\xff".decode("utf-8", "surrogateescape")
+    jobs = [Job("map", {"input": path, "a": 1}), Job("map", {"a": 1, "input": path})]
+    assert {job.fingerprint for job in jobs} == {"0df703309a3ff4416cd3b487102fdf70"}
+    assert jobs[0].differences(Job("map", {"a": 1})) == [f"input: was not set, is {path!r}"]
+
+
 def test_a_job_survives_its_json_form() -> None:
     job = Job("map", {"a": [1, {"b": None}]})
     assert Job.from_dict(job.as_dict()) == job

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -106,5 +107,75 @@ def test_a_ledger_that_changes_while_it_is_read_is_an_error(store: LmdbStore, ch
         store.forget("*a.jsonl")
     else:
         store.open_job(Job("map", {"output": "elsewhere"}), "restart")
+    with pytest.raises(LedgerError, match="changed while"):
+        list(shards)
+
+
+# What belongs together
+
+
+def put(store: LmdbStore, url: str, *names: str) -> Source:
+    """A complete source with outputs of these names, in their order."""
+    source = Source(f"/data/{url}", 10, "1")
+    store.register([source])
+    outputs = tuple(Output(name, 5, f"sum-{name}", 2, place) for place, name in enumerate(names))
+    store.commit([Leaf(source.id, (), outputs=outputs)])
+    return source
+
+
+def pairs(store: LmdbStore) -> list[tuple[str, str | None]]:
+    return [(shard.name, shard.index) for shard in dataset_manifest(store, allow_incomplete=True)]
+
+
+def test_an_index_belongs_to_the_shard_that_it_is_named_after(store: LmdbStore) -> None:
+    begin(store, [])
+    put(store, "a", "s.bin", "s.bin.idx", "t.bin", "t.idx", "u.jsonl", "u.jsonl.idx", "v.jsonl", "w.jsonl.idx")
+    assert pairs(store)[:2] == [("s.bin", "s.bin.idx"), ("t.bin", "t.idx")]
+    assert pairs(store)[2:] == [("u.jsonl", "u.jsonl.idx"), ("v.jsonl", None), ("w.jsonl.idx", None)]
+
+
+def test_an_index_does_not_belong_to_a_shard_of_another_source(store: LmdbStore) -> None:
+    begin(store, [])
+    put(store, "a", "x.jsonl")
+    put(store, "b", "x.jsonl.idx", "y.jsonl")
+    assert pairs(store) == [("x.jsonl", None), ("x.jsonl.idx", None), ("y.jsonl", None)]
+
+
+def test_an_open_source_between_complete_ones_is_left_out(store: LmdbStore) -> None:
+    begin(store, [])
+    put(store, "a", "x.jsonl")
+    half = Source("/data/b", 10, "1")
+    store.register([half])
+    store.commit([Leaf(half.id, ((0, 2),), outputs=(Output("half.jsonl", 5, "sum", 2),))])
+    put(store, "c", "z.jsonl", "z.jsonl.idx")
+    assert pairs(store) == [("x.jsonl", None), ("z.jsonl", "z.jsonl.idx")]
+
+
+@pytest.mark.parametrize(("parameters", "root"), [({}, None), ({"output": 5}, None), ({"output": "/out"}, "/out")])
+def test_the_root_is_the_output_that_the_job_names(
+    store: LmdbStore, parameters: dict[str, Any], root: str | None
+) -> None:
+    store.open_job(Job("map", parameters))
+    manifest = dataset_manifest(store, allow_incomplete=True)
+    assert (manifest.root, manifest.complete, list(manifest)) == (root, False, [])
+
+
+def test_a_source_that_is_done_again_while_it_is_read_is_a_change(store: LmdbStore) -> None:
+    begin(store, [])
+    source = put(store, "a", "x.jsonl", "y.jsonl", "z.jsonl")
+    shards = iter(dataset_manifest(store))
+    next(shards)
+    store.forget("*")
+    store.commit([Leaf(source.id, (), outputs=(Output("other.jsonl", 5, "sum", 2),), records=1)])
+    with pytest.raises(LedgerError, match="changed while"):
+        list(shards)
+
+
+def test_a_job_that_takes_the_ledger_over_while_it_is_read_is_a_change(store: LmdbStore) -> None:
+    begin(store, [])
+    put(store, "a", "x.jsonl", "y.jsonl", "z.jsonl")
+    shards = iter(dataset_manifest(store))
+    next(shards)
+    store.open_job(Job("map", {"output": "elsewhere"}), "accept")
     with pytest.raises(LedgerError, match="changed while"):
         list(shards)

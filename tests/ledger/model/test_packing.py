@@ -45,3 +45,17 @@ def test_a_pack_has_so_many_members_at_most(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(UsageError, match="found 0"):
         list(pack_sources([], 0))
     assert [len(pack.members) for pack in pack_sources(members([1]), 1)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "target", "cut"),
+    [
+        ([5] * 160, 100, [40, 40, 11, 38, 31]),
+        ([5] * 80, 40, [2, 2, 11, 2, 10, 4, 16, 7, 16, 9, 1]),
+        ([n * 37 % 61 for n in range(40)], 100, [2, 2, 1, 4, 6, 2, 2, 5, 3, 4, 1, 8]),
+        ([0] * 50_001, 100, [50_000, 1]),
+    ],
+)
+def test_packs_are_cut_for_ever_where_they_are_cut_now(lengths: list[int], target: int, cut: list[int]) -> None:
+    # A pack that is cut elsewhere is another source: every ledger of packs would forget its work.
+    assert [len(pack.members) for pack in pack_sources(members(lengths), target)] == cut

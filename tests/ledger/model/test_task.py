@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pytest
 
 from ledgerbeam.errors import UnsupportedShapeError, UsageError
 from ledgerbeam.ledger.model.identity import node_id, pack_id, source_id
 from ledgerbeam.ledger.model.rows import Leaf, Output
-from ledgerbeam.ledger.model.task import Source, Task
+from ledgerbeam.ledger.model.task import FailedTask, Source, Task
 from tests.ledger.builders import plain
 
 
@@ -27,10 +28,26 @@ def test_a_pack_is_named_by_its_members() -> None:
 
 
 def test_packs_are_not_empty_and_do_not_nest() -> None:
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError, match="at least one member"):
         Source.pack([])
-    with pytest.raises(UsageError):
-        Source.pack([Source.pack([plain()])])
+    nested = Source.pack([plain()])
+    with pytest.raises(UsageError, match=r"b\.jsonl.*do not nest"):
+        Source.pack([plain("b"), nested])
+    with pytest.raises(UsageError, match=r"a\.jsonl.*do not nest"):
+        Source("/data/a.jsonl", 1, "", (plain("b"), nested))
+
+
+@pytest.mark.parametrize("values", [(1, 1, "1"), ("/a", "1", "1"), ("/a", -1, "1"), ("/a", True, "1"), ("/a", 1, 1)])
+def test_a_source_that_no_ledger_can_hold_cannot_be_made(values: tuple[Any, Any, Any]) -> None:
+    with pytest.raises(UsageError, match="cannot be recorded"):
+        Source(*values)
+
+
+def test_when_a_file_was_changed_is_no_part_of_its_identity_and_is_not_lost() -> None:
+    source = Source("/data/a.jsonl", 10, "1", changed_ns=77)
+    assert (source, source.id, plain().changed_ns) == (plain(), plain().id, 0)
+    again = pickle.loads(pickle.dumps(source))
+    assert (again, again.changed_ns) == (source, 77)
 
 
 def test_children_carry_the_whole_path() -> None:
@@ -43,6 +60,23 @@ def test_children_carry_the_whole_path() -> None:
     assert batches[2].node == node_id(root.source.id, ((1, 2), (2, 3)))
     assert batches[2].name == "/data/a.jsonl[4:10]#2/3"
     assert root.fan_out([]) == []
+
+
+def test_children_keep_what_was_read_and_since_when() -> None:
+    task = Task(plain(), 3, 9, (), ["r"], 5.5)
+    assert (plain_task := Task(plain(), 3, 9)).records is None
+    assert plain_task.started == 0
+    (split,) = task.split([(3, 4)])
+    assert (split.source, split.records, split.started) == (plain(), ["r"], 5.5)
+    (batch,) = task.fan_out([["s"]])
+    assert (batch.source, batch.start, batch.stop, batch.started) == (plain(), 3, 9, 5.5)
+    assert pickle.loads(pickle.dumps(split)) == split
+
+
+def test_a_marker_of_a_failed_task_holds_no_secret() -> None:
+    failed = FailedTask(Task(plain(), 0, 1), "at ftp://me:hunter2@host/", "at ftp://me:hunter2@host/")
+    assert "hunter2" not in f"{failed}"
+    assert not failed.broke
 
 
 def test_tasks_survive_pickling_with_their_identity() -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import functools
+import hashlib
 import importlib.util
+import json
+import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +21,8 @@ import pytest
 
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.ledger import Source, Task, code_identity, describe_error, failed_by, function_identity
+from ledgerbeam.ledger.model import user_code
+from ledgerbeam.ledger.model.user_code import SAFE_PATH, import_function, import_object
 from ledgerbeam.ledger.model.user_errors import ignore_interrupt, is_break, is_interrupt
 
 TASK = Task(Source("/data/a.jsonl", 10, "1"), 0, 1, ((0, 1),))
@@ -78,6 +84,43 @@ def test_messages_are_cut_and_escaped() -> None:
     text.encode()
 
 
+class SilentError(Exception):
+    """Has no text, and an exception in place of it that has none either."""
+
+    def __str__(self) -> str:
+        raise SilentError
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (KeyError("text"), "KeyError: 'text' (at unknown place)"),
+        (ValueError(), "ValueError:  (at unknown place)"),
+        (SilentError(), "SilentError: (its text cannot be had: SilentError) (at unknown place)"),
+        (type("Two\nLines", (Exception,), {})("x"), "Two Lines: x (at unknown place)"),
+        (type("N" * 100, (Exception,), {})("x"), f"{'N' * 100}: x (at unknown place)"),
+        (type("N" * 101, (Exception,), {})("x"), f"{'N' * 100} ... (101 characters): x (at unknown place)"),
+        (ValueError("y" * 2000), f"ValueError: {'y' * 2000} (at unknown place)"),
+        (ValueError("y" * 2001), f"ValueError: {'y' * 2000} ... (2,001 characters) (at unknown place)"),
+    ],
+)
+def test_an_error_is_described_in_one_bounded_text(error: BaseException, text: str) -> None:
+    assert describe_error(error) == text
+
+
+def test_the_place_of_an_error_is_where_it_was_raised() -> None:
+    def deep() -> None:
+        raise ValueError("x")
+
+    error: BaseException = ValueError()
+    try:
+        deep()
+    except ValueError as found:
+        error = found
+    line = deep.__code__.co_firstlineno + 1
+    assert describe_error(error) == f"ValueError: x (at {__file__}:{line})"
+
+
 def load(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
@@ -102,3 +145,148 @@ def test_an_edit_of_a_module_changes_the_identity_of_its_functions(tmp_path: Pat
 def test_code_without_a_source_is_refused(function: Callable[[], Any]) -> None:
     with pytest.raises(FunctionError, match="no source"):
         code_identity(function)
+
+
+# By name
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working folder; what is imported of it is forgotten after the test."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [finder for finder in sys.meta_path if finder is not user_code._finder])
+    before = set(sys.modules)
+    importlib.invalidate_caches()
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_functions_are_imported_by_name() -> None:
+    assert import_function("json:dumps") is json.dumps
+    assert import_object("collections:OrderedDict.fromkeys") == collections.OrderedDict.fromkeys
+    assert import_object("importlib.util:find_spec") is importlib.util.find_spec
+    with pytest.raises(FunctionError, match="sys:path: expected a function, found list"):
+        import_function("sys:path")
+    assert import_object("sys:path") is sys.path
+
+
+@pytest.mark.parametrize("reference", ["", "json", ":dumps", "json:"])
+def test_a_reference_of_another_form_is_refused(reference: str) -> None:
+    with pytest.raises(FunctionError, match=rf"'{reference}': expected module:function"):
+        import_object(reference)
+
+
+def test_a_name_that_a_module_does_not_have_is_told_with_those_it_has(folder: Path) -> None:
+    names = [f"f{n:02d}" for n in range(12)]
+    (folder / "many_functions.py").write_text("".join(f"def {name}(): ...\n" for name in [*reversed(names), "_own"]))
+    with pytest.raises(FunctionError, match=rf"'many_functions' has no 'g'; it has {', '.join(names[:10])}$"):
+        import_object("many_functions:g")
+    (folder / "no_function.py").write_text("x = 1\n")
+    with pytest.raises(FunctionError, match="'no_function' has no 'g'; it has no functions"):
+        import_object("no_function:g")
+
+
+def test_a_module_of_the_working_folder_is_found_and_the_folder_is_on_no_path(folder: Path) -> None:
+    (folder / "own_work.py").write_text("import own_helper\ndef work(task):\n    return own_helper.FACTOR\n")
+    (folder / "own_helper.py").write_text("FACTOR = 3\n")
+    path = list(sys.path)
+    for _ in range(2):
+        assert import_function("own_work:work")(None) == 3
+    assert sys.path == path
+    assert sys.meta_path.count(user_code._finder) == 1
+    (folder / "below").mkdir()
+    os.chdir(folder / "below")
+    (folder / "below" / "other_work.py").write_text("def work(task):\n    return 4\n")
+    assert import_function("other_work:work")(None) == 4
+
+
+def test_a_file_of_the_working_folder_does_not_stand_for_a_module_of_python_or_of_a_package(folder: Path) -> None:
+    (folder / "own_work.py").write_text("def work(task): ...\n")
+    (folder / "winreg.py").write_text("x = 1\n")  # which Python has on Windows only
+    (folder / "no_such_part.py").write_text("x = 1\n")
+    import_function("own_work:work")
+    for name in ("winreg", "json.no_such_part"):
+        with pytest.raises(ImportError):
+            importlib.import_module(name)
+
+
+def test_a_module_that_another_hides_is_refused(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    (folder / "colorsys.py").write_text("def work(task): ...\n")
+    with pytest.raises(
+        FunctionError, match=r"colorsys:work: .*/colorsys\.py is hidden by another module 'colorsys', /"
+    ):
+        import_object("colorsys:work")
+    (folder / "sys.py").write_text("path = 1\n")
+    with pytest.raises(FunctionError, match="is hidden by another module 'sys', "):
+        import_object("sys:path")
+    module = sys.modules["left_no_word"] = ModuleType("left_no_word")
+    del module.__spec__
+    (folder / "left_no_word.py").write_text("x = 1\n")
+    with pytest.raises(FunctionError, match="is hidden by another module 'left_no_word', a package"):
+        import_object("left_no_word:x")
+    (folder / "json").mkdir()  # a folder of data hides nothing
+    assert import_object("json:dumps") is json.dumps
+
+
+def test_a_module_that_is_on_the_path_already_is_not_hidden_by_itself(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "own_work.py").write_text("def work(task):\n    return 5\n")
+    monkeypatch.syspath_prepend(str(folder))
+    for _ in range(2):
+        assert import_function("own_work:work")(None) == 5
+
+
+def test_a_module_that_raises_is_told_and_an_interrupt_goes_through(folder: Path) -> None:
+    (folder / "raises.py").write_text("raise OSError('no licence')\n")
+    with pytest.raises(
+        FunctionError, match=rf"'raises' cannot be imported: OSError: no licence.*and in {folder}"
+    ) as caught:
+        import_object("raises:work")
+    assert isinstance(caught.value.__cause__, OSError)
+    (folder / "interrupted.py").write_text("raise KeyboardInterrupt\n")
+    with pytest.raises(KeyboardInterrupt):
+        import_object("interrupted:work")
+
+
+def test_what_user_code_starts_has_the_path_of_any_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value, left in ((SAFE_PATH, None), ("1", "1")):
+        monkeypatch.setenv("PYTHONSAFEPATH", value)
+        import_object("json:dumps")
+        assert os.environ.get("PYTHONSAFEPATH") == left
+
+
+def test_functions_are_found_though_the_working_folder_is_gone(folder: Path) -> None:
+    (folder / "gone").mkdir()
+    os.chdir(folder / "gone")
+    (folder / "gone").rmdir()
+    assert import_object("json:dumps") is json.dumps
+
+
+def test_an_object_is_identified_by_the_module_that_is_named_and_a_function_by_its_own(folder: Path) -> None:
+    (folder / "defines.py").write_text("class Work:\n    def __call__(self, task): ...\ndef work(task): ...\n")
+    (folder / "names.py").write_text("import defines\nfrom defines import Work, work\nmade = Work()\n")
+    by_name = {name: function_identity(f"names:{name}") for name in ("Work", "work", "made")}
+    defined = function_identity("defines:work")["function_source"]
+    assert by_name["work"] == {"function": "names:work", "function_source": defined}
+    assert by_name["Work"]["function_source"] == defined
+    named = hashlib.blake2b((folder / "names.py").read_bytes(), digest_size=8).hexdigest()
+    assert by_name["made"]["function_source"] == named != defined
+    nothing = hashlib.blake2b(b"", digest_size=8).hexdigest()
+    assert function_identity("math:sqrt") == {"function": "math:sqrt", "function_source": nothing}
+
+
+def test_code_is_identified_below_its_wrappers_and_two_of_one_name_are_refused(folder: Path) -> None:
+    text = "import functools\ndef work(task): ...\n@functools.wraps(work)\ndef wrapped(task): ...\n"
+    (folder / "one_work.py").write_text(text)
+    (folder / "two_work.py").write_text("def work(task): return 2\n")
+    one, two = (import_object(f"{name}:work") for name in ("one_work", "two_work"))
+    alone = code_identity(one)
+    assert list(alone) == ["work"]
+    wrapped = import_object("one_work:wrapped")
+    for known_as in (wrapped, functools.partial(one, 1), functools.partial(functools.partial(wrapped), 1)):
+        assert code_identity(known_as) == alone
+        assert code_identity(one, known_as) == alone
+    with pytest.raises(FunctionError, match="two functions are called work"):
+        code_identity(one, two)

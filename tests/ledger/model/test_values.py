@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from ledgerbeam.errors import LedgerbeamError, UnsupportedShapeError, UsageError
 from ledgerbeam.io import ObjectFolder
 from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.model import values
 from ledgerbeam.ledger.model.job import Job
-from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, Output
+from ledgerbeam.ledger.model.json_rows import decode, encode
+from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, Output, Totals
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.remote.controls import Control, decode_control, decode_ledger, encode_control, encode_ledger
 from ledgerbeam.ledger.remote.replay import SnapshotManifest, decode_manifest, encode_manifest
@@ -189,3 +191,122 @@ def test_nothing_is_written_for_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="64"):
         encode_control(Control(1, "run", 1.0, "token", info={"pid": 2**70}))
     assert objects.names("") == []
+
+
+# Each value by itself
+
+GOOD: list[tuple[Any, Any, Any]] = [
+    (values.integer, 0, 0),
+    (values.integer, 2**63 - 1, 2**63 - 1),
+    (lambda value: values.integer(value, 1), 1, 1),
+    (values.seconds, 0, 0.0),
+    (values.seconds, 2**35 - 1, 2.0**35 - 1),
+    (values.seconds, 0.5, 0.5),
+    (values.flag, False, False),
+    (values.text, "", ""),
+    (values.text, "\udc80", "\udc80"),
+    (values.output_name, "a/..b/c..", "a/..b/c.."),
+    (values.checksum, "x" * 256, "x" * 256),
+    (values.id_bytes, b"i" * 16, b"i" * 16),
+    (values.identity, "0aff" * 8, b"\x0a\xff" * 8),
+    (values.lineage, [[1, 2], (0, 1)], ((1, 2), (0, 1))),
+    (values.lineage, [], ()),
+    (values.rows, [1], [1]),
+    (lambda value: values.row(value, 1, 2), (1, 2), (1, 2)),
+    (lambda value: values.row(value, 1, 2), [1], [1]),
+    (values.mapping, {"a": 1}, {"a": 1}),
+]
+
+
+@pytest.mark.parametrize(("check", "value", "given"), GOOD)
+def test_a_value_that_can_be_is_given_back(check: Any, value: Any, given: Any) -> None:
+    found = check(value)
+    assert (type(found), found) == (type(given), given)
+
+
+def _one_or_two(value: Any) -> Any:
+    return values.row(value, 1, 2)
+
+
+REFUSED: list[tuple[Any, list[Any]]] = [
+    (values.integer, [-1, 2**63, True, 1.0, "1", None]),
+    (lambda value: values.integer(value, 1), [0]),
+    (values.seconds, [-1, -0.001, 2**35, float("nan"), float("inf"), True, "1", None]),
+    (values.flag, [0, 1, None, ""]),
+    (values.text, [None, 1, b"a", "\ud800", "é\udc79"]),
+    (values.output_name, ["", "a\0", "..", "a/..", "../a", "a/../b", None]),
+    (values.checksum, ["x" * 257, None]),
+    (values.id_bytes, [b"i" * 15, b"i" * 17, "i" * 16, bytearray(16), None]),
+    (values.identity, ["00" * 15, "00" * 17, "0" * 31, "gg" * 16, "00 " * 10 + "00", b"0" * 32]),
+    (values.lineage, [[[1]], [[1, 2, 3]], [[-1, 2]], [[0, 2**63]], [3], [[0, True]]]),
+    (values.rows, [(), {}, None, "a"]),
+    (_one_or_two, [[], [1, 2, 3], "ab", {}, None]),
+    (values.mapping, [[], None, "a"]),
+]
+
+
+@pytest.mark.parametrize(("check", "value"), [(check, value) for check, found in REFUSED for value in found])
+def test_a_value_that_cannot_be_is_refused(check: Any, value: Any) -> None:
+    with pytest.raises(ValueError, match=r"expected|hexadecimal"):
+        check(value)
+
+
+@pytest.mark.parametrize("length", [78, 79, 200])
+def test_a_message_shows_the_begin_of_a_long_value(length: int) -> None:
+    shown = values.shown("é" + "x" * (length - 5))  # as '\xe9xx...'
+    assert len(shown) == min(80, length + 1)
+    assert shown.startswith(r"'\xe9xx")
+    assert shown.endswith("..." if length > 79 else "x'")
+
+
+@pytest.mark.parametrize("length", [3999, 4000, 4001, 9000])
+def test_a_long_text_of_a_failure_is_cut_and_says_so(length: int) -> None:
+    failure = Failure(plain().id, (), "t" * length, "r" * length, "é" * length)
+    for text, letter in ((failure.task, "t"), (failure.reason, "r"), (failure.error, "é")):
+        assert len(text) == min(length, 4000)
+        assert text == letter * length if length <= 4000 else text == letter * 3997 + "..."
+
+
+def test_what_is_no_text_is_escaped_in_failures() -> None:
+    assert Failure(plain().id, (), "a\ud800", "b\udc80", "c").task == r"a\ud800"
+
+
+def test_totals_are_added_and_taken_away_part_by_part() -> None:
+    leaf = Leaf(plain().id, (), "filtered", (), 2, 3, 0.0256)
+    assert leaf.share() == Totals(tasks=1, records=2, bytes=3, filtered=1, milliseconds=26)
+    assert Leaf(plain().id, (), "published", (), 2, 3, 0.0254).share() == Totals(1, 2, 3, 0, 25)
+    total = Totals(1, 2, 3, 4, 5).plus(Totals(10, 20, 30, 40, 50))
+    assert total == Totals(11, 22, 33, 44, 55)
+    assert total.minus(Totals(1, 2, 3, 4, 5)) == Totals(10, 20, 30, 40, 50)
+
+
+@pytest.mark.parametrize(
+    "mark", [Mark(b"short", b"n" * 16, "t"), Mark(b"s" * 16, b"n", "t"), Mark(b"s" * 16, b"n" * 16, "\ud800")]
+)
+def test_a_mark_that_cannot_be_is_refused(mark: Mark) -> None:
+    with pytest.raises(UnsupportedShapeError, match="cannot be recorded: expected"):
+        mark.check()
+    with pytest.raises(UnsupportedShapeError, match="cannot be recorded: "):
+        Segment(1, 1.0, deaths=[mark])
+
+
+# Rows as JSON
+
+
+@pytest.mark.parametrize(
+    "value", [{"a": [1, None, "é", 0.5, True]}, "\udcff", ["\ud800\udc00", "\udc00\ud800"], 2**63 - 1]
+)
+def test_a_row_decodes_to_what_was_encoded(value: Any) -> None:
+    assert decode(encode(value)) == value
+
+
+@pytest.mark.parametrize("value", [2**70, {1: "a"}, {"a": object()}, {"\ud800": object()}, [b"a"]])
+def test_what_would_not_come_back_as_it_was_is_refused(value: Any) -> None:
+    with pytest.raises(UsageError, match="cannot be kept"):
+        encode(value)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[1,]", b"\xff", b"[" * 100_000])
+def test_a_damaged_row_is_an_error_of_its_value(data: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - of the decoder
+        decode(data)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,10 @@ from ledgerbeam.io import ObjectFolder
 from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.model.rows import Mark
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
+from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.remote import compaction
-from ledgerbeam.ledger.remote.compaction import compact
-from ledgerbeam.ledger.remote.replay import SnapshotManifest, encode_manifest
+from ledgerbeam.ledger.remote.compaction import Compaction, compact
+from ledgerbeam.ledger.remote.replay import FOLDS, Overtaken, Replayer, SnapshotManifest, encode_manifest
 from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment
 from ledgerbeam.ledger.remote.snapshot import cutoff_pages
 from ledgerbeam.ledger.remote.store import RemoteStore
@@ -245,3 +247,93 @@ def without_words(store: RemoteStore) -> dict[str, object]:
     """The picture of a ledger, and how often its failures were counted instead of why they failed."""
     failures = [(row.source_id, row.node, row.attempts, row.quarantined) for row in store.failures()]
     return {**picture(store), "failures": failures}
+
+
+def test_a_compaction_tells_what_it_has_made_and_of_which_job_and_when(hosts: Hosts) -> None:
+    store = hosts.store()
+    assert compact(store) == Compaction(0, 0, 0)
+    store.open_job(ONE)
+    finish(store, plain())
+    segments = hosts.objects.names("segments")
+    done = compact(store)
+    parts = [name for name in hosts.objects.names("snapshots") if name.endswith(".seg")]
+    contents = [data or b"" for data in hosts.objects.read(parts)]
+    assert done == Compaction(len(segments), len(parts), sum(map(len, contents)))
+    for data in contents:
+        part = decode_segment(data, "here")
+        assert part.job == ONE.fingerprint
+        assert abs(part.at - time.time()) < 60
+    assert compact(store) == Compaction(0, 0, 0)
+    store.register([plain("b")])
+    assert compact(store).replaced == 1 + 1 + len(parts)
+
+
+def test_a_compaction_that_is_overtaken_each_time_gives_up_in_the_end(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[RemoteStore] = []
+
+    def overtaken(store: RemoteStore) -> Compaction:
+        tries.append(store)
+        raise Overtaken
+
+    monkeypatch.setattr(compaction, "_compact", overtaken)
+    assert compact(hosts.store()) == Compaction(0, 0, 0)
+    assert len(tries) == FOLDS
+
+
+def test_a_host_does_not_read_the_snapshot_that_it_has_made(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    finish(store, plain())
+    compact(store)
+    read: list[str] = []
+    real = hosts.objects.read
+
+    def noted(names: Sequence[str]) -> list[bytes | None]:
+        read.extend(names)
+        return real(names)
+
+    monkeypatch.setattr(hosts.objects, "read", noted)
+    store.refresh()
+    assert read == []
+    assert not Replayer(*store.parts())._unfolded(hosts.objects.names("snapshots"))
+
+
+def test_the_points_of_a_compaction_lie_where_their_names_say(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    for n in range(120):
+        store.register([plain(f"s{n}")])
+    seen: list[tuple[str, int, int]] = []
+
+    def reached(point: str) -> None:
+        made = len([name for name in hosts.objects.names("snapshots") if name.endswith(".json")])
+        seen.append((point, made, len(hosts.objects.names("segments"))))
+
+    monkeypatch.setattr(compaction, "fault_point", reached)
+    compact(store)
+    assert seen == [
+        ("compact.before_manifest", 0, 120),
+        ("compact.after_manifest", 1, 120),
+        ("compact.delete", 1, 120),
+        ("compact.delete", 1, 20),
+    ]
+
+
+def test_a_pack_and_a_source_that_was_registered_before_any_run_are_kept(hosts: Hosts) -> None:
+    store = hosts.store()
+    pack = Source.pack([plain("a"), plain("b")])
+    store.register([plain("c"), pack])
+    for number in range(3):
+        store.begin_run({})
+        store.register([plain(f"run-{number}")])
+    expected = picture(store)
+    compact(store)
+    host = hosts.store()
+    assert picture(host) == expected
+    (row,) = [row for row in host.sources() if row.members]
+    assert (row.source_id, row.member_urls) == (pack.id, tuple(pack.urls))
+    parts = [name for name in hosts.objects.names("snapshots") if name.endswith(".seg")]
+    made = [decode_segment(data or b"", "here") for data in hosts.objects.read(parts)]
+    assert sorted((part.number, len(part.sources)) for part in made if part.sources) == [(0, 2), (1, 1), (2, 1), (3, 1)]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ledgerbeam.io import ObjectFolder
 from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, Output
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
@@ -215,6 +216,68 @@ def test_who_lists_a_source_again_before_it_was_gone_does_not_bring_it_back(host
         assert [row.state for row in host.sources()] == ["gone"]
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (2, 0, 1), (2, 1, 0)])  # who says it is gone had seen it
+@pytest.mark.parametrize(("again", "state"), [(2, "gone"), (4, "open")])
+def test_a_source_that_two_have_registered_is_gone_or_not_in_whatever_order_they_come(
+    hosts: Hosts, order: tuple[int, ...], again: int, state: str
+) -> None:
+    store = hosts.store()
+    for _ in range(4):
+        store.begin_run({})
+    sources = [plain()]
+    said = [Segment(1, 1.0, sources=sources), Segment(3, 1.0, gone=[plain().id]), Segment(again, 1.0, sources=sources)]
+    reader = hosts.store()
+    for place in order:
+        put(hosts, said[place], f"w{place}")
+        reader.refresh()
+    for host in (reader, hosts.store()):
+        assert [row.state for row in host.sources()] == [state]
+
+
+def test_the_run_that_says_that_a_source_is_gone_may_list_it_again(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.begin_run({})
+    put(hosts, Segment(1, 1.0, sources=[plain()]), "one")
+    put(hosts, Segment(1, 1.0, gone=[plain().id]), "two")
+    reader = hosts.store()
+    assert [row.state for row in reader.sources()] == ["gone"]
+    put(hosts, Segment(1, 1.0, back=[plain().id]), "three")
+    reader.refresh()
+    assert [row.state for row in reader.sources()] == ["open"]
+    put(hosts, Segment(1, 1.0, gone=[plain().id]), "four")
+    reader.refresh()
+    put(hosts, Segment(1, 1.0, sources=[plain()]), "five")
+    reader.refresh()
+    assert [row.state for row in reader.sources()] == ["open"]
+    put(hosts, Segment(1, 1.0, gone=[]), "six")
+    reader.refresh()
+    assert reader.status()["gone"] == 0
+
+
+@pytest.mark.parametrize("said", ["gone", "back"])
+def test_what_a_listing_says_of_a_source_waits_for_its_registration(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    store = hosts.store()
+    for _ in range(2):
+        store.begin_run({})
+    reader = hosts.store()
+    put(hosts, Segment(1, 1.0, sources=[plain()]), "first")
+    put(hosts, Segment(2, 1.0, gone=[plain().id]) if said == "gone" else Segment(2, 1.0, back=[plain().id]))
+    real, calls = hosts.objects.names, []
+
+    def passed(folder: str) -> list[str]:
+        calls.append(folder)
+        return [name for name in real(folder) if "s-first" not in name or len(calls) > 1]
+
+    monkeypatch.setattr(hosts.objects, "names", passed)
+    reader.refresh()
+    put(hosts, Segment(1, 1.0, gone=[plain().id]), "older")
+    for host in (reader, hosts.store()):
+        host.refresh()
+        assert [row.state for row in host.sources()] == ["gone" if said == "gone" else "open"]
+
+
 # Registrations
 
 
@@ -296,3 +359,93 @@ def test_a_contradiction_is_seen_by_who_held_the_source_for_complete(hosts: Host
     assert store.completed_count() == 3
     (failed,) = store.failures()
     assert (failed.source_id, failed.reason) == (sources[0].id, "NonDeterministicTaskError")
+
+
+# Listings that pass a place at which something is created meanwhile
+
+
+class Passing(ObjectFolder):
+    """Lists everything, but not at first what has this in its name; counts the listings."""
+
+    passed = "nothing"
+    listings = 0
+
+    def names(self, folder: str) -> list[str]:
+        self.listings += 1
+        return [name for name in super().names(folder) if self.passed not in name or self.listings > 1]
+
+
+@pytest.fixture
+def passing(hosts: Hosts, tmp_path: Path) -> Iterator[tuple[RemoteStore, Passing]]:
+    objects = Passing(hosts.objects.url)
+    store = RemoteStore(objects, str(tmp_path / "passing"))
+    store.open(create=True)
+    objects.listings = 0
+    yield store, objects
+    store.close()
+
+
+def nothing(store: RemoteStore, source: Source) -> None:
+    pass
+
+
+def replace_it(store: RemoteStore, source: Source) -> None:
+    store.begin_run({})
+    store.register([plain(version="other")])
+
+
+def restart(store: RemoteStore, source: Source) -> None:
+    store.open_job(TWO, "restart")
+
+
+@pytest.mark.parametrize("change", [nothing, forget, forget_failures, replace_it, replace_and_take_back, restart])
+@pytest.mark.parametrize("what", [leaf, failure, deaths])
+def test_what_speaks_of_sources_that_are_known_is_taken_in_with_one_listing(
+    hosts: Hosts,
+    passing: tuple[RemoteStore, Passing],
+    change: Callable[[RemoteStore, Source], None],
+    what: Callable[[Source, int], Segment],
+) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    store.begin_run({})
+    store.register([plain(), plain("b")])
+    put(hosts, what(plain(), 1), "early")
+    change(store, plain())
+    put(hosts, what(plain(), 1), "late")
+    put(hosts, what(plain("b"), 1), "other")
+    reader, objects = passing
+    reader.refresh()
+    assert objects.listings == 1
+    assert picture(hosts.store()) == picture(reader)
+
+
+@pytest.mark.parametrize("what", [leaf, failure, deaths])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_speaks_of_a_source_that_was_passed_waits_for_it(
+    hosts: Hosts, passing: tuple[RemoteStore, Passing], what: Callable[[Source, int], Segment], restarted: bool
+) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    store.begin_run({})
+    if restarted:
+        store.open_job(TWO, "restart")
+    number = len(hosts.objects.names("controls"))
+    put(hosts, Segment(number, 1.0, sources=[plain("known")]), "known")
+    put(hosts, Segment(number, 1.0, sources=[plain()]), "passed")
+    both = [what(source, number) for source in (plain("known"), plain())]
+    whole = Segment(
+        number,
+        1.0,
+        leaves=[leaf for segment in both for leaf in segment.leaves],
+        failures=[failure for segment in both for failure in segment.failures],
+        deaths=[death for segment in both for death in segment.deaths],
+    )
+    put(hosts, whole, "tasks")
+    reader, objects = passing
+    objects.passed = "s-passed"
+    reader.refresh()
+    assert objects.listings == 2
+    counted = reader.status()["sources"]
+    assert counted == {"complete": 2 * (what is leaf), "open": 0, "failed": 2 * (what is not leaf)}
+    assert picture(hosts.store()) == picture(reader)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from ledgerbeam.ledger.remote.segment import Segment
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from tests.ledger.builders import leaf_of, leaves_of_split, plain
 from tests.ledger.conformance import failure_of
+from tests.ledger.lmdb.test_failures import folded
 from tests.ledger.remote.test_store import Hosts
 from tests.ledger.views import picture
 
@@ -114,6 +116,92 @@ def test_a_compaction_that_is_overtaken_leaves_no_leaf_out(hosts: Hosts, monkeyp
     assert compact(late).replaced > 0
     assert hosts.store().pending(plain().id) == 1
     assert hosts.store().totals().tasks == 1
+
+
+@pytest.mark.parametrize(
+    ("seen", "gone"),
+    [
+        (Segment(3, 30.0, sources=[plain()]), True),
+        (Segment(3, 30.0, back=[plain().id]), True),
+        (Segment(7, 20.0, back=[plain().id]), False),
+        (Segment(7, 20.0, gone=[]), False),
+        (Segment(3, 30.0, gone=[]), True),
+    ],
+)
+@pytest.mark.parametrize("listed_first", [True, False])
+def test_the_newest_of_what_is_said_of_a_source_tells_whether_it_is_gone(
+    tmp_path: Path, seen: Segment, gone: bool, listed_first: bool
+) -> None:
+    listing = Segment(5, 25.0, gone=[plain().id])
+    store = folded(tmp_path / "host", *([listing, seen] if listed_first else [seen, listing]))
+    assert store.status()["gone"] == gone
+    assert [row.state for row in store.sources()] == ["gone" if gone else "open"]
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("made", "gone"),
+    [
+        (
+            [
+                Segment(8, 1.0, back=[plain().id]),
+                Segment(6, 1.0, back=[plain().id]),
+                Segment(7, 1.0, gone=[plain().id]),
+            ],
+            False,
+        ),
+        (
+            [
+                Segment(8, 1.0, back=[plain().id]),
+                Segment(6, 1.0, back=[plain().id]),
+                Segment(9, 1.0, gone=[plain().id]),
+            ],
+            True,
+        ),
+        ([Segment(8, 1.0, sources=[plain("new")]), Segment(7, 1.0, gone=[plain("new").id])], False),
+        ([Segment(8, 1.0, back=[plain("unknown").id]), Segment(7, 1.0, gone=[plain("unknown").id])], False),
+    ],
+)
+def test_who_says_last_that_a_source_is_back_or_gone_is_right_in_any_order(
+    tmp_path: Path, made: list[Segment], gone: bool
+) -> None:
+    for number, order in enumerate(permutations(made)):
+        store = folded(tmp_path / f"{number}", *order)
+        assert store.status()["gone"] == gone
+        assert store.source_count() == 1 + any(segment.sources for segment in made)
+        store.close()
+
+
+def registered(number: int, *sources: Source) -> Segment:
+    return Segment(number, 10.0 * number, sources=sources)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        [
+            registered(5, Source.pack([plain("a", "2"), plain("b")])),
+            registered(6, plain("b", "3")),
+            registered(3, plain()),
+        ],
+        [registered(4, plain("a", "2")), registered(6, plain("a", "3")), registered(5, plain())],
+        [registered(3, Source.pack([plain(), plain("b")])), registered(5, plain("a", "2")), registered(4, plain("b"))],
+        [
+            registered(3, Source.pack([plain("a", "2"), plain("b")])),
+            registered(5, Source.pack([plain("b", "2"), plain("c")])),
+            registered(4, plain("b")),
+            registered(6, plain("a", "4")),
+        ],
+    ],
+)
+def test_registrations_come_to_the_same_in_any_order(tmp_path: Path, made: list[Segment]) -> None:
+    """All of them begin with that of `plain()` as number 1."""
+    pictures = []
+    for number, order in enumerate(permutations(made)):
+        store = folded(tmp_path / f"{number}", *order)
+        pictures.append(picture(store))
+        store.close()
+    assert all(found == pictures[0] for found in pictures)
 
 
 def test_a_pack_that_comes_late_replaces_what_it_would_have_replaced(hosts: Hosts) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.ledger import places as opening
+from ledgerbeam.ledger.lmdb.files import refuse_network_filesystem
 from ledgerbeam.ledger.places import sidecar_folder
 
 URL = "s3://bucket/ledger"
@@ -85,4 +87,70 @@ def test_links_of_other_users_are_not_followed(
     assert sidecar_folder(URL) == str(folder), "a link of our own may put the cache on another disk"
     os.chown(planted, OTHER_USER, OTHER_USER, follow_symlinks=False)
     with pytest.raises(UsageError, match=rf"link of this user.*of user {OTHER_USER}"):
+        sidecar_folder(URL)
+
+
+# Which folder it is
+
+
+def test_the_first_place_that_is_set_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for variable in ("LEDGERBEAM_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    places = [str(tmp_path / "home" / ".cache" / "ledgerbeam")]
+    assert os.path.dirname(sidecar_folder(URL)) == f"{places[-1]}/sidecars"
+    assert stat.S_IMODE(os.stat(places[-1]).st_mode) & 0o077 == 0
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert os.path.dirname(sidecar_folder(URL)) == str(tmp_path / "xdg" / "ledgerbeam" / "sidecars")
+    monkeypatch.setenv("LEDGERBEAM_CACHE", "relative")
+    assert os.path.dirname(sidecar_folder(URL)) == str(tmp_path / "relative" / "sidecars")
+
+
+def test_each_ledger_has_a_folder_of_its_own_that_tells_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEDGERBEAM_CACHE", str(tmp_path))
+    urls = [
+        "s3://bucket/a/ledger",
+        "gs://bucket/a/ledger",
+        "s3://bucket/a-ledger",
+        f"s3://{'x' * 300}/end",
+        "s3://é/ü/",
+    ]
+    names = [os.path.basename(sidecar_folder(url)) for url in urls]
+    assert len(set(names)) == len(urls)
+    assert [name.rpartition("-")[0] for name in names[:3]] == ["bucket-a-ledger"] * 3
+    assert names[3].rpartition("-")[0] == "x" * 36 + "-end"
+    assert all(name.isascii() and len(name) <= 60 for name in names)
+
+
+def test_a_cache_on_a_network_filesystem_or_that_cannot_be_written_is_passed_over(
+    fallback: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    refused: list[str] = [str(tmp_path / "xdg")]
+
+    def refuse(path: str) -> None:
+        if path.startswith(tuple(refused)):
+            raise UsageError(f"{path}: nfs")
+        refuse_network_filesystem(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(opening, "refuse_network_filesystem", refuse)
+        assert Path(sidecar_folder(URL)).parent.parent == fallback
+        refused.append(str(fallback))
+        with pytest.raises(
+            UsageError, match=r"ledger s3://bucket/ledger: found no local folder.*nfs.*LEDGERBEAM_CACHE"
+        ):
+            sidecar_folder(URL)
+    assert sidecar_folder(URL).startswith(str(tmp_path / "xdg"))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "access", lambda path, mode: mode == 0)
+        assert Path(sidecar_folder(URL)).parent.parent == fallback
+
+
+def test_that_no_folder_can_be_made_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fallback: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "no-folder" / "tmp"))
+    with pytest.raises(UsageError, match=r"found no local folder.*LEDGERBEAM_CACHE"):
         sidecar_folder(URL)

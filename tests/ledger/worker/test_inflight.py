@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import pickle
 import shutil
 import signal
+import stat
 import struct
 import threading
 import time
@@ -164,6 +167,16 @@ GARBAGE = [
 ]
 
 
+def test_marks_that_are_not_what_was_written_blame_nobody(folder: str) -> None:
+    os.makedirs(folder)
+    mark = mark_of(TASK)
+    whole = sealed(json.dumps([(mark.source_id.hex(), mark.node.hex(), mark.name)]).encode())
+    Path(folder, "1-00.inflight").write_bytes(whole + b"older bytes")
+    Path(folder, "2-00.inflight").write_bytes(whole.replace(b"a.jsonl", b"b.jsonl"))
+    Path(folder, "3-00.inflight").write_bytes(whole[:-1])
+    assert dead_marks(folder) == [DeadWorker(1, [mark]), DeadWorker(2, []), DeadWorker(3, [])]
+
+
 def test_marks_that_no_worker_wrote_blame_nobody(folder: str) -> None:
     os.makedirs(folder)
     for number, body in enumerate(GARBAGE):
@@ -194,3 +207,88 @@ def test_marks_that_were_removed_are_not_missed(folder: str) -> None:
     marks.register()
     shutil.rmtree(folder)
     marks.close()
+
+
+def test_marks_come_and_go_with_what_is_in_work(folder: str) -> None:
+    marks = InflightMarks(folder)
+
+    def working() -> list[str]:
+        (name,) = os.listdir(folder)
+        data = Path(folder, name).read_bytes()
+        length, checksum = struct.unpack_from("<II", data)
+        assert zlib.crc32(data[8 : 8 + length]) == checksum
+        return [row[2] for row in json.loads(data[8 : 8 + length])]
+
+    marks.register()
+    assert working() == []
+    with marks.working_on([TASK, OTHER]):
+        with InflightMarks(folder).working_on([TASK]):
+            assert working() == [TASK.name, OTHER.name, TASK.name]
+        assert working() == [TASK.name, OTHER.name]
+    assert working() == []
+    marks.close()
+
+
+def test_a_file_of_another_name_is_no_mark(folder: str) -> None:
+    os.makedirs(folder)
+    for name in ("12-00.inflight2", "12-00", "12.json", "x12-00.inflight"):
+        Path(folder, name).write_bytes(sealed(b"[]"))
+    assert (live_pids(folder), dead_marks(folder), remove_dead(folder)) == ([], [], [])
+    assert len(os.listdir(folder)) == 4
+
+
+def test_workers_are_listed_by_their_numbers(folder: str) -> None:
+    os.makedirs(folder)
+    marks = {pid: [mark_of(TASK)] * (pid % 3) for pid in (5, 40, 300, 7, 12)}
+    for pid, found in marks.items():
+        rows = [(mark.source_id.hex(), mark.node.hex(), mark.name) for mark in found]
+        Path(folder, f"{pid}-00.inflight").write_bytes(sealed(json.dumps(rows).encode()))
+    assert dead_marks(folder) == [DeadWorker(pid, marks[pid]) for pid in sorted(marks)]
+    held = []
+    for pid in (40, 5, 300):
+        held.append(os.open(Path(folder, f"{pid}-00.inflight"), os.O_RDWR))
+        fcntl.flock(held[-1], fcntl.LOCK_EX)
+    assert live_pids(folder) == [5, 40, 300]
+    assert [worker.pid for worker in remove_dead(folder)] == [7, 12]
+    assert len(os.listdir(folder)) == 3
+    for descriptor in held:
+        os.close(descriptor)
+
+
+def test_marks_are_for_their_user_alone(folder: str) -> None:
+    marks = InflightMarks(folder)
+    marks.register()
+    (name,) = os.listdir(folder)
+    assert stat.S_IMODE(Path(folder, name).stat().st_mode) == 0o600
+    assert name.startswith(f"{os.getpid()}-")
+    marks.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
+def test_marks_of_another_user_blame_nobody_and_stay(folder: str) -> None:
+    os.makedirs(folder)
+    path = Path(folder, "7-00.inflight")
+    path.write_bytes(sealed(b"[]"))
+    assert dead_marks(folder) == [DeadWorker(7, [])]
+    os.chown(path, 65534, -1)
+    assert (live_pids(folder), dead_marks(folder), remove_dead(folder)) == ([], [], [])
+    assert path.exists()
+
+
+def test_what_lies_in_place_of_marks_that_were_removed_stays(folder: str) -> None:
+    marks = InflightMarks(folder)
+    marks.register()
+    (name,) = os.listdir(folder)
+    os.unlink(Path(folder, name))
+    Path(folder, name).write_bytes(b"another's")
+    marks.close()
+    assert Path(folder, name).read_bytes() == b"another's"
+
+
+def test_a_worker_marks_anew_after_it_has_closed(folder: str) -> None:
+    marks = InflightMarks(folder)
+    for _ in range(2):
+        with marks.working_on([TASK]):
+            assert live_pids(folder) == [os.getpid()]
+        marks.close()
+        assert os.listdir(folder) == []

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -232,3 +234,65 @@ def test_a_removal_that_is_cut_short_leaves_the_marker(
     monkeypatch.setattr(os, "unlink", unlink)
     folders.remove_dead()
     assert removed == ["left", MARKER]
+
+
+def test_a_marker_says_whose_it_is_and_is_for_its_user_alone(folders: RunFolders) -> None:
+    with folders.enter("000001") as folder:
+        marker = Path(folder.path, MARKER)
+        assert stat.S_IMODE(marker.stat().st_mode) == 0o600
+        assert json.loads(marker.read_bytes()) == {"ledger": OURS, "run": "000001", "pid": os.getpid()}
+
+
+def test_each_of_several_launchers_is_told_apart(folders: RunFolders) -> None:
+    assert (folders.launchers(), folders.remove_dead(), folders.lives("000001")) == ([], [], False)
+    with folders.enter("000003"), folders.enter("000001"), folders.enter("000002"):
+        assert [launcher.run for launcher in folders.launchers()] == ["000001", "000002", "000003"]
+        assert [folders.lives(run) for run in ("000001", "000003", "000004")] == [True, True, False]
+        assert len(folders.remove_dead()) == 3
+    assert folders.launchers() == []
+
+
+def test_a_marker_without_a_number_is_of_a_launcher_all_the_same(folders: RunFolders, tmp_path: Path) -> None:
+    for run, pid in (("000001", "x"), ("000002", 7)):
+        (tmp_path / "run" / run).mkdir(parents=True)
+        (tmp_path / "run" / run / MARKER).write_text(json.dumps({"ledger": OURS, "run": run, "pid": pid}))
+    assert folders.launchers() == [Launcher("000001", 0, lives=False), Launcher("000002", 7, lives=False)]
+    with open(tmp_path / "run" / "000001" / MARKER, "rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert folders.launchers()[0] == Launcher("000001", 0, lives=True)
+        assert folders.remove_dead() == [Launcher("000001", 0, lives=True)]
+
+
+def test_two_that_look_at_once_do_not_take_each_other_for_a_launcher(folders: RunFolders, tmp_path: Path) -> None:
+    (tmp_path / "run" / "000001").mkdir(parents=True)
+    marker = tmp_path / "run" / "000001" / MARKER
+    marker.write_text(json.dumps({"ledger": OURS, "run": "000001", "pid": 1}))
+    with open(marker, "rb") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        assert not folders.lives("000001")
+
+
+def test_what_cannot_be_removed_keeps_the_marker_for_the_next_run(
+    folders: RunFolders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill(start(tmp_path, "000001"))
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        (tmp_path / "run" / "000001" / "stays").mkdir()
+        assert folders.remove_dead() == []
+        assert [launcher.run for launcher in folders.launchers()] == ["000001"]
+    assert folders.remove_dead() == []
+    assert os.listdir(tmp_path / "run") == []
+
+
+def test_a_folder_of_runs_leaves_nothing_open(folders: RunFolders, tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    kill(start(tmp_path, "000002"))
+    no_marker(tmp_path / "run" / "000003", tmp_path)
+    for _ in range(3):
+        with folders.enter("000001"):
+            folders.lives("000001")
+            folders.remove_dead()
+        with pytest.raises(StorageError), folders.enter("000003"):
+            pass
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.errors import LedgerbeamError, NonDeterministicTaskError, SourceNotFoundError
+from ledgerbeam.errors import LedgerbeamError, NonDeterministicTaskError, SourceNotFoundError, UsageError
 from ledgerbeam.ledger import leave_error, left_errors
 
 NOT_UTF8 = b"/data/\xff.jsonl".decode("utf-8", "surrogateescape")
@@ -49,3 +49,19 @@ def test_an_error_of_a_class_that_is_none_of_ours_is_shown_as_ours(tmp_path: Pat
     (tmp_path / "1.error").write_text(f'{{"type": "{kind}", "message": "m"}}')
     (found,) = left_errors(str(tmp_path))
     assert (type(found), str(found)) == (LedgerbeamError, "m")
+
+
+def test_the_errors_of_several_workers_arrive_without_secrets(tmp_path: Path) -> None:
+    leave_error(str(tmp_path), SourceNotFoundError("ftp://me:hunter2@host/a: not found"))
+    assert (tmp_path / f"{os.getpid()}.error").exists()
+    (tmp_path / "0.error").write_text('{"type": "UsageError", "message": "m"}')
+    (tmp_path / "1.errors").write_text('{"type": "UsageError", "message": "m"}')
+    usage, lost = left_errors(str(tmp_path))
+    assert (type(usage), str(usage), type(lost)) == (UsageError, "m", SourceNotFoundError)
+    assert "hunter2" not in str(lost)
+    assert str(lost).endswith("@host/a: not found")
+
+
+def test_where_there_is_no_folder_no_error_is_left_and_none_found(tmp_path: Path) -> None:
+    leave_error(str(tmp_path / "gone"), UsageError("m"))
+    assert left_errors(str(tmp_path / "gone")) == []

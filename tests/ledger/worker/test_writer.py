@@ -95,27 +95,83 @@ def test_enough_entries_are_committed_at_once(store: LmdbStore) -> None:
     writer.close()
 
 
-@pytest.mark.parametrize("is_slow", [False, True])
-def test_who_adds_late_in_the_interval_commits_unless_that_is_slow(store: LmdbStore, is_slow: bool) -> None:
-    interval, names = 3.0, []
+@pytest.mark.parametrize("took", [0.0, 2.0, 2.1])
+def test_who_adds_late_in_the_interval_commits_unless_that_is_slow(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch, took: float
+) -> None:
+    now, names = [1000.0], []
 
     class NamedStore(LmdbStore):
         def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
             names.append(threading.current_thread().name)
-            time.sleep(0.1 if is_slow else 0)
+            now[0] += took
             return super().commit(leaves, failures)
 
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     source = plain()
     store.register([source])
-    writer = LedgerWriter(NamedStore(store.url), interval)
-    leaves = leaves_of_split(source, 4)
-    for early, late in (leaves[:2], leaves[2:]):
-        writer.add(early)
-        time.sleep(0.8 * interval)
-        writer.add(late)
-    wait_until(store, 4)
+    writer = LedgerWriter(NamedStore(store.url), interval=100)
     mine = threading.current_thread().name
-    assert names == [mine, "ledger-writer" if is_slow else mine]
+    leaves = iter(leaves_of_split(source, 6))
+    for begins, expected in ((1000.0, [mine]), (2000.0, [mine] if took > 2 else [mine, mine])):
+        for late in (0.0, 74.9, 75.0):
+            assert len(names) == (begins > 1000)
+            now[0] = begins + late
+            writer.add(next(leaves))
+        assert names == expected
+    now[0] = 2100.0
+    with writer._changed:
+        writer._changed.notify_all()  # its time is up
+    while store.totals().tasks < 6:
+        time.sleep(0.002)
+    assert names == [mine, "ledger-writer" if took > 2 else mine]
+    writer.close()
+
+
+def test_a_full_group_that_is_slow_to_commit_leaves_nothing_to_the_background(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+
+    class SlowStore(LmdbStore):
+        def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
+            now[0] += 50
+            return super().commit(leaves, failures)
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    store.register([plain()])
+    writer = LedgerWriter(SlowStore(store.url), interval=100, max_entries=2)
+    one, two, three, four = leaves_of_split(plain(), 4)
+    for leaf in (one, two, three):
+        writer.add(leaf)
+    assert store.totals().tasks == 2
+    now[0] += 75
+    writer.add(four)
+    assert store.completed_count() == 1
+    writer.close()
+
+
+@pytest.mark.parametrize("error", [NonDeterministicTaskError, DiskFullError])
+def test_who_adds_early_in_an_interval_is_told_of_an_error_in_the_background(
+    fragile: FragileStore, monkeypatch: pytest.MonkeyPatch, error: type[LedgerError]
+) -> None:
+    now, source = [1000.0], plain()
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    fragile.register([source])
+    fragile.commit([leaf_of(source, ((0, 2),))])
+    fragile.full = issubclass(error, DiskFullError)
+    writer = LedgerWriter(fragile, interval=100)
+    writer.add(leaf_of(source, ((0, 2 if fragile.full else 3),)))
+    now[0] += 100
+    with writer._changed:
+        writer._changed.notify_all()  # its time is up
+    while fragile.commits < 2 or writer._committing.locked():
+        time.sleep(0.002)
+    with pytest.raises(error):
+        writer.add(leaf_of(source, ((1, 2),)))
+    fragile.full = False
+    writer.flush()
+    assert fragile.completed_count() == 1
     writer.close()
 
 
@@ -176,6 +232,7 @@ def test_closing_raises_what_could_not_be_committed(fragile: FragileStore) -> No
     fragile.full = True
     with pytest.raises(DiskFullError):
         writer.close()
+    writer.close()  # it was told
 
 
 def test_flush_waits_for_a_commit_that_another_thread_has_begun(store: LmdbStore) -> None:

@@ -8,7 +8,7 @@ import pytest
 import s3fs
 
 from ledgerbeam.errors import SourceNotFoundError, UsageError
-from ledgerbeam.io import OwnFiles, SourceListing
+from ledgerbeam.io import OwnFiles, Page, SourceListing
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace
 
@@ -112,6 +112,56 @@ def test_a_mark_that_is_named_is_an_error(tmp_path: Path) -> None:
     write(tmp_path, "out/_ledgerbeam/1.jsonl")
     with pytest.raises(UsageError, match=r"1\.jsonl"):
         listed(tmp_path, "out/_ledgerbeam/1.jsonl", output="out")
+
+
+def kept(own: OwnFiles, *urls: str, patterns: tuple[str, ...]) -> tuple[list[str], int]:
+    """What is left of a page, and how many files were left out of it."""
+    sieve = own.among(patterns)
+    page = sieve.keep(Page(list(urls), list(range(len(urls))), [f"v{number}" for number in range(len(urls))]))
+    assert [urls[size] for size in page.sizes] == page.urls
+    assert [int(version[1:]) for version in page.versions] == page.sizes
+    return page.urls, sieve.left_out
+
+
+def test_in_a_bucket_it_is_the_same() -> None:
+    own = OwnFiles("s3://b/data/out", FORM, "s3://b/data/ledger")
+    urls = [f"s3://b/data/{name}" for name in ("a", "out/a", "out2/a", "ledger/x", "x/_ledgerbeam/1.json")]
+    assert kept(own, *urls, patterns=("s3://b/data/**",)) == ([urls[0], urls[2]], 3)
+    shards = ["s3://b/data/out/a", "s3://b/data/out/a-0000000000.jsonl", "s3://b/data/out/a-0000000000.jsonl.idx"]
+    assert kept(own, *shards, patterns=("s3://b/data/out/*",)) == (shards[:1], 2)
+    assert kept(own, *shards, patterns=("s3://b/data/out/*", "s3://b/data/**")) == (shards[:1], 2)
+
+
+def test_what_lies_on_another_store_is_not_the_jobs_own(tmp_path: Path) -> None:
+    urls = ["s3://b/out/a-0000000000.jsonl", "s3://b/x"]
+    for output in ("/b/out", "gs://b/out", "s3://c/out", "s3://b/ou", None):
+        assert kept(OwnFiles(output, FORM), *urls, patterns=("s3://b/**",)) == (urls, 0)
+    local = [f"{tmp_path}/out/a-0000000000.jsonl"]
+    assert kept(OwnFiles(f"s3:/{tmp_path}/out", FORM), *local, patterns=(f"{tmp_path}/**",)) == (local, 0)
+
+
+def test_nothing_is_left_out_of_a_listing_beside_the_output(tmp_path: Path) -> None:
+    """Nor of one of a list of names, but for marks."""
+    own = OwnFiles(f"{tmp_path}/out", FORM, f"{tmp_path}/L")
+    urls = [f"{tmp_path}/in/a-0000000000.jsonl", f"{tmp_path}/in/b"]
+    assert kept(own, *urls, patterns=(f"{tmp_path}/in/*",)) == (urls, 0)
+    assert kept(own, *urls, f"{tmp_path}/x/_ledgerbeam/1", patterns=()) == (urls, 1)
+
+
+def test_a_name_in_a_list_is_refused_by_every_name_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    sieve = OwnFiles(f"{tmp_path}/link", FORM).among([])
+    for folder in ("link", "real"):
+        for name in ("a-0000000000.jsonl", "_ledgerbeam/1.json"):
+            with pytest.raises(UsageError, match="this job writes files of this name itself"):
+                sieve.refuse([f"{tmp_path}/in/a", f"{tmp_path}/{folder}/{name}"])
+        sieve.refuse([f"{tmp_path}/{folder}/a.jsonl", f"{tmp_path}/{folder}2/a-0000000000.jsonl"])
+    OwnFiles().among([]).refuse([f"{tmp_path}/real/_ledgerbeam/1.json"])
+    for output, name in (("s3://b/out/", "s3://b/out/a-0000000000.jsonl"), ("/", "/a-0000000000.jsonl")):
+        with pytest.raises(UsageError):
+            OwnFiles(output, FORM).among([name])
+        OwnFiles(output, FORM).among([f"{name[:-5]}*"])
 
 
 @pytest.mark.s3

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.errors import LedgerDamagedError, StorageError
+from ledgerbeam.io import ObjectFolder
 from ledgerbeam.pipelines.jobs.removal import remove_below, require_own_folder
 
 
@@ -20,7 +21,9 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-@pytest.mark.parametrize("name", ["../victim/mine", "deep/../mine", "link/mine", "a\0b", "", "deep/../../out/mine"])
+@pytest.mark.parametrize(
+    "name", ["../victim/mine", "deep/../mine", "link/mine", "a\0b", "a\0b/mine", "", "deep/../../out/mine"]
+)
 def test_nothing_outside_of_the_folder_is_removed(out: Path, name: str) -> None:
     before = sorted(out.parent.rglob("*"))
     with pytest.raises(LedgerDamagedError, match=r"ledger /l: it names .*nothing was removed"):
@@ -51,6 +54,20 @@ def test_empty_folders_go_with_what_was_in_them(out: Path) -> None:
     remove_below(str(out), ["deep/again", "mine"], {}, ledger="/l", prune=True)
     assert not out.exists()
     assert out.parent.is_dir()
+
+
+def test_a_folder_of_a_store_is_never_taken_for_a_local_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = f"memory://{tmp_path.name}"
+    (tmp_path / url / "deep").mkdir(parents=True)
+    folder = ObjectFolder(url)
+    for name in ("deep/mine", "other"):
+        folder.create(name, b"x")
+    remove_below(url, ["deep/mine"], {}, ledger="/l", prune=True)
+    assert folder.names("") == ["other"]
+    assert (tmp_path / url / "deep").is_dir()
+    (tmp_path / url / "work").write_text("x")
+    require_own_folder(f"{url}/work")
 
 
 @pytest.mark.parametrize("what", ["link", "broken", "file"])

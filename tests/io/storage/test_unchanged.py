@@ -1,0 +1,188 @@
+"""Conditional reads against stores as their clients show them: what is asked for, and what of the answer is believed.
+
+The reads of real stores are in `test_listed_versions`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+from fsspec import asyn
+
+from ledgerbeam.io.storage.unchanged import OtherVersionError, cat_listed, takes_conditions
+
+DATA = bytes(range(100))
+
+
+class RefusedError(Exception):
+    """Status 412."""
+
+
+class Body:
+    """Of an answer; notes whether it was closed."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.open = True
+
+    async def read(self) -> bytes:
+        assert self.open
+        return self._data
+
+    def close(self) -> None:
+        self.open = False
+
+
+def ranged(data: bytes, header: str | None) -> bytes:
+    """What a server answers to a range."""
+    if header is None:
+        return data
+    first, last = header.removeprefix("bytes=").split("-")
+    return data[int(first) : int(last) + 1]
+
+
+class Store:
+    """The clients of S3, GCS and Azure at once.
+
+    Args:
+        version: Of every object.
+        obeys: Whether it looks at conditions.
+        tells: Whether its answers name the version.
+    """
+
+    retries = 1
+    max_concurrency = 3
+    _timeout_kwargs: ClassVar[dict[str, Any]] = {"read_timeout": 7}
+
+    def __init__(self, version: str = "v1", *, obeys: bool = True, tells: bool = True) -> None:
+        self.loop = asyn.get_loop()
+        self.version, self.obeys, self.tells = version, obeys, tells
+        self.asked: list[str] = []
+        self.bodies: list[Body] = []
+        self.options: dict[str, Any] = {}
+        self.service_client = SimpleNamespace(get_blob_client=self._client)
+
+    def _answer(self, key: str, condition: str | None) -> None:
+        self.asked.append(key)
+        if self.obeys and condition not in (None, self.version):
+            raise RefusedError(condition)
+
+    def split_path(self, url: str) -> tuple[str, str, None]:
+        bucket, _, key = url.partition("://")[2].partition("/")
+        return bucket, key, None
+
+    async def _call_s3(self, method: str, Bucket: str, Key: str, **request: Any) -> dict[str, Any]:  # noqa: N803
+        assert (method, Bucket) == ("get_object", "bucket")
+        condition = request.get("IfMatch")
+        assert condition is None or condition[0] == condition[-1] == '"'
+        self._answer(Key, condition and condition.strip('"'))
+        self.bodies.append(Body(ranged(DATA, request.get("Range"))))
+        return {"Body": self.bodies[-1], **({"ETag": f'"{self.version}"'} if self.tells else {})}
+
+    def url(self, url: str) -> str:
+        return url
+
+    async def _call(self, method: str, url: str, *, headers: dict[str, str], **query: Any) -> tuple[Any, bytes]:
+        assert method == "GET"
+        self._answer(url.rpartition("/")[2], query.get("ifGenerationMatch"))
+        return {"X-Goog-Generation": self.version} if self.tells else {}, ranged(DATA, headers.get("Range"))
+
+    def _strip_protocol(self, url: str) -> str:
+        return url
+
+    @contextlib.asynccontextmanager
+    async def _client(self, container: str, blob: str) -> AsyncIterator[Any]:
+        assert container == "bucket"
+
+        async def download_blob(*, offset: int | None, length: int | None, **options: Any) -> Any:
+            self.options = options
+            condition = options.get("etag") if options.get("match_condition") is not None else None
+            self._answer(blob, condition and condition.strip('"'))
+            data = DATA if offset is None or length is None else DATA[offset : offset + length]
+            etag = f'"{self.version}"' if self.tells else None
+            return SimpleNamespace(properties=SimpleNamespace(etag=etag), readall=Body(data).read)
+
+        yield SimpleNamespace(download_blob=download_blob)
+
+
+@pytest.fixture(params=["s3", "gs", "az", "abfs", "abfss"])
+def scheme(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def read(store: Any, scheme: str, *ranges: tuple[int | None, int | None], version: str = "v1") -> list[Any]:
+    urls = [f"{scheme}://bucket/key{number}" for number in range(len(ranges))]
+    starts, stops = zip(*ranges, strict=True)
+    return list(cat_listed(store, urls, starts, stops, [version] * len(urls)))
+
+
+def test_ranges_and_whole_objects_come_in_order_a_request_each(scheme: str) -> None:
+    store = Store()
+    assert takes_conditions(f"{scheme}://bucket/key")
+    assert read(store, scheme, (0, 10), (None, None), (95, 100), (7, 8)) == [DATA[:10], DATA, DATA[95:], DATA[7:8]]
+    assert sorted(store.asked) == ["key0", "key1", "key2", "key3"]
+    assert not any(body.open for body in store.bodies)
+
+
+def test_the_store_is_asked_for_the_version_that_was_listed(scheme: str) -> None:
+    """It alone can tell: its answers name no version."""
+    (found,) = read(Store("v2", tells=False), scheme, (0, 10))
+    assert isinstance(found, RefusedError)
+    assert str(found) == "v1"
+    assert read(Store("v1", tells=False), scheme, (0, 10)) == [DATA[:10]]
+
+
+def test_what_answers_in_another_version_is_refused(scheme: str) -> None:
+    """There are servers that pass over a condition."""
+    store = Store("v2", obeys=False)
+    (found,) = read(store, scheme, (0, 10))
+    assert isinstance(found, OtherVersionError)
+    assert str(found) == "v2"
+    assert not any(body.open for body in store.bodies)
+
+
+def test_errors_stand_in_the_places_of_what_was_asked_for(scheme: str) -> None:
+    store = Store()
+    urls = [f"{scheme}://bucket/key{number}" for number in range(3)]
+    found = cat_listed(store, urls, [0] * 3, [5] * 3, ["v1", "v0", "v1"])
+    assert [type(one) for one in found] == [bytes, RefusedError, bytes]
+
+
+def test_azure_is_told_how_the_client_was_set_up() -> None:
+    store = Store()
+    read(store, "az", (0, 10))
+    assert (store.options["max_concurrency"], store.options["read_timeout"]) == (3, 7)
+
+
+class Plain:
+    """A store that knows no condition, and what it holds is cached by its client."""
+
+    def __init__(self, version: str) -> None:
+        self.version = version
+        self.is_fresh = False
+
+    def cat_file(self, url: str, start: int | None, end: int | None) -> bytes:
+        self.is_fresh = False
+        if "gone" in url:
+            raise FileNotFoundError(url)
+        return DATA[start:end]
+
+    def invalidate_cache(self) -> None:
+        self.is_fresh = True
+
+    def info(self, url: str) -> dict[str, Any]:
+        return {"name": url, "size": 100, "type": "file", "etag": self.version if self.is_fresh else "v1"}
+
+
+def test_a_store_without_conditions_is_asked_afterwards_what_it_holds() -> None:
+    assert not takes_conditions("http://bucket/key")
+    version = "v1"
+    assert read(Plain("v1"), "http", (0, 10), (None, None), version=version) == [DATA[:10], DATA]
+    found = read(Plain("v2"), "http", (0, 10), version=version)
+    assert [type(one) for one in found] == [OtherVersionError]
+    (gone,) = cat_listed(Plain("v1"), ["http://bucket/gone"], [None], [None], [version])
+    assert isinstance(gone, FileNotFoundError)

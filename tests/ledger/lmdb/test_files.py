@@ -1,0 +1,295 @@
+"""Making and opening the files of a ledger: where it may be made, what it leaves, what its processes share."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+
+from ledgerbeam.errors import LedgerDamagedError, LedgerError, LedgerNotFoundError, StorageError, UsageError
+from ledgerbeam.ledger.lmdb import environment as lmdb_environment
+from ledgerbeam.ledger.lmdb import files as lmdb_opening
+from ledgerbeam.ledger.lmdb.environment import acquire, release
+from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.lmdb.tables import KEY_FORMAT, META
+from tests.ledger.builders import leaf_of, plain
+from tests.ledger.conformance import failure_of
+
+
+def a_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def a_full_folder(path: Path) -> None:
+    path.mkdir()
+    (path / "file").touch()
+
+
+def a_link_to_a_folder(path: Path) -> None:
+    (path.parent.parent / "elsewhere").mkdir()
+    path.symlink_to("../elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "is_ours"),
+    [
+        ("lock.mdb", Path.touch, True),
+        (".data.mdb.0123456789ab.lbtmp", Path.touch, True),
+        ("run", a_folder, True),
+        ("work", a_folder, True),
+        ("run", a_full_folder, False),
+        ("run", Path.touch, False),
+        ("run", a_link_to_a_folder, False),
+        ("runs", a_folder, False),
+        (".data.mdb.0123456789ab.lbtmp2", Path.touch, False),
+        ("x.data.mdb.0123456789ab.lbtmp", Path.touch, False),
+        (".data.mdb.0123456789a.lbtmp", Path.touch, False),
+        ("mine.jsonl", Path.touch, False),
+    ],
+)
+def test_a_ledger_is_made_where_nothing_of_others_lies(
+    tmp_path: Path, name: str, make: Callable[[Path], None], is_ours: bool
+) -> None:
+    path = tmp_path / "ledger"
+    path.mkdir()
+    make(path / name)
+    store = LmdbStore(str(path))
+    if is_ours:
+        store.open(create=True)
+        store.close()
+        (path / "other").touch()  # there is a ledger now: whatever else lies there is none of its business
+        store.open(create=True)
+        store.close()
+    else:
+        with pytest.raises(UsageError, match=rf"without data.mdb that holds {re.escape(name)};"):
+            store.open(create=True)
+        assert os.listdir(path) == [name]
+
+
+@pytest.mark.parametrize("count", [5, 6])
+def test_of_many_things_that_lie_there_some_are_named(tmp_path: Path, count: int) -> None:
+    for number in range(count):
+        (tmp_path / f"f{number}").touch()
+    with pytest.raises(UsageError) as found:
+        LmdbStore(str(tmp_path)).open(create=True)
+    assert f"holds f0, f1, f2, f3, f4{', ...' if count > 5 else ''};" in str(found.value)
+
+
+def test_a_ledger_that_is_made_leaves_its_files_and_nothing_else(tmp_path: Path) -> None:
+    store = LmdbStore(str(tmp_path / "deep" / "ledger"))
+    store.open(create=True)
+    path = tmp_path / "deep" / "ledger"
+    assert sorted(os.listdir(path)) == ["data.mdb", "lock.mdb"]
+    mask = os.umask(0)
+    os.umask(mask)
+    for name in ("data.mdb", "lock.mdb"):
+        assert stat.S_IMODE((path / name).stat().st_mode) == 0o644 & ~mask
+    assert (path / "lock.mdb").stat().st_blocks * 512 >= (path / "lock.mdb").stat().st_size >= 1000 * 64
+    store.close()
+
+
+def test_a_filesystem_without_links_can_hold_a_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def link(*_: Any) -> None:
+        raise PermissionError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", link)
+    store = LmdbStore(str(tmp_path / "ledger"))
+    store.open(create=True)
+    store.register([plain()])
+    assert sorted(os.listdir(tmp_path / "ledger")) == ["data.mdb", "lock.mdb"]
+    store.close()
+
+
+def test_what_fails_while_a_ledger_is_made_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def link(*_: Any) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(StorageError, match="broken"):
+        LmdbStore(str(tmp_path / "ledger")).open(create=True)
+    assert os.listdir(tmp_path / "ledger") == []
+
+
+def test_two_that_make_a_ledger_at_once_make_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, link = tmp_path / "ledger", os.link
+    other = LmdbStore(str(path))
+
+    def late(source: str, target: str) -> None:
+        monkeypatch.setattr(os, "link", link)
+        lmdb_opening._make_files(str(path), 1 << 20)  # another process is first
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", late)
+    other.open(create=True)
+    other.register([plain()])
+    assert sorted(os.listdir(path)) == ["data.mdb", "lock.mdb"]
+    other.close()
+
+
+def test_a_lock_file_with_holes_is_filled(tmp_path: Path) -> None:
+    store = LmdbStore(str(tmp_path / "ledger"))
+    store.open(create=True)
+    store.close()
+    lock = tmp_path / "ledger" / "lock.mdb"
+    lock.unlink()
+    with open(lock, "wb") as file:
+        file.truncate(1 << 17)
+    assert lock.stat().st_blocks == 0
+    store.open()
+    assert lock.stat().st_blocks * 512 >= lock.stat().st_size >= 1 << 17
+    store.close()
+
+
+def test_an_environment_that_is_being_closed_is_tried_again_for_a_while(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.close()
+    real, tries = lmdb.open, [2]
+
+    def busy(*arguments: Any, **settings: Any) -> lmdb.Environment:
+        tries[0] -= 1
+        if tries[0] >= 0:
+            error = lmdb.LockError("busy")
+            error.code = errno.EAGAIN  # type: ignore[misc]
+            raise error
+        return real(*arguments, **settings)
+
+    monkeypatch.setattr(lmdb, "open", busy)
+    assert store.source_count() == 0
+    store.close()
+    tries[0] = 10**9
+    monkeypatch.setattr(lmdb_opening, "_PATIENCE", 0.05)
+    started = time.monotonic()
+    with pytest.raises(LedgerError, match="busy"):
+        store.source_count()
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("found", [b"", b"x", b"-1", b"1.0"])
+def test_a_format_that_is_no_number_is_of_another_program(store: LmdbStore, found: bytes) -> None:
+    store._write(lambda txn: txn.put(META, KEY_FORMAT, found))
+    store.close()
+    with pytest.raises(LedgerDamagedError, match="another program"):
+        LmdbStore(store.url).open()
+
+
+def test_a_ledger_of_an_older_format_opens(store: LmdbStore) -> None:
+    store._write(lambda txn: txn.put(META, KEY_FORMAT, b"0"))
+    store.close()
+    store.open()
+
+
+def test_a_change_of_the_mapping_waits_for_readers_and_they_for_it(store: LmdbStore) -> None:
+    environment = store._open()
+    opened = threading.Thread(target=environment.open_again, kwargs={"read_only": False})
+    with environment.read() as txn:
+        opened.start()
+        time.sleep(0.05)
+        late = threading.Thread(target=store.source_count)
+        late.start()
+        late.join(0.05)
+        assert opened.is_alive()
+        assert late.is_alive(), "it has begun while somebody waits to change the mapping"
+        assert txn.count(META) > 0
+    for thread in (opened, late):
+        thread.join(10)
+        assert not thread.is_alive()
+    assert store.source_count() == 0
+
+
+def test_an_environment_grows_by_doubling_and_gives_what_it_was_given(tmp_path: Path) -> None:
+    store = LmdbStore(str(tmp_path / "ledger"), map_bytes=1 << 18)
+    store.open(create=True)
+    environment = store._open()
+    assert environment._env.info()["map_size"] == 1 << 18
+    environment._grow_map(1 << 18)
+    environment._grow_map(1 << 18)  # another thread was faster
+    assert environment._env.info()["map_size"] == 1 << 19
+    environment.open_again(read_only=False)
+    assert environment._env.info()["map_size"] == 1 << 19
+    store.register([plain(f"s{n}") for n in range(9000)])
+    assert environment._env.info()["map_size"] > 1 << 19
+    assert store.source_count() == 9000
+    store.close()
+
+
+def test_memory_of_pages_is_given_back_when_there_is_much(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = store._open()
+    first, resident = environment._env, environment._resident
+    monkeypatch.setattr(lmdb_environment, "_resident_file_bytes", lambda: resident + (32 << 20))
+    environment.trim()
+    assert environment._env is first
+    monkeypatch.setattr(lmdb_environment, "_resident_file_bytes", lambda: resident + (32 << 20) + 1)
+    environment.trim()
+    assert environment._env is not first
+    assert not environment.read_only
+    store.register([plain()])
+    assert store.commit([leaf_of(plain())]).completed == [plain().id]
+
+
+VIEWS: dict[str, Callable[[LmdbStore], object]] = {
+    "failures": lambda store: list(store.failures()),
+    "failed_mask": lambda store: store.failed_mask([plain().id]).tolist(),
+    "ordered outputs": lambda store: list(store.outputs()),
+    "outputs": lambda store: list(store.outputs(ordered=False)),
+    "sources": lambda store: list(store.sources()),
+    "source ids": lambda store: list(store.source_ids()),
+    "completed": lambda store: store.completed_mask([plain().id, plain("b").id]).tolist(),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_what_reads_much_gives_memory_back_as_it_goes(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch, view: str
+) -> None:
+    store.register([plain(), plain("b")])
+    store.commit([leaf_of(plain("b"))], [failure_of(plain(), ())])
+    expected = VIEWS[view](store)
+    monkeypatch.setattr(lmdb_environment, "_TRIM_BYTES", -(1 << 60))  # any memory is much
+    environment = store._open()
+    first = environment._env
+    assert VIEWS[view](LmdbStore(store.url)) == expected
+    assert environment._env is not first
+
+
+def test_a_users_environment_stays_open_until_the_last_of_them_gives_it_back(tmp_path: Path) -> None:
+    path = str(tmp_path / "ledger")
+    with pytest.raises(LedgerNotFoundError):
+        acquire(path, read_only=True, create=False)
+    one = acquire(path, read_only=False, create=True)
+    two = acquire(path, read_only=True, create=False)
+    assert (two, one.read_only) == (one, False)
+    release(one)
+    with two.read() as txn:
+        assert txn.count(META) > 0
+    release(two)
+    with pytest.raises(LedgerError, match="closed"), two.read():
+        pass
+    three = acquire(path, read_only=True, create=False)
+    assert three is not one
+    assert three.read_only
+    assert acquire(path, read_only=False, create=False) is three
+    assert not three.read_only
+    for _ in range(2):
+        release(three)
+
+
+def test_a_store_of_an_environment_that_was_replaced_does_not_close_the_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    old, new = LmdbStore(str(path)), LmdbStore(str(path))
+    old.open(create=True)
+    path.rename(tmp_path / "away")
+    new.open(create=True)
+    old.close()
+    new.register([plain()])
+    assert new.source_count() == 1
+    new.close()

@@ -1,0 +1,109 @@
+"""The job of a ledger and its runs."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from ledgerbeam.errors import JobMismatchError, LedgerDamagedError, LedgerError, UsageError
+from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
+from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.lmdb.tables import KEY_ID, META, RUNS
+from ledgerbeam.ledger.model.job import Job
+from tests.ledger.builders import leaf_of, plain
+
+CHANGES: list[dict[str, Any]] = [
+    {"listed": 3, "listing_finished": False, "ended": None},
+    {"listed": 5, "listing_finished": True, "outcome": None},
+    {"ended": 10.0, "outcome": "failed", "tidied": True},
+    {"ended": 20.0, "outcome": "done", "tidied": False},
+]
+
+
+@pytest.mark.parametrize("order", list(permutations(range(4))))
+def test_what_is_said_of_a_run_comes_to_the_same_in_any_order(store: LmdbStore, order: tuple[int, ...]) -> None:
+    run = store.begin_run({"pid": 7})
+    for place in order:
+        store._write(lambda txn, place=place: lmdb_jobs.change_run(txn, run, CHANGES[place]))  # type: ignore[misc]
+    (found,) = store.runs()
+    assert {name: found[name] for name in ("ended", "outcome", "tidied", "listed", "listing_finished", "info")} == {
+        "ended": 20.0,
+        "outcome": "done",
+        "tidied": False,
+        "listed": 5,
+        "listing_finished": True,
+        "info": {"pid": 7},
+    }
+
+
+def test_what_is_said_of_a_run_that_is_not_known_is_ignored(store: LmdbStore) -> None:
+    for run in ("000009", "\udcff"):
+        store._write(lambda txn, run=run: lmdb_jobs.change_run(txn, run, CHANGES[0]))  # type: ignore[misc]
+    assert store.runs() == []
+    run = store.begin_run({})
+    store._write(lambda txn: lmdb_jobs.change_run(txn, run, {"outcome": "x"}))
+    (found,) = store.runs()
+    assert (found["listed"], found["listing_finished"], found["outcome"]) == (None, False, "x")
+
+
+def test_a_run_is_known_by_what_was_noted_of_it(store: LmdbStore) -> None:
+    assert store.status()["last_run"] is None
+    runs = [store.begin_run({"pid": pid}) for pid in range(11)]
+    assert runs == [f"{number:06d}" for number in range(1, 12)]
+    store.note_listing(runs[9], listed=4, finished=True)
+    store.end_run(runs[9], "done", tidied=True)
+    store.end_run(runs[10], "killed")
+    ninth, tenth = store.runs()[9:]
+    assert (ninth["listed"], ninth["listing_finished"], ninth["outcome"], ninth["tidied"]) == (4, True, "done", True)
+    assert (tenth["listed"], tenth["listing_finished"], tenth["outcome"], tenth["tidied"]) == (
+        None,
+        False,
+        "killed",
+        False,
+    )
+    assert store.status()["last_run"] == tenth
+    for change in (lambda: store.note_listing("000099", listed=1, finished=True), lambda: store.end_run("000099", "x")):
+        with pytest.raises(LedgerError, match="run '000099' is not in this ledger"):
+            change()
+
+
+def test_a_run_that_says_what_cannot_be_read_is_refused(store: LmdbStore) -> None:
+    with pytest.raises(UsageError, match="cannot be recorded"):
+        store.begin_run({"pid": "x"})
+    with pytest.raises(LedgerDamagedError, match="expected a number"):
+        store._write(lambda txn: lmdb_jobs.add_run(txn, "000001", {"pid": "x"}, 1.0))
+    assert store.runs() == []
+    with pytest.raises(LedgerError, match="run '000001' is not in this ledger"):
+        store._write(lambda txn: lmdb_jobs.check_run(txn, "000001"))
+
+
+def test_a_ledger_without_an_id_of_its_form_is_damaged(store: LmdbStore) -> None:
+    for damaged in (b"", b"0" * 31, b"0" * 33, b"G" * 32):
+        store._write(lambda txn, damaged=damaged: txn.put(META, KEY_ID, damaged))  # type: ignore[misc]
+        with pytest.raises(LedgerDamagedError, match="expected an id"):
+            store.ledger_id()
+    store._write(lambda txn: txn.delete(META, KEY_ID))
+    with pytest.raises(LedgerDamagedError, match="expected an id of 32 hexadecimal digits, found None"):
+        store.ledger_id()
+    store._write(lambda txn: txn.put(RUNS, b"x", b"{}"))
+    with pytest.raises(LedgerDamagedError, match="expected the id of a run"):
+        store.runs()
+
+
+def test_a_job_is_taken_once_and_a_ledger_of_no_job_is_taken_by_any(store: LmdbStore) -> None:
+    one, two = Job("map", {"a": 1}), Job("map", {"a": 2})
+    store.register([plain()])
+    store.commit([leaf_of(plain())])
+    store.open_job(one, "restart")  # it was nobody's
+    assert store.completed_count() == 1
+    store.open_job(one, "restart")
+    assert store.completed_count() == 1
+    with pytest.raises(JobMismatchError, match=r"belongs to a job that differs in\n  a: was 1, is 2\nrun with"):
+        store.open_job(two)
+    store.open_job(two, "restart")
+    assert store.completed_count() == 0
+    with pytest.raises(JobMismatchError, match=f"expected {one.fingerprint}, found {two.fingerprint}"):
+        LmdbStore(store.url, job=one.fingerprint).commit([])
+    assert "the format of the ledger's jobs" in lmdb_jobs.mismatch(one, one, "here")

@@ -1,0 +1,114 @@
+"""Which superseded outputs a ledger forgets once their objects were deleted, and which it must not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.model.rows import Leaf, Output
+from ledgerbeam.ledger.model.store import LedgerStore
+from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.ledger.remote.segment import Segment
+from tests.ledger.builders import plain
+from tests.ledger.lmdb.test_failures import folded
+
+OLD, NEW = plain("a", "1"), plain("a", "2")
+
+
+def done(source: Source, *names: str) -> Leaf:
+    return Leaf(source.id, (), "published" if names else "filtered", tuple(Output(name, 1, "x", 1) for name in names))
+
+
+def finish(store: LedgerStore, source: Source, *names: str) -> None:
+    store.register([source])
+    store.commit([done(source, *names)])
+
+
+def superseded(store: LedgerStore) -> list[str]:
+    return sorted(name for page in store.superseded_names() for name in page)
+
+
+def test_what_was_not_deleted_stays_stale(store: LmdbStore) -> None:
+    finish(store, OLD, "x", "y", "z")
+    finish(store, NEW)
+    store.drop_stale(["y", "other"])
+    assert store.stale_outputs() == ["x", "z"]
+    store.drop_stale([])
+    assert store.stale_outputs() == ["x", "z"]
+
+
+def test_what_is_not_stale_yet_is_not_forgotten(store: LmdbStore) -> None:
+    finish(store, OLD, "x", "y")
+    store.register([NEW])
+    store.drop_stale(["x"])
+    store.commit([done(NEW)])
+    assert store.stale_outputs() == ["x", "y"]
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_what_was_written_again_in_its_place_is_superseded_no_more(store: LmdbStore, forgotten: bool) -> None:
+    finish(store, OLD, "x", "y")
+    if forgotten:
+        store.forget("*")
+    finish(store, OLD if forgotten else NEW, "x")
+    assert (store.stale_outputs(), superseded(store)) == (["y"], ["x", "y"])
+    store.drop_stale(["y"])
+    assert (store.stale_outputs(), superseded(store)) == ([], [])
+
+
+def test_what_another_source_has_written_under_its_name_is_still_superseded(store: LmdbStore) -> None:
+    finish(store, OLD, "x", "y")
+    finish(store, NEW)
+    finish(store, plain("b"), "y")
+    store.drop_stale(store.stale_outputs())
+    assert superseded(store) == ["y"]
+    store.forget("*/b.jsonl")
+    assert store.stale_outputs() == ["y"]
+
+
+def test_outputs_of_a_pack_are_written_again_by_any_that_took_its_place(store: LmdbStore) -> None:
+    pack = Source.pack([plain("a"), plain("b")])
+    finish(store, pack, "first", "second", "third")
+    finish(store, plain("a", "2"), "first")
+    finish(store, plain("b", "2"), "second")
+    assert store.stale_outputs() == ["third"]
+    store.drop_stale(["third"])
+    assert superseded(store) == []
+
+
+def test_an_input_that_nobody_took_over_keeps_no_output_of_its_pack(store: LmdbStore) -> None:
+    finish(store, Source.pack([plain("a"), plain("b")]), "first")
+    store.register([NEW])
+    assert store.stale_outputs() == []
+    store.commit([done(NEW)])
+    assert store.stale_outputs() == ["first"]
+
+
+@pytest.mark.parametrize(("number", "left"), [(2, ["x", "y"]), (3, ["y"]), (4, ["y"])])
+@pytest.mark.parametrize("complete", [False, True])
+def test_who_deletes_in_a_remote_ledger_has_seen_what_was_superseded_before(
+    tmp_path: Path, number: int, left: list[str], complete: bool
+) -> None:
+    made = [
+        Segment(1, 10.0, sources=[OLD], leaves=[done(OLD, "x", "y")]),
+        Segment(3, 30.0, sources=[NEW], leaves=[done(NEW)] if complete else []),
+        Segment(number, 40.0, dropped=["x"]),
+    ]
+    store = folded(tmp_path / "host", *made)
+    assert superseded(store) == left
+    assert store.stale_outputs() == (left if complete else [])
+    store.close()
+
+
+def test_what_is_half_done_again_is_superseded_still(tmp_path: Path) -> None:
+    half = Leaf(NEW.id, ((0, 2),), "published", (Output("x", 1, "x", 1),))
+    made = [
+        Segment(1, 10.0, leaves=[done(OLD, "x", "y")]),
+        Segment(3, 30.0, sources=[NEW], leaves=[half]),
+        Segment(4, 40.0, dropped=["other"]),
+    ]
+    store = folded(tmp_path / "host", *made)
+    assert superseded(store) == ["x", "y"]
+    store.close()

@@ -1,0 +1,231 @@
+"""Rows that lie in ledgers for ever, and the errors of what they lie in."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import lmdb
+import pytest
+
+from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerDamagedError, LedgerError, StorageError, UsageError
+from ledgerbeam.ledger.lmdb.commit import PreparedLeaf, decode_output
+from ledgerbeam.ledger.lmdb.errors import translated
+from ledgerbeam.ledger.lmdb.history import duration_steps
+from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.lmdb.tables import (
+    COMPLETED,
+    DURATION_KEY,
+    DURATION_ROW,
+    DURATIONS,
+    HISTORY,
+    HISTORY_KEY,
+    HISTORY_ROW,
+    OUTPUTS,
+    PENDING_ROW,
+    TALLY_ROW,
+    Transaction,
+    pack_completion,
+    unpack_completion,
+)
+from ledgerbeam.ledger.model.identity import name_key
+from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, HistoryRow, Leaf, Output, Totals
+from tests.ledger.builders import leaf_of, plain
+
+
+@pytest.mark.parametrize(
+    ("tally", "size"),
+    [(Totals(), 24), (Totals(1, 2, 2**32 - 1, 4, 5), 24), (Totals(1, 2, 2**32, 4, 5), 44), (Totals(2**63, 1), 44)],
+)
+def test_a_completion_is_read_as_it_was_written(tally: Totals, size: int) -> None:
+    row = pack_completion(1_700_000_000, tally)
+    assert (len(row), unpack_completion(row)) == (size, (1_700_000_000, tally))
+    assert unpack_completion(pack_completion(2**32 + 5, tally))[0] == 5
+
+
+def test_rows_stay_what_they_are_for_ever() -> None:
+    # Every ledger that exists has rows of these forms.
+    totals = Totals(1, 2, 3, 4, 5)
+    assert pack_completion(6, totals).hex() == "060000000100000002000000030000000400000005000000"
+    assert PENDING_ROW.pack(6, *totals)[:16].hex() == "06000000000000000100000000000000"
+    assert TALLY_ROW.size == 40
+    assert duration_steps([0.0, 1e-4, 0.01, 1.0, 1.0, 3600.0, 1e300]) == {0: 2, 53: 1, 106: 2, 201: 1, 8000: 1}
+
+
+LENGTHS = {
+    **dict.fromkeys(["completed", "sources", "urls", "pending", "retired", "gone", "cutoffs"], 16),
+    **dict.fromkeys(["applied", "failed", "attempts", "outputs", "superseded"], 32),
+    "history": 4,
+    "durations": 2,
+}
+
+
+@pytest.mark.parametrize("table", LENGTHS)
+@pytest.mark.parametrize("difference", [-1, 1])
+def test_keys_of_another_length_are_damage(store: LmdbStore, table: str, difference: int) -> None:
+    length = LENGTHS[table]
+    store._write(lambda txn: txn.put(table, bytes(length), b""))
+
+    def readers(txn: Transaction) -> list[Callable[[], object]]:
+        return [
+            lambda: txn.page(table, b"", 10),
+            lambda: txn.page_of_keys(table, b"", 10),
+            lambda: txn.scan(table, b""),
+            lambda: list(txn.prefixes(table, 1)),
+        ]
+
+    for number in range(4):
+        with store._open().read() as txn:
+            assert readers(txn)[number]()
+    store._write(lambda txn: txn.put(table, b"\xff" * (length + difference), b""))
+    for number in range(4):
+        with (
+            pytest.raises(LedgerDamagedError, match=f"keys of {length} bytes in the table {table}"),
+            store._open().read() as txn,
+        ):
+            readers(txn)[number]()
+
+
+def test_rows_are_read_by_their_prefix_and_deleted_by_it(store: LmdbStore) -> None:
+    prefixes = [bytes([number]) * 16 for number in (1, 2, 255)]
+    keys = [prefix + bytes([tail]) * 16 for prefix in prefixes for tail in (0, 7, 255)]
+    store._write(lambda txn: txn.put_many(OUTPUTS, ((key, key[:1]) for key in reversed(keys))))
+    with store._open().read() as txn:
+        for number, prefix in enumerate(prefixes):
+            assert [key for key, _ in txn.scan(OUTPUTS, prefix)] == keys[3 * number : 3 * number + 3]
+        assert txn.scan(OUTPUTS, b"\3" * 16) == []
+        assert list(txn.prefixes(OUTPUTS, 16)) == prefixes
+        assert [key for key, _ in txn.page(OUTPUTS, keys[2], 4)] == txn.page_of_keys(OUTPUTS, keys[2], 4) == keys[2:6]
+        assert (txn.page(OUTPUTS, b"\xff" * 33, 4), txn.page_of_keys(OUTPUTS, b"\xff" * 33, 4)) == ([], [])
+        assert txn.get_many(OUTPUTS, [keys[8], keys[0], bytes(32)]) == {keys[0]: b"\1", keys[8]: b"\xff"}
+        assert (txn.last(OUTPUTS), txn.last(COMPLETED)) == ((keys[8], b"\xff"), None)
+    assert store._write(lambda txn: [key for key, _ in txn.delete_prefix(OUTPUTS, prefixes[1])]) == keys[3:6]
+    assert store._write(lambda txn: txn.delete_prefix(OUTPUTS, prefixes[1])) == []
+    assert store.output_count() == 6
+    assert store._write(lambda txn: txn.put(OUTPUTS, keys[0], b"new", overwrite=False)) is False
+    store._write(lambda txn: txn.put_many(OUTPUTS, [(keys[0], b"new"), (keys[3], b"new")], overwrite=False))
+    with store._open().read() as txn:
+        assert txn.get_many(OUTPUTS, (keys[3], keys[0])) == {keys[0]: b"\1", keys[3]: b"new"}
+
+
+def test_results_are_known_again_for_ever() -> None:
+    # They lie in every ledger of a job that is half done.
+    outputs = (Output("b", 1, "x", 1), Output("a", 2, "y", 1))
+    for order in (outputs, outputs[::-1]):
+        leaf = PreparedLeaf(Leaf(plain().id, ((0, 2),), "published", order))
+        assert leaf.digest.hex() == "f68c9e6f7eefaacf"
+        assert [decode_output(row)[0].name for _, row in leaf.outputs] == ["b", "a"]
+        assert [key for key, _ in leaf.outputs] == [plain().id + name_key(name) for name in "ba"]
+    assert PreparedLeaf(Leaf(plain().id, ((0, 2),), "filtered")).digest.hex() == "0e3c0f73fa14e753"
+    assert PreparedLeaf(Leaf(plain().id, ((0, 2),), "published")).digest.hex() == "90c143a055fddf0c"
+
+
+def test_what_was_recorded_by_a_clock_that_is_ahead_is_shown_now(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = 1_800_000_000 // HISTORY_SECONDS
+    rows = {step - 2: 1, step - 1: 10, step: 100, step + 1: 1000, step + 99: 10_000}
+    for at, tasks in rows.items():
+        row = HISTORY_ROW.pack(*(tasks * part for part in range(1, 8)))
+        store._write(lambda txn, at=at, row=row: txn.put(HISTORY, HISTORY_KEY.pack(at), row))  # type: ignore[misc]
+    monkeypatch.setattr(time, "time", lambda: step * HISTORY_SECONDS + 1.0)
+    assert store.history() == [
+        HistoryRow(at * HISTORY_SECONDS, Totals(*(tasks * part for part in range(1, 6))), 6 * tasks, 7 * tasks)
+        for at, tasks in ((step - 2, 1), (step - 1, 10), (step, 11_100))
+    ]
+
+
+def test_each_commit_adds_to_its_step_and_to_the_durations(store: LmdbStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = [plain(f"s{number}") for number in range(6)]
+    store.register(sources)
+    step = 1_800_000_000 // HISTORY_SECONDS
+    for number, source in enumerate(sources):
+        at = (step + number // 3) * HISTORY_SECONDS + 0.5
+        monkeypatch.setattr(time, "time", lambda at=at: at)
+        store.commit([replace(leaf_of(source), seconds=1.0)])
+    assert [(row.time, row.totals.tasks, row.completed, row.failures) for row in store.history()] == [
+        (step * HISTORY_SECONDS, 3, 3, 0),
+        ((step + 1) * HISTORY_SECONDS, 3, 3, 0),
+    ]
+    assert list(store.durations().values()) == [6]
+
+
+@pytest.mark.parametrize("place", range(7))
+def test_history_that_cannot_be_is_damage(store: LmdbStore, place: int) -> None:
+    row = HISTORY_ROW.pack(*(-1 if part == place else 1 for part in range(7)))
+    store._write(lambda txn: txn.put(HISTORY, HISTORY_KEY.pack(1), row))
+    with pytest.raises(LedgerDamagedError, match="expected what was recorded in a step of history"):
+        store.history()
+
+
+@pytest.mark.parametrize(("step", "tasks"), [(8001, 1), (1, -1)])
+def test_durations_that_cannot_be_are_damage(store: LmdbStore, step: int, tasks: int) -> None:
+    assert store.durations() == {}
+    store._write(lambda txn: txn.put(DURATIONS, DURATION_KEY.pack(8000), DURATION_ROW.pack(0)))
+    assert len(store.durations()) == 1
+    store._write(lambda txn: txn.put(DURATIONS, DURATION_KEY.pack(step), DURATION_ROW.pack(tasks)))
+    with pytest.raises(LedgerDamagedError, match="expected numbers of tasks by duration"):
+        store.durations()
+
+
+def of_lmdb(kind: type[lmdb.Error], code: int = -30_000) -> lmdb.Error:
+    """An error as LMDB raises it."""
+    error = kind("x")
+    error.code = code  # type: ignore[misc]
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "says"),
+    [
+        (of_lmdb(lmdb.DiskError), DiskFullError, "no space"),
+        (OSError(errno.ENOSPC, "x"), DiskFullError, "no space"),
+        (OSError(errno.EDQUOT, "x"), DiskFullError, "no space"),
+        (OSError(errno.EIO, "x"), StorageError, "x"),
+        (OSError("x"), StorageError, "x"),
+        (of_lmdb(lmdb.ReadonlyError), StorageError, "no permission"),
+        (PermissionError(errno.EACCES, "x"), StorageError, "no permission"),
+        (PermissionError(errno.EPERM, "x"), StorageError, "no permission"),
+        (OSError(errno.EROFS, "x"), StorageError, "no permission"),
+        (of_lmdb(lmdb.CorruptedError), LedgerDamagedError, "not a ledger that this version reads"),
+        (of_lmdb(lmdb.InvalidError), LedgerDamagedError, "not a ledger that this version reads"),
+        (of_lmdb(lmdb.VersionMismatchError), LedgerDamagedError, "not a ledger that this version reads"),
+        (of_lmdb(lmdb.BadTxnError), LedgerError, "x"),
+        (of_lmdb(lmdb.Error, errno.ENOSPC), DiskFullError, "no space"),
+        (of_lmdb(lmdb.Error, errno.EACCES), StorageError, "no permission"),
+        (ValueError("x"), LedgerDamagedError, "does not read"),
+        (KeyError("x"), LedgerDamagedError, "does not read"),
+        (UsageError("x"), UsageError, "x"),
+    ],
+)
+def test_an_error_of_what_lies_below_is_one_of_ours(
+    tmp_path: Path, error: Exception, kind: type[LedgerbeamError], says: str
+) -> None:
+    with pytest.raises(LedgerbeamError, match=says) as found, translated(str(tmp_path)):
+        raise error
+    assert type(found.value) is kind
+
+
+@pytest.mark.parametrize("error", [lmdb.MapFullError("x"), lmdb.MapResizedError("x")])
+def test_what_grows_the_map_is_left_to_who_began_the_transaction(error: lmdb.Error) -> None:
+    with pytest.raises(type(error)), translated("/nowhere"):
+        raise error
+
+
+@pytest.mark.parametrize(("blocks", "kind"), [(0, DiskFullError), (255, DiskFullError), (256, StorageError)])
+def test_an_input_error_on_a_full_disk_is_that_it_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: int, kind: type[LedgerbeamError]
+) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=blocks, f_frsize=4096))
+    with pytest.raises(kind), translated(str(tmp_path)):
+        raise OSError(errno.EIO, "x")  # so LMDB reports a write that was cut short
+
+
+def test_an_input_error_where_nothing_can_be_seen_is_no_full_disk() -> None:
+    with pytest.raises(StorageError), translated("/nowhere/at/all"):
+        raise OSError(errno.EIO, "x")

@@ -1,0 +1,321 @@
+"""Bringing a host up to date: what is folded, in which order, and what is read for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledgerbeam.errors import LedgerDamagedError
+from ledgerbeam.io import ObjectFolder
+from ledgerbeam.ledger.lmdb.tables import META
+from ledgerbeam.ledger.model.json_rows import encode
+from ledgerbeam.ledger.model.rows import Leaf, Output
+from ledgerbeam.ledger.model.values import LIMIT
+from ledgerbeam.ledger.remote import apply as sidecar
+from ledgerbeam.ledger.remote import replay as folding
+from ledgerbeam.ledger.remote.compaction import compact
+from ledgerbeam.ledger.remote.controls import Control, decode_control, encode_control
+from ledgerbeam.ledger.remote.replay import (
+    FOLDS,
+    SnapshotManifest,
+    decode_manifest,
+    encode_manifest,
+    segment_name,
+    snapshot_name,
+)
+from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment, seal
+from ledgerbeam.ledger.remote.sink import RemoteSink
+from ledgerbeam.ledger.remote.store import RemoteStore
+from tests.ledger.builders import leaf_of, leaves_of_split, plain
+from tests.ledger.conformance import failure_of
+from tests.ledger.conformance_changes import ONE, TWO
+from tests.ledger.remote.test_store import Hosts
+from tests.ledger.views import picture
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    hosts = Hosts(tmp_path)
+    yield hosts
+    hosts.close()
+
+
+class Noted(ObjectFolder):
+    """A folder of objects that notes what is read of it, and fails from the nth reading of parts of snapshots on."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.noted: list[str] = []
+        self.parts_left = 10**9
+
+    def read(self, names: Sequence[str]) -> list[bytes | None]:
+        self.noted += names
+        if any(name.startswith("snapshots/") and name.endswith(".seg") for name in names):
+            if self.parts_left == 0:
+                raise ConnectionError("interrupted")
+            self.parts_left -= 1
+        return super().read(names)
+
+
+# Names
+
+
+def test_a_new_snapshot_is_listed_behind_all_that_it_stands_for() -> None:
+    made: list[str] = []
+    for _ in range(12):
+        made.append(snapshot_name(7, ["segments/000009/t-a-000001.seg", *(f"{name}.json" for name in made)]))
+    assert made == sorted(made)
+    assert snapshot_name(7, [f"{name}.json" for name in reversed(made)]) > made[-1]
+
+
+def test_what_was_deleted_is_folded_after_what_had_superseded_it(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.begin_run({})
+    old, new = plain(version="1"), plain(version="2")
+    store.register([old])
+    store.begin_run({})
+    store.register([new])
+    store.commit([Leaf(new.id, (), "published", (), 1, 1)])
+    late = Segment(2, 1.0, leaves=[Leaf(old.id, (), "published", (Output("late", 1, "x", 1),))])
+    hosts.objects.create(segment_name(late, 2, "worker", 1), encode_segment(late))
+    store.refresh()
+    assert store.stale_outputs() == ["late"]
+    swept = Segment(2, 2.0, dropped=["late"])
+    hosts.objects.create(segment_name(swept, 2, "a-sweeper-before-the-worker", 1), encode_segment(swept))
+    for host in (store, hosts.store()):
+        host.refresh()
+        assert host.stale_outputs() == []
+        assert [name for page in host.superseded_names() for name in page] == []
+
+
+def test_numbers_are_taken_in_as_numbers_are_counted(hosts: Hosts) -> None:
+    store = hosts.store()
+    known = str(999_998).encode()
+    store.parts()[1].write(lambda txn: txn.put(META, sidecar.KEY_NUMBER, known))
+    for number in (999_999, 1_000_000):
+        hosts.objects.create(f"controls/{number:06d}.json", encode_control(Control(number, "run", 1.0, "token")))
+        version = Segment(number, 1.0, sources=[plain(version=str(number))])
+        hosts.objects.create(segment_name(version, number, "hand", 1), encode_segment(version))
+    store.refresh()
+    assert [run["id"] for run in store.runs()] in (["999999", "1000000"], ["1000000", "999999"])
+    assert [row.source_id for row in store.sources()] == [plain(version="1000000").id]
+
+
+# Pages
+
+
+def test_objects_are_read_in_chunks_and_none_is_left_out(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folding, "_READ_AT_ONCE", 2)
+    store = hosts.store()
+    store.open_job(ONE)
+    for n in range(5):
+        store.begin_run({})
+        store.register([plain(f"s{n}")])
+        store.commit(leaves_of_split(plain(f"s{n}"), 2)[:1], [failure_of(plain(f"s{n}"), ((1, 2),))])
+    expected = picture(store)
+    assert picture(hosts.store()) == expected
+    compact(hosts.store())
+    assert picture(hosts.store()) == expected
+    assert len([name for name in hosts.objects.names("snapshots") if name.endswith(".json")]) == 1
+
+
+# What is read
+
+
+def test_a_host_that_is_up_to_date_reads_nothing(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    store.begin_run({})
+    store.register([plain()])
+    noted = Noted(hosts.objects.url)
+    reader = RemoteStore(noted, f"{store._path}-noted")
+    reader.open()
+    compact(store)
+    store.begin_run({})
+    reader.refresh()
+    noted.noted.clear()
+    reader.refresh()
+    assert noted.noted == []
+    assert picture(reader) == picture(store)
+    reader.close()
+
+
+def test_a_host_that_was_interrupted_in_a_snapshot_goes_on_where_it_was(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    store.begin_run({})
+    store.register([plain(), plain("b")])
+    store.commit([leaf_of(plain()), leaves_of_split(plain("b"), 2)[0]])
+    assert compact(store).parts > 2
+    noted = Noted(hosts.objects.url)
+    reader = RemoteStore(noted, f"{store._path}-noted")
+    noted.parts_left = 2
+    with pytest.raises(ConnectionError):
+        reader.open()
+    begun = [name for name in noted.noted if name.endswith(".seg")][:2]
+    noted.parts_left = 10**9
+    noted.noted.clear()
+    reader.refresh()
+    assert not set(begun) & set(noted.noted)
+    assert picture(reader) == picture(store)
+    reader.close()
+
+
+def test_objects_that_are_listed_and_never_read_are_an_error_in_the_end(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    store.register([plain()])
+    tries: list[str] = []
+
+    class Hollow(ObjectFolder):
+        """Lists what it does not have."""
+
+        def read(self, names: Sequence[str]) -> list[bytes | None]:
+            tries.extend(name for name in names if name.startswith("segments"))
+            return [
+                None if name.startswith("segments") else data
+                for name, data in zip(names, super().read(names), strict=True)
+            ]
+
+    reader = RemoteStore(Hollow(hosts.objects.url), f"{store._path}-hollow")
+    with pytest.raises(
+        LedgerDamagedError, match=rf"{hosts.objects.url}: objects that are listed cannot be read, {FOLDS} times"
+    ):
+        reader.open()
+    assert len(tries) == FOLDS
+    reader.close()
+
+
+def test_a_host_learns_the_job_that_another_has_taken_the_ledger_for(hosts: Hosts) -> None:
+    early, late = hosts.store(), hosts.store()
+    early.refresh()
+    assert early.job() is None
+    late.open_job(ONE)
+    early.refresh()
+    assert early.job() == ONE
+    assert early.ledger_id() == late.ledger_id()
+
+
+def test_a_job_that_came_meanwhile_is_not_taken_back(hosts: Hosts, tmp_path: Path) -> None:
+    launcher = hosts.store()
+    launcher.open_job(ONE)
+    launcher.open_job(TWO, "accept")
+    beside = RemoteStore(hosts.objects, str(tmp_path / "shared"))
+
+    class Slow(ObjectFolder):
+        """While it reads the first job of the ledger, another thread takes everything in."""
+
+        calls = 0
+
+        def read(self, names: Sequence[str]) -> list[bytes | None]:
+            found = super().read(names)
+            if names == ["job.json"]:
+                Slow.calls += 1
+                if Slow.calls == 2:
+                    beside.open()
+            return found
+
+    reader = RemoteStore(Slow(hosts.objects.url), str(tmp_path / "shared"))
+    reader.open()
+    assert Slow.calls == 2
+    assert reader.job() == TWO
+    for store in (reader, beside):
+        store.close()
+
+
+# What is refused
+
+
+def test_a_control_that_says_another_number_than_its_name_is_refused(hosts: Hosts) -> None:
+    store = hosts.store()
+    hosts.objects.create("controls/000001.json", encode_control(Control(2, "run", 1.0, "token")))
+    for _ in range(2):
+        with pytest.raises(LedgerDamagedError, match=r"controls/000001\.json.* number 2"):
+            store.refresh()
+    assert store.runs() == []
+
+
+def test_a_run_that_says_of_itself_what_does_not_read_is_refused(hosts: Hosts) -> None:
+    store = hosts.store()
+    control = Control(1, "run", 1.0, "token", info={"pid": "one"})
+    hosts.objects.create("controls/000001.json", encode_control(control))
+    for _ in range(2):
+        with pytest.raises(LedgerDamagedError, match=r"controls/000001\.json.*expected a number"):
+            store.refresh()
+    assert store.runs() == []
+
+
+def test_a_segment_whose_sums_no_ledger_can_hold_is_named_and_nothing_of_it_is_taken_in(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.register([plain("a"), plain("b")])
+    leaves = [Leaf(plain(name).id, (), "published", (), 1, LIMIT) for name in "ab"]
+    segment = Segment(0, 1.0, leaves=leaves)
+    name = segment_name(segment, 0, "hand", 1)
+    hosts.objects.create(name, encode_segment(segment))
+    for _ in range(2):
+        with pytest.raises(LedgerDamagedError, match=name):
+            store.refresh()
+    assert store.totals().tasks == 0
+
+
+BASE = "snapshots/000001-000001-abcdabcd"
+OBJECTS = [f"{BASE}.json", f"{BASE}/000001.seg", "segments/000001/t-a.seg"]
+
+
+def test_a_snapshot_may_stand_for_segments_and_for_snapshots() -> None:
+    manifest = SnapshotManifest(1, OBJECTS[1:2], OBJECTS)
+    assert decode_manifest(encode_manifest(manifest), "here") == manifest
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"number": 1, "parts": OBJECTS[:1]},
+        {"number": 1, "parts": OBJECTS[2:]},
+        {"number": 1, "parts": [1]},
+        {"number": 1, "covers": [1]},
+        {"number": 1, "covers": ["controls/000001.json"]},
+        {"number": 1, "covers": [f"{OBJECTS[0]}x"]},
+        {"number": 1, "covers": None},
+        {"number": -1},
+        {"parts": [], "covers": []},
+        [],
+    ],
+)
+def test_a_manifest_whose_values_cannot_be_is_refused_by_name(fields: Any) -> None:
+    with pytest.raises(LedgerDamagedError, match=r"here: .*expected"):
+        decode_manifest(seal(encode(fields)), "here")
+
+
+@pytest.mark.parametrize("missing", ["number", "at"])
+def test_an_object_without_number_or_time_is_refused(missing: str) -> None:
+    fields = {"number": 1, "at": 1.0, "format": 1, "kind": "run", "token": "t"}
+    del fields[missing]
+    with pytest.raises(LedgerDamagedError, match="here: "):
+        decode_segment(seal(encode(fields)), "here")
+    with pytest.raises(LedgerDamagedError, match="here: "):
+        decode_control(encode(fields), "here")
+
+
+def test_a_registration_that_was_deleted_is_waited_for_once_however_many_tasks_ask_for_it(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    run = store.begin_run({})
+    store.register([plain("kept")])
+    store.register([plain()])
+    lost = hosts.objects.names("segments")[-1]
+    sink = RemoteSink(hosts.objects, run=run)
+    for leaf in leaves_of_split(plain(), FOLDS + 10):
+        sink.commit([leaf])
+    sink.commit([leaf_of(plain("kept"))])
+    hosts.objects.delete([lost])  # as the remedy says, if it does not read
+    host = hosts.store()
+    assert [(row.url, row.state) for row in host.sources()] == [(plain("kept").url, "complete")]
+    host.begin_run({})
+    host.register([plain()])
+    host.commit(leaves_of_split(plain(), 2))
+    assert host.completed_count() == 2
+    assert picture(hosts.store())["sources"] == picture(host)["sources"]

@@ -1,0 +1,271 @@
+"""Segments and control objects: what is written is read, and nothing else is."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from struct import pack
+from typing import Any
+
+import pytest
+
+from ledgerbeam.errors import LedgerDamagedError, LedgerVersionError, UnsupportedShapeError
+from ledgerbeam.ledger.model.identity import node_id
+from ledgerbeam.ledger.model.job import LEDGER_FORMAT, Job
+from ledgerbeam.ledger.model.json_rows import decode, encode
+from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, Output
+from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.ledger.remote.controls import (
+    HIGHEST,
+    Control,
+    control_name,
+    control_number,
+    decode_control,
+    decode_ledger,
+    does_not_follow,
+    encode_control,
+    encode_ledger,
+)
+from ledgerbeam.ledger.remote.segment import MAGIC, Segment, decode_segment, encode_segment, seal, unseal
+from tests.ledger.builders import leaf_of, plain
+
+ID, NODE = plain().id, node_id(plain().id, ())
+JOB = Job("map", {"to": "jsonl"})
+
+WHOLE = Segment(
+    7,
+    1.5,
+    "job",
+    sources=[plain(), Source.pack([plain("b"), plain("c")])],
+    leaves=[leaf_of(plain(), ((1, 2), (0, 1))), Leaf(ID, (), "published", (Output("a", 1, "s", 2, 3, 4),), 5, 6, 7.5)],
+    failures=[Failure(ID, ((0, 2),), "task", "reason", "error", broke=True)],
+    deaths=[Mark(ID, NODE, "task")],
+    dropped=["a/b"],
+    runs={"000001": {"ended": 2.0, "outcome": "done", "tidied": True, "listed": None}},
+    back=[b"b" * 16],
+    gone=[b"g" * 16],
+    state={"durations": [[1, 2]]},
+)
+
+
+def test_every_field_of_a_segment_comes_back() -> None:
+    assert decode_segment(encode_segment(WHOLE), "here") == WHOLE
+    said: list[list[bytes] | None] = [None, []]
+    for gone in said:
+        found = decode_segment(encode_segment(Segment(0, 0.0, gone=gone)), "here")
+        assert (found.number, found.gone, found.runs, found.state) == (0, gone, None, None)
+
+
+def test_a_payload_has_the_fields_that_are_not_empty() -> None:
+    fields = decode(unseal(encode_segment(Segment(3, 1.0)), "here"))
+    assert fields == {"number": 3, "at": 1.0, "job": None}
+
+
+BAD_SEGMENTS: list[dict[str, Any]] = [
+    {"number": -1},
+    {"number": 1.0},
+    {"at": -1.0},
+    {"at": float("nan")},
+    {"job": 5},
+    {"dropped": ["../a"]},
+    {"dropped": [1]},
+    {"deaths": [Mark(b"short", NODE, "t")]},
+    {"runs": {"1": {}}},
+    {"runs": {"0000000000001": {}}},
+    {"runs": {"000001": {"other": 1}}},
+    {"runs": {"000001": {"listed": -1}}},
+    {"runs": {"000001": {"tidied": 1}}},
+    {"runs": {"000001": {"outcome": 1}}},
+    {"runs": {"000001": {"ended": "now"}}},
+    {"runs": {"000001": {"began": -1}}},
+    {"runs": {"000001": {"listing_finished": None, "info": []}}},
+    {"back": [b"short"]},
+    {"gone": [b"short"]},
+]
+
+
+@pytest.mark.parametrize("fields", BAD_SEGMENTS)
+def test_a_segment_that_cannot_be_is_not_made(fields: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedShapeError, match="cannot be recorded: "):
+        Segment(**{"number": 1, "at": 1.0, **fields})
+
+
+BAD_PAYLOADS: list[dict[str, Any]] = [
+    {"number": -1},
+    {"number": None},
+    {"at": "now"},
+    {"job": 5},
+    {"sources": {}},
+    {"sources": [["/a", 1]]},
+    {"sources": [["/a", 1, "v", [], 5]]},
+    {"sources": [["/a", -1, "v"]]},
+    {"sources": [["/a", 1, "v", [["/b", 1]]]]},
+    {"leaves": [[ID.hex(), [], "published", 1, 1, 0.0]]},
+    {"leaves": [[ID.hex(), {}, "published", 1, 1, 0.0, []]]},
+    {"leaves": [[ID.hex(), [], "other", 1, 1, 0.0, []]]},
+    {"leaves": [["00", [], "published", 1, 1, 0.0, []]]},
+    {"leaves": [[ID.hex(), [], "published", 1, 1, 0.0, [["../a", 1, "s", 1, 0]]]]},
+    {"leaves": [[ID.hex(), [], "published", 1, 1, 0.0, [["a", 1, "s", 1]]]]},
+    {"leaves": [[ID.hex(), [], "filtered", 1, 1, 0.0, [["a", 1, "s", 1, 0]]]]},
+    {"failures": [[ID.hex(), [], "t", "r", "e"]]},
+    {"failures": [[ID.hex(), [], "t", "r", "e", 1]]},
+    {"failures": [[ID.hex(), [[1]], "t", "r", "e", True]]},
+    {"deaths": [[ID.hex(), NODE.hex()]]},
+    {"deaths": [[ID.hex(), "00", "t"]]},
+    {"deaths": [[ID.hex(), NODE.hex(), 5]]},
+    {"dropped": "a"},
+    {"dropped": ["a/../b"]},
+    {"runs": []},
+    {"runs": {"x": {}}},
+    {"runs": {"000001": []}},
+    {"back": ["00"]},
+    {"gone": None},
+    {"gone": ["00"]},
+    {"state": None},
+    {"state": []},
+]
+
+
+@pytest.mark.parametrize("fields", BAD_PAYLOADS)
+def test_a_payload_that_cannot_be_is_named(fields: dict[str, Any]) -> None:
+    with pytest.raises(LedgerDamagedError, match="here: this object of the ledger does not read: "):
+        decode_segment(seal(encode({"number": 1, "at": 1.0, **fields})), "here")
+
+
+def test_only_a_whole_object_is_unsealed() -> None:
+    payload = b'{"number":1}'
+    data = seal(payload)
+    assert unseal(data, "here") == payload
+    assert unseal(seal(b""), "here") == b""
+    digest = blake2b(payload, digest_size=16).digest()
+    for damaged in (
+        *(data[:length] for length in range(len(data))),
+        data + b"x",
+        b"LBSEG" + data[5:],
+        MAGIC[:-1] + b"\0" + data[8:],
+        pack("<8sQ16s", MAGIC, len(payload) + 1, digest) + payload,
+        pack("<8sQ16s", MAGIC, len(payload), b"d" * 16) + payload,
+    ):
+        with pytest.raises(LedgerDamagedError, match="here: "):
+            unseal(damaged, "here")
+    with pytest.raises(LedgerVersionError, match=r"here: it has version 2, and this ledgerbeam reads versions up to 1"):
+        unseal(MAGIC[:-1] + b"\x02" + data[8:], "here")
+    with pytest.raises(LedgerDamagedError, match="expected it to begin with"):
+        unseal(b"another\x02" + data[8:], "here")
+
+
+# Control objects
+
+BAD_CONTROLS: list[dict[str, Any]] = [
+    {"number": 0},
+    {"number": HIGHEST + 1},
+    {"kind": "other"},
+    {"kind": None},
+    {"at": -1.0},
+    {"token": None},
+    {"info": []},
+    {"failures_only": 1},
+    {"sources": [b"short"]},
+    {"kind": "accept"},
+    {"kind": "restart"},
+    {"job": JOB},
+    {"kind": "forget", "job": JOB},
+]
+
+
+@pytest.mark.parametrize("fields", BAD_CONTROLS)
+def test_a_control_that_cannot_be_is_not_made(fields: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedShapeError, match="cannot be recorded: "):
+        Control(**{"number": 1, "kind": "run", "at": 1.0, "token": "t", **fields})
+
+
+@pytest.mark.parametrize(
+    "control",
+    [
+        Control(HIGHEST, "run", 1.0, "t", info={"host": "here"}),
+        Control(1, "forget", 1.0, "t", sources=[ID, b"x" * 16], failures_only=True),
+        Control(1, "forget", 1.0, "t", sources=[]),
+        Control(2, "accept", 1.0, "t", job=JOB),
+        Control(3, "restart", 1.0, "t", job=JOB),
+    ],
+)
+def test_every_kind_of_control_comes_back(control: Control) -> None:
+    found = decode_control(encode_control(control), "here")
+    assert encode_control(found) == encode_control(control)
+    assert (found.kind, found.number, list(found.sources)) == (control.kind, control.number, list(control.sources))
+    assert (found.failures_only, found.job, dict(found.info)) == (
+        control.failures_only,
+        control.job,
+        dict(control.info),
+    )
+
+
+FIELDS: dict[str, Any] = {"format": LEDGER_FORMAT, "number": 1, "kind": "run", "at": 1.0, "token": "t"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"format": 0},
+        {"format": None},
+        {"format": True},
+        {"number": 0},
+        {"kind": "other"},
+        {"token": 5},
+        {"info": None},
+        {"sources": {}},
+        {"sources": ["00"]},
+        {"failures_only": None},
+        {"kind": "accept"},
+        {"kind": "accept", "job": None},
+        {"kind": "accept", "job": {"pipeline": 5, "parameters": {}}},
+        {"kind": "accept", "job": {"pipeline": "map", "parameters": []}},
+    ],
+)
+def test_a_control_whose_values_cannot_be_is_named(fields: dict[str, Any]) -> None:
+    with pytest.raises(LedgerDamagedError, match="here: this object of the ledger does not read: "):
+        decode_control(encode({**FIELDS, **fields}), "here")
+
+
+def test_objects_of_a_newer_format_are_refused_as_such() -> None:
+    newer = rf"here: it has format {LEDGER_FORMAT + 1}, and this ledgerbeam reads formats up to {LEDGER_FORMAT}"
+    about = {"ledger": "token", "pipeline": "map", "parameters": {}}
+    for read, fields in ((decode_control, FIELDS), (decode_ledger, about)):
+        with pytest.raises(LedgerVersionError, match=newer):
+            read(encode({**fields, "format": LEDGER_FORMAT + 1}), "here")
+
+
+@pytest.mark.parametrize(
+    "fields", [{"ledger": None}, {"pipeline": None}, {"parameters": None}, {"format": None}, {"format": 0}]
+)
+def test_a_ledger_that_does_not_say_its_job_is_named(fields: dict[str, Any]) -> None:
+    known = decode(encode_ledger("token", JOB))
+    assert decode_ledger(encode(known), "here") == ("token", JOB)
+    assert known["fingerprint"] == JOB.fingerprint
+    with pytest.raises(LedgerDamagedError, match="here: "):
+        decode_ledger(encode({**known, **fields}), "here")
+
+
+def test_a_control_is_known_by_its_name() -> None:
+    control = Control(12, "run", 1.0, "ab12")
+    assert control.run == "000012"
+    assert control_name(control, exclusive=True) == "controls/000012.json"
+    assert control_name(control, exclusive=False) == "controls/000012-ab12.json"
+    for name, number in (
+        ("controls/000012.json", 12),
+        ("controls/000012-ab12.json", 12),
+        ("controls/1000000.json", 1_000_000),
+        (f"controls/{HIGHEST}.json", HIGHEST),
+        (f"controls/{HIGHEST}0.json", None),
+        ("controls/0000012.json", None),
+        ("controls/12.json", None),
+        ("controls/000012.jsonx", None),
+        ("other/000012.json", None),
+        ("controls/000012-xyz.json", None),
+    ):
+        assert control_number(name) == number
+
+
+def test_what_may_follow_is_said() -> None:
+    said = str(does_not_follow("here", 9, 4))
+    assert "has number 9" in said
+    assert "before it is 4: expected at most 5 for a control object, 4 for another" in said

@@ -1,0 +1,211 @@
+"""A worker's sink: when it looks whose the ledger is, at what, and what it records then."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from ledgerbeam.errors import JobMismatchError, LedgerDamagedError
+from ledgerbeam.io import ObjectFolder
+from ledgerbeam.ledger.remote import sink as remote_sink
+from ledgerbeam.ledger.remote.controls import Control, encode_control
+from ledgerbeam.ledger.remote.segment import decode_segment
+from ledgerbeam.ledger.remote.sink import CHECK_SECONDS, RemoteSink
+from tests.ledger.builders import leaf_of, leaves_of_split, plain
+from tests.ledger.conformance import failure_of
+from tests.ledger.conformance_changes import ONE, TWO
+from tests.ledger.remote.test_store import Hosts
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    hosts = Hosts(tmp_path)
+    yield hosts
+    hosts.close()
+
+
+class Clock:
+    """The time since the host began, as a test sets it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, now: float) -> None:
+        self.now = now
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+
+def looks_of(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The folders that are listed from now on."""
+    real, looks = hosts.objects.names, list[str]()
+
+    def names(folder: str) -> list[str]:
+        looks.append(folder)
+        return real(folder)
+
+    monkeypatch.setattr(hosts.objects, "names", names)
+    return looks
+
+
+def controls(hosts: Hosts, count: int, taken_at: int = 0) -> None:
+    """Create so many control objects; at a number the ledger is taken for another job."""
+    for number in range(1, count + 1):
+        taken = number == taken_at
+        control = Control(number, "accept" if taken else "run", 1.0, "token", job=TWO if taken else None)
+        assert hosts.objects.create(f"controls/{number:06d}.json", encode_control(control))
+
+
+@pytest.mark.parametrize("booted", [0.5, 1000.0], ids=["just booted", "long up"])
+def test_a_sink_of_a_run_looks_once_and_then_from_time_to_time(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, booted: float
+) -> None:
+    controls(hosts, 1)
+    clock, looks = Clock(monkeypatch, booted), looks_of(hosts, monkeypatch)
+    sink = RemoteSink(hosts.objects, run="1")
+    for wait, looked in ((0.0, 1), (0.9 * CHECK_SECONDS, 1), (0.2 * CHECK_SECONDS, 2), (0.1, 2)):
+        clock.now += wait
+        sink.commit([leaf_of(plain())])
+        assert looks == ["controls"] * looked
+
+
+def test_a_sink_without_a_run_looks_at_each_commit(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    controls(hosts, 1)
+    looks = looks_of(hosts, monkeypatch)
+    sink = RemoteSink(hosts.objects)
+    for looked in (1, 2):
+        sink.commit([leaf_of(plain())])
+        assert looks == ["controls"] * looked
+
+
+@pytest.mark.parametrize("taken_at", [1, 64, 65, 130])
+def test_a_sink_sees_that_the_ledger_was_taken_wherever_it_stands(hosts: Hosts, taken_at: int) -> None:
+    controls(hosts, 130, taken_at)
+    with pytest.raises(JobMismatchError, match=TWO.fingerprint):
+        RemoteSink(hosts.objects, job=ONE.fingerprint).commit([leaf_of(plain())])
+    assert hosts.objects.names("segments") == []
+    for job in (None, TWO.fingerprint):
+        RemoteSink(hosts.objects, job=job).commit([leaf_of(plain())])
+    assert all(name.startswith("segments/000130/t-") for name in hosts.objects.names("segments"))
+
+
+def test_a_sink_asks_for_what_is_new_only(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    controls(hosts, 3)
+    read: list[str] = []
+    real = hosts.objects.read
+
+    def noted(names: Sequence[str]) -> list[bytes | None]:
+        read.extend(names)
+        return real(names)
+
+    monkeypatch.setattr(hosts.objects, "read", noted)
+    sink = RemoteSink(hosts.objects)
+    sink.commit([leaf_of(plain())])
+    assert read == [f"controls/{number:06d}.json" for number in (1, 2, 3)]
+    sink.commit([leaf_of(plain())])
+    RemoteSink(hosts.objects, run="3").commit([leaf_of(plain())])
+    assert len(read) == 3
+
+
+def test_a_sink_counts_numbers_as_numbers_are_counted(hosts: Hosts) -> None:
+    for number in (999_999, 1_000_000):
+        control = Control(number, "run", 1.0, "token")
+        assert hosts.objects.create(f"controls/{number:06d}.json", encode_control(control))
+    RemoteSink(hosts.objects, run="999998").commit([leaf_of(plain())])
+    (name,) = hosts.objects.names("segments")
+    assert name.startswith("segments/999998/")
+
+
+def test_a_number_that_does_not_follow_is_refused_when_it_is_still_so_in_a_second_listing(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controls(hosts, 3)
+    hosts.objects.delete(["controls/000002.json"])
+    looks = looks_of(hosts, monkeypatch)
+    with pytest.raises(LedgerDamagedError, match=r"controls/000003\.json.*has number 3.*before it is 1"):
+        RemoteSink(hosts.objects).commit([leaf_of(plain())])
+    assert looks == ["controls"] * 2
+    assert hosts.objects.names("segments") == []
+
+
+def test_a_control_that_the_first_listing_passed_is_in_the_second(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controls(hosts, 3, taken_at=1)
+    looks = looks_of(hosts, monkeypatch)
+    whole = hosts.objects.names
+    monkeypatch.setattr(hosts.objects, "names", lambda folder: whole(folder)[0 if looks[1:] else 1 :])
+    with pytest.raises(JobMismatchError):
+        RemoteSink(hosts.objects, job=ONE.fingerprint).commit([leaf_of(plain())])
+    assert looks == ["controls"] * 2
+
+
+def test_what_is_no_control_is_passed_over(hosts: Hosts) -> None:
+    controls(hosts, 2)
+    for name in ("readme.txt", "1.json", "000003.json.bak", "deep/000003.json"):
+        hosts.objects.create(f"controls/{name}", b"not ours")
+    RemoteSink(hosts.objects, job=ONE.fingerprint).commit([leaf_of(plain())])
+    (name,) = hosts.objects.names("segments")
+    assert name.startswith("segments/000002/")
+
+
+def test_a_control_that_is_gone_when_it_is_read_is_named(hosts: Hosts) -> None:
+    class Gone(ObjectFolder):
+        """Deletes what it has listed."""
+
+        def names(self, folder: str) -> list[str]:
+            found = super().names(folder)
+            self.delete(found)
+            return found
+
+    controls(hosts, 1)
+    with pytest.raises(LedgerDamagedError, match=r"controls/000001\.json"):
+        RemoteSink(Gone(hosts.objects.url)).commit([leaf_of(plain())])
+
+
+def test_a_sink_says_for_which_job_and_when_it_recorded(hosts: Hosts) -> None:
+    controls(hosts, 2)
+    failed = failure_of(plain(), ((1, 2),))
+    began = time.time()
+    sink = pickle.loads(pickle.dumps(RemoteSink(hosts.objects, job=ONE.fingerprint, run="1")))
+    result = sink.commit(leaves_of_split(plain(), 2)[:1], [failed])
+    assert (result.completed, result.fresh) == ([], 1)
+    assert 0 <= result.seconds < 60
+    (name,) = hosts.objects.names("segments")
+    segment = decode_segment(hosts.objects.read([name])[0] or b"", name)
+    assert (segment.number, segment.job) == (1, ONE.fingerprint)
+    assert began - 1 <= segment.at <= time.time() + 1
+    assert (segment.leaves, segment.failures) == (leaves_of_split(plain(), 2)[:1], [failed])
+
+
+def test_a_sink_in_a_forked_process_looks_for_itself_and_has_a_name_of_its_own(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controls(hosts, 1)
+    looks = looks_of(hosts, monkeypatch)
+    sink = RemoteSink(hosts.objects, run="1")
+    sink.commit([leaf_of(plain())])
+    forked = os.getpid() + 1
+    monkeypatch.setattr(os, "getpid", lambda: forked)
+    for _ in range(2):
+        sink.commit([leaf_of(plain())])
+    assert looks == ["controls"] * 2
+    writers = [name.rpartition("-")[0] for name in hosts.objects.names("segments")]
+    assert sorted(writers.count(writer) for writer in set(writers)) == [1, 2]
+
+
+def test_a_worker_that_is_killed_before_it_records_has_recorded_nothing(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class KilledError(Exception):
+        pass
+
+    def kill(point: str) -> None:
+        assert point == "flush.before_commit"
+        raise KilledError
+
+    monkeypatch.setattr(remote_sink, "fault_point", kill)
+    with pytest.raises(KilledError):
+        RemoteSink(hosts.objects).commit([leaf_of(plain())])
+    assert hosts.objects.names("segments") == []

@@ -1,0 +1,265 @@
+"""What a store of a remote ledger writes: nothing for nothing, under which number, and not when it must not."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from ledgerbeam.errors import JobMismatchError, LedgerNotFoundError, NonDeterministicTaskError, UsageError
+from ledgerbeam.io import ObjectFolder
+from ledgerbeam.ledger.model.identity import node_id
+from ledgerbeam.ledger.model.rows import Mark
+from ledgerbeam.ledger.remote import store as remote_store
+from ledgerbeam.ledger.remote.segment import Segment, decode_segment
+from ledgerbeam.ledger.remote.store import RemoteStore, writer_name
+from tests.ledger.builders import leaf_of, leaves_of_split, plain
+from tests.ledger.conformance import failure_of
+from tests.ledger.conformance_changes import ONE, TWO
+from tests.ledger.remote.test_store import Hosts
+from tests.ledger.views import picture
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    hosts = Hosts(tmp_path)
+    yield hosts
+    hosts.close()
+
+
+def written(hosts: Hosts) -> list[Segment]:
+    """The segments of a ledger, by their names."""
+    names = hosts.objects.names("segments")
+    return [decode_segment(data or b"", name) for name, data in zip(names, hosts.objects.read(names), strict=True)]
+
+
+def test_what_changes_nothing_writes_nothing(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    store.register([plain()])
+    before = hosts.objects.names("")
+    store.register([])
+    store.register([plain()])
+    store.drop_stale([])
+    store.forget_sources([])
+    assert store.forget("nothing like it") == []
+    store.open_job(ONE)
+    store.refresh()
+    assert hosts.objects.names("") == before
+
+
+CHANGES: dict[str, Callable[[RemoteStore], object]] = {
+    "register": lambda store: store.register([plain("new")]),
+    "commit": lambda store: store.commit([leaf_of(plain())]),
+    "record_deaths": lambda store: store.record_deaths([Mark(plain().id, node_id(plain().id, ()), "task")]),
+    "drop_stale": lambda store: store.drop_stale(["a"]),
+    "set_gone": lambda store: store.set_gone([plain().id]),
+    "note_listing": lambda store: store.note_listing("000001", listed=1, finished=True),
+    "end_run": lambda store: store.end_run("000001", "done"),
+    "begin_run": lambda store: store.begin_run({}),
+    "forget": lambda store: store.forget("*"),
+    "forget_sources": lambda store: store.forget_sources([plain().id]),
+    "open_job": lambda store: store.open_job(TWO, "accept"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_store_that_was_opened_to_look_refuses_each_change_and_reads_what_others_change(
+    hosts: Hosts, change: str
+) -> None:
+    store, looking = hosts.store(), hosts.store(read_only=True)
+    store.open_job(ONE)
+    store.begin_run({})
+    store.register([plain()])
+    looking.refresh()
+    before, names = picture(looking), hosts.objects.names("")
+    for reader in (looking, pickle.loads(pickle.dumps(looking))):
+        with pytest.raises(UsageError, match="read only"):
+            CHANGES[change](reader)
+        assert (picture(reader), hosts.objects.names("")) == (before, names)
+    CHANGES[change](store)
+    assert len(hosts.objects.names("")) == len(names) + 1
+    looking.refresh()
+    assert picture(looking) == picture(store)
+
+
+def test_a_store_that_was_opened_to_look_does_not_make_a_ledger(hosts: Hosts) -> None:
+    with pytest.raises(UsageError, match="read only"):
+        hosts.store(read_only=True).open_job(ONE)
+    assert hosts.objects.names("") == []
+
+
+def test_a_store_records_for_its_own_run_or_else_for_the_newest(hosts: Hosts) -> None:
+    one, two, nobody = hosts.store(), hosts.store(), hosts.store()
+    one.begin_run({})
+    two.begin_run({})
+    one.refresh()
+    one.register([plain("one")])
+    copy = pickle.loads(pickle.dumps(one))
+    copy.register([plain("copy")])
+    two.register([plain("two")])
+    nobody.refresh()
+    nobody.register([plain("nobody")])
+    numbers = {segment.sources[0].url: segment.number for segment in written(hosts)}
+    assert numbers == {plain(name).url: n for name, n in {"one": 1, "copy": 1, "two": 2, "nobody": 2}.items()}
+    copy.close()
+
+
+def test_each_segment_says_for_which_job_it_was_written(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.register([plain("before")])
+    store.open_job(ONE)
+    store.register([plain()])
+    assert [segment.job for segment in written(hosts)] == [None, ONE.fingerprint]
+
+
+def test_leaves_that_are_refused_are_not_written_and_the_rest_is(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.register([plain(), plain("b"), plain("c")])
+    store.commit(leaves_of_split(plain(), 2)[:1])
+    wrong = leaf_of(plain(), ((0, 2),), content="other")
+    before = hosts.objects.names("segments")
+    with pytest.raises(NonDeterministicTaskError):
+        store.commit([wrong])
+    assert hosts.objects.names("segments") == before, "nothing is left of it"
+    with pytest.raises(NonDeterministicTaskError):
+        store.commit([wrong, leaf_of(plain("b"))])
+    with pytest.raises(NonDeterministicTaskError):
+        store.commit([wrong], [failure_of(plain("c"), ())])
+    news = written(hosts)[len(before) :]
+    assert [(list(segment.leaves), len(segment.failures)) for segment in news] == [([leaf_of(plain("b"))], 0), ([], 1)]
+    assert picture(hosts.store()) == picture(store)
+
+
+def test_a_writer_has_a_name_of_its_own_that_can_stand_in_the_name_of_an_object(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(nodename="ho_st/é." + "x" * 300))
+    names = {writer_name() for _ in range(50)}
+    assert len(names) == 50
+    assert all(re.fullmatch(rf"ho-st--\.x{{32}}-{os.getpid()}-[0-9a-f]{{12}}", name) for name in names)
+    store = hosts.store()
+    store.register([plain()])
+    store.register([plain("b")])
+    assert hosts.store().source_count() == 2
+    assert len(hosts.objects.names("segments")) == 2
+
+
+def test_a_store_whose_object_is_not_made_has_not_changed(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = hosts.store()
+    store.register([plain()])
+    before = picture(store)
+    seen: list[tuple[str, int]] = []
+
+    def reached(point: str) -> None:
+        seen.append((point, len(hosts.objects.names("segments"))))
+
+    monkeypatch.setattr(remote_store, "fault_point", reached)
+    store.commit(leaves_of_split(plain(), 2)[:1])
+    assert seen == [("record.before", 1), ("record.after", 2)]
+
+    def fail(name: str, data: bytes) -> bool:
+        raise ConnectionError("no answer")
+
+    before = picture(store)
+    with monkeypatch.context() as patched:
+        patched.setattr(hosts.objects, "create", fail)
+        with pytest.raises(OSError, match="no answer"):
+            store.commit(leaves_of_split(plain(), 2)[1:])
+    assert picture(store) == before
+
+
+def test_a_commit_is_refused_once_the_ledger_was_taken(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    store.register([plain()])
+    hosts.store().open_job(TWO, "accept")
+    names = hosts.objects.names("")
+    for act in (lambda: store.commit([leaf_of(plain())]), lambda: store.begin_run({})):
+        with pytest.raises(JobMismatchError, match=TWO.fingerprint):
+            act()
+    assert hosts.objects.names("") == names
+
+
+def test_a_ledger_that_is_deleted_as_it_is_made_is_told(hosts: Hosts, tmp_path: Path) -> None:
+    class Gone(ObjectFolder):
+        """Loses what it was given."""
+
+        def create(self, name: str, data: bytes) -> bool:
+            return True
+
+    store = RemoteStore(Gone(hosts.objects.url), str(tmp_path / "host"))
+    store.open(create=True)
+    with pytest.raises(LedgerNotFoundError, match=r"job\.json was deleted just after it was made"):
+        store.open_job(ONE)
+    with pytest.raises(LedgerNotFoundError, match="there is none yet"):
+        store.ledger_id()
+    store.close()
+
+
+def test_where_creation_is_not_exclusive_two_may_have_one_number(hosts: Hosts, tmp_path: Path) -> None:
+    class Shared(ObjectFolder):
+        """A store that cannot tell which of two came first."""
+
+        @property
+        def exclusive(self) -> bool:
+            return False
+
+        def names(self, folder: str) -> list[str]:
+            found = super().names(folder)
+            return found if self.seen else []
+
+        seen = True
+
+    one, two = Shared(hosts.objects.url), Shared(hosts.objects.url)
+    stores = [RemoteStore(objects, str(tmp_path / f"{n}")) for n, objects in enumerate((one, two))]
+    for store in stores:
+        store.open(create=True)
+    one.seen = two.seen = False  # neither sees what the other does
+    runs = [store.begin_run({}) for store in stores]
+    one.seen = two.seen = True
+    names = hosts.objects.names("controls")
+    assert runs == ["000001", "000001"]
+    assert all(re.fullmatch(r"controls/000001-[0-9a-f]{16}\.json", name) for name in names)
+    for store in stores:
+        store.refresh()
+        assert store.begin_run({}) in ("000002", "000003")
+        store.close()
+
+
+def test_a_store_that_may_make_the_ledger_travels_as_one(hosts: Hosts) -> None:
+    copy = pickle.loads(pickle.dumps(hosts.store()))
+    assert copy.source_count() == 0
+    copy.open_job(ONE)
+    assert copy.job() == ONE
+    copy.close()
+
+
+def test_runs_are_changed_by_those_who_know_them(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    run = store.begin_run({"host": "here"})
+    store.register([plain(), plain("b")])
+    store.note_listing(run, listed=5, finished=False, gone=[plain().id])
+    assert (store.status()["gone"], store.runs()[0]["listing_finished"]) == (0, False)
+    store.note_listing(run, listed=7, finished=True, gone=iter([plain().id]))
+    store.end_run(run, "done", tidied=True)
+    for host in (store, hosts.store()):
+        (known,) = host.runs()
+        assert (known["listed"], known["outcome"], known["tidied"], known["info"]) == (
+            7,
+            "done",
+            True,
+            {"host": "here"},
+        )
+        assert host.status()["gone"] == 1
+    names = hosts.objects.names("")
+    for act in (lambda: store.end_run("000009", "done"), lambda: store.note_listing("000009", listed=1, finished=True)):
+        with pytest.raises(Exception, match="000009"):
+            act()
+    assert hosts.objects.names("") == names

@@ -1,0 +1,45 @@
+"""Which ledger a URL names, and what it is opened for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ledgerbeam.errors import JobMismatchError, UsageError
+from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.places import ledger_exists, local_path, open_store
+from tests.ledger.builders import leaf_of, plain
+from tests.ledger.conformance import JOB
+
+
+def test_a_local_ledger_is_named_by_a_path_or_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert [local_path(url) for url in ("a/../L", f"file://{tmp_path}/L", f"{tmp_path}/L/")] == [
+        str(tmp_path / "L")
+    ] * 3
+    with pytest.raises(UsageError, match="empty"):
+        local_path("file://")
+    with pytest.raises(UsageError, match="open_ledger"):
+        local_path("s3://")
+
+
+def test_what_is_no_ledger_is_not_taken_for_one(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "data.mdb").touch()
+    for name in ("missing", "file", "begun"):
+        assert not ledger_exists(str(tmp_path / name))
+    (tmp_path / "begun" / "data.mdb").write_bytes(b"x")
+    assert ledger_exists(str(tmp_path / "begun")), "it claims to be one"
+
+
+def test_a_store_that_is_opened_for_a_job_records_for_that_job_only(store: LmdbStore) -> None:
+    store.open_job(JOB)
+    store.register([plain()])
+    ours, other = (open_store(store.url, create=False, job=job) for job in (JOB.fingerprint, "another"))
+    with pytest.raises(JobMismatchError):
+        other.commit([leaf_of(plain())])
+    assert ours.commit([leaf_of(plain())]).completed == [plain().id]
+    for opened in (ours, other):
+        opened.close()

@@ -1,0 +1,129 @@
+"""`look_at_files`: which sources that are done in part are begun anew; `test_replaced` has whole jobs."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ledgerbeam.io import list_pages
+from ledgerbeam.ledger import Job, Leaf, LedgerStore, PendingSource, Source, Task, open_store
+from ledgerbeam.pipelines.jobs.replaced import look_at_files
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[LedgerStore]:
+    made = open_store(str(tmp_path / "L"), create=True)
+    made.open_job(Job("map", {}))
+    yield made
+    made.close()
+
+
+def listed(path: Path) -> Source:
+    (page,) = list_pages([str(path)])
+    return Source(page.urls[0], page.sizes[0], page.versions[0])
+
+
+def make(folder: Path, *names: str) -> list[Source]:
+    for name in names:
+        (folder / name).write_text('{"id": 1}\n' * 3)
+    return [listed(folder / name) for name in names]
+
+
+def begin(store: LedgerStore, source: Source) -> None:
+    """Records one of three parts."""
+    store.commit([Leaf(source.id, ((0, 3),), "published", (), 1, 3)])
+
+
+def replace(source: Source) -> None:
+    """Puts another file of the same size and time in its place."""
+    was = os.stat(source.url)
+    with open(f"{source.url}.new", "w", encoding="utf-8") as file:
+        file.write('{"no": 1}\n' * 3)
+    os.utime(f"{source.url}.new", ns=(was.st_atime_ns, was.st_mtime_ns))
+    os.replace(f"{source.url}.new", source.url)
+
+
+def done(found: list[PendingSource]) -> list[int]:
+    """Of which sources the part counts as done."""
+    return [int(row.has_done(Task(row.source, 0, 1, ((0, 3),)))) for row in found]
+
+
+def test_a_source_that_is_replaced_after_a_part_was_done_is_begun_anew(
+    tmp_path: Path, store: LedgerStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    sources = make(tmp_path, "a", "b", "c")
+    store.register(sources)
+    assert done(look_at_files(sources, store)) == [0, 0, 0]
+    for source in sources[:2]:
+        begin(store, source)
+    assert done(look_at_files(sources, store)) == [1, 1, 0]
+    assert not caplog.records
+    replace(sources[0])
+    replace(sources[2])
+    with caplog.at_level(logging.WARNING):
+        found = look_at_files(sources, store)
+    assert done(found) == [0, 1, 0]
+    assert [row.source.id for row in found] == [source.id for source in sources]
+    assert [row.getMessage().partition(":")[0] for row in caplog.records] == [sources[0].url]
+    assert store.totals().tasks == 1
+    begin(store, sources[0])
+    assert done(look_at_files(sources, store)) == [1, 1, 0]
+
+
+def test_tasks_are_told_the_time_of_the_last_change(tmp_path: Path, store: LedgerStore) -> None:
+    plain, *members = make(tmp_path, "a", "b", "c")
+    pack = Source.pack(members)
+    remote = Source("s3://bucket/a", 1, "1")
+    gone = Source(str(tmp_path / "gone"), 1, "1")
+    sources = [plain, pack, remote, gone]
+    store.register(sources)
+    found = [row.source for row in look_at_files(sources, store)]
+    times = {name: os.stat(tmp_path / name).st_ctime_ns for name in "abc"}
+    assert found[0] == dataclasses.replace(plain, changed_ns=times["a"])
+    assert [member.changed_ns for member in found[1].members] == [times["b"], times["c"]]
+    assert found[2:] == [remote, gone]
+    assert store.file_times([source.id for source in sources]) == {
+        plain.id: [times["a"]],
+        pack.id: [times["b"], times["c"]],
+    }
+
+
+def test_any_member_of_a_pack_counts(tmp_path: Path, store: LedgerStore) -> None:
+    pack = Source.pack(make(tmp_path, "a", "b"))
+    store.register([pack])
+    look_at_files([pack], store)
+    begin(store, pack)
+    assert done(look_at_files([pack], store)) == [1]
+    replace(pack.members[1])
+    assert done(look_at_files([pack], store)) == [0]
+
+
+def test_of_a_source_that_nobody_looked_at_before_the_parts_count(tmp_path: Path, store: LedgerStore) -> None:
+    """As of a ledger that an older version has begun, or another host."""
+    (source,) = make(tmp_path, "a")
+    store.register([source])
+    begin(store, source)
+    assert done(look_at_files([source], store)) == [1]
+
+
+def test_a_file_that_cannot_be_looked_at_is_left_to_planning(tmp_path: Path, store: LedgerStore) -> None:
+    (source,) = make(tmp_path, "a")
+    store.register([source])
+    look_at_files([source], store)
+    begin(store, source)
+    (tmp_path / "a").rename(tmp_path / "aside")
+    assert done(look_at_files([source], store)) == [1]
+    (tmp_path / "aside").rename(tmp_path / "a")
+    assert done(look_at_files([source], store)) == [0], "its inode has changed"
+
+
+def test_a_source_that_is_complete_meanwhile_is_left_out(tmp_path: Path, store: LedgerStore) -> None:
+    sources = make(tmp_path, "a", "b")
+    store.register(sources)
+    store.commit([Leaf(sources[0].id, (), "published", (), 1, 3)])
+    assert [row.source.url for row in look_at_files(sources, store)] == [sources[1].url]

@@ -1,0 +1,492 @@
+"""What `OutputOwner` makes of marks, shards and ledgers, one rule at a time; `test_owner` has whole jobs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import nullcontext
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledgerbeam.errors import StorageError, UsageError
+from ledgerbeam.io import ObjectFolder, list_files
+from ledgerbeam.ledger import Leaf, LedgerStore, Output, Source, Totals, open_store
+from ledgerbeam.pipelines.console import Reporter
+from ledgerbeam.pipelines.jobs import owner as owner_module
+from ledgerbeam.pipelines.jobs.owner import Existing, OutputOwner
+from ledgerbeam.pipelines.jobs.spec import JobSpec, shard_form
+from ledgerbeam.pipelines.report.run_info import run_info
+from ledgerbeam.pipelines.runners.run import run_job
+
+SHARD = "a.jsonl-0000000000.jsonl"
+
+
+class Place:
+    """An output folder, and the ledgers of jobs that write there."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.out = root / "out"
+        self.stores: dict[str, LedgerStore] = {}
+
+    def spec(self, ledger: str = "L", **fields: Any) -> JobSpec:
+        values: dict[str, Any] = {
+            "patterns": (f"{self.root}/in/*.jsonl",),
+            "base": f"{self.root}/in/",
+            "output": str(self.out),
+            "to": "jsonl",
+            **fields,
+        }
+        return JobSpec("map", **values).resolve_ledger(str(self.root / ledger))
+
+    def store(self, spec: JobSpec) -> LedgerStore:
+        """The ledger of a job, taken for it if it is new."""
+        if spec.ledger not in self.stores:
+            store = open_store(spec.ledger, create=True)
+            if store.job() is None:
+                store.open_job(spec.job())
+            self.stores[spec.ledger] = store
+        return self.stores[spec.ledger]
+
+    def owner(self, spec: JobSpec, existing: Existing | None = None) -> OutputOwner:
+        """A claim that was checked."""
+        owner = OutputOwner(spec, existing)
+        owner.check(self.store(spec) if Path(spec.ledger).exists() else None)
+        return owner
+
+    def claim(self, spec: JobSpec, owner: OutputOwner) -> str:
+        """Begins a run and claims the folder for it, as `run_job`; gives its token."""
+        store = self.store(spec)
+        info = run_info(store, spec, "local")
+        store.begin_run({**info, "existing": "keep"} if owner.keeps else info)
+        owner.claim(store, info["token"])
+        return str(info["token"])
+
+    def own(self, ledger: str = "L", existing: Existing | None = None, **fields: Any) -> JobSpec:
+        """Does what a run does before it writes."""
+        spec = self.spec(ledger, **fields)
+        self.claim(spec, self.owner(spec, existing))
+        return spec
+
+    def marks(self) -> dict[str, Any]:
+        """The marks, by the ledger's name."""
+        found = [json.loads(path.read_bytes()) for path in (self.out / "_ledgerbeam").iterdir()]
+        return {Path(mark["url"]).name: mark for mark in found}
+
+    def shard(self, name: str = SHARD) -> Path:
+        path = self.out / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("{}\n")
+        return path
+
+    def files(self) -> list[str]:
+        found = [path for path in self.out.rglob("*") if path.is_file() and path.parent.name != "_ledgerbeam"]
+        return sorted(str(path.relative_to(self.out)) for path in found)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path)
+    yield made
+    for store in made.stores.values():
+        store.close()
+
+
+def record(store: LedgerStore, *names: str) -> None:
+    """Records outputs of a source each."""
+    for name in names:
+        source = Source(f"/in/{name}", 10, "1")
+        store.register([source])
+        store.commit([Leaf(source.id, (), "published", (Output(name, 3, "sum", 1, 0),), 1, 3)])
+
+
+def test_a_new_ledger_takes_a_folder_that_holds_no_shards(place: Place) -> None:
+    place.shard("notes.txt")
+    for existing in (None, "replace", "keep"):
+        owner = place.owner(place.spec(), existing)
+        assert (owner.is_new, owner.keeps) == (True, False)
+    spec = place.own()
+    assert list(place.marks()) == ["L"]
+    assert place.files() == ["notes.txt"]
+    assert not place.owner(spec).is_new
+
+
+def test_a_mark_says_which_run_of_which_ledger_wrote_it_and_no_secret(place: Place) -> None:
+    spec = place.spec(patterns=("https://me:hunter2@host/in/*.jsonl",), base="https://me:hunter2@host/in/")
+    owner = place.owner(spec)
+    tokens = [place.claim(spec, owner), place.claim(spec, owner)]
+    ((name, mark),) = [(path.name, path.read_text()) for path in (place.out / "_ledgerbeam").iterdir()]
+    assert "hunter2" not in mark
+    found = json.loads(mark)
+    assert name == f"{place.store(spec).ledger_id()}.json"
+    assert (found["format"], found["run"]) == (1, tokens[1])
+    assert found["job"] == spec.job().fingerprint
+    place.own("M", "keep", base=None)
+    assert place.marks()["M"]["base"] is None
+
+
+@pytest.mark.parametrize("shards", [False, True])
+def test_the_mark_of_another_ledger_is_refused(place: Place, shards: bool) -> None:
+    place.own("L")
+    if shards:
+        place.shard()
+    before = place.marks()
+    with pytest.raises(UsageError) as refused:
+        place.owner(place.spec("M"))
+    said = str(refused.value)
+    assert f"it belongs to another ledger, {place.root}/L, as _ledgerbeam/" in said
+    assert f"give another --output, the owner's ledger: --ledger {place.root}/L, or choose" in said
+    assert (f"such as {SHARD}" in said) == shards
+    assert "more ledger" not in said
+    assert place.marks() == before
+
+
+def test_marks_of_several_ledgers_are_counted_and_none_is_proposed(place: Place) -> None:
+    place.own("L")
+    for number, name in enumerate(("M", "N"), 1):
+        place.own(name, "keep")
+        with pytest.raises(UsageError, match=rf"\(and {number} more ledgers?\)") as refused:
+            place.owner(place.spec("O"))
+        assert "--ledger" not in str(refused.value)
+
+
+@pytest.mark.parametrize("mark", [b"{", b"[1]", b"{}", b'{"url": 5, "run": "x"}'])
+def test_a_mark_that_does_not_read_is_still_of_another(place: Place, mark: bytes) -> None:
+    (place.out / "_ledgerbeam").mkdir(parents=True)
+    (place.out / "_ledgerbeam" / "0.json").write_bytes(mark)
+    with pytest.raises(UsageError, match=r"belongs to another ledger, unknown, as _ledgerbeam/0\.json says") as refused:
+        place.owner(place.spec())
+    assert "--ledger" not in str(refused.value)
+
+
+def test_only_json_is_a_mark(place: Place) -> None:
+    (place.out / "_ledgerbeam").mkdir(parents=True)
+    (place.out / "_ledgerbeam" / "README").write_text("what is this?")
+    place.own()
+
+
+def test_a_run_that_the_ledger_does_not_know_was_of_a_later_state_of_it(place: Place) -> None:
+    place.own("L")
+    place.stores.pop(place.spec("L").ledger).close()
+    shutil.copytree(place.root / "L", place.root / "older")
+    place.own("L")
+    for existing in (None, "keep", "replace"):
+        owner = OutputOwner(place.spec("older"), existing)
+        if existing is None:
+            with pytest.raises(
+                UsageError, match=f"a later state of this ledger .*older holds: .*, {place.root}/L then"
+            ):
+                owner.check(place.store(place.spec("older")))
+        else:
+            owner.check(place.store(place.spec("older")))
+            assert (owner.keeps, owner.is_new) == (existing == "keep", False)
+    place.own("older")
+    with pytest.raises(UsageError, match="a later state of this ledger"):
+        place.owner(place.spec("L"))
+
+
+def test_the_first_of_two_runs_of_a_ledger_is_known_too(place: Place) -> None:
+    """Two launchers of one ledger: the one that marked the folder last may be the one that began first."""
+    spec = place.own()
+    store = place.store(spec)
+    store.begin_run(run_info(store, spec, "local"))
+    place.owner(spec)
+
+
+def test_a_ledger_that_has_written_there_needs_no_mark(place: Place) -> None:
+    spec = place.own()
+    shutil.rmtree(place.out / "_ledgerbeam")
+    place.shard()
+    assert not place.owner(spec).is_new
+
+
+def test_a_ledger_that_has_written_elsewhere_is_new_there(place: Place) -> None:
+    spec = place.own()
+    place.out = place.root / "other"
+    assert place.owner(dataclasses.replace(spec, output=str(place.out))).is_new
+    place.shard()
+    with pytest.raises(UsageError, match=f"no ledger says whose they are: {SHARD}"):
+        place.owner(dataclasses.replace(spec, output=str(place.out)))
+
+
+def test_a_folder_that_was_moved_with_its_mark_has_its_owner(place: Place) -> None:
+    spec = place.own()
+    place.shard()
+    place.out = place.out.rename(place.root / "moved")
+    assert not place.owner(dataclasses.replace(spec, output=str(place.out))).is_new
+
+
+def test_a_mark_that_goes_while_marks_are_read_is_nobodys(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ObjectFolder.names
+    monkeypatch.setattr(ObjectFolder, "names", lambda *args: ["_ledgerbeam/gone.json", *names(*args)])
+    assert place.owner(place.spec()).is_new
+
+
+def test_an_owner_goes_on_beside_one_that_came_later(place: Place) -> None:
+    spec = place.own("L")
+    place.own("M", "keep")
+    before = place.marks()["L"]["run"]
+    place.claim(spec, place.owner(spec))
+    assert sorted(place.marks()) == ["L", "M"]
+    assert place.marks()["L"]["run"] != before
+
+
+def test_of_two_new_ledgers_at_once_the_second_gives_way(place: Place) -> None:
+    first, second = place.spec("L"), place.spec("M")
+    owners = [place.owner(spec) for spec in (first, second)]
+    place.claim(first, owners[0])
+    with pytest.raises(UsageError, match=f"another ledger, {place.root}/L, .*\n.*run one of the two jobs with another"):
+        place.claim(second, owners[1])
+    assert list(place.marks()) == ["L"]
+    place.claim(first, owners[0])
+
+
+@pytest.mark.parametrize("replaced", ["L", "older"])
+def test_who_replaces_what_is_there_gives_way_to_who_came_since(place: Place, replaced: str) -> None:
+    """Also a copy of a ledger, which finds a mark of its own: it is gone then."""
+    first = place.own("L")
+    place.stores.pop(first.ledger).close()
+    shutil.copytree(place.root / "L", place.root / "older")
+    place.own("L")
+    running, second = place.owner(first), place.spec("older" if replaced == "older" else "M")
+    owner = place.owner(second, "replace")
+    if replaced == "L":
+        place.claim(first, running)
+    else:
+        place.own("N")
+    with pytest.raises(UsageError, match="run one of the two jobs"):
+        place.claim(second, owner)
+    assert list(place.marks()) == ["L" if replaced == "L" else "N"]
+
+
+def test_who_keeps_what_is_there_gives_way_to_who_came_since(place: Place) -> None:
+    place.own("L")
+    second, third = place.spec("M"), place.spec("N")
+    owners = [place.owner(spec, "keep") for spec in (second, third)]
+    assert all(owner.keeps for owner in owners)
+    place.claim(second, owners[0])
+    with pytest.raises(UsageError, match="run one of the two jobs"):
+        place.claim(third, owners[1])
+    assert sorted(place.marks()) == ["L", "M"]
+    place.claim(second, owners[0])  # a job that is merged runs again: what came since was told to keep
+
+
+def test_nothing_runs_before_the_mark_is_there_or_without_it(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+
+    class Runner:
+        deaths, done = 0, Totals()
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def run(self, listed: Any) -> None:
+            ran.append(list(place.marks()))
+
+    monkeypatch.setattr("ledgerbeam.pipelines.runners.run.LocalRunner", Runner)
+    specs = [place.spec(name) for name in "LM"]
+    owners = [place.owner(spec) for spec in specs]
+    for spec, owner in zip(specs, owners, strict=True):
+        with nullcontext() if not ran else pytest.raises(UsageError, match="run one of the two jobs"):
+            run_job(spec, place.store(spec), iter(()), Reporter(as_json=False, quiet=True), owner=owner)
+    assert ran == [["L"]]
+    assert [run["outcome"] for run in place.store(specs[1]).runs()] == ["failed"]
+
+
+def test_a_launcher_that_looked_before_another_one_of_its_ledger_began_goes_on(place: Place) -> None:
+    spec = place.spec()
+    owner = OutputOwner(spec, None)
+    place.own()
+    owner.check(None)
+    place.claim(spec, owner)
+
+
+def test_a_later_run_of_one_owner_does_not_ask_again(place: Place) -> None:
+    spec = place.spec("L")
+    owner = place.owner(spec)
+    place.claim(spec, owner)
+    place.own("M", "keep")
+    place.claim(spec, owner)
+    assert sorted(place.marks()) == ["L", "M"]
+
+
+def test_what_is_replaced_are_shards_and_marks_and_nothing_else(place: Place) -> None:
+    place.own("L")
+    for name in (SHARD, "sub/b.jsonl-0000000010-000001.jsonl.idx", "a.jsonl", "c-0000000000.tar"):
+        place.shard(name)
+    spec = place.spec("M")
+    owner = place.owner(spec, "replace")
+    assert place.files() == ["a.jsonl", "c-0000000000.tar"]
+    assert place.marks() == {}
+    assert not owner.keeps
+    place.claim(spec, owner)
+    assert list(place.marks()) == ["M"]
+
+
+def test_the_marks_go_after_the_shards(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.own("L")
+    shard = place.shard()
+    delete = ObjectFolder.delete
+
+    def fail(folder: ObjectFolder, names: Any) -> None:
+        if SHARD in (asked := list(names)):
+            raise StorageError("no")
+        delete(folder, asked)
+
+    monkeypatch.setattr(ObjectFolder, "delete", fail)
+    with pytest.raises(StorageError):
+        place.owner(place.spec("M"), "replace")
+    assert shard.exists()
+    assert list(place.marks()) == ["L"]
+
+
+def test_what_is_kept_is_all(place: Place) -> None:
+    place.own("L")
+    place.shard()
+    place.own("M", "keep")
+    assert place.files() == [SHARD]
+    assert sorted(place.marks()) == ["L", "M"]
+
+
+def test_shards_in_a_folder_with_an_owner_of_its_own_are_left(place: Place) -> None:
+    place.shard(f"inner/{SHARD}")
+    place.shard(f"inner/deep/{SHARD}")
+    place.shard(f"innermost/{SHARD}")
+    place.shard()
+    (place.out / "inner/_ledgerbeam").mkdir()
+    (place.out / "inner/_ledgerbeam/0.json").write_text("{}")
+    place.owner(place.spec(), "replace")
+    assert place.files() == [f"inner/{SHARD}", f"inner/deep/{SHARD}"]
+
+
+def test_shards_of_an_inner_owner_are_left_in_a_store_too(place: Place) -> None:
+    """A store lists all folders in one page."""
+    url = f"memory://{place.root.name}"
+    folder = ObjectFolder(url)
+    for name in (f"inner/{SHARD}", "inner/_ledgerbeam/0.json", SHARD, f"other/{SHARD}"):
+        folder.create(name, b"{}")
+    place.owner(place.spec(output=url), "replace")
+    assert folder.names("") == ["inner/_ledgerbeam/0.json", f"inner/{SHARD}"]
+
+
+@pytest.mark.parametrize(("shards", "listings"), [(["", "b"], 1), (["x/", "y/", "z/"], 2)])
+def test_a_folder_is_listed_once_and_for_inner_owners_once_more(
+    place: Place, monkeypatch: pytest.MonkeyPatch, shards: list[str], listings: int
+) -> None:
+    for beginning in shards:
+        place.shard(f"{beginning}{SHARD}")
+    seen: list[str] = []
+
+    def counted(url: str, *args: Any, **options: Any) -> Any:
+        seen.append(url)
+        return list_files(url, *args, **options)
+
+    monkeypatch.setattr(owner_module, "list_files", counted)
+    assert len(list(chain.from_iterable(owner_module.shards_below(str(place.out), shard_form("jsonl"), {})))) == len(
+        shards
+    )
+    assert len(seen) == listings
+
+
+@pytest.mark.parametrize("name", ["all.bin", "all.idx", "all-text.bin", "all-text.idx"])
+def test_a_merged_dataset_of_nobody_is_refused_and_replaced(place: Place, name: str) -> None:
+    spec = place.spec(to="megatron", merged=str(place.root / "all"), settings={"suffixes": ["", "-text"]})
+    place.owner(spec)
+    merged = place.root / name
+    merged.write_text("precious")
+    with pytest.raises(UsageError, match=f"{merged}: this job would replace this file"):
+        place.owner(spec)
+    assert merged.exists()
+    place.owner(spec, "replace")
+    assert not merged.exists()
+    place.own(to="megatron", merged=spec.merged, settings=spec.settings)
+    merged.write_text("ours")
+    place.owner(spec)
+
+
+class TestStrangers:
+    def test_shards_that_the_ledger_does_not_know_are_told(self, place: Place) -> None:
+        spec = place.own()
+        record(place.store(spec), SHARD)
+        for name in (SHARD, "a.jsonl-0000000009.jsonl", "a.jsonl", "b.jsonl-0000000000.jsonl"):
+            place.shard(name)
+        told = ["a.jsonl-0000000009.jsonl", "b.jsonl-0000000000.jsonl"]
+        assert sorted(place.owner(spec).strangers(place.store(spec))) == told
+
+    def test_all_that_a_ledger_has_written_is_known(self, place: Place) -> None:
+        spec = place.own()
+        names = [f"{letter}.jsonl-0000000000.jsonl" for letter in "abcdef"]
+        record(place.store(spec), *names)
+        for name in names:
+            place.shard(name)
+        assert place.owner(spec).strangers(place.store(spec)) == []
+
+    def test_no_more_than_the_first_few_are_named(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(owner_module, "MOST_STRANGERS", 2)
+        spec = place.own()
+        for number in range(3):
+            place.shard(f"a.jsonl-000000000{number}.jsonl")
+        assert len(place.owner(spec).strangers(place.store(spec))) == 2
+
+    @pytest.mark.parametrize("mine", [False, True], ids=["theirs", "mine"])
+    def test_where_others_write_too_nothing_is_told(self, place: Place, mine: bool) -> None:
+        """The former owner has its shards there, whether it marks the folder still or has left."""
+        place.own("L")
+        spec = place.own("M", "keep")
+        place.own("M")
+        place.shard()
+        for path in (place.out / "_ledgerbeam").iterdir():
+            if mine and place.store(spec).ledger_id() not in path.name:
+                path.unlink()
+        assert place.owner(spec).strangers(place.store(spec)) == []
+        assert place.files() == [SHARD]
+
+
+class TestRestart:
+    """A ledger that is taken for another job: what a killed run of the former has left goes."""
+
+    LOST = "a.jsonl-0000000009.jsonl"
+
+    def restarted(self, place: Place, spec: JobSpec, **fields: Any) -> list[str]:
+        other = dataclasses.replace(spec, **fields)
+        place.owner(other).begin_restart(place.store(spec))
+        return place.files()
+
+    @pytest.fixture
+    def spec(self, place: Place) -> JobSpec:
+        spec = place.own()
+        record(place.store(spec), SHARD)
+        for name in (SHARD, self.LOST, "a.jsonl", "c-0000000000.tar"):
+            place.shard(name)
+        return spec
+
+    def test_what_was_not_recorded_goes(self, place: Place, spec: JobSpec) -> None:
+        assert self.restarted(place, spec, task_bytes=7) == ["a.jsonl", SHARD, "c-0000000000.tar"]
+
+    def test_it_has_the_form_of_the_former_job(self, place: Place, spec: JobSpec) -> None:
+        assert self.restarted(place, spec, to="tar") == ["a.jsonl", SHARD, "c-0000000000.tar"]
+
+    def test_the_same_job_goes_on_with_it(self, place: Place, spec: JobSpec) -> None:
+        assert self.LOST in self.restarted(place, spec)
+
+    def test_nothing_goes_where_the_ledger_has_not_written(self, place: Place, spec: JobSpec) -> None:
+        place.out = place.root / "other"
+        place.shard(self.LOST)
+        other = dataclasses.replace(spec, output=str(place.out))
+        place.owner(other, "keep").begin_restart(place.store(spec))
+        assert place.files() == [self.LOST]
+
+    def test_nothing_goes_where_others_write_too(self, place: Place, spec: JobSpec) -> None:
+        place.own("M", "keep")
+        assert self.LOST in self.restarted(place, spec, task_bytes=7)
+
+    def test_nothing_goes_if_there_was_no_job(self, place: Place, spec: JobSpec) -> None:
+        store = open_store(str(place.root / "N"), create=True)
+        place.owner(spec).begin_restart(store)
+        store.close()
+        assert self.LOST in place.files()

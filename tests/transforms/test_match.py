@@ -1,0 +1,98 @@
+"""What of a listing goes on as open: pages, and packs that may begin on one page and end on the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledgerbeam.io import Page
+from ledgerbeam.ledger import Job, Leaf, LedgerStore, PendingSource, Source, open_store
+from ledgerbeam.transforms import LedgerHandle
+from ledgerbeam.transforms.match import _SkipPacks, _SkipPages
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[LedgerStore]:
+    made = open_store(str(tmp_path / "L"), create=True)
+    made.open_job(Job("map", {}))
+    yield made
+    made.close()
+
+
+class Count:
+    """In the place of a counter of Beam, which counts in pipelines only."""
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def inc(self, number: int) -> None:
+        self.total += number
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, doing: Any) -> Callable[[], tuple[int, int]]:
+    """Gives how many sources a transform has counted as open and as skipped."""
+    counts = Count(), Count()
+    monkeypatch.setattr(doing, "_open", counts[0])
+    monkeypatch.setattr(doing, "_skipped", counts[1])
+    return lambda: (counts[0].total, counts[1].total)
+
+
+def page(*names: str) -> Page:
+    return Page([f"/data/{name}" for name in names], [10] * len(names), ["1"] * len(names))
+
+
+def source(name: str) -> Source:
+    return Source(f"/data/{name}", 10, "1")
+
+
+def pairs(sources: Iterable[Source]) -> Iterator[Source]:
+    listed = list(sources)
+    for number in range(0, len(listed), 2):
+        yield Source.pack(listed[number : number + 2])
+
+
+def test_what_is_open_goes_on_registered_with_what_is_done_of_it(
+    tmp_path: Path, store: LedgerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.register([source("a"), source("b")])
+    store.commit([Leaf(source("a").id, ()), Leaf(source("b").id, ((1, 3),))])
+    skip = _SkipPages(LedgerHandle(str(tmp_path / "L")))
+    counts = counted(monkeypatch, skip)
+    skip.setup()
+    found = list(skip.process(page("a", "b", "c")))
+    assert [row.source for row in found] == [source("b"), source("c")]
+    assert [len(row.applied) > 1 for row in found] == [True, False]
+    assert counts() == (2, 1)
+    assert store.source_count() == 3
+
+
+def test_packs_are_made_across_pages(tmp_path: Path, store: LedgerStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = Source.pack([source("a"), source("b")])
+    store.register([done])
+    store.commit([Leaf(done.id, ())])
+    skip = _SkipPacks(LedgerHandle(str(tmp_path / "L")), pairs)
+    counts = counted(monkeypatch, skip)
+    skip.setup()
+    for _ in range(2):  # a bundle that is tried again begins anew
+        skip.start_bundle()
+        for names in ("abc", "d", "e"):
+            skip.process(page(*names))
+    found = [row.value for row in skip.finish_bundle()]
+    assert all(isinstance(row, PendingSource) for row in found)
+    assert [[member.url[-1] for member in row.source.members] for row in found] == [["c", "d"], ["e"]]
+    assert counts() == (2, 1)
+    assert store.source_count() == 3
+
+
+@pytest.mark.parametrize("packs", [False, True])
+def test_a_ledger_that_is_open_since_a_former_pipeline_is_asked_anew(
+    tmp_path: Path, store: LedgerStore, packs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refreshed: list[bool] = []
+    handle = LedgerHandle(str(tmp_path / "L"))
+    monkeypatch.setattr(type(handle.store()), "refresh", lambda _: refreshed.append(True))
+    (_SkipPacks(handle, pairs) if packs else _SkipPages(handle)).setup()
+    assert refreshed == [True]

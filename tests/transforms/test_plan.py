@@ -1,0 +1,220 @@
+"""What is planned of a source: which tasks, of which file, and what becomes of one that cannot be planned."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ledgerbeam.errors import DiskFullError, IndexMismatchError, LedgerError, SourceError, StorageError, UsageError
+from ledgerbeam.io import list_pages
+from ledgerbeam.iterators.job_source import GraphSource
+from ledgerbeam.ledger import FailedTask, NoneTask, PendingSource, Source, Task
+from ledgerbeam.ledger.model.identity import ROOT
+from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
+from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
+from ledgerbeam.transforms import LedgerHandle, PlanTasks
+from ledgerbeam.transforms.plan import StreamedTasks, _Plan
+from ledgerbeam.transforms.source_format import SourceFormat
+
+
+def make(folder: Path, name: str, count: int = 4) -> Source:
+    data = b'{"id": 1}\n' * count
+    (folder / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    (page,) = list_pages([str(folder / name)])
+    return Source(page.urls[0], page.sizes[0], page.versions[0])
+
+
+class Format(SourceFormat):
+    """Raises or notes instead of looking at indexes."""
+
+    error: Exception | None
+    asked: list[bool]
+
+    def load_index(self, source: Source, *, changed: bool = False) -> Any:
+        self.asked.append(changed)
+        if self.error is not None:
+            raise self.error
+        return np.arange(5, dtype=np.uint64) * 10
+
+    def find_index(self, source: Source, *, changed: bool = False) -> Any:
+        self.asked.append(changed)
+        return None
+
+
+def format_with(error: Exception | None = None) -> Format:
+    kind = Format()
+    object.__setattr__(kind, "error", error)
+    object.__setattr__(kind, "asked", [])
+    return kind
+
+
+def planned(
+    source: Source | PendingSource, kind: SourceFormat | None = None, records: int | None = 2, **more: Any
+) -> Any:
+    plan = _Plan(more.get("ledger"), kind or SourceFormat(), more.get("task_bytes"), records)
+    return list(plan.process(source))
+
+
+def test_limits_below_one_are_refused_and_without_any_a_task_has_16_mib() -> None:
+    for name in ("task_bytes", "task_records"):
+        with pytest.raises(UsageError, match=f"{name} must be at least 1, found 0"):
+            PlanTasks(**{name: 0})  # type: ignore[arg-type]
+        assert getattr(PlanTasks(**{name: 1}), name) == 1  # type: ignore[arg-type]
+    assert PlanTasks().display_data() == {"task_bytes": 16 * 2**20, "task_records": 0}
+    assert PlanTasks(task_records=7).display_data() == {"task_bytes": 0, "task_records": 7}
+    assert PlanTasks(task_bytes=7).display_data() == {"task_bytes": 7, "task_records": 0}
+
+
+def test_both_limits_hold(tmp_path: Path) -> None:
+    source = make(tmp_path, "a.jsonl", 10)
+    tasks = planned(source, records=3, task_bytes=40)
+    assert [(task.start, task.stop) for task in tasks] == [(0, 3), (3, 4), (4, 6), (6, 8), (8, 9), (9, 10)]
+    assert [task.lineage for task in tasks] == [((ordinal, 6),) for ordinal in range(6)]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_tasks_know_the_file_that_they_were_planned_of(tmp_path: Path, name: str) -> None:
+    source = make(tmp_path, name)
+    now = os.stat(tmp_path / name).st_ctime_ns
+    (first, *_) = planned(source)
+    tasks = first.tasks if isinstance(first, StreamedTasks) else [first]
+    assert {task.source.changed_ns for task in tasks} == {now}
+    assert {task.source.id for task in tasks} == {source.id}
+
+
+def test_a_pack_is_one_task_whatever_lies_there(tmp_path: Path) -> None:
+    pack = Source.pack([make(tmp_path, f"{name}.jsonl") for name in "ab"])
+    os.unlink(tmp_path / "a.jsonl")
+    (task,) = planned(pack, records=1)
+    assert (task.start, task.stop, task.lineage, task.source) == (0, 2, ((0, 1),), pack)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_a_source_without_records_is_finished(tmp_path: Path, name: str) -> None:
+    source = make(tmp_path, name, 0)
+    (found,) = planned(source)
+    assert isinstance(found, NoneTask)
+    assert found.task == Task(source, 0, 0)
+
+
+@pytest.mark.parametrize("error", [SourceError("no"), IndexMismatchError("no"), StorageError("no")])
+def test_a_source_that_cannot_be_opened_is_one_failed_task(tmp_path: Path, error: Exception) -> None:
+    source = make(tmp_path, "a.jsonl")
+    assert planned(source, format_with(error)) == [FailedTask(Task(source, 0, 0), type(error).__name__, "no")]
+
+
+@pytest.mark.parametrize("error", [DiskFullError("no"), LedgerError("no")])
+def test_what_ends_the_job_is_no_failed_task(tmp_path: Path, error: Exception) -> None:
+    with pytest.raises(type(error)):
+        planned(make(tmp_path, "a.jsonl"), format_with(error))
+
+
+def test_a_source_that_has_changed_since_it_was_listed_fails(tmp_path: Path) -> None:
+    source = dataclasses.replace(make(tmp_path, "a.jsonl"), version="1")
+    (found,) = planned(source)
+    assert isinstance(found, FailedTask)
+    assert found.reason == "ChangedSourceError"
+
+
+@pytest.fixture
+def handle(tmp_path: Path) -> LedgerHandle:
+    (tmp_path / "run").mkdir()
+    return LedgerHandle(str(tmp_path / "L"), run_dir=str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_the_index_of_a_source_that_takes_the_place_of_another_is_not_believed(
+    tmp_path: Path, handle: LedgerHandle, name: str, replaces: bool
+) -> None:
+    kind = format_with()
+    source = make(tmp_path, name)
+    planned(PendingSource(source, replaces=replaces), kind, ledger=handle)
+    planned(source, kind)
+    assert kind.asked == [replaces, False]
+    InflightMarks(str(tmp_path / "run")).close()
+
+
+def test_a_source_is_in_work_while_it_is_planned(tmp_path: Path, handle: LedgerHandle) -> None:
+    folder = tmp_path / "run"
+
+    def in_work() -> list[str]:
+        return [mark.name for path in folder.iterdir() for mark in _decode(path.read_bytes())]
+
+    class Looking(SourceFormat):
+        def load_index(self, source: Source, *, changed: bool = False) -> Any:
+            assert in_work() == [Task(source, 0, 0).name]
+            return super().load_index(source, changed=changed)
+
+    plan = _Plan(handle, Looking(), None, 2)
+    for task in plan.process(make(tmp_path, "a.jsonl")):
+        assert isinstance(task, Task)
+        assert in_work() == []
+    InflightMarks(str(folder)).close()
+
+
+def test_the_tasks_of_a_stream_that_are_left_go_together(tmp_path: Path) -> None:
+    source = make(tmp_path, "a.jsonl.gz", 8)
+    (whole,) = planned(source)
+    assert [(task.start, task.stop, task.lineage) for task in whole.tasks] == [
+        (2 * n, 2 * n + 2, ((n, 4),)) for n in range(4)
+    ]
+    assert [(span.record, span.records, span.start, span.stop) for span in whole.spans] == [
+        (2 * n, 2, 20 * n, 20 * n + 20) for n in range(4)
+    ]
+    done = {ROOT: 3, whole.tasks[1].node: -1}
+    attempts = {whole.tasks[3].node: MAX_ATTEMPTS}
+    (left,) = planned(PendingSource(source, done, attempts))
+    assert [task.start for task in left.tasks] == [0, 4]
+    assert left.spans == (whole.spans[0], whole.spans[2])
+    assert left.paired == whole.paired
+    all_done = {task.node: -1 for task in whole.tasks}
+    assert planned(PendingSource(source, {ROOT: 3, **all_done})) == []
+
+
+def test_a_compressed_source_with_an_index_is_read_by_offset(tmp_path: Path) -> None:
+    """Each task for itself."""
+
+    class Indexed(SourceFormat):
+        def find_index(self, source: Source, *, changed: bool = False) -> Any:
+            return np.arange(5, dtype=np.uint64) * 10
+
+    found = planned(make(tmp_path, "a.jsonl.gz"), Indexed())
+    assert [(task.start, task.stop) for task in found] == [(0, 2), (2, 4)]
+
+
+def test_the_files_of_a_shard_are_read_beside_each_other(tmp_path: Path) -> None:
+    """By offset, though the first of them is compressed."""
+    asked: list[bool] = []
+
+    class Shards(SourceFormat):
+        def load_shard_index(self, shard: Source, *, changed: bool = False) -> Any:
+            asked.append(changed)
+            return np.arange(4, dtype=np.uint64) * 10
+
+    pack = Source.pack([make(tmp_path, name) for name in ("cuts.000000.jsonl.gz", "recording.000000.tar")])
+    kind = Shards(shar=True)
+    for element in (pack, PendingSource(pack, replaces=True)):
+        tasks = planned(element, kind, ledger=LedgerHandle(str(tmp_path / "L")))
+        assert [(task.start, task.stop) for task in tasks] == [(0, 2), (2, 3)]
+        assert all(member.changed_ns for member in tasks[0].source.members)
+    assert asked == [False, True]
+
+
+def test_passes_of_a_graph_are_cut_by_the_graph(tmp_path: Path) -> None:
+    class Passes(GraphSource):
+        def spans(
+            self, places: int, *, task_bytes: int | None = None, task_records: int | None = None
+        ) -> list[tuple[int, int]]:
+            assert (task_bytes, task_records) == (None, 2)
+            return [(0, 3), (3, places)]
+
+    plan = _Plan(None, Passes("module:graph"), None, 2)
+    found = list(plan.process(Source("module:graph.jsonl.gz", 5, "1")))
+    assert [(task.start, task.stop) for task in found if isinstance(task, Task)] == [(0, 3), (3, 5)]

@@ -1,0 +1,303 @@
+"""What is read for a task, which readers stay open, and to whom a death while it is read or worked on is laid."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import tarfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ledgerbeam.errors import (
+    ChangedSourceError,
+    FunctionError,
+    IndexNotFoundError,
+    LedgerError,
+    RecordError,
+    SourceError,
+    StorageError,
+)
+from ledgerbeam.io import ObjectFolder, SpanReader, list_pages
+from ledgerbeam.iterators.job_source import GraphReader, GraphSource
+from ledgerbeam.ledger import FailedTask, NoneTask, PendingSource, Source, Task
+from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
+from ledgerbeam.transforms import LedgerHandle, read
+from ledgerbeam.transforms.plan import StreamedTasks, _Plan
+from ledgerbeam.transforms.read import TaskReader, _Read
+from ledgerbeam.transforms.source_format import SourceFormat
+
+
+def listed(path: Path) -> Source:
+    (page,) = list_pages([str(path)])
+    return Source(page.urls[0], page.sizes[0], page.versions[0])
+
+
+def make(folder: Path, name: str, count: int = 10) -> Source:
+    """Writes a source with its index, where it has one."""
+    data = b"".join(b'{"id":%d}\n' % number for number in range(count))
+    (folder / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    source = listed(folder / name)
+    if not name.endswith(".gz"):
+        SourceFormat().load_index(source)
+    return source
+
+
+class Counting(SourceFormat):
+    """Notes which sources are opened."""
+
+    opened: list[str]
+
+    def open_source(self, source: Source) -> Any:
+        self.opened.append(os.path.basename(source.url))
+        return super().open_source(source)
+
+
+@pytest.fixture
+def counting() -> Counting:
+    kind = Counting()
+    object.__setattr__(kind, "opened", [])
+    return kind
+
+
+def test_the_readers_of_the_last_few_sources_stay_open(
+    tmp_path: Path, counting: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read, "OPEN_READERS", 2)
+    reader = TaskReader(counting)
+    sources = {name: make(tmp_path, f"{name}.jsonl") for name in "abc"}
+    for name in "ababcacbba":
+        assert reader.read(Task(sources[name], 1, 3)) == [{"id": 1}, {"id": 2}]
+    assert counting.opened == ["a.jsonl", "b.jsonl", "c.jsonl", "a.jsonl", "b.jsonl", "a.jsonl"]
+
+
+def test_a_replaced_file_is_no_longer_held_open(tmp_path: Path, counting: Counting) -> None:
+    reader = TaskReader(counting)
+    source = make(tmp_path, "a.jsonl")
+    reader.read(Task(source, 0, 1))
+    was = os.stat(tmp_path / "a.jsonl")
+    (tmp_path / "new").write_bytes((tmp_path / "a.jsonl").read_bytes().replace(b"id", b"no"))
+    os.utime(tmp_path / "new", ns=(was.st_atime_ns, was.st_mtime_ns))
+    os.replace(tmp_path / "new", tmp_path / "a.jsonl")
+    assert reader.read(Task(source, 0, 1)) == [{"no": 0}]
+    assert reader.read(Task(source, 1, 2)) == [{"no": 1}]
+    assert counting.opened == ["a.jsonl", "a.jsonl"]
+    held = [os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if _is_open(name)]
+    assert f"{tmp_path}/a.jsonl (deleted)" not in held
+
+
+def _is_open(name: str) -> bool:
+    return os.path.lexists(f"/proc/self/fd/{name}")
+
+
+def streamed(source: Source, count: int, kind: SourceFormat | None = None) -> StreamedTasks:
+    (found,) = _Plan(None, kind or SourceFormat(), None, count).process(PendingSource(source))
+    assert isinstance(found, StreamedTasks)
+    return found
+
+
+def test_what_cannot_be_read_fails_task_by_task(tmp_path: Path) -> None:
+    source = make(tmp_path, "a.jsonl")
+    tasks = [Task(source, start, start + 2) for start in (0, 2)]
+    found = [result for task in tasks for result in _Read(SourceFormat(), None).process(task)]
+    assert [type(result) for result in found] == [Task, Task]
+    os.unlink(tmp_path / "a.jsonl")
+    for task in tasks:
+        (failed,) = _Read(SourceFormat(), None).process(task)
+        assert isinstance(failed, FailedTask)
+        assert (failed.task, failed.reason) == (task, "ChangedSourceError")
+        assert str(tmp_path / "a.jsonl") in failed.error
+
+
+@pytest.mark.parametrize("kind", [SourceError, RecordError, IndexNotFoundError, StorageError, FunctionError])
+def test_an_error_of_reading_names_itself(kind: type[Exception]) -> None:
+    reading = _Read(SourceFormat(), None)
+
+    def fail() -> list[Any]:
+        raise kind("no")
+
+    failed = reading._read(Task(Source("/a.jsonl", 1, "1"), 0, 1), fail)
+    assert isinstance(failed, FailedTask)
+    assert (failed.reason, failed.error) == (kind.__name__, "no")
+
+
+def test_an_error_of_the_ledger_is_no_failure_of_a_task() -> None:
+    def fail() -> list[Any]:
+        raise LedgerError("no")
+
+    with pytest.raises(LedgerError):
+        _Read(SourceFormat(), None)._read(Task(Source("/a.jsonl", 1, "1"), 0, 1), fail)
+
+
+def test_markers_pass(tmp_path: Path) -> None:
+    task = Task(Source("/a.jsonl", 1, "1"), 0, 1)
+    for marker in (NoneTask(task), FailedTask(task, "reason")):
+        assert list(_Read(SourceFormat(), None).process(marker)) == [marker]
+
+
+def test_a_stream_is_opened_once_and_closed_when_its_tasks_are_read(tmp_path: Path) -> None:
+    source = make(tmp_path, "a.jsonl.gz")
+    found = _Read(SourceFormat(), None).process(streamed(source, 4))
+    records = [task.records for task in found if isinstance(task, Task)]
+    assert [[row["id"] for row in rows] for rows in records] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+def test_a_stream_that_changes_fails_the_tasks_that_are_left(tmp_path: Path) -> None:
+    source = make(tmp_path, "a.jsonl.gz")
+    found = _Read(SourceFormat(), None).process(streamed(source, 4))
+    assert isinstance(next(found), Task)
+    with open(tmp_path / "a.jsonl.gz", "ab") as file:
+        file.write(b"x")
+    left = list(found)
+    assert [type(task) for task in left] == [FailedTask, FailedTask]
+    assert {task.reason for task in left if isinstance(task, FailedTask)} == {"ChangedSourceError"}
+
+
+def test_a_stream_that_is_gone_before_it_is_opened_fails_all_of_them(tmp_path: Path) -> None:
+    tasks = streamed(make(tmp_path, "a.jsonl.gz"), 4)
+    os.unlink(tmp_path / "a.jsonl.gz")
+    found = list(_Read(SourceFormat(), None).process(tasks))
+    assert [(type(task), task.reason) for task in found if isinstance(task, FailedTask)] == [
+        (FailedTask, "ChangedSourceError")
+    ] * 3
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_a_task_is_in_work_until_what_comes_after_it_has_taken_it(tmp_path: Path, name: str) -> None:
+    (tmp_path / "run").mkdir()
+    folder = str(tmp_path / "run")
+
+    def in_work() -> list[str]:
+        return [mark.name for path in Path(folder).iterdir() for mark in _decode(path.read_bytes())]
+
+    source = make(tmp_path, name)
+    element: Any = streamed(source, 5) if name.endswith(".gz") else Task(source, 0, 5)
+    found = _Read(SourceFormat(), LedgerHandle(str(tmp_path / "L"), run_dir=folder)).process(element)
+    assert in_work() == []
+    for task in found:
+        assert isinstance(task, Task)
+        assert in_work() == [task.name]
+    assert in_work() == []
+    InflightMarks(folder).close()
+
+
+def test_a_stream_is_read_once_for_all_its_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    def noting(url: str, *args: Any, **options: Any) -> SpanReader:
+        opened.append(url)
+        return SpanReader(url, *args, **options)
+
+    monkeypatch.setattr(read, "SpanReader", noting)
+    source = make(tmp_path, "a.jsonl.gz")
+    reading = _Read(SourceFormat(), None)
+    for count in (2, 100):
+        assert all(isinstance(task, Task) for task in reading.process(streamed(source, count)))
+    assert opened == [source.url] * 2
+
+
+def test_a_stream_on_a_store_is_of_the_version_that_was_listed(tmp_path: Path) -> None:
+    folder = ObjectFolder(f"memory://{tmp_path.name}")
+    lines = b"".join(b'{"id":%d}\n' % number for number in range(10))
+    folder.create("a.jsonl.gz", gzip.compress(lines, mtime=0))
+    (page,) = list_pages([f"{folder.url}/a.jsonl.gz"])
+    tasks = streamed(Source(page.urls[0], page.sizes[0], page.versions[0]), 4)
+    assert all(isinstance(task, Task) for task in _Read(SourceFormat(), None).process(tasks))
+    folder.delete(["a.jsonl.gz"])
+    folder.create("a.jsonl.gz", gzip.compress(lines.replace(b"id", b"no"), mtime=0))
+    found = list(_Read(SourceFormat(), None).process(tasks))
+    assert {type(task) for task in found} == {FailedTask}
+
+
+def test_samples_are_grouped_as_they_were_planned(tmp_path: Path) -> None:
+    """Also those of a pack."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as file:
+        for name in ("a.x.wav", "a.x.json", "b.y.wav", "b.y.json"):
+            member = tarfile.TarInfo(name)
+            member.size = 3
+            file.addfile(member, io.BytesIO(b"abc"))
+    (tmp_path / "a.tar").write_bytes(data.getvalue())
+    (tmp_path / "b.tar.gz").write_bytes(gzip.compress(data.getvalue()))
+    plain, packed = listed(tmp_path / "a.tar"), listed(tmp_path / "b.tar.gz")
+    for group in ("key", "pairs"):
+        kind = SourceFormat(group=group)
+        pack = Source.pack([plain, plain])
+        (of_pack,) = _Read(kind, None).process(Task(pack, 0, 2, ((0, 1),)))
+        (of_stream,) = _Read(kind, None).process(streamed(packed, 100, kind))
+        assert isinstance(of_pack, Task)
+        assert isinstance(of_stream, Task)
+        assert of_pack.records == [*of_stream.records, *of_stream.records]
+        assert [sample.key for sample in of_stream.records] == (["a", "b"] if group == "key" else ["a.x", "b.y"])
+
+
+def test_a_file_of_a_pack_that_is_shorter_than_it_was_listed_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the watch sees: the file system of a network may tell an old size."""
+    data = b'{"id":1}\n{"id":2}\n'
+    (tmp_path / "a.jsonl").write_bytes(data)
+    member = listed(tmp_path / "a.jsonl")
+    task = Task(Source.pack([member, member]), 0, 2)
+    reader = TaskReader(SourceFormat())
+    assert reader.read(task) == [{"id": 1}, {"id": 2}] * 2
+    monkeypatch.setattr(read, "read_many_files", lambda *_: [data, data[:9]])
+    with pytest.raises(ChangedSourceError, match=r"a\.jsonl: .* found 9 bytes"):
+        reader.read(task)
+
+
+def test_the_samples_of_a_shard_are_read_from_all_its_files(tmp_path: Path) -> None:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as file:
+        for name in ("0.wav", "0.json", "1.wav", "1.json"):
+            member = tarfile.TarInfo(name)
+            member.size = 2
+            file.addfile(member, io.BytesIO(b"{}"))
+    (tmp_path / "recording.000000.tar").write_bytes(data.getvalue())
+    (tmp_path / "cuts.000000.jsonl").write_text('{"id": "0"}\n{"id": "1"}\n')
+    shard = Source.pack([listed(tmp_path / "cuts.000000.jsonl"), listed(tmp_path / "recording.000000.tar")])
+    kind = SourceFormat(shar=True)
+    kind.load_shard_index(shard)
+    (found,) = _Read(kind, None).process(Task(shard, 1, 2, ((1, 2),)))
+    assert isinstance(found, Task), found
+    assert len(found.records) == 1
+
+
+def test_one_process_opens_a_source_once_and_lets_it_go_at_its_end(tmp_path: Path, counting: Counting) -> None:
+    source = make(tmp_path, "a.jsonl")
+    reading = _Read(counting, None)
+    began = time.monotonic()
+    for start in (0, 2):
+        (task,) = reading.process(Task(source, start, start + 2))
+        assert isinstance(task, Task)
+        assert began <= task.started <= time.monotonic()
+    assert counting.opened == ["a.jsonl"]
+    reading.teardown()
+    held = [os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if _is_open(name)]
+    assert source.url not in held
+
+
+def test_records_and_blank_lines_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a pack, whose task has the numbers of its files, there is nothing to tell of blank lines."""
+    (tmp_path / "a.jsonl").write_bytes(b'{"id":1}\n\n{"id":2}\n\n\n{"id":3}\n')
+    source = listed(tmp_path / "a.jsonl")
+    SourceFormat().load_index(source)
+    for task, expected in ((Task(source, 2, 6), (2, 2)), (Task(Source.pack([source]), 0, 1), (3, 0))):
+        counts = {"_records": 0, "_blank": 0}
+        reading = _Read(SourceFormat(), None)
+        for name in counts:
+
+            def add(number: int, name: str = name) -> None:
+                counts[name] += number  # noqa: B023
+
+            monkeypatch.setattr(reading, name, SimpleNamespace(inc=add))
+        list(reading.process(task))
+        assert (counts["_records"], counts["_blank"]) == expected
+
+
+def test_places_of_a_graph_are_read_by_the_graph() -> None:
+    assert isinstance(_Read(GraphSource("module:graph"), None)._opened(), GraphReader)

@@ -1,0 +1,144 @@
+"""Text of records as tokens of documents, and what is told of records that have none."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from ledgerbeam.errors import FunctionError
+from ledgerbeam.io.megatron.tokenizer import read_tokenizer
+from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
+from ledgerbeam.transforms import TokenizeRecords
+from ledgerbeam.transforms import tokenize as tokenize_module
+
+HERE = __name__
+
+
+def task_of(*records: Any) -> Task:
+    return Task(Source("/data/a.jsonl", 100, "1"), 10, 10 + len(records), ((0, 1),), list(records))
+
+
+def tokenized(*records: Any, keys: tuple[str, ...] = ("text",), split: str | None = None) -> Any:
+    return TokenizeRecords("bytes", "", keys, split and f"{HERE}:{split}")(task_of(*records))
+
+
+def texts(found: Any) -> list[list[list[str]]]:
+    """For each key the texts of each document."""
+    return [[[bytes(tokens.tolist()).decode() for tokens in document] for document in key] for key in found.records]
+
+
+def words(text: str) -> list[str]:
+    return text.split()
+
+
+def no_list(text: str) -> Any:
+    return text
+
+
+def numbers(text: str) -> Any:
+    return [1]
+
+
+def raising(text: str) -> Any:
+    raise ValueError("no words")
+
+
+def refusing(text: str) -> Any:
+    raise FunctionError("not like this")
+
+
+def interrupted(text: str) -> Any:
+    raise KeyboardInterrupt
+
+
+def test_each_record_is_a_document_for_each_key() -> None:
+    found = tokenized(
+        {"text": "ab", "meta": {"title": "x"}},
+        {"text": ["c", "de"], "meta": {"title": ""}},
+        keys=("text", "meta.title"),
+    )
+    assert texts(found) == [[["ab"], ["c", "de"]], [["x"], [""]]]
+    assert found.lineage == task_of().lineage
+
+
+def test_a_whole_name_with_a_dot_comes_before_a_nested_one() -> None:
+    assert texts(tokenized({"a.b": "whole", "a": {"b": "nested"}}, keys=("a.b",))) == [[["whole"]]]
+
+
+def test_texts_are_split() -> None:
+    assert texts(tokenized({"text": "a bc"}, {"text": ["d", "e f"]}, {"text": ""}, split="words")) == [
+        [["a", "bc"], ["d", "e", "f"], []]
+    ]
+
+
+def test_a_task_without_records_is_finished() -> None:
+    assert tokenized() == NoneTask(task_of())
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        ({"id": 1, "b": 2}, "has no 'text': found a record with 'id', 'b'; name the text with --key"),
+        (["text"], "has no 'text': found ['text']"),
+        ({"text": 5}, "expected text under 'text', found int; see --key"),
+        ({"text": ["a", 5]}, "expected text under 'text', found list"),
+        ({"text": None}, "expected text under 'text', found NoneType"),
+    ],
+)
+def test_a_record_without_text_fails_its_task_and_is_named(record: Any, said: str) -> None:
+    failed = tokenized({"text": "a"}, record)
+    assert isinstance(failed, FailedTask)
+    assert failed.reason == "FunctionError"
+    assert failed.error.startswith(f"/data/a.jsonl, record 11: {said}"[:60])
+    assert said in failed.error
+
+
+def test_a_path_that_ends_early_names_the_record() -> None:
+    for record in ({"a": "text"}, {"a": {"c": "text"}}):
+        assert "has no 'a.b': found a record with 'a'" in tokenized(record, keys=("a.b",)).error
+
+
+@pytest.mark.parametrize(
+    ("split", "reason", "said"),
+    [
+        ("no_list", "FunctionError", f"{HERE}:no_list returned a str: expected a list of texts"),
+        ("numbers", "FunctionError", f"{HERE}:numbers returned a list: expected a list of texts"),
+        ("raising", "ValueError", f"{HERE}:raising raised "),
+        ("refusing", "FunctionError", "record 10: not like this"),
+    ],
+)
+def test_a_mistake_in_splitting_is_told(split: str, reason: str, said: str) -> None:
+    failed = tokenized({"text": "a"}, split=split)
+    assert isinstance(failed, FailedTask)
+    assert failed.reason == reason
+    assert said in failed.error
+
+
+def test_a_function_that_is_not_there_fails_the_task() -> None:
+    failed = tokenized({"text": "a"}, split="missing")
+    assert isinstance(failed, FailedTask)
+    assert (failed.reason, failed.task.name in failed.error) == ("FunctionError", True)
+
+
+def test_an_interrupt_is_no_failure() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        tokenized({"text": "a"}, split="interrupted")
+
+
+def test_the_tokenizer_is_read_once_in_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def noting(url: str, *args: Any, **options: Any) -> Any:
+        read.append(url)
+        assert options == {"checksum": ""}
+        return read_tokenizer(url, *args, **options)
+
+    monkeypatch.setattr(tokenize_module, "read_tokenizer", noting)
+    tokenize = TokenizeRecords("bytes", "", ("text",))
+    for _ in range(2):
+        tokenize(task_of({"text": "a"}))
+    assert read == ["bytes"]
+    assert texts(pickle.loads(pickle.dumps(tokenize))(task_of({"text": "a"}))) == [[["a"]]]
+    assert read == ["bytes"] * 2

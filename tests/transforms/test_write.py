@@ -1,0 +1,241 @@
+"""What a task's records become, and what the marks of a task become in the ledger."""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import apache_beam as beam
+import pytest
+
+from ledgerbeam.errors import RecordError, StorageError, UnsupportedShapeError, UsageError
+from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task, content_checksum, open_store
+from ledgerbeam.transforms import LedgerHandle, WriteTasks, output_name
+from ledgerbeam.transforms.commit import _Commit
+from ledgerbeam.transforms.shards import FormatShards, ShardFile
+from ledgerbeam.transforms.write import WrittenTask, _Write
+
+SOURCE = Source("/data/in/a.jsonl", 10, "1")
+
+
+def task(records: Any = None, start: int = 3, **fields: Any) -> Task:
+    return Task(SOURCE, start, start + 2, ((1, 4), (2, 3)), records, **fields)
+
+
+class Encoder:
+    """Files of a shard as a test gives them; an exception is raised."""
+
+    def __init__(self, *files: ShardFile | Exception) -> None:
+        self._files = files
+
+    def encode(self, records: Any) -> list[ShardFile]:
+        for file in self._files:
+            if isinstance(file, Exception):
+                raise file
+        return [file for file in self._files if isinstance(file, ShardFile)]
+
+
+def write(tmp_path: Path, encoder: Any, element: Any, base: str | None = "/data/") -> Any:
+    (found,) = _Write(str(tmp_path / "out"), encoder, base, {}, None).process(element)
+    return found
+
+
+def test_what_is_written_is_told_in_full(tmp_path: Path) -> None:
+    files = ShardFile(".x", b"12345", 7, 2), ShardFile(".y", b"123", 4), ShardFile(".x.idx", b"1234567", 0)
+    found = write(tmp_path, Encoder(*files), task([1, 2], started=time.monotonic() - 5))
+    assert isinstance(found, WrittenTask)
+    assert (found.records, found.size) == (7, 8)
+    assert 5 <= found.seconds < 60
+    assert found.task.replace(started=0.0) == task(None)
+    stem = "in/a.jsonl-0000000003-000002"
+    rows = [(row.name, row.size, row.checksum, row.records, row.first, row.nulled) for row in found.outputs]
+    assert rows == [
+        (f"{stem}{file.ending}", len(file.data), content_checksum([file.data]), file.records, 3, file.nulled)
+        for file in files
+    ]
+    for file in files:
+        assert (tmp_path / "out" / f"{stem}{file.ending}").read_bytes() == file.data
+
+
+def test_a_task_that_nobody_timed_took_no_time(tmp_path: Path) -> None:
+    assert write(tmp_path, FormatShards("jsonl"), task([{}])).seconds == 0.0
+    assert WrittenTask(task(), (), 1, 1).seconds == 0.0
+
+
+def test_the_files_of_a_shard_are_published_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that no index is there without its data."""
+    published: list[str] = []
+    monkeypatch.setattr(
+        "ledgerbeam.transforms.write.publish_bytes", lambda url, *_: published.append(url.rpartition(".")[2])
+    )
+    write(tmp_path, Encoder(*(ShardFile(f".{name}", b"", 0) for name in "zyxw")), task([1]))
+    assert published == list("zyxw")
+
+
+def test_names_of_one_task_begin_alike_however_long_they_are(tmp_path: Path) -> None:
+    long = Task(Source(f"/data/{'a' * 300}", 10, "1"), 0, 1, ((0, 1),), [1])
+    found = write(tmp_path, Encoder(ShardFile(".x", b"", 0), ShardFile(f".{'y' * 90}.idx", b"", 0)), long)
+    names = [row.name for row in found.outputs]
+    assert len({name.partition(".")[0] for name in names}) == 1
+    assert all(len(name) <= 255 for name in names)
+
+
+def test_names_fit_into_the_store_that_they_are_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ledgerbeam.transforms.write.publish_bytes", lambda *_: None)
+    deep = Task(Source(f"/data/{'folder/' * 200}a", 10, "1"), 0, 1, ((0, 1),), [1])
+    for output, fits in (("/out", False), ("s3://bucket/out", True)):
+        (found,) = _Write(output, Encoder(ShardFile(".x", b"", 0)), "/data/", {}, None).process(deep)
+        assert isinstance(found, WrittenTask)
+        assert (len(found.outputs[0].name) < 1024) == fits
+
+
+def test_a_test_can_end_a_worker_before_its_outputs_are_there_and_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached: list[str] = []
+
+    def note(place: str) -> None:
+        reached.append(f"{place}: {sum(path.is_file() for path in tmp_path.rglob('*'))}")
+
+    monkeypatch.setattr("ledgerbeam.transforms.write.fault_point", note)
+    write(tmp_path, FormatShards("jsonl"), task([{}]))
+    assert reached == ["publish.before: 0", "publish.after: 2"]
+
+
+def test_an_encoder_of_the_user_is_taken(tmp_path: Path) -> None:
+    with beam.Pipeline("FnApiRunner") as pipeline:
+        tasks = pipeline | beam.Create([task([1])])
+        tasks | WriteTasks(str(tmp_path), Encoder(ShardFile(".mine", b"x", 1)), base="/data/")
+    assert [path.suffix for path in tmp_path.rglob("a.*")] == [".mine"]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "said"),
+    [(RecordError("of record 4"), "RecordError", "of record 4"), (KeyError("id"), "KeyError", "KeyError")],
+)
+def test_records_that_cannot_be_encoded_fail_their_task(
+    tmp_path: Path, error: Exception, reason: str, said: str
+) -> None:
+    found = write(tmp_path, Encoder(error), task([1]))
+    assert isinstance(found, FailedTask)
+    assert (found.task.name, found.reason) == (task().name, reason)
+    assert found.error.startswith(f"{task().name}: ")
+    assert said in found.error
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_store_that_refuses_ends_the_job(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(StorageError):
+        write(tmp_path, FormatShards("jsonl"), task([{}]))
+
+
+def test_markers_pass(tmp_path: Path) -> None:
+    for marker in (NoneTask(task()), FailedTask(task(), "reason")):
+        assert write(tmp_path, FormatShards("jsonl"), marker) == marker
+
+
+def test_what_cannot_be_written_to_is_refused_before_anything_runs() -> None:
+    with pytest.raises(UsageError, match="unknown output format 'parquet': expected one of jsonl, tar"):
+        WriteTasks("/out", "parquet")
+    with pytest.raises(UsageError):
+        WriteTasks("s3://key:secret@bucket/out", "jsonl")
+    written = WriteTasks("file:///out/", "tar", base="/data")
+    assert (written.output, written.base) == ("/out", "/data/")
+    assert WriteTasks("/out", "tar", base="/data/").base == "/data/"
+    assert WriteTasks("/out", Encoder()).base is None
+
+
+class TestNames:
+    def name(self, url: str, base: str | None = "/data/", **options: Any) -> str:
+        return output_name(Task(Source(url, 1, "1"), 0, 1, ((0, 1),)), base, ".jsonl", **options)
+
+    def test_the_last_dot_of_a_compressed_source_is_a_dash(self) -> None:
+        assert self.name("/data/x.y/a.b.jsonl.gz") == "x.y/a.b.jsonl-gz-0000000000.jsonl"
+        assert self.name("/data/a.gz") == "a-gz-0000000000.jsonl"
+
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            ("a.jsonl.gz", "a.jsonl-gz"),
+            ("x/a.jsonl.zst", "x/a.jsonl-zst"),
+            ("a-b.gz", "a-b-gz"),
+            ("a.tar.gz", "a-tar.gz"),
+            ("a.b.gz", "a.b-gz"),
+            ("a.gz.x-1", "a.gz-x-1"),
+        ],
+    )
+    def test_no_name_is_that_of_another_source(self, one: str, other: str) -> None:
+        names = {self.name(f"/data/{url}") for url in (one, other)}
+        assert len(names) == 2
+
+    @pytest.mark.parametrize("plain", ["a-b.jsonl", "a.jsonl-x", "x-gz/a.jsonl", "a-b", "a-gz.jsonl", "gz"])
+    def test_a_name_that_no_other_source_could_have_stays(self, plain: str) -> None:
+        assert self.name(f"/data/{plain}") == f"{plain}-0000000000.jsonl"
+
+    def test_a_long_name_leaves_room_for_all_that_is_added(self) -> None:
+        short = self.name(f"/data/{'a' * 300}", room=60)
+        assert len(short) + 60 - len(".jsonl") <= 255
+        assert short == self.name(f"/data/{'a' * 300}", room=60)
+        assert self.name(f"/data/{'a' * 300}") == self.name(f"/data/{'a' * 300}", room=1)
+
+
+class TestCommit:
+    """What goes into the ledger for each kind of element."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> LedgerStore:
+        store = open_store(str(tmp_path / "L"), create=True)
+        store.open_job(Job("map", {}))
+        store.register([SOURCE])
+        return store
+
+    def commit(self, tmp_path: Path, *elements: Any) -> None:
+        commit = _Commit(LedgerHandle(str(tmp_path / "L"), flush_interval=600))
+        for element in elements:
+            commit.process(element)
+        commit.finish_bundle()
+
+    def part(self, ordinal: int, records: Any = None) -> Task:
+        return Task(SOURCE, ordinal, ordinal + 1, ((ordinal, 3),), records)
+
+    def test_a_bundle_that_has_ended_is_recorded(self, tmp_path: Path, store: LedgerStore) -> None:
+        written = write(tmp_path, FormatShards("jsonl"), self.part(0, [{}]))
+        failed = FailedTask(self.part(2), "Reason", "the whole text", broke=True)
+        self.commit(tmp_path, written, NoneTask(self.part(1)), failed)
+        assert [row.output for row in store.outputs()] == sorted(written.outputs, key=lambda row: row.name)
+        totals = store.totals()
+        assert (totals.tasks, totals.filtered, totals.records, totals.bytes) == (2, 1, written.records, written.size)
+        (row,) = store.failures()
+        assert (row.task, row.reason, row.error) == (self.part(2).name, "Reason", "the whole text")
+        assert list(store.attempts(SOURCE.id).values()) == [1]
+        assert store.progress([SOURCE.id]) != [None]
+        self.commit(tmp_path, NoneTask(self.part(2)))
+        assert store.completed_count() == 1
+        assert store.status()["tasks"]["failed"] == 0
+
+    @pytest.mark.parametrize("element", [Task(SOURCE, 0, 1, ((0, 1),), [1]), "text", None])
+    def test_anything_else_is_refused_and_not_recorded(self, tmp_path: Path, store: LedgerStore, element: Any) -> None:
+        with pytest.raises(UnsupportedShapeError, match=r"a task that was not written|str|NoneType"):
+            self.commit(tmp_path, element)
+        assert store.totals().tasks == 0
+
+    def test_what_was_finished_before_an_error_is_recorded(self, tmp_path: Path, store: LedgerStore) -> None:
+        with pytest.raises(UnsupportedShapeError):
+            self.commit(tmp_path, NoneTask(self.part(0)), "text")
+        assert store.totals().tasks == 1
+
+    def test_the_time_of_a_commit_is_told_in_milliseconds(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        told: list[int] = []
+        writer = SimpleNamespace(flush=lambda: SimpleNamespace(seconds=1.5))
+        commit = _Commit(SimpleNamespace(fatal_errors=nullcontext, writer=lambda: writer))  # type: ignore[arg-type]
+        monkeypatch.setattr(commit, "_commit_ms", SimpleNamespace(update=told.append))
+        commit.finish_bundle()
+        assert told == [1500]
+
+    def test_the_time_of_a_task_is_recorded(self, tmp_path: Path, store: LedgerStore) -> None:
+        self.commit(tmp_path, WrittenTask(self.part(0), (), 1, 1, 100.0))
+        assert [seconds > 10 for seconds in store.durations()] == [True]
