@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -11,30 +11,12 @@ from apache_beam.pvalue import PCollection
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.transforms.environments import Environment, SubprocessSDKEnvironment
 
-from ledgerbeam.io.shar.cuts import parse_fields
-from ledgerbeam.ledger import PendingSource, Task
+from ledgerbeam.ledger import PendingSource
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners.fork_server import fork_server
+from ledgerbeam.pipelines.runners.logs import worker_options
 from ledgerbeam.pipelines.runners.wave_files import load_sources
-from ledgerbeam.transforms import (
-    BuildIndexes,
-    CommitTasks,
-    DocumentShards,
-    LedgerHandle,
-    MapRecords,
-    MatchSources,
-    PlanIndexes,
-    PlanTasks,
-    ProcessTask,
-    ReadTasks,
-    ShardEncoder,
-    SharShards,
-    SkipCompleted,
-    SourceFormat,
-    TokenizeRecords,
-    TokenShards,
-    WriteTasks,
-)
+from ledgerbeam.transforms import CommitTasks, LedgerHandle, MatchSources, SkipCompleted
 
 __all__ = ["expand_job", "match_open_sources", "run_locally"]
 
@@ -53,7 +35,7 @@ def run_locally(spec: JobSpec, wave_path: str, beam_args: Sequence[str]) -> None
 
 
 def _run(spec: JobSpec, wave_path: str, beam_args: Sequence[str], workers: Environment | None) -> None:
-    options = PipelineOptions([f"--direct_num_workers={spec.workers}", *beam_args])
+    options = PipelineOptions([f"--direct_num_workers={spec.workers}", *worker_options(spec.log_level), *beam_args])
     pipeline = beam.Pipeline(FnApiRunner(workers), options)
     wave = pipeline | "Wave" >> beam.Create([wave_path], reshuffle=False)
     expand_job(wave | "LoadSources" >> beam.FlatMap(load_sources).with_output_types(PendingSource), spec)
@@ -64,7 +46,7 @@ def _ledger_handle(spec: JobSpec) -> LedgerHandle:
     """Returns how the workers of a job reach its ledger."""
     return LedgerHandle(
         spec.ledger,
-        spec.job().fingerprint,
+        spec.identity().fingerprint,
         spec.flush_interval,
         spec.flush_entries,
         spec.run_dir,
@@ -74,55 +56,18 @@ def _ledger_handle(spec: JobSpec) -> LedgerHandle:
 
 
 def match_open_sources(pipeline: beam.Pipeline, spec: JobSpec) -> PCollection[PendingSource]:
-    """Lists a job's sources inside the pipeline, for runners that are not local."""
-    skip = SkipCompleted(_ledger_handle(spec), spec.packer())
+    """List a job's sources inside the pipeline, for runners that are not local."""
+    skip = SkipCompleted(_ledger_handle(spec), spec.sources().packer())
     sources: PCollection[PendingSource] = pipeline | MatchSources(spec.listing()) | skip
     return sources
 
 
 def expand_job(sources: PCollection[PendingSource], spec: JobSpec) -> PCollection[None]:
-    """Applies the transforms of a job to its open sources."""
+    """Apply the transforms of a job to its open sources."""
     ledger = _ledger_handle(spec)
-    source_format = SourceFormat(
-        spec.group, spec.index_location(), spec.build_index, spec.storage_options, shar=spec.read_as == "shar"
-    )
-    opened, task_records = spec.graph() or source_format, spec.settings.get("task_records")
-    spread = sources | "SpreadSources" >> beam.Reshuffle()
-    if spec.pipeline == "index":
-        written: Any = (
-            spread
-            | PlanIndexes(spec.task_bytes)
-            | "SpreadTasks" >> beam.Reshuffle()
-            | BuildIndexes(ledger, spec.work, source_format)
-        )
-    else:
-        function, shards = _work(spec)
-        written = (
-            spread
-            | PlanTasks(ledger, opened, None if task_records else spec.task_bytes, task_records)
-            | "SpreadTasks" >> beam.Reshuffle()
-            | ReadTasks(opened, ledger)
-            | ProcessTask(function, ledger)
-            | WriteTasks(str(spec.output), shards, spec.base, spec.storage_options, ledger)
-        )
+    plan, *stages = spec.stages(ledger)
+    written: Any = sources | "SpreadSources" >> beam.Reshuffle() | plan | "SpreadTasks" >> beam.Reshuffle()
+    for stage in stages:
+        written |= stage
     committed: PCollection[None] = written | CommitTasks(ledger)
     return committed
-
-
-def _work(spec: JobSpec) -> tuple[Callable[[Task], Any], str | ShardEncoder]:
-    """Returns what a job does with each task, and how it writes what comes of it."""
-    settings, to = spec.settings, str(spec.to)
-    if spec.pipeline == "tokenize":
-        tokenize = TokenizeRecords(
-            str(spec.tokenizer),
-            settings["tokenizer"],
-            tuple(settings["keys"]),
-            settings["split"],
-            spec.storage_options,
-        )
-        return tokenize, TokenShards(tuple(settings["suffixes"]), settings["dtype"], settings["eod"])
-    nan = settings.get("nan", "refuse")
-    function = MapRecords(str(spec.function), to, check_purity=spec.check_purity, nan=nan)
-    if to == "shar":
-        return function, SharShards(tuple(parse_fields(settings["fields"]).items()))
-    return function, DocumentShards(settings["dtype"]) if to == "megatron" else to
