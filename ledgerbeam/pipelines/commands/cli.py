@@ -129,11 +129,11 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     # argparse takes a list of positionals from one place only; patterns may stand on both sides of options.
     if rest and (any(word.startswith("-") for word in rest) or not hasattr(args, "patterns")):
         shown = " ".join(command_without_secrets(rest))
-        raise UsageError(f"unrecognized arguments: {shown}; see: ledgerbeam {args.command} --help")
+        raise UsageError(f"unrecognized arguments: {shown}; see: {args.prog} --help")
     if rest:
         args.patterns += rest
     if beam_args and not args.runs_beam:
-        raise UsageError(f"ledgerbeam {args.command} runs no Beam pipeline: nothing may follow '--'")
+        raise UsageError(f"{args.prog} runs no Beam pipeline: nothing may follow '--'")
     return args, beam_args
 
 

@@ -80,7 +80,7 @@ def build_parser() -> argparse.ArgumentParser:
             allow_abbrev=False,
         )
         add_base_options(added)
-        added.set_defaults(run=command.run, runs_beam=False, whole_parser=parser)
+        added.set_defaults(run=command.run, runs_beam=False, prog=added.prog, whole_parser=parser)
         command.add_arguments(added)
         set_usage(added)
         parser.commands[name] = added

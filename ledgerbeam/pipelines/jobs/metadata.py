@@ -270,7 +270,7 @@ class PublishedMetadata:
 
     def check(self, page: Page, job: JobSpec) -> None:
         """Refuse sources whose shards would differ only in their folders, if the format cannot tell these apart."""
-        if self.form == "lit" and job.sources().packer() is None:
+        if self.form == "lit" and job.sources().are_apart:
             _require_base_names(page)
 
     def make(

@@ -66,6 +66,10 @@ class JobSources(Protocol):
     def names(self) -> tuple[str, ...]:
         """What names the sources: patterns, the URL of a list, or a graph."""
 
+    @property
+    def are_apart(self) -> bool:
+        """Whether the names of shards come from those of all listed files, not only from the first of each pack."""
+
     def listing(self, own: OwnFiles, options: Options) -> SourceListing | GraphSource:
         """Return what lists them, without the job's own files."""
 
@@ -132,6 +136,11 @@ class FileSources:
     def names(self) -> tuple[str, ...]:
         """What names the sources: patterns, or the URL of a list."""
         return self.patterns or tuple(filter(None, [self.sources_from]))
+
+    @property
+    def are_apart(self) -> bool:
+        """Whether small files are not packed."""
+        return self.pack_bytes is None
 
     def listing(self, own: OwnFiles, options: Options) -> SourceListing:
         """Return what lists the files.
@@ -252,6 +261,11 @@ class GraphPasses:
     def names(self) -> tuple[str, ...]:
         """What names the sources: the graph."""
         return (self.reference,)
+
+    @property
+    def are_apart(self) -> bool:
+        """True: each pass has shards of its own."""
+        return True
 
     def listing(self, own: OwnFiles, options: Options) -> GraphSource:  # noqa: ARG002 - passes are no files
         """Return what lists the passes."""

@@ -34,8 +34,5 @@ def quiet_beam(level: str = "warning") -> None:
 
 
 def worker_options(level: str) -> list[str]:
-    """Return the Beam options with which workers let records of a level pass to their handlers.
-
-    Without them they pass what is logged from ``info`` up.
-    """
+    """Return the Beam options with which the workers of a runner log from a level up; by themselves from ``info``."""
     return ["--default_sdk_harness_log_level=DEBUG"] if level == "debug" else []

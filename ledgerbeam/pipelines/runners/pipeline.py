@@ -7,14 +7,15 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.portability.api import beam_provision_api_pb2
 from apache_beam.pvalue import PCollection
-from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
+from apache_beam.runners.job.utils import dict_to_struct
+from apache_beam.runners.portability.fn_api_runner.fn_runner import ExtendedProvisionInfo, FnApiRunner
 from apache_beam.transforms.environments import Environment, SubprocessSDKEnvironment
 
 from ledgerbeam.ledger import PendingSource
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners.fork_server import fork_server
-from ledgerbeam.pipelines.runners.logs import worker_options
 from ledgerbeam.pipelines.runners.wave_files import load_sources
 from ledgerbeam.transforms import CommitTasks, LedgerHandle, MatchSources, SkipCompleted
 
@@ -35,11 +36,22 @@ def run_locally(spec: JobSpec, wave_path: str, beam_args: Sequence[str]) -> None
 
 
 def _run(spec: JobSpec, wave_path: str, beam_args: Sequence[str], workers: Environment | None) -> None:
-    options = PipelineOptions([f"--direct_num_workers={spec.workers}", *worker_options(spec.log_level), *beam_args])
-    pipeline = beam.Pipeline(FnApiRunner(workers), options)
+    options = PipelineOptions([f"--direct_num_workers={spec.workers}", *beam_args])
+    pipeline = beam.Pipeline(FnApiRunner(workers, provision_info=_provision_info(spec)), options)
     wave = pipeline | "Wave" >> beam.Create([wave_path], reshuffle=False)
     expand_job(wave | "LoadSources" >> beam.FlatMap(load_sources).with_output_types(PendingSource), spec)
     pipeline.run().wait_until_finish()
+
+
+def _provision_info(spec: JobSpec) -> ExtendedProvisionInfo:
+    """Return what FnApiRunner tells its worker processes of the options: by itself, nothing."""
+    told = {"beam:option:default_sdk_harness_log_level:v1": spec.log_level.upper()}
+    return ExtendedProvisionInfo(
+        beam_provision_api_pb2.ProvisionInfo(
+            retrieval_token="unused-retrieval-token",  # noqa: S106 - Beam's own; nothing is retrieved
+            pipeline_options=dict_to_struct(told),
+        )
+    )
 
 
 def _ledger_handle(spec: JobSpec) -> LedgerHandle:

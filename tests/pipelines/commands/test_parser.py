@@ -69,7 +69,7 @@ def test_index_verify_and_verify_are_one_command(workspace: Workspace) -> None:
     assert [one.status for one in ran] == [1, 1]
     assert ran[0].out == ran[1].out
     assert ran[0].out.endswith("\n1 source, 0 records, 1 problem\n")
-    assert workspace.run("verify", "--nothing").err == workspace.run("index", "verify", "--nothing").err
+    assert "see: ledgerbeam index verify --help" in workspace.run("verify", "--nothing").err
     text = workspace.run("verify", "--help").out
     assert text.startswith("usage: ledgerbeam index verify PATTERN...")
     assert "ledgerbeam ledger verify" in text
@@ -97,4 +97,3 @@ def test_every_shell_has_a_script(shell: str, workspace: Workspace) -> None:
     ran = workspace.run("completion", shell)
     assert ran.status == 0
     assert "materialize" in ran.out
-    assert "--storage-options" in ran.out

@@ -21,10 +21,15 @@ def chatty(record):
 SECRET = '{"token": "by-option-hunter2"}'
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
 @pytest.mark.parametrize(
-    ("level", "shown"),
-    [(None, {"warning"}), ("debug", {"debug", "info", "warning"}), ("info", {"info", "warning"}), ("error", set())],
+    ("workers", "level", "shown"),
+    [
+        ("1", None, {"warning"}),
+        ("1", "info", {"info", "warning"}),
+        ("2", None, {"warning"}),
+        ("2", "debug", {"debug", "info", "warning"}),
+        ("2", "error", set()),
+    ],
 )
 def test_a_function_is_heard_from_the_level_asked_for(
     workspace: Workspace, workers: str, level: str | None, shown: set[str]
