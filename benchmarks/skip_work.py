@@ -13,8 +13,9 @@ from benchmarks.made_sources import pages as made_pages
 from benchmarks.serve import serve
 from ledgerbeam.io import Page, list_pages
 from ledgerbeam.ledger import Job, LedgerStore, Source, open_sources, open_store, source_ids
+from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.listing import JobListing
-from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.jobs.sources import ListedFiles
 
 _FILES_A_FOLDER = 1_000
 _CONTENT = b'{"text": "a line"}\n'
@@ -58,7 +59,7 @@ def _skip(ledger: str, pages: Iterator[Page], count: int) -> tuple[float, float]
     """Goes through a listing as the launcher of a rerun does; gives seconds, and the process's peak memory in MB."""
     store = open_store(ledger, create=False)
     run = store.begin_run({})
-    listed = JobListing(JobSpec("map"), store, pages=pages, run=run)
+    listed = JobListing(IndexJob(files=ListedFiles()), store, pages=pages, run=run)
     started = time.perf_counter()
     left = sum(len(sources) for sources in listed.open_sources())
     seconds = time.perf_counter() - started

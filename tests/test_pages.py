@@ -101,15 +101,6 @@ def test_documents_name_only_files_that_exist(document: Path) -> None:
     assert not missing
 
 
-def test_the_command_line_page_names_every_option_and_command() -> None:
-    text = (ROOT / "docs" / "command-line.md").read_text()
-    code = (ROOT / "ledgerbeam" / "pipelines" / "commands" / "arguments.py").read_text()
-    options = set(re.findall(r'"(--[a-z][a-z-]+)"', code)) - {"--version"}
-    assert len(options) > 15
-    missing = sorted(option for option in options if option not in text)
-    assert not missing, f"docs/command-line.md does not name {missing}"
-
-
 def test_links_into_a_page_name_one_of_its_headings() -> None:
     for document in DOCUMENTS:
         for target, anchor in re.findall(r"\]\((?!https?:)([^)#]+)#([\w-]+)\)", read(document)):

@@ -107,11 +107,17 @@ def print_facts(rows: Sequence[tuple[str, str]]) -> None:
 
 def print_table(columns: list[str], rows: list[list[str]]) -> None:
     """Prints rows under column heads, wide where the output is no terminal so that nothing is cut."""
-    console = Console(width=None if sys.stdout.isatty() else 10_000, highlight=False, markup=False)
+    terminal = sys.stdout.isatty()
+    console = Console(width=None if terminal else 10_000, highlight=False, markup=False)
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
         table.add_row(*row)
-    console.print(table, soft_wrap=True)
+    if terminal:
+        console.print(table, soft_wrap=True)
+        return
+    with console.capture() as capture:
+        console.print(table, soft_wrap=True)
+    print("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 
 @contextmanager
@@ -119,7 +125,7 @@ def counting(noun: str) -> Iterator[Callable[[int, int], None]]:
     """Shows on standard error how far something of unknown length is.
 
     Args:
-        noun: What is counted, in the plural.
+        noun: What is counted, in the singular.
 
     Yields:
         A function to call with how many were done, and their bytes, since it was called last.
@@ -130,7 +136,7 @@ def counting(noun: str) -> Iterator[Callable[[int, int], None]]:
 
     def text() -> str:
         rate = decimal(int(size / max(time.monotonic() - started, 0.001)))
-        return f"{done:,} {noun}, {decimal(size)}, {rate}/s" if size else f"{done:,} {noun}"
+        return f"{count(done, noun)}, {decimal(size)}, {rate}/s" if size else count(done, noun)
 
     with Progress(
         TextColumn("{task.description}"), console=console, transient=True, disable=not console.is_terminal
@@ -206,13 +212,13 @@ class Reporter:
         now = time.monotonic()
         seconds = max(now - self._started, 0.001)
         tasks, size = totals.tasks - self._at_start.tasks, totals.bytes - self._at_start.bytes
-        rate = f"{totals.tasks:,} tasks, {tasks / seconds:,.1f} tasks/s, {decimal(int(size / seconds))}/s"
+        rate = f"{count(totals.tasks, 'task')}, {tasks / seconds:,.1f} tasks/s, {decimal(int(size / seconds))}/s"
         if self._bar is not None:
             self._bar.update(self._task, completed=done, total=total, rate=rate)
         elif not self._quiet and not self._err.is_terminal and now - self._last_line > LINE_SECONDS:
             self._last_line = now
-            of = "" if total is None else f" of {total:,}"
+            sources = count(done, "source") if total is None else f"{done:,} of {count(total, 'source')}"
             left = ""
             if total and tasks and 0 < done < total:
                 left = f", about {seconds * (total - done) / done:,.0f} s left"
-            self._err.print(f"{done:,}{of} sources, {rate}{left}")
+            self._err.print(f"{sources}, {rate}{left}")

@@ -14,6 +14,7 @@ import orjson
 
 from ledgerbeam.errors import FunctionError, NonDeterministicTaskError, RecordError
 from ledgerbeam.io import Format, Sample, ShardFile, format_named
+from ledgerbeam.io.formats.conversion import CONVERSIONS
 from ledgerbeam.io.jsonl.lines import JsonLinesBuilder
 from ledgerbeam.io.jsonl.values import NanRule
 from ledgerbeam.ledger import (
@@ -27,7 +28,7 @@ from ledgerbeam.ledger import (
     message_of,
 )
 
-__all__ = ["MapRecords", "record_place"]
+__all__ = ["ConvertRecords", "MapRecords", "record_place"]
 
 _CONVERTED = ("shar", "megatron")
 """Formats that only conversions write, which make a new value of each record."""
@@ -100,6 +101,9 @@ class MapRecords:
             return FailedTask(task, type(error).__name__, f"{task.name}: {self.reference}: {error}")
         return task.replace(records=records) if len(records) else NoneTask(task)
 
+    def _load(self) -> Callable[[Any], Any]:
+        return import_function(self.reference)
+
     def _collector(self) -> _Outputs:
         if self.output_format == "jsonl":
             return JsonLinesBuilder(self.nan)
@@ -112,7 +116,7 @@ class MapRecords:
     def _map(self, record: Any, task: Task, position: int, outputs: _Outputs) -> list[Any]:
         """Calls the function on one record, and has its results taken; returns what stands for each."""
         if self._function is None:
-            self._function = import_function(self.reference)
+            self._function = self._load()
         result = self._function(record)
         if result is None:
             return []
@@ -154,6 +158,22 @@ class MapRecords:
             "so a restarted job could not end with the bytes of a clean one; make it a pure function of the record "
             "(seed its random numbers from the record, take no time stamps), or pass --no-purity-check"
         )
+
+
+class ConvertRecords(MapRecords):
+    """A conversion of one record as a function of one task, for `ProcessTask`.
+
+    Args:
+        conversion: Its name in `io.formats.conversion.CONVERSIONS`.
+        output_format: Name of the format that the records are written in.
+    """
+
+    def __init__(self, conversion: str, output_format: str) -> None:
+        super().__init__(f"convert:{conversion}", output_format, check_purity=False)
+        self._conversion = conversion
+
+    def _load(self) -> Callable[[Any], Any]:
+        return CONVERSIONS[self._conversion]
 
 
 class _Outputs(Protocol):

@@ -17,7 +17,8 @@ from ledgerbeam.ledger.model.json_rows import encode
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment, seal
 from ledgerbeam.pipelines.jobs.cleanup import remove_superseded
-from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.jobs.index import IndexJob
+from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from tests.fault.fuzz import fuzz
 from tests.ledger.builders import leaf_of, leaves_of_split, plain
 from tests.ledger.views import picture
@@ -73,7 +74,7 @@ def test_a_superseded_index_elsewhere_is_not_deleted(tmp_path: Path) -> None:
     store.open(create=True)
     store._open().write(lambda txn: sidecar.fold_segment(txn, "segments/x", segment))
     assert set(store.stale_outputs()) == {str(outside), str(inside)}
-    spec = JobSpec("index", patterns=(f"{tmp_path}/in/*.jsonl",), ledger=str(tmp_path / "ledger"))
+    spec = IndexJob(files=ListedFiles(patterns=(f"{tmp_path}/in/*.jsonl",)), ledger=str(tmp_path / "ledger"))
     remove_superseded(spec, store)
     assert (outside.exists(), inside.exists()) == (True, False)
     store.close()

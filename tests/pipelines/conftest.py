@@ -98,7 +98,7 @@ class Ran:
 
 def _command(args: Sequence[str | Path]) -> list[str]:
     words = [str(arg) for arg in args]
-    if words and words[0] in JOBS and not {"--workers", "--"} & set(words):
+    if words and words[0] in JOBS and words[:2] != ["index", "verify"] and not {"--workers", "--"} & set(words):
         words[1:1] = ["--workers", "1"]
     return [sys.executable, "-m", "ledgerbeam", *words]
 

@@ -33,6 +33,15 @@ def test_a_pattern_that_matches_nothing(workspace: Workspace) -> None:
     assert mapped(workspace, "in/*.jsonl").status == 1
 
 
+@pytest.mark.parametrize("content", ["", "\n\n  \n", "# all of it\n# was commented out\n"])
+def test_a_list_that_names_nothing(workspace: Workspace, content: str) -> None:
+    (workspace.root / "list.txt").write_text(content)
+    ran = workspace.run("index", "--sources-from", "list.txt")
+    assert ran.status == 1
+    assert "list.txt: expected a list of sources, one URL a line, found none" in ran.err
+    assert not (workspace.root / ".ledgerbeam").exists(), "a job without sources makes no ledger"
+
+
 def test_a_folder_in_place_of_a_pattern(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 1)
     ran = mapped(workspace, "in")

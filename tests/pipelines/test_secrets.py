@@ -148,7 +148,7 @@ def test_no_command_takes_a_url_with_credentials(planted: Workspace) -> None:
         ("index", "in/*.jsonl", "--index-root", url),
         ("tokenize", "in/*.jsonl", "--tokenizer", url, "--output", "t"),
         *(("verify", url), ("show", url), ("merge", url, "--output", "m"), ("ledger", "status", url)),
-        ("publish", url, "--as", "wids"),
+        ("publish", url, "--as", "webdataset"),
     ):
         ran = planted.run(*words, "--debug")
         assert ran.status == 2, (words, ran.err)

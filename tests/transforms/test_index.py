@@ -11,6 +11,7 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 import pytest
+from ledgerbeam.transforms.source_format import SourceFormat
 
 from ledgerbeam.errors import DiskFullError, LedgerDamagedError
 from ledgerbeam.io import ObjectFolder, list_pages, publish_bytes
@@ -21,7 +22,6 @@ from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
 from ledgerbeam.transforms import BuildIndexes, CommitTasks, LedgerHandle, PlanIndexes
 from ledgerbeam.transforms import index as index_module
 from ledgerbeam.transforms.index import _BuildIndexes, _PlanIndexes, part_name
-from ledgerbeam.transforms.source_format import SourceFormat
 from ledgerbeam.transforms.write import WrittenTask
 
 LINES = b"".join(b'{"id": %d}\n' % number for number in range(10))  # 10 bytes each

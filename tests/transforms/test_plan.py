@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ledgerbeam.transforms.source_format import SourceFormat
 
 from ledgerbeam.errors import DiskFullError, IndexMismatchError, LedgerError, SourceError, StorageError, UsageError
 from ledgerbeam.io import list_pages
@@ -20,7 +21,6 @@ from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
 from ledgerbeam.transforms import LedgerHandle, PlanTasks
 from ledgerbeam.transforms.plan import StreamedTasks, _Plan
-from ledgerbeam.transforms.source_format import SourceFormat
 
 
 def make(folder: Path, name: str, count: int = 4) -> Source:

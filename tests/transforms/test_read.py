@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ledgerbeam.transforms.source_format import SourceFormat
 
 from ledgerbeam.errors import (
     ChangedSourceError,
@@ -29,7 +30,6 @@ from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
 from ledgerbeam.transforms import LedgerHandle, read
 from ledgerbeam.transforms.plan import StreamedTasks, _Plan
 from ledgerbeam.transforms.read import TaskReader, _Read
-from ledgerbeam.transforms.source_format import SourceFormat
 
 
 def listed(path: Path) -> Source:

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ledgerbeam.transforms.source_format import SourceFormat, listed_files, looked_at
 
 from ledgerbeam.errors import ChangedSourceError, IndexMismatchError, IndexNotFoundError, NotIndexableError, SourceError
 from ledgerbeam.io import IndexLocation, ObjectFolder, list_pages, require_listed, write_index
 from ledgerbeam.ledger import Source
-from ledgerbeam.transforms.source_format import SourceFormat, listed_files, looked_at
 
 
 def put(path: Path, data: bytes) -> Source:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ledgerbeam.errors import RecordError
@@ -24,7 +24,7 @@ from ledgerbeam.io.jsonl.values import dumps, loads
 from ledgerbeam.io.megatron.documents import Document
 from ledgerbeam.io.tar.sample import Sample
 
-__all__ = ["TEXT_EXTENSIONS", "VERSION", "text_or_json", "to_cut", "to_document", "to_json", "to_sample"]
+__all__ = ["CONVERSIONS", "TEXT_EXTENSIONS", "VERSION", "text_or_json", "to_cut", "to_document", "to_json", "to_sample"]
 
 VERSION = 1
 """Of the mapping; a job that used another one is not gone on with."""
@@ -147,3 +147,12 @@ def _content(extension: str, value: Any) -> bytes:
         f"expected text or {{{_BASE64!r}: ...}} under {extension!r} of a record with a {_KEY!r}, found "
         f"{type(value).__name__}; only members whose extension ends with json hold other values."
     )
+
+
+CONVERSIONS: dict[str, Callable[[Any], list[Any]]] = {
+    "cut": to_cut,
+    "document": to_document,
+    "json": to_json,
+    "sample": to_sample,
+}
+"""What a record can become. Jobs are known by these names, wherever the functions lie."""

@@ -64,7 +64,13 @@ class SourceListing:
             urls = ([refuse_secrets(url, "a source") for url in block] for block in blocks)
             for names in stat_pages(urls, self.storage_options, self.page_size):
                 sieve.refuse(names.urls)
+                found = True
                 yield names
+            if not found:
+                raise SourceNotFoundError(
+                    f"{self.sources_from}: expected a list of sources, one URL a line, found none (blank lines and "
+                    "lines that begin with # do not count); check what writes the list"
+                )
             return
         for listed in list_pages(self.patterns, self.storage_options, self.page_size):
             page = sieve.keep(listed)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import codecs
 import contextlib
-import importlib
 import io
 import json
 import os
@@ -20,7 +19,7 @@ from collections.abc import Sequence
 from ledgerbeam.descriptors import hold_standard_descriptors
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.names import check_root
-from ledgerbeam.pipelines.commands.arguments import build_parser
+from ledgerbeam.pipelines.commands.parser import build_parser
 from ledgerbeam.redaction import (
     command_without_secrets,
     know_environment,
@@ -37,7 +36,6 @@ INTERRUPTED = 130
 _AS_THEY_ARE = "ledgerbeam-as-they-are"
 """Names need not be UTF-8: their bytes are printed as they are. Other surrogates, which are no text, are escaped."""
 
-# Imported on use: Beam takes a second to import, and --help must not wait for it.
 _URL_ARGUMENTS = {
     "patterns": "a source",
     "source": "a source",
@@ -51,18 +49,8 @@ _URL_ARGUMENTS = {
 }
 """Arguments that are URLs, and what each is."""
 
-_COMMANDS = {
-    "index": "ledgerbeam.pipelines.commands.job",
-    "map": "ledgerbeam.pipelines.commands.job",
-    "convert": "ledgerbeam.pipelines.commands.job",
-    "tokenize": "ledgerbeam.pipelines.commands.job",
-    "materialize": "ledgerbeam.pipelines.commands.job",
-    "merge": "ledgerbeam.pipelines.commands.merge",
-    "publish": "ledgerbeam.pipelines.commands.publish",
-    "verify": "ledgerbeam.pipelines.commands.verify",
-    "show": "ledgerbeam.pipelines.commands.show",
-    "ledger": "ledgerbeam.pipelines.commands.ledger",
-}
+_TWO_WORDS = {("index", "verify"): "verify"}
+"""Commands that may be given in two words. No source is called so: its name would show no format."""
 
 
 def _print_surrogates(error: UnicodeError) -> tuple[str | bytes, int]:
@@ -90,8 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args, beam_args = _parse(arguments)
         _check_urls(args)
-        command = importlib.import_module(_COMMANDS[args.command])
-        status: int = command.main(args, beam_args)
+        status: int = args.run(args, beam_args)
         sys.stdout.flush()
     except LedgerbeamError as error:
         return _fail(f"{error}", error.exit_status, debug)
@@ -136,15 +123,17 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     if "--" in arguments:
         cut = arguments.index("--")
         arguments, beam_args = arguments[:cut], arguments[cut + 1 :]
+    if tuple(arguments[:2]) in _TWO_WORDS:
+        arguments = [_TWO_WORDS[arguments[0], arguments[1]], *arguments[2:]]
     args, rest = build_parser().parse_known_args(arguments)
     # argparse takes a list of positionals from one place only; patterns may stand on both sides of options.
     if rest and (any(word.startswith("-") for word in rest) or not hasattr(args, "patterns")):
         shown = " ".join(command_without_secrets(rest))
-        raise UsageError(f"unrecognized arguments: {shown}; see: ledgerbeam {args.command} --help")
+        raise UsageError(f"unrecognized arguments: {shown}; see: {args.prog} --help")
     if rest:
         args.patterns += rest
-    if beam_args and _COMMANDS[args.command] != _COMMANDS["map"]:
-        raise UsageError(f"ledgerbeam {args.command} runs no Beam pipeline: nothing may follow '--'")
+    if beam_args and not args.runs_beam:
+        raise UsageError(f"{args.prog} runs no Beam pipeline: nothing may follow '--'")
     return args, beam_args
 
 

@@ -3,98 +3,108 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import importlib
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from ledgerbeam.errors import UsageError
-from ledgerbeam.ledger import LedgerStore, OutputRow, RemoteStore
-from ledgerbeam.ledger import compact as compact_store
-from ledgerbeam.opening import open_ledger
-from ledgerbeam.pipelines.console import count, print_json, print_json_stream
-from ledgerbeam.redaction import plain_value, without_secrets
+from ledgerbeam.pipelines.commands.arguments import Parser, add_base_options, add_json, add_storage, set_usage
 
-__all__ = ["compact", "forget", "main", "outputs"]
+__all__ = ["SUMMARY", "add_arguments", "run"]
 
-# Imported on use: looking at a ledger is to answer at once, and most actions need little.
-_ACTIONS = {
-    "status": "ledgerbeam.pipelines.commands.ledger_status:status",
-    "failures": "ledgerbeam.pipelines.commands.ledger_failures:failures",
-    "outputs": "ledgerbeam.pipelines.commands.ledger:outputs",
-    "verify": "ledgerbeam.pipelines.commands.ledger_verify:verify",
-    "export": "ledgerbeam.pipelines.commands.ledger_export:export",
-    "report": "ledgerbeam.pipelines.commands.ledger_report:report",
-    "forget": "ledgerbeam.pipelines.commands.ledger:forget",
-    "compact": "ledgerbeam.pipelines.commands.ledger:compact",
-}
+SUMMARY = "look at a ledger, or make it forget"
+
+Arguments = Callable[[argparse.ArgumentParser], None]
 
 
-def main(args: argparse.Namespace, _: list[str]) -> int:
-    """Runs one action on a ledger and returns its exit status."""
-    read_only = args.action not in ("forget", "compact")
-    store = open_ledger(args.url, args.storage_options, create=False, read_only=read_only)
-    module, _colon, name = _ACTIONS[args.action].partition(":")
-    status: int = getattr(importlib.import_module(module), name)(store, args)
+@dataclass(frozen=True)
+class _Action:
+    """Something that can be done with a ledger.
+
+    Attributes:
+        text: What, for help.
+        does: Module and function, which takes the open ledger and the arguments and returns the exit status; imported
+            on use, since most actions need little.
+        add: Adds the options of its own.
+        changes: Whether it changes the ledger.
+    """
+
+    text: str
+    does: str
+    add: Arguments = lambda _: None
+    changes: bool = False
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the actions, each with its options."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=Parser)
+    for name, action in _ACTIONS.items():
+        text = f"{action.text[0].upper()}{action.text[1:]}."
+        added = actions.add_parser(name, help=action.text, description=text, allow_abbrev=False)
+        add_base_options(added)
+        added.add_argument("url", metavar="URL", help="the ledger")
+        add_json(added, "print JSON")
+        add_storage(added)
+        action.add(added)
+        set_usage(added)
+
+
+def run(args: argparse.Namespace, _: list[str]) -> int:
+    """Run one action on a ledger. Returns its exit status."""
+    from ledgerbeam.opening import open_ledger
+
+    action = _ACTIONS[args.action]
+    store = open_ledger(args.url, args.storage_options, create=False, read_only=not action.changes)
+    module, _colon, name = action.does.partition(":")
+    status: int = getattr(importlib.import_module(f"ledgerbeam.pipelines.commands.{module}"), name)(store, args)
     return status
 
 
-def forget(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Makes the job do sources again.
-
-    Raises:
-        UsageError: If a pattern matches no source.
-    """
-    forgotten: list[str] = []
-    for pattern in args.patterns:
-        found = store.forget(pattern, failures_only=args.failures_only)
-        if not found:
-            raise UsageError(f"{pattern}: no source of the ledger matches; its URLs are absolute, and * also matches /")
-        forgotten += found
-    if args.json:
-        print_json({"forgotten": forgotten})
-    else:
-        print(f"{count(len(forgotten), 'source')} forgotten; the next run does them again")
-    return 0
+def _status(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--check-sources",
+        action="store_true",
+        help="also ask for every source whether it has changed since it was listed: one request each",
+    )
 
 
-def compact(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Puts one snapshot in the place of the objects of a remote ledger.
-
-    Raises:
-        UsageError: If the ledger is local.
-    """
-    if not isinstance(store, RemoteStore):
-        raise UsageError(f"ledger {args.url}: only a remote ledger is compacted; a local one needs none")
-    done = compact_store(store)
-    if args.json:
-        print_json(dataclasses.asdict(done))
-    else:
-        print(f"{count(done.replaced, 'object')} replaced by a snapshot of {done.parts:,}, {done.bytes:,} bytes")
-    return 0
+def _verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--sizes-only", action="store_true", help="read nothing: check that outputs exist, and sizes")
 
 
-def outputs(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Prints one line for each output, or one JSON object; memory does not grow with their number. Returns 0."""
-    rows = store.outputs()
-    if args.json:
-        job = store.job()
-        root = job.parameters.get("output") if job else None
-        head = {"complete": store.status()["complete"], "output": root if isinstance(root, str) else None}
-        print_json_stream(head, "outputs", map(_as_json, rows))
-        return 0
-    for row in rows:
-        output = row.output
-        print(
-            without_secrets(output.name),
-            output.records,
-            output.size,
-            output.checksum,
-            without_secrets(row.url),
-            sep="\t",
-        )
-    return 0
+def _export(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output", required=True, metavar="URL", help="file to write, or the folder of all tables")
+    parser.add_argument("--format", choices=["jsonl", "parquet"], default="jsonl", help="default: jsonl")
+    parser.add_argument(
+        "--table",
+        choices=["sources", "outputs", "failures", "runs", "history", "durations"],
+        help="what to write (default: every table, each to a file of its own below --output)",
+    )
 
 
-def _as_json(row: OutputRow) -> dict[str, Any]:
-    shown: dict[str, Any] = plain_value({**dataclasses.asdict(row.output), "source": row.url, "complete": row.complete})
-    return shown
+def _report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output", required=True, metavar="URL", help="file to write, for example report.html")
+
+
+def _forget(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("patterns", metavar="PATTERN", nargs="+", help="source URLs, with *, ? and [...]")
+    parser.add_argument("--failures-only", action="store_true", help="forget only failures and quarantine")
+
+
+_ACTIONS = {
+    "status": _Action("how far the job is, how fast it goes, and what its runs did", "ledger_status:status", _status),
+    "failures": _Action(
+        "the tasks that failed, by reason, with the commands that try them again", "ledger_failures:failures"
+    ),
+    "outputs": _Action("what the job has written, in order", "ledger_outputs:outputs"),
+    "verify": _Action(
+        "check that every output exists with its recorded size and checksum (of indexes: 'index verify')",
+        "ledger_verify:verify",
+        _verify,
+    ),
+    "export": _Action("write the tables of the ledger to files", "ledger_export:export", _export),
+    "report": _Action("write one HTML page that shows how the job went", "ledger_report:report", _report),
+    "compact": _Action(
+        "put one snapshot in the place of the many objects of a remote ledger", "ledger_changes:compact", changes=True
+    ),
+    "forget": _Action("make the job do sources again", "ledger_changes:forget", _forget, changes=True),
+}

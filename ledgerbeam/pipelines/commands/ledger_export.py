@@ -182,7 +182,7 @@ def export(store: LedgerStore, args: argparse.Namespace) -> int:
     write = _WRITERS[args.format]
     files = []
     for name, url in wanted.items():
-        with counting(f"rows of {name}") as advance, publish(url, args.storage_options) as file:
+        with counting("row") as advance, publish(url, args.storage_options) as file:
             rows = write(TABLES[name], store, file, advance)
         files.append({"table": name, "rows": rows, "file": without_secrets(url)})
         if not args.json:
@@ -221,8 +221,8 @@ def _moment(seconds: float) -> str:
 
 def _write_parquet(table: Table, store: LedgerStore, file: BinaryIO, advance: Callable[[int, int], None]) -> int:
     # Imported here, since pyarrow takes a while and JSON lines need none of it.
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
     kinds = {
         "text": pa.string(),

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from itertools import islice
+from collections import defaultdict
 
-from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.pipelines.console import count, print_json_stream, print_table, timestamp
+from ledgerbeam.ledger import FailureRow, LedgerStore
+from ledgerbeam.pipelines.console import count, print_json_stream, timestamp
 from ledgerbeam.pipelines.report.failures import _as_json, grouped_failures
 from ledgerbeam.redaction import HIDDEN, printable, without_secrets
 
 __all__ = ["failures"]
 
-SHOWN_ROWS = 20
+SHOWN_ROWS = 5
+"""Failures of each reason that are printed."""
 
 
 def failures(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Prints the failures of a ledger in groups, largest first, then each by itself. Returns 0."""
+    """Print the failures of a ledger in groups, the largest first. Returns 0."""
     groups = grouped_failures(store.failures(), store.url, store.status()["last_run"])
     if args.json:
         print_json_stream({"groups": groups}, "failures", map(_as_json, store.failures()))
@@ -24,22 +25,19 @@ def failures(store: LedgerStore, args: argparse.Namespace) -> int:
     if not groups:
         print("no failures")
         return 0
+    first = _first_of_each_reason(store)
     for group in groups:
         quarantined = f", {group['quarantined']:,} quarantined" if group["quarantined"] else ""
-        example = group["example"]["error"] or group["example"]["task"]
         print(
             f"{count(group['count'], 'task')} of {count(group['sources'], 'source')}: "
-            f"{printable(group['reason'])}{quarantined}\n"
-            f"  for example {printable(example)}\n"
-            f"  to retry: {group['retry'] or 'run the job again'}"
+            f"{printable(group['reason'])}{quarantined}"
         )
-    print()
-    rows = islice(store.failures(), SHOWN_ROWS)
-    shown = [[row.task, f"{row.attempts}", timestamp(row.last), row.error or row.reason] for row in rows]
-    print_table(["task", "times", "last", "error"], [[printable(without_secrets(c)) for c in row] for row in shown])
-    more = sum(group["count"] for group in groups) - SHOWN_ROWS
-    if more > 0:
-        print(f"and {more:,} more; --json has all")
+        for row in first[group["reason"]]:
+            print(f"  {_described(row)}")
+        more = group["count"] - len(first[group["reason"]])
+        if more > 0:
+            print(f"  and {more:,} more; --json has all")
+        print(f"  to retry: {group['retry'] or 'run the job again'}")
     print(
         "\nTo retry all that are not quarantined, run the same command again. After an edit of the function, add "
         "--on-job-change=accept."
@@ -47,3 +45,20 @@ def failures(store: LedgerStore, args: argparse.Namespace) -> int:
     if any(HIDDEN in (group["retry"] or "") for group in groups):
         print(f"Ledgers keep no secrets: put yours in place of {HIDDEN}.")
     return 0
+
+
+def _first_of_each_reason(store: LedgerStore) -> dict[str, list[FailureRow]]:
+    first: defaultdict[str, list[FailureRow]] = defaultdict(list)
+    for row in store.failures():
+        shown = first[without_secrets(row.reason)]
+        if len(shown) < SHOWN_ROWS:
+            shown.append(row)
+    return first
+
+
+def _described(row: FailureRow) -> str:
+    """Return one failure as a line: its error, which mostly names the task."""
+    error = row.error or row.reason
+    named = error if row.url in error else f"{row.task}: {error}"
+    again = f" (tried {row.attempts:,} times, last at {timestamp(row.last)})" if row.attempts > 1 else ""
+    return printable(without_secrets(named)) + again

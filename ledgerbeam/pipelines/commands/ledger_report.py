@@ -30,7 +30,7 @@ def report(store: LedgerStore, args: argparse.Namespace) -> int:
             f"the report is drawn with {' and '.join(missing)}, not installed here; install it with: "
             "pip install 'ledgerbeam[report]'"
         )
-    from ledgerbeam.pipelines.report.page import render_page  # noqa: PLC0415 - needs the extra
+    from ledgerbeam.pipelines.report.page import render_page
 
     page = render_page(report_data(store))
     publish_bytes(args.output, page, args.storage_options)

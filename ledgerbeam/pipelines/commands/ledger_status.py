@@ -117,9 +117,11 @@ def _count_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("gone", f"{found['gone']:,} not in the last listing; their outputs are kept"))
     done, failed, filtered = tasks["done"], tasks["failed"], found["filtered"]
     rows.append(("tasks", f"{done:,} done, {failed:,} failed, {filtered:,} without output"))
-    rows.append(("records", f"{found['records']:,} ({found['bytes']:,} bytes)"))
+    rows.append(("records", f"{found['records']:,} ({count(found['bytes'], 'byte')})"))
     if "nulled" in found:
-        rows.append(("null", f"{found['nulled']:,} numbers that JSON does not have (NaN, infinities) written as null"))
+        rows.append(
+            ("null", f"{count(found['nulled'], 'number')} that JSON does not have (NaN, infinities) written as null")
+        )
     return rows
 
 
@@ -147,7 +149,7 @@ def _print_runs(runs: list[dict[str, Any]]) -> None:
         cells.append([run["id"], timestamp(run["began"]), took, run["state"], listed, *done, where])
     print_table(["run", "began", "took", "outcome", "listed", "tasks", "sources", "process"], cells)
     if len(runs) > SHOWN_RUNS:
-        print(f"and {len(runs) - SHOWN_RUNS:,} runs before; --json has all")
+        print(f"and {count(len(runs) - SHOWN_RUNS, 'run')} before; --json has all")
     command = shlex.join(runs[-1]["info"].get("command", ()))
     if command:
         shown = command if len(command) <= SHOWN_COMMAND else f"{command[:SHOWN_COMMAND]} ..."
@@ -178,7 +180,7 @@ def changed_sources(store: LedgerStore, options: Options) -> Iterator[ChangedSou
         UsageError: If the sources are passes of a graph.
     """
     rows = (row for row in store.sources() if row.state != "gone")
-    with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-stat") as pool, counting("sources") as advance:
+    with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-stat") as pool, counting("source") as advance:
         while page := list(islice(rows, PAGE_SOURCES)):
             remote = not all(is_local(row.url) for row in page)
             found = pool.map(lambda row: _look(row, options), page) if remote else (_look(row, options) for row in page)

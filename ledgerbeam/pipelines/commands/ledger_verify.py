@@ -48,7 +48,7 @@ def verify(store: LedgerStore, args: argparse.Namespace) -> int:
     problems: list[dict[str, str]] = []
     checked = size = 0
     local = isinstance(root, str) and is_local(root)
-    with counting("outputs") as advance:
+    with counting("output") as advance:
         for row, problem in _checked(store.outputs(ordered=False), check, _threads(local=local)):
             checked, size = checked + 1, size + row.output.size
             advance(1, 0 if args.sizes_only else row.output.size)
@@ -62,7 +62,7 @@ def verify(store: LedgerStore, args: argparse.Namespace) -> int:
     if args.json:
         print_json({"outputs": checked, "bytes": size, "problems": problems, "ok": not problems})
     else:
-        print(f"{count(checked, 'output')}, {size:,} bytes, {count(len(problems), 'problem')}")
+        print(f"{count(checked, 'output')}, {count(size, 'byte')}, {count(len(problems), 'problem')}")
     return 1 if problems else 0
 
 

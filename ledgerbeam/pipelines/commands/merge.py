@@ -5,16 +5,29 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ledgerbeam.io import canonical_url, expand_braces, list_pages
-from ledgerbeam.io.megatron import merge_megatron
-from ledgerbeam.io.megatron.layout import dataset_prefix
-from ledgerbeam.pipelines.console import count, print_json
+from ledgerbeam.pipelines.commands.arguments import add_json, add_storage
 
-__all__ = ["main"]
+__all__ = ["SUMMARY", "add_arguments", "run"]
+
+SUMMARY = "join Megatron datasets in the order given"
 
 
-def main(args: argparse.Namespace, _: list[str]) -> int:
-    """Joins datasets and prints what the result holds. Returns 0."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.add_argument(
+        "patterns", metavar="PREFIX", nargs="*", help="prefixes, with *, ? and {a,b}; what one matches is sorted"
+    )
+    parser.add_argument("--output", required=True, metavar="PREFIX", help="prefix of the result")
+    add_storage(parser)
+    add_json(parser)
+
+
+def run(args: argparse.Namespace, _: list[str]) -> int:
+    """Join datasets and print what the result holds. Returns 0."""
+    from ledgerbeam.io.megatron import merge_megatron
+    from ledgerbeam.io.megatron.layout import dataset_prefix
+    from ledgerbeam.pipelines.console import count, print_json
+
     prefixes = [prefix for pattern in args.patterns for prefix in _matches(pattern, args.storage_options)]
     layout = merge_megatron(prefixes, args.output, args.storage_options)
     output = dataset_prefix(args.output)
@@ -30,7 +43,9 @@ def main(args: argparse.Namespace, _: list[str]) -> int:
 
 
 def _matches(pattern: str, options: dict[str, Any]) -> list[str]:
-    """Returns the prefixes that one argument names: those of each alternative of its braces, sorted."""
+    """Return the prefixes that one argument names: those of each alternative of its braces, sorted."""
+    from ledgerbeam.io import canonical_url, expand_braces, list_pages
+
     prefix = pattern.removesuffix(".bin").removesuffix(".idx")
     return [
         url.removesuffix(".bin")

@@ -5,23 +5,54 @@ from __future__ import annotations
 import argparse
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io import canonical_url
-from ledgerbeam.ledger import dataset_manifest
-from ledgerbeam.opening import open_ledger
-from ledgerbeam.pipelines.console import count, print_json
-from ledgerbeam.pipelines.jobs.metadata import publish_shards
+from ledgerbeam.pipelines.commands.arguments import TARS_WITH_METADATA, add_json, add_storage, parse_part
 
-__all__ = ["main"]
+__all__ = ["SUMMARY", "add_arguments", "run"]
+
+SUMMARY = "make a dataset of what a complete job has written"
 
 
-def main(args: argparse.Namespace, _: list[str]) -> int:
-    """Publishes the dataset of a complete job and prints where. Returns 0.
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    formats = sorted([*TARS_WITH_METADATA, "idxpack", "megatron", "shar"])
+    parser.add_argument("url", metavar="LEDGER", help="the job's ledger")
+    parser.add_argument(
+        "--as",
+        dest="format",
+        required=True,
+        metavar="FORMAT",
+        choices=formats,
+        help=f"whose index files and metadata to write: {', '.join(formats)}",
+    )
+    parser.add_argument("--output", metavar="URL", help="where the file of idxpack or shar goes, or megatron's prefix")
+    parser.add_argument("--name", metavar="NAME", help="of the dataset (default: the last part of the job's output)")
+    parser.add_argument(
+        "--part",
+        dest="parts",
+        action="append",
+        type=parse_part,
+        metavar="NAME=PATTERN",
+        help="a part of energon or lit and the shards in it, a shell pattern; the first that matches counts "
+        "(default: train=*)",
+    )
+    add_storage(parser)
+    add_json(parser)
+
+
+def run(args: argparse.Namespace, _: list[str]) -> int:
+    """Publish the dataset of a complete job and print where it is. Returns 0.
 
     Raises:
         LedgerError: If the job is not complete, or another run changes it meanwhile.
         StorageError: If a shard is gone or has another size than when it was written.
         UsageError: If the job wrote no shards, or not of this format.
     """
+    from ledgerbeam.io import canonical_url
+    from ledgerbeam.ledger import dataset_manifest
+    from ledgerbeam.opening import open_ledger
+    from ledgerbeam.pipelines.console import count, print_json
+    from ledgerbeam.pipelines.jobs.metadata import publish_shards
+
     store = open_ledger(args.url, args.storage_options, create=False, read_only=True)
     manifest = dataset_manifest(store)
     if manifest.root is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from itertools import compress
 
-from ledgerbeam.io import ObjectFolder, canonical_url, expand_braces, fixed_part, remove_stale_temporaries
+from ledgerbeam.io import ObjectFolder, canonical_url, remove_stale_temporaries
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.pipelines.jobs.removal import remove_below, require_below, require_own_folder
 from ledgerbeam.pipelines.jobs.spec import JobSpec
@@ -30,7 +30,7 @@ def remove_superseded(spec: JobSpec, store: LedgerStore) -> list[str]:
         LedgerDamagedError: If the ledger names an output that leads out of the job's folders. Nothing was removed.
         StorageError: If something cannot be removed.
     """
-    require_own_folder(spec.work)
+    require_own_folder(spec.work_folder)
     store.refresh()
     stale = store.stale_outputs()
     places = [_place(spec, name) for name in stale]
@@ -51,10 +51,10 @@ def count_superseded(store: LedgerStore) -> int:
 
 
 def _remove_parts(spec: JobSpec, store: LedgerStore) -> None:
-    remove_stale_temporaries(spec.work)
-    parts = [name for name in ObjectFolder(spec.work, spec.storage_options).names("") if _PART.fullmatch(name)]
+    remove_stale_temporaries(spec.work_folder)
+    parts = [name for name in ObjectFolder(spec.work_folder, spec.storage_options).names("") if _PART.fullmatch(name)]
     done = store.completed_mask([bytes.fromhex(name.partition("-")[0]) for name in parts])
-    remove_below(spec.work, compress(parts, done), spec.storage_options, ledger=spec.ledger)
+    remove_below(spec.work_folder, compress(parts, done), spec.storage_options, ledger=spec.ledger)
 
 
 def _place(spec: JobSpec, name: str) -> tuple[str | None, str]:
@@ -65,22 +65,14 @@ def _place(spec: JobSpec, name: str) -> tuple[str | None, str]:
     if spec.output is not None:
         return spec.output, name
     url = canonical_url(name)
-    for folder in sorted(_folders(spec), reverse=True):
+    for folder in sorted(spec.folders(), reverse=True):
         root = f"{folder.rstrip('/')}/"
         if url.endswith(INDEX_SUFFIXES) and url.startswith(root):
             return folder, url.removeprefix(root)
     return None, name
 
 
-def _folders(spec: JobSpec) -> set[str]:
-    """Returns the folders below which the job writes."""
-    folders = {spec.output, spec.index_root}
-    if spec.index_root is None:
-        folders.update(fixed_part(plain) for pattern in spec.patterns for plain in expand_braces(pattern))
-    return {canonical_url(folder) for folder in folders if folder is not None}
-
-
 def sweep_temporaries(spec: JobSpec) -> None:
     """Removes the hidden files of writers that were killed, wherever the job writes; those of live writers stay."""
-    for folder in _folders(spec):
+    for folder in spec.folders():
         remove_stale_temporaries(folder)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import chain, islice
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Page
 from ledgerbeam.ledger import LedgerStore, Source, open_packs, open_sources, source_ids
-from ledgerbeam.pipelines.jobs.opening import job_sources
+from ledgerbeam.pipelines.console import count
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 
-__all__ = ["JobListing", "first_page_checked"]
+__all__ = ["JobListing", "listed_pages"]
 
 _SEEN_AT_ONCE = 1_000_000
 
@@ -25,7 +24,7 @@ class JobListing:
     Args:
         spec: The job.
         store: Its ledger, taken for the job.
-        pages: The listing, not begun or only looked into.
+        pages: The listing, as `listed_pages` returns it.
         run: Id of the run.
         only: Ids of the only sources to do; None gives every open one.
     """
@@ -50,15 +49,12 @@ class JobListing:
         self.finished = False
 
     def open_sources(self) -> Iterator[list[Source]]:
-        """Yields the sources that owe work, page by page (a page may owe none), registered in the ledger.
+        """Yield the sources that owe work, page by page (a page may owe none), registered in the ledger.
 
-        Raises:
-            SourceNotFoundError: If a pattern matches nothing.
-            NotIndexableError: If a source is compressed, and the job indexes it, and it has no seek points.
-            UsageError: If a source's name tells no known format.
+        Raises what the pages raise.
         """
-        pages = (_checked(page, self._spec) for page in self._pages)
-        pack = self._spec.packer()
+        pages = self._pages
+        pack = self._spec.sources().packer()
         if pack:
             members = (Source(*row) for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True))
             for sources, ids in open_packs(pack(members), self._store):
@@ -101,36 +97,38 @@ class JobListing:
             yield from (ids[i] for i in np.flatnonzero(missing))
 
 
-def first_page_checked(pages: Iterator[Page], spec: JobSpec) -> Iterator[Page]:
-    """Looks into a listing, so that what cannot be is told before anything is made, and gives it back whole.
+def listed_pages(job: JobSpec, say: Callable[[str], None]) -> Iterator[Page]:
+    """Return the pages of a job's listing, each checked as it comes.
+
+    The first is looked at before this returns, so that a wrong pattern is an error before anything is made.
+
+    Args:
+        job: The job.
+        say: Prints how many files were left out, at the end of the listing.
 
     Raises:
-        SourceNotFoundError: If a pattern matches nothing.
+        SourceNotFoundError: If a pattern matches nothing, or a list names nothing.
         NotIndexableError: If a source is compressed, and the job indexes it, and it has no seek points.
-        UsageError: If a source's name tells no known format, or the names of shards cannot be published as asked.
+        UsageError: If a source's name shows no known format, or what is made of the shards could not be made of those
+            of these sources.
     """
-    first = [_checked(page, spec) for page in islice(pages, 1)]
-    if spec.published == "lit" and not spec.pack_bytes:
+
+    def left_out(number: int) -> None:
+        say(f"left out of the sources, since this job writes there itself: {count(number, 'file')}")
+
+    pages = _checked(job.pages(left_out), job)
+    first = list(islice(pages, 1))
+    product = job.product()
+    if product is not None:
         for page in first:
-            _require_base_names(page)
+            product.check(page, job)
     return chain(first, pages)
 
 
-def _require_base_names(page: Page) -> None:
-    """Refuses sources of which shards would differ only in their folders; `write_lit_metadata` would, in the end."""
-    seen: dict[str, str] = {}
-    for url, size in zip(page.urls, page.sizes, strict=True):
-        other = seen.setdefault(url.rpartition("/")[2], url) if size else url
-        if other != url:
-            raise UsageError(
-                f"{other} and {url}: LIT tells shards apart by their base names, which come from those of the sources; "
-                "rename one, or use --to webdataset, which keeps folders apart"
-            )
-
-
-def _checked(page: Page, spec: JobSpec) -> Page:
-    job_sources(spec).check_names(page.urls, by_position=spec.pipeline == "index")
-    return page
+def _checked(pages: Iterator[Page], job: JobSpec) -> Iterator[Page]:
+    for page in pages:
+        job.check(page)
+        yield page
 
 
 def _prefixes(ids: list[bytes]) -> NDArray[np.uint64]:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
-from ledgerbeam.io import ObjectFolder, remove_stale_temporaries
+from ledgerbeam.io import ObjectFolder, Page, remove_stale_temporaries
 from ledgerbeam.io.megatron import Layout, merge_megatron, write_megatron
 from ledgerbeam.io.megatron.index import BLOCK, MegatronIndex
 from ledgerbeam.ledger import LedgerStore, dataset_manifest, fault_point
+from ledgerbeam.pipelines.console import count
+from ledgerbeam.pipelines.jobs.recorded import forget_lost
 from ledgerbeam.pipelines.jobs.removal import remove_below
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.stamp import OutputStamp
 
-__all__ = ["MegatronParts", "MergedDataset"]
+__all__ = ["PARTS_SUFFIX", "MergedDataset", "MergedParts"]
+
+PARTS_SUFFIX = ".parts"
+"""What follows a dataset's prefix in the name of the folder of its parts."""
 
 _DATA, _INDEX = ".bin", ".idx"
 
@@ -43,26 +50,82 @@ class MergedDataset:
     parts: int
 
 
-class MegatronParts:
+@dataclass(frozen=True)
+class MergedParts:
+    """The datasets that the shards of a job, their parts, are merged into: a `Product`.
+
+    Attributes:
+        prefix: What the names of all files of the datasets begin with.
+        suffixes: What follows it in the names of each dataset.
+        dtype: Name of the tokens' dtype.
+        drop: Whether the parts are removed once they are merged.
+    """
+
+    name: ClassVar[str] = "datasets"
+
+    prefix: str
+    suffixes: tuple[str, ...]
+    dtype: str
+    drop: bool = False
+
+    @property
+    def replaces_shards(self) -> bool:
+        """True: the parts are not needed once they are merged."""
+        return True
+
+    def place(self, job: JobSpec) -> str:  # noqa: ARG002 - the parts lie elsewhere
+        """Return the prefix."""
+        return self.prefix
+
+    def files(self) -> list[str]:
+        """Return the URLs of the files of the datasets."""
+        return [f"{self.prefix}{suffix}{ending}" for suffix in self.suffixes for ending in (_DATA, _INDEX)]
+
+    def check(self, page: Page, job: JobSpec) -> None:
+        """Accept every page: parts of any names can be merged."""
+
+    def make(
+        self, job: JobSpec, store: LedgerStore, *, rewrite: Callable[[int], bool], say: Callable[[str], None]
+    ) -> list[dict[str, Any]]:
+        """Merge the parts of a complete job unless that is done; parts that are missing are written again first."""
+        parts = _Parts(self, job, store)
+        datasets = parts.merged()
+        if datasets is None:
+            if lost := forget_lost(job, store):
+                if not rewrite(lost):
+                    return []
+                parts = _Parts(self, job, store)
+            datasets = parts.merge()
+            for dataset in datasets:
+                say(_described(dataset, f"{count(dataset.parts, 'part')} merged -> "))
+        else:
+            for dataset in datasets:
+                say(_described(dataset, "up to date: "))
+        if self.drop:
+            parts.drop()
+        return [asdict(dataset) for dataset in datasets]
+
+    def not_made(self, job: JobSpec) -> str:  # noqa: ARG002 - the prefix says enough
+        """Return a warning that nothing was merged since tasks have failed."""
+        return f"{self.prefix}: not merged, since documents are missing; what was there before stays"
+
+
+class _Parts:
     """The parts of a job whose sources are all complete, in the order of its dataset manifest.
 
     What was merged last is noted beside the ledger, so that parts that were merged and dropped need not be there.
-
-    Args:
-        spec: The job; one with a `merged`.
-        store: Its ledger.
     """
 
-    def __init__(self, spec: JobSpec, store: LedgerStore) -> None:
-        self._spec = spec
+    def __init__(self, product: MergedParts, job: JobSpec, store: LedgerStore) -> None:
+        self._product = product
         self._store = store
-        self._options = spec.storage_options
-        self._folder = ObjectFolder(str(spec.output), spec.storage_options)
+        self._options = job.storage_options
+        self._folder = ObjectFolder(str(job.output), job.storage_options)
         self._shards = list(dataset_manifest(store))
-        self._note = OutputStamp(spec, "merged", self._shards)
+        self._note = OutputStamp(job, "merged", self._shards)
 
     def merged(self) -> list[MergedDataset] | None:
-        """Returns the datasets if they are these very parts, merged, and of the size they had; else None."""
+        """Return the datasets if they are these very parts, merged, and of the size they had; else None."""
         note = self._note.read()
         try:
             return None if note is None else [MergedDataset(**facts) for facts in note["datasets"]]
@@ -70,33 +133,32 @@ class MegatronParts:
             return None
 
     def merge(self) -> list[MergedDataset]:
-        """Merges the parts; the parts stay.
+        """Merge the parts; the parts stay.
 
         Raises:
             LedgerbeamError: If a part does not read, or the result cannot be written.
         """
         if self._note.begin():  # a merge was killed
-            remove_stale_temporaries(os.path.dirname(str(self._spec.merged)))
-        datasets = [self._merge(suffix) for suffix in self._spec.settings["suffixes"]]
+            remove_stale_temporaries(os.path.dirname(self._product.prefix))
+        datasets = [self._merge(suffix) for suffix in self._product.suffixes]
         fault_point("merge.after")
-        files = [f"{dataset.prefix}{ending}" for dataset in datasets for ending in (_DATA, _INDEX)]
-        self._note.end(files, datasets=[asdict(dataset) for dataset in datasets])
+        self._note.end(self._product.files(), datasets=[asdict(dataset) for dataset in datasets])
         return datasets
 
     def drop(self) -> None:
-        """Removes the parts, once they are merged."""
+        """Remove the parts, once they are merged."""
         there = set(self._folder.names(""))
         names = {name for shard in self._shards for name in (shard.name, shard.index) if name is not None}
         remove_below(self._folder.url, sorted(names & there), self._options, ledger=self._store.url, prune=True)
 
     def _merge(self, suffix: str) -> MergedDataset:
-        prefix = f"{self._spec.merged}{suffix}"
+        prefix = f"{self._product.prefix}{suffix}"
         shards = [shard for shard in self._shards if shard.name.endswith(f"-{shard.first:010d}{suffix}{_DATA}")]
         parts = [f"{self._folder.url}/{shard.name.removesuffix(_DATA)}" for shard in shards]
         if parts:
             layout = merge_megatron(parts, prefix, self._options)
         else:
-            with write_megatron(prefix, self._spec.settings["dtype"], self._options) as builder:
+            with write_megatron(prefix, self._product.dtype, self._options) as builder:
                 layout = builder.layout
         return MergedDataset(
             prefix,
@@ -117,3 +179,10 @@ class MegatronParts:
             before = int(ends[-1])
         index.close()
         return empty
+
+
+def _described(dataset: MergedDataset, what: str) -> str:
+    return (
+        f"{what}{dataset.prefix}: {count(dataset.documents, 'document')} ({dataset.empty_documents:,} empty), "
+        f"{count(dataset.sequences, 'sequence')}, {count(dataset.tokens, 'token')} of {dataset.dtype}"
+    )

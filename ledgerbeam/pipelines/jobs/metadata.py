@@ -5,16 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import ClassVar
 
-from ledgerbeam.errors import SourceNotFoundError, StorageError, UsageError
-from ledgerbeam.io import Options, PackSources, collection_key, stat_many, write_index_pack
+from ledgerbeam.errors import LedgerbeamError, PublicationError, SourceNotFoundError, StorageError, UsageError
+from ledgerbeam.io import (
+    Options,
+    PackSources,
+    Page,
+    collection_key,
+    remove_stale_temporaries,
+    stat_many,
+    write_index_pack,
+)
 from ledgerbeam.io.lit import write_lit_metadata
 from ledgerbeam.io.megatron import merge_megatron
 from ledgerbeam.io.shar.reader import write_shar_fields
 from ledgerbeam.io.webdataset import write_energon, write_wids_index
-from ledgerbeam.ledger import OutputShard
+from ledgerbeam.ledger import LedgerStore, OutputShard, dataset_manifest, fault_point
+from ledgerbeam.pipelines.console import count
+from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.jobs.stamp import OutputStamp
 
-__all__ = ["FORMATS", "Publication", "publish_shards"]
+__all__ = ["FORMATS", "Publication", "PublishedMetadata", "publish_shards"]
 
 _CUTS = "cuts"
 
@@ -226,6 +238,92 @@ FORMATS: dict[str, Callable[[_Dataset], _Published]] = {
     "lit": _publish_lit,
     "megatron": _publish_megatron,
     "shar": _publish_shar,
-    "wids": _publish_wids,
+    "webdataset": _publish_wids,
 }
 """What publishes as each format."""
+
+
+@dataclass(frozen=True)
+class PublishedMetadata:
+    """The metadata of a format beside the shards of a job, which stay where they are: a `Product`.
+
+    Attributes:
+        form: One of `FORMATS`.
+    """
+
+    name: ClassVar[str] = "published"
+
+    form: str
+
+    @property
+    def replaces_shards(self) -> bool:
+        """False: the metadata is of the shards."""
+        return False
+
+    def place(self, job: JobSpec) -> str:
+        """Return the output folder."""
+        return str(job.output)
+
+    def files(self) -> list[str]:
+        """Return nothing: all of it lies in the output folder."""
+        return []
+
+    def check(self, page: Page, job: JobSpec) -> None:
+        """Refuse sources whose shards would differ only in their folders, if the format cannot tell these apart."""
+        if self.form == "lit" and job.sources().are_apart:
+            _require_base_names(page)
+
+    def make(
+        self,
+        job: JobSpec,
+        store: LedgerStore,
+        *,
+        rewrite: Callable[[int], bool],  # noqa: ARG002 - a run has written all shards that were missing
+        say: Callable[[str], None],
+    ) -> list[str]:
+        """Publish the metadata of a complete job's shards unless that is done, and return its URLs."""
+        root = str(job.output)
+        shards = list(dataset_manifest(store))
+        note = OutputStamp(job, f"published-{self.form}", shards)
+        noted = note.read()
+        if noted is not None:
+            urls = list(noted["files"])
+            say(f"up to date: {urls[-1]}")
+            return urls
+        fault_point("published.before")
+        if note.begin():  # publishing was killed
+            remove_stale_temporaries(root)
+        try:
+            done = publish_shards(shards, root, self.form, job.storage_options, ledger=job.ledger)
+        except LedgerbeamError as error:
+            other = "" if self.form == "webdataset" else ", --to webdataset writes that of wids"
+            raise PublicationError(
+                f"{root}: all outputs are written and recorded, but not the metadata of {self.form}: {error}\nRun the "
+                f"same command to try again; --to tar needs no metadata{other}; none of them writes the outputs again"
+            ) from error
+        fault_point("published.after")
+        note.end(done.urls)
+        say(
+            f"{count(done.shards, 'shard')} with {count(done.records, 'record')} published as {self.form}: "
+            f"{done.urls[-1]}"
+        )
+        return done.urls
+
+    def not_made(self, job: JobSpec) -> str:
+        """Return a warning that nothing was published since tasks have failed."""
+        return (
+            f"{job.output}: not published as {self.form}, since records are missing; metadata that is there already is "
+            "of the shards as they were before"
+        )
+
+
+def _require_base_names(page: Page) -> None:
+    """Refuse what `write_lit_metadata` would refuse in the end."""
+    seen: dict[str, str] = {}
+    for url, size in zip(page.urls, page.sizes, strict=True):
+        other = seen.setdefault(url.rpartition("/")[2], url) if size else url
+        if other != url:
+            raise UsageError(
+                f"{other} and {url}: LIT tells shards apart by their base names, which come from those of the sources; "
+                "rename one, or use --to webdataset, which keeps folders apart"
+            )

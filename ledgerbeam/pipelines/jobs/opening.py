@@ -1,24 +1,88 @@
-"""How the sources of a job are opened, by what the job is."""
+"""Taking the ledger and the output folder for a job, before anything is listed in full or done."""
 
 from __future__ import annotations
 
-from ledgerbeam.io import Tar
+import os
+from dataclasses import dataclass
+
+from ledgerbeam.errors import LedgerNotFoundError, StorageError, UsageError
+from ledgerbeam.io import is_local
+from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger.model.job import OnJobChange
+from ledgerbeam.opening import open_ledger
+from ledgerbeam.pipelines.console import count
+from ledgerbeam.pipelines.jobs.owner import Existing, OutputOwner
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.sources import FileSources, SharSources, Sources
 
-__all__ = ["file_sources", "job_sources"]
-
-
-def job_sources(spec: JobSpec) -> Sources:
-    """Return how the sources of a job are opened."""
-    graph = spec.graph()
-    if graph is not None:
-        return graph
-    if spec.read_as == "shar":
-        return SharSources(spec.index_location(), spec.build_index, spec.storage_options)
-    return file_sources(spec)
+__all__ = ["OpenedJob", "open_job"]
 
 
-def file_sources(spec: JobSpec) -> FileSources:
-    """Return how the files of a job are opened, with the options of their formats."""
-    return FileSources((Tar(spec.group),), spec.index_location(), spec.build_index, spec.storage_options)
+@dataclass(frozen=True)
+class OpenedJob:
+    """A job whose ledger was taken for it.
+
+    Attributes:
+        store: The ledger.
+        owner: The claim to the output folder, checked; None if the job has none.
+        state: What the ledger held before, for people.
+    """
+
+    store: LedgerStore
+    owner: OutputOwner | None
+    state: str
+
+
+def open_job(job: JobSpec, on_change: OnJobChange, existing: Existing | None) -> OpenedJob:
+    """Take the ledger for a job, and check that the output folder is this ledger's.
+
+    A job that is refused makes no ledger.
+
+    Args:
+        job: The job.
+        on_change: What to do with the ledger of another job.
+        existing: What to do with shards of others in the output folder; None refuses them.
+
+    Raises:
+        JobMismatchError: If the ledger is of another job, and `on_change` refuses that.
+        LedgerbeamError: If the ledger or the folder cannot be used.
+        UsageError: If the folder is of others, and `existing` is None.
+    """
+    if job.output is not None and is_local(job.output):
+        _require_writable(job.output)
+    owner = None if job.output is None else OutputOwner(job, existing)
+    known = _open_if_there(job)
+    if owner is not None:
+        owner.check(known)
+    store = known or open_ledger(job.ledger, job.storage_options, create=True)
+    if owner is not None and on_change == "restart":
+        owner.begin_restart(store)
+    resumed = store.job() is not None
+    store.open_job(job.identity(), on_change=on_change)
+    if owner is not None and owner.is_new:
+        store.drop_stale(store.stale_outputs())  # they lie in another folder, where the ledger's job wrote before
+    return OpenedJob(store, owner, _state(store) if resumed else "new")
+
+
+def _open_if_there(job: JobSpec) -> LedgerStore | None:
+    try:
+        return open_ledger(job.ledger, job.storage_options, create=False)
+    except LedgerNotFoundError:
+        return None
+
+
+def _require_writable(folder: str) -> None:
+    """Make the output folder before any work is done, so that a wrong path or permission is an error at once."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except FileExistsError:
+        raise UsageError(f"{folder}: expected a folder to write below, found a file") from None
+    except OSError as error:
+        raise StorageError(f"{folder}: cannot be made: {error.strerror}; give another --output") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise StorageError(f"{folder}: no permission to write; change it or give another --output")
+
+
+def _state(store: LedgerStore) -> str:
+    sources, tasks = (store.status()[name] for name in ("sources", "tasks"))
+    complete, owing = count(sources["complete"], "source"), sources["open"] + sources["failed"]
+    return f"going on: {complete} complete, {owing:,} open, {count(tasks['done'], 'task')} done"

@@ -117,7 +117,7 @@ class OutputOwner:
         What it has recorded is superseded as the ledger is taken for another job; nobody would know of the rest.
         """
         job = store.job()
-        if job is None or job.fingerprint == self._spec.job().fingerprint or self.is_new or not self._is_alone:
+        if job is None or job.fingerprint == self._spec.identity().fingerprint or self.is_new or not self._is_alone:
             return
         form, options = shard_form(job.parameters.get("to")), self._spec.storage_options
         for shards in unrecorded(shards_below(self._output, form, options), store):
@@ -153,7 +153,7 @@ class OutputOwner:
             return None  # its mark was removed
         shard = self._a_shard()
         if shard is None:
-            return self._merged_dataset()
+            return self._a_product()
         return (
             f"{self._output}: it holds shards such as this job writes, and no ledger says whose they are: "
             f"{printable(shard)}"
@@ -171,8 +171,8 @@ class OutputOwner:
         urls = [mark["url"] for mark in self._marks.values() if isinstance(mark.get("url"), str)]
         return f", the owner's ledger: --ledger {shlex.quote(printable(urls[0]))}" if len(urls) == 1 else ""
 
-    def _merged_dataset(self) -> str | None:
-        for url in self._merged_files():
+    def _a_product(self) -> str | None:
+        for url in self._product_files():
             try:
                 stat(url, self._spec.storage_options)
             except SourceNotFoundError:
@@ -180,14 +180,12 @@ class OutputOwner:
             return f"{url}: this job would replace this file, and no ledger says whose it is"
         return None
 
-    def _merged_files(self) -> list[str]:
-        if self._spec.merged is None:
-            return []
-        prefixes = [f"{self._spec.merged}{suffix}" for suffix in self._spec.settings["suffixes"]]
-        return [prefix + ending for prefix in prefixes for ending in (".bin", ".idx")]
+    def _product_files(self) -> list[str]:
+        product = self._spec.product()
+        return [] if product is None else product.files()
 
     def _shards(self) -> Iterator[list[str]]:
-        return shards_below(self._output, self._spec.shard_form(), self._spec.storage_options)
+        return shards_below(self._output, self._spec.shard_form, self._spec.storage_options)
 
     def _a_shard(self) -> str | None:
         return next(chain.from_iterable(self._shards()), None)
@@ -196,7 +194,7 @@ class OutputOwner:
         """Removes the shards, then the marks: a job that is killed in between finds out what it has lost."""
         for shards in self._shards():
             self._folder.delete(shards)
-        for url in self._merged_files():
+        for url in self._product_files():
             delete(url, self._spec.storage_options, missing_ok=True)
         self._folder.delete(self._marks)
         self._marks = {}
@@ -211,15 +209,15 @@ class OutputOwner:
         return {name: _parsed(data) for name, data in found if data is not None}
 
     def _mark(self, store: LedgerStore, run: str) -> dict[str, Any]:
-        spec = self._spec
+        spec, base = self._spec, self._spec.sources().base
         return {
             "format": FORMAT,
             "ledger": store.ledger_id(),
             "url": without_secrets(spec.ledger),
-            "job": spec.job().fingerprint,
-            "command": spec.pipeline,
-            "base": spec.base and without_secrets(spec.base),
-            "sources": [without_secrets(source) for source in spec.source_names()],
+            "job": spec.identity().fingerprint,
+            "command": spec.command,
+            "base": base and without_secrets(base),
+            "sources": [without_secrets(source) for source in spec.sources().names],
             "run": run,
         }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,21 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import SourceNotFoundError, StorageError
-from ledgerbeam.io import Options, expand_braces, is_local, list_files, sizes_of, stat
-from ledgerbeam.io.listing.patterns import parse
+from ledgerbeam.io import Options, is_local, list_files, sizes_of, stat
 from ledgerbeam.io.storage.client import CONCURRENCY
 from ledgerbeam.ledger import LedgerStore, OutputColumns
+from ledgerbeam.pipelines.jobs.sources import OutputPlace
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 
 __all__ = ["forget_lost", "unrecorded"]
 
 _Keys = NDArray[np.uint64]
 
-_Place = tuple[str, str, bool]
-"""A folder, how the names of outputs begin there, and whether they may lie in folders below it."""
-
 _INDEXES = (".idx", ".gzidx")
-_WHERE_IT_VARIES = re.compile(r"[*?\[]")
 
 
 def forget_lost(spec: JobSpec, store: LedgerStore) -> int:
@@ -85,7 +80,7 @@ def _refuse_changed(folder: str, page: OutputColumns, found: Iterable[int]) -> N
 
 def _lost(spec: JobSpec, store: LedgerStore) -> Iterator[tuple[OutputColumns, list[int]]]:
     """Yields the outputs that are not there as recorded, and the sizes found: -1 for none."""
-    places = _index_places(spec) if spec.output is None else [(spec.output, "", True)]
+    places = spec.output_places()
     if all(is_local(folder) for folder, _, _ in places):
         for page in store.output_columns():
             yield from _differing(page, _sizes(spec, page.names))
@@ -120,7 +115,7 @@ def _differing(page: OutputColumns, found: Sequence[int]) -> Iterator[tuple[Outp
 
 
 def _differing_from_listing(
-    spec: JobSpec, store: LedgerStore, places: Sequence[_Place]
+    spec: JobSpec, store: LedgerStore, places: Sequence[OutputPlace]
 ) -> Iterator[tuple[OutputColumns, list[int]]]:
     recorded = np.empty(store.output_count(), np.uint64)
     filled = 0
@@ -162,7 +157,7 @@ def _named(
         yield from _differing(page, found)
 
 
-def _listed(spec: JobSpec, places: Sequence[_Place]) -> Iterator[tuple[list[str], list[int]]]:
+def _listed(spec: JobSpec, places: Sequence[OutputPlace]) -> Iterator[tuple[list[str], list[int]]]:
     """Yields what lies below the folders and may be an output: names as the ledger has them, and sizes."""
     for folder, beginning, recursive in places:
         for page in list_files(folder, spec.storage_options, beginning=beginning, recursive=recursive):
@@ -172,21 +167,6 @@ def _listed(spec: JobSpec, places: Sequence[_Place]) -> Iterator[tuple[list[str]
                 are_indexes = [name.endswith(_INDEXES) for name in page.names]
                 names = [f"{folder}/{name}" for name in compress(page.names, are_indexes)]
                 yield names, list(compress(page.sizes, are_indexes))
-
-
-def _index_places(spec: JobSpec) -> list[_Place]:
-    """Returns where an index job writes."""
-    if spec.index_root is not None:
-        return [(spec.index_root, "", True)]
-    places = set()
-    for pattern in (parse(plain) for text in spec.patterns for plain in expand_braces(text)):
-        if pattern.is_plain:
-            places.add((pattern.base, pattern.text[len(pattern.base) + 1 :], False))
-        else:
-            first = pattern.parts[0]
-            recursive = len(pattern.parts) > 1 or first.any_depth
-            places.add((pattern.base, _WHERE_IT_VARIES.split(first.text)[0], recursive))
-    return sorted(places)
 
 
 def _keys(names: Sequence[str], sizes: Sequence[int]) -> _Keys:

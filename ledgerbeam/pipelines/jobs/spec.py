@@ -1,24 +1,34 @@
-"""What a job is asked to do: `JobSpec`, from the command line to every process that works on it."""
+"""What a job is: `JobSpec`, the base of every kind of job, from the command line to the processes that work on it.
+
+Each kind is a frozen dataclass in a module of its own. It answers what it reads (`sources`), what it does with a task
+and how it writes what comes of it (`work` and `encoder`, joined in `stages`), what shapes its outputs (`identity`), and
+what is made of them at the end (`product`). The runners ask the job, never which kind it is.
+"""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import functools
 import os
 import re
-from collections.abc import Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
-from ledgerbeam.io import Grouping, IndexLocation, OwnFiles, SourceListing, canonical_url, group_shards
+from ledgerbeam.io import OwnFiles, Page, ShardEncoder, SourceListing, canonical_url
 from ledgerbeam.io.formats.registry import formats
 from ledgerbeam.iterators.job_source import GraphSource
-from ledgerbeam.ledger import MAX_ENTRIES, Job, Source, pack_sources
-from ledgerbeam.ledger.model.json_rows import decode, encode
+from ledgerbeam.ledger import MAX_ENTRIES, Job, LedgerStore, Task
+from ledgerbeam.ledger.model.job import Json
+from ledgerbeam.pipelines.jobs.sources import JobSources, OutputPlace
 
-__all__ = ["DEFAULT_LEDGERS", "JobSpec", "shar_sources", "shard_form", "source_listing"]
+if TYPE_CHECKING:  # Beam takes a second to import
+    import apache_beam as beam
+
+    from ledgerbeam.transforms import LedgerHandle
+
+__all__ = ["DEFAULT_LEDGERS", "JobSpec", "Product", "ShardJob", "shard_form"]
 
 DEFAULT_LEDGERS = ".ledgerbeam"
 """Folder, below the working folder, of the ledgers of jobs that name none."""
@@ -31,14 +41,12 @@ _ENDINGS = {
 }
 """What the names of the files of a shard end with, by the output format; see `transforms.shards`."""
 
-_PLACES = 1_000
-"""Places of a task of a graph, for an estimate where only a size in bytes is given."""
-
 
 def shard_form(to: Any) -> str:
-    """Returns a regular expression of what the names of shards of a format, and of their indexes, end with.
+    """Return a regular expression of what the names of shards of a format, and of their indexes, end with.
 
-    The first record and the ordinals in them are those of `transforms.output_name`. Of what is no format none is one.
+    The first record and the ordinals in them are those of `transforms.output_name`. If `to` is no format, it matches
+    nothing.
     """
     ending = _ENDINGS.get(to)
     if ending is None and to in formats():  # of another package: a file and its index
@@ -46,170 +54,204 @@ def shard_form(to: Any) -> str:
     return r"(?!)" if ending is None else rf"-\d{{10}}(?:-\d{{6}})*{ending}"
 
 
-@dataclass(frozen=True)
-class JobSpec:
-    """One job, as plain values that survive JSON.
+class Product(Protocol):
+    """What is made of all shards of a complete job.
 
     Attributes:
-        pipeline: ``index``, ``map``, ``convert``, ``tokenize`` or ``materialize``.
-        patterns: Source patterns, canonical URLs.
-        sources_from: URL of a list of sources in place of patterns.
-        base: Fixed part of the patterns, a folder URL ending in ``/``; output names are relative to it.
+        name: Of the list of what was made, in the summary of a run.
+    """
+
+    name: ClassVar[str]
+
+    @property
+    def replaces_shards(self) -> bool:
+        """Whether the shards are only parts of it, which need not stay once it is made."""
+
+    def place(self, job: JobSpec) -> str:
+        """Return where it lies, for people."""
+
+    def files(self) -> list[str]:
+        """Return the URLs of the files that it is, where they lie outside of the output folder."""
+
+    def check(self, page: Page, job: JobSpec) -> None:
+        """Refuse sources of whose shards it could not be made, as far as the first page of the listing shows it."""
+
+    def make(
+        self, job: JobSpec, store: LedgerStore, *, rewrite: Callable[[int], bool], say: Callable[[str], None]
+    ) -> list[Any]:
+        """Make it, unless that is done.
+
+        Args:
+            job: The job.
+            store: Its ledger, of which every source is complete.
+            rewrite: Runs the job again after so many of its shards were found to be gone; returns whether it is
+                complete again.
+            say: Prints a line of the result.
+
+        Returns:
+            What was made, as values for JSON; nothing if the job is not complete any more.
+        """
+
+    def not_made(self, job: JobSpec) -> str:
+        """Return a warning that it was not made since tasks have failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSpec(ABC):
+    """One job. It survives JSON, see `transport`, on its way to the processes that work on it.
+
+    Attributes:
+        command: The command that runs such jobs.
+        output: URL of the folder of its shards; None if its outputs lie elsewhere, and are named by their URLs.
         storage_options: Passed to fsspec untouched.
         ledger: Ledger URL; empty until `resolve_ledger`.
-        index_root: Root of a mirrored tree of indexes; None lays them beside their sources.
-        index_rule: ``scheme`` or ``lhotse``.
-        build_index: Whether sources without an index are indexed.
-        group: How tar members make samples.
-        task_bytes: Size of a task, of ``index`` of a byte range, in bytes.
-        pack_bytes: Size of a pack of small sources, in bytes; None packs nothing.
-        read_as: ``shar`` if what is listed are files of Shar datasets; None takes each file as a source.
-        epochs: Passes of ``materialize``, each a source; `settings` name the graph.
-        function: ``module:function`` of one record, of ``map``, ``convert`` and ``materialize``.
-        function_source: Hash of the function's module, for a user's function.
-        output: URL of the output folder; None for ``index``.
-        to: Output format: ``jsonl``, ``tar``, ``shar`` or ``megatron``; None for ``index``.
-        merged: Prefix of the Megatron dataset that the outputs are merged into; None merges nothing.
-        published: The format whose metadata is published beside the outputs, as of `publish_shards`, once the job is
-            complete; None publishes nothing.
-        tokenizer: Of ``tokenize``: ``bytes`` or the URL of a file.
-        settings: What else shapes the output of ``map``, ``convert``, ``tokenize`` and ``materialize``, by name. Where
-            datasets are merged, ``dtype`` is that of their tokens, and ``suffixes`` has for each what follows the
-            prefix in its name.
-        check_purity: Whether the function is spot-checked.
         workers: Local worker processes.
         flush_interval: Longest time that a completion waits for its commit, in seconds.
         flush_entries: Most completions of one commit.
+        log_level: The lowest level of what workers log that is shown.
         run: Id of the run, once it has begun.
         run_dir: Folder of the running local job; None on other runners.
     """
 
-    pipeline: Literal["index", "map", "convert", "tokenize", "materialize"]
-    patterns: tuple[str, ...] = ()
-    sources_from: str | None = None
-    base: str | None = None
+    command: ClassVar[str]
+
+    output: str | None = None
     storage_options: dict[str, Any] = field(default_factory=dict)
     ledger: str = ""
-    index_root: str | None = None
-    index_rule: Literal["scheme", "lhotse"] = "scheme"
-    build_index: bool = True
-    group: Grouping = "auto"
-    task_bytes: int = 16 * 2**20
-    pack_bytes: int | None = None
-    read_as: Literal["shar"] | None = None
-    epochs: int = 1
-    function: str | None = None
-    function_source: str | None = None
-    output: str | None = None
-    to: str | None = None
-    merged: str | None = None
-    published: str | None = None
-    tokenizer: str | None = None
-    settings: dict[str, Any] = field(default_factory=dict)
-    check_purity: bool = True
     workers: int = 1
     flush_interval: float = 1.0
     flush_entries: int = MAX_ENTRIES
+    log_level: str = "warning"
     run: str = ""
     run_dir: str | None = None
 
-    def job(self) -> Job:
-        """Returns what shapes the job's output: the ledger holds the progress of exactly this."""
-        parameters: dict[str, Any] = {"group": self.group, "task_bytes": self.task_bytes, "base": self.base}
-        if self.read_as:
-            parameters["from"] = self.read_as
-        if self.pipeline == "index":
-            parameters.update({"index_root": self.index_root, "index_rule": self.index_rule})
-        else:
-            shaping = ("function", "function_source", "output", "to", "pack_bytes")
-            parameters.update({name: getattr(self, name) for name in shaping})
-            parameters.update(self.settings)
-        return Job(self.pipeline, parameters)
+    @abstractmethod
+    def sources(self) -> JobSources:
+        """Return what the job reads."""
 
-    def graph(self) -> GraphSource | None:
-        """Returns the graph whose passes are the job's sources, if it has one."""
-        return GraphSource(self.settings["graph"], self.epochs) if self.pipeline == "materialize" else None
+    @abstractmethod
+    def identity(self) -> Job:
+        """Return what shapes the job's output: the ledger holds the progress of exactly this."""
+
+    @abstractmethod
+    def stages(self, ledger: LedgerHandle) -> list[beam.PTransform[Any, Any]]:
+        """Return the transforms from open sources to what `CommitTasks` records; the first plans the tasks."""
+
+    @property
+    def shard_form(self) -> str:
+        """A regular expression of what the names of the job's shards end with."""
+        return shard_form(None)
+
+    def product(self) -> Product | None:
+        """Return what is made of the outputs once the job is complete."""
+        return None
+
+    @property
+    def keeps_shards(self) -> bool:
+        """Whether the outputs are there to stay."""
+        product = self.product()
+        return product is None or not product.replaces_shards
+
+    def check(self, page: Page) -> None:
+        """Refuse a page of the listing with a source that the job cannot do."""
+        self.sources().check(page)
 
     def listing(self) -> SourceListing | GraphSource:
-        """Returns what the job reads."""
-        own = OwnFiles(self.output, self.shard_form(), self.ledger or None)
-        return self.graph() or SourceListing(self.patterns, self.sources_from, self.storage_options, own=own)
+        """Return what lists the sources inside of a pipeline, without what the job writes itself."""
+        return self.sources().listing(self._own_files(), self.storage_options)
 
-    def source_names(self) -> tuple[str, ...]:
-        """Returns what names the job's sources: patterns, the URL of a list, or a graph."""
-        graph = self.settings.get("graph")
-        return self.patterns or tuple(filter(None, [self.sources_from, graph]))
+    def pages(self, on_left_out: Callable[[int], None]) -> Iterator[Page]:
+        """List the sources; at the end `on_left_out` is called with the number of the job's own files, if any."""
+        return self.sources().pages(self._own_files(), self.storage_options, on_left_out)
 
-    def shard_form(self) -> str:
-        """Returns a regular expression of what the names of the job's shards end with."""
-        return shard_form(self.to)
+    def _own_files(self) -> OwnFiles:
+        return OwnFiles(self.output, self.shard_form, self.ledger or None)
 
-    def expected_tasks(self, source: Source) -> int:
-        """Estimates from its size alone how many tasks a source makes."""
-        if source.members and not self.read_as:
-            return 1
-        if self.pipeline == "materialize":  # of which the size is the number of places
-            return max(1, source.size // (self.settings["task_records"] or _PLACES))
-        return max(1, source.size // self.task_bytes)
+    def places(self) -> dict[str, list[str]]:
+        """Return the URLs that workers must reach, by how a message names them."""
+        return {
+            "--ledger": [self.ledger],
+            **self.sources().places(),
+            "--output": [] if self.output is None else [self.output],
+        }
 
-    def packer(self) -> Callable[[Iterable[Source]], Iterable[Source]] | None:
-        """Returns what makes sources of several listed files each; None if each is one."""
-        if self.read_as:
-            return shar_sources
-        return functools.partial(pack_sources, target_bytes=self.pack_bytes) if self.pack_bytes else None
+    @abstractmethod
+    def output_places(self) -> list[OutputPlace]:
+        """Return where the outputs lie."""
 
-    def index_location(self) -> IndexLocation:
-        """Returns where the indexes of sources lie."""
-        return IndexLocation(root=self.index_root, rule=self.index_rule)
+    def folders(self) -> set[str]:
+        """Return the folders below which the job writes."""
+        return self.sources().index_folders() | ({canonical_url(self.output)} if self.output is not None else set())
 
-    def resolve_ledger(self, url: str | None) -> JobSpec:
-        """Returns the spec with its ledger: `url`, or a folder below the working folder.
+    def resolve_ledger(self, url: str | None) -> Self:
+        """Return the job with its ledger: `url`, or a folder below the working folder.
 
         The folder is named by command, sources and output. So a job that does with them something else than before
         meets the ledger of what it did before, and is refused there.
         """
         if url is None:
-            named = "\0".join([*self.source_names(), self.output or self.index_root or ""])
+            named = "\0".join([*self.sources().names, self._named_output()])
             name = blake2b(os.fsencode(named), digest_size=6, person=b"lb.default").hexdigest()
-            url = os.path.join(DEFAULT_LEDGERS, f"{self.pipeline}-{name}")
+            url = os.path.join(DEFAULT_LEDGERS, f"{self.command}-{name}")
         return dataclasses.replace(self, ledger=canonical_url(url).rstrip("/"))
 
+    def _named_output(self) -> str:
+        return self.output or ""
+
     @property
-    def work(self) -> str:
+    def work_folder(self) -> str:
         """The folder beside the ledger for what a job notes for itself: parts of indexes, what was merged."""
         return f"{self.ledger}/work"
 
-    def to_json(self) -> bytes:
-        """Returns the spec as JSON, without the storage options: they may hold credentials, and this goes to a file."""
-        return encode({**dataclasses.asdict(self), "storage_options": {}})
 
-    @classmethod
-    def from_json(cls, data: bytes, storage_options: dict[str, Any]) -> JobSpec:
-        """Reads what `to_json` wrote."""
-        values = decode(data)
-        return cls(**{**values, "patterns": tuple(values["patterns"]), "storage_options": storage_options})
+@dataclass(frozen=True, kw_only=True)
+class ShardJob(JobSpec):
+    """A job that reads records, does something with those of each task, and writes them as one shard.
 
-
-def source_listing(args: argparse.Namespace) -> SourceListing:
-    """Returns what the arguments of a command name.
-
-    Raises:
-        UsageError: If neither or both of patterns and a list are given, or one of them is no URL.
+    Attributes:
+        output: URL of the folder of the shards.
+        to: Their format: ``jsonl``, ``tar``, ``shar`` or ``megatron``.
     """
-    patterns = tuple(canonical_url(pattern) for pattern in args.patterns)
-    sources_from = canonical_url(args.sources_from) if args.sources_from else None
-    return SourceListing(patterns, sources_from, args.storage_options)
 
+    output: str
+    to: str
 
-def shar_sources(files: Iterable[Source]) -> list[Source]:
-    """Makes one source of the files of each shard of Shar datasets: a change of any of them is a change of the shard.
+    @abstractmethod
+    def work(self) -> Callable[[Task], Any]:
+        """Return what is done with the records of each task."""
 
-    Args:
-        files: All files of the datasets' folders; those that are no shards are passed over.
+    @abstractmethod
+    def encoder(self) -> str | ShardEncoder:
+        """Return how the records of a task become the files of a shard: a format's name, or an encoder."""
 
-    Raises:
-        SourceError: A shard lacks a file; see `io.group_shards`.
-        SourceNotFoundError: There is no shard.
-    """
-    by_url = {file.url: file for file in files}
-    return [Source.pack([by_url[url] for url in urls]) for urls in group_shards(by_url)]
+    @abstractmethod
+    def parameters(self) -> dict[str, Json]:
+        """Return what shapes the outputs besides sources, folder and format."""
+
+    @property
+    def shard_form(self) -> str:
+        """A regular expression of what the names of the job's shards end with."""
+        return shard_form(self.to)
+
+    def output_places(self) -> list[OutputPlace]:
+        """Return where the shards lie."""
+        return [(self.output, "", True)]
+
+    def identity(self) -> Job:
+        """Return what shapes the job's output."""
+        return Job(
+            self.command, {**self.sources().parameters(), "output": self.output, "to": self.to, **self.parameters()}
+        )
+
+    def stages(self, ledger: LedgerHandle) -> list[beam.PTransform[Any, Any]]:
+        """Return the transforms that read, do and write each task."""
+        from ledgerbeam.transforms import PlanTasks, ProcessTask, ReadTasks, WriteTasks  # noqa: PLC0415 - brings Beam
+
+        sources = self.sources()
+        opened = sources.opened(self.storage_options)
+        return [
+            PlanTasks(ledger, opened, *sources.limits()),
+            ReadTasks(opened, ledger),
+            ProcessTask(self.work(), ledger),
+            WriteTasks(self.output, self.encoder(), sources.base, self.storage_options, ledger),
+        ]

@@ -20,16 +20,16 @@ class OutputStamp:
     """The note of one thing that is made of a job's shards: of which, and which files it is.
 
     Args:
-        spec: The job.
+        job: The job.
         name: Of the note.
         shards: All shards of the job, in the order of its dataset manifest.
     """
 
-    def __init__(self, spec: JobSpec, name: str, shards: Iterable[OutputShard]) -> None:
-        self._work = spec.work
-        self._url = f"{spec.work}/{name}.json"
-        self._options = spec.storage_options
-        self._of = _digest(spec, shards)
+    def __init__(self, job: JobSpec, name: str, shards: Iterable[OutputShard]) -> None:
+        self._work = job.work_folder
+        self._url = f"{job.work_folder}/{name}.json"
+        self._options = job.storage_options
+        self._of = _digest(job, shards)
 
     def read(self) -> dict[str, Any] | None:
         """Returns what was noted if it was made of these very shards, and its files have the sizes they had."""
@@ -76,9 +76,9 @@ class OutputStamp:
         publish_bytes(self._url, encode(note), self._options)
 
 
-def _digest(spec: JobSpec, shards: Iterable[OutputShard]) -> str:
+def _digest(job: JobSpec, shards: Iterable[OutputShard]) -> str:
     """Names the shards: their order, names and content, and what job they are of."""
-    digest = hashlib.blake2b(spec.job().fingerprint.encode(), digest_size=16)
+    digest = hashlib.blake2b(job.identity().fingerprint.encode(), digest_size=16)
     for shard in shards:
         digest.update(f"\n{shard.name}\t{shard.checksum}".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()

@@ -112,7 +112,7 @@ def report_data(store: LedgerStore) -> ReportData:
     status, runs, durations = store.status(), shown_runs(store), store.durations()
     history = store.history()
     step_seconds = _step_seconds(history)
-    with counting("sources") as advance:
+    with counting("source") as advance:
         slowest = heapq.nlargest(SLOWEST, _counted(store.sources(), advance), key=_task_time)
     return ReportData(
         ledger=store.url,

@@ -7,20 +7,34 @@ import secrets
 import shlex
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from ledgerbeam.ledger import HistoryRow, LedgerStore
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.redaction import command_without_secrets, without_secrets
 
-__all__ = ["Work", "is_seen", "retry_command", "run_elsewhere", "run_info", "run_state", "work_by_run"]
+__all__ = [
+    "DONE",
+    "TASKS_FAILED",
+    "Work",
+    "is_seen",
+    "retry_command",
+    "run_elsewhere",
+    "run_info",
+    "run_state",
+    "work_by_run",
+]
 
 ONLY_FAILED = "--only-failed"
 
 LONGEST_COMMAND = 100_000
 """Letters of a command line that is recorded; a shell that expands patterns makes longer ones."""
 
-RunState = Literal["done", "interrupted", "failed", "running", "killed", "running, or killed"]
+DONE: Final = "done"
+TASKS_FAILED: Final = "tasks failed"
+"""Outcomes of a run that has done all that it could: the second if the ledger then holds failures."""
+
+RunState = Literal["done", "tasks failed", "interrupted", "failed", "running", "killed", "running, or killed"]
 
 
 class Work(NamedTuple):

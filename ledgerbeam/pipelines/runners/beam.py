@@ -12,7 +12,7 @@ from ledgerbeam.io import is_local
 from ledgerbeam.ledger import SAFE_PATH, LedgerStore, Totals
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.runners.logs import quiet_beam
+from ledgerbeam.pipelines.runners.logs import quiet_beam, worker_options
 
 __all__ = ["BeamRunner", "check_options", "check_reach"]
 
@@ -56,14 +56,7 @@ def check_reach(spec: JobSpec, beam_args: Sequence[str]) -> None:
     runner = str(options.get("runner") or _OWN_RUNNERS[0]).rpartition(".")[2]
     if runner in _OWN_RUNNERS or options.get("environment_type") == "LOOPBACK":
         return
-    graph = spec.graph()
-    places = {
-        "--ledger": [spec.ledger],
-        "the sources": [*spec.patterns, *filter(None, [spec.sources_from]), *(graph.urls() if graph else ())],
-        "--output": filter(None, [spec.output]),
-        "--index-root": filter(None, [spec.index_root]),
-    }
-    for name, urls in places.items():
+    for name, urls in spec.places().items():
         for url in urls:
             if is_local(url):
                 raise UsageError(
@@ -122,7 +115,7 @@ class BeamRunner:
         # Beam starts other Pythons, `python -m pip` one of them: the working folder is not on their path either.
         os.environ.setdefault("PYTHONSAFEPATH", SAFE_PATH)
         try:
-            pipeline = beam.Pipeline(options=PipelineOptions(list(self._beam_args)))
+            pipeline = beam.Pipeline(options=PipelineOptions([*worker_options(self._spec.log_level), *self._beam_args]))
             spec = replace(self._spec, run=run)
             expand_job(match_open_sources(pipeline, spec), spec)
             pipeline.run().wait_until_finish()

@@ -17,6 +17,7 @@ from ledgerbeam.pipelines.console import Reporter
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.replaced import look_at_files
 from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.jobs.transport import dump_job
 from ledgerbeam.pipelines.runners.supervise import WaveEnd, run_wave
 from ledgerbeam.pipelines.runners.wave_files import STORAGE_OPTIONS, dump_sources, written
 
@@ -83,7 +84,7 @@ class LocalRunner:
             LedgerbeamError: The error with which a worker ended the run, or the listing.
         """
         with self._reporter.progress():
-            for wave in _waves(listed.open_sources(), self._spec.expected_tasks):
+            for wave in _waves(listed.open_sources(), self._spec.sources().expected_tasks):
                 self._run_wave(wave, listed)
 
     def _run_wave(self, sources: Sequence[Source], listed: JobListing) -> None:
@@ -124,7 +125,7 @@ class LocalRunner:
             os.mkdir(folder, 0o700)
             os.mkdir(tmp, 0o700)
             with open(job, "xb") as file:
-                file.write(dataclasses.replace(self._spec, run=listed.run, run_dir=folder).to_json())
+                file.write(dump_job(dataclasses.replace(self._spec, run=listed.run, run_dir=folder)))
             dump_sources(wave, sources)
         end = run_wave(
             [

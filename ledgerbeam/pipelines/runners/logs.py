@@ -9,7 +9,7 @@ import logging
 
 from ledgerbeam.redaction import without_secrets
 
-__all__ = ["quiet_beam"]
+__all__ = ["quiet_beam", "worker_options"]
 
 
 class _RedactedFormatter(logging.Formatter):
@@ -17,10 +17,22 @@ class _RedactedFormatter(logging.Formatter):
         return without_secrets(super().format(record))
 
 
-def quiet_beam() -> None:
-    """Sets up the root logger for standard error; call it before Beam is imported, which already logs then."""
+def quiet_beam(level: str = "warning") -> None:
+    """Set up the root logger for standard error; call it before Beam is imported, which already logs then.
+
+    Args:
+        level: The lowest that is shown. Workers that are forked take it over.
+    """
+    lowest = logging.getLevelNamesMapping()[level.upper()]
     handler = logging.StreamHandler()
-    handler.setLevel(logging.WARNING)
+    handler.setLevel(lowest)
     handler.setFormatter(_RedactedFormatter("%(levelname)s %(name)s: %(message)s"))
     handler.addFilter(lambda record: "apache_beam" not in record.pathname)
-    logging.getLogger().addHandler(handler)
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(min(lowest, root.getEffectiveLevel()))
+
+
+def worker_options(level: str) -> list[str]:
+    """Return the Beam options with which the workers of a runner log from a level up; by themselves from ``info``."""
+    return ["--default_sdk_harness_log_level=DEBUG"] if level == "debug" else []

@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.portability.api import beam_provision_api_pb2
 from apache_beam.pvalue import PCollection
-from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
+from apache_beam.runners.job.utils import dict_to_struct
+from apache_beam.runners.portability.fn_api_runner.fn_runner import ExtendedProvisionInfo, FnApiRunner
 from apache_beam.transforms.environments import Environment, SubprocessSDKEnvironment
 
-from ledgerbeam.io import Megatron, Shar, ShardEncoder
-from ledgerbeam.io.shar.cuts import parse_fields
-from ledgerbeam.ledger import PendingSource, Task
-from ledgerbeam.pipelines.jobs.opening import file_sources, job_sources
+from ledgerbeam.ledger import PendingSource
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners.fork_server import fork_server
 from ledgerbeam.pipelines.runners.wave_files import load_sources
-from ledgerbeam.transforms import (
-    BuildIndexes,
-    CommitTasks,
-    LedgerHandle,
-    MapRecords,
-    MatchSources,
-    PlanIndexes,
-    PlanTasks,
-    ProcessTask,
-    ReadTasks,
-    SkipCompleted,
-    TokenizeRecords,
-    TokenShards,
-    WriteTasks,
-)
+from ledgerbeam.transforms import CommitTasks, LedgerHandle, MatchSources, SkipCompleted
 
 __all__ = ["expand_job", "match_open_sources", "run_locally"]
 
@@ -52,17 +37,28 @@ def run_locally(spec: JobSpec, wave_path: str, beam_args: Sequence[str]) -> None
 
 def _run(spec: JobSpec, wave_path: str, beam_args: Sequence[str], workers: Environment | None) -> None:
     options = PipelineOptions([f"--direct_num_workers={spec.workers}", *beam_args])
-    pipeline = beam.Pipeline(FnApiRunner(workers), options)
+    pipeline = beam.Pipeline(FnApiRunner(workers, provision_info=_provision_info(spec)), options)
     wave = pipeline | "Wave" >> beam.Create([wave_path], reshuffle=False)
     expand_job(wave | "LoadSources" >> beam.FlatMap(load_sources).with_output_types(PendingSource), spec)
     pipeline.run().wait_until_finish()
+
+
+def _provision_info(spec: JobSpec) -> ExtendedProvisionInfo:
+    """Return what FnApiRunner tells its worker processes of the options: by itself, nothing."""
+    told = {"beam:option:default_sdk_harness_log_level:v1": spec.log_level.upper()}
+    return ExtendedProvisionInfo(
+        beam_provision_api_pb2.ProvisionInfo(
+            retrieval_token="unused-retrieval-token",  # noqa: S106 - Beam's own; nothing is retrieved
+            pipeline_options=dict_to_struct(told),
+        )
+    )
 
 
 def _ledger_handle(spec: JobSpec) -> LedgerHandle:
     """Returns how the workers of a job reach its ledger."""
     return LedgerHandle(
         spec.ledger,
-        spec.job().fingerprint,
+        spec.identity().fingerprint,
         spec.flush_interval,
         spec.flush_entries,
         spec.run_dir,
@@ -72,52 +68,18 @@ def _ledger_handle(spec: JobSpec) -> LedgerHandle:
 
 
 def match_open_sources(pipeline: beam.Pipeline, spec: JobSpec) -> PCollection[PendingSource]:
-    """Lists a job's sources inside the pipeline, for runners that are not local."""
-    skip = SkipCompleted(_ledger_handle(spec), spec.packer())
+    """List a job's sources inside the pipeline, for runners that are not local."""
+    skip = SkipCompleted(_ledger_handle(spec), spec.sources().packer())
     sources: PCollection[PendingSource] = pipeline | MatchSources(spec.listing()) | skip
     return sources
 
 
 def expand_job(sources: PCollection[PendingSource], spec: JobSpec) -> PCollection[None]:
-    """Applies the transforms of a job to its open sources."""
+    """Apply the transforms of a job to its open sources."""
     ledger = _ledger_handle(spec)
-    opened, task_records = job_sources(spec), spec.settings.get("task_records")
-    spread = sources | "SpreadSources" >> beam.Reshuffle()
-    if spec.pipeline == "index":
-        written: Any = (
-            spread
-            | PlanIndexes(spec.task_bytes, file_sources(spec))
-            | "SpreadTasks" >> beam.Reshuffle()
-            | BuildIndexes(ledger, spec.work, file_sources(spec))
-        )
-    else:
-        function, shards = _work(spec)
-        written = (
-            spread
-            | PlanTasks(ledger, opened, None if task_records else spec.task_bytes, task_records)
-            | "SpreadTasks" >> beam.Reshuffle()
-            | ReadTasks(opened, ledger)
-            | ProcessTask(function, ledger)
-            | WriteTasks(str(spec.output), shards, spec.base, spec.storage_options, ledger)
-        )
+    plan, *stages = spec.stages(ledger)
+    written: Any = sources | "SpreadSources" >> beam.Reshuffle() | plan | "SpreadTasks" >> beam.Reshuffle()
+    for stage in stages:
+        written |= stage
     committed: PCollection[None] = written | CommitTasks(ledger)
     return committed
-
-
-def _work(spec: JobSpec) -> tuple[Callable[[Task], Any], str | ShardEncoder]:
-    """Returns what a job does with each task, and how it writes what comes of it."""
-    settings, to = spec.settings, str(spec.to)
-    if spec.pipeline == "tokenize":
-        tokenize = TokenizeRecords(
-            str(spec.tokenizer),
-            settings["tokenizer"],
-            tuple(settings["keys"]),
-            settings["split"],
-            spec.storage_options,
-        )
-        return tokenize, TokenShards(tuple(settings["suffixes"]), settings["dtype"], settings["eod"])
-    nan = settings.get("nan", "refuse")
-    function = MapRecords(str(spec.function), to, check_purity=spec.check_purity, nan=nan)
-    if to == "shar":
-        return function, Shar(tuple(parse_fields(settings["fields"]).items()))
-    return function, Megatron(settings["dtype"]) if to == "megatron" else to

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ledgerbeam.errors import IndexMismatchError, UsageError
-from ledgerbeam.io import Page, expand_braces
+from ledgerbeam.io import Page
 from ledgerbeam.ledger import LedgerStore, Totals
 from ledgerbeam.opening import run_folders
 from ledgerbeam.pipelines.console import Reporter, count
@@ -17,7 +17,7 @@ from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.owner import MOST_STRANGERS, OutputOwner
 from ledgerbeam.pipelines.jobs.recorded import forget_lost
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.report.run_info import run_elsewhere, run_info
+from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED, run_elsewhere, run_info
 from ledgerbeam.pipelines.runners.beam import BeamRunner
 from ledgerbeam.pipelines.runners.local import LocalRunner
 from ledgerbeam.redaction import printable, without_secrets
@@ -46,6 +46,11 @@ class RunOutcome:
     interrupted: bool
     out_of_date: int = 0
     unrecorded: int = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every source of the job is complete."""
+        return bool(self.status["complete"]) and not self.interrupted
 
 
 def run_job(
@@ -86,7 +91,7 @@ def run_job(
             "nothing is lost, but tasks may be done twice"
         )
     last = store.status()["last_run"]
-    clean = last is None or (last["outcome"] == "done" and last["tidied"])
+    clean = last is None or (last["outcome"] in (DONE, TASKS_FAILED) and last["tidied"])
     elsewhere = None if last is None or clean else run_elsewhere(last, store)
     if elsewhere:
         reporter.warn(
@@ -106,9 +111,10 @@ def run_job(
             if owner is not None:
                 owner.claim(store, info["token"])
             if force:
-                _forget_sources(spec, store)
+                for pattern in spec.sources().forget_patterns():
+                    store.forget(pattern)
             _forget_misread(store)
-            if spec.merged is None:  # else asked when they are merged: parts that were merged may be dropped
+            if spec.keeps_shards:  # else asked when it is made: what it was made of before may be gone
                 warn_of_lost(forget_lost(spec, store), reporter)
             runner: LocalRunner | BeamRunner = (
                 LocalRunner(spec, store, reporter, beam_args, folder, debug=debug)
@@ -121,7 +127,7 @@ def run_job(
                 with folder.alone() as alone:
                     if alone and not elsewhere:
                         _warn_of_foreign(remove_superseded(spec, store), reporter)
-                        if owner is None or spec.merged is not None:
+                        if owner is None or not spec.keeps_shards:
                             tidied = True
                         elif not tidied and store.status()["complete"]:
                             strangers = owner.strangers(store)
@@ -131,12 +137,12 @@ def run_job(
                         left = count_superseded(store)
             finally:
                 deaths, done = runner.deaths, runner.done
-        outcome = "done"
+        outcome = TASKS_FAILED if store.status()["tasks"]["failed"] else DONE
     except KeyboardInterrupt:
         outcome = "interrupted"
     finally:
         store.end_run(run, outcome, tidied=tidied)
-        if not clean or deaths or outcome != "done":
+        if not clean or deaths or outcome not in (DONE, TASKS_FAILED):
             sweep_temporaries(spec)
     return RunOutcome(
         store.status(),
@@ -180,13 +186,6 @@ def _forget_misread(store: LedgerStore) -> None:
     """
     if store.status()["tasks"]["failed"]:
         store.forget_sources({row.source_id for row in store.failures() if row.reason == IndexMismatchError.__name__})
-
-
-def _forget_sources(spec: JobSpec, store: LedgerStore) -> None:
-    """Makes the ledger forget what the patterns may match; of the shell's patterns ``*`` also matches ``/``."""
-    for pattern in spec.patterns or ("*",):
-        for plain in expand_braces(pattern):
-            store.forget(plain.replace("**/", "*").replace("**", "*"))
 
 
 def _is_local(beam_args: Sequence[str]) -> bool:

@@ -21,7 +21,7 @@ import orjson
 from ledgerbeam.descriptors import hold_standard_descriptors
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger import InflightMarks, close_shared_writers, describe_error, ignore_interrupt
-from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.jobs.transport import load_job
 from ledgerbeam.pipelines.runners.logs import quiet_beam
 from ledgerbeam.pipelines.runners.wave_files import DIED, DONE, STORAGE_OPTIONS, TRACEBACK, touch
 from ledgerbeam.redaction import know_environment, know_secrets, redact_streams
@@ -45,13 +45,13 @@ def main(argv: Sequence[str]) -> int:
     know_secrets(storage_options)
     redact_streams()
     with open(spec_path, "rb") as file:
-        spec = JobSpec.from_json(file.read(), storage_options)
+        spec = load_job(file.read(), storage_options)
     run_dir = str(spec.run_dir)
     threading.excepthook = lambda failure: _report_thread(run_dir, failure)
     signal.signal(signal.SIGINT, ignore_interrupt)  # the launcher gets it, and ends this process
     if spec.workers == 1:
         InflightMarks(run_dir).register()
-    quiet_beam()
+    quiet_beam(spec.log_level)
     from ledgerbeam.pipelines.runners.pipeline import run_locally  # noqa: PLC0415 - brings Beam, after logging is set up
 
     try:

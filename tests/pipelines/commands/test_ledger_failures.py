@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from ledgerbeam.ledger import MAX_ATTEMPTS, Mark, open_store
 from ledgerbeam.pipelines.report.run_info import retry_command
@@ -43,6 +46,39 @@ def test_failures_come_in_groups_the_largest_first(failed_job: Workspace) -> Non
     for group in found["groups"]:
         assert group["retry"] in text
     assert "in place of ***" in text
+
+
+def test_each_failure_is_printed_once_and_nothing_is_padded(failed_job: Workspace) -> None:
+    text = failed_job.run("ledger", "failures", "L").out
+    for row in failures(failed_job)["failures"]:
+        assert text.count(row["error"]) == 1
+    assert not [line for line in text.splitlines() if line != line.rstrip()]
+    table = failed_job.run("ledger", "status", "L").out
+    assert not [line for line in table.splitlines() if line != line.rstrip()]
+
+
+def test_a_run_with_failed_tasks_is_not_recorded_as_done(failed_job: Workspace, tmp_path: Path) -> None:
+    status = failed_job.run("ledger", "status", "L", "--json").json
+    assert [(run["outcome"], run["state"]) for run in status["runs"]] == [("tasks failed", "tasks failed")]
+    assert status["last_run"]["outcome"] == "tasks failed"
+    assert "tasks failed" in failed_job.run("ledger", "status", "L").out
+    exported = failed_job.run("ledger", "export", "L", "--table", "runs", "--output", tmp_path / "runs.jsonl")
+    assert exported.status == 0, exported.err
+    assert '"state":"tasks failed"' in (tmp_path / "runs.jsonl").read_text()
+    pytest.importorskip("jinja2")
+    pytest.importorskip("vl_convert")
+    assert failed_job.run("ledger", "report", "L", "--output", tmp_path / "page.html").status == 0
+    assert "tasks failed" in (tmp_path / "page.html").read_text()
+
+
+def test_once_all_tasks_are_done_a_run_is_recorded_as_done(workspace: Workspace) -> None:
+    run_failing(workspace)
+    (workspace.root / "service-is-up").touch()
+    (workspace.root / "functions.py").write_text("def needs_service(record):\n    return record\n")
+    ran = workspace.run(*FAILING, "--on-job-change", "accept")
+    assert ran.status == 0, ran.err
+    runs = workspace.run("ledger", "status", "L", "--json").json["runs"]
+    assert [run["outcome"] for run in runs] == ["tasks failed", "done"]
 
 
 def test_a_ledger_without_failures_says_so(workspace: Workspace) -> None:

@@ -11,7 +11,8 @@ import pytest
 from ledgerbeam.io import stat_many
 from ledgerbeam.ledger import Job, Leaf, LedgerStore, Source, open_store
 from ledgerbeam.opening import run_folders
-from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.jobs.index import IndexJob
+from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.report.progress import JobProgress, job_progress, shown_runs
 from ledgerbeam.pipelines.report.run_info import run_info
 from tests.pipelines.conftest import Workspace
@@ -79,7 +80,7 @@ def test_the_time_left_follows_from_the_sizes_of_sources_and_is_none_while_it_is
     store = open_store(str(tmp_path / "L"), create=True)
     store.open_job(Job("map", {}))
     assert progress_of(store).time_left is None
-    run = store.begin_run(run_info(store, JobSpec("map"), "local"))
+    run = store.begin_run(run_info(store, IndexJob(files=ListedFiles()), "local"))
     with run_folders(store).enter(run):
         store.register(sources)
         store.note_listing(run, listed=4, finished=True)

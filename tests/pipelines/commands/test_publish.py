@@ -47,8 +47,8 @@ def test_tars_become_datasets_of_wids_energon_and_lit(clips: Workspace) -> None:
     out = str(clips.root / "out")
     shards = len(list(Path(out).glob("*.tar")))
     assert shards > 3
-    found = publish(clips, "wids").json
-    assert found == {"format": "wids", "shards": shards, "records": 30, "published": [f"{out}/wids.json"]}
+    found = publish(clips, "webdataset").json
+    assert found == {"format": "webdataset", "shards": shards, "records": 30, "published": [f"{out}/wids.json"]}
     assert [s.key for s in open_wids(f"{out}/wids.json")[:]] == KEYS
 
     parts = ("--part", "val=b.*", "--part", "train=*")
@@ -67,7 +67,7 @@ def test_tars_become_datasets_of_wids_energon_and_lit(clips: Workspace) -> None:
     assert set(config["extensions"]) == {"wav", "txt", "cls", "vector.npy"}
 
     before = clips.files("out")
-    for form, options in (("wids", ()), ("energon", parts), ("lit", parts)):
+    for form, options in (("webdataset", ()), ("energon", parts), ("lit", parts)):
         publish(clips, form, *options)
     assert clips.files("out") == before
 
@@ -119,7 +119,7 @@ def test_a_job_that_is_not_complete_is_refused_with_the_remedy(workspace: Worksp
     workspace.jsonl("in.jsonl", 10)
     failing = ("map", "functions:bad_seven", "in.jsonl", "--output", "out", "--to", "tar", "--ledger", "L")
     assert workspace.run(*failing, "--workers", "1").status == 3
-    for form in ("wids", "lit", "energon", "idxpack", "shar"):
+    for form in ("webdataset", "lit", "energon", "idxpack", "shar"):
         ran = workspace.run("publish", "L", "--as", form)
         assert ran.status == 1
         assert "its job is not complete" in ran.err
@@ -136,21 +136,21 @@ def test_what_cannot_be_a_dataset_of_the_format_is_refused(clips: Workspace) -> 
         assert ran.status in (1, 2), ran.out
         assert message in ran.err, ran.err
 
-    refused("wids", "has written no shards")
+    refused("webdataset", "has written no shards")
     (clips.root / "L").rename(clips.root / "old")
     convert(clips, "tar")
     refused("shar", "cuts and their fields")
     refused("megatron", "shards end with .bin", "--output", "x")
-    refused("wids", "lies beside the shards", "--output", "x")
-    refused("wids", "other formats have no parts", "--part", "val=a*", "--part", "train=*")
+    refused("webdataset", "lies beside the shards", "--output", "x")
+    refused("webdataset", "other formats have no parts", "--part", "val=a*", "--part", "train=*")
     refused("energon", "no pattern matches the shard b", "--part", "train=a*")
     refused("energon", "match no shard", "--part", "train=*", "--part", "val=b*")
     refused("energon", "NAME=PATTERN", "--part", "train")
     shard = next(iter(sorted((clips.root / "out").glob("b*.tar"))))
     shard.write_bytes(shard.read_bytes()[:-512])
-    refused("wids", "nothing was published")
+    refused("webdataset", "nothing was published")
     shard.unlink()
-    refused("wids", "ledgerbeam ledger verify --sizes-only L")
+    refused("webdataset", "ledgerbeam ledger verify --sizes-only L")
     assert not (clips.root / "out/wids.json").exists()
 
 
@@ -163,5 +163,5 @@ def test_shards_that_lit_cannot_tell_apart_are_refused(workspace: Workspace) -> 
     ran = workspace.run("publish", "L", "--as", "lit")
     assert ran.status == 2
     assert "again in another folder" in ran.err
-    publish(workspace, "wids")
+    publish(workspace, "webdataset")
     assert [s.key for s in open_wids(str(workspace.root / "out/wids.json"))[:]] == ["x", "y"]

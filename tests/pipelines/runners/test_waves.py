@@ -9,14 +9,14 @@ import pytest
 
 from ledgerbeam.errors import StorageError
 from ledgerbeam.ledger import Source
-from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.jobs.sources import GraphPasses, JobSources, ListedFiles
 from ledgerbeam.pipelines.runners import local
 from ledgerbeam.pipelines.runners.wave_files import dump_sources, load_sources
 
 
-def sizes_of_waves(spec: JobSpec, pages: list[list[int]]) -> list[list[int]]:
+def sizes_of_waves(of: JobSources, pages: list[list[int]]) -> list[list[int]]:
     sources = ([Source(f"/in/{size}.jsonl", size, "1") for size in page] for page in pages)
-    return [[source.size for source in wave] for wave in local._waves(sources, spec.expected_tasks)]
+    return [[source.size for source in wave] for wave in local._waves(sources, of.expected_tasks)]
 
 
 @pytest.fixture(autouse=True)
@@ -27,12 +27,12 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_wave_has_so_many_sources_at_most() -> None:
-    assert sizes_of_waves(JobSpec("map"), [[1, 2], [], [3, 4, 5, 6], [7]]) == [[1, 2, 3], [4, 5, 6], [7]]
+    assert sizes_of_waves(ListedFiles(), [[1, 2], [], [3, 4, 5, 6], [7]]) == [[1, 2, 3], [4, 5, 6], [7]]
 
 
 def test_a_wave_has_so_many_tasks_at_most_unless_it_is_one_source() -> None:
-    spec = JobSpec("map", task_bytes=100)
-    assert sizes_of_waves(spec, [[400, 500, 300, 5000, 100]]) == [[400, 500], [300], [5000], [100]]
+    files = ListedFiles(task_bytes=100)
+    assert sizes_of_waves(files, [[400, 500, 300, 5000, 100]]) == [[400, 500], [300], [5000], [100]]
 
 
 def test_a_wave_has_so_many_members_of_packs_at_most_unless_it_is_one_pack() -> None:
@@ -40,14 +40,14 @@ def test_a_wave_has_so_many_members_of_packs_at_most_unless_it_is_one_pack() -> 
         Source.pack([Source(f"/in/{pack}/{number}.jsonl", 1, "1") for number in range(count)])
         for pack, count in enumerate((2, 3, 1, 9, 1))
     ]
-    waves = local._waves(iter([packs]), JobSpec("map").expected_tasks)
+    waves = local._waves(iter([packs]), ListedFiles().expected_tasks)
     assert [[len(source.members) for source in wave] for wave in waves] == [[2, 3], [1], [9], [1]]
 
 
 def test_a_pack_is_one_task_and_a_pass_as_many_as_its_places_make() -> None:
     pack = Source.pack([Source(f"/in/{number}.jsonl", 1000, "1") for number in range(5)])
-    assert JobSpec("map", task_bytes=100).expected_tasks(pack) == 1
-    graph = JobSpec("materialize", task_bytes=1, settings={"task_records": 64})
+    assert ListedFiles(task_bytes=100).expected_tasks(pack) == 1
+    graph = GraphPasses(reference="m:f", code="", task_bytes=1, task_records=64)
     assert graph.expected_tasks(Source("graph://m/f/epoch-00000", 640, "v")) == 10
 
 

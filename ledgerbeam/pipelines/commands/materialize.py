@@ -1,0 +1,55 @@
+"""``ledgerbeam materialize``: its options, and the job that they ask for."""
+
+from __future__ import annotations
+
+import argparse
+
+from ledgerbeam.pipelines.commands.arguments import add_conversion, add_job, add_storage, parse_count
+
+__all__ = ["SUMMARY", "add_arguments", "run"]
+
+SUMMARY = "write the items of an iterator graph in its order"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.add_argument("graph", metavar="module:function", help="returns the graph; or module:object that is one")
+    parser.add_argument(
+        "--epochs", type=parse_count, default=1, metavar="N", help="how many passes, each in its own order (default: 1)"
+    )
+    add_storage(parser)
+    add_conversion(parser)
+    work = add_job(
+        parser,
+        task_bytes="16M",
+        task_help="size of a task by the mean size of the records that the graph reads",
+    )
+    work.add_argument(
+        "--task-records",
+        type=parse_count,
+        metavar="N",
+        help="places of a task, and so the most items of a shard (default: as --task-bytes has it)",
+    )
+
+
+def run(args: argparse.Namespace, beam_args: list[str]) -> int:
+    """Write the items of a graph. Returns the exit status.
+
+    Raises:
+        FunctionError: If the graph cannot be imported.
+    """
+    from ledgerbeam.ledger import function_identity
+    from ledgerbeam.pipelines.commands.job import run_job_command
+    from ledgerbeam.pipelines.commands.job_values import conversion, run_values
+    from ledgerbeam.pipelines.jobs.convert import MaterializeJob
+    from ledgerbeam.pipelines.jobs.sources import GraphPasses
+
+    written = conversion(args)
+    passes = GraphPasses(
+        reference=args.graph,
+        code=function_identity(args.graph)["function_source"],
+        epochs=args.epochs,
+        task_bytes=args.task_bytes,
+        task_records=args.task_records,
+    )
+    return run_job_command(MaterializeJob(passes=passes, **written, **run_values(args)), args, beam_args)

@@ -1,0 +1,100 @@
+"""The jobs of ``ledgerbeam convert`` and ``materialize``: records, or the items of a graph, in another format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ledgerbeam.io import Megatron, Shar, ShardEncoder
+from ledgerbeam.io.formats import conversion
+from ledgerbeam.io.shar import cuts
+from ledgerbeam.ledger import Task
+from ledgerbeam.ledger.model.job import Json
+from ledgerbeam.pipelines.jobs.megatron_parts import MergedParts
+from ledgerbeam.pipelines.jobs.metadata import PublishedMetadata
+from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
+from ledgerbeam.pipelines.jobs.spec import Product, ShardJob
+
+__all__ = ["ConvertJob", "MaterializeJob"]
+
+_CONVERSIONS = {"jsonl": "json", "tar": "sample", "shar": "cut", "megatron": "document"}
+"""What a record becomes for each format: a name of `io.formats.conversion.CONVERSIONS`; a JSON value for all others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ConvertingJob(ShardJob):
+    """A job that writes any record as a format asks.
+
+    Attributes:
+        fields: Of ``shar``: name of each field, and the extension of the members that it is made of.
+        dataset: Of ``megatron``: the dataset that the shards are merged into.
+        published: The format whose metadata is published beside the outputs; None publishes nothing.
+    """
+
+    fields: tuple[tuple[str, str], ...] = ()
+    dataset: MergedParts | None = None
+    published: str | None = None
+
+    def parameters(self) -> dict[str, Json]:
+        """Return what shapes the outputs: the conversion, its version, and the options of the format."""
+        shaping: dict[str, Json] = {"function": f"convert:{self._conversion}", "conversion": conversion.VERSION}
+        if self.dataset is not None:
+            shaping |= {"suffixes": list(self.dataset.suffixes), "dtype": self.dataset.dtype}
+        if self.to == "shar":
+            shaping |= {"fields": ",".join("=".join(field) for field in self.fields), "cuts": cuts.VERSION}
+        return shaping
+
+    def work(self) -> Callable[[Task], Any]:
+        """Return the function of a task that converts its records."""
+        from ledgerbeam.transforms.function import ConvertRecords  # noqa: PLC0415 - brings Beam
+
+        return ConvertRecords(self._conversion, self.to)
+
+    def encoder(self) -> str | ShardEncoder:
+        """Return how converted records are written."""
+        if self.to == "shar":
+            return Shar(self.fields)
+        return self.to if self.dataset is None else Megatron(self.dataset.dtype)
+
+    def product(self) -> Product | None:
+        """Return the dataset to merge, or the metadata to publish."""
+        return self.dataset if self.published is None else PublishedMetadata(self.published)
+
+    @property
+    def _conversion(self) -> str:
+        return _CONVERSIONS.get(self.to, "json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertJob(_ConvertingJob):
+    """Writes every record of files in another format.
+
+    Attributes:
+        files: The sources.
+    """
+
+    command = "convert"
+
+    files: ListedFiles
+
+    def sources(self) -> ListedFiles:
+        """Return the files to convert."""
+        return self.files
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaterializeJob(_ConvertingJob):
+    """Writes the items of an iterator graph in its order.
+
+    Attributes:
+        passes: Of the graph.
+    """
+
+    command = "materialize"
+
+    passes: GraphPasses
+
+    def sources(self) -> GraphPasses:
+        """Return the passes to write."""
+        return self.passes

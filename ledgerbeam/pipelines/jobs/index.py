@@ -1,0 +1,58 @@
+"""The job of ``ledgerbeam index``: the index of every source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ledgerbeam.io import Page
+from ledgerbeam.ledger import Job
+from ledgerbeam.pipelines.jobs.sources import ListedFiles, OutputPlace
+from ledgerbeam.pipelines.jobs.spec import JobSpec
+
+if TYPE_CHECKING:  # Beam takes a second to import
+    import apache_beam as beam
+
+    from ledgerbeam.transforms import LedgerHandle
+
+__all__ = ["IndexJob"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexJob(JobSpec):
+    """Writes the index of every source, beside it or below a root. Its outputs are named by their URLs.
+
+    Attributes:
+        files: The sources; the size of a task is that of the byte ranges that large files are scanned in.
+    """
+
+    command = "index"
+
+    files: ListedFiles
+
+    def sources(self) -> ListedFiles:
+        """Return the files to index."""
+        return self.files
+
+    def check(self, page: Page) -> None:
+        """Refuse a page with a file that cannot be indexed."""
+        self.files.check(page, streamed=False)
+
+    def output_places(self) -> list[OutputPlace]:
+        """Return where the indexes lie."""
+        return self.files.index_places()
+
+    def identity(self) -> Job:
+        """Return what shapes the indexes."""
+        where = {"index_root": self.files.index_root, "index_rule": self.files.index_rule}
+        return Job(self.command, {**self.files.parameters(), **where})
+
+    def stages(self, ledger: LedgerHandle) -> list[beam.PTransform[Any, Any]]:
+        """Return the transforms that scan ranges, and assemble what was scanned."""
+        from ledgerbeam.transforms import BuildIndexes, PlanIndexes  # noqa: PLC0415 - brings Beam
+
+        opened = self.files.opened_files(self.storage_options)
+        return [PlanIndexes(self.files.task_bytes, opened), BuildIndexes(ledger, self.work_folder, opened)]
+
+    def _named_output(self) -> str:
+        return self.files.index_root or ""

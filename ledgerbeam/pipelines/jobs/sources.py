@@ -1,0 +1,330 @@
+"""What a job reads: `ListedFiles`, files that are listed, and `GraphPasses`, the passes of an iterator graph.
+
+Each answers for itself whatever differs between the two, so that no other module asks which one it has.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from ledgerbeam.io import (
+    Grouping,
+    IndexLocation,
+    Options,
+    OwnFiles,
+    Page,
+    SourceListing,
+    Tar,
+    canonical_url,
+    expand_braces,
+    fixed_part,
+    group_shards,
+)
+from ledgerbeam.io.listing.patterns import parse
+from ledgerbeam.iterators.job_source import GraphSource
+from ledgerbeam.ledger import Source, pack_sources
+from ledgerbeam.ledger.model.job import Json
+from ledgerbeam.sources import FileSources, SharSources, Sources
+
+__all__ = ["GraphPasses", "JobSources", "ListedFiles", "OutputPlace"]
+
+_GRAPH_TASK_RECORDS = 1_000
+"""Places of a task of a graph, for an estimate where only a size in bytes is given."""
+
+Packer = Callable[[Iterable[Source]], Iterable[Source]]
+
+OutputPlace = tuple[str, str, bool]
+"""A folder, how the names of outputs begin there, and whether they may lie in folders below it."""
+
+
+class JobSources(Protocol):
+    """What a job asks of its sources.
+
+    Attributes:
+        task_bytes: Size of a task in bytes.
+    """
+
+    @property
+    def task_bytes(self) -> int:
+        """Size of a task in bytes."""
+
+    @property
+    def base(self) -> str | None:
+        """What output names are relative to: a URL that ends in ``/``; None for whole paths."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What names the sources: patterns, the URL of a list, or a graph."""
+
+    @property
+    def are_apart(self) -> bool:
+        """Whether the names of shards come from those of all listed files, not only from the first of each pack."""
+
+    def listing(self, own: OwnFiles, options: Options) -> SourceListing | GraphSource:
+        """Return what lists them, without the job's own files."""
+
+    def pages(self, own: OwnFiles, options: Options, on_left_out: Callable[[int], None]) -> Iterator[Page]:
+        """List them; at the end `on_left_out` is called with the number of the job's own files, if there are any."""
+
+    def check(self, page: Page) -> None:
+        """Refuse a page of the listing with a source that cannot be read."""
+
+    def packer(self) -> Packer | None:
+        """Return what makes sources of several listed files each; None if each file is one."""
+
+    def expected_tasks(self, source: Source) -> int:
+        """Estimate from its size alone how many tasks a source makes."""
+
+    def opened(self, options: Options) -> Sources:
+        """Return how workers open them."""
+
+    def limits(self) -> tuple[int | None, int | None]:
+        """Return the size of a task: in bytes, and in records."""
+
+    def parameters(self) -> dict[str, Json]:
+        """Return what of them shapes the outputs of a job."""
+
+    def places(self) -> dict[str, list[str]]:
+        """Return the URLs that workers must reach, by how a message names them."""
+
+    def index_folders(self) -> set[str]:
+        """Return the folders below which their indexes are written."""
+
+    def forget_patterns(self) -> list[str]:
+        """Return patterns as of `LedgerStore.forget` that match every source."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedFiles:
+    """Files that patterns or a list name.
+
+    Attributes:
+        patterns: Canonical URLs with wildcards.
+        sources_from: URL of a list of sources, in place of patterns.
+        base: Fixed part of the patterns, a folder URL ending in ``/``; output names are relative to it.
+        index_root: Root of a mirrored tree of indexes; None puts them beside their sources.
+        index_rule: How that tree names sources.
+        build_index: Whether sources without an index are indexed.
+        group: How tar members make samples.
+        task_bytes: Size of a task; of a job that indexes, of a byte range.
+        pack_bytes: Size of a pack of small sources; None packs nothing.
+        read_as: ``shar`` if what is listed are files of Shar datasets; None takes each file as a source.
+    """
+
+    patterns: tuple[str, ...] = ()
+    sources_from: str | None = None
+    base: str | None = None
+    index_root: str | None = None
+    index_rule: Literal["scheme", "lhotse"] = "scheme"
+    build_index: bool = True
+    group: Grouping = "auto"
+    task_bytes: int = 16 * 2**20
+    pack_bytes: int | None = None
+    read_as: Literal["shar"] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What names the sources: patterns, or the URL of a list."""
+        return self.patterns or tuple(filter(None, [self.sources_from]))
+
+    @property
+    def are_apart(self) -> bool:
+        """Whether small files are not packed."""
+        return self.pack_bytes is None
+
+    def listing(self, own: OwnFiles, options: Options) -> SourceListing:
+        """Return what lists the files.
+
+        Raises:
+            UsageError: If neither or both of patterns and a list are given.
+        """
+        return SourceListing(self.patterns, self.sources_from, options or {}, own=own)
+
+    def pages(self, own: OwnFiles, options: Options, on_left_out: Callable[[int], None]) -> Iterator[Page]:
+        """List the files in one pass."""
+        return self.listing(own, options).pages(on_left_out)
+
+    def check(self, page: Page, *, streamed: bool = True) -> None:
+        """Refuse files that cannot be read.
+
+        Args:
+            page: Of the listing.
+            streamed: Whether compressed files without an index will do.
+
+        Raises:
+            NotIndexableError: If a file is compressed, has no seek points, and has to be indexed.
+            UsageError: If the name of a file shows no known format.
+        """
+        self.opened({}).check_names(page.urls, by_position=not streamed)
+
+    def packer(self) -> Packer | None:
+        """Return what makes sources of several files each; None if each file is one."""
+        if self.read_as:
+            return shar_sources
+        return functools.partial(pack_sources, target_bytes=self.pack_bytes) if self.pack_bytes else None
+
+    def expected_tasks(self, source: Source) -> int:
+        """Estimate from its size alone how many tasks a source makes."""
+        return 1 if source.members and not self.read_as else max(1, source.size // self.task_bytes)
+
+    def opened(self, options: Options) -> Sources:
+        """Return how workers open the files."""
+        if self.read_as == "shar":
+            return SharSources(self._index_location, self.build_index, options or {})
+        return self.opened_files(options)
+
+    def opened_files(self, options: Options) -> FileSources:
+        """Return how workers open each file by itself, with the options of its format."""
+        return FileSources((Tar(self.group),), self._index_location, self.build_index, options or {})
+
+    @property
+    def _index_location(self) -> IndexLocation:
+        return IndexLocation(root=self.index_root, rule=self.index_rule)
+
+    def limits(self) -> tuple[int | None, int | None]:
+        """Return the size of a task: in bytes only."""
+        return self.task_bytes, None
+
+    def parameters(self) -> dict[str, Json]:
+        """Return what of the sources shapes the outputs of a job."""
+        shaping: dict[str, Json] = {"group": self.group, "task_bytes": self.task_bytes, "base": self.base}
+        choices: dict[str, Json] = {"from": self.read_as, "pack_bytes": self.pack_bytes}
+        return shaping | {name: value for name, value in choices.items() if value is not None}
+
+    def places(self) -> dict[str, list[str]]:
+        """Return the URLs that workers must reach, by how a message names them."""
+        return {"the sources": list(self.names), "--index-root": [self.index_root] if self.index_root else []}
+
+    def index_folders(self) -> set[str]:
+        """Return the folders below which indexes are written."""
+        if self.index_root is not None:
+            return {canonical_url(self.index_root)}
+        return {canonical_url(fixed_part(plain)) for pattern in self.patterns for plain in expand_braces(pattern)}
+
+    def index_places(self) -> list[OutputPlace]:
+        """Return where indexes lie."""
+        if self.index_root is not None:
+            return [(self.index_root, "", True)]
+        places = set()
+        for pattern in (parse(plain) for text in self.patterns for plain in expand_braces(text)):
+            if pattern.is_plain:
+                places.add((pattern.base, pattern.text[len(pattern.base) + 1 :], False))
+            else:
+                first = pattern.parts[0]
+                recursive = len(pattern.parts) > 1 or first.any_depth
+                places.add((pattern.base, _fixed_beginning(first.text), recursive))
+        return sorted(places)
+
+    def forget_patterns(self) -> list[str]:
+        """Return patterns of a ledger that match what these match; in them ``*`` also matches ``/``."""
+        found = [plain for pattern in self.patterns for plain in expand_braces(pattern)]
+        return [plain.replace("**/", "*").replace("**", "*") for plain in found] or ["*"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphPasses:
+    """The passes of an iterator graph, each of them a source.
+
+    Attributes:
+        reference: ``module:function`` that returns the graph, or ``module:object`` that is one.
+        code: Hash of its module.
+        epochs: How many passes.
+        task_bytes: Size of a task, by the mean size of the records that the graph reads.
+        task_records: Places of a task, in place of a size.
+    """
+
+    reference: str
+    code: str
+    epochs: int = 1
+    task_bytes: int = 16 * 2**20
+    task_records: int | None = None
+
+    @property
+    def graph(self) -> GraphSource:
+        """The graph as transforms take it."""
+        return GraphSource(self.reference, self.epochs)
+
+    @property
+    def base(self) -> str | None:
+        """What the URLs of all passes begin with."""
+        return self.graph.base
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What names the sources: the graph."""
+        return (self.reference,)
+
+    @property
+    def are_apart(self) -> bool:
+        """True: each pass has shards of its own."""
+        return True
+
+    def listing(self, own: OwnFiles, options: Options) -> GraphSource:  # noqa: ARG002 - passes are no files
+        """Return what lists the passes."""
+        return self.graph
+
+    def pages(
+        self,
+        own: OwnFiles,  # noqa: ARG002 - passes are no files
+        options: Options,  # noqa: ARG002
+        on_left_out: Callable[[int], None],  # noqa: ARG002
+    ) -> Iterator[Page]:
+        """List the passes: one page."""
+        return self.graph.pages()
+
+    def check(self, page: Page) -> None:
+        """Accept every page: a graph is checked when it is built."""
+
+    def packer(self) -> Packer | None:
+        """Return None: each pass is a source."""
+        return None
+
+    def expected_tasks(self, source: Source) -> int:
+        """Estimate how many tasks a pass makes; its size is its number of places."""
+        return max(1, source.size // (self.task_records or _GRAPH_TASK_RECORDS))
+
+    def opened(self, options: Options) -> GraphSource:  # noqa: ARG002 - the code that builds a graph has its own
+        """Return how workers open the graph."""
+        return self.graph
+
+    def limits(self) -> tuple[int | None, int | None]:
+        """Return the size of a task: in bytes, or in records if a number of them is given."""
+        return (None, self.task_records) if self.task_records else (self.task_bytes, None)
+
+    def parameters(self) -> dict[str, Json]:
+        """Return what of the graph shapes the outputs of a job; a pass more is a source more."""
+        sizes: dict[str, Json] = {"task_bytes": self.task_bytes, "task_records": self.task_records}
+        return {**sizes, "base": self.base, "graph": self.reference, "graph_source": self.code}
+
+    def places(self) -> dict[str, list[str]]:
+        """Return the URLs that workers must reach: those of the data that the graph reads."""
+        return {"the sources": self.graph.urls()}
+
+    def index_folders(self) -> set[str]:
+        """Return no folder: a graph reads indexes that are there."""
+        return set()
+
+    def forget_patterns(self) -> list[str]:
+        """Return the pattern of a ledger that matches every source."""
+        return ["*"]
+
+
+def shar_sources(files: Iterable[Source]) -> list[Source]:
+    """Make one source of the files of each shard of Shar datasets: a change of any of them is a change of the shard.
+
+    Args:
+        files: All files of the datasets' folders; those that are no shards are left out.
+
+    Raises:
+        SourceError: A shard lacks a file; see `io.group_shards`.
+        SourceNotFoundError: There is no shard.
+    """
+    by_url: Mapping[str, Source] = {file.url: file for file in files}
+    return [Source.pack([by_url[url] for url in urls]) for urls in group_shards(by_url)]
+
+
+def _fixed_beginning(text: str) -> str:
+    return next((text[:place] for place, letter in enumerate(text) if letter in "*?["), text)

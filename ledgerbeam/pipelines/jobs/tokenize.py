@@ -1,0 +1,76 @@
+"""The job of ``ledgerbeam tokenize``: texts of records as a Megatron dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ledgerbeam.io import ShardEncoder
+from ledgerbeam.ledger import Task
+from ledgerbeam.ledger.model.job import Json
+from ledgerbeam.pipelines.jobs.megatron_parts import MergedParts
+from ledgerbeam.pipelines.jobs.sources import ListedFiles
+from ledgerbeam.pipelines.jobs.spec import ShardJob
+
+__all__ = ["TokenizeJob"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizeJob(ShardJob):
+    """Tokenizes texts of JSONL records; the shards of a dataset for each key are merged at the end.
+
+    Attributes:
+        files: The sources.
+        tokenizer: ``bytes``, or the URL of a tokenizer's file.
+        checksum: Of that file.
+        keys: Names of the texts in a record.
+        eod: Token that ends each document; None for none.
+        split: ``module:function`` that makes a list of texts of one; None splits nothing.
+        split_source: Hash of that function's module.
+        dataset: What the shards are merged into: a dataset for each key.
+    """
+
+    command = "tokenize"
+
+    to: str = "megatron"
+    files: ListedFiles
+    tokenizer: str
+    checksum: str
+    keys: tuple[str, ...]
+    eod: int | None
+    split: str | None = None
+    split_source: str | None = None
+    dataset: MergedParts
+
+    def sources(self) -> ListedFiles:
+        """Return the files whose texts are tokenized."""
+        return self.files
+
+    def parameters(self) -> dict[str, Json]:
+        """Return what shapes the outputs; of the tokenizer its content, wherever it lies."""
+        return {
+            "tokenizer": self.checksum,
+            "keys": list(self.keys),
+            "suffixes": list(self.dataset.suffixes),
+            "eod": self.eod,
+            "split": self.split,
+            "split_source": self.split_source,
+            "dtype": self.dataset.dtype,
+        }
+
+    def work(self) -> Callable[[Task], Any]:
+        """Return the function of a task that tokenizes its records."""
+        from ledgerbeam.transforms import TokenizeRecords  # noqa: PLC0415 - brings Beam
+
+        return TokenizeRecords(self.tokenizer, self.checksum, self.keys, self.split, self.storage_options)
+
+    def encoder(self) -> ShardEncoder:
+        """Return how tokens are written."""
+        from ledgerbeam.transforms import TokenShards  # noqa: PLC0415 - brings Beam
+
+        return TokenShards(self.dataset.suffixes, self.dataset.dtype, self.eod)
+
+    def product(self) -> MergedParts:
+        """Return the datasets to merge."""
+        return self.dataset

@@ -1,0 +1,103 @@
+"""Whether indexes fit their sources."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from ledgerbeam.errors import IndexMismatchError, LedgerbeamError
+from ledgerbeam.io import (
+    FileInfo,
+    Format,
+    Grouping,
+    IndexFile,
+    IndexLocation,
+    Options,
+    Page,
+    Tar,
+    build_index,
+    recognize,
+    stat,
+)
+
+__all__ = ["IndexCheck"]
+
+DEEP_CHUNK_RECORDS = 10_000
+PAGE_SOURCES = 1_000
+
+
+@dataclass(frozen=True)
+class IndexCheck:
+    """A check of the indexes of sources, several at a time.
+
+    Attributes:
+        location: Where the indexes lie.
+        group: How tar members make samples.
+        options: Storage options.
+        deep: Whether the sources are scanned again and every record is decoded.
+    """
+
+    location: IndexLocation
+    group: Grouping
+    options: Options
+    deep: bool = False
+
+    def run(self, pages: Iterator[Page]) -> Iterator[tuple[str, int | str]]:
+        """Check the sources of a listing.
+
+        Yields:
+            The URL of each source, and the number of its records; if its index does not fit, the problem instead.
+        """
+        sources = (url for page in pages for url in page.urls)
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            while chunk := list(islice(sources, PAGE_SOURCES)):
+                yield from zip(chunk, pool.map(self._outcome, chunk), strict=True)
+
+    def _outcome(self, url: str) -> int | str:
+        try:
+            return self.check(url)
+        except LedgerbeamError as error:
+            return str(error)
+
+    def check(self, url: str) -> int:
+        """Check one source's index and return its number of records.
+
+        Raises:
+            IndexNotFoundError: If it has no index.
+            IndexMismatchError: If the index does not fit; a deep check also finds one whose offsets a fresh scan does
+                not.
+            SourceError: If a deep check finds a record that does not decode.
+        """
+        kind = recognize(url, [Tar(self.group)]).by_position()
+        source = stat(url, self.options)
+        index = kind.index_file(source.url, self.location, self.options)
+        kind.check_index(index, source, deep=self.deep)
+        if self.deep:
+            self._check_content(kind, index, source)
+        return index.count
+
+    def _check_content(self, kind: Format, index: IndexFile, source: FileInfo) -> None:
+        if kind.is_indexable:
+            self._check_offsets(kind, index, source)
+        reader = kind.open(source.url, index, self.options, check=False)
+        for start in range(0, index.count, DEEP_CHUNK_RECORDS):
+            reader.read_span(start, min(start + DEEP_CHUNK_RECORDS, index.count))
+
+    def _check_offsets(self, kind: Format, index: IndexFile, source: FileInfo) -> None:
+        found = index.load()
+        expected = build_index(source.url, self.options, configured=[kind])
+        # The sentinel may lie anywhere in the padding that ends a tar; check_index has judged it.
+        if not np.array_equal(expected[:-1], found[:-1]):
+            shared = min(len(expected), len(found)) - 1
+            differs = np.flatnonzero(expected[:shared] != found[:shared])
+            first = int(differs[0]) if len(differs) else shared
+            raise IndexMismatchError(
+                f"{index.url}: does not fit {source.url}: record {first} of {len(found) - 1:,} lies elsewhere in a "
+                f"fresh scan of {len(expected) - 1:,} records; index it again with: "
+                f"ledgerbeam index --force {source.url}"
+            )

@@ -1,0 +1,56 @@
+"""A job that goes to its workers comes there as it was, without secrets in the file that carries it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from ledgerbeam.pipelines.jobs.convert import ConvertJob, MaterializeJob
+from ledgerbeam.pipelines.jobs.index import IndexJob
+from ledgerbeam.pipelines.jobs.map import MapJob
+from ledgerbeam.pipelines.jobs.megatron_parts import MergedParts
+from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
+from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.jobs.tokenize import TokenizeJob
+from ledgerbeam.pipelines.jobs.transport import JOBS, dump_job, load_job
+
+OPTIONS = {"key": "an id", "secret": "hunter2"}
+FILES = ListedFiles(patterns=("/in/*.jsonl", "s3://b/\udce9.jsonl"), base="/in/", pack_bytes=100)
+PARTS = MergedParts("/out/d", ("_a_document", "_b_document"), "int32", drop=True)
+WORDS = {"output": "/out", "storage_options": OPTIONS, "ledger": "/L", "workers": 3, "log_level": "info"}
+
+SPECS: list[JobSpec] = [
+    IndexJob(files=ListedFiles(sources_from="/list"), run="000001", run_dir="/L/run/000001"),
+    MapJob(files=FILES, function="m:f", function_source="ab", to="jsonl", nan="null", **WORDS),  # type: ignore[arg-type]
+    ConvertJob(files=FILES, to="megatron", dataset=PARTS, **WORDS),  # type: ignore[arg-type]
+    ConvertJob(files=FILES, to="shar", fields=(("recording", "wav"), ("label", "cls")), **WORDS),  # type: ignore[arg-type]
+    MaterializeJob(passes=GraphPasses(reference="m:g", code="cd", epochs=3), to="tar", published="lit", **WORDS),  # type: ignore[arg-type]
+    TokenizeJob(files=FILES, tokenizer="bytes", checksum="bytes", keys=("a", "b"), eod=None, dataset=PARTS, **WORDS),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize("job", SPECS, ids=lambda job: f"{job.command} {getattr(job, 'to', '')}")
+def test_a_job_survives_json(job: JobSpec) -> None:
+    data = dump_job(job)
+    assert b"hunter2" not in data
+    loaded = load_job(data, dict(job.storage_options))
+    assert loaded == job
+    assert loaded.identity().fingerprint == job.identity().fingerprint
+    assert load_job(data, {}) == dataclasses.replace(job, storage_options={})
+
+
+def test_every_kind_of_job_is_here() -> None:
+    assert {type(job) for job in SPECS} == set(JOBS.values())
+
+
+@pytest.mark.parametrize("job", SPECS, ids=lambda job: f"{job.command} {getattr(job, 'to', '')}")
+def test_no_module_of_ours_is_in_the_identity_of_a_job(job: JobSpec) -> None:
+    assert "ledgerbeam" not in str(job.identity().as_dict())
+
+
+def test_how_a_job_runs_is_not_in_its_identity() -> None:
+    job = SPECS[1]
+    other = dataclasses.replace(job, workers=1, log_level="debug", storage_options={}, run="000009", ledger="/M")
+    assert other.identity() == job.identity()
+    assert dataclasses.replace(job, output="/elsewhere").identity() != job.identity()
