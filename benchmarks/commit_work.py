@@ -13,7 +13,13 @@ from pathlib import Path
 from benchmarks.made_sources import MADE_AT_ONCE, leaf, make_done, pages, sources
 from benchmarks.serve import serve
 from ledgerbeam.io import ObjectFolder
-from ledgerbeam.ledger import MAX_ENTRIES, Job, Leaf, RemoteSink, RemoteStore, compact, open_store, source_ids
+from ledgerbeam.ledger import Job, compact
+from ledgerbeam.ledger.model.identity import source_ids
+from ledgerbeam.ledger.model.rows import Leaf
+from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.remote.sink import RemoteSink
+from ledgerbeam.ledger.remote.store import RemoteStore
+from ledgerbeam.ledger.worker.writer import MAX_ENTRIES
 
 GROUP = MAX_ENTRIES
 

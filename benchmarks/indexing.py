@@ -13,7 +13,9 @@ from benchmarks.data import Data
 from benchmarks.peer import PEERS_REMEDY, Peer, peer_python
 from benchmarks.table import Row, Work, absent_row, speed_row
 from benchmarks.timing import Contender, best, timed
-from ledgerbeam.io import Grouping, build_jsonl_index, build_tar_index, walk_tar, write_index
+from ledgerbeam.io import Grouping, build_jsonl_index, write_index
+from ledgerbeam.io.tar.reader import build_tar_index
+from ledgerbeam.io.tar.walk import walk_tar
 
 TITLE = "Indexing, warm cache (walk: headers; scan: offsets in memory; index: scan and publish the .idx, fsynced)"
 

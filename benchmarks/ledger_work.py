@@ -17,8 +17,11 @@ from apache_beam.options.pipeline_options import PipelineOptions  # noqa: E402
 
 from benchmarks.data import lines  # noqa: E402
 from benchmarks.serve import serve  # noqa: E402
-from ledgerbeam.io import build_jsonl_index, list_pages, write_index  # noqa: E402
-from ledgerbeam.ledger import Job, Source, Task, close_shared_writers, open_store  # noqa: E402
+from ledgerbeam.io import build_jsonl_index, write_index  # noqa: E402
+from ledgerbeam.io.listing.pages import list_pages  # noqa: E402
+from ledgerbeam.ledger import Job, Source, Task  # noqa: E402
+from ledgerbeam.ledger.places import open_store  # noqa: E402
+from ledgerbeam.ledger.worker.writer import close_shared_writers  # noqa: E402
 from ledgerbeam.transforms import CommitTasks, LedgerHandle, PlanTasks, ProcessTask, ReadTasks, WriteTasks  # noqa: E402
 
 TASK_SECONDS = 0.010

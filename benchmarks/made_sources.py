@@ -9,8 +9,11 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgerbeam.io import Page
-from ledgerbeam.ledger import Job, Leaf, Output, Source, open_store, source_ids
+from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.ledger import Job, Output, Source
+from ledgerbeam.ledger.model.identity import source_ids
+from ledgerbeam.ledger.model.rows import Leaf
+from ledgerbeam.ledger.places import open_store
 
 PAGE = 10_000
 MADE_AT_ONCE = 500_000

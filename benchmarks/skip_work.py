@@ -11,8 +11,11 @@ from pathlib import Path
 from benchmarks.made_sources import PAGE, leaf, make_done
 from benchmarks.made_sources import pages as made_pages
 from benchmarks.serve import serve
-from ledgerbeam.io import Page, list_pages
-from ledgerbeam.ledger import Job, LedgerStore, Source, open_sources, open_store, source_ids
+from ledgerbeam.io.listing.pages import Page, list_pages
+from ledgerbeam.ledger import Job, LedgerStore, Source
+from ledgerbeam.ledger.model.identity import source_ids
+from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.selection import open_sources
 from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.sources import ListedFiles

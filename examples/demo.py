@@ -24,8 +24,8 @@ from pathlib import Path
 
 import orjson
 
+from ledgerbeam import open_ledger
 from ledgerbeam.errors import LedgerNotFoundError
-from ledgerbeam.ledger import open_store
 
 JSONL_SHARDS = 12
 TAR_SHARDS = 4
@@ -142,7 +142,7 @@ def add_member(archive: tarfile.TarFile, name: str, data: bytes) -> None:
 def progress(ledger: Path) -> dict[str, int]:
     """Returns how many sources and tasks a ledger holds as done; it may be read while its job runs."""
     try:
-        status = open_store(str(ledger), create=False, read_only=True).status()
+        status = open_ledger(str(ledger), read_only=True).status()
     except LedgerNotFoundError:
         return {"sources": 0, "tasks": 0, "filtered": 0}
     return {"sources": status["sources"]["complete"], "tasks": status["tasks"]["done"], "filtered": status["filtered"]}

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io import ObjectFolder, Options, is_local
-from ledgerbeam.ledger import LedgerSink, LedgerStore, RemoteSink, RemoteStore, RunFolders, open_store, sidecar_folder
+from ledgerbeam.io import ObjectFolder, Options
+from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger.model.store import LedgerSink
+from ledgerbeam.ledger.places import open_store, sidecar_folder
+from ledgerbeam.ledger.remote.sink import RemoteSink
+from ledgerbeam.ledger.remote.store import RemoteStore
+from ledgerbeam.ledger.worker.run_folders import RunFolders
 
 __all__ = ["open_ledger", "open_sink", "run_folders"]
 
@@ -13,7 +19,7 @@ def open_ledger(
     url: str,
     storage_options: Options | None = None,
     *,
-    create: bool,
+    create: bool = False,
     read_only: bool = False,
     job: str | None = None,
     run: str = "",

@@ -10,7 +10,6 @@ from __future__ import annotations
 from ledgerbeam.iterators.node import IteratorNode as IteratorNode
 from ledgerbeam.iterators.node import State as State
 from ledgerbeam.iterators.node import resolve_iterator_source as resolve_iterator_source
-from ledgerbeam.iterators.node import supports_graph_restore as supports_graph_restore
 from ledgerbeam.iterators.ordered import OrderedNode as OrderedNode
 from ledgerbeam.iterators.permutation import Permutation as Permutation
 from ledgerbeam.iterators.resharding import merge_states as merge_states
@@ -37,9 +36,6 @@ from ledgerbeam.iterators.stages.transforms import Slice as Slice
 from ledgerbeam.iterators.tokens import Token as Token
 from ledgerbeam.iterators.tokens import attach_graph_origin as attach_graph_origin
 from ledgerbeam.iterators.tokens import get_graph_origin as get_graph_origin
-from ledgerbeam.iterators.tokens import maybe_attach_graph_origin as maybe_attach_graph_origin
-from ledgerbeam.iterators.tokens import normalize_graph_token as normalize_graph_token
-from ledgerbeam.iterators.tokens import require_graph_origin as require_graph_origin
 from ledgerbeam.iterators.transform import Transform as Transform
 
 __all__ = [
@@ -71,10 +67,6 @@ __all__ = [
     "Transform",
     "attach_graph_origin",
     "get_graph_origin",
-    "maybe_attach_graph_origin",
     "merge_states",
-    "normalize_graph_token",
-    "require_graph_origin",
     "resolve_iterator_source",
-    "supports_graph_restore",
 ]

@@ -23,11 +23,15 @@ from ledgerbeam.errors import (
     UnsupportedShapeError,
     UsageError,
 )
-from ledgerbeam.io import FileInfo, Page, SourceWatch
+from ledgerbeam.io import FileInfo
+from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.io.storage.unchanged import SourceWatch
 from ledgerbeam.iterators import IteratorNode, OrderedNode, resolve_iterator_source
 from ledgerbeam.iterators.node import walk
-from ledgerbeam.ledger import Source, describe_error, import_object, is_interrupt
-from ledgerbeam.sources import Cut, Limits, Opened, SourceKind
+from ledgerbeam.ledger import Source
+from ledgerbeam.ledger.model.user_code import import_object
+from ledgerbeam.ledger.model.user_errors import describe_error, is_interrupt
+from ledgerbeam.sources import Cut, Opened, SourceKind, TaskLimits
 
 __all__ = ["GRAPH_SCHEME", "GraphPass", "GraphSource"]
 
@@ -161,7 +165,7 @@ class GraphPass(SourceKind):
         del source
         return []
 
-    def cut(self, source: Source, limits: Limits, *, changed: bool = False) -> Cut:
+    def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
         """Cut a pass into spans of one length."""
         del changed  # a pass of another graph or of other data is another source
         return Cut(source, self._source.spans(source.size, **limits._asdict()))

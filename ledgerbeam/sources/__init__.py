@@ -7,16 +7,12 @@ from ledgerbeam.sources.files import FileSources as FileSources
 from ledgerbeam.sources.files import IndexedFile as IndexedFile
 from ledgerbeam.sources.files import PackedFiles as PackedFiles
 from ledgerbeam.sources.kind import Cut as Cut
-from ledgerbeam.sources.kind import Limits as Limits
 from ledgerbeam.sources.kind import Opened as Opened
 from ledgerbeam.sources.kind import SourceKind as SourceKind
 from ledgerbeam.sources.kind import Sources as Sources
 from ledgerbeam.sources.kind import StreamCut as StreamCut
 from ledgerbeam.sources.kind import StreamReader as StreamReader
-from ledgerbeam.sources.kind import listed_file as listed_file
-from ledgerbeam.sources.kind import listed_files as listed_files
-from ledgerbeam.sources.kind import looked_at as looked_at
-from ledgerbeam.sources.kind import plan_spans as plan_spans
+from ledgerbeam.sources.kind import TaskLimits as TaskLimits
 from ledgerbeam.sources.shards import SharShard as SharShard
 from ledgerbeam.sources.shards import SharSources as SharSources
 
@@ -25,7 +21,6 @@ __all__ = [
     "Cut",
     "FileSources",
     "IndexedFile",
-    "Limits",
     "Opened",
     "PackedFiles",
     "SharShard",
@@ -34,8 +29,5 @@ __all__ = [
     "Sources",
     "StreamCut",
     "StreamReader",
-    "listed_file",
-    "listed_files",
-    "looked_at",
-    "plan_spans",
+    "TaskLimits",
 ]

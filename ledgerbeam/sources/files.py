@@ -13,32 +13,30 @@ from numpy.typing import NDArray
 
 from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, NotIndexableError
 from ledgerbeam.io import (
-    FileType,
     Format,
     IndexFile,
     IndexLocation,
     Reader,
-    SourceWatch,
     SpanReader,
     StreamedRecords,
     StreamSpan,
-    read_many_files,
     recognize,
-    require_formats,
-    require_listed,
     scan_stream,
-    split_source,
     write_index,
 )
-from ledgerbeam.io.storage.stat import changed_error
+from ledgerbeam.io.formats.registry import FileType, require_formats
+from ledgerbeam.io.formats.streamed import split_source
+from ledgerbeam.io.storage.files import read_many_files
+from ledgerbeam.io.storage.stat import changed_error, require_listed
+from ledgerbeam.io.storage.unchanged import SourceWatch
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources.kind import (
     Cut,
-    Limits,
     Opened,
     SourceKind,
     StreamCut,
     StreamReader,
+    TaskLimits,
     listed_file,
     listed_files,
     looked_at,
@@ -159,7 +157,7 @@ class IndexedFile(SourceKind):
 
     counts_blanks = True
 
-    def cut(self, source: Source, limits: Limits, *, changed: bool = False) -> Cut:
+    def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
         """Cut a file by its index, which is built if it has none."""
         source = looked_at(source)
         offsets = self.sources.load_index(source, changed=changed)
@@ -184,7 +182,7 @@ class CompressedFile(SourceKind):
 
     counts_blanks = True
 
-    def cut(self, source: Source, limits: Limits, *, changed: bool = False) -> Cut:
+    def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
         """Cut a file by its index, or by what a pass over it finds."""
         source = looked_at(source)
         offsets = None if changed else self._load_index(source)
@@ -241,7 +239,7 @@ class PackedFiles(SourceKind):
 
     sources: FileSources
 
-    def cut(self, source: Source, limits: Limits, *, changed: bool = False) -> Cut:
+    def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
         """Return one span of all files."""
         del limits, changed  # a pack was cut by size when it was made
         return Cut(source, [(0, len(source.members))])

@@ -20,17 +20,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import UnsupportedShapeError
-from ledgerbeam.io import FileInfo, Format, SourceWatch, StreamSpan
+from ledgerbeam.io import FileInfo, Format, StreamSpan
+from ledgerbeam.io.storage.unchanged import SourceWatch
 from ledgerbeam.ledger import Source
 
 __all__ = [
     "Cut",
-    "Limits",
     "Opened",
     "SourceKind",
     "Sources",
     "StreamCut",
     "StreamReader",
+    "TaskLimits",
     "listed_file",
     "listed_files",
     "looked_at",
@@ -41,7 +42,7 @@ StreamReader: TypeAlias = Callable[[StreamSpan], list[Any]]
 """Reads a span of a stream, one that begins where the last one ended or after it."""
 
 
-class Limits(NamedTuple):
+class TaskLimits(NamedTuple):
     """How large a task may be. Both limits may be given.
 
     Attributes:
@@ -102,7 +103,7 @@ class SourceKind(ABC):
         return listed_files(source)
 
     @abstractmethod
-    def cut(self, source: Source, limits: Limits, *, changed: bool = False) -> Cut:
+    def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
         """Cut a source into spans: a pure function of its content and the limits.
 
         Args:

@@ -10,19 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import NotIndexableError, SourceError
-from ledgerbeam.io import (
-    HeldRecords,
-    IndexLocation,
-    Reader,
-    SharSamples,
-    Tar,
-    read_bytes,
-    shard_field,
-    split_source,
-)
+from ledgerbeam.io import IndexLocation, Reader, TarFormat, read_bytes
+from ledgerbeam.io.formats.streamed import split_source
+from ledgerbeam.io.shar.samples import HeldRecords, SharSamples, shard_field
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources.files import FileSources
-from ledgerbeam.sources.kind import Cut, Limits, Opened, SourceKind, listed_file, looked_at, plan_spans
+from ledgerbeam.sources.kind import Cut, Opened, SourceKind, TaskLimits, listed_file, looked_at, plan_spans
 
 __all__ = ["SharShard", "SharSources"]
 
@@ -44,7 +37,7 @@ class SharSources:
     def kind_of(self, source: Source) -> SourceKind:
         """Return the kind of a source, always `SharShard`."""
         del source
-        return SharShard(FileSources((Tar("pairs"),), self.index, self.build_index, self.storage_options))
+        return SharShard(FileSources((TarFormat("pairs"),), self.index, self.build_index, self.storage_options))
 
     def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
         """Check nothing: files of other names are passed over when shards are made of the listing."""
@@ -60,7 +53,7 @@ class SharShard(SourceKind):
 
     files_of: FileSources
 
-    def cut(self, source: Source, limits: Limits, *, changed: bool = False) -> Cut:
+    def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
         """Cut a shard by the bytes of the records of all its files.
 
         Raises:

@@ -20,12 +20,9 @@ from ledgerbeam.transforms.plan import PlanTasks as PlanTasks
 from ledgerbeam.transforms.process import ProcessBatch as ProcessBatch
 from ledgerbeam.transforms.process import ProcessTask as ProcessTask
 from ledgerbeam.transforms.read import ReadTasks as ReadTasks
-from ledgerbeam.transforms.read import TaskReader as TaskReader
-from ledgerbeam.transforms.shards import TokenShards as TokenShards
 from ledgerbeam.transforms.tokenize import TokenizeRecords as TokenizeRecords
 from ledgerbeam.transforms.write import WriteTasks as WriteTasks
 from ledgerbeam.transforms.write import WrittenTask as WrittenTask
-from ledgerbeam.transforms.write import output_name as output_name
 
 __all__ = [
     "BuildIndexes",
@@ -39,10 +36,7 @@ __all__ = [
     "ProcessTask",
     "ReadTasks",
     "SkipCompleted",
-    "TaskReader",
-    "TokenShards",
     "TokenizeRecords",
     "WriteTasks",
     "WrittenTask",
-    "output_name",
 ]

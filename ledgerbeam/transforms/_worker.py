@@ -11,16 +11,10 @@ from typing import Any
 
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io import canonical_url
-from ledgerbeam.ledger import (
-    MAX_ENTRIES,
-    InflightMarks,
-    LedgerPlace,
-    LedgerStore,
-    LedgerWriter,
-    Task,
-    leave_error,
-    shared_writer,
-)
+from ledgerbeam.ledger import LedgerStore, Task
+from ledgerbeam.ledger.worker.inflight import InflightMarks
+from ledgerbeam.ledger.worker.worker_errors import leave_error
+from ledgerbeam.ledger.worker.writer import MAX_ENTRIES, LedgerPlace, LedgerWriter, shared_writer
 from ledgerbeam.opening import open_ledger, open_sink
 
 __all__ = ["LedgerHandle", "fatal_errors"]

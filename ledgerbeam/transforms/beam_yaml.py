@@ -21,9 +21,10 @@ from apache_beam.pvalue import PCollection
 
 from ledgerbeam import transforms
 from ledgerbeam.errors import LedgerError, UsageError
-from ledgerbeam.io import Grouping, IndexLocation, SourceListing, Tar, canonical_url, common_base
+from ledgerbeam.io import Grouping, IndexLocation, SourceListing, TarFormat, canonical_url, common_base
 from ledgerbeam.iterators.job_source import GraphSource
-from ledgerbeam.ledger import Job, OnJobChange, function_identity
+from ledgerbeam.ledger import Job, OnJobChange
+from ledgerbeam.ledger.model.user_code import function_identity
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.sources import FileSources, Sources
 
@@ -88,7 +89,34 @@ def SkipCompleted(
     return transforms.SkipCompleted(_handle(ledger, storage_options))
 
 
-class PlanTasks(beam.PTransform[PCollection[Any], PCollection[Any]]):
+class SpreadPlan(beam.PTransform[PCollection[Any], PCollection[Any]]):
+    """Cuts sources into tasks, both spread over all workers.
+
+    Args:
+        plan: What cuts them.
+    """
+
+    def __init__(self, plan: transforms.PlanTasks) -> None:
+        super().__init__()
+        self.plan = plan
+
+    def expand(self, sources: PCollection[Any]) -> PCollection[Any]:
+        """Applies the transform to what `SkipCompleted` gives."""
+        planned = sources | "SpreadSources" >> beam.Reshuffle() | self.plan
+        tasks: PCollection[Any] = planned | "SpreadTasks" >> beam.Reshuffle()
+        return tasks
+
+
+def PlanTasks(
+    ledger: str,
+    *,
+    task_bytes: int | None = None,
+    task_records: int | None = None,
+    group: str = "auto",
+    index_root: str | None = None,
+    graph: str | None = None,
+    storage_options: dict[str, Any] | None = None,
+) -> Transform:
     """Cuts sources into tasks, which are spread over all workers.
 
     Args:
@@ -100,27 +128,8 @@ class PlanTasks(beam.PTransform[PCollection[Any], PCollection[Any]]):
         graph: As of `ReadListing`.
         storage_options: Passed to fsspec untouched.
     """
-
-    def __init__(
-        self,
-        ledger: str,
-        *,
-        task_bytes: int | None = None,
-        task_records: int | None = None,
-        group: str = "auto",
-        index_root: str | None = None,
-        graph: str | None = None,
-        storage_options: dict[str, Any] | None = None,
-    ) -> None:
-        super().__init__()
-        opened = _sources(group, index_root, graph, storage_options)
-        self._plan = transforms.PlanTasks(_handle(ledger, storage_options), opened, task_bytes, task_records)
-
-    def expand(self, sources: PCollection[Any]) -> PCollection[Any]:
-        """Applies the transform to what `SkipCompleted` gives."""
-        planned = sources | "SpreadSources" >> beam.Reshuffle() | self._plan
-        tasks: PCollection[Any] = planned | "SpreadTasks" >> beam.Reshuffle()
-        return tasks
+    opened = _sources(group, index_root, graph, storage_options)
+    return SpreadPlan(transforms.PlanTasks(_handle(ledger, storage_options), opened, task_bytes, task_records))
 
 
 def ReadTasks(
@@ -219,4 +228,4 @@ def _sources(group: str, index_root: str | None, graph: str | None, options: Opt
     if group not in ("auto", "pairs", "key"):
         raise UsageError(f"group: expected auto, pairs or key, found {group!r}")
     root = index_root and canonical_url(index_root).rstrip("/")
-    return FileSources((Tar(cast(Grouping, group)),), IndexLocation(root=root), storage_options=options or {})
+    return FileSources((TarFormat(cast(Grouping, group)),), IndexLocation(root=root), storage_options=options or {})

@@ -10,7 +10,8 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 
 from ledgerbeam.errors import UnsupportedShapeError
-from ledgerbeam.ledger import FailedTask, Failure, Leaf, NoneTask, Task
+from ledgerbeam.ledger import FailedTask, NoneTask, Task
+from ledgerbeam.ledger.model.rows import Failure, Leaf
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.write import WrittenTask
 

@@ -13,20 +13,14 @@ import numpy as np
 import orjson
 
 from ledgerbeam.errors import FunctionError, NonDeterministicTaskError, RecordError
-from ledgerbeam.io import Format, Sample, ShardFile, format_named
+from ledgerbeam.io import Format, Sample, ShardFile
 from ledgerbeam.io.formats.conversion import CONVERSIONS
+from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.jsonl.lines import JsonLinesBuilder
 from ledgerbeam.io.jsonl.values import NanRule
-from ledgerbeam.ledger import (
-    FailedTask,
-    NoneTask,
-    Task,
-    describe_error,
-    failed_by,
-    import_function,
-    is_interrupt,
-    message_of,
-)
+from ledgerbeam.ledger import FailedTask, NoneTask, Task
+from ledgerbeam.ledger.model.user_code import import_function
+from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, is_interrupt, message_of
 
 __all__ = ["ConvertRecords", "MapRecords", "record_place"]
 

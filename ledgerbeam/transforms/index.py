@@ -19,21 +19,17 @@ from apache_beam.pvalue import PCollection
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerDamagedError, LedgerError, SourceNotFoundError
-from ledgerbeam.io import (
-    RangeReader,
-    SourceWatch,
-    assemble_jsonl_index,
-    build_index,
-    index_bytes,
-    is_local,
-    publish_bytes,
-    read_bytes,
-    require_listed,
-    scan_newlines,
-    seek_points_of,
-)
-from ledgerbeam.ledger import FailedTask, Output, PendingSource, Source, Task, content_checksum, fault_point
-from ledgerbeam.sources import FileSources, listed_file, looked_at
+from ledgerbeam.io import RangeReader, build_index, index_bytes, publish_bytes, read_bytes, seek_points_of
+from ledgerbeam.io.jsonl.newlines import assemble_jsonl_index, scan_newlines
+from ledgerbeam.io.storage.stat import require_listed
+from ledgerbeam.io.storage.unchanged import SourceWatch
+from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.ledger import FailedTask, Output, Source, Task
+from ledgerbeam.ledger.model.faults import fault_point
+from ledgerbeam.ledger.model.rows import content_checksum
+from ledgerbeam.ledger.selection import PendingSource
+from ledgerbeam.sources import FileSources
+from ledgerbeam.sources.kind import listed_file, looked_at
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.write import WrittenTask
 

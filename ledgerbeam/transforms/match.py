@@ -17,8 +17,10 @@ from apache_beam.pvalue import PBegin, PCollection
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
-from ledgerbeam.io import Page
-from ledgerbeam.ledger import PendingSource, Source, open_packs, open_sources, source_ids, with_progress
+from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.ledger import Source
+from ledgerbeam.ledger.model.identity import source_ids
+from ledgerbeam.ledger.selection import PendingSource, open_packs, open_sources, with_progress
 from ledgerbeam.transforms._worker import LedgerHandle
 
 __all__ = ["Listing", "MatchSources", "Packer", "SkipCompleted"]

@@ -13,8 +13,9 @@ from apache_beam.pvalue import PCollection
 
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerError, UsageError
 from ledgerbeam.io import Format, StreamSpan
-from ledgerbeam.ledger import FailedTask, NoneTask, PendingSource, Source, Task
-from ledgerbeam.sources import Cut, FileSources, Limits, Sources
+from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
+from ledgerbeam.ledger.selection import PendingSource
+from ledgerbeam.sources import Cut, FileSources, Sources, TaskLimits
 from ledgerbeam.transforms._worker import LedgerHandle
 
 __all__ = ["PlanTasks", "StreamedTasks"]
@@ -65,7 +66,7 @@ class PlanTasks(beam.PTransform[PCollection[PendingSource], PCollection[Task]]):
 
     def expand(self, sources: PCollection[PendingSource]) -> PCollection[Task]:
         """Apply the transform to what `SkipCompleted` returns, or to plain `Source` values, of which all is planned."""
-        plan = _Plan(self.ledger, self.sources, Limits(self.task_bytes, self.task_records))
+        plan = _Plan(self.ledger, self.sources, TaskLimits(self.task_bytes, self.task_records))
         return sources | "PlanTasks" >> beam.ParDo(plan).with_output_types(Any)
 
     def display_data(self) -> dict[str, Any]:
@@ -74,7 +75,7 @@ class PlanTasks(beam.PTransform[PCollection[PendingSource], PCollection[Task]]):
 
 
 class _Plan(beam.DoFn):
-    def __init__(self, ledger: LedgerHandle | None, sources: Sources, limits: Limits) -> None:
+    def __init__(self, ledger: LedgerHandle | None, sources: Sources, limits: TaskLimits) -> None:
         self._ledger = ledger
         self._sources = sources
         self._limits = limits

@@ -17,7 +17,8 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from ledgerbeam.descriptors import hold_standard_descriptors
 from ledgerbeam.errors import LedgerbeamError, UnsupportedShapeError, UsageError
-from ledgerbeam.ledger import FailedTask, NoneTask, Task, describe_error, failed_by, is_interrupt
+from ledgerbeam.ledger import FailedTask, NoneTask, Task
+from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, is_interrupt
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
 
 __all__ = ["ProcessBatch", "ProcessTask", "TaskResult"]

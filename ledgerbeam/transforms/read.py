@@ -15,9 +15,10 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 
 from ledgerbeam.errors import FunctionError, IndexError_, SourceError, StorageError
-from ledgerbeam.io import SourceWatch, StreamSpan
-from ledgerbeam.io.storage.unchanged import Marks
-from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task, failed_by, message_of
+from ledgerbeam.io import StreamSpan
+from ledgerbeam.io.storage.unchanged import Marks, SourceWatch
+from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
+from ledgerbeam.ledger.model.user_errors import failed_by, message_of
 from ledgerbeam.sources import FileSources, Opened, SourceKind, Sources, StreamReader
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.plan import StreamedTasks

@@ -8,16 +8,9 @@ from typing import Any
 
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.io.megatron.tokenizer import TextTokens, Tokenizer, read_tokenizer
-from ledgerbeam.ledger import (
-    FailedTask,
-    NoneTask,
-    Task,
-    describe_error,
-    failed_by,
-    import_function,
-    is_interrupt,
-    message_of,
-)
+from ledgerbeam.ledger import FailedTask, NoneTask, Task
+from ledgerbeam.ledger.model.user_code import import_function
+from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, is_interrupt, message_of
 from ledgerbeam.transforms.function import record_place
 
 __all__ = ["TokenizeRecords"]

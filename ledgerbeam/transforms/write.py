@@ -12,19 +12,13 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io import ShardEncoder, ShardFile, canonical_url, format_named, publish_bytes
+from ledgerbeam.io import ShardEncoder, ShardFile, canonical_url, publish_bytes
 from ledgerbeam.io.compression.names import split_compression
-from ledgerbeam.ledger import (
-    FailedTask,
-    NoneTask,
-    Output,
-    Task,
-    content_checksum,
-    describe_error,
-    failed_by,
-    fault_point,
-    message_of,
-)
+from ledgerbeam.io.formats.registry import format_named
+from ledgerbeam.ledger import FailedTask, NoneTask, Output, Task
+from ledgerbeam.ledger.model.faults import fault_point
+from ledgerbeam.ledger.model.rows import content_checksum
+from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, message_of
 from ledgerbeam.names import ENDINGS_ROOM, check_root, relative_name
 from ledgerbeam.redaction import refuse_secrets
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors

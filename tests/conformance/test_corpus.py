@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.io import walk_tar
+from ledgerbeam.io.tar.walk import walk_tar
 from tests.conformance.conftest import SKIPPED
 
 CORPUS = Path(__file__).resolve().parents[2] / ".cache" / "corpus"

@@ -12,7 +12,7 @@ import pytest
 
 from examples import own_pipeline
 from ledgerbeam.io import JsonlReader
-from ledgerbeam.ledger import close_shared_writers
+from ledgerbeam.ledger.worker.writer import close_shared_writers
 from tests.pipelines.base_install import without_extras
 
 LONG = "x" * own_pipeline.LONG

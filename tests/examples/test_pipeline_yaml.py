@@ -15,7 +15,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from ledgerbeam.io.storage import client
-from ledgerbeam.ledger import open_store
+from ledgerbeam.ledger.places import open_store
 from ledgerbeam.opening import open_ledger
 from tests.conftest import S3Server
 from tests.pages import ROOT

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ledgerbeam.io import Jsonl, SourceListing
-from ledgerbeam.ledger import LedgerStore, PendingSource, close_shared_writers, open_sources, source_ids, with_progress
-from ledgerbeam.sources import FileSources, Limits
+from ledgerbeam.io import JsonlFormat, SourceListing
+from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger.model.identity import source_ids
+from ledgerbeam.ledger.selection import PendingSource, open_sources, with_progress
+from ledgerbeam.ledger.worker.writer import close_shared_writers
+from ledgerbeam.sources import FileSources, TaskLimits
 from ledgerbeam.transforms import LedgerHandle, MapRecords
 from ledgerbeam.transforms.commit import _Commit
 from ledgerbeam.transforms.plan import _Plan
@@ -40,12 +43,12 @@ class Chain:
 
     def __post_init__(self) -> None:
         sources = FileSources()
-        self._plan = _Plan(self.handle, sources, Limits(self.task_bytes, self.task_records))
+        self._plan = _Plan(self.handle, sources, TaskLimits(self.task_bytes, self.task_records))
         self._commit = _Commit(self.handle)
         self._steps: list[Any] = [
             _Read(sources, self.handle),
             _Process(MapRecords(self.function, "jsonl", check_purity=False), self.handle),
-            _Write(str(self.outputs), Jsonl(), f"{self.sources}/", {}, self.handle),
+            _Write(str(self.outputs), JsonlFormat(), f"{self.sources}/", {}, self.handle),
         ]
 
     def open_sources(self, store: LedgerStore) -> Iterator[PendingSource]:

@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from ledgerbeam.errors import LedgerbeamError, LedgerNotFoundError
-from ledgerbeam.ledger import RemoteStore, node_id
 from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.model.identity import node_id
+from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.fault.errors_job import SOURCES, Place, outcome_of
 from tests.fault.errors_objects import FAULTS, Fault, FaultyObjects
 from tests.fault.errors_strace import CALLS, Injection, JobServer, Outcome

@@ -20,24 +20,16 @@ from typing import Any
 import orjson
 
 from ledgerbeam.errors import LedgerbeamError
-from ledgerbeam.io import remove_stale_temporaries
 from ledgerbeam.io.storage.objects import ObjectFolder
-from ledgerbeam.ledger import (
-    Failure,
-    Job,
-    Leaf,
-    LedgerPlace,
-    LedgerSink,
-    LedgerWriter,
-    RemoteSink,
-    RemoteStore,
-    close_shared_writers,
-    compact,
-    shared_writer,
-)
+from ledgerbeam.io.storage.publish import remove_stale_temporaries
+from ledgerbeam.ledger import Job, compact
 from ledgerbeam.ledger.lmdb.store import LmdbStore
-from ledgerbeam.ledger.model.rows import CommitResult
+from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf
+from ledgerbeam.ledger.model.store import LedgerSink
 from ledgerbeam.ledger.remote.objects import Objects
+from ledgerbeam.ledger.remote.sink import RemoteSink
+from ledgerbeam.ledger.remote.store import RemoteStore
+from ledgerbeam.ledger.worker.writer import LedgerPlace, LedgerWriter, close_shared_writers, shared_writer
 from ledgerbeam.transforms import LedgerHandle
 from tests.fault.chain import Chain
 

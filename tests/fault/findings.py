@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from ledgerbeam.errors import LedgerNotFoundError
 from ledgerbeam.io import stat
-from ledgerbeam.ledger import Source, node_id
+from ledgerbeam.ledger import Source
+from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.opening import open_ledger
 from tests.fault.corpus import (
     RECORDS,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
-from ledgerbeam.ledger import open_store
+from ledgerbeam.ledger.places import open_store
 from tests.fault.corpus import RECORDS, TASK_BYTES, Clean, write_sources
 from tests.fault.findings import FLUSH_SECONDS, Findings, JobFiles, Timeline, check_end, check_ledger, check_trace
 from tests.fault.processes import Launch, mark_of_this_process

@@ -17,9 +17,8 @@ from typing import Any
 from ledgerbeam.errors import LedgerbeamError, LedgerNotFoundError
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX
-from ledgerbeam.ledger import content_checksum
 from ledgerbeam.ledger.lmdb.store import LmdbStore
-from ledgerbeam.ledger.model.rows import Leaf, OutputRow, Totals
+from ledgerbeam.ledger.model.rows import Leaf, OutputRow, Totals, content_checksum
 from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.fault.replay_stories import (
     JOB,

@@ -14,7 +14,8 @@ import pytest
 
 from ledgerbeam.errors import LedgerDamagedError, StorageError
 from ledgerbeam.io.storage.objects import ObjectFolder
-from ledgerbeam.ledger import RemoteStore, compact
+from ledgerbeam.ledger import compact
+from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.fault.errors import Figures, Inspector, Suite, contents, injections
 from tests.fault.errors_job import Place, outcome_of
 from tests.fault.errors_objects import Fault, FaultyObjects

@@ -10,8 +10,10 @@ import pytest
 from ledgerbeam.errors import StorageError
 from ledgerbeam.io import ObjectFolder
 from ledgerbeam.io.storage import client as remote
-from ledgerbeam.ledger import RemoteSink, RemoteStore, compact
+from ledgerbeam.ledger import compact
 from ledgerbeam.ledger.model.job import Job
+from ledgerbeam.ledger.remote.sink import RemoteSink
+from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.fault.replay_judge import broken_sums
 from tests.ledger.builders import leaves_of_split, plain
 from tests.servers.s3_proxy import Fault, S3Proxy, expired, throttled

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.ledger import Job, RemoteStore, compact
+from ledgerbeam.ledger import Job, compact
 from ledgerbeam.ledger.model.faults import arm
+from ledgerbeam.ledger.remote.store import RemoteStore
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.transforms import LedgerHandle
 from tests.fault.chain import Chain

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ledgerbeam.io import remove_stale_temporaries
+from ledgerbeam.io.storage.publish import remove_stale_temporaries
 from tests.fault.corpus import Clean, write_sources
 from tests.fault.figures import Figures
 from tests.fault.findings import Findings, JobFiles, Timeline, check_end, check_ledger, check_trace

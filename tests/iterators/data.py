@@ -17,11 +17,11 @@ from ledgerbeam.io import (
     build_jsonl_index,
     collection_key,
     encode_jsonl,
-    encode_tar,
     publish_bytes,
     seek_points_of,
     write_index,
 )
+from ledgerbeam.io.tar.encode import encode_tar
 from ledgerbeam.iterators import IndexedManifest, IteratorNode, Records
 
 

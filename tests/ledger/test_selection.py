@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.ledger import PendingSource, Source, Task, open_packs, open_sources, open_store, selection
+from ledgerbeam.ledger import Source, Task, selection
 from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import Mark
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
+from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.selection import PendingSource, open_packs, open_sources
 from tests.ledger.builders import leaf_of, plain
 
 

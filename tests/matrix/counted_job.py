@@ -15,7 +15,8 @@ from apache_beam.metrics.metric import MetricsFilter
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from ledgerbeam.io import SourceListing
-from ledgerbeam.ledger import Job, open_store
+from ledgerbeam.ledger import Job
+from ledgerbeam.ledger.places import open_store
 from ledgerbeam.transforms import (
     CommitTasks,
     LedgerHandle,

@@ -11,8 +11,8 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from ledgerbeam.ledger import open_store
 from ledgerbeam.ledger.lmdb.tables import OUTPUTS, SUPERSEDED, SUPERSEDED_ROW, TABLES
+from ledgerbeam.ledger.places import open_store
 from tests.pipelines.conftest import Workspace
 
 pytestmark = pytest.mark.long

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.ledger import Failure, Job, Leaf, Output, Source, open_store
+from ledgerbeam.ledger import Job, Output, Source
+from ledgerbeam.ledger.model.rows import Failure, Leaf
+from ledgerbeam.ledger.places import open_store
 from ledgerbeam.redaction import command_without_secrets, printable, without_secrets
 from tests.pipelines.conftest import Workspace
 

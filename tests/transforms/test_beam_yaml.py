@@ -10,7 +10,8 @@ import pytest
 from ledgerbeam import transforms
 from ledgerbeam.errors import JobMismatchError, LedgerError, UsageError
 from ledgerbeam.iterators.job_source import GraphSource
-from ledgerbeam.ledger import function_identity, open_store
+from ledgerbeam.ledger.model.user_code import function_identity
+from ledgerbeam.ledger.places import open_store
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.transforms import beam_yaml
 
@@ -77,7 +78,7 @@ def test_each_transform_is_given_what_it_needs(ledger: str, tmp_path: Path, monk
     plan: Any = beam_yaml.PlanTasks(
         ledger, task_bytes=7, task_records=8, group="key", index_root="idx/", storage_options=options
     )
-    made = plan._plan
+    made = plan.plan
     assert (made.task_bytes, made.task_records, made.ledger.storage_options) == (7, 8, options)
     read: Any = beam_yaml.ReadTasks(ledger, "key", "idx/", storage_options=options)
     for kind in (made.source_format, read.source_format):
@@ -85,7 +86,7 @@ def test_each_transform_is_given_what_it_needs(ledger: str, tmp_path: Path, monk
     assert read.ledger == made.ledger
     assert beam_yaml.ReadTasks(ledger).source_format == transforms.SourceFormat()  # type: ignore[attr-defined]
     assert beam_yaml.ReadTasks(ledger, graph=GRAPH).source_format == GraphSource(GRAPH)  # type: ignore[attr-defined]
-    assert beam_yaml.PlanTasks(ledger, graph=GRAPH)._plan.source_format == GraphSource(GRAPH)
+    assert beam_yaml.PlanTasks(ledger, graph=GRAPH).plan.source_format == GraphSource(GRAPH)
     with pytest.raises(UsageError, match="expected auto, pairs or key, found 'keys'"):
         beam_yaml.ReadTasks(ledger, "keys")
 

@@ -18,7 +18,8 @@ from apache_beam.transforms.environments import EmbeddedPythonGrpcEnvironment
 
 from ledgerbeam.errors import UnsupportedShapeError
 from ledgerbeam.io import SourceListing
-from ledgerbeam.ledger import Job, LedgerStore, Task, open_store
+from ledgerbeam.ledger import Job, LedgerStore, Task
+from ledgerbeam.ledger.places import open_store
 from ledgerbeam.transforms import (
     CommitTasks,
     LedgerHandle,

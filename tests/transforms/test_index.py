@@ -14,10 +14,14 @@ import pytest
 from ledgerbeam.transforms.source_format import SourceFormat
 
 from ledgerbeam.errors import DiskFullError, LedgerDamagedError
-from ledgerbeam.io import ObjectFolder, list_pages, publish_bytes
-from ledgerbeam.ledger import FailedTask, Job, PendingSource, Source, Task, content_checksum, open_store, with_progress
+from ledgerbeam.io import ObjectFolder, publish_bytes
+from ledgerbeam.io.listing.pages import list_pages
+from ledgerbeam.ledger import FailedTask, Job, Source, Task
 from ledgerbeam.ledger.model.identity import ROOT
+from ledgerbeam.ledger.model.rows import content_checksum
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
+from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.selection import PendingSource, with_progress
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
 from ledgerbeam.transforms import BuildIndexes, CommitTasks, LedgerHandle, PlanIndexes
 from ledgerbeam.transforms import index as index_module

@@ -15,8 +15,12 @@ import apache_beam as beam
 import pytest
 
 from ledgerbeam.errors import ChangedSourceError, IndexMismatchError
-from ledgerbeam.io import list_pages, require_listed, stat, write_index
-from ledgerbeam.ledger import Job, LedgerStore, PendingSource, Source, Task, open_store
+from ledgerbeam.io import stat, write_index
+from ledgerbeam.io.listing.pages import list_pages
+from ledgerbeam.io.storage.stat import require_listed
+from ledgerbeam.ledger import Job, LedgerStore, Source, Task
+from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.sources import FileSources, PackedFiles
 from ledgerbeam.transforms import CommitTasks, LedgerHandle, PlanTasks, ProcessTask, ReadTasks, WriteTasks
 from ledgerbeam.transforms.read import TaskReader

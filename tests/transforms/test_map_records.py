@@ -12,9 +12,10 @@ import orjson
 import pytest
 
 from ledgerbeam.errors import FunctionError, NonDeterministicTaskError
-from ledgerbeam.io import Jsonl, Sample
+from ledgerbeam.io import JsonlFormat, Sample
 from ledgerbeam.io.jsonl.lines import JsonLines
-from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task, function_identity, import_function
+from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
+from ledgerbeam.ledger.model.user_code import function_identity, import_function
 from ledgerbeam.transforms import MapRecords
 
 HERE = __name__
@@ -189,7 +190,7 @@ def test_what_may_be_meant_as_a_record_is_one(function: str, record: Any, result
 def test_records_are_encoded_when_they_are_made() -> None:
     records = mapped("upper", [{"text": "a"}, {"text": "b"}]).records
     assert isinstance(records, JsonLines)
-    assert Jsonl().encode(records)[0].data is records.data
+    assert JsonlFormat().encode(records)[0].data is records.data
 
 
 def deeply_nested(record: Any) -> Any:

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from ledgerbeam.io import Page
-from ledgerbeam.ledger import Job, Leaf, LedgerStore, PendingSource, Source, open_store
+from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.ledger import Job, LedgerStore, Source
+from ledgerbeam.ledger.model.rows import Leaf
+from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.transforms import LedgerHandle
 from ledgerbeam.transforms.match import _SkipPacks, _SkipPages
 

@@ -13,11 +13,12 @@ import pytest
 from ledgerbeam.transforms.source_format import SourceFormat
 
 from ledgerbeam.errors import DiskFullError, IndexMismatchError, LedgerError, SourceError, StorageError, UsageError
-from ledgerbeam.io import list_pages
+from ledgerbeam.io.listing.pages import list_pages
 from ledgerbeam.iterators.job_source import GraphSource
-from ledgerbeam.ledger import FailedTask, NoneTask, PendingSource, Source, Task
+from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.identity import ROOT
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
+from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
 from ledgerbeam.transforms import LedgerHandle, PlanTasks
 from ledgerbeam.transforms.plan import StreamedTasks, _Plan

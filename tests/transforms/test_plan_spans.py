@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ledgerbeam.io import list_pages
-from ledgerbeam.ledger import PendingSource, Source, Task
+from ledgerbeam.io.listing.pages import list_pages
+from ledgerbeam.ledger import Source, Task
 from ledgerbeam.ledger.model.identity import ROOT
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
-from ledgerbeam.sources import FileSources, Limits, plan_spans
+from ledgerbeam.ledger.selection import PendingSource
+from ledgerbeam.sources import FileSources, TaskLimits
+from ledgerbeam.sources.kind import plan_spans
 from ledgerbeam.transforms.plan import _Plan
 
 sizes = st.lists(st.integers(1, 50), max_size=60)
@@ -72,7 +74,7 @@ def test_what_is_done_or_quarantined_is_not_planned(tmp_path: Path) -> None:
     source = Source(page.urls[0], page.sizes[0], page.versions[0])
 
     def planned(**known: Any) -> list[int]:
-        plan = _Plan(None, FileSources(), Limits(task_records=1))
+        plan = _Plan(None, FileSources(), TaskLimits(task_records=1))
         return [task.start for task in plan.process(PendingSource(source, **known)) if isinstance(task, Task)]
 
     tasks = [Task(source, n, n + 1, ((n, 4),)) for n in range(4)]

@@ -10,9 +10,11 @@ from pathlib import Path
 import apache_beam as beam
 import pytest
 
-from ledgerbeam.io import publish_bytes, remove_stale_temporaries
-from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX, publish
-from ledgerbeam.ledger import Job, Source, Task, content_checksum, open_store
+from ledgerbeam.io import publish_bytes
+from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX, publish, remove_stale_temporaries
+from ledgerbeam.ledger import Job, Source, Task
+from ledgerbeam.ledger.model.rows import content_checksum
+from ledgerbeam.ledger.places import open_store
 from ledgerbeam.transforms import CommitTasks, LedgerHandle, WriteTasks
 from tests.disk import Disk
 

@@ -23,9 +23,11 @@ from ledgerbeam.errors import (
     SourceError,
     StorageError,
 )
-from ledgerbeam.io import ObjectFolder, SpanReader, list_pages
+from ledgerbeam.io import ObjectFolder, SpanReader
+from ledgerbeam.io.listing.pages import list_pages
 from ledgerbeam.iterators.job_source import GraphReader, GraphSource
-from ledgerbeam.ledger import FailedTask, NoneTask, PendingSource, Source, Task
+from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
+from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
 from ledgerbeam.transforms import LedgerHandle, read
 from ledgerbeam.transforms.plan import StreamedTasks, _Plan

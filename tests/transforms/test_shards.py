@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ledgerbeam.io import Sample, Tar, TarReader, build_tar_index
+from ledgerbeam.io import Sample, TarFormat, TarReader
+from ledgerbeam.io.tar.reader import build_tar_index
 
 
 def samples(keys: str) -> list[Sample]:
@@ -14,7 +15,7 @@ def samples(keys: str) -> list[Sample]:
 
 
 def test_the_index_of_a_tar_of_two_members_each_ends_where_the_last_sample_does(tmp_path: Path) -> None:
-    data, index = Tar().encode(samples("a{}"))
+    data, index = TarFormat().encode(samples("a{}"))
     (tmp_path / "x.tar").write_bytes(data.data)
     (tmp_path / "x.tar.idx").write_bytes(index.data)
     assert np.frombuffer(index.data, np.uint64)[-1] == 3 * 2 * 1024
@@ -23,6 +24,6 @@ def test_the_index_of_a_tar_of_two_members_each_ends_where_the_last_sample_does(
 
 
 def test_pairs_with_dotted_keys_are_written_as_lhotse_reads_them(tmp_path: Path) -> None:
-    data, index = Tar().encode(samples("a.{}"))
+    data, index = TarFormat().encode(samples("a.{}"))
     (tmp_path / "x.tar").write_bytes(data.data)
     np.testing.assert_array_equal(np.frombuffer(index.data, np.uint64), build_tar_index(str(tmp_path / "x.tar")))

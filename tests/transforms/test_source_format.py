@@ -16,7 +16,9 @@ import pytest
 from ledgerbeam.transforms.source_format import SourceFormat, listed_files, looked_at
 
 from ledgerbeam.errors import ChangedSourceError, IndexMismatchError, IndexNotFoundError, NotIndexableError, SourceError
-from ledgerbeam.io import IndexLocation, ObjectFolder, list_pages, require_listed, write_index
+from ledgerbeam.io import IndexLocation, ObjectFolder, write_index
+from ledgerbeam.io.listing.pages import list_pages
+from ledgerbeam.io.storage.stat import require_listed
 from ledgerbeam.ledger import Source
 
 

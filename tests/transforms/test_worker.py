@@ -10,7 +10,8 @@ import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task, close_shared_writers
+from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task
+from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.transforms import CommitTasks, LedgerHandle
 

@@ -12,11 +12,13 @@ import apache_beam as beam
 import pytest
 
 from ledgerbeam.errors import RecordError, StorageError, UnsupportedShapeError, UsageError
-from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task, content_checksum, open_store
-from ledgerbeam.transforms import LedgerHandle, WriteTasks, output_name
+from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task
+from ledgerbeam.ledger.model.rows import content_checksum
+from ledgerbeam.ledger.places import open_store
+from ledgerbeam.transforms import LedgerHandle, WriteTasks
 from ledgerbeam.transforms.commit import _Commit
 from ledgerbeam.transforms.shards import FormatShards, ShardFile
-from ledgerbeam.transforms.write import WrittenTask, _Write
+from ledgerbeam.transforms.write import WrittenTask, _Write, output_name
 
 SOURCE = Source("/data/in/a.jsonl", 10, "1")
 

@@ -35,9 +35,9 @@ GROUP = "ledgerbeam.formats"
 """The entry-point group. The name of an entry point is that of its format, its object makes it without arguments."""
 
 _BUILT_IN = {
-    "jsonl": "ledgerbeam.io.jsonl.format:Jsonl",
-    "tar": "ledgerbeam.io.tar.format:Tar",
-    "megatron": "ledgerbeam.io.megatron.format:Megatron",
+    "jsonl": "ledgerbeam.io.jsonl.format:JsonlFormat",
+    "tar": "ledgerbeam.io.tar.format:TarFormat",
+    "megatron": "ledgerbeam.io.megatron.format:MegatronFormat",
 }
 """As entry points name them; loaded late, since the packages of formats use this module."""
 

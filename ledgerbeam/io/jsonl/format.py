@@ -18,11 +18,11 @@ from ledgerbeam.io.jsonl.values import holds_wide
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
 
-__all__ = ["Jsonl"]
+__all__ = ["JsonlFormat"]
 
 
 @dataclass(frozen=True)
-class Jsonl(IndexedFormat):
+class JsonlFormat(IndexedFormat):
     """JSON lines.
 
     Attributes:

@@ -13,7 +13,6 @@ from ledgerbeam.io.lit.layout import LitConfig as LitConfig
 from ledgerbeam.io.lit.layout import read_config as read_config
 from ledgerbeam.io.lit.metadata import write_lit_metadata as write_lit_metadata
 from ledgerbeam.io.lit.rle import decode_rle as decode_rle
-from ledgerbeam.io.lit.rle import encode_rle as encode_rle
 from ledgerbeam.io.lit.writer import LitWriter as LitWriter
 
 __all__ = [
@@ -23,7 +22,6 @@ __all__ = [
     "LitDataset",
     "LitWriter",
     "decode_rle",
-    "encode_rle",
     "read_config",
     "write_lit_index",
     "write_lit_metadata",

@@ -15,11 +15,11 @@ from ledgerbeam.io.megatron.documents import Document, DocumentOffsets, Megatron
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
 
-__all__ = ["Megatron"]
+__all__ = ["MegatronFormat"]
 
 
 @dataclass(frozen=True)
-class Megatron:
+class MegatronFormat:
     """Megatron datasets. The `.idx` is a part of the dataset: it lies beside the `.bin` and cannot be built from it.
 
     Attributes:

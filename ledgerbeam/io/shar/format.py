@@ -14,11 +14,11 @@ from ledgerbeam.io.shar.rows import CUTS, split_cut
 from ledgerbeam.io.tar.encode import encode_tar
 from ledgerbeam.io.tar.sample import Sample
 
-__all__ = ["Shar"]
+__all__ = ["SharFormat"]
 
 
 @dataclass(frozen=True)
-class Shar:
+class SharFormat:
     """Shards of a Shar dataset: fields first, then the cuts, each with its index.
 
     Attributes:

@@ -30,7 +30,7 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.files import read_bytes
 from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.urls import canonical_url, join_url
-from ledgerbeam.io.tar.format import Tar
+from ledgerbeam.io.tar.format import TarFormat
 from ledgerbeam.io.tar.sample import Sample
 
 __all__ = ["SharReader", "find_shar", "put_field", "write_shar_fields"]
@@ -161,7 +161,7 @@ class SharReader(NumberedRecords[dict[str, Any]]):
         self.options = options
         found = find_shar(self.url, options, fields)
         self.shards: dict[str, list[Reader]] = {
-            field: [recognize(url, [Tar("pairs")]).plain().open(url, options=options) for url in urls]
+            field: [recognize(url, [TarFormat("pairs")]).plain().open(url, options=options) for url in urls]
             for field, urls in found.items()
         }
         self.fields = tuple(field for field in found if field != CUTS)

@@ -14,7 +14,7 @@ from ledgerbeam.io.formats.streamed import SpanReader, scan_stream, stream_recor
 from ledgerbeam.io.shar.reader import put_field
 from ledgerbeam.io.shar.rows import CUTS
 from ledgerbeam.io.storage.client import Options
-from ledgerbeam.io.tar.format import Tar
+from ledgerbeam.io.tar.format import TarFormat
 
 __all__ = ["stream_shar"]
 
@@ -52,7 +52,7 @@ def stream_shar(shards: Mapping[str, Sequence[str]], options: Options | None = N
 
 
 def _records(url: str, options: Options | None) -> Generator[Any, None, None]:
-    kind = recognize(url, [Tar("pairs")]).format
+    kind = recognize(url, [TarFormat("pairs")]).format
     if kind.name == "jsonl":
         yield from stream_records(url, options)
         return

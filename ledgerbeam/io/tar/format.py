@@ -25,13 +25,13 @@ from ledgerbeam.io.tar.reader import TarReader, build_tar_index, split_tar
 from ledgerbeam.io.tar.sample import Sample, take_sample
 from ledgerbeam.io.tar.walk import walk_bytes, walk_source
 
-__all__ = ["Tar"]
+__all__ = ["TarFormat"]
 
 _MOST_HEADER = 1 << 24
 
 
 @dataclass(frozen=True)
-class Tar(IndexedFormat):
+class TarFormat(IndexedFormat):
     """Tar archives.
 
     Attributes:

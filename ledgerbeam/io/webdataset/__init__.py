@@ -6,9 +6,7 @@ What is read and written, and where we differ from the peers, stands in docs/web
 from __future__ import annotations
 
 from ledgerbeam.io.webdataset.dali import DaliReader as DaliReader
-from ledgerbeam.io.webdataset.dali import dali_index_url as dali_index_url
 from ledgerbeam.io.webdataset.dali import write_dali_index as write_dali_index
-from ledgerbeam.io.webdataset.energon import CRUDE as CRUDE
 from ledgerbeam.io.webdataset.energon import EnergonDataset as EnergonDataset
 from ledgerbeam.io.webdataset.energon import read_energon as read_energon
 from ledgerbeam.io.webdataset.energon import write_energon as write_energon
@@ -25,7 +23,6 @@ from ledgerbeam.io.webdataset.wids import write_wids_index as write_wids_index
 from ledgerbeam.io.webdataset.writer import ShardWriter as ShardWriter
 
 __all__ = [
-    "CRUDE",
     "DaliReader",
     "EnergonDataset",
     "Shard",
@@ -34,7 +31,6 @@ __all__ = [
     "ShardWriter",
     "WidsIndex",
     "WidsShard",
-    "dali_index_url",
     "open_energon",
     "open_shards",
     "open_wids",

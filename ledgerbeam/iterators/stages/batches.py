@@ -16,10 +16,10 @@ from ledgerbeam.iterators.stages.buffer import Pair, read_pairs, save_tokens, sp
 from ledgerbeam.iterators.tokens import Token, normalize_graph_token
 from ledgerbeam.iterators.transform import Transform
 
-__all__ = ["Batches", "BatchingNode", "Limits"]
+__all__ = ["BatchLimits", "Batches", "BatchingNode"]
 
 
-class Limits:
+class BatchLimits:
     """When a batch is full.
 
     Args:
@@ -74,7 +74,7 @@ class Limits:
 class BatchingNode(Transform):
     """What makes batches of items: a batch is a list of them, its token the tuple of their tokens."""
 
-    limits: Limits
+    limits: BatchLimits
     drop_last: bool
 
     @property
@@ -107,7 +107,7 @@ class Batches(BatchingNode):
         drop_last: Leave the last batch out unless it is full. Each shard has a last one.
 
     Raises:
-        UsageError: As in `Limits`.
+        UsageError: As in `BatchLimits`.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Batches(BatchingNode):
         drop_last: bool = False,
     ) -> None:
         super().__init__(source)
-        self.limits = Limits(max_records, max_cost, cost, padded=padded)
+        self.limits = BatchLimits(max_records, max_cost, cost, padded=padded)
         self.drop_last = drop_last
         self._held: deque[Pair] = deque()
         self._saved: list[Token] = []

@@ -12,7 +12,7 @@ from typing import Any
 from ledgerbeam.errors import CheckpointError, UsageError
 from ledgerbeam.iterators.node import State, field
 from ledgerbeam.iterators.rng import below, load_chance, new_chance, save_chance
-from ledgerbeam.iterators.stages.batches import BatchingNode, Limits
+from ledgerbeam.iterators.stages.batches import BatchingNode, BatchLimits
 from ledgerbeam.iterators.stages.buffer import Pair, read_pairs, save_tokens, split_tokens
 from ledgerbeam.iterators.tokens import Token
 
@@ -39,7 +39,7 @@ class Buckets(BatchingNode):
         drop_last: At the end, leave out what does not fill a batch.
 
     Raises:
-        UsageError: As in `Limits`; boundaries that do not increase; a buffer smaller than 1.
+        UsageError: As in `BatchLimits`; boundaries that do not increase; a buffer smaller than 1.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Buckets(BatchingNode):
                 f"{list(boundaries)} and {buffer_size}."
             )
         self.length = length
-        self.limits = Limits(max_records, max_cost, length, padded=padded)
+        self.limits = BatchLimits(max_records, max_cost, length, padded=padded)
         self.boundaries = list(boundaries)
         self.buffer_size = buffer_size
         self.seed = seed

@@ -7,7 +7,7 @@ import os
 from functools import partial
 from typing import Any
 
-from ledgerbeam.io import is_local
+from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.pipelines.commands.summary import RunSummary
 from ledgerbeam.pipelines.console import Reporter
 from ledgerbeam.pipelines.jobs.listing import listed_pages

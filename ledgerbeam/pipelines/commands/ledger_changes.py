@@ -6,8 +6,9 @@ import argparse
 import dataclasses
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.ledger import LedgerStore, RemoteStore
+from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger import compact as compact_store
+from ledgerbeam.ledger.remote.store import RemoteStore
 from ledgerbeam.pipelines.console import count, print_json
 
 __all__ = ["compact", "forget"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 
-from ledgerbeam.ledger import FailureRow, LedgerStore
+from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger.model.rows import FailureRow
 from ledgerbeam.pipelines.console import count, print_json_stream, timestamp
 from ledgerbeam.pipelines.report.failures import _as_json, grouped_failures
 from ledgerbeam.redaction import HIDDEN, printable, without_secrets

@@ -6,7 +6,8 @@ import argparse
 import dataclasses
 from typing import Any
 
-from ledgerbeam.ledger import LedgerStore, OutputRow
+from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger.model.rows import OutputRow
 from ledgerbeam.pipelines.console import print_json_stream
 from ledgerbeam.redaction import plain_value, without_secrets
 

@@ -15,10 +15,13 @@ from typing import Any, Literal
 from rich.filesize import decimal
 
 from ledgerbeam.errors import SourceNotFoundError, UsageError
-from ledgerbeam.io import Options, is_local, stat
+from ledgerbeam.io import Options, stat
 from ledgerbeam.io.storage.client import CONCURRENCY
+from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.iterators.job_source import GRAPH_SCHEME
-from ledgerbeam.ledger import LedgerStore, SourceRow, pack_id, source_id
+from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger.model.identity import pack_id, source_id
+from ledgerbeam.ledger.model.rows import SourceRow
 from ledgerbeam.pipelines.console import (
     count,
     count_nulled,

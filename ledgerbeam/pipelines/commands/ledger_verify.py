@@ -11,9 +11,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from glob import escape
 
 from ledgerbeam.errors import LedgerbeamError, SourceNotFoundError
-from ledgerbeam.io import Options, RangeReader, is_local, stat
+from ledgerbeam.io import Options, RangeReader, stat
 from ledgerbeam.io.storage.client import CONCURRENCY
-from ledgerbeam.ledger import LedgerStore, Output, OutputRow, content_checksum
+from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.ledger import LedgerStore, Output
+from ledgerbeam.ledger.model.rows import OutputRow, content_checksum
 from ledgerbeam.pipelines.console import count, counting, print_json
 from ledgerbeam.redaction import without_secrets
 

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
     Raises:
         FunctionError: If the graph cannot be imported.
     """
-    from ledgerbeam.ledger import function_identity
+    from ledgerbeam.ledger.model.user_code import function_identity
     from ledgerbeam.pipelines.commands.job import run_job_command
     from ledgerbeam.pipelines.commands.job_values import conversion, run_values
     from ledgerbeam.pipelines.jobs.convert import MaterializeJob

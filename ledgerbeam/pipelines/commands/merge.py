@@ -44,7 +44,9 @@ def run(args: argparse.Namespace, _: list[str]) -> int:
 
 def _matches(pattern: str, options: dict[str, Any]) -> list[str]:
     """Return the prefixes that one argument names: those of each alternative of its braces, sorted."""
-    from ledgerbeam.io import canonical_url, expand_braces, list_pages
+    from ledgerbeam.io import canonical_url
+    from ledgerbeam.io.listing.pages import list_pages
+    from ledgerbeam.io.listing.patterns import expand_braces
 
     prefix = pattern.removesuffix(".bin").removesuffix(".idx")
     return [

@@ -66,7 +66,7 @@ def _job(args: argparse.Namespace) -> TokenizeJob:
     """
     from ledgerbeam.io import canonical_url
     from ledgerbeam.io.megatron.tokenizer import BYTES, read_tokenizer
-    from ledgerbeam.ledger import function_identity
+    from ledgerbeam.ledger.model.user_code import function_identity
     from ledgerbeam.pipelines.commands.job_values import dataset, file_sources, run_values
     from ledgerbeam.pipelines.jobs.tokenize import TokenizeJob
 

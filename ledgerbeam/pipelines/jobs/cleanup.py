@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from itertools import compress
 
-from ledgerbeam.io import ObjectFolder, canonical_url, remove_stale_temporaries
+from ledgerbeam.io import ObjectFolder, canonical_url
+from ledgerbeam.io.storage.publish import remove_stale_temporaries
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.pipelines.jobs.removal import remove_below, require_below, require_own_folder
 from ledgerbeam.pipelines.jobs.spec import JobSpec

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ledgerbeam.io import Megatron, Shar, ShardEncoder
+from ledgerbeam.io import MegatronFormat, ShardEncoder, SharFormat
 from ledgerbeam.io.formats import conversion
 from ledgerbeam.io.shar import cuts
 from ledgerbeam.ledger import Task
@@ -54,8 +54,8 @@ class _ConvertingJob(ShardJob):
     def encoder(self) -> str | ShardEncoder:
         """Return how converted records are written."""
         if self.to == "shar":
-            return Shar(self.fields)
-        return self.to if self.dataset is None else Megatron(self.dataset.dtype)
+            return SharFormat(self.fields)
+        return self.to if self.dataset is None else MegatronFormat(self.dataset.dtype)
 
     def product(self) -> Product | None:
         """Return the dataset to merge, or the metadata to publish."""

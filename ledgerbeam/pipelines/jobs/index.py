@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ledgerbeam.io import Page
+from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Job
 from ledgerbeam.pipelines.jobs.sources import ListedFiles, OutputPlace
 from ledgerbeam.pipelines.jobs.spec import JobSpec

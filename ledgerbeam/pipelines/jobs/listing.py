@@ -8,8 +8,10 @@ from itertools import chain, islice
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgerbeam.io import Page
-from ledgerbeam.ledger import LedgerStore, Source, open_packs, open_sources, source_ids
+from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.ledger import LedgerStore, Source
+from ledgerbeam.ledger.model.identity import source_ids
+from ledgerbeam.ledger.selection import open_packs, open_sources
 from ledgerbeam.pipelines.console import count
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 

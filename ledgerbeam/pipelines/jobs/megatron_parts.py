@@ -9,10 +9,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ledgerbeam.io import ObjectFolder, Page, remove_stale_temporaries
+from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.megatron import Layout, merge_megatron, write_megatron
 from ledgerbeam.io.megatron.index import BLOCK, MegatronIndex
-from ledgerbeam.ledger import LedgerStore, dataset_manifest, fault_point
+from ledgerbeam.io.storage.publish import remove_stale_temporaries
+from ledgerbeam.ledger import LedgerStore, dataset_manifest
+from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.pipelines.console import count
 from ledgerbeam.pipelines.jobs.recorded import forget_lost
 from ledgerbeam.pipelines.jobs.removal import remove_below

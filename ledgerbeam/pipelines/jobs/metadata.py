@@ -8,20 +8,16 @@ from fnmatch import fnmatchcase
 from typing import ClassVar
 
 from ledgerbeam.errors import LedgerbeamError, PublicationError, SourceNotFoundError, StorageError, UsageError
-from ledgerbeam.io import (
-    Options,
-    PackSources,
-    Page,
-    collection_key,
-    remove_stale_temporaries,
-    stat_many,
-    write_index_pack,
-)
+from ledgerbeam.io import Options, PackSources, collection_key, write_index_pack
+from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.lit import write_lit_metadata
 from ledgerbeam.io.megatron import merge_megatron
 from ledgerbeam.io.shar.reader import write_shar_fields
+from ledgerbeam.io.storage.publish import remove_stale_temporaries
+from ledgerbeam.io.storage.stat import stat_many
 from ledgerbeam.io.webdataset import write_energon, write_wids_index
-from ledgerbeam.ledger import LedgerStore, OutputShard, dataset_manifest, fault_point
+from ledgerbeam.ledger import LedgerStore, OutputShard, dataset_manifest
+from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.pipelines.console import count
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.stamp import OutputStamp

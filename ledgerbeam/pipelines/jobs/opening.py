@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from ledgerbeam.errors import LedgerNotFoundError, StorageError, UsageError
-from ledgerbeam.io import is_local
+from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.job import OnJobChange
 from ledgerbeam.opening import open_ledger

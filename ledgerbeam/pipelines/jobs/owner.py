@@ -19,7 +19,9 @@ from itertools import chain, islice
 from typing import Any, Literal
 
 from ledgerbeam.errors import SourceNotFoundError, UsageError
-from ledgerbeam.io import MARKS_FOLDER, ObjectFolder, Options, delete, list_files, publish_bytes, stat
+from ledgerbeam.io import ObjectFolder, Options, delete, publish_bytes, stat
+from ledgerbeam.io.listing.folder_files import list_files
+from ledgerbeam.io.listing.own_files import MARKS_FOLDER
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.pipelines.console import count

@@ -12,9 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import SourceNotFoundError, StorageError
-from ledgerbeam.io import Options, is_local, list_files, sizes_of, stat
+from ledgerbeam.io import Options, stat
+from ledgerbeam.io.listing.folder_files import list_files, sizes_of
 from ledgerbeam.io.storage.client import CONCURRENCY
-from ledgerbeam.ledger import LedgerStore, OutputColumns
+from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger.model.rows import OutputColumns
 from ledgerbeam.pipelines.jobs.sources import OutputPlace
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from ledgerbeam.errors import LedgerDamagedError, StorageError
-from ledgerbeam.io import ObjectFolder, Options, canonical_url, is_local
+from ledgerbeam.io import ObjectFolder, Options, canonical_url
+from ledgerbeam.io.storage.urls import is_local
 
 __all__ = ["remove_below", "require_below", "require_own_folder"]
 

@@ -7,8 +7,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ledgerbeam.io import is_local
-from ledgerbeam.ledger import LedgerStore, PendingSource, Source, with_progress
+from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.ledger import LedgerStore, Source
+from ledgerbeam.ledger.selection import PendingSource, with_progress
 
 __all__ = ["look_at_files"]
 

@@ -10,23 +10,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from ledgerbeam.io import (
-    Grouping,
-    IndexLocation,
-    Options,
-    OwnFiles,
-    Page,
-    SourceListing,
-    Tar,
-    canonical_url,
-    expand_braces,
-    fixed_part,
-    group_shards,
-)
-from ledgerbeam.io.listing.patterns import parse
+from ledgerbeam.io import Grouping, IndexLocation, Options, SourceListing, TarFormat, canonical_url
+from ledgerbeam.io.listing.own_files import OwnFiles
+from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.io.listing.patterns import expand_braces, fixed_part, parse
+from ledgerbeam.io.shar.samples import group_shards
 from ledgerbeam.iterators.job_source import GraphSource
-from ledgerbeam.ledger import Source, pack_sources
+from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.job import Json
+from ledgerbeam.ledger.model.packing import pack_sources
 from ledgerbeam.sources import FileSources, SharSources, Sources
 
 __all__ = ["GraphPasses", "JobSources", "ListedFiles", "OutputPlace"]
@@ -178,7 +170,7 @@ class ListedFiles:
 
     def opened_files(self, options: Options) -> FileSources:
         """Return how workers open each file by itself, with the options of its format."""
-        return FileSources((Tar(self.group),), self._index_location, self.build_index, options or {})
+        return FileSources((TarFormat(self.group),), self._index_location, self.build_index, options or {})
 
     @property
     def _index_location(self) -> IndexLocation:

@@ -16,11 +16,14 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
-from ledgerbeam.io import OwnFiles, Page, ShardEncoder, SourceListing, canonical_url
+from ledgerbeam.io import ShardEncoder, SourceListing, canonical_url
 from ledgerbeam.io.formats.registry import formats
+from ledgerbeam.io.listing.own_files import OwnFiles
+from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.iterators.job_source import GraphSource
-from ledgerbeam.ledger import MAX_ENTRIES, Job, LedgerStore, Task
+from ledgerbeam.ledger import Job, LedgerStore, Task
 from ledgerbeam.ledger.model.job import Json
+from ledgerbeam.ledger.worker.writer import MAX_ENTRIES
 from ledgerbeam.pipelines.jobs.sources import JobSources, OutputPlace
 
 if TYPE_CHECKING:  # Beam takes a second to import

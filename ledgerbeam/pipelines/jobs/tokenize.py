@@ -67,7 +67,7 @@ class TokenizeJob(ShardJob):
 
     def encoder(self) -> ShardEncoder:
         """Return how tokens are written."""
-        from ledgerbeam.transforms import TokenShards  # noqa: PLC0415 - brings Beam
+        from ledgerbeam.transforms.shards import TokenShards  # noqa: PLC0415 - brings Beam
 
         return TokenShards(self.dataset.suffixes, self.dataset.dtype, self.eod)
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from ledgerbeam.ledger import FailureRow, HistoryRow, LedgerStore, SourceRow
-from ledgerbeam.ledger.model.rows import HISTORY_SECONDS
+from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, FailureRow, HistoryRow, SourceRow
 from ledgerbeam.pipelines.console import counting
 from ledgerbeam.pipelines.report.failures import grouped_failures
 from ledgerbeam.pipelines.report.progress import JobProgress, job_progress, shown_runs

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ledgerbeam.ledger import FailureRow
+from ledgerbeam.ledger.model.rows import FailureRow
 from ledgerbeam.pipelines.console import timestamp
 from ledgerbeam.pipelines.report.run_info import retry_command
 from ledgerbeam.redaction import without_secrets

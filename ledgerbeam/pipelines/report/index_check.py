@@ -18,12 +18,12 @@ from ledgerbeam.io import (
     IndexFile,
     IndexLocation,
     Options,
-    Page,
-    Tar,
+    TarFormat,
     build_index,
     recognize,
     stat,
 )
+from ledgerbeam.io.listing.pages import Page
 
 __all__ = ["IndexCheck"]
 
@@ -73,7 +73,7 @@ class IndexCheck:
                 not.
             SourceError: If a deep check finds a record that does not decode.
         """
-        kind = recognize(url, [Tar(self.group)]).by_position()
+        kind = recognize(url, [TarFormat(self.group)]).by_position()
         source = stat(url, self.options)
         index = kind.index_file(source.url, self.location, self.options)
         kind.check_index(index, source, deep=self.deep)

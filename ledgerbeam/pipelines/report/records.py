@@ -16,7 +16,7 @@ from ledgerbeam.io import (
     IndexLocation,
     Options,
     Sample,
-    Tar,
+    TarFormat,
     recognize,
     stat,
 )
@@ -87,7 +87,7 @@ def _looked_up(
     url: str, location: IndexLocation, options: Options, group: Grouping
 ) -> tuple[FileInfo, Format, IndexFile]:
     source = stat(url, options)
-    kind = recognize(source.url, [Tar(group)]).by_position()
+    kind = recognize(source.url, [TarFormat(group)]).by_position()
     index = kind.index_file(source.url, location, options)
     kind.check_index(index, source)
     return source, kind, index

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
-from ledgerbeam.ledger import HistoryRow, LedgerStore
+from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger.model.rows import HistoryRow
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.redaction import command_without_secrets, without_secrets
 

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from ledgerbeam.errors import LedgerbeamError, UsageError
-from ledgerbeam.io import is_local
-from ledgerbeam.ledger import SAFE_PATH, LedgerStore, Totals
+from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.ledger import LedgerStore, Totals
+from ledgerbeam.ledger.model.user_code import SAFE_PATH
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners.logs import quiet_beam, worker_options

@@ -25,7 +25,7 @@ from typing import Never
 import numpy as np
 from apache_beam.runners.worker import sdk_worker_main
 
-from ledgerbeam.ledger import InflightMarks
+from ledgerbeam.ledger.worker.inflight import InflightMarks
 from ledgerbeam.pipelines.runners import worker_relay
 
 __all__ = ["fork_server"]

@@ -12,7 +12,10 @@ from itertools import chain
 import orjson
 
 from ledgerbeam.errors import WorkerDiedError
-from ledgerbeam.ledger import MAX_ATTEMPTS, LedgerStore, PendingSource, RunFolder, Source, Totals
+from ledgerbeam.ledger import LedgerStore, Source, Totals
+from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
+from ledgerbeam.ledger.selection import PendingSource
+from ledgerbeam.ledger.worker.run_folders import RunFolder
 from ledgerbeam.pipelines.console import Reporter
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.replaced import look_at_files

@@ -13,7 +13,7 @@ from apache_beam.runners.job.utils import dict_to_struct
 from apache_beam.runners.portability.fn_api_runner.fn_runner import ExtendedProvisionInfo, FnApiRunner
 from apache_beam.transforms.environments import Environment, SubprocessSDKEnvironment
 
-from ledgerbeam.ledger import PendingSource
+from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners.fork_server import fork_server
 from ledgerbeam.pipelines.runners.wave_files import load_sources

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ledgerbeam.errors import IndexMismatchError, UsageError
-from ledgerbeam.io import Page
+from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Totals
 from ledgerbeam.opening import run_folders
 from ledgerbeam.pipelines.console import Reporter, count

@@ -16,7 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ledgerbeam.errors import LedgerbeamError
-from ledgerbeam.ledger import DeadWorker, Mark, dead_marks, left_errors
+from ledgerbeam.ledger.model.rows import Mark
+from ledgerbeam.ledger.worker.inflight import DeadWorker, dead_marks
+from ledgerbeam.ledger.worker.worker_errors import left_errors
 from ledgerbeam.pipelines.runners.wave_files import DIED, DONE, TRACEBACK, read_text
 
 __all__ = ["WaveEnd", "run_wave"]

@@ -20,7 +20,9 @@ import orjson
 
 from ledgerbeam.descriptors import hold_standard_descriptors
 from ledgerbeam.errors import LedgerbeamError
-from ledgerbeam.ledger import InflightMarks, close_shared_writers, describe_error, ignore_interrupt
+from ledgerbeam.ledger.model.user_errors import describe_error, ignore_interrupt
+from ledgerbeam.ledger.worker.inflight import InflightMarks
+from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.pipelines.jobs.transport import load_job
 from ledgerbeam.pipelines.runners.logs import quiet_beam
 from ledgerbeam.pipelines.runners.wave_files import DIED, DONE, STORAGE_OPTIONS, TRACEBACK, touch

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ledgerbeam.errors import DiskFullError, StorageError
-from ledgerbeam.ledger import PendingSource
+from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.redaction import without_secrets
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from ledgerbeam.sources import plan_spans
+from ledgerbeam.sources.kind import plan_spans
 
 TASK_BYTES = 45
 

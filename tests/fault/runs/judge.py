@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Never
 
-from ledgerbeam.ledger import LedgerStore, source_ids
+from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.ledger.model.rows import content_checksum
 from ledgerbeam.opening import open_ledger
 from tests.fault.runs.function import clean_outputs

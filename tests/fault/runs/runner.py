@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import apache_beam as beam
 from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
 
-from ledgerbeam.ledger import LedgerStore, LedgerWriter, PendingSource
+from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger.selection import PendingSource
+from ledgerbeam.ledger.worker.writer import LedgerWriter
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.runners import pipeline as graph
 from ledgerbeam.pipelines.runners.local import LocalRunner

@@ -26,9 +26,13 @@ from unittest import mock
 import ledgerbeam
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io.storage import unchanged as watch
-from ledgerbeam.ledger import LedgerWriter, Mark, NoneTask, PendingSource, Task, source_ids
+from ledgerbeam.ledger import NoneTask, Task
 from ledgerbeam.ledger.lmdb import store as lmdb_store
+from ledgerbeam.ledger.model.identity import source_ids
+from ledgerbeam.ledger.model.rows import Mark
+from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker import run_folders
+from ledgerbeam.ledger.worker.writer import LedgerWriter
 from ledgerbeam.opening import open_ledger, open_sink
 from ledgerbeam.pipelines.commands import cli
 from ledgerbeam.pipelines.jobs import replaced

@@ -16,11 +16,13 @@ import pytest
 import zstandard
 
 from ledgerbeam.errors import ArchiveError, NotIndexableError, RecordError, SourceError, SourceNotFoundError, UsageError
-from ledgerbeam.io import Sample, SpanReader, StreamSpan, Tar, encode_tar, recognize, scan_stream, split_source
+from ledgerbeam.io import Sample, SpanReader, StreamSpan, TarFormat, recognize, scan_stream
 from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.compression.streams import Stream, decompressed
 from ledgerbeam.io.formats import base
+from ledgerbeam.io.formats.streamed import split_source
 from ledgerbeam.io.storage.client import filesystem
+from ledgerbeam.io.tar.encode import encode_tar
 
 WRITERS: dict[str, Callable[[bytes], bytes]] = {
     ".gz": lambda data: gzip.compress(data, mtime=0),
@@ -173,7 +175,7 @@ def test_samples_are_found_and_read_by_spans(tmp_path: Path, suffix: str, group:
     path = tmp_path / f"x.tar{suffix}"
     path.write_bytes(WRITERS[suffix](data))
     found = scan_stream(str(path))
-    assert isinstance(found.format, Tar)
+    assert isinstance(found.format, TarFormat)
     assert found.format.paired == (group == "pairs")
     assert found.offsets[:-1].tolist() == offsets[:-1].tolist()
     places = found.offsets.tolist()

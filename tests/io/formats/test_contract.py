@@ -10,7 +10,7 @@ import pytest
 
 from examples.own_format import TextLines
 from ledgerbeam.errors import ArchiveError, RecordError
-from ledgerbeam.io import Format, Jsonl, RecordFormat, Sample, Tar
+from ledgerbeam.io import Format, JsonlFormat, RecordFormat, Sample, TarFormat
 from ledgerbeam.io.formats.testing import FormatContract
 
 
@@ -65,7 +65,7 @@ class TestText(FormatContract):
 
 class TestJsonl(FormatContract):
     def format(self) -> Format:
-        return Jsonl()
+        return JsonlFormat()
 
     def records(self, count: int) -> list[Any]:
         return [{"number": number, "text": "ö" * (number * 7 % 30)} for number in range(count)]
@@ -75,7 +75,7 @@ class TestTar(FormatContract):
     takes_json = False
 
     def format(self) -> Format:
-        return Tar("key")
+        return TarFormat("key")
 
     def records(self, count: int) -> list[Any]:
         return [

@@ -9,8 +9,9 @@ import pytest
 
 from examples.own_format import TextLines
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io import Jsonl, format_named, recognize, register
+from ledgerbeam.io import JsonlFormat, recognize, register
 from ledgerbeam.io.formats import registry
+from ledgerbeam.io.formats.registry import format_named
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +48,7 @@ def test_a_format_is_registered_and_configured() -> None:
     register(TextLines())  # as when a module is loaded twice
     assert recognize("a.txt").format == TextLines()
     assert recognize("a.txt", [latin]).format is latin
-    assert recognize("a.jsonl", [Jsonl(threads=3)]).format == Jsonl(threads=3)
+    assert recognize("a.jsonl", [JsonlFormat(threads=3)]).format == JsonlFormat(threads=3)
 
 
 class Other(TextLines):

@@ -19,7 +19,7 @@ from ledgerbeam.io.formats.streamed import split_source, stream_records
 from ledgerbeam.io.index.file import IndexFile, write_index
 from ledgerbeam.io.storage.client import filesystem
 from ledgerbeam.io.storage.stat import stat
-from ledgerbeam.io.tar.format import Tar
+from ledgerbeam.io.tar.format import TarFormat
 from ledgerbeam.io.tar.reader import TarReader, build_tar_index
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"
@@ -134,7 +134,7 @@ def test_the_golden_files_are_there() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_our_index_is_byte_equal_with_that_of_lhotse(tmp_path: Path, name: str) -> None:
     url = golden(name, tmp_path)
-    kind, pairs = recognize(url).plain(), recognize(url, [Tar("pairs")]).plain()
+    kind, pairs = recognize(url).plain(), recognize(url, [TarFormat("pairs")]).plain()
     ours = tmp_path / "ours.idx"
     write_index(str(ours), pairs.build_index(url))
     assert ours.read_bytes() == Path(f"{url}.idx").read_bytes()

@@ -34,7 +34,6 @@ from ledgerbeam.io import (
     Sample,
     build_index,
     encode_jsonl,
-    encode_tar,
     index_bytes,
     publish_bytes,
     recognize,
@@ -46,6 +45,7 @@ from ledgerbeam.io.compression import content as content_module
 from ledgerbeam.io.compression.content import ContentReader
 from ledgerbeam.io.compression.gzip_points import gzip_points, gzip_spacing
 from ledgerbeam.io.formats.streamed import split_source
+from ledgerbeam.io.tar.encode import encode_tar
 from tests.io.conformance import SequenceConformance
 
 SPACING = 40_000

@@ -15,11 +15,11 @@ from ledgerbeam.io import (
     IndexPack,
     PackArray,
     PackSources,
-    build_tar_index,
     collection_key,
     write_index,
     write_index_pack,
 )
+from ledgerbeam.io.tar.reader import build_tar_index
 from tests.iterators.data import write_lines, write_pack, write_samples, write_text
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ledgerbeam.io.jsonl.format import Jsonl
-from ledgerbeam.io.tar.format import Tar
+from ledgerbeam.io.jsonl.format import JsonlFormat
+from ledgerbeam.io.tar.format import TarFormat
 from ledgerbeam.io.tar.sample import Sample
 from tests.io.conformance import ReaderConformance
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("implementation")
 
 
 class TestJsonl(ReaderConformance):
-    format = Jsonl(threads=2)
+    format = JsonlFormat(threads=2)
     shift = 7
 
     def records(self, count: int) -> list[Any]:
@@ -23,7 +23,7 @@ class TestJsonl(ReaderConformance):
 
 
 class TestTarPairs(ReaderConformance):
-    format = Tar()
+    format = TarFormat()
 
     def records(self, count: int) -> list[Any]:
         return [Sample(f"d/{i}.x", {"wav": bytes([i % 256]) * (i * 13), "json": b"{}"}) for i in range(count)]

@@ -21,7 +21,6 @@ from ledgerbeam.io import (
     SharWriter,
     build_jsonl_index,
     encode_jsonl,
-    split_jsonl,
     stream_records,
     write_index,
 )
@@ -29,6 +28,7 @@ from ledgerbeam.io.formats.conversion import text_or_json, to_document, to_sampl
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.formats.streamed import SpanReader
 from ledgerbeam.io.jsonl.lines import JsonLines, JsonLinesBuilder
+from ledgerbeam.io.jsonl.reader import split_jsonl
 from ledgerbeam.io.jsonl.values import dumps, exact, holds_wide, loads, require_finite
 from ledgerbeam.io.shar.cuts import cut_sample, sample_cut
 from ledgerbeam.io.shar.rows import split_cut

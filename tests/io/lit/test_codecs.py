@@ -17,8 +17,9 @@ from hypothesis.extra import numpy as arrays
 from PIL import Image
 
 from ledgerbeam.errors import RecordError, UsageError
-from ledgerbeam.io.lit import CODECS, LitDataset, LitWriter, decode_rle, encode_rle
+from ledgerbeam.io.lit import CODECS, LitDataset, LitWriter, decode_rle
 from ledgerbeam.io.lit.codecs import decoder_of, encoder_of
+from ledgerbeam.io.lit.rle import encode_rle
 
 INTEGERS = st.sampled_from(["u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", ">u2", ">i8"])
 GOLDEN_RLE = bytes.fromhex(

@@ -21,8 +21,9 @@ from ledgerbeam.errors import (
     SourceNotFoundError,
     UsageError,
 )
-from ledgerbeam.io import Sample, TarReader, encode_tar
+from ledgerbeam.io import Sample, TarReader
 from ledgerbeam.io.lit import LitDataset, LitWriter, read_config, write_lit_index
+from ledgerbeam.io.tar.encode import encode_tar
 from tests.io.lit.content import write
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, NotIndexableError, RecordError, SourceError
-from ledgerbeam.io import IndexLocation, recognize, split_source
+from ledgerbeam.io import IndexLocation, recognize
+from ledgerbeam.io.formats.streamed import split_source
 from ledgerbeam.io.megatron import Document, MegatronDocuments, encode_documents, write_megatron
 
 DOCUMENTS = [Document([1, 2, 3], [3]), Document([], []), Document([4, 5, 6], [1, 2]), Document([7], [1])]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ledgerbeam.errors import LedgerbeamError, RecordError, SourceError
-from ledgerbeam.io import HeldRecords, Sample, SharSamples, group_shards
+from ledgerbeam.io import Sample
 from ledgerbeam.io.shar.cuts import sample_cut
+from ledgerbeam.io.shar.samples import HeldRecords, SharSamples, group_shards
 
 
 def test_files_of_one_number_or_name_make_a_shard() -> None:

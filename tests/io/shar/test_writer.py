@@ -20,12 +20,12 @@ from ledgerbeam.io import (
     SharReader,
     SharWriter,
     build_jsonl_index,
-    build_tar_index,
     write_index_pack,
 )
 from ledgerbeam.io.shar.reader import write_shar_fields
 from ledgerbeam.io.shar.rows import FieldKind
 from ledgerbeam.io.storage.client import filesystem
+from ledgerbeam.io.tar.reader import build_tar_index
 from tests.io.shar.content import cut, npy, recording, wav
 
 FIELDS: dict[str, FieldKind] = {"recording": "tar", "embedding": "tar", "label": "jsonl"}

@@ -10,7 +10,8 @@ import random
 import tarfile
 from pathlib import Path
 
-from ledgerbeam.io import Sample, encode_tar
+from ledgerbeam.io import Sample
+from ledgerbeam.io.tar.encode import encode_tar
 from ledgerbeam.io.tar.reader import split_tar
 from ledgerbeam.io.tar.sample import MOST_EXPANSION
 from tests.io.damage import mangled

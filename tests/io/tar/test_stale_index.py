@@ -17,8 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import ArchiveError, IndexMismatchError
-from ledgerbeam.io import Tar, TarReader, build_tar_index, stat, write_index
+from ledgerbeam.io import TarFormat, TarReader, stat, write_index
 from ledgerbeam.io.tar.grouping import Grouping, are_pairs
+from ledgerbeam.io.tar.reader import build_tar_index
 
 _numbers = itertools.count()
 BLOCK = 512
@@ -135,7 +136,7 @@ def test_a_fresh_index_reads_all_of_it(tmp_path: Path, group: Grouping) -> None:
         path = tmp_path / "x.tar"
         offsets = offsets_of(path, archive(names, sizes, marks), group)
         write_index(f"{path}.idx", offsets)
-        Tar().check_index(TarReader(str(path)).index, stat(str(path)), deep=True)
+        TarFormat().check_index(TarReader(str(path)).index, stat(str(path)), deep=True)
         with TarReader(str(path), group=group) as reader:
             spans = [sample for i in range(0, 30, 7) for sample in reader.read_span(i, min(i + 7, 30))]
             assert spans == list(reader) == [reader[i] for i in range(30)] == reader.read_many(range(30))

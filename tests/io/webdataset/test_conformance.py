@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import IndexMismatchError, SourceError
-from ledgerbeam.io import encode_tar, publish_bytes
+from ledgerbeam.io import publish_bytes
+from ledgerbeam.io.tar.encode import encode_tar
 from ledgerbeam.io.webdataset import (
     DaliReader,
     ShardReader,
     ShardWriter,
-    dali_index_url,
     open_shards,
     open_wids,
     write_dali_index,
     write_wids_index,
 )
+from ledgerbeam.io.webdataset.dali import dali_index_url
 from tests.io.conformance import COUNT, SequenceConformance, open_files
 from tests.io.webdataset.content import plain_samples, samples
 

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.errors import ArchiveError, IndexMismatchError, IndexNotFoundError
-from ledgerbeam.io import Sample, encode_tar
-from ledgerbeam.io.webdataset import DaliReader, dali_index_url, write_dali_index
+from ledgerbeam.io import Sample
+from ledgerbeam.io.tar.encode import encode_tar
+from ledgerbeam.io.webdataset import DaliReader, write_dali_index
+from ledgerbeam.io.webdataset.dali import dali_index_url
 from tests.io.webdataset.content import plain, plain_samples
 
 GOLDEN = "v1.2 2\nseg.png 512 3 d/a.seg.png cls 1536 1 d/a.cls\ntxt 2560 600 b.txt\n"

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import RecordError, SourceError, SourceNotFoundError, UsageError
-from ledgerbeam.io import Sample, expand_braces
+from ledgerbeam.io import Sample
+from ledgerbeam.io.listing.patterns import expand_braces
 from ledgerbeam.io.storage.client import filesystem
 from ledgerbeam.io.webdataset import Shard, ShardWriter, open_energon, read_energon, write_energon
 from ledgerbeam.io.webdataset.braces import collapse_names

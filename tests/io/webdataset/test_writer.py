@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import RecordError, UsageError
-from ledgerbeam.io import Sample, build_tar_index, encode_tar, index_bytes
+from ledgerbeam.io import Sample, index_bytes
 from ledgerbeam.io.storage.client import filesystem
+from ledgerbeam.io.tar.encode import encode_tar
+from ledgerbeam.io.tar.reader import build_tar_index
 from ledgerbeam.io.webdataset import ShardWriter, open_shards
 from tests.io.webdataset.content import plain, samples, write_shards
 

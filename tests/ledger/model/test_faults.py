@@ -12,7 +12,7 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.ledger.model import faults
 
 PROGRAM = """
-from ledgerbeam.ledger import fault_point
+from ledgerbeam.ledger.model.faults import fault_point
 for turn in range(5):
     print(turn, flush=True)
     fault_point("a.point")

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import LedgerError
-from ledgerbeam.ledger import Job, Leaf, Output, OutputShard, Source, dataset_manifest
+from ledgerbeam.ledger import Job, Output, OutputShard, Source, dataset_manifest
 from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.model.rows import Leaf
 from tests.ledger.builders import plain
 
 JOB = Job("map", {"output": "s3://bucket/out"})

@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import FunctionError
-from ledgerbeam.ledger import Source, Task, code_identity, describe_error, failed_by, function_identity
+from ledgerbeam.ledger import Source, Task, code_identity
 from ledgerbeam.ledger.model import user_code
-from ledgerbeam.ledger.model.user_code import SAFE_PATH, import_function, import_object
-from ledgerbeam.ledger.model.user_errors import ignore_interrupt, is_break, is_interrupt
+from ledgerbeam.ledger.model.user_code import SAFE_PATH, function_identity, import_function, import_object
+from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, ignore_interrupt, is_break, is_interrupt
 
 TASK = Task(Source("/data/a.jsonl", 10, "1"), 0, 1, ((0, 1),))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.errors import LedgerbeamError, NonDeterministicTaskError, SourceNotFoundError, UsageError
-from ledgerbeam.ledger import leave_error, left_errors
+from ledgerbeam.ledger.worker.worker_errors import leave_error, left_errors
 
 NOT_UTF8 = b"/data/\xff.jsonl".decode("utf-8", "surrogateescape")
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ledgerbeam.io import JsonlReader, Sample, SharReader, TarReader, encode_tar
+from ledgerbeam.io import JsonlReader, Sample, SharReader, TarReader
 from ledgerbeam.io.megatron import MegatronReader, write_megatron
 from ledgerbeam.io.shar.reader import write_shar_fields
+from ledgerbeam.io.tar.encode import encode_tar
 from tests.io.shar.content import sample
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.jobs.test_restart import tasks_done, wait_for

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.io import JsonlReader, Sample, SharWriter, TarReader, encode_tar
+from ledgerbeam.io import JsonlReader, Sample, SharWriter, TarReader
+from ledgerbeam.io.tar.encode import encode_tar
 from tests.io.shar.content import sample
 from tests.pipelines.commands.test_convert import clips
 from tests.pipelines.conftest import Ran, Workspace

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ledgerbeam.io import build_jsonl_index, build_tar_index, write_index
+from ledgerbeam.io import build_jsonl_index, write_index
+from ledgerbeam.io.tar.reader import build_tar_index
 from tests.pipelines.conftest import Workspace
 
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from ledgerbeam.ledger import MAX_ATTEMPTS, Mark, open_store
+from ledgerbeam.ledger.model.rows import Mark
+from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
+from ledgerbeam.ledger.places import open_store
 from ledgerbeam.pipelines.report.run_info import retry_command
 from tests.pipelines.conftest import FAILING, Workspace, run_failing
 

@@ -14,7 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from ledgerbeam.io.storage import client
-from ledgerbeam.ledger import Failure, Job, Leaf, Output, Source, content_checksum, open_store
+from ledgerbeam.ledger import Job, Output, Source
+from ledgerbeam.ledger.model.rows import Failure, Leaf, content_checksum
+from ledgerbeam.ledger.places import open_store
 from ledgerbeam.pipelines.commands import ledger_export
 from ledgerbeam.pipelines.commands import ledger_export as tables
 from tests.conftest import S3Server

@@ -17,7 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.ledger import Failure, Job, Leaf, Source, open_store
+from ledgerbeam.ledger import Job, Source
+from ledgerbeam.ledger.model.rows import Failure, Leaf
+from ledgerbeam.ledger.places import open_store
 from ledgerbeam.pipelines.report.data import report_data
 from tests.pipelines.conftest import Workspace, make_workspace
 

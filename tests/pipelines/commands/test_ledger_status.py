@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.io import stat_many
-from ledgerbeam.ledger import Job, Leaf, LedgerStore, Source, open_store
+from ledgerbeam.io.storage.stat import stat_many
+from ledgerbeam.ledger import Job, LedgerStore, Source
+from ledgerbeam.ledger.model.rows import Leaf
+from ledgerbeam.ledger.places import open_store
 from ledgerbeam.opening import run_folders
 from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles

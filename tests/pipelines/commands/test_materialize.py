@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ledgerbeam.io import Sample, TarReader, encode_tar, write_index
+from ledgerbeam.io import Sample, TarReader, write_index
 from ledgerbeam.io.megatron import MegatronReader
+from ledgerbeam.io.tar.encode import encode_tar
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.jobs.test_restart import tasks_done, wait_for
 

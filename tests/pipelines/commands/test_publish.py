@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.io import IndexPack, Sample, SharReader, encode_tar
+from ledgerbeam.io import IndexPack, Sample, SharReader
 from ledgerbeam.io.lit import LitDataset
 from ledgerbeam.io.megatron import MegatronReader, write_megatron
+from ledgerbeam.io.tar.encode import encode_tar
 from ledgerbeam.io.webdataset import open_energon, open_wids
 from tests.io.shar.content import sample
 from tests.pipelines.conftest import Ran, Workspace

@@ -11,7 +11,9 @@ import pytest
 from ledgerbeam.errors import LedgerDamagedError, StorageError
 from ledgerbeam.io import ObjectFolder
 from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX
-from ledgerbeam.ledger import Job, Leaf, LedgerStore, Output, Source, open_store
+from ledgerbeam.ledger import Job, LedgerStore, Output, Source
+from ledgerbeam.ledger.model.rows import Leaf
+from ledgerbeam.ledger.places import open_store
 from ledgerbeam.pipelines.jobs.cleanup import count_superseded, remove_superseded, sweep_temporaries
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 

@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from ledgerbeam.ledger import Failure, open_store
+from ledgerbeam.ledger.model.rows import Failure
+from ledgerbeam.ledger.places import open_store
 from tests.pipelines.conftest import Workspace
 
 pytestmark = pytest.mark.long

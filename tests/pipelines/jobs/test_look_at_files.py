@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from ledgerbeam.io import list_pages
-from ledgerbeam.ledger import Job, Leaf, LedgerStore, PendingSource, Source, Task, open_store
+from ledgerbeam.io.listing.pages import list_pages
+from ledgerbeam.ledger import Job, LedgerStore, Source, Task
+from ledgerbeam.ledger.model.rows import Leaf
+from ledgerbeam.ledger.places import open_store
+from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.pipelines.jobs.replaced import look_at_files
 
 

@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import StorageError
-from ledgerbeam.io import ObjectFolder, Options, list_files
-from ledgerbeam.ledger import Job, Leaf, LedgerStore, Output, OutputColumns, Source, open_store
+from ledgerbeam.io import ObjectFolder, Options
+from ledgerbeam.io.listing.folder_files import list_files
+from ledgerbeam.ledger import Job, LedgerStore, Output, Source
+from ledgerbeam.ledger.model.rows import Leaf, OutputColumns
+from ledgerbeam.ledger.places import open_store
 from ledgerbeam.pipelines.jobs import recorded
 from ledgerbeam.pipelines.jobs.recorded import forget_lost, unrecorded
 from ledgerbeam.pipelines.jobs.spec import JobSpec

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from ledgerbeam.io import Sample, encode_tar
+from ledgerbeam.io import Sample
 from ledgerbeam.io.lit import LitDataset
 from ledgerbeam.io.megatron import write_megatron
+from ledgerbeam.io.tar.encode import encode_tar
 from ledgerbeam.io.webdataset import open_energon, open_wids
 from tests.pipelines.conftest import Ran, Workspace
 

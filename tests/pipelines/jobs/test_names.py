@@ -9,9 +9,10 @@ import tarfile
 
 import pytest
 
-from ledgerbeam.io import Sample, encode_tar
+from ledgerbeam.io import Sample
 from ledgerbeam.io.megatron import MegatronReader
 from ledgerbeam.io.storage import client
+from ledgerbeam.io.tar.encode import encode_tar
 from tests.conftest import GcsServer
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.jobs.test_restart import wait_for

@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import StorageError, UsageError
-from ledgerbeam.io import ObjectFolder, list_files
-from ledgerbeam.ledger import Leaf, LedgerStore, Output, Source, Totals, open_store
+from ledgerbeam.io import ObjectFolder
+from ledgerbeam.io.listing.folder_files import list_files
+from ledgerbeam.ledger import LedgerStore, Output, Source, Totals
+from ledgerbeam.ledger.model.rows import Leaf
+from ledgerbeam.ledger.places import open_store
 from ledgerbeam.pipelines.console import Reporter
 from ledgerbeam.pipelines.jobs import owner as owner_module
 from ledgerbeam.pipelines.jobs.owner import Existing, OutputOwner

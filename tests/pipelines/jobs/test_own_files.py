@@ -8,7 +8,9 @@ import pytest
 import s3fs
 
 from ledgerbeam.errors import SourceNotFoundError, UsageError
-from ledgerbeam.io import OwnFiles, Page, SourceListing
+from ledgerbeam.io import SourceListing
+from ledgerbeam.io.listing.own_files import OwnFiles
+from ledgerbeam.io.listing.pages import Page
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import s3fs
 
-from ledgerbeam.ledger import open_store
+from ledgerbeam.ledger.places import open_store
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ledgerbeam.ledger import open_store
+from ledgerbeam.ledger.places import open_store
 from tests.pipelines.conftest import Workspace
 
 MEDDLING = '''

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ledgerbeam.ledger import open_store
+from ledgerbeam.ledger.places import open_store
 from tests.pipelines.conftest import Workspace, make_workspace
 from tests.servers.process import wait_until
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import s3fs
 
-from ledgerbeam.io import Sample, encode_tar
+from ledgerbeam.io import Sample
+from ledgerbeam.io.tar.encode import encode_tar
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Ran, Workspace
 

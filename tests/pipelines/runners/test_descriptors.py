@@ -30,7 +30,9 @@ def loud(record):
 
 OWN = """
 import os, sys
-from ledgerbeam.ledger import Job, Leaf, Source, open_store
+from ledgerbeam.ledger import Job, Source
+from ledgerbeam.ledger.model.rows import Leaf
+from ledgerbeam.ledger.places import open_store
 
 store = open_store("L", create=True)
 store.open_job(Job("own", {}))
