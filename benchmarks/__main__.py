@@ -44,7 +44,7 @@ TABLES: dict[str, ModuleType] = {
 
 
 def main() -> int:
-    """Prints the tables. Returns 0 unless one of them could not be measured for a fault."""
+    """Print the tables. Returns 0 unless one of them could not be measured for a fault."""
     if sys.argv[1:2] == ["scale"]:
         return scale.main(sys.argv[2:])
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Speed against peers and limits.")
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def _table(module: ModuleType, data: Data) -> Counter[str]:
-    """Prints one table and counts its verdicts."""
+    """Print one table and count its verdicts."""
     rows = []
     verdicts: Counter[str] = Counter()
     started = time.monotonic()

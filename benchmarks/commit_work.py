@@ -30,7 +30,7 @@ def _groups(leaves: list[Leaf]) -> Iterator[list[Leaf]]:
 
 
 def register(ledger: str, count: int) -> None:
-    """Makes a ledger that has sources, none of them done."""
+    """Make a ledger that has sources, none of them done."""
     shutil.rmtree(ledger, ignore_errors=True)
     store = open_store(ledger, create=True)
     for first in range(0, count, MADE_AT_ONCE):
@@ -39,7 +39,7 @@ def register(ledger: str, count: int) -> None:
 
 
 def commit(ledger: str, first: int, count: int, start: float) -> list[float]:
-    """Commits tasks, durably, a group at a time; gives when it began and when it ended."""
+    """Commit tasks, durably, a group at a time; return when it began and when it ended."""
     leaves = [leaf(source) for source in sources(range(first, first + count))]
     store = open_store(ledger, create=False)
     store.completed_count()
@@ -53,7 +53,7 @@ def commit(ledger: str, first: int, count: int, start: float) -> list[float]:
 
 
 def commit_sqlite(folder: str, count: int) -> float:
-    """Commits the same rows to SQLite, as durably: write-ahead log, synchronous=FULL."""
+    """Commit the same rows to SQLite, as durably: write-ahead log, synchronous=FULL."""
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     leaves = [leaf(source) for source in sources(range(count))]
@@ -80,7 +80,7 @@ def commit_sqlite(folder: str, count: int) -> float:
 
 
 def mark_files(folder: str, count: int) -> list[float]:
-    """Makes one empty file a task, and lists them as a rerun does; gives the seconds of both."""
+    """Make one empty file a task, and list them as a rerun does; return the seconds of both."""
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     started = time.perf_counter()
@@ -98,7 +98,7 @@ def mark_files(folder: str, count: int) -> list[float]:
 
 
 def fold_and_compact(folder: str, count: int) -> list[float]:
-    """Writes segments of a remote ledger to a local folder; gives seconds of folding and of compacting them."""
+    """Write segments of a remote ledger to a local folder; return seconds of folding and of compacting them."""
     shutil.rmtree(folder, ignore_errors=True)
     objects = ObjectFolder(f"{folder}/ledger")
     writer = RemoteStore(objects, f"{folder}/writer")
@@ -125,7 +125,7 @@ def fold_and_compact(folder: str, count: int) -> list[float]:
 
 
 def start_up(ledger: str, count: int) -> list[float]:
-    """Opens a finished ledger and asks for every source by pages; gives seconds, MB at most and bytes on disk."""
+    """Open a finished ledger and ask for every source by pages; return seconds, MB at most and bytes on disk."""
     began = time.perf_counter()
     store = open_store(ledger, create=False)
     asked = time.perf_counter() - began
@@ -142,7 +142,7 @@ def start_up(ledger: str, count: int) -> list[float]:
 
 
 def set_of_names(count: int) -> list[float]:
-    """Fills a set with the names of finished sources, from lines of a text in memory; gives seconds and MB at most."""
+    """Fill a set with the names of finished sources, from lines of a text in memory; return seconds and MB at most."""
     text = "\n".join(url for page in pages(count) for url in page.urls)
     began = time.perf_counter()
     done = set(text.split("\n"))

@@ -61,7 +61,7 @@ def _start_up(data: Data, listing: float) -> Iterator[Row]:
 
 
 def _commit(maker: Peer, ledger: str, tasks: int, processes: int) -> float:
-    """Commits with several processes at once; gives seconds from the first begin to the last end."""
+    """Commit with several processes at once; return seconds from the first begin to the last end."""
     maker.ask("register", ledger=ledger, count=tasks)
     share = tasks // processes
     with ExitStack() as stack:

@@ -66,14 +66,14 @@ class Data:
 
 
 def open_data(root: Path, *, small: bool, long: bool) -> Data:
-    """Gives the files below `root`; each is made when it is asked for."""
+    """Return the files below `root`; each is made when it is asked for."""
     factor = 0.1 if small else 1.0
     finished = int(MANY_SOURCES * factor) * (10 if long else 1)
     return Data(root / f"{'small' if small else 'full'}-{VERSION}", int(GIGABYTE * factor), factor, finished)
 
 
 def lines(count: int, text: tuple[int, int] = LINE_TEXT, seed: int = 7) -> Iterator[bytes]:
-    """Makes JSON lines of an id, a speaker and random text."""
+    """Make JSON lines of an id, a speaker and random text."""
     chance = random.Random(seed)
     pool = "".join(chance.choices("abcdefghijklmnopqrstuvwxyz      ", k=_POOL))
     for number in range(count):
@@ -114,7 +114,7 @@ def _write_pairs(path: Path, size: int) -> None:
 
 
 def _write_tar(path: Path, size: int, sample: Callable[[int], list[tuple[str, bytes | None]]]) -> None:
-    """Writes samples until the archive has `size` bytes; a member without content gets random bytes."""
+    """Write samples until the archive has `size` bytes; a member without content gets random bytes."""
     chance = random.Random(11)
     pool = chance.randbytes(_POOL)
     number = 0

@@ -9,7 +9,7 @@ RECORD_LOOPS = 100_000
 
 
 def count_loops(record: dict[str, Any]) -> dict[str, Any]:
-    """Does a fixed amount of work, so that a slower core takes longer."""
+    """Do a fixed amount of work, so that a slower core takes longer."""
     total = 0
     for number in range(RECORD_LOOPS):
         total += number & 7

@@ -97,7 +97,7 @@ def rows(data: Data) -> Iterator[Row]:
 
 
 def _state_at(node: IndexedManifest, position: int) -> State:
-    """The state of a pass at a position: it has no other part than the number."""
+    """Return the state of a pass at a position: it has no other part than the number."""
     state = _state_after_one(node)
     state["state"]["position"] = position
     return state

@@ -102,7 +102,7 @@ def _walk(path: str) -> None:
 
 
 def _hop(path: str) -> None:
-    """The least that a walk in Python can do: read each header, take its size, go to the next."""
+    """Return the least that a walk in Python can do: read each header, take its size, go to the next."""
     descriptor, position = os.open(path, os.O_RDONLY), 0
     try:
         while (header := os.pread(descriptor, tarfile.BLOCKSIZE, position)).strip(b"\0"):

@@ -31,7 +31,7 @@ _numbers = itertools.count()
 
 
 def make(folder: str, tasks: int) -> None:
-    """Makes ten sources that hold `tasks` tasks together."""
+    """Make ten sources that hold `tasks` tasks together."""
     shutil.rmtree(folder, ignore_errors=True)
     Path(folder, "in").mkdir(parents=True)
     for source in range(10):
@@ -41,7 +41,7 @@ def make(folder: str, tasks: int) -> None:
 
 
 def run(folder: str, output: str, tasks: int, ledger: bool) -> float:
-    """Runs the job into a new folder; gives its seconds, opening and filling the ledger included."""
+    """Run the job into a new folder; return its seconds, opening and filling the ledger included."""
     number = next(_numbers)
     published, ledger_path = Path(output, f"out-{number}"), Path(folder, f"ledger-{number}")
     page = next(iter(list_pages([f"{folder}/in/*.jsonl"])))
@@ -89,7 +89,7 @@ def _open_ledger(path: Path, sources: list[Source]) -> LedgerHandle:
 
 
 def _check(output: Path, ledger: Path | None, sources: int, tasks: int) -> None:
-    """Makes sure that what was timed is the job that was meant."""
+    """Make sure that what was timed is the job that was meant."""
     published = sum(1 for _ in output.rglob("*.jsonl"))
     if published != tasks:
         raise RuntimeError(f"{output}: expected {tasks} outputs, found {published}")

@@ -20,7 +20,7 @@ MADE_AT_ONCE = 500_000
 
 
 def page_of(numbers: Iterable[int]) -> Page:
-    """What a listing says of sources."""
+    """Return what a listing says of sources."""
     listed = list(numbers)
     urls = [f"/data/corpus/shards/{number // 1000:06d}/part-{number:09d}.jsonl" for number in listed]
     versions = [str(1_700_000_000_000_000_000 + 7_919 * number) for number in listed]
@@ -28,7 +28,7 @@ def page_of(numbers: Iterable[int]) -> Page:
 
 
 def pages(count: int) -> Iterator[Page]:
-    """The listing of the first sources."""
+    """Return the listing of the first sources."""
     for start in range(0, count, PAGE):
         yield page_of(range(start, min(start + PAGE, count)))
 
@@ -40,13 +40,13 @@ def sources(numbers: Iterable[int]) -> list[Source]:
 
 
 def leaf(source: Source) -> Leaf:
-    """The one task of a source, with one output."""
+    """Return the one task of a source, with one output."""
     name = f"{source.url.removeprefix('/data/')}.{0:010d}.jsonl"
     return Leaf(source.id, ((0, 1),), "published", (Output(name, source.size, source.id.hex(), 100),), 100, source.size)
 
 
 def make_done(ledger: str, count: int) -> None:
-    """Makes a ledger of which every source is complete, and keeps it between runs."""
+    """Make a ledger of which every source is complete, and keep it between runs."""
     if os.path.isdir(ledger):
         return
     partial = f"{ledger}.partial"

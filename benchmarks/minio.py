@@ -24,7 +24,7 @@ _START_SECONDS = 30
 
 @contextlib.contextmanager
 def s3_server(folder: Path) -> Iterator[dict[str, Any]]:
-    """Runs MinIO on a free loopback port, its data below `folder`.
+    """Run MinIO on a free loopback port, its data below `folder`.
 
     Yields:
         Storage options that reach it.

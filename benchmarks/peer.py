@@ -51,7 +51,7 @@ class Peer:
         self.close()
 
     def ask(self, work: str, **arguments: Any) -> Any:
-        """Has work done and returns its result.
+        """Have work done and return its result.
 
         Raises:
             PeerError: It raised, or the process ended.
@@ -71,11 +71,11 @@ class Peer:
         return answer["result"]
 
     def contender(self, work: str, **arguments: Any) -> Callable[[], float]:
-        """Makes a contender of work whose result is its own seconds."""
+        """Make a contender of work whose result is its own seconds."""
         return lambda: float(self.ask(work, **arguments))
 
     def close(self) -> None:
-        """Lets the process end and waits for it."""
+        """Let the process end and wait for it."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None and not pipe.closed:
                 pipe.close()
@@ -84,6 +84,6 @@ class Peer:
 
 
 def peer_python() -> Path | None:
-    """The interpreter of the peers' environment, if it is complete."""
+    """Return the interpreter of the peers' environment, if it is complete."""
     python = PEERS / "bin" / "python"
     return python if (PEERS / ".ready").is_file() and python.exists() else None

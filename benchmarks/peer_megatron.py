@@ -17,7 +17,7 @@ _datasets: dict[tuple[str, bool], IndexedDataset] = {}
 
 
 def read(prefix: str, mmap: bool, records: str) -> float:
-    """Reads sequences one by one."""
+    """Read sequences one by one."""
     dataset = _opened(prefix, mmap)
     with open(records, encoding="ascii") as file:
         wanted = [int(line) for line in file]
@@ -30,7 +30,7 @@ def read(prefix: str, mmap: bool, records: str) -> float:
 
 
 def read_slices(prefix: str, mmap: bool, count: int, width: int) -> float:
-    """Reads the first `count` sequences in slices."""
+    """Read the first `count` sequences in slices."""
     dataset = _opened(prefix, mmap)
 
     def work() -> None:
@@ -41,7 +41,7 @@ def read_slices(prefix: str, mmap: bool, count: int, width: int) -> float:
 
 
 def build(output: str, count: int, tokens: str, as_list: bool) -> float:
-    """Adds a document again and again."""
+    """Add a document again and again."""
     document = np.load(tokens)
     text = document.tolist() if as_list else document
     builder = IndexedDatasetBuilder(f"{output}.bin", np.uint16)
@@ -58,7 +58,7 @@ def build(output: str, count: int, tokens: str, as_list: bool) -> float:
 
 
 def finalize(output: str, lengths: str) -> float:
-    """Writes the index of as many documents of a sequence as there are lengths."""
+    """Write the index of as many documents of a sequence as there are lengths."""
     builder = IndexedDatasetBuilder(f"{output}.bin", np.uint16)
     builder.sequence_lengths = np.load(lengths).tolist()
     builder.document_indices = list(range(len(builder.sequence_lengths) + 1))
@@ -66,7 +66,7 @@ def finalize(output: str, lengths: str) -> float:
 
 
 def merge(prefixes: list[str], output: str) -> float:
-    """Joins datasets as Megatron's merge_datasets.py does."""
+    """Join datasets as Megatron's merge_datasets.py does."""
 
     def work() -> None:
         builder = IndexedDatasetBuilder(f"{output}.bin", np.uint16)

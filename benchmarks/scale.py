@@ -44,7 +44,7 @@ class Sizes:
     skipped: tuple[int, ...]
 
     def shapes(self) -> Iterator[tuple[str, Shape]]:
-        """Gives jobs, of which each series varies one thing."""
+        """Return jobs, of which each series varies one thing."""
         for count in self.sources:
             yield "sources", Shape(count, 1, RECORDS)
         for count in self.tasks:
@@ -63,7 +63,7 @@ FULL = Sizes(
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints what was measured, the law and what it predicts. Returns 0."""
+    """Print what was measured, the law and what it predicts. Returns 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks scale", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--full", action="store_true", help="up to 100,000 sources and tasks and 10 million skipped")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
@@ -113,7 +113,7 @@ def _jobs(sizes: Sizes, folder: Path, workers: int, found: dict[str, Any]) -> li
 
 
 def _skipping(sizes: Sizes, folder: Path, found: dict[str, Any]) -> None:
-    """Makes ledgers of finished sources and skips them all, as a rerun does."""
+    """Make ledgers of finished sources and skip them all, as a rerun does."""
     print(f"{'skipped sources':>18}{'s':>9}{'MB':>7}{'bytes of ledger each':>22}{'load':>6}")
     rows = found["skipping"] = []
     for count in sizes.skipped:
@@ -129,7 +129,7 @@ def _skipping(sizes: Sizes, folder: Path, found: dict[str, Any]) -> None:
 
 
 def _requests(folder: Path, workers: int, found: dict[str, Any]) -> None:
-    """Counts what jobs of three shapes ask of an object store, with the ledger on a disk and on the store."""
+    """Count what jobs of three shapes ask of an object store, with the ledger on a disk and on the store."""
     if s3.missing() is not None:
         print(f"requests: not counted, {s3.missing()}\n")
         return
@@ -194,7 +194,7 @@ def _worker_bytes(job: Measured) -> int:
 
 
 def _predict(laws: dict[str, Law], found: dict[str, Any]) -> None:
-    """Says what the law gives for a job of a thousand million tasks of 16 MB, without what its function takes."""
+    """Return what the law gives for a job of a thousand million tasks of 16 MB, without what its function takes."""
     gigabytes = MANY_TASKS * TASK_BYTES / GIGABYTE
     seconds = laws["worker seconds"].of(MANY_SOURCES, MANY_TASKS, gigabytes)
     each = MANY_TASKS / MANY_SOURCES

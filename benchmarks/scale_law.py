@@ -32,7 +32,7 @@ class Law:
 
 
 def fit(runs: Sequence[Measured], value: Callable[[Measured], float]) -> Law:
-    """Finds the law of least relative error.
+    """Find the law of least relative error.
 
     Args:
         runs: Of different shapes; with fewer than four some parts are zero.

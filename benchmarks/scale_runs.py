@@ -65,7 +65,7 @@ class Measured:
 
 
 def write_sources(folder: Path, shape: Shape) -> None:
-    """Makes the sources of a job, 1,000 a folder.
+    """Make the sources of a job, 1,000 a folder.
 
     Many are links to one file, so that ten million of them fit on a disk: to a job they are sources like others.
     """
@@ -84,7 +84,7 @@ def write_sources(folder: Path, shape: Shape) -> None:
 
 
 def run_twice(folder: Path, shape: Shape, workers: int) -> tuple[Measured, Measured]:
-    """Runs a job, and runs it again when it is done."""
+    """Run a job, and run it again when it is done."""
     shutil.rmtree(folder, ignore_errors=True)
     write_sources(folder / "in", shape)
     places = {"sources": f"{folder}/in/**/*.jsonl", "output": f"{folder}/out", "ledger": f"{folder}/ledger"}
@@ -98,7 +98,7 @@ def run_twice(folder: Path, shape: Shape, workers: int) -> tuple[Measured, Measu
 def run(
     places: Mapping[str, str], shape: Shape, workers: int, *, ledger: Path, env: Mapping[str, str] | None = None
 ) -> Measured:
-    """Runs a job to its end.
+    """Run a job to its end.
 
     Raises:
         RuntimeError: It did not end well, or has other tasks than its shape.
@@ -126,7 +126,7 @@ def run(
 
 
 def _watch(process: subprocess.Popen[str], memory: dict[str, int]) -> None:
-    """Notes the peak memory of a launcher and of what it starts, until it has ended."""
+    """Note the peak memory of a launcher and of what it starts, until it has ended."""
     while process.poll() is None:
         for pid in _tree(process.pid):
             try:

@@ -25,7 +25,7 @@ _CONTENT = b'{"text": "a line"}\n'
 
 
 def make_files(folder: str, ledger: str, count: int) -> None:
-    """Makes small files, 1,000 a folder, and a ledger that holds all of them as complete."""
+    """Make small files, 1,000 a folder, and a ledger that holds all of them as complete."""
     if os.path.isdir(ledger):
         return
     for start in range(0, count, _FILES_A_FOLDER):
@@ -37,12 +37,12 @@ def make_files(folder: str, ledger: str, count: int) -> None:
 
 
 def skip_files(folder: str, ledger: str) -> tuple[float, float]:
-    """Lists files and skips them."""
+    """List files and skip them."""
     return _skip(ledger, list_pages([f"{folder}/**/*.jsonl"], None, PAGE), 0)
 
 
 def stat_files(folder: str) -> tuple[float, float]:
-    """Asks the kernel for every name and size, the least that a listing can do; gives seconds, and no memory."""
+    """Ask the kernel for every name and size, the least that a listing can do; return seconds, and no memory."""
     started = time.perf_counter()
     for below in os.scandir(folder):
         with os.scandir(below.path) as entries:
@@ -52,14 +52,14 @@ def stat_files(folder: str) -> tuple[float, float]:
 
 
 def skip_pages(ledger: str, count: int) -> tuple[float, float]:
-    """Skips a listing that is made page by page; making it is not timed."""
+    """Skip a listing that is made page by page; making it is not timed."""
     pages = _Untimed(made_pages(count))
     seconds, memory = _skip(ledger, pages, count)
     return seconds - pages.seconds, memory
 
 
 def _skip(ledger: str, pages: Iterator[Page], count: int) -> tuple[float, float]:
-    """Goes through a listing as the launcher of a rerun does; gives seconds, and the process's peak memory in MB."""
+    """Go through a listing as the launcher of a rerun does; return seconds, and the process's peak memory in MB."""
     store = open_store(ledger, create=False)
     run = store.begin_run({})
     listed = JobListing(IndexJob(files=ListedFiles()), store, pages=pages, run=run)
@@ -95,7 +95,7 @@ def _open(page: Page, store: LedgerStore) -> list[Source]:
 
 
 def _complete(ledger: str, pages: Iterator[Page]) -> None:
-    """Registers sources and commits one task of each, with an output, as a job does."""
+    """Register sources and commit one task of each, with an output, as a job does."""
     partial = f"{ledger}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     store = open_store(partial, create=True)

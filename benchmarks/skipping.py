@@ -41,7 +41,7 @@ def rows(data: Data) -> Iterator[Row]:
 
 
 def _fresh(work: str, **arguments: object) -> tuple[float, float]:
-    """Runs work in a process of its own; gives its seconds and the peak memory of the process in MB."""
+    """Run work in a process of its own; return its seconds and the peak memory of the process in MB."""
     with Peer("benchmarks.skip_work") as process:
         seconds, memory = process.ask(work, **arguments)
     return float(seconds), float(memory)

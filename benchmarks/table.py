@@ -46,7 +46,7 @@ class Work:
 
 
 def speed_row(work: Work, ours: float, peer: str, theirs: float, target: float, *, note: str = "") -> Row:
-    """Compares two times for the same work; a higher ratio is better.
+    """Compare two times for the same work; a higher ratio is better.
 
     Args:
         work: What was done by both.
@@ -68,7 +68,7 @@ def speed_row(work: Work, ours: float, peer: str, theirs: float, target: float, 
 
 
 def least_row(work: Work, seconds: float, target: float, *, note: str = "") -> Row:
-    """Judges a rate by a least value; its ratio is value to target, and `note` follows the target."""
+    """Judge a rate by a least value; its ratio is value to target, and `note` follows the target."""
     value = work.amount / seconds
     verdict: Verdict = "ok" if value >= target else "short"
     least = f"least {rate(target, work.unit)}{note}"
@@ -76,19 +76,19 @@ def least_row(work: Work, seconds: float, target: float, *, note: str = "") -> R
 
 
 def most_row(work: str, value: float, limit: float, suffix: str, *, ours: str = "", other: str = "") -> Row:
-    """Judges a figure that is never negative by a greatest value; the ratio column shows the figure itself."""
+    """Judge a figure that is never negative by a greatest value; the ratio column shows the figure itself."""
     verdict: Verdict = "short" if value > limit else "noisy" if value < -limit else "ok"
     shown = f"{value:.3g}{suffix}" if value < 1000 else f"{value:.0f}{suffix}"
     return Row(work, ours or shown, other or "-", shown, f"<= {limit:g}{suffix}", verdict)
 
 
 def absent_row(work: str, target: str, remedy: str) -> Row:
-    """Stands for what cannot be measured here, and says how to get it."""
+    """Stand for what cannot be measured here, and say how to get it."""
     return Row(work, "-", f"not here: {remedy}", "-", target, "absent")
 
 
 def rate(value: float, unit: str) -> str:
-    """Writes a rate: `4.9 GB/s`, `310 k records/s`."""
+    """Write a rate: `4.9 GB/s`, `310 k records/s`."""
     for prefix, scale in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= scale:
             return f"{value / scale:.3g} {prefix}{'' if unit == 'B' else ' '}{unit}/s"
@@ -96,7 +96,7 @@ def rate(value: float, unit: str) -> str:
 
 
 def render(title: str, rows: Sequence[Row]) -> str:
-    """Lays a table out in columns."""
+    """Lay a table out in columns."""
     lines = [HEADINGS, *(row.cells for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
     text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]

@@ -11,7 +11,7 @@ Contender = Callable[[], float]
 
 
 def timed(work: Callable[[], object]) -> Contender:
-    """Makes a contender of a function: wall seconds of one call, garbage collected before."""
+    """Make a contender of a function: wall seconds of one call, garbage collected before."""
 
     def run() -> float:
         gc.collect()
@@ -23,7 +23,7 @@ def timed(work: Callable[[], object]) -> Contender:
 
 
 def alternate(contenders: Mapping[str, Contender], rounds: int, *, warm_up: bool = True) -> dict[str, list[float]]:
-    """Runs contenders in turns.
+    """Run contenders in turns.
 
     Args:
         contenders: By name.
@@ -45,5 +45,5 @@ def alternate(contenders: Mapping[str, Contender], rounds: int, *, warm_up: bool
 
 
 def best(contenders: Mapping[str, Contender], rounds: int = 5) -> dict[str, float]:
-    """Runs contenders in turns, after a warm-up, and gives the least seconds of each."""
+    """Run contenders in turns, after a warm-up, and return the least seconds of each."""
     return {name: min(seconds) for name, seconds in alternate(contenders, rounds).items()}

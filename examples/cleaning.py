@@ -21,7 +21,7 @@ def drop_short(record: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def documented_functions(record: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Makes one record of each documented function of a Python source.
+    """Make one record of each documented function of a Python source.
 
     Args:
         record: A JSONL record with a `text`, or a tar sample with a member `py`.

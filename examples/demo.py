@@ -86,7 +86,7 @@ def title(number: int, text: str) -> None:
 
 
 def start(folder: Path, command: str) -> subprocess.Popen[bytes]:
-    """Starts a command with this interpreter; the shell has no part in it, so patterns arrive as they are."""
+    """Start a command with this interpreter; the shell has no part in it, so patterns arrive as they are."""
     environment = {**os.environ, "TMPDIR": str(folder)}  # what Beam leaves when it is killed goes with the rest
     arguments = [sys.executable, "-m", *shlex.split(command)]
     return subprocess.Popen(arguments, cwd=folder, env=environment, stderr=subprocess.STDOUT)
@@ -100,7 +100,7 @@ def run(folder: Path, command: str) -> None:
 
 
 def make_shards(folder: Path, size: int) -> str:
-    """Writes about `size` bytes of text, three quarters of it as JSONL. The same interpreter makes the same shards."""
+    """Write about `size` bytes of text, three quarters of it as JSONL. The same interpreter makes the same shards."""
     folder.mkdir()
     share = size // (JSONL_SHARDS + TAR_SHARDS)
     texts = endless_sources()
@@ -121,7 +121,7 @@ def make_shards(folder: Path, size: int) -> str:
 
 
 def endless_sources() -> Iterator[tuple[str, str]]:
-    """Yields path and text of the standard library's modules, over and over, each round under a header of its own."""
+    """Yield path and text of the standard library's modules, over and over, each round under a header of its own."""
     library = Path(sysconfig.get_paths()["stdlib"])
     paths = sorted(path for path in library.rglob("*.py") if "site-packages" not in path.parts)
     for copy in count(1):
@@ -140,7 +140,7 @@ def add_member(archive: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def progress(ledger: Path) -> dict[str, int]:
-    """Returns how many sources and tasks a ledger holds as done; it may be read while its job runs."""
+    """Return how many sources and tasks a ledger holds as done; it may be read while its job runs."""
     try:
         status = open_ledger(str(ledger), read_only=True).status()
     except LedgerNotFoundError:
@@ -149,7 +149,7 @@ def progress(ledger: Path) -> dict[str, int]:
 
 
 def kill_at_a_third(folder: Path, command: str, size: int) -> None:
-    """Starts the job and sends its process SIGKILL, which no program can catch, once a third of it is recorded."""
+    """Start the job and send its process SIGKILL, which no program can catch, once a third of it is recorded."""
     shards = JSONL_SHARDS + TAR_SHARDS
     third = shards * -(-size // shards // TASK_BYTES) // 3
     say(f"\n$ {command} &")

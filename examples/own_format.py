@@ -46,7 +46,7 @@ class TextLines(LineFormat):
 
 
 def shout(line: str) -> str | None:
-    """A function for `ledgerbeam map`: blank lines are dropped."""
+    """Return a function for `ledgerbeam map`: blank lines are dropped."""
     return line.upper() if line.strip() else None
 
 

@@ -32,7 +32,7 @@ EVERY = 10
 
 
 def write_data(folder: Path) -> list[str]:
-    """Writes the sources and their indexes, the first two of sums, the others of products."""
+    """Write the sources and their indexes, the first two of sums, the others of products."""
     urls = []
     for number in range(FILES):
         url = str(folder / f"part-{number}.jsonl")
@@ -53,7 +53,7 @@ def write_lines(number: int) -> Iterator[dict[str, Any]]:
 
 
 def build_graph(urls: list[str]) -> IteratorNode:
-    """Sums and products by weight, each shuffled anew each epoch, with noise; batches of lines of like length."""
+    """Sum and products by weight, each shuffled anew each epoch, with noise; batches of lines of like length."""
     sums, products = (Repeat(GlobalShuffle(*map(IndexedManifest, part), seed=7)) for part in (urls[:2], urls[2:]))
     mixed = Mux(sums, products, weights=[2, 1], seed=1)
     noisy = Map(Filter(mixed, has_a_sign), drop_a_word, seed=3)
@@ -69,7 +69,7 @@ def count_words(record: dict[str, Any]) -> int:
 
 
 def drop_a_word(record: dict[str, Any], chance: random.Random) -> dict[str, Any]:
-    """Leaves out one word at random: another in each epoch, the same whenever the item is made again."""
+    """Leave out one word at random: another in each epoch, the same whenever the item is made again."""
     words = record["text"].split()
     del words[chance.randrange(len(words))]
     return {**record, "text": " ".join(words)}
@@ -84,7 +84,7 @@ def features(batch: list[dict[str, Any]]) -> tuple[NDArray[np.float64], NDArray[
 
 
 def step(weights: NDArray[np.float64], batch: list[dict[str, Any]]) -> float:
-    """One step of logistic regression; changes the weights and gives the loss before it."""
+    """Return one step of logistic regression; change the weights and return the loss before it."""
     counts, labels = features(batch)
     guesses = 1 / (1 + np.exp(-counts @ weights))
     loss = -np.mean(labels * np.log(guesses + 1e-9) + (1 - labels) * np.log(1 - guesses + 1e-9))

@@ -5,7 +5,7 @@ import sys
 
 
 def _leave_working_folder() -> None:
-    """Takes the working folder from the begin of the import path, where `python -m` has put it.
+    """Take the working folder from the beginning of the import path, where `python -m` has put it.
 
     A file there, such as secrets.py, would run in place of a module that the library imports. Only a user's function is
     looked for in that folder, see `ledger/model/user_code.py`.

@@ -37,7 +37,7 @@ _NO_OBJECT = re.compile("[\0\ud800-\udfff]")  # what is not UTF-8 is a name on a
 
 
 def relative_name(path: str, room: int, *, below: str, mark: bool = False) -> str:
-    """Gives the name that stands for a path below a root.
+    """Return the name that stands for a path below a root.
 
     Args:
         path: Parts with `/` between them, for example the path of a source below the base of its job.
@@ -66,7 +66,7 @@ def relative_name(path: str, room: int, *, below: str, mark: bool = False) -> st
 
 
 def beside(url: str, ending: str) -> str:
-    """Gives the URL of what lies beside a file or object and has its name with an ending: `x.jsonl.idx`.
+    """Return the URL of what lies beside a file or object and has its name with an ending: `x.jsonl.idx`.
 
     Args:
         url: A canonical URL.
@@ -89,7 +89,7 @@ def beside(url: str, ending: str) -> str:
 
 
 def check_root(url: str) -> str:
-    """Checks the URL of a folder that files are named below, and gives it back.
+    """Check the URL of a folder that files are named below, and return it back.
 
     Raises:
         UsageError: It is one of an object store and has a part `..`: stores take that for a name or refuse it.
@@ -100,7 +100,7 @@ def check_root(url: str) -> str:
 
 
 def check_name(name: str) -> str:
-    """Checks what is to be recorded as the name of an output, and gives it back.
+    """Check what is to be recorded as the name of an output, and return it back.
 
     Raises:
         ValueError: It is empty, holds a zero byte, or has a part `..`, which may lead out of the output folder.
@@ -112,7 +112,7 @@ def check_name(name: str) -> str:
 
 
 def _part(part: str, room: int, unfit: re.Pattern[str], *, plain: bool = False) -> str:
-    """Gives a part of a path as a folder can hold it, with `room` bytes to spare; `plain` leaves percent signs out."""
+    """Return a part of a path as a folder can hold it, with `room` bytes to spare; `plain` leaves percent signs out."""
     name = part if plain else _DOTS.get(part) or ("%25" + part[1:] if part.startswith("%") else part)
     if len(_encoded(name)) + room > _PART_BYTES or unfit.search(part) or _MARKED.fullmatch(part):
         name = _marked(unfit.sub("%", name), part, room)
@@ -120,7 +120,7 @@ def _part(part: str, room: int, unfit: re.Pattern[str], *, plain: bool = False) 
 
 
 def _marked(part: str, whole: str, room: int) -> str:
-    """Cuts a part so that a hash of `whole` fits behind it: of the part, or of the path, which no part can equal."""
+    """Cut a part so that a hash of `whole` fits behind it: of the part, or of the path, which no part can equal."""
     most = _PART_BYTES - room - _MARK_BYTES
     if most < 0:
         raise UsageError(f"an ending of {room} bytes leaves no room for the name of a file; shorten names and fields")
@@ -129,7 +129,7 @@ def _marked(part: str, whole: str, room: int) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    """Gives the characters of a text that fit into so many bytes."""
+    """Return the characters of a text that fit into so many bytes."""
     size = 0
     for number, character in enumerate(text):
         size += len(_encoded(character))
@@ -146,7 +146,7 @@ def _encoded(text: str) -> bytes:
 
 
 def _most_bytes(root: str) -> int:
-    """Gives the longest name below a root, in bytes."""
+    """Return the longest name below a root, in bytes."""
     if root.startswith("/"):
         return _PATH_BYTES - _FOLDER_ROOM - len(_encoded(root))
     key = root.partition("://")[2].partition("/")[2]

@@ -24,7 +24,7 @@ def open_ledger(
     job: str | None = None,
     run: str = "",
 ) -> LedgerStore:
-    """Opens a ledger, and brings what is known here of a remote one up to date.
+    """Open a ledger, and bring what is known here of a remote one up to date.
 
     Args:
         url: A local path, or the URL of a folder on an object store.
@@ -53,13 +53,13 @@ def open_ledger(
 
 
 def open_sink(url: str, storage_options: Options | None = None, *, job: str | None = None, run: str = "") -> LedgerSink:
-    """Opens a ledger to record in it only, as workers do; see `open_ledger` for arguments and errors."""
+    """Open a ledger to record in it only, as workers do; see `open_ledger` for arguments and errors."""
     if is_local(url):
         return open_store(url, create=False, job=job)
     return RemoteSink(ObjectFolder(url, storage_options), job=job, run=run)
 
 
 def run_folders(store: LedgerStore) -> RunFolders:
-    """Returns the folders that launchers on this host have for runs of a ledger: in its own folder, or the sidecar."""
+    """Return the folders that launchers on this host have for runs of a ledger: in its own folder, or the sidecar."""
     url = store.url
     return RunFolders(url if is_local(url) else sidecar_folder(url), store.ledger_id())

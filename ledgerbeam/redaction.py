@@ -67,12 +67,12 @@ _pattern: re.Pattern[str] | None = None
 
 
 def know_secrets(options: Mapping[str, Any]) -> None:
-    """Has the values of storage options hidden from now on, wherever they stand in a text."""
+    """Have the values of storage options hidden from now on, wherever they stand in a text."""
     _know(secret for name, value in options.items() for secret in _secrets(name, value))
 
 
 def know_environment() -> None:
-    """Has the secrets hidden that the clients of stores take from the environment."""
+    """Have the secrets hidden that the clients of stores take from the environment."""
     given = ((name, value) for name, value in os.environ.items() if _SECRET_VARIABLE.fullmatch(name))
     _know(secret for name, value in given for secret in _secrets(name.partition("_")[2], value))
 
@@ -108,13 +108,13 @@ def _secrets(name: str, value: Any) -> Iterator[str]:
 
 
 def _forms(secret: str) -> set[str]:
-    """Returns a secret as messages, JSON and URLs write it."""
+    """Return a secret as messages, JSON and URLs write it."""
     escaped = {repr(secret)[1:-1], json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
     return {secret, *escaped, quote(secret), quote(secret, safe=""), quote_plus(secret)}
 
 
 def without_secrets(text: str) -> str:
-    """Hides what is known to be secret: passwords in URLs, values of signed query parameters, those of options."""
+    """Hide what is known to be secret: passwords in URLs, values of signed query parameters, those of options."""
     if _pattern is not None:
         text = _pattern.sub(HIDDEN, text)
     return _hide_places(text)
@@ -129,7 +129,7 @@ def _hide_places(text: str) -> str:
 
 
 def refuse_secrets(url: str, what: str = "a URL") -> str:
-    """Gives back a URL that holds no credentials: names of outputs, ledgers and messages are made of it.
+    """Return back a URL that holds no credentials: names of outputs, ledgers and messages are made of it.
 
     Args:
         url: A local path, whose name may be anything, or a URL.
@@ -147,7 +147,7 @@ def refuse_secrets(url: str, what: str = "a URL") -> str:
 
 
 def command_without_secrets(words: Iterable[str]) -> list[str]:
-    """Hides in a command line what `without_secrets` does, storage options, and options named after a secret."""
+    """Hide in a command line what `without_secrets` does, storage options, and options named after a secret."""
     shown: list[str] = []
     hide_next = False
     for word in words:
@@ -166,7 +166,7 @@ def command_without_secrets(words: Iterable[str]) -> list[str]:
 
 
 def plain_value(value: Any) -> Any:
-    """Gives a value for JSON with all texts in it without secrets."""
+    """Return a value for JSON with all texts in it without secrets."""
     if isinstance(value, str):
         return without_secrets(value)
     if isinstance(value, Mapping):
@@ -177,12 +177,15 @@ def plain_value(value: Any) -> Any:
 
 
 def printable(text: str) -> str:
-    """Replaces what could steer a terminal or is no text by escapes as Python writes them; keeps line ends and tabs."""
+    """Replace what could steer a terminal or is no text by escapes as Python writes them; keep line ends and tabs."""
     return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def redact_streams() -> None:
-    """Has all text that this process prints, logs or ends with go through `without_secrets`; bytes pass as they are."""
+    """Send all text that this process prints, logs or ends with through `without_secrets`.
+
+    Bytes pass as they are.
+    """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, _Redacted):
@@ -191,7 +194,7 @@ def redact_streams() -> None:
 
 
 def _print_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Prints what ends the process as Python does, which has a way of its own to standard error."""
+    """Print what ends the process as Python does, which has a way of its own to standard error."""
     print("".join(traceback.format_exception(kind, error, trace)), end="", file=sys.stderr)
 
 

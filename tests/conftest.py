@@ -107,7 +107,7 @@ class S3Requests:
         self._taken = 0
 
     def take(self) -> list[str]:
-        """Gives the names of the requests since the last call, oldest first, such as `get_object`."""
+        """Return the names of the requests since the last call, oldest first, such as `get_object`."""
         calls = [record.getMessage() for record in self._records() if record.name == "s3fs"]
         made = [call.split()[1] for call in calls if call.startswith("CALL: ")]
         fresh = made[self._taken :]

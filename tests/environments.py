@@ -113,7 +113,7 @@ ENVIRONMENTS = {
 
 
 def missing(name: str) -> str | None:
-    """Says why an environment cannot be made here; None when it can."""
+    """Return why an environment cannot be made here; None when it can."""
     user = ENVIRONMENTS[name].user
     if user is None:
         return None
@@ -128,7 +128,7 @@ def missing(name: str) -> str | None:
 
 
 def run(name: str, arguments: Sequence[str], logs: Path) -> int:
-    """Runs pytest in an environment, in a process of its own.
+    """Run pytest in an environment, in a process of its own.
 
     Args:
         name: Of the environment.
@@ -152,7 +152,7 @@ def run(name: str, arguments: Sequence[str], logs: Path) -> int:
 
 
 def enter(around: Surroundings, command: list[str]) -> Never:
-    """Turns this process into a command in an environment, or into the terminal of one."""
+    """Turn this process into a command in an environment, or into the terminal of one."""
     root = Path(os.environ.pop(FOLDER_VARIABLE))
     changes: dict[str, str | None] = {"TMPDIR": str(root / around.folder), **around.env}
     Path(root / around.folder).mkdir()
@@ -182,7 +182,7 @@ def enter(around: Surroundings, command: list[str]) -> Never:
 
 
 def main() -> int:
-    """Returns 0 if the sample passed in every environment."""
+    """Return 0 if the sample passed in every environment."""
     words = sys.argv[1:]
     cut = words.index("--") if "--" in words else len(words)
     parser = argparse.ArgumentParser(prog="python -m tests.environments", description=__doc__)

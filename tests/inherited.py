@@ -10,7 +10,7 @@ _OF_PYTHON = {signal.SIGPIPE, signal.SIGXFSZ}
 
 
 def hand_down_working_signals() -> None:
-    """Makes no signal ignored or blocked in what this process starts.
+    """Make no signal ignored or blocked in what this process starts.
 
     A shell has its background jobs ignore SIGINT, as `nohup` does SIGHUP, and every program that they start inherits
     it: a test that interrupts one would wait for ever. This process goes on as if it ignored them: by a handler, which
@@ -23,4 +23,4 @@ def hand_down_working_signals() -> None:
 
 
 def _pass(number: int, frame: FrameType | None) -> None:
-    """Does nothing."""
+    """Do nothing."""

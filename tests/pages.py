@@ -29,13 +29,13 @@ class _Command:
 
 
 def blocks(page: Path, language: str | None = None) -> list[tuple[str, str]]:
-    """Gives the blocks of a page, or those of a language: language and text."""
+    """Return the blocks of a page, or those of a language: language and text."""
     found = _BLOCK.findall(page.read_text(encoding="utf-8"))
     return [(kind, text) for kind, text in found if language in (None, kind)]
 
 
 def environment(cache: Path) -> dict[str, str]:
-    """Gives the environment of a reader who has installed the package, and nothing set."""
+    """Return the environment of a reader who has installed the package, and nothing set."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "LEDGERBEAM_"))}
     return {**kept, "PATH": path, "PYTHONWARNINGS": "ignore", "LEDGERBEAM_CACHE": str(cache)}
@@ -44,7 +44,7 @@ def environment(cache: Path) -> dict[str, str]:
 def run_page(
     page: Path, folder: Path, env: Mapping[str, str], prepare: Callable[[str], None] = lambda block: None
 ) -> int:
-    """Runs the blocks of a page in order: saves files, types commands, and examples at one Python prompt.
+    """Run the blocks of a page in order: saves files, types commands, and examples at one Python prompt.
 
     Args:
         page: Its blocks `python` that begin with `# name.py` are files, those of `console` have commands behind `$`,

@@ -18,7 +18,7 @@ CLOSED = list(chain.from_iterable(combinations(range(3), count) for count in ran
 
 
 def in_child(act: Callable[[], None], log: Path) -> str:
-    """Runs something in a forked process; gives what it met."""
+    """Run something in a forked process; return what it met."""
     child = os.fork()
     if child == 0:
         status = 1

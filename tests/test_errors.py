@@ -19,7 +19,7 @@ TREE_LINE = re.compile(r"^    (?P<indent>[│ ├└─]*)(?P<name>\w+) *(?:\((?
 
 
 def drawn_tree() -> dict[str, tuple[str | None, str | None]]:
-    """The tree of the module's docstring: name -> (name of its parent, name of the standard class)."""
+    """Return the tree of the module's docstring: name -> (name of its parent, name of the standard class)."""
     tree: dict[str, tuple[str | None, str | None]] = {}
     above: list[str] = []
     drawing = str(errors.__doc__).split("\n\n")[1]

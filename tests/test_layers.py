@@ -64,7 +64,7 @@ def part_of(path: Path) -> str:
 
 
 def imported_modules(source: str) -> Iterator[str]:
-    """Every module that a source imports anywhere in it, type-checking blocks and functions included."""
+    """Return every module that a source imports anywhere in it, type-checking blocks and functions included."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -174,7 +174,7 @@ def test_dependencies_can_be_installed_before_the_code_is_there(tmp_path: Path) 
 
 
 def clean_environment(folder: Path) -> Path:
-    """Makes a virtual environment that sees the dependencies of this one, and nothing of the checkout.
+    """Make a virtual environment that sees the dependencies of this one, and nothing of the checkout.
 
     A path in a `.pth` file is searched, but the `.pth` files in it, such as that of an editable install, are not run.
     """

@@ -69,7 +69,7 @@ def test_every_block_of_a_page_with_a_bucket_runs_and_prints_what_stands_there(
 
 
 def write_texts(folder: Path) -> None:
-    """Writes what the bucket of docs/how-to/index-a-bucket.md holds."""
+    """Write what the bucket of docs/how-to/index-a-bucket.md holds."""
     folder.mkdir()
     for name, first in (("a", 1), ("b", 4001)):
         lines = [f'{{"id": {number}, "text": " Line  {number}"}}\n' for number in range(first, first + 4000)]
@@ -83,7 +83,7 @@ def test_the_function_of_the_readme_stands_in_the_examples() -> None:
 
 
 def read(document: Path) -> str:
-    """Returns a page, with links to the repository's own site as links to files."""
+    """Return a page, with links to the repository's own site as links to files."""
     to_root = os.path.relpath(ROOT, document.parent)
     own = r"https://(?:github|raw\.githubusercontent)\.com/ledgerbeam/ledgerbeam/(?:(?:blob|tree)/)?main"
     text = re.sub(r"^\[[\w-]+\]: (\S+)$", r"[](\1)", document.read_text(encoding="utf-8"), flags=re.MULTILINE)

@@ -39,7 +39,7 @@ def pages_of(nav: Any) -> list[str]:
 
 
 def documented() -> list[str]:
-    """The modules of which a page of docs/api/ shows the names."""
+    """Return the modules of which a page of docs/api/ shows the names."""
     text = "\n".join(page.read_text() for page in (DOCS / "api").glob("*.md"))
     return re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)
 

@@ -27,7 +27,7 @@ class Compiled(Protocol):
     """What the compiled module offers. Arrays are contiguous, numbers 8 bytes; none is held beyond the call."""
 
     def scan_file_headers(self, descriptor: int, position: int, peek: int, headers: _Bytes, sizes: _Numbers, /) -> int:
-        """Reads tar headers of a file from `position` on, each payload's size leading to the next.
+        """Read tar headers of a file from `position` on, each payload's size leading to the next.
 
         Args:
             descriptor: The open file.
@@ -42,10 +42,10 @@ class Compiled(Protocol):
         """
 
     def scan_bytes_headers(self, data: bytes, offset: int, headers: _Bytes, sizes: _Numbers, /) -> int:
-        """Does the same in bytes, from an offset on; ends where they do not hold the next header whole."""
+        """Do the same in bytes, from an offset on; end where they do not hold the next header whole."""
 
     def group_names(self, names: list[str], regular: NDArray[np.bool_], starts: NDArray[np.int64], /) -> int | None:
-        """Finds where samples begin, as `grouping.group_key` does.
+        """Find where samples begin, as `grouping.group_key` does.
 
         Args:
             names: The names of the members of an archive.
@@ -60,7 +60,7 @@ class Compiled(Protocol):
     def find_newlines(
         self, descriptor: int, start: int, stop: int, scratch: memoryview, ends: _Numbers, /
     ) -> tuple[int, int]:
-        """Finds the newlines of a file in `[start, stop)`.
+        """Find the newlines of a file in `[start, stop)`.
 
         Args:
             descriptor: The open file.
@@ -75,7 +75,7 @@ class Compiled(Protocol):
         """
 
     def read_lines(self, descriptor: int, starts: _Numbers, stops: _Numbers, first: int, most: int, /) -> list[bytes]:
-        """Reads the lines `[start, stop)` of a file as `read_line` does.
+        """Read the lines `[start, stop)` of a file as `read_line` does.
 
         Args:
             descriptor: The open file.
@@ -89,7 +89,7 @@ class Compiled(Protocol):
         """
 
     def read_line(self, descriptor: int, offsets: memoryview[int], record: int, /) -> bytes | None:
-        """Reads a line with the newline before it, if it is not the first.
+        """Read a line with the newline before it, if it is not the first.
 
         Args:
             descriptor: The open file.
@@ -102,7 +102,7 @@ class Compiled(Protocol):
         """
 
     def scan_folder(self, folder: str, /) -> tuple[list[str], list[str]] | None:
-        """Reads a folder.
+        """Read a folder.
 
         Returns:
             The names of the files and of the folders in it, neither of links; None when it holds links or the file
@@ -113,7 +113,7 @@ class Compiled(Protocol):
         """
 
     def stat_files(self, folder: str, names: list[str], /) -> tuple[list[int], list[str]]:
-        """Describes files of a folder.
+        """Describe files of a folder.
 
         Returns:
             Their sizes in bytes and times of modification in nanoseconds as decimal text: fewer than asked, perhaps

@@ -16,7 +16,7 @@ _PLACE = {"url", "version"}
 
 
 def describe_function(function: Callable[..., Any]) -> str:
-    """Names a function by module and qualified name; of other callables, their class."""
+    """Name a function by module and qualified name; of other callables, their class."""
     if isinstance(function, partial):
         return f"partial of {describe_function(function.func)}"
     named = function if hasattr(function, "__qualname__") else type(function)
@@ -24,12 +24,12 @@ def describe_function(function: Callable[..., Any]) -> str:
 
 
 def describe_source(info: FileInfo) -> dict[str, Any]:
-    """Describes a source: URL, size in bytes, and version."""
+    """Describe a source: URL, size in bytes, and version."""
     return {"url": info.url, "size": info.size, "version": info.version}
 
 
 def differences(was: Any, now: Any, path: str = "") -> Iterator[str]:
-    """Compares two descriptions.
+    """Compare two descriptions.
 
     Yields:
         One line for each value that differs: where, what it was, what it is.
@@ -48,7 +48,7 @@ def differences(was: Any, now: Any, path: str = "") -> Iterator[str]:
 
 
 def require_same(was: Any, now: Any, *, trust_data: bool) -> None:
-    """Compares the description in a checkpoint with that of the graph.
+    """Compare the description in a checkpoint with that of the graph.
 
     Args:
         was: From the checkpoint.
@@ -66,24 +66,24 @@ def require_same(was: Any, now: Any, *, trust_data: bool) -> None:
         raise CheckpointMismatchError(
             f"the checkpoint is of another graph or of other data: {'; '.join(found[:_SHOWN])}{more}. Restore the "
             "graph and the data that it was made with, or start without it; data that was only copied may be vouched "
-            "for with trust_data=True."
+            "for with trust_data=True"
         )
 
 
 def require_format(found: Any, expected: int) -> None:
-    """Compares the format version of a checkpoint.
+    """Compare the format version of a checkpoint.
 
     Raises:
         CheckpointMismatchError: It is another.
     """
     if found != expected:
         raise CheckpointMismatchError(
-            f"expected a checkpoint of format {expected}, found {found!r}; read it with the ledgerbeam that wrote it."
+            f"expected a checkpoint of format {expected}, found {found!r}; read it with the ledgerbeam that wrote it"
         )
 
 
 def require_shard(saved: Any, own: tuple[int, int]) -> None:
-    """Compares the shard of a checkpoint with that of the graph; None in a checkpoint fits all.
+    """Compare the shard of a checkpoint with that of the graph; None in a checkpoint fits all.
 
     Raises:
         CheckpointMismatchError: It is another.
@@ -92,7 +92,7 @@ def require_shard(saved: Any, own: tuple[int, int]) -> None:
         raise CheckpointMismatchError(
             f"expected a checkpoint of shard {own[0]} of {own[1]}, found one of shard {saved[0]} of {saved[1]}; call "
             f"partition({saved[0]}, {saved[1]}) before, or merge_states with the states of all {saved[1]} shards to go "
-            "on with another number."
+            "on with another number"
         )
 
 

@@ -90,7 +90,7 @@ class GraphSource:
         return f"{GRAPH_SCHEME}{self.reference.replace(':', '/', 1)}/"
 
     def build(self) -> IteratorNode:
-        """Builds the graph.
+        """Build the graph.
 
         Raises:
             FunctionError: If it cannot be imported, or what builds it raises or returns something else.
@@ -120,7 +120,7 @@ class GraphSource:
         return graph
 
     def urls(self) -> list[str]:
-        """Returns the URLs of the data that the graph reads."""
+        """Return the URLs of the data that the graph reads."""
         return sorted(set(_data_urls(self.build().identity())))
 
     def pages(self, on_left_out: Callable[[int], None] | None = None) -> Iterator[Page]:
@@ -133,7 +133,7 @@ class GraphSource:
     def spans(
         self, places: int, *, task_bytes: int | None = None, task_records: int | None = None
     ) -> list[tuple[int, int]]:
-        """Cuts the places of a pass into spans of one length, as a pure function of graph and data.
+        """Cut the places of a pass into spans of one length, as a pure function of graph and data.
 
         Args:
             places: How many there are.
@@ -221,7 +221,7 @@ class _OpenedPass:
         return self._kind.read(self._source, start, stop)
 
     def close(self) -> None:
-        """The graph is open for all passes."""
+        """Return the graph is open for all passes."""
 
 
 def _read_one_by_one(graph: IteratorNode, start: int, stop: int, epoch: int) -> list[Any]:
@@ -230,7 +230,7 @@ def _read_one_by_one(graph: IteratorNode, start: int, stop: int, epoch: int) -> 
 
 
 def _are_apart(items: list[Any]) -> bool:
-    """Tells whether no object that could be changed is there twice."""
+    """Return whether no object that could be changed is there twice."""
     changeable = [id(item) for item in items if not isinstance(item, _FIXED)]
     return len(set(changeable)) == len(changeable)
 
@@ -244,14 +244,14 @@ def _version(graph: IteratorNode) -> str:
 
 
 def _record_bytes(graph: IteratorNode) -> float:
-    """Returns the mean size of the records that the leaves of a graph hold, at least 1."""
+    """Return the mean size of the records that the leaves of a graph hold, at least 1."""
     leaves = [node for node in walk(graph) if isinstance(node, OrderedNode) and not node.children]
     places = sum(map(len, leaves))
     return max(1.0, sum(len(leaf) * leaf.record_bytes for leaf in leaves) / max(1, places))
 
 
 def _data_files(described: Any) -> Iterator[FileInfo]:
-    """Yields what a graph knew of its files when it was built."""
+    """Yield what a graph knew of its files when it was built."""
     if isinstance(described, dict):
         if {"url", "size", "version"} <= described.keys():
             yield FileInfo(described["url"], described["size"], described["version"])
@@ -276,7 +276,7 @@ def _data_urls(described: Any) -> Iterator[str]:
 
 
 def _why_no_places(graph: IteratorNode) -> str:
-    """Names the lowest node that has no places, which is why those above it have none."""
+    """Name the lowest node that has no places, which is why those above it have none."""
     node = next(node for node in walk(graph) if node.positions is None and all(_has_places(c) for c in node.children))
     return (
         f"{node!r} has no fixed number of places that are known before it is read, so a pass cannot be cut into tasks; "

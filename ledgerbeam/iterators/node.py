@@ -83,11 +83,11 @@ class IteratorNode(ABC):
         return None
 
     def __iter__(self) -> Iterator[Any]:
-        """Begins the next pass, or goes on with the loaded one, and gives its items."""
+        """Begin the next pass, or go on with the loaded one, and return its items."""
         return self._items(self._start())
 
     def __getitem__(self, token: Token) -> Any:
-        """Rebuilds one item from its token.
+        """Rebuild one item from its token.
 
         Raises:
             CheckpointError: The node has no constant time access.
@@ -100,7 +100,7 @@ class IteratorNode(ABC):
 
     @abstractmethod
     def pairs(self) -> Iterator[tuple[Token | None, Any]]:
-        """Goes on with the pass from where the node stands, and gives each item with its token.
+        """Go on with the pass from where the node stands, and return each item with its token.
 
         The state is advanced before an item is given: one that is saved then goes on with the next item.
 
@@ -109,7 +109,7 @@ class IteratorNode(ABC):
         """
 
     def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
-        """Rebuilds items from their tokens, with as few requests as possible. The state stays as it is.
+        """Rebuild items from their tokens, with as few requests as possible. The state stays as it is.
 
         Args:
             tokens: The tokens, as `pairs` gave them or as JSON made them.
@@ -123,36 +123,36 @@ class IteratorNode(ABC):
         """
         raise CheckpointError(
             f"{self._name}: it cannot rebuild items from tokens, only pass over them; read indexed data, e.g. "
-            "IndexedManifest instead of Manifest."
+            "IndexedManifest instead of Manifest"
         )
 
     def begin(self, epoch: int) -> None:
-        """Puts the node and those below it to the begin of a pass."""
+        """Put the node and those below it to the beginning of a pass."""
         self._epoch = epoch
         for child in self.children:
             child.begin(epoch)
 
     def finish(self) -> None:
-        """Puts the node and those below it to the end of the present pass, from its begin."""
+        """Put the node and those below it to the end of the present pass, from its beginning."""
         for child in self.children:
             child.finish()
 
     def divide(self, shard: int, shards: int) -> None:
-        """Takes note of the part that this node is to take; the pass is begun anew after it."""
+        """Take note of the part that this node is to take; the pass is begun anew after it."""
         self._shard = shard, shards
         for child in self.children:
             child.divide(shard, shards)
 
     def restrict(self, first: int, step: int) -> None:
-        """Confines a positional node for good to its places `first`, `first + step`, ..., of which shards take parts.
+        """Confine a positional node for good to its places `first`, `first + step`, ..., of which shards take parts.
 
         Raises:
             UnsupportedShapeError: It is not positional.
         """
-        raise UnsupportedShapeError(f"{self._name}: it has no fixed order of places to be confined to.")
+        raise UnsupportedShapeError(f"{self._name}: it has no fixed order of places to be confined to")
 
     def save(self) -> State:
-        """Gives the state of the node and those below it.
+        """Return the state of the node and those below it.
 
         Raises:
             CheckpointError: It cannot be saved exactly.
@@ -160,45 +160,45 @@ class IteratorNode(ABC):
         raise self._not_checkpointable()
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Takes a state that `save` or `merge` gave; the pass of that state was begun before.
+        """Take a state that `save` or `merge` gave; the pass of that state was begun before.
 
         Reads no items: a buffer is rebuilt when the pass goes on.
         """
         raise self._not_checkpointable()
 
     def merge(self, states: Sequence[Mapping[str, Any]]) -> State:
-        """Makes of the states of all shards one that any number of shards can load, each its part.
+        """Make of the states of all shards one that any number of shards can load, each its part.
 
         Raises:
             UnsupportedShapeError: What is left cannot be divided anew.
         """
         raise UnsupportedShapeError(
             f"{self._name}: what it has left cannot be divided among another number of shards; go on with "
-            f"{self._shard[1]}, or start a new epoch with the other number."
+            f"{self._shard[1]}, or start a new epoch with the other number"
         )
 
     def parameters(self) -> dict[str, Any]:
-        """What, beside the children, decides which items come in which order: names and plain values."""
+        """Return what, beside the children, decides which items come in which order: names and plain values."""
         return {}
 
     def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
-        """Gives the tokens at places of the order of a pass.
+        """Return the tokens at places of the order of a pass.
 
         Raises:
             UnsupportedShapeError: `positions` is None.
         """
         raise UnsupportedShapeError(
-            f"{self._name}: its items have no places that are known before it is read; read it by iteration."
+            f"{self._name}: its items have no places that are known before it is read; read it by iteration"
         )
 
     def read_at(self, positions: Positions, epoch: int | None = None) -> list[Any]:
-        """Reads the items at places of the order of a pass, `MISSING` where a place has none."""
+        """Read the items at places of the order of a pass, `MISSING` where a place has none."""
         return self.read_many(self.tokens(positions, epoch), epoch)
 
     # What a graph is used by.
 
     def read_span(self, start: int, stop: int, epoch: int | None = None) -> list[Any]:
-        """Reads the items of the places `[start, stop)` of a pass, without beginning it.
+        """Read the items of the places `[start, stop)` of a pass, without beginning it.
 
         Args:
             start: First place, `0 <= start`.
@@ -214,22 +214,22 @@ class IteratorNode(ABC):
         """
         places = self.positions
         if places is not None and not 0 <= start <= stop <= places:
-            raise UsageError(f"{self._name}: [{start}, {stop}) is not a span of its {places} places.")
+            raise UsageError(f"{self._name}: [{start}, {stop}) is not a span of its {places} places")
         found = self.read_at(np.arange(start, stop, dtype=np.int64), epoch)
         return [item for item in found if item is not MISSING]
 
     def with_origins(self) -> Iterator[Any]:
-        """Iterates as `iter` does and attaches its token to each item; see `attach_graph_origin`."""
+        """Iterate as `iter` does and attaches its token to each item; see `attach_graph_origin`."""
         return (item if token is None else attach_graph_origin(item, token) for token, item in self._start())
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes the next pass that of an epoch, from its begin."""
+        """Make the next pass that of an epoch, from its beginning."""
         self._begun = self._loaded = False
         self._run = None
         self.begin(epoch)
 
     def partition(self, shard: int, shards: int) -> None:
-        """Makes this graph one of several that share each pass, without overlap and without loss.
+        """Make this graph one of several that share each pass, without overlap and without loss.
 
         Args:
             shard: Which one, `0 <= shard < shards`: with R ranks of W workers, `rank * W + worker`.
@@ -239,19 +239,19 @@ class IteratorNode(ABC):
             UsageError: They are out of range.
         """
         if not 0 <= shard < shards:
-            raise UsageError(f"shard {shard} of {shards} does not exist; 0 <= shard < shards is needed.")
+            raise UsageError(f"shard {shard} of {shards} does not exist; 0 <= shard < shards is needed")
         self.divide(shard, shards)
         self.set_epoch(self._epoch)
 
     def identity(self) -> dict[str, Any]:
-        """Describes the graph and its data: node names, parameters, and URL, size and version of each source."""
+        """Describe the graph and its data: node names, parameters, and URL, size and version of each source."""
         found: dict[str, Any] = {"node": type(self).__name__, **self.parameters()}
         if self.children:
             found["sources"] = [child.identity() for child in self.children]
         return found
 
     def state_dict(self) -> State:
-        """Saves where the graph stands.
+        """Save where the graph stands.
 
         Returns:
             What JSON can hold: position, buffers as tokens, and the identity of graph and data.
@@ -268,7 +268,7 @@ class IteratorNode(ABC):
         return {"format": _FORMAT, "graph": self.identity(), **state}
 
     def load_state_dict(self, state: Mapping[str, Any], *, trust_data: bool = False) -> None:
-        """Puts the graph to where a saved one stood. Takes the same time wherever that was.
+        """Put the graph to where a saved one stood. Takes the same time wherever that was.
 
         Args:
             state: What `state_dict` or `merge_states` gave; is not changed.
@@ -301,7 +301,7 @@ class IteratorNode(ABC):
         streams = [node for node in walk(self) if not node.children and not node.has_constant_time_access]
         blame = f" because of {streams[0]!r} below it" if streams and streams != [self] else ""
         return CheckpointError(
-            f"{self._name}: it cannot be saved and restored exactly{blame}; read indexed data, e.g. IndexedManifest."
+            f"{self._name}: it cannot be saved and restored exactly{blame}; read indexed data, e.g. IndexedManifest"
         )
 
     def _start(self) -> Iterator[tuple[Token | None, Any]]:
@@ -316,20 +316,20 @@ class IteratorNode(ABC):
         for _, item in pairs:
             yield item
             if self._run is not run:
-                raise UsageError(f"{self._name}: another pass was begun or loaded; use the newest iterator.")
+                raise UsageError(f"{self._name}: another pass was begun or loaded; use the newest iterator")
 
     def _check_graph(self) -> None:
         seen: set[int] = set()
         for node in walk(self):
             if id(node) in seen:
                 raise UsageError(
-                    f"{node!r} occurs twice in one graph, and a node has one position; make a second node of it."
+                    f"{node!r} occurs twice in one graph, and a node has one position; make a second node of it"
                 )
             seen.add(id(node))
 
 
 def resolve_iterator_source(source: Any) -> IteratorNode:
-    """Finds the node in what a graph is built from: the node itself, or the `data` of what wraps it.
+    """Find the node in what a graph is built from: the node itself, or the `data` of what wraps it.
 
     Raises:
         UsageError: There is none.
@@ -338,17 +338,17 @@ def resolve_iterator_source(source: Any) -> IteratorNode:
     while not isinstance(found, IteratorNode) and hasattr(found, "data"):
         found = found.data
     if not isinstance(found, IteratorNode):
-        raise UsageError(f"a {type(source).__name__} is no node of a graph; wrap a reader or a sequence in Records.")
+        raise UsageError(f"a {type(source).__name__} is no node of a graph; wrap a reader or a sequence in Records")
     return found
 
 
 def supports_graph_restore(node: Any) -> bool:
-    """Tells whether items of a node can be rebuilt from their tokens."""
+    """Return whether items of a node can be rebuilt from their tokens."""
     return bool(getattr(node, "has_constant_time_access", False)) and hasattr(node, "__getitem__")
 
 
 def walk(node: IteratorNode) -> Iterator[IteratorNode]:
-    """Gives a node and all below it."""
+    """Return a node and all below it."""
     yield node
     for child in node.children:
         yield from walk(child)
@@ -378,7 +378,7 @@ State: TypeAlias = dict[str, Any]
 
 
 def field(state: Mapping[str, Any], name: str, owner: str) -> Any:
-    """Takes a part of a state.
+    """Take a part of a state.
 
     Raises:
         CheckpointError: It is not there; a pass is never begun anew in its place.
@@ -388,5 +388,5 @@ def field(state: Mapping[str, Any], name: str, owner: str) -> Any:
     except (KeyError, TypeError) as error:
         raise CheckpointError(
             f"{owner}: the state has no {name!r}, so the pass cannot go on exactly where it was; load a whole state of "
-            "this graph."
+            "this graph"
         ) from error

@@ -45,7 +45,7 @@ class OrderedNode(IteratorNode):
 
     @abstractmethod
     def __len__(self) -> int:
-        """How many items there are, of all shards together."""
+        """Return how many items there are, of all shards together."""
 
     @property
     def positions(self) -> int:
@@ -80,10 +80,10 @@ class OrderedNode(IteratorNode):
 
     @abstractmethod
     def read_numbers(self, numbers: Positions, epoch: int | None = None) -> list[Any]:
-        """Reads items by number, `MISSING` where there is none."""
+        """Read items by number, `MISSING` where there is none."""
 
     def tokens_of(self, numbers: Positions, epoch: int) -> list[Token]:
-        """Gives the tokens of numbers. Default: the numbers themselves."""
+        """Return the tokens of numbers. Default: the numbers themselves."""
         found: list[Token] = numbers.tolist()
         return found
 
@@ -94,10 +94,10 @@ class OrderedNode(IteratorNode):
         return self.read_numbers(self.order(positions, epoch), epoch)
 
     def release(self) -> None:
-        """Closes what a pass had open; a later read opens it again."""
+        """Close what a pass had open; a later read opens it again."""
 
     def order(self, positions: Positions, epoch: int | None = None) -> Positions:
-        """Gives the records that lie at places of a pass."""
+        """Return the records that lie at places of a pass."""
         if not self.shuffle:
             return positions
         size, seed = len(self), self.seed + self._when(epoch)

@@ -38,7 +38,7 @@ class Permutation:
 
     def __init__(self, size: int, seed: int) -> None:
         if not 0 <= size <= _MOST:
-            raise UsageError(f"a permutation of {size} numbers was asked for; expected 0 to 2**62.")
+            raise UsageError(f"a permutation of {size} numbers was asked for; expected 0 to 2**62")
         self.size = size
         self.seed = seed
         bits = max(2, (size - 1).bit_length()) if size > 1 else 2
@@ -56,13 +56,13 @@ class Permutation:
         return self.size
 
     def __getitem__(self, position: int) -> int:
-        """Gives the number at a position, `0 <= position < size`."""
+        """Return the number at a position, `0 <= position < size`."""
         if not 0 <= position < self.size:
             raise IndexError(f"position {position} of a permutation of {self.size} numbers")
         return int(self.take(np.array([position]))[0])
 
     def take(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Gives the numbers at many positions.
+        """Return the numbers at many positions.
 
         Args:
             positions: Shape `(n,)`, i64, each `0 <= position < size`.
@@ -82,7 +82,7 @@ class Permutation:
         return values.astype(np.int64)
 
     def _find(self, position: int) -> int:
-        """Does for one number what `_scramble` does for arrays, which take as long for one as for a hundred."""
+        """Do for one number what `_scramble` does for arrays, which take as long for one as for a hundred."""
         half, mask = self._bits
         value = position
         while True:

@@ -14,7 +14,7 @@ __all__ = ["merge_states"]
 
 
 def merge_states(graph: IteratorNode, states: Sequence[Mapping[str, Any]], *, trust_data: bool = False) -> State:
-    """Makes of the states of all shards one that any number of shards can load.
+    """Make of the states of all shards one that any number of shards can load.
 
     Each new shard calls `partition` with its new place and then `load_state_dict` with the result. Together they give
     exactly what the old shards had left, in an order that follows from the states.
@@ -33,20 +33,20 @@ def merge_states(graph: IteratorNode, states: Sequence[Mapping[str, Any]], *, tr
         UnsupportedShapeError: A node has left what cannot be divided anew.
     """
     if not states:
-        raise CheckpointError("merge_states: expected the states of all shards, found none.")
+        raise CheckpointError("merge_states: expected the states of all shards, found none")
     own = type(graph).__name__
     shards = len(states)
     found = sorted(tuple(field(state, "shard", own) or ()) for state in states)
     if found != [(shard, shards) for shard in range(shards)]:
         raise CheckpointError(
             "merge_states: expected one state of each shard, found (shard, of how many) "
-            f"{found}; collect the state of every worker of every rank."
+            f"{found}; collect the state of every worker of every rank"
         )
     epochs = {field(state, "epoch", own) for state in states}
     if len(epochs) > 1:
         raise CheckpointError(
             f"merge_states: expected states of one epoch, found epochs {sorted(epochs)}; save all shards at the same "
-            "step, or put the epochs into the graph with Repeat."
+            "step, or put the epochs into the graph with Repeat"
         )
     scratch = copy.deepcopy(graph)
     now = scratch.identity()

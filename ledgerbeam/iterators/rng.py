@@ -19,17 +19,17 @@ _VERSION = 3
 
 
 def new_chance(seed: int) -> random.Random:
-    """Makes a generator whose numbers follow from the seed alone."""
+    """Make a generator whose numbers follow from the seed alone."""
     return random.Random(seed)  # noqa: S311 - to shuffle, not to keep secrets
 
 
 def save_chance(chance: random.Random) -> str:
-    """Writes the state of a generator as 3,336 characters."""
+    """Write the state of a generator as 3,336 characters."""
     return base64.b64encode(_WORDS.pack(*chance.getstate()[1])).decode("ascii")
 
 
 def load_chance(text: Any, owner: str) -> random.Random:
-    """Makes a generator that goes on where a saved one stood.
+    """Make a generator that goes on where a saved one stood.
 
     Raises:
         CheckpointError: The text is not what `save_chance` gives.
@@ -38,12 +38,12 @@ def load_chance(text: Any, owner: str) -> random.Random:
     try:
         found.setstate((_VERSION, _WORDS.unpack(base64.b64decode(text, validate=True)), None))
     except (ValueError, TypeError, struct.error) as error:
-        raise CheckpointError(f"{owner}: the saved state of its random numbers is damaged: {error}.") from error
+        raise CheckpointError(f"{owner}: the saved state of its random numbers is damaged: {error}") from error
     return found
 
 
 def item_chance(seed: int, epoch: int, token: Token | None, owner: str) -> random.Random:
-    """Makes the generator of one item of one epoch: the same whenever it is asked for.
+    """Make the generator of one item of one epoch: the same whenever it is asked for.
 
     Raises:
         CheckpointError: The item has no token.
@@ -54,7 +54,7 @@ def item_chance(seed: int, epoch: int, token: Token | None, owner: str) -> rando
 
 
 def below(chance: random.Random, limit: int) -> int:
-    """Draws a number of `range(limit)`, as `random.Random.randrange` does, in half the time."""
+    """Draw a number of `range(limit)`, as `random.Random.randrange` does, in half the time."""
     bits = limit.bit_length()
     found = chance.getrandbits(bits)
     while found >= limit:

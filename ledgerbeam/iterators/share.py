@@ -54,7 +54,7 @@ class Share:
         return int(self._bounds[-1])
 
     def positions(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Gives the positions `[start, stop)` of this share: i64, shape `(stop - start,)`."""
+        """Return the positions `[start, stop)` of this share: i64, shape `(stop - start,)`."""
         ranks = self.shard + self.shards * np.arange(start, stop, dtype=np.int64)
         if len(self.todo) == 1:
             only = self.todo[0]
@@ -65,7 +65,7 @@ class Share:
         return found
 
     def ranks_to_positions(self, first: int, step: int, count: int) -> list[Progression]:
-        """Translates a progression of ranks, the places in the order of all shards together, into positions."""
+        """Translate a progression of ranks, the places in the order of all shards together, into positions."""
         found = []
         stop = first + step * count
         for part, low, high in zip(self.todo, self._bounds[:-1].tolist(), self._bounds[1:].tolist(), strict=True):
@@ -77,12 +77,12 @@ class Share:
 
 
 def count_places(total: int, first: int, step: int) -> int:
-    """Counts the numbers `first, first + step, ...` below `total`."""
+    """Count the numbers `first, first + step, ...` below `total`."""
     return max(0, -((first - total) // step))
 
 
 def merge_shares(states: Sequence[Mapping[str, Any]], owner: str) -> list[Progression]:
-    """Finds what the shards of a pass have left.
+    """Find what the shards of a pass have left.
 
     Args:
         states: One for each shard, in any order: `shard`, `shards`, `position` (how many of its share are done) and
@@ -100,14 +100,14 @@ def merge_shares(states: Sequence[Mapping[str, Any]], owner: str) -> list[Progre
     if found != list(range(shards)) or any(state["shards"] != shards for state in states):
         raise CheckpointError(
             f"{owner}: expected the states of all {shards} shards, one each, found those of {found}; collect the state "
-            "of every worker of every rank, all of one moment."
+            "of every worker of every rank, all of one moment"
         )
     unfinished = [state for state in states if int(state["position"]) < len(_share_of(state))]
     if not unfinished:
         return []
     todo = _share_of(unfinished[0]).todo
     if any(_share_of(state).todo != todo for state in unfinished):
-        raise CheckpointError(f"{owner}: expected states of one moment, found shards that divide different work.")
+        raise CheckpointError(f"{owner}: expected states of one moment, found shards that divide different work")
     whole = Share(todo, 0, 1)
     done = [count_places(whole.total, shard, shards) for shard in range(shards)]  # shards that have nothing left
     for state in unfinished:

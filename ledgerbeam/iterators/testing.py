@@ -45,14 +45,14 @@ class NodeContract(ABC):
 
     @abstractmethod
     def node(self) -> IteratorNode:
-        """Makes the node, each time anew over the same data. At least some ten items, few enough to read often."""
+        """Make the node, each time anew over the same data. At least some ten items, few enough to read often."""
 
     def pieces(self, item: Any) -> Sequence[Any]:
-        """Parts an item into what shards share: a batch into its items. Default: the item itself."""
+        """Part an item into what shards share: a batch into its items. Default: the item itself."""
         return [item]
 
     def key(self, piece: Any) -> Any:
-        """Gives what equal pieces share, hashable. Default: `repr`."""
+        """Return what equal pieces share, hashable. Default: `repr`."""
         return repr(piece)
 
     def test_the_same_pass_gives_the_same_items(self) -> None:
@@ -183,12 +183,12 @@ class NodeContract(ABC):
 
 
 def through_json(value: Any) -> Any:
-    """Writes a value as JSON and reads it again."""
+    """Write a value as JSON and reads it again."""
     return json.loads(json.dumps(value))
 
 
 def rest_in_another_process(node: IteratorNode, state: State, most: int) -> list[Any]:
-    """Loads a state in a new interpreter and gives what is left, at most `most` items; the node is sent by pickle."""
+    """Load a state in a new interpreter and return what is left, at most `most` items; the node is sent by pickle."""
     found: list[Any] = _other_process().submit(_rest, pickle.dumps(node), state, most).result()
     return found
 
@@ -205,7 +205,7 @@ def _rest(pickled: bytes, state: State, most: int) -> list[Any]:
 
 
 def _shards_after(node: IteratorNode, taken: list[int], merged: State | None) -> tuple[list[State], list[Any]]:
-    """Lets shards, each a copy of a node, take items; gives their states and the items."""
+    """Let shards, each a copy of a node, take items; return their states and the items."""
     states, given = [], []
     for shard, count in enumerate(taken):
         own = copy.deepcopy(node)
@@ -218,7 +218,7 @@ def _shards_after(node: IteratorNode, taken: list[int], merged: State | None) ->
 
 
 def _without_one_part(state: Any, path: str = "") -> Iterator[tuple[Any, str]]:
-    """Gives copies of a state, each without one part of it."""
+    """Return copies of a state, each without one part of it."""
     if isinstance(state, list):
         for number, part in enumerate(state):
             for damaged, where in _without_one_part(part, f"{path}[{number}]"):

@@ -52,14 +52,14 @@ class OriginDict(dict[Any, Any]):
 
 
 def normalize_graph_token(token: Token) -> Token:
-    """Makes tuples of the lists that JSON made of tuples, at any depth."""
+    """Make tuples of the lists that JSON made of tuples, at any depth."""
     if isinstance(token, (list, tuple)):
         return tuple([normalize_graph_token(part) for part in token])
     return token
 
 
 def attach_graph_origin(item: Any, token: Token) -> Any:
-    """Attaches a token to an item.
+    """Attach a token to an item.
 
     Args:
         item: An object that takes attributes, or a dict.
@@ -78,23 +78,23 @@ def attach_graph_origin(item: Any, token: Token) -> Any:
     except AttributeError as error:
         raise UsageError(
             f"a {type(item).__name__} cannot carry a token; expected a dict or an object with attributes. Take "
-            "(token, item) pairs from IteratorNode.pairs instead."
+            "(token, item) pairs from IteratorNode.pairs instead"
         ) from error
     return item
 
 
 def maybe_attach_graph_origin(item: Any, token: Token | None) -> Any:
-    """Attaches a token unless it is None; see `attach_graph_origin`."""
+    """Attach a token unless it is None; see `attach_graph_origin`."""
     return item if token is None else attach_graph_origin(item, token)
 
 
 def get_graph_origin(item: Any) -> Token | None:
-    """Gives the token that an item carries, or None."""
+    """Return the token that an item carries, or None."""
     return getattr(item, _ATTRIBUTE, None)
 
 
 def require_graph_origin(token: Token | None, owner: str) -> Token:
-    """Gives a token back.
+    """Give a token back.
 
     Args:
         token: The token of an item that will have to be rebuilt.
@@ -106,18 +106,18 @@ def require_graph_origin(token: Token | None, owner: str) -> Token:
     if token is None:
         raise CheckpointError(
             f"{owner}: an item of its buffer has no token, so it could not be rebuilt. The source says that it has "
-            "constant time access; its pairs() must give each item its token."
+            "constant time access; its pairs() must give each item its token"
         )
     return token
 
 
 def pair_token(token: Token, owner: str, shape: str) -> tuple[Token, Token]:
-    """Takes a token of two parts apart.
+    """Take a token of two parts apart.
 
     Raises:
         UsageError: It has another shape.
     """
     found = normalize_graph_token(token)
     if not isinstance(found, tuple) or len(found) != 2:
-        raise UsageError(f"{owner}: expected a token {shape}, found {token!r}.")
+        raise UsageError(f"{owner}: expected a token {shape}, found {token!r}")
     return found

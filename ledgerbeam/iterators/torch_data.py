@@ -44,14 +44,14 @@ class GraphDataset(_Iterable):
         world_size: How many of these processes there are; given together with `rank`.
 
     Raises:
-        UsageError: torch is missing, or only one of `rank` and `world_size` is given.
+        UsageError: Torch is missing, or only one of `rank` and `world_size` is given.
     """
 
     def __init__(self, graph: Any, *, rank: int | None = None, world_size: int | None = None) -> None:
         if _torch is None:
-            raise UsageError("GraphDataset needs torch: pip install 'ledgerbeam[torch]'.")
+            raise UsageError("GraphDataset needs torch: pip install 'ledgerbeam[torch]'")
         if (rank is None) != (world_size is None):
-            raise UsageError("GraphDataset: give both rank and world_size, or neither.")
+            raise UsageError("GraphDataset: give both rank and world_size, or neither")
         super().__init__()
         self.graph = resolve_iterator_source(graph)
         self._given = None if rank is None or world_size is None else (rank, world_size)
@@ -66,22 +66,22 @@ class GraphDataset(_Iterable):
         return {**self.__dict__, "_sent": self._rank()}  # a spawned worker is not in the process group
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes the next pass that of an epoch, from its begin."""
+        """Make the next pass that of an epoch, from its beginning."""
         self._merged = None
         self.graph.set_epoch(epoch)
 
     def state_dict(self) -> State:
-        """Saves where this process stands; the loader calls it in each worker."""
+        """Save where this process stands; the loader calls it in each worker."""
         self._take_part()
         return self.graph.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where a state of the same rank and worker was saved; the loader calls it in each worker."""
+        """Go on where a state of the same rank and worker was saved; the loader calls it in each worker."""
         self._take_part()
         self.graph.load_state_dict(state)
 
     def load_merged(self, state: Mapping[str, Any]) -> None:
-        """Goes on with another number of ranks or workers.
+        """Go on with another number of ranks or workers.
 
         Call it before the loader starts its workers, with the same state in every rank; the next pass is what was left.
 
@@ -92,7 +92,7 @@ class GraphDataset(_Iterable):
             CheckpointError: It is the state of one shard.
         """
         if state.get("shard", ()) is not None:
-            raise CheckpointError("load_merged: expected the result of merge_states, found the state of one shard.")
+            raise CheckpointError("load_merged: expected the result of merge_states, found the state of one shard")
         self._merged = state
 
     def _take_part(self) -> None:
@@ -131,7 +131,7 @@ class GraphSequence:
         self.graph: IteratorNode = resolve_iterator_source(graph)
         places = self.graph.positions
         if places is None or not self.graph.is_positional:
-            raise UnsupportedShapeError(f"GraphSequence: the items of {self.graph!r} have no fixed places; iterate it.")
+            raise UnsupportedShapeError(f"GraphSequence: the items of {self.graph!r} have no fixed places; iterate it")
         self._places = places
 
     def __len__(self) -> int:
@@ -141,7 +141,7 @@ class GraphSequence:
         return self.__getitems__([place])[0]
 
     def __getitems__(self, places: Sequence[int]) -> list[Any]:
-        """Reads a batch; torch's loaders call it.
+        """Read a batch; torch's loaders call it.
 
         Raises:
             IndexError: A place does not exist or has no item.
@@ -157,7 +157,7 @@ class GraphSequence:
 
 
 def shard_states(loader_state: Mapping[str, Any]) -> list[State]:
-    """Takes the states of the graphs out of that of a `StatefulDataLoader` over a `GraphDataset`.
+    """Take the states of the graphs out of that of a `StatefulDataLoader` over a `GraphDataset`.
 
     Args:
         loader_state: What the loader's `state_dict` gave.
@@ -169,7 +169,7 @@ def shard_states(loader_state: Mapping[str, Any]) -> list[State]:
         CheckpointError: The state is not exact (`snapshot_every_n_steps` above 1), or not of such a loader.
     """
     if loader_state.get("_steps_since_snapshot"):
-        raise CheckpointError("shard_states: the loader would replay steps; make it with snapshot_every_n_steps=1.")
+        raise CheckpointError("shard_states: the loader would replay steps; make it with snapshot_every_n_steps=1")
     try:
         if "_snapshot" not in loader_state:
             return [loader_state["dataset_state"]]
@@ -177,5 +177,5 @@ def shard_states(loader_state: Mapping[str, Any]) -> list[State]:
         return [workers[f"worker_{number}"]["dataset_state"] for number in range(len(workers))]
     except (KeyError, TypeError) as error:
         raise CheckpointError(
-            f"shard_states: expected the state of a StatefulDataLoader over a GraphDataset, found no {error}."
+            f"shard_states: expected the state of a StatefulDataLoader over a GraphDataset, found no {error}"
         ) from error

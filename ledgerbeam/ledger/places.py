@@ -21,19 +21,19 @@ def open_store(url: str, *, create: bool, read_only: bool = False, job: str | No
     """Open a local ledger.
 
     Args:
-        url: local path of its folder, or a ``file://`` URL.
-        create: make it if there is none.
-        read_only: for looking at it, also while a job runs.
-        job: fingerprint that the ledger must still have whenever something is committed through this store; None
+        url: Local path of its folder, or a ``file://`` URL.
+        create: Make it if there is none.
+        read_only: For looking at it, also while a job runs.
+        job: Fingerprint that the ledger must still have whenever something is committed through this store; None
             does not check until `LedgerStore.open_job` is called.
 
     Raises:
-        UsageError: the URL is remote, the folder is on a network filesystem, or it holds other things.
-        LedgerNotFoundError: there is none, and `create` is false.
-        LedgerVersionError: a newer ledgerbeam wrote it.
-        LedgerDamagedError: what is there is not a ledger, or does not read.
-        StorageError: no permission.
-        DiskFullError: no room to make it.
+        UsageError: The URL is remote, the folder is on a network filesystem, or it holds other things.
+        LedgerNotFoundError: There is none, and `create` is false.
+        LedgerVersionError: A newer ledgerbeam wrote it.
+        LedgerDamagedError: What is there is not a ledger, or does not read.
+        StorageError: No permission.
+        DiskFullError: No room to make it.
     """
     path = local_path(url)
     if create and read_only:
@@ -44,7 +44,7 @@ def open_store(url: str, *, create: bool, read_only: bool = False, job: str | No
 
 
 def ledger_exists(url: str) -> bool:
-    """Tell whether there is something that claims to be a ledger. Raises UsageError for a remote URL."""
+    """Return whether there is something that claims to be a ledger. Raises UsageError for a remote URL."""
     try:
         return os.path.getsize(os.path.join(local_path(url), DATA_FILE)) > 0
     except (FileNotFoundError, NotADirectoryError):
@@ -52,10 +52,10 @@ def ledger_exists(url: str) -> bool:
 
 
 def local_path(url: str) -> str:
-    """Give the absolute local path of a ledger's URL.
+    """Return the absolute local path of a ledger's URL.
 
     Raises:
-        UsageError: the URL is empty or remote.
+        UsageError: The URL is empty or remote.
     """
     scheme, separator, rest = url.partition("://")
     if separator and scheme != "file":
@@ -70,16 +70,16 @@ def local_path(url: str) -> str:
 
 
 def sidecar_folder(url: str) -> str:
-    """Give the local folder in which what is read of a remote ledger is kept.
+    """Return the local folder in which what is read of a remote ledger is kept.
 
     It lies below ``$LEDGERBEAM_CACHE``, else ``$XDG_CACHE_HOME/ledgerbeam`` or ``~/.cache/ledgerbeam``; below the
     system's temporary folder where those are on a network filesystem, or not writable. Losing it costs only time.
 
     Args:
-        url: of the ledger, canonical.
+        url: Of the ledger, canonical.
 
     Raises:
-        UsageError: there is no such folder, or on the way to it lies what another user can change.
+        UsageError: There is no such folder, or on the way to it lies what another user can change.
     """
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", url.rpartition("://")[2])[-40:].strip("-")
     name = f"{name}-{blake2b(url.encode(), digest_size=8).hexdigest()}"
@@ -117,7 +117,7 @@ def _is_usable(root: str) -> bool:
 
 
 def _below(root: str, name: str, url: str) -> str:
-    """The folder of a sidecar below its root; no part of the way is a link of another user."""
+    """Return the folder of a sidecar below its root; no part of the way is a link of another user."""
     folder = os.path.join(root, "sidecars", name)
     for path in (root, os.path.dirname(folder), folder):
         try:

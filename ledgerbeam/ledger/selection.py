@@ -33,20 +33,20 @@ class PendingSource:
 
     @classmethod
     def of(cls, element: PendingSource | Source) -> PendingSource:
-        """Returns an open source as it is, and a plain one as a source of which nothing is done."""
+        """Return an open source as it is, and a plain one as a source of which nothing is done."""
         return element if isinstance(element, PendingSource) else cls(element)
 
     def has_done(self, task: Task) -> bool:
-        """Tells whether `task` and all that grew from it is finished."""
+        """Return whether `task` and all that grew from it is finished."""
         return bool(self.applied) and is_done(task.lineage, self.source.id, self.applied)
 
     def has_quarantined(self, task: Task) -> bool:
-        """Tells whether `task` is not to be started any more, since its workers died too often."""
+        """Return whether `task` is not to be started any more, since its workers died too often."""
         return bool(self.attempts) and self.attempts.get(task.node, 0) >= MAX_ATTEMPTS
 
 
 def with_progress(sources: Sequence[Source], store: LedgerStore) -> list[PendingSource]:
-    """Returns registered sources with what `store` knows of them, in order.
+    """Return registered sources with what `store` knows of them, in order.
 
     A source that another process has completed since it was found open is left out: its entries are gone with it, so
     it would look as if nothing of it were done.
@@ -66,7 +66,7 @@ def open_sources(
     versions: Sequence[str],
     store: LedgerStore,
 ) -> list[Source]:
-    """Returns the sources of a page that the ledger does not hold as complete, registered as open, in order.
+    """Return the sources of a page that the ledger does not hold as complete, registered as open, in order.
 
     No Python object is made of a finished source but its id.
 
@@ -86,7 +86,7 @@ def open_sources(
 
 
 def open_packs(packs: Iterable[Source], store: LedgerStore) -> Iterator[tuple[list[Source], list[bytes]]]:
-    """Yields the composite sources that the ledger does not hold as complete, registered as open.
+    """Yield the composite sources that the ledger does not hold as complete, registered as open.
 
     Yields:
         Pairs of open composite sources, in order, and the ids of all packs among which they were found.
@@ -99,7 +99,7 @@ def open_packs(packs: Iterable[Source], store: LedgerStore) -> Iterator[tuple[li
 
 
 def _pages(packs: Iterable[Source]) -> Iterator[list[Source]]:
-    """Gathers packs into pages, of which the members fit into memory."""
+    """Gather packs into pages, of which the members fit into memory."""
     page: list[Source] = []
     members = 0
     for pack in packs:

@@ -38,12 +38,12 @@ LINE_SECONDS = 10.0
 
 
 def count(number: int, noun: str) -> str:
-    """Returns ``1 task`` or ``1,234 tasks``."""
+    """Return ``1 task`` or ``1,234 tasks``."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def count_nulled(store: LedgerStore) -> int | None:
-    """Returns how many NaN and infinities a job has written as null; None if it refuses them.
+    """Return how many NaN and infinities a job has written as null; None if it refuses them.
 
     Only a job that writes null has its outputs looked through.
     """
@@ -54,12 +54,12 @@ def count_nulled(store: LedgerStore) -> int | None:
 
 
 def timestamp(seconds: float) -> str:
-    """Returns a time in seconds since 1970 as ``2026-01-31T12:00:00+00:00``."""
+    """Return a time in seconds since 1970 as ``2026-01-31T12:00:00+00:00``."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def duration(seconds: float) -> str:
-    """Returns ``3.2 s``, ``25 s``, ``4 min 10 s``, ``5 h 3 min`` or ``2 d 7 h``."""
+    """Return ``3.2 s``, ``25 s``, ``4 min 10 s``, ``5 h 3 min`` or ``2 d 7 h``."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -71,7 +71,7 @@ def duration(seconds: float) -> str:
 
 
 def json_bytes(value: Any, *, indent: bool = False) -> bytes:
-    """Encodes JSON. Names that are not UTF-8 travel as escaped surrogates, which orjson refuses."""
+    """Encode JSON. Names that are not UTF-8 travel as escaped surrogates, which orjson refuses."""
     try:
         return orjson.dumps(value, option=orjson.OPT_INDENT_2 if indent else None)
     except TypeError:
@@ -79,13 +79,13 @@ def json_bytes(value: Any, *, indent: bool = False) -> bytes:
 
 
 def print_json(value: Any) -> None:
-    """Prints one JSON object without secrets, the only thing on standard output when ``--json`` is asked for."""
+    """Print one JSON object without secrets, the only thing on standard output when ``--json`` is asked for."""
     sys.stdout.buffer.write(json_bytes(plain_value(value), indent=True) + b"\n")
     sys.stdout.flush()
 
 
 def print_json_stream(head: dict[str, Any], name: str, rows: Iterable[Any]) -> None:
-    """Prints one JSON object whose last member is a list of any length, one row a line, without holding it.
+    """Print one JSON object whose last member is a list of any length, one row a line, without holding it.
 
     The rows are printed as they are: they may be data of the user.
     """
@@ -100,13 +100,13 @@ def print_json_stream(head: dict[str, Any], name: str, rows: Iterable[Any]) -> N
 
 
 def print_facts(rows: Sequence[tuple[str, str]]) -> None:
-    """Prints names and values below one another, the values in a column."""
+    """Print names and values below one another, the values in a column."""
     width = max(len(name) for name, _ in rows)
     print("\n".join(f"{name:<{width}}  {value}" for name, value in rows))
 
 
 def print_table(columns: list[str], rows: list[list[str]]) -> None:
-    """Prints rows under column heads, wide where the output is no terminal so that nothing is cut."""
+    """Print rows under column heads, wide where the output is no terminal so that nothing is cut."""
     terminal = sys.stdout.isatty()
     console = Console(width=None if terminal else 10_000, highlight=False, markup=False)
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
@@ -122,7 +122,7 @@ def print_table(columns: list[str], rows: list[list[str]]) -> None:
 
 @contextmanager
 def counting(noun: str) -> Iterator[Callable[[int, int], None]]:
-    """Shows on standard error how far something of unknown length is.
+    """Show on standard error how far something of unknown length is.
 
     Args:
         noun: What is counted, in the singular.
@@ -175,16 +175,16 @@ class Reporter:
         self._at_start: Totals | None = None
 
     def say(self, text: str) -> None:
-        """Prints a line that belongs to the result."""
+        """Print a line that belongs to the result."""
         self._out.print(text)
 
     def warn(self, text: str) -> None:
-        """Prints a line that belongs to the course of the run."""
+        """Print a line that belongs to the course of the run."""
         self._err.print(text)
 
     @contextmanager
     def progress(self) -> Iterator[None]:
-        """Shows progress while the body runs."""
+        """Show progress while the body runs."""
         if self._quiet or not self._err.is_terminal:
             yield
             return
@@ -201,7 +201,7 @@ class Reporter:
         self._bar = None
 
     def update(self, *, done: int, total: int | None, totals: Totals) -> None:
-        """Shows where the run stands.
+        """Show where the run stands.
 
         Args:
             done: Sources complete.

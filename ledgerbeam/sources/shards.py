@@ -67,7 +67,7 @@ class SharShard(SourceKind):
             if total is not None and len(total) != len(offsets):
                 raise SourceError(
                     f"{file.url}: expected {len(total) - 1} records, as many as cuts in {source.url}, found "
-                    f"{len(offsets) - 1}; write the shard again."
+                    f"{len(offsets) - 1}; write the shard again"
                 )
             offsets = offsets - offsets[0]
             total = offsets if total is None else total + offsets
@@ -84,7 +84,7 @@ class SharShard(SourceKind):
         if found.compression is None:
             return self.files_of.load_index(file, changed=changed)
         if found.format.name == "tar":
-            raise NotIndexableError(f"{file.url}: the payloads of a shard are read by offset; decompress it.")
+            raise NotIndexableError(f"{file.url}: the payloads of a shard are read by offset; decompress it")
         return self.files_of.scan(file).offsets
 
     def _open_file(self, file: Source) -> HeldRecords | Reader:

@@ -48,7 +48,7 @@ class LedgerHandle:
     run: str = ""
 
     def store(self) -> LedgerStore:
-        """Returns the process's store of this ledger; a remote one as of when it was first asked for."""
+        """Return the process's store of this ledger; a remote one as of when it was first asked for."""
         place = self._place()
         with _stores_lock:
             store = _stores.get(place)
@@ -61,7 +61,7 @@ class LedgerHandle:
         return LedgerPlace.of(canonical_url(self.url), job=self.job, run=self.run, options=self.storage_options)
 
     def writer(self) -> LedgerWriter:
-        """Returns the process's group commit of this ledger, for this job and run."""
+        """Return the process's group commit of this ledger, for this job and run."""
         return shared_writer(
             self._place(),
             interval=self.flush_interval,
@@ -71,7 +71,7 @@ class LedgerHandle:
 
     @contextmanager
     def working_on(self, tasks: Sequence[Task]) -> Iterator[None]:
-        """Marks `tasks` as running in this process, so that a death in the body can be laid to them."""
+        """Mark `tasks` as running in this process, so that a death in the body can be laid to them."""
         if self.run_dir is None:
             yield
             return
@@ -80,7 +80,7 @@ class LedgerHandle:
 
     @contextmanager
     def fatal_errors(self) -> Iterator[None]:
-        """Ends the worker if the body raises a `LedgerbeamError`: what is finished is committed first.
+        """End the worker if the body raises a `LedgerbeamError`: what is finished is committed first.
 
         A worker of a local run leaves the error where the launcher finds it whole, and exits; between processes Beam
         would fold it into a traceback. Elsewhere the error passes to the runner.
@@ -97,5 +97,5 @@ class LedgerHandle:
 
 
 def fatal_errors(ledger: LedgerHandle | None) -> AbstractContextManager[None]:
-    """Returns `LedgerHandle.fatal_errors`, or for a chain without a ledger a context that lets everything pass."""
+    """Return `LedgerHandle.fatal_errors`, or for a chain without a ledger a context that lets everything pass."""
     return nullcontext() if ledger is None else ledger.fatal_errors()

@@ -41,7 +41,7 @@ def ReadListing(
     epochs: int = 1,
     storage_options: dict[str, Any] | None = None,
 ) -> Transform:
-    """Lists sources: `MatchSources` by a name with which Beam YAML knows what has no input.
+    """List sources: `MatchSources` by a name with which Beam YAML knows what has no input.
 
     Args:
         patterns: URLs with wildcards.
@@ -68,7 +68,7 @@ def SkipCompleted(
     on_job_change: str = "refuse",
     storage_options: dict[str, Any] | None = None,
 ) -> Transform:
-    """Opens the ledger for the job, and drops the sources that it holds as complete.
+    """Open the ledger for the job, and drop the sources that it holds as complete.
 
     The other transforms find the job in the ledger, so this one comes before them.
 
@@ -101,7 +101,7 @@ class SpreadPlan(beam.PTransform[PCollection[Any], PCollection[Any]]):
         self.plan = plan
 
     def expand(self, sources: PCollection[Any]) -> PCollection[Any]:
-        """Applies the transform to what `SkipCompleted` gives."""
+        """Apply the transform to what `SkipCompleted` gives."""
         planned = sources | "SpreadSources" >> beam.Reshuffle() | self.plan
         tasks: PCollection[Any] = planned | "SpreadTasks" >> beam.Reshuffle()
         return tasks
@@ -117,7 +117,7 @@ def PlanTasks(
     graph: str | None = None,
     storage_options: dict[str, Any] | None = None,
 ) -> Transform:
-    """Cuts sources into tasks, which are spread over all workers.
+    """Cut sources into tasks, which are spread over all workers.
 
     Args:
         ledger: As of `SkipCompleted`.
@@ -139,7 +139,7 @@ def ReadTasks(
     graph: str | None = None,
     storage_options: dict[str, Any] | None = None,
 ) -> Transform:
-    """Reads the records of each task.
+    """Read the records of each task.
 
     Args:
         ledger: As of `SkipCompleted`.
@@ -152,7 +152,7 @@ def ReadTasks(
 
 
 def MapRecords(ledger: str, function: str, to: str, storage_options: dict[str, Any] | None = None) -> Transform:
-    """Applies a function to every record, as ``ledgerbeam map`` does.
+    """Apply a function to every record, as ``ledgerbeam map`` does.
 
     Args:
         ledger: As of `SkipCompleted`, whose `functions` must name this one too, or edits of it would not be seen.
@@ -179,7 +179,7 @@ def WriteTasks(
     graph: str | None = None,
     storage_options: dict[str, Any] | None = None,
 ) -> Transform:
-    """Publishes each task's records as one shard with its index.
+    """Publish each task's records as one shard with its index.
 
     Args:
         ledger: As of `SkipCompleted`.

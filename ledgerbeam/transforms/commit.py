@@ -32,11 +32,11 @@ class CommitTasks(beam.PTransform[PCollection[WrittenTask], PCollection[None]]):
     ledger: LedgerHandle
 
     def expand(self, written: PCollection[WrittenTask]) -> PCollection[None]:
-        """Applies the transform to written tasks and to the markers of filtered and failed ones."""
+        """Apply the transform to written tasks and to the markers of filtered and failed ones."""
         return written | "CommitTasks" >> beam.ParDo(_Commit(self.ledger)).with_output_types(type(None))
 
     def display_data(self) -> dict[str, Any]:
-        """Shows the ledger and the group commit's limits in a runner's console."""
+        """Show the ledger and the group commit's limits in a runner's console."""
         return {
             "ledger": self.ledger.url,
             "flush_interval": self.ledger.flush_interval,

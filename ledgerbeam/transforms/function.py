@@ -67,7 +67,7 @@ class MapRecords:
         return {**self.__dict__, "_function": None}
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Maps the records of `task`.
+        """Map the records of `task`.
 
         Raises:
             NonDeterministicTaskError: If the function gives another result for the same record.
@@ -108,7 +108,7 @@ class MapRecords:
         return _Copies(format_named(self.output_format) if self._format is None else self._format)
 
     def _map(self, record: Any, task: Task, position: int, outputs: _Outputs) -> list[Any]:
-        """Calls the function on one record, and has its results taken; returns what stands for each."""
+        """Call the function on one record, and have its results taken; return what stands for each."""
         if self._function is None:
             self._function = self._load()
         result = self._function(record)
@@ -123,7 +123,7 @@ class MapRecords:
         return [outputs.add(value) for value in results]
 
     def _check(self, value: Any, record: Any) -> None:
-        """Raises FunctionError for a result that is no record, or hardly meant to be one."""
+        """Raise FunctionError for a result that is no record, or hardly meant to be one."""
         found = f"{self.reference} returned a {type(value).__name__}"
         expected = "expected a record, None or a list of records"
         if isinstance(value, tuple | set | Iterator):
@@ -174,10 +174,10 @@ class _Outputs(Protocol):
     """Takes results as they are at that moment; the function may change them afterwards."""
 
     def add(self, value: Any) -> Any:
-        """Takes a result; returns what stands for it when results are compared."""
+        """Take a result; return what stands for it when results are compared."""
 
     def finish(self) -> Any:
-        """Gives what was taken, as the records of a task."""
+        """Return what was taken, as the records of a task."""
 
 
 class _Samples:
@@ -242,7 +242,7 @@ class _AsWritten:
 
 
 def _twin(record: Any) -> Any:
-    """Returns a copy of a record, None of one that is nested too deeply to be copied."""
+    """Return a copy of a record, None of one that is nested too deeply to be copied."""
     try:
         return copy.deepcopy(record)
     except RecursionError:
@@ -261,7 +261,7 @@ def _as_samples(results: list[Any], record: Any, task: Task, position: int) -> l
 
 
 def _as_sample(value: Any, origin: str, default_key: str) -> Sample:
-    """Returns a mapping of extension to bytes as a sample of its own; text is encoded as UTF-8.
+    """Return a mapping of extension to bytes as a sample of its own; text is encoded as UTF-8.
 
     Its key is what it names as ``__key__``, else its own if it is a sample of another key than its `origin`.
     """
@@ -281,12 +281,12 @@ def _as_sample(value: Any, origin: str, default_key: str) -> Sample:
 
 
 def _record_key(task: Task, position: int) -> str:
-    """Names a sample that came from a format without keys, by its source and its place in it."""
+    """Name a sample that came from a format without keys, by its source and its place in it."""
     stem = os.path.basename(task.source.url).partition(".")[0]
     return f"{stem}-{task.start + position:09d}"
 
 
 def record_place(task: Task, position: int) -> str:
-    """Names a record for an error: exactly, unless blank lines before it were left out."""
+    """Name a record for an error: exactly, unless blank lines before it were left out."""
     exact = not task.source.members and len(task.records) == task.stop - task.start
     return f"{task.source.url}, record {task.start + position}" if exact else f"{task.name}, its record {position}"

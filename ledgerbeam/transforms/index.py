@@ -39,7 +39,7 @@ PART_SUFFIX = ".part"
 
 
 def part_name(source: Source, ordinal: int) -> str:
-    """Returns the name of the part that the byte range `ordinal` of `source` leaves in the ledger's work folder."""
+    """Return the name of the part that the byte range `ordinal` of `source` leaves in the ledger's work folder."""
     return f"{source.id.hex()}-{ordinal:06d}{PART_SUFFIX}"
 
 
@@ -56,13 +56,13 @@ class PlanIndexes(beam.PTransform[PCollection[PendingSource], PCollection[Task]]
     sources: FileSources = field(default_factory=FileSources)
 
     def expand(self, sources: PCollection[PendingSource]) -> PCollection[Task]:
-        """Applies the transform to open sources."""
+        """Apply the transform to open sources."""
         return sources | "PlanIndexes" >> beam.ParDo(_PlanIndexes(self.range_bytes, self.sources)).with_output_types(
             Any
         )
 
     def display_data(self) -> dict[str, Any]:
-        """Shows the range size in a runner's console."""
+        """Show the range size in a runner's console."""
         return {"range_bytes": self.range_bytes}
 
 
@@ -82,7 +82,7 @@ class _PlanIndexes(beam.DoFn):
         yield from (task for task in owing if not source.has_quarantined(task))
 
     def _tasks(self, source: Source) -> list[Task]:
-        """Returns the byte ranges in order, then the task that publishes the index."""
+        """Return the byte ranges in order, then the task that publishes the index."""
         starts = range(0, source.size, self._range_bytes)
         if len(starts) < 2 or not self._is_scanned_in_ranges(source.url):
             starts = range(0)
@@ -113,7 +113,7 @@ class BuildIndexes(beam.PTransform[PCollection[Task], PCollection[WrittenTask]])
     sources: FileSources = field(default_factory=FileSources)
 
     def expand(self, tasks: PCollection[Task]) -> PCollection[WrittenTask]:
-        """Applies the transform to the tasks of `PlanIndexes`."""
+        """Apply the transform to the tasks of `PlanIndexes`."""
         build = _BuildIndexes(self.ledger, self.work, self.sources)
         return tasks | "BuildIndexes" >> beam.ParDo(build).with_output_types(Any)
 

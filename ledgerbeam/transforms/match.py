@@ -53,7 +53,7 @@ class MatchSources(beam.PTransform[PBegin, PCollection[Page]]):
     listing: Listing
 
     def expand(self, pbegin: PBegin) -> PCollection[Page]:
-        """Applies the transform to the beginning of a pipeline."""
+        """Apply the transform to the beginning of a pipeline."""
         return (
             pbegin
             | "Listing" >> beam.Create([self.listing], reshuffle=False)
@@ -61,7 +61,7 @@ class MatchSources(beam.PTransform[PBegin, PCollection[Page]]):
         )
 
     def display_data(self) -> dict[str, Any]:
-        """Shows the patterns in a runner's console."""
+        """Show the patterns in a runner's console."""
         return {"sources": self.listing.title}
 
 
@@ -87,12 +87,12 @@ class SkipCompleted(beam.PTransform[PCollection[Page], PCollection[PendingSource
     pack: Packer | None = None
 
     def expand(self, pages: PCollection[Page]) -> PCollection[PendingSource]:
-        """Applies the transform to pages of a listing."""
+        """Apply the transform to pages of a listing."""
         skip = _SkipPacks(self.ledger, self.pack) if self.pack else _SkipPages(self.ledger)
         return pages | "SkipCompleted" >> beam.ParDo(skip).with_output_types(PendingSource)
 
     def display_data(self) -> dict[str, Any]:
-        """Shows the ledger in a runner's console."""
+        """Show the ledger in a runner's console."""
         return {"ledger": self.ledger.url}
 
 

@@ -41,11 +41,11 @@ class ProcessTask(beam.PTransform[PCollection[Task], PCollection[Task]]):
     ledger: LedgerHandle | None = None
 
     def expand(self, tasks: PCollection[Task]) -> PCollection[Task]:
-        """Applies the transform to tasks that hold records."""
+        """Apply the transform to tasks that hold records."""
         return tasks | "ProcessTask" >> beam.ParDo(_Process(self.function, self.ledger)).with_output_types(Any)
 
     def display_data(self) -> dict[str, Any]:
-        """Shows the function in a runner's console."""
+        """Show the function in a runner's console."""
         return {"function": _name(self.function)}
 
 
@@ -69,17 +69,17 @@ class ProcessBatch(beam.PTransform[PCollection[Task], PCollection[Task]]):
             raise UsageError(f"batch_size must be at least 1, found {self.batch_size}")
 
     def expand(self, tasks: PCollection[Task]) -> PCollection[Task]:
-        """Applies the transform to tasks that hold records."""
+        """Apply the transform to tasks that hold records."""
         batch = _Batch(self.function, self.batch_size, self.ledger)
         return tasks | "ProcessBatch" >> beam.ParDo(batch).with_output_types(Any)
 
     def display_data(self) -> dict[str, Any]:
-        """Shows the function and the batch size in a runner's console."""
+        """Show the function and the batch size in a runner's console."""
         return {"function": _name(self.function), "batch_size": self.batch_size}
 
 
 def check_result(task: Task, result: TaskResult | Sequence[Task] | None, function: str) -> list[TaskResult]:
-    """Returns what a function made of one task as a list of results, each traced to the task.
+    """Return what a function made of one task as a list of results, each traced to the task.
 
     Raises:
         UnsupportedShapeError: If the result cannot be traced; the message names the remedy.
@@ -106,7 +106,7 @@ def check_result(task: Task, result: TaskResult | Sequence[Task] | None, functio
 
 
 def check_slot(task: Task, result: TaskResult, function: str) -> None:
-    """Raises UnsupportedShapeError unless `result` is `task` with other records, or a marker of it."""
+    """Raise UnsupportedShapeError unless `result` is `task` with other records, or a marker of it."""
     origin = result if isinstance(result, Task) else result.task
     if origin.source.id != task.source.id or origin.lineage != task.lineage:
         raise UnsupportedShapeError(

@@ -51,7 +51,7 @@ class TokenizeRecords:
         return {**self.__dict__, "_loaded": None}
 
     def __call__(self, task: Task) -> Task | NoneTask | FailedTask:
-        """Tokenizes the records of `task`.
+        """Tokenize the records of `task`.
 
         Raises:
             ChangedSourceError: The tokenizer's file has changed.
@@ -116,6 +116,6 @@ def _look_up(record: Any, key: str) -> Any:
 
 
 def _tokens(tokenizer: Tokenizer, documents: list[list[str]]) -> list[list[TextTokens]]:
-    """Tokenizes all texts of a task at once."""
+    """Tokenize all texts of a task at once."""
     tokens = iter(tokenizer.encode([text for texts in documents for text in texts]))
     return [list(islice(tokens, len(texts))) for texts in documents]

@@ -46,7 +46,7 @@ class WrittenTask:
 
 
 def output_name(task: Task, base: str | None, suffix: str, *, room: int = 0, below: str = "/") -> str:
-    """Returns the name of a task's output shard, relative to the output URL.
+    """Return the name of a task's output shard, relative to the output URL.
 
     The name is the source's path below `base` (its whole path, led by its scheme, where it is not below), then the
     first record of the span, then one ordinal for each fan-out that user code made. All parts that are added have a
@@ -81,7 +81,7 @@ def output_name(task: Task, base: str | None, suffix: str, *, room: int = 0, bel
 
 
 def _shares_dashes(path: str, *, compressed: bool) -> bool:
-    """Tells whether another path could be written alike once its last dot is a dash."""
+    """Return whether another path could be written alike once its last dot is a dash."""
     if compressed:
         return "-" in path.rpartition(".")[2]
     front, dash, suffix = path.rpartition("-")
@@ -118,12 +118,12 @@ class WriteTasks(beam.PTransform[PCollection[Task], PCollection[WrittenTask]]):
             self.base = self.base.rstrip("/") + "/"
 
     def expand(self, tasks: PCollection[Task]) -> PCollection[WrittenTask]:
-        """Applies the transform to tasks that hold records."""
+        """Apply the transform to tasks that hold records."""
         write = _Write(self.output, self._encoder, self.base, self.storage_options, self.ledger)
         return tasks | "WriteTasks" >> beam.ParDo(write).with_output_types(Any)
 
     def display_data(self) -> dict[str, Any]:
-        """Shows the output in a runner's console."""
+        """Show the output in a runner's console."""
         return {"output": self.output, "to": str(self.to)}
 
 

@@ -10,14 +10,14 @@ from tests.pipelines.conftest import Ran
 
 
 def failures(place: Place, ledger: str = "ledger") -> list[dict[str, Any]]:
-    """Returns what a ledger tells of failed tasks."""
+    """Return what a ledger tells of failed tasks."""
     told = place.run("ledger", "failures", place.url(ledger), "--json")
     found: list[dict[str, Any]] = json.loads(told.out)["failures"]
     return found
 
 
 def check_right(place: Place, ran: Ran, *, ledger: str = "ledger") -> None:
-    """Checks that a job is done, with exactly what one clean run makes of the sources as they are now."""
+    """Check that a job is done, with exactly what one clean run makes of the sources as they are now."""
     assert ran.status == 0, ran.err
     assert ran.json["complete"] is True
     assert _of_listed(place) == place.clean()
@@ -27,7 +27,7 @@ def check_right(place: Place, ran: Ran, *, ledger: str = "ledger") -> None:
 
 
 def check_refused(place: Place, ran: Ran, *words: str, before: dict[str, bytes]) -> None:
-    """Checks that a job has done nothing but say why, and what to do.
+    """Check that a job has done nothing but say why, and what to do.
 
     Args:
         place: Of the job.

@@ -36,7 +36,7 @@ NOTES = b"somebody else's"
 
 
 def lines(name: str, *, changed: bool = False, count: int = RECORDS, do: Mapping[str, str] | None = None) -> bytes:
-    """Returns a source: the content as it is first, or after a change of it.
+    """Return a source: the content as it is first, or after a change of it.
 
     Args:
         name: Of the source, a part of each record.
@@ -84,39 +84,39 @@ class Place(ABC):
 
     @abstractmethod
     def put(self, name: str, data: bytes) -> None:
-        """Writes a file or object."""
+        """Write a file or object."""
 
     @abstractmethod
     def get(self, name: str) -> bytes:
-        """Reads one."""
+        """Read one."""
 
     @abstractmethod
     def delete(self, name: str) -> None:
-        """Removes one."""
+        """Remove one."""
 
     @abstractmethod
     def copy(self, folder: str, to: str) -> None:
-        """Copies a folder."""
+        """Copy a folder."""
 
     @abstractmethod
     def remove(self, folder: str) -> None:
-        """Removes a folder with all that is in it."""
+        """Remove a folder with all that is in it."""
 
     @abstractmethod
     def files(self, folder: str) -> dict[str, bytes]:
-        """Returns all that lies in a folder, by relative name."""
+        """Return all that lies in a folder, by relative name."""
 
     def url(self, name: str) -> str:
-        """Returns the URL of a file or folder."""
+        """Return the URL of a file or folder."""
         return f"{self.root}/{name}"
 
     def outputs(self, folder: str = "out") -> dict[str, bytes]:
-        """Returns what a job has written, without the owner's mark."""
+        """Return what a job has written, without the owner's mark."""
         found = self.files(folder)
         return {name: found[name] for name in found if not name.startswith(OWNER_FOLDER) and name != "notes.md"}
 
     def write_sources(self, *, do: str = "nothing") -> None:
-        """Writes two sources; the first may hold a record that changes it."""
+        """Write two sources; the first may hold a record that changes it."""
         asked = {"do": do, "at": self.url("in/a.jsonl"), "new": self.url("spare/new.jsonl")}
         self.put("spare/new.jsonl", lines("n", count=40) if do == "appended" else lines("a", changed=True, do=asked))
         self.put("in/a.jsonl", lines("a", do=None if do == "nothing" else asked))
@@ -130,40 +130,40 @@ class Place(ABC):
         self.delete(_ARMED)
 
     def change(self, what: str) -> None:
-        """Changes the first source at once, in a process that has the credentials of the place."""
+        """Change the first source at once, in a process that has the credentials of the place."""
         words = [sys.executable, "-c", "import sys, work; work.change(*sys.argv[1:])"]
         env = {**os.environ, **self.env, "PYTHONPATH": os.path.dirname(work.__file__)}
         arguments = [what, self.url("in/a.jsonl"), self.url("spare/new.jsonl")]
         subprocess.run([*words, *arguments], env=env, check=True, capture_output=True)
 
     def check_bystanders(self) -> None:
-        """Checks that what is none of the job's is as it was."""
+        """Check that what is none of the job's is as it was."""
         for name in ("in/notes.md", "out/notes.md"):
             assert self.get(name) == NOTES
 
     def write_function(self, text: str) -> None:
-        """Writes the module of the user function."""
+        """Write the module of the user function."""
         (self.code / f"{FUNCTION}.py").write_text(text)
         shutil.rmtree(self.code / "__pycache__", ignore_errors=True)
 
     def command(
         self, *, output: str = "out", ledger: str = "ledger", task_bytes: str = TASK_BYTES, more: Sequence[str] = ()
     ) -> list[str]:
-        """Returns the words of the job's command."""
+        """Return the words of the job's command."""
         places = ("--output", self.url(output), "--ledger", self.url(ledger))
         words = ["map", f"{FUNCTION}:work", self.url("in/*.jsonl"), *places, "--to", "jsonl"]
         return [*words, "--task-bytes", task_bytes, "--json", *more, *self._options]
 
     def job(self, *, env: Mapping[str, str] | None = None, **options: Any) -> Ran:
-        """Runs the job to its end."""
+        """Run the job to its end."""
         return self.workspace.run(*self.command(**options), env={**self.env, **(env or {})}, timeout=240)
 
     def run(self, *words: str) -> Ran:
-        """Runs another command."""
+        """Run another command."""
         return self.workspace.run(*words, env=self.env)
 
     def clean(self) -> dict[str, bytes]:
-        """Returns what one undisturbed job makes of the sources as they are, on the local runner and this disk."""
+        """Return what one undisturbed job makes of the sources as they are, on the local runner and this disk."""
         names = [name for name in self.files("in") if name.endswith(".jsonl")]
         sources = {name: self.get(f"in/{name}") for name in names}
         function = (self.code / f"{FUNCTION}.py").read_text()

@@ -13,14 +13,14 @@ from typing import Any
 
 
 def work(record: dict[str, Any]) -> dict[str, Any]:
-    """Does what the record asks for, then gives its text in capitals."""
+    """Do what the record asks for, then return its text in capitals."""
     if "do" in record and "CHANGES_OFF" not in os.environ and _exists(f"{record['new']}.armed"):
         change(record["do"], record["at"], record["new"])
     return {"id": record["id"], "text": record["text"].upper()}
 
 
 def change(what: str, url: str, new: str) -> None:
-    """Changes a source as somebody else would, who knows of no job.
+    """Change a source as somebody else would, who knows of no job.
 
     Args:
         what: The change, as the tests name it.

@@ -13,7 +13,7 @@ SKIPPED = 'run "make conformance"'
 
 
 def start(module: str) -> Iterator[Peer]:
-    """Starts a peer; skips unless the tests run under `make conformance`, where they must not be skipped."""
+    """Start a peer; skip unless the tests run under `make conformance`, where they must not be skipped."""
     if "LEDGERBEAM_CONFORMANCE" not in os.environ:
         pytest.skip(SKIPPED)
     python = peer_python()

@@ -25,14 +25,14 @@ from benchmarks.serve import serve
 
 
 def prepare(folder: str, shards: list[str]) -> None:
-    """Indexes shards: each gets a `.tar.idx` beside it."""
+    """Index shards: each gets a `.tar.idx` beside it."""
     WebdatasetPreparator.prepare_dataset(
         folder, shards, split_parts_ratio=[("train", 1.0)], shuffle_seed=None, workers=1
     )
 
 
 def offsets(path: str) -> list[int]:
-    """Reads the index beside a shard with Energon's own reader."""
+    """Read the index beside a shard with Energon's own reader."""
     reader = TarIndexReader(EPath(path))
     try:
         return [reader[number] for number in range(len(reader))]
@@ -41,7 +41,7 @@ def offsets(path: str) -> list[int]:
 
 
 def train(folder: str) -> list[tuple[str, str, int]]:
-    """Reads the part `train` in order, by way of `dataset.yaml`: key, digest of `bin`, and `cls` decoded."""
+    """Read the part `train` in order, by way of `dataset.yaml`: key, digest of `bin`, and `cls` decoded."""
     config = WorkerConfig(rank=0, world_size=1, num_workers=0)
     dataset = get_val_dataset(folder, split_part="train", worker_config=config, batch_size=None, task_encoder=_Raw())
     samples = get_loader(dataset)
@@ -55,7 +55,7 @@ class _Raw(TaskEncoder):
 
 
 def look_up(folder: str, keys: list[str]) -> list[dict[str, str]]:
-    """Reads samples by key through `index.sqlite`: the digest of each member."""
+    """Read samples by key through `index.sqlite`: the digest of each member."""
     reader = SqliteITarEntryReader(EPath(folder))
     found = []
     for key in keys:
@@ -66,7 +66,7 @@ def look_up(folder: str, keys: list[str]) -> list[dict[str, str]]:
 
 
 def split(names: list[str]) -> list[tuple[str, str] | None]:
-    """Parts names into key and extension; None for those that belong to no sample."""
+    """Part names into key and extension; None for those that belong to no sample."""
     matches = [None if skip_meta_re.match(name) else split_name_re.match(name) for name in names]
     return [None if match is None else match.groups() for match in matches]
 

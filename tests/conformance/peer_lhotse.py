@@ -26,7 +26,7 @@ create_tar_index = lhotse.indexing.create_tar_index
 
 
 def index(kind: str, files: list[tuple[str, str]]) -> list[str | None]:
-    """Indexes files into given places; gives the name of the error for each that is refused."""
+    """Index files into given places; return the name of the error for each that is refused."""
     create = {"jsonl": create_jsonl_index, "tar": create_tar_index}[kind]
     errors: list[str | None] = []
     for path, output in files:
@@ -40,7 +40,7 @@ def index(kind: str, files: list[tuple[str, str]]) -> list[str | None]:
 
 
 def read_jsonl(path: str, index: str) -> list[Any]:
-    """Reads every record through an index that is there; a record that fails is the name of its error."""
+    """Read every record through an index that is there; a record that fails is the name of its error."""
     _forbid_indexing()
     reader = IndexedJsonlReader(path, auto_create_index=False, index_path=index)
     records: list[Any] = []
@@ -53,7 +53,7 @@ def read_jsonl(path: str, index: str) -> list[Any]:
 
 
 def read_tar(path: str, index: str) -> list[tuple[str, str | None]]:
-    """Reads every pair through an index that is there: the payload's name and digest."""
+    """Read every pair through an index that is there: the payload's name and digest."""
     _forbid_indexing()
     reader = IndexedTarReader(path, auto_create_index=False, index_path=index)
     found = []
@@ -64,14 +64,14 @@ def read_tar(path: str, index: str) -> list[tuple[str, str | None]]:
 
 
 def write_shar(folder: str, ids: list[str], shard_size: int, compressed: bool = False) -> None:
-    """Writes cuts with recordings, arrays, temporal arrays and labels, of which every third or fifth is missing."""
+    """Write cuts with recordings, arrays, temporal arrays and labels, of which every third or fifth is missing."""
     Path(folder).mkdir(parents=True)
     cuts = CutSet.from_cuts(_cut(number, name) for number, name in enumerate(ids))
     cuts.to_shar(folder, fields=FIELDS, shard_size=shard_size, compress_jsonl=compressed, create_index=False)
 
 
 def read_shar(folder: str, index: str | None) -> list[dict[str, Any]]:
-    """Reads all cuts of a Shar folder: through the indexes in a folder, or sequentially without any."""
+    """Read all cuts of a Shar folder: through the indexes in a folder, or sequentially without any."""
     if index is None:
         return [_described(cut) for cut in CutSet.from_shar(in_dir=folder, indexed=False)]
     _forbid_indexing()
@@ -80,14 +80,14 @@ def read_shar(folder: str, index: str | None) -> list[dict[str, Any]]:
 
 
 def open_shar(folder: str | None, fields: dict[str, list[str]] | None) -> list[dict[str, Any]]:
-    """Reads all cuts of a Shar dataset as its users do, by the indexes beside the shards."""
+    """Read all cuts of a Shar dataset as its users do, by the indexes beside the shards."""
     _forbid_indexing()
     cuts = CutSet.from_shar(in_dir=folder, fields=fields, indexed=True)
     return [_described(cut) for cut in cuts]
 
 
 def _forbid_indexing() -> None:
-    """Lets no reader rebuild a bad index unseen: some of them do, and cannot be told not to."""
+    """Let no reader rebuild a bad index unseen: some of them do, and cannot be told not to."""
 
     def refuse(path: Any, output_path: Any = None) -> None:
         raise RuntimeError(f"{path}: lhotse wanted to write its own index to {output_path}")

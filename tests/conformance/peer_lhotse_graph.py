@@ -32,12 +32,12 @@ class Pieces(list[Any]):
 
 
 def leaf(path: str, **kwargs: Any) -> Any:
-    """A leaf of dicts that can carry a token; on a plain dict lhotse's nodes lose it."""
+    """Return a leaf of dicts that can carry a token; on a plain dict lhotse's nodes lose it."""
     return LazyIndexedManifestIterator(path, decode=GraphOriginDict, **kwargs)
 
 
 def graph(name: str, paths: list[str], seed: int) -> Any:
-    """One graph of each name; tests/conformance/test_lhotse_graph.py has ours of the same."""
+    """Return one graph of each name; tests/conformance/test_lhotse_graph.py has ours of the same."""
     first, second, third = paths
     makes = {
         "indexed": lambda: leaf(first),
@@ -68,33 +68,33 @@ def graph(name: str, paths: list[str], seed: int) -> Any:
 
 
 def iterate(name: str, paths: list[str], seed: int, shard: int, shards: int) -> list[Any]:
-    """The tokens and items of a pass of one shard."""
+    """Return the tokens and items of a pass of one shard."""
     dataloading.get_worker_partition = lambda: (shard, shards)
     return [[get_graph_origin(item), item] for item in islice(graph(name, paths, seed), 500)]
 
 
 def rebuild(name: str, paths: list[str], seed: int, tokens: list[Any]) -> list[Any]:
-    """The items of tokens."""
+    """Return the items of tokens."""
     made = graph(name, paths, seed)
     return [made[token] for token in tokens]
 
 
 def shar(folder: str, shuffle: bool, seed: int, shard: int, shards: int) -> list[Any]:
-    """The tokens and ids of a pass over a Shar folder."""
+    """Return the tokens and ids of a pass over a Shar folder."""
     dataloading.get_worker_partition = lambda: (shard, shards)
     node = LazyIndexedSharIterator(in_dir=folder, shuffle=shuffle, seed=seed, split_for_dataloading=True)
     return [[get_graph_origin(cut), cut.id] for cut in node]
 
 
 def pack(paths: list[str], output: str) -> str:
-    """Packs the indexes of sources; gives the key of the collection."""
+    """Pack the indexes of sources; return the key of the collection."""
     spec = IndexPackCollectionSpec("manifest", "json-lines", ["all", 1], tuple(paths))
     write_index_pack(output, [spec])
     return str(spec.key.hex())
 
 
 def packed(path: str, key: str, shuffle: bool, seed: int) -> list[Any]:
-    """The tokens and items of a pass over a pack."""
+    """Return the tokens and items of a pass over a pack."""
     dataloading.get_worker_partition = lambda: (0, 1)
     node = LazyPackedManifestIterator(path, key, shuffle_shards=shuffle, seed=seed, decode=GraphOriginDict)
     return [[get_graph_origin(item), item] for item in node]

@@ -12,7 +12,7 @@ from benchmarks.serve import serve
 
 
 def write(output: str, collections: list[dict[str, Any]], sizes: dict[str, int]) -> None:
-    """Writes a pack of sources, or of numbers where a collection has `shards`."""
+    """Write a pack of sources, or of numbers where a collection has `shards`."""
     specs: list[Any] = []
     for number, collection in enumerate(collections):
         identity = collection["role"], collection["kind"], collection["source_spec"]
@@ -28,7 +28,7 @@ def write(output: str, collections: list[dict[str, Any]], sizes: dict[str, int])
 
 
 def read(path: str, layout: str, keys: list[str]) -> list[Any]:
-    """Opens a pack of a known layout, checks each segment, and gives what each collection holds."""
+    """Open a pack of a known layout, checks each segment, and return what each collection holds."""
     found = []
     with IndexPack(path, expected_layout_hash=layout) as pack:
         segments = set()

@@ -11,7 +11,7 @@ from benchmarks.serve import serve
 
 
 def load(root: str, packages: str, workers: int, start: str | None) -> list[list[Any]]:
-    """Reads a LIT dataset of `scene.cls` and `instance.seg8` through a loader: of each batch, labels and pixel sums.
+    """Read a LIT dataset of `scene.cls` and `instance.seg8` through a loader: of each batch, labels and pixel sums.
 
     `packages` is where to find those of our dependencies that the peers do not have.
     """

@@ -16,7 +16,7 @@ from tests.io.megatron.content import documents
 
 
 def build(prefix: str, dtype: str, shape: str, multimodal: bool, way: str) -> None:
-    """Writes the documents of a shape, item by item or a document at a time."""
+    """Write the documents of a shape, item by item or a document at a time."""
     builder = IndexedDatasetBuilder(f"{prefix}.bin", getattr(np, dtype), multimodal)
     for document in documents(dtype, shape):
         if way == "items":
@@ -30,7 +30,7 @@ def build(prefix: str, dtype: str, shape: str, multimodal: bool, way: str) -> No
 
 
 def tokenize(texts: list[list[str]], prefix: str, dtype: str, eod: int | None) -> None:
-    """Builds a dataset of UTF-8 bytes as `tools/preprocess_data.py` does: `eod` after the last sentence.
+    """Build a dataset of UTF-8 bytes as `tools/preprocess_data.py` does: `eod` after the last sentence.
 
     A sentence without tokens is left out, and a document without sentences becomes an empty one.
     """
@@ -45,7 +45,7 @@ def tokenize(texts: list[list[str]], prefix: str, dtype: str, eod: int | None) -
 
 
 def merge(prefixes: list[str], output: str, dtype: str, multimodal: bool) -> None:
-    """Joins datasets by `add_index`."""
+    """Join datasets by `add_index`."""
     builder = IndexedDatasetBuilder(f"{output}.bin", getattr(np, dtype), multimodal)
     for prefix in prefixes:
         builder.add_index(prefix)

@@ -42,7 +42,7 @@ def loader(paths: list[str], mode: str, **kwargs: Any) -> Any:
 
 
 def restored(paths: list[str], mode: str, steps: list[int]) -> list[Any]:
-    """Saves after some steps, loads in new loaders, and gives for each what was to come and what came."""
+    """Save after some steps, loads in new loaders, and return for each what was to come and what came."""
     whole = loader(paths, mode)
     found, states = [], {}
     for step, batch in enumerate(whole, 1):
@@ -58,7 +58,7 @@ def restored(paths: list[str], mode: str, steps: list[int]) -> list[Any]:
 
 
 def passes(paths: list[str], mode: str, count: int) -> list[list[Any]]:
-    """Gives the batches of several passes of one plain loader, whose workers know of no epochs unless they persist."""
+    """Return the batches of several passes of one plain loader, whose workers know of no epochs unless they persist."""
     dataset = GraphDataset(graph(paths))
     plain = DataLoader(dataset, batch_size=None, **MODES[mode])
     results = []
@@ -70,7 +70,7 @@ def passes(paths: list[str], mode: str, count: int) -> list[list[Any]]:
 
 
 def elastic(*, paths: list[str], ranks: int, mode: str, steps: int, new_ranks: int, new_mode: str) -> list[Any]:
-    """Saves all workers of all ranks, goes on with others, and gives what each part of the job gave."""
+    """Save all workers of all ranks, goes on with others, and return what each part of the job gave."""
     given, states = [], []
     for rank in range(ranks):
         one = loader(paths, mode, rank=rank, world_size=ranks)
@@ -86,7 +86,7 @@ def elastic(*, paths: list[str], ranks: int, mode: str, steps: int, new_ranks: i
 
 
 def sampled(paths: list[str], batch_size: int) -> list[Any]:
-    """Reads a graph of fixed order as a map-style dataset with torch's own shuffling."""
+    """Read a graph of fixed order as a map-style dataset with torch's own shuffling."""
     dataset = GraphSequence(GlobalShuffle(*map(IndexedManifest, paths)))
     return list(DataLoader(dataset, batch_size=batch_size, shuffle=True, collate_fn=_numbers, **MODES["fork"]))
 

@@ -12,7 +12,7 @@ from benchmarks.serve import serve
 
 
 def read(path: str) -> list[tuple[str, dict[str, str]]]:
-    """Reads all samples of a shard: key, and the digest of each member by extension."""
+    """Read all samples of a shard: key, and the digest of each member by extension."""
     found = []
     for sample in webdataset.WebDataset(path, shardshuffle=False):
         members = {name: content for name, content in sample.items() if not name.startswith("__")}
@@ -21,7 +21,7 @@ def read(path: str) -> list[tuple[str, dict[str, str]]]:
 
 
 def write(path: str, samples: int) -> None:
-    """Writes a shard with webdataset's own writer."""
+    """Write a shard with webdataset's own writer."""
     buffer = io.BytesIO()
     with webdataset.TarWriter(buffer) as writer:
         for number in range(samples):

@@ -17,7 +17,7 @@ from wids import wids_index
 
 
 def read(url: str, cache: str) -> list[tuple[str, dict[str, str]]]:
-    """Reads all samples that an index lists: keys, and the digest of each member, its extension with the dot."""
+    """Read all samples that an index lists: keys, and the digest of each member, its extension with the dot."""
     dataset = wids.ShardListDataset(url, cache_dir=cache, keep=True, transformations=[])
     found = []
     for number in range(len(dataset)):
@@ -28,7 +28,7 @@ def read(url: str, cache: str) -> list[tuple[str, dict[str, str]]]:
 
 
 def create(files: list[str], output: str, name: str) -> Any:
-    """Makes an index with wids' own tool."""
+    """Make an index with wids' own tool."""
     sys.argv = ["wids-index", "create", "--output", output, "--name", name, *files]
     wids_index.main()
     return json.loads(Path(output).read_text(encoding="utf-8"))

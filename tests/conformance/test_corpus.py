@@ -38,7 +38,7 @@ def test_our_walk_finds_what_tarfile_finds(path: Path) -> None:
 
 
 def kind_of(flag: int) -> str:
-    """A type flag; plain files have two."""
+    """Return a type flag; plain files have two."""
     return "0" if flag == 0 else chr(flag)
 
 

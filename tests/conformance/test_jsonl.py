@@ -41,7 +41,7 @@ def random_file(chance: random.Random) -> bytes:
 
 
 def lhotse_indexes(lhotse: Peer, folder: Path, contents: dict[str, bytes]) -> dict[str, tuple[Path, Path]]:
-    """Writes files and has lhotse index them: path and index of each by name."""
+    """Write files and have lhotse index them: path and index of each by name."""
     found = {name: (folder / f"{name}.jsonl", folder / f"{name}.lhotse") for name in contents}
     for name, (path, _) in found.items():
         path.write_bytes(contents[name])

@@ -49,7 +49,7 @@ def described(answer: Any) -> Any:
 
 
 def answers(reader: MegatronReader, asked: list[list[Any]]) -> list[Any]:
-    """What our reader answers; an error is the name of the standard one that it is."""
+    """Return what our reader answers; an error is the name of the standard one that it is."""
     found: list[Any] = []
     for name, *arguments in asked:
         try:

@@ -114,7 +114,7 @@ def test_we_read_what_energon_prepares_of_a_shard_of_webdataset(
 
 
 def rows(path: Path) -> tuple[list[list[object]], list[str]]:
-    """The rows of both tables, and the indexes that they have."""
+    """Return the rows of both tables, and the indexes that they have."""
     table = sqlite3.connect(path)
     found = [table.execute(f"SELECT * FROM {name} ORDER BY 1, 3, 2").fetchall() for name in ("samples", "sample_parts")]
     names = table.execute("SELECT name FROM sqlite_master ORDER BY name").fetchall()

@@ -92,7 +92,7 @@ def test_names_are_parted_as_energon_parts_them(energon: Peer) -> None:
 
 
 def write_with_strangers(path: Path, *, hidden: bool) -> None:
-    """Writes samples whose members lie between members that belong to none."""
+    """Write samples whose members lie between members that belong to none."""
     with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as archive:
         for number in range(1, 60):
             folder = f"folder-{number}"

@@ -42,7 +42,7 @@ def run(folder: Path, *beam_args: str) -> int:
 
 
 def outputs(folder: Path) -> dict[str, list[str]]:
-    """The texts of every shard that was written, by its name."""
+    """Return the texts of every shard that was written, by its name."""
     paths = sorted((folder / "out").rglob("*.jsonl"))
     return {path.name: [record["text"] for record in JsonlReader(str(path))] for path in paths}
 

@@ -48,7 +48,7 @@ class Lane(Protocol):
     figures: Figures
 
     def run(self) -> Figures:
-        """Makes the kills."""
+        """Make the kills."""
 
 
 class WriterLane:
@@ -72,7 +72,7 @@ class WriterLane:
             self._command.append(f"--remote=s3://{server.bucket()}")
 
     def run(self) -> Figures:
-        """Makes the kills.
+        """Make the kills.
 
         Raises:
             RuntimeError: If the process ended without its figures.
@@ -122,7 +122,7 @@ class Suite:
         return functools.reduce(operator.add, (lane.figures for lane in self._lanes))
 
     def run(self, show: Callable[[str], None]) -> None:
-        """Runs the lanes; when this returns or raises, no process of theirs is left."""
+        """Run the lanes; when this returns or raises, no process of theirs is left."""
         with ThreadPoolExecutor(len(self._lanes)) as pool:
             running = [pool.submit(lane.run) for lane in self._lanes]
             try:
@@ -141,7 +141,7 @@ class Suite:
 
 
 def main() -> int:
-    """Returns 0 if nothing was found, 1 if something was, 130 if it was interrupted."""
+    """Return 0 if nothing was found, 1 if something was, 130 if it was interrupted."""
     parser = argparse.ArgumentParser(prog="python -m tests.fault", description=__doc__)
     parser.add_argument("--kills", type=int, default=200, metavar="N")
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="of what is killed, and when (default: 1)")

@@ -61,7 +61,7 @@ class Scheduler:
         self._crash: BaseException | None = None
 
     def start(self, name: str, place: str, body: Callable[[Actor], None], ended: Callable[[Actor], None]) -> Actor:
-        """Adds an actor, which begins when it is chosen first.
+        """Add an actor, which begins when it is chosen first.
 
         Args:
             name: For the schedule.
@@ -90,7 +90,7 @@ class Scheduler:
         return actor
 
     def point(self, label: str) -> None:
-        """Lets others run. Raises Killed where the actor's process dies. Does nothing between steps."""
+        """Let others run. Raises Killed where the actor's process dies. Does nothing between steps."""
         actor = self.current
         if actor is None:
             return
@@ -109,7 +109,7 @@ class Scheduler:
             self._take_turn(actor)
 
     def wait_for(self, actors: Sequence[Actor]) -> None:
-        """Lets others run until all of some actors have ended."""
+        """Let others run until all of some actors have ended."""
         if self.current is not None:
             self.current.waits_for = actors
             self.point("wait")
@@ -124,7 +124,7 @@ class Scheduler:
         return self._actors
 
     def step(self) -> bool:
-        """Lets one actor go on to its next point; False if none can. Raises what it failed with."""
+        """Let one actor go on to its next point; False if none can. Raises what it failed with."""
         ready = [actor for actor in self.alive() if self._is_ready(actor)]
         if not ready:
             return False
@@ -140,7 +140,7 @@ class Scheduler:
         return True
 
     def run(self, actor: Actor) -> None:
-        """Lets an actor go on to its next point."""
+        """Let an actor go on to its next point."""
         self.schedule.append(f"{actor.name}: {'killed at ' if actor.is_condemned else ''}{actor.label}")
         self.current = actor
         actor.turn.release()
@@ -152,7 +152,7 @@ class Scheduler:
             raise crash
 
     def kill_all(self) -> None:
-        """Kills every actor that is left."""
+        """Kill every actor that is left."""
         for actor in self.alive():
             actor.is_condemned = True
             self.run(actor)
@@ -170,7 +170,7 @@ class Scheduler:
             self._die(actor)
 
     def _die(self, actor: Actor) -> None:
-        """Ends the thread of an actor that was killed."""
+        """End the thread of an actor that was killed."""
         raise Killed
 
     def _end(self, actor: Actor) -> None:
@@ -194,7 +194,7 @@ class VanishingScheduler(Scheduler):
         self._opened: dict[Actor, set[int]] = {}
 
     def run(self, actor: Actor) -> None:
-        """Lets an actor go on to its next point, and notes what it opens."""
+        """Let an actor go on to its next point, and note what it opens."""
         before = self._descriptors()
         super().run(actor)
         after = self._descriptors()

@@ -110,7 +110,7 @@ class Campaign:
         self._points = self._in_turn(tuple(POINTS))
 
     def run(self) -> Figures:
-        """Makes the kills; no process is left when this returns or raises."""
+        """Make the kills; no process is left when this returns or raises."""
         number = 0
         while self.figures.kills < self._kills and not self._stop.is_set():
             self._run_job(Job(self._folder / f"job-{number:03d}", 1 + number % 2, self._env))
@@ -118,7 +118,7 @@ class Campaign:
         return self.figures
 
     def _in_turn(self, items: Sequence[_Item]) -> Iterator[_Item]:
-        """Yields all items in a random order, again and again."""
+        """Yield all items in a random order, again and again."""
         while True:
             yield from self._random.sample(items, len(items))
 
@@ -138,7 +138,7 @@ class Campaign:
             shutil.rmtree(job.folder)
 
     def _run_scenario(self, job: Job, targets: Sequence[Target], last: int) -> bool:
-        """Starts a job and kills what a scenario names. Tells whether the job owes work after it."""
+        """Start a job and kill what a scenario names. Tells whether the job owes work after it."""
         fault = self._fault() if "point" in targets else None
         before = self.figures.kills
         launch = job.start(fault)
@@ -164,7 +164,7 @@ class Campaign:
         return f"{point}:{self._random.randint(1, POINTS[point])}"
 
     def _kill(self, launch: Launch, job: Job, target: Target) -> bool:
-        """Kills one target, or waits until a point has; tells whether anything was killed."""
+        """Kill one target, or wait until a point has; tell whether anything was killed."""
         if target == "point":
             return self._wait_for_point(launch, job)
         alone = job.workers == 1  # the wave is its own worker
@@ -182,7 +182,7 @@ class Campaign:
         return killed
 
     def _wait_for_moment(self, launch: Launch, job: Job) -> None:
-        """Waits for a random time, from now or from when the next record is done."""
+        """Wait for a random time, from now or from when the next record is done."""
         if self._random.random() < WORKING_SHARE:
             before = job.records_done()
             wait_until(lambda: launch.status is not None or job.records_done() > before, LIMIT_SECONDS)
@@ -201,12 +201,12 @@ class Campaign:
             self._note(launch, job, f"hangs: not at its end after {LIMIT_SECONDS:.0f} s")
 
     def _check_deaths(self, launch: Launch, job: Job, kills: int) -> None:
-        """A launcher that sees more deaths than there were ends healthy workers and blames their tasks."""
+        """Return a launcher that sees more deaths than there were ends healthy workers and blames their tasks."""
         if launch.deaths() > kills:
             self._note(launch, job, f"told of {launch.deaths()} deaths of workers after {kills} kills")
 
     def _owes_work(self, launch: Launch, job: Job) -> bool:
-        """Judges how a start ended, if it has. Tells whether the job owes work after it."""
+        """Judge how a start ended, if it has. Tells whether the job owes work after it."""
         if launch.status is None:
             return True
         left = launch.wait_gone(GONE_SECONDS)
@@ -222,7 +222,7 @@ class Campaign:
         return launch.status != 0
 
     def _finish(self, job: Job) -> None:
-        """Runs a job undisturbed until it is done."""
+        """Run a job undisturbed until it is done."""
         for _ in range(PASSES):
             launch = job.start()
             try:
@@ -239,7 +239,7 @@ class Campaign:
 
 
 def run_clean(folder: Path) -> Clean:
-    """Runs a job that nobody disturbs.
+    """Run a job that nobody disturbs.
 
     Raises:
         RuntimeError: If it does not end well.

@@ -52,17 +52,17 @@ class Chain:
         ]
 
     def open_sources(self, store: LedgerStore) -> Iterator[PendingSource]:
-        """Lists the sources and yields those that owe work."""
+        """List the sources and yield those that owe work."""
         for page in SourceListing((f"{self.sources}/*.jsonl",), None, {}).pages():
             ids = source_ids(page.urls, page.sizes, page.versions)
             yield from with_progress(open_sources(ids, page.urls, page.sizes, page.versions, store), store)
 
     def plan(self, source: PendingSource) -> Iterator[Any]:
-        """Yields the tasks of a source that are to be done."""
+        """Yield the tasks of a source that are to be done."""
         return self._plan.process(source)
 
     def do(self, task: Any) -> None:
-        """Does a task, up to the group commit."""
+        """Do a task, up to the group commit."""
         elements = [task]
         for step in self._steps:
             elements = [result for element in elements for result in step.process(element)]
@@ -70,6 +70,6 @@ class Chain:
             self._commit.process(element)
 
     def finish(self) -> None:
-        """Commits what waits."""
+        """Commit what waits."""
         self._commit.finish_bundle()
         close_shared_writers()

@@ -40,7 +40,7 @@ def source_names() -> list[str]:
 
 
 def task_of(record_id: str) -> TaskName:
-    """Names the task that holds a record, by the record's id."""
+    """Name the task that holds a record, by the record's id."""
     source, _, number = record_id.partition("-")
     return TaskName(f"{source}.jsonl", int(number) // RECORDS)
 
@@ -52,7 +52,7 @@ def write_sources(folder: Path) -> None:
 
 
 def _records(source: str) -> Iterator[dict[str, Any]]:
-    """Yields the records of a source; every other source has a task of which nothing is left."""
+    """Yield the records of a source; every other source has a task of which nothing is left."""
     stem = source.partition(".")[0]
     for number in range(TASKS * RECORDS):
         filtered = int(stem[1:]) % 2 and number // RECORDS == TASKS // 2
@@ -66,7 +66,7 @@ def _line(record: dict[str, Any]) -> bytes:
 
 
 def content_of(path: Path) -> Content | None:
-    """Describes a file; None if there is none."""
+    """Describe a file; None if there is none."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -75,7 +75,7 @@ def content_of(path: Path) -> Content | None:
 
 
 def contents_below(folder: Path) -> dict[str, Content]:
-    """Describes every file below a folder, hidden ones too, but the marks of its owners, by relative name."""
+    """Describe every file below a folder, hidden ones too, but the marks of its owners, by relative name."""
     paths = [path for path in folder.rglob("*") if path.is_file() and path.parent.name != "_ledgerbeam"]
     found = {str(path.relative_to(folder)): content_of(path) for path in paths}
     return {name: content for name, content in found.items() if content is not None}
@@ -95,7 +95,7 @@ class Clean:
 
     @classmethod
     def of(cls, sources: Path, outputs: Path) -> Clean:
-        """Describes a run that has ended.
+        """Describe a run that has ended.
 
         Raises:
             ValueError: If the outputs are not what the user function makes of the sources.

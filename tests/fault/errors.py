@@ -59,20 +59,20 @@ class Figures:
     examples: list[str] = field(default_factory=list)
 
     def note(self, fault: object, found: list[str]) -> None:
-        """Counts what is wrong with one run and its rerun."""
+        """Count what is wrong with one run and its rerun."""
         for finding in found:
             self.findings[finding.partition(":")[0]] += 1
             self.examples.append(f"{fault}: {finding}")
 
     def line(self) -> str:
-        """One line of figures."""
+        """Return one line of figures."""
         names = ("not reported", "hung", "false completion", "lost", "not completed by rerun", "broken")
         kinds = ", ".join(f"{self.findings[name]} {name}" for name in names)
         return f"{self.injected} faults injected, {self.reported} reported, {self.tolerated} of no consequence, {kinds}"
 
 
 def contents(place: Place) -> Contents:
-    """What lies in the folders of sources and outputs but the marks of their owners, by name."""
+    """Return what lies in the folders of sources and outputs but the marks of their owners, by name."""
     top = Path(place.folder)
     paths = [path for name in ("in", "out") for path in top.joinpath(name).rglob("*") if path.is_file()]
     paths = [path for path in paths if path.parent.name != "_ledgerbeam"]
@@ -87,7 +87,7 @@ class Inspector:
         self._figures = figures
 
     def judge(self, fault: object, place: Place, outcome: Outcome, rerun: Callable[[], Outcome]) -> None:
-        """Judges one run, and runs it again."""
+        """Judge one run, and run it again."""
         self._figures.injected += 1
         found = list(self._findings(place, outcome))
         again = rerun()
@@ -133,7 +133,7 @@ class Inspector:
 
     @contextlib.contextmanager
     def _opened(self, place: Place) -> Iterator[LmdbStore]:
-        """The ledger, as a host sees it that is new to it."""
+        """Return the ledger, as a host sees it that is new to it."""
         sidecar = place.below("sidecar-of-inspector")
         shutil.rmtree(sidecar, ignore_errors=True)
         store = RemoteStore(place.objects(), sidecar) if place.remote else place.store()
@@ -230,7 +230,7 @@ def _run_here(place: Place, objects: FaultyObjects | None) -> Outcome:
 
 
 def injections(calls: Counter[str]) -> list[Injection]:
-    """Every fault of every call that a clean run makes."""
+    """Return every fault of every call that a clean run makes."""
     return [
         Injection(call, error, when, for_good)
         for call, errors in CALLS.items()
@@ -241,7 +241,7 @@ def injections(calls: Counter[str]) -> list[Injection]:
 
 
 def object_faults(calls: Counter[str]) -> list[Fault]:
-    """Every fault of every operation that a clean run makes."""
+    """Return every fault of every operation that a clean run makes."""
     return [
         Fault(operation, kind, when, for_good)
         for operation, kinds in FAULTS.items()
@@ -252,7 +252,7 @@ def object_faults(calls: Counter[str]) -> list[Fault]:
 
 
 def main() -> int:
-    """Returns 0 if nothing was found, 1 if something was, 2 if no system call can be made to fail here."""
+    """Return 0 if nothing was found, 1 if something was, 2 if no system call can be made to fail here."""
     parser = argparse.ArgumentParser(prog="python -m tests.fault.errors", description=__doc__)
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="of which faults are taken (default: 1)")
     parser.add_argument("--every", type=int, default=1, metavar="K", help="only one of K faults (default: 1)")

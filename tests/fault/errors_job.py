@@ -61,18 +61,18 @@ class Place:
         return os.path.join(self.folder, name)
 
     def make(self) -> None:
-        """Writes the sources."""
+        """Write the sources."""
         os.makedirs(self.below("in"))
         for number in range(SOURCES):
             lines = (orjson.dumps({"id": f"{number}-{row}", "text": "x" * row}) for row in range(TASKS * RECORDS))
             Path(self.below(f"in/{number}.jsonl")).write_bytes(b"\n".join([*lines, b""]))
 
     def objects(self) -> ObjectFolder:
-        """The objects of a remote ledger."""
+        """Return the objects of a remote ledger."""
         return ObjectFolder(self.below("objects"))
 
     def store(self, objects: Objects | None = None) -> LmdbStore:
-        """The ledger, unopened."""
+        """Return the ledger, unopened."""
         if self.remote:
             return RemoteStore(objects or self.objects(), self.below("sidecar"))
         return LmdbStore(self.below("ledger"))
@@ -110,7 +110,7 @@ class _Handle(LedgerHandle):
 
 
 def run_job(place: Place, tell: Tell, objects: Objects | None = None) -> None:
-    """Runs the job to its end.
+    """Run the job to its end.
 
     Args:
         place: Its folders; the sources are there.
@@ -148,12 +148,12 @@ def run_job(place: Place, tell: Tell, objects: Objects | None = None) -> None:
 
 
 def work(record: dict[str, Any]) -> dict[str, Any]:
-    """The user function."""
+    """Return the user function."""
     return {**record, "text": record["text"].upper()}
 
 
 def outcome_of(place: Place, tell: Tell, objects: Objects | None = None) -> list[str]:
-    """Runs the job; gives ``["ended"]``, or ``["raised", kind, message]`` with kind ``typed`` or ``untyped``."""
+    """Run the job; return ``["ended"]``, or ``["raised", kind, message]`` with kind ``typed`` or ``untyped``."""
     try:
         run_job(place, tell, objects)
     except LedgerbeamError as error:
@@ -164,7 +164,7 @@ def outcome_of(place: Place, tell: Tell, objects: Objects | None = None) -> list
 
 
 def main() -> None:
-    """Serves runs: a line names the folder and says whether the ledger is remote; the fork's id is the answer."""
+    """Serve runs: a line names the folder and says whether the ledger is remote; the fork's id is the answer."""
     messages = socket.socket(fileno=int(sys.argv[1]))
     for remote in (False, True):  # brings everything into memory that is loaded when it is used first
         place = Place(f"{sys.argv[2]}-{remote}", remote)

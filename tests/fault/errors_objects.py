@@ -66,7 +66,7 @@ class FaultyObjects:
         return self._objects.exclusive
 
     def _kind(self, operation: str) -> str | None:
-        """How this call of an operation fails; None if it does not."""
+        """Return how this call of an operation fails; None if it does not."""
         self.calls[operation] += 1
         fault, number = self._fault, self.calls[operation]
         if fault is None or fault.operation != operation or number < fault.when:

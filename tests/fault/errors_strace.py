@@ -83,7 +83,7 @@ class Outcome:
     calls: Counter[str] = field(default_factory=Counter)
 
     def hear(self, text: str) -> None:
-        """Takes a message of the job."""
+        """Take a message of the job."""
         word, *rest = json.loads(text)
         if word == "done":
             self.done += [(bytes.fromhex(s), tuple((o, c) for o, c in lineage)) for s, lineage in rest[0]]
@@ -117,7 +117,7 @@ class JobServer:
         theirs.close()
 
     def run(self, place: Place, injection: Injection | None = None, *, count: bool = False) -> Outcome:
-        """Runs a job to its end, under strace if something is injected or counted."""
+        """Run a job to its end, under strace if something is injected or counted."""
         print(json.dumps([place.folder, place.remote]), file=self._process.stdin, flush=True)
         pid = int(self._line(HANG_SECONDS) or "0")
         trace = self._folder / "trace"
@@ -162,7 +162,7 @@ class JobServer:
             strace.wait()
 
     def close(self) -> None:
-        """Ends it."""
+        """End it."""
         self._process.kill()
         self._process.communicate()
         self._messages.close()

@@ -43,7 +43,7 @@ class Figures:
         return not (self.false_completions or self.lost or self.duplicated or self.rework or self.anomalies)
 
     def add(self, findings: Findings, tasks: int) -> None:
-        """Adds a job that was run to its end."""
+        """Add a job that was run to its end."""
         self.jobs += 1
         self.tasks += tasks
         self.false_completions += len(findings.false_completions)

@@ -81,7 +81,7 @@ class _Recorded(NamedTuple):
 
 
 def check_ledger(files: JobFiles, clean: Clean, findings: Findings) -> set[TaskName]:
-    """Checks a ledger against the files, also while its job runs: what is recorded must be there.
+    """Check a ledger against the files, also while its job runs: what is recorded must be there.
 
     Returns:
         The tasks that are recorded as finished.
@@ -98,7 +98,7 @@ def check_ledger(files: JobFiles, clean: Clean, findings: Findings) -> set[TaskN
 
 
 def partly_recorded(files: JobFiles) -> bool:
-    """Tell whether a source is not complete, of which tasks are recorded."""
+    """Return whether a source is not complete, of which tasks are recorded."""
     return any(found.tasks and not found.complete for found in _read_ledger(files).values())
 
 
@@ -126,7 +126,7 @@ def _read_ledger(files: JobFiles) -> dict[str, _Recorded]:
 
 
 def check_end(files: JobFiles, clean: Clean, findings: Findings) -> None:
-    """Checks what a finished job has left: the files of the clean run, and nothing else."""
+    """Check what a finished job has left: the files of the clean run, and nothing else."""
     for folder, owed in ((files.outputs, clean.outputs), (files.sources, clean.sources)):
         found = contents_below(folder)
         findings.lost |= {name for name, content in owed.items() if found.get(name) != content}
@@ -168,7 +168,7 @@ class _Execution:
 
 
 def check_trace(trace: Path, timeline: Timeline, findings: Findings) -> int:
-    """Counts what was executed again, and what of it should not have been.
+    """Count what was executed again, and what of it should not have been.
 
     A task must not be executed again once it is recorded; nor by the same process; nor if the process that finished
     it lived on for longer than a flush interval and a commit.
@@ -205,7 +205,7 @@ def _is_rework(executions: list[_Execution], recorded: int | None, alive: Mappin
 
 
 def _executions(trace: Path) -> dict[TaskName, list[_Execution]]:
-    """Groups the lines of a trace by task and process; the executions of a task in the order of their ends."""
+    """Group the lines of a trace by task and process; the executions of a task in the order of their ends."""
     found: dict[TaskName, dict[int, _Execution]] = defaultdict(dict)
     lines = trace.read_text(encoding="utf-8").splitlines() if trace.exists() else []
     for line in lines:

@@ -50,7 +50,7 @@ HOSTILE: list[Any] = [
 
 
 def mutate(choice: random.Random, value: Any) -> Any:
-    """Changes one place of a JSON value, however deep."""
+    """Change one place of a JSON value, however deep."""
     if isinstance(value, dict) and value and choice.random() < 0.9:
         key = choice.choice(sorted(value))
         if choice.random() < 0.05:
@@ -84,7 +84,7 @@ class Inputs:
         ]
 
     def make(self) -> tuple[str, Callable[[bytes, str], object], bytes]:
-        """One object, its kind and its reader."""
+        """Return one object, its kind and its reader."""
         kind, reader, seeds = self.choice.choices(self.readers, [6, 1, 2, 1])[0]
         data = self.choice.choice(seeds)
         if self.choice.random() < BYTES_SHARE:
@@ -185,7 +185,7 @@ class Sidecar:
         environment.write(change)
 
     def check(self) -> None:
-        """The sidecar must be consistent in itself, and everything that looks at it must work."""
+        """Return the sidecar must be consistent in itself, and everything that looks at it must work."""
         if self._store is None:
             return
         shown = picture(self._store)
@@ -204,7 +204,7 @@ class Sidecar:
             assert all(count > 0 for count in pending.values()), "a pending source has no live task"
 
     def close(self) -> None:
-        """Checks and closes."""
+        """Check and close."""
         if self._store is not None:
             self.check()
             self._store.close()
@@ -212,7 +212,7 @@ class Sidecar:
 
 
 def fuzz(inputs: int, seed: int, folder: Path, fold_share: float = FOLD_SHARE) -> Counter[str]:
-    """Feeds hostile objects. Raises whatever is not a typed error, with the object as a note.
+    """Feed hostile objects. Raises whatever is not a typed error, with the object as a note.
 
     Returns:
         How many there were: of each kind, decoded, refused, folded.
@@ -242,7 +242,7 @@ def fuzz(inputs: int, seed: int, folder: Path, fold_share: float = FOLD_SHARE) -
 
 
 def main() -> int:
-    """Prints one line of figures."""
+    """Print one line of figures."""
     parser = argparse.ArgumentParser(prog="python -m tests.fault.fuzz", description=__doc__)
     parser.add_argument("--inputs", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)

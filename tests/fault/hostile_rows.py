@@ -49,7 +49,7 @@ RUN: dict[str, Any] = {
 
 
 def make(folder: Path) -> None:
-    """Makes a ledger that has a row in every table of a local one."""
+    """Make a ledger that has a row in every table of a local one."""
     store = LmdbStore(str(folder))
     store.open(create=True)
     store.open_job(JOB)
@@ -72,7 +72,7 @@ Row = tuple[str, bytes, bytes]
 
 
 def all_rows(folder: Path) -> list[Row]:
-    """Every row of a ledger: its table, key and value."""
+    """Return every row of a ledger: its table, key and value."""
     with lmdb.open(str(folder), max_dbs=len(TABLES), lib_version=0, readonly=True) as environment:
         tables = {name: environment.open_db(name.encode(), create=False) for name in TABLES}
         with environment.begin() as txn:
@@ -80,7 +80,7 @@ def all_rows(folder: Path) -> list[Row]:
 
 
 def spoil(folder: Path, choice: random.Random, rows: list[Row]) -> list[Row]:
-    """Replaces some rows of a ledger, and gives what it wrote."""
+    """Replace some rows of a ledger, and return what it wrote."""
     written = [_spoilt(*choice.choice(rows), choice) for _ in range(choice.choice([1, 1, 1, 2, 5]))]
     with lmdb.open(str(folder), max_dbs=len(TABLES), lib_version=0) as environment:
         tables = {name: environment.open_db(name.encode(), create=False) for name in TABLES}
@@ -153,7 +153,7 @@ def looks(store: LedgerStore) -> list[Callable[[], object]]:
 
 
 def changes(store: LedgerStore) -> list[Callable[[], object]]:
-    """What a run does to a ledger, in order."""
+    """Return what a run does to a ledger, in order."""
     return [
         lambda: store.open_job(JOB),
         lambda: store.begin_run(RUN),
@@ -205,7 +205,7 @@ def fuzz(ledgers: int, seed: int, folder: Path) -> Counter[str]:
 
 
 def main() -> int:
-    """Prints one line of figures."""
+    """Print one line of figures."""
     parser = argparse.ArgumentParser(prog="python -m tests.fault.hostile_rows", description=__doc__)
     parser.add_argument("--ledgers", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)

@@ -21,7 +21,7 @@ FAULT_VARIABLE = "LEDGERBEAM_FAULT"
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Gives the environment of a job: this process's without what would steer it, with the user function in reach."""
+    """Return the environment of a job: this process's without what would steer it, with the user function in reach."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "LEDGERBEAM_"))}
     return {**env, "PYTHONPATH": str(ROOT), **(extra or {})}
 
@@ -56,14 +56,14 @@ class Job:
         ]
 
     def start(self, fault: str | None = None) -> Launch:
-        """Starts the job's command, with a fault point armed in every one of its processes if one is given."""
+        """Start the job's command, with a fault point armed in every one of its processes if one is given."""
         self._starts += 1
         env = {**self._env, FAULT_VARIABLE: fault} if fault else self._env
         mark = mark_of_this_process() + str(self.folder)
         return Launch(self._command, self.folder, env, mark, self.folder / f"log-{self._starts:02d}")
 
     def records_done(self) -> int:
-        """How many lines the trace has: it grows by one with every record that is done."""
+        """Return how many lines the trace has: it grows by one with every record that is done."""
         return self.files.trace.read_bytes().count(b"\n") if self.files.trace.exists() else 0
 
     def seconds_worked(self) -> float:
@@ -73,18 +73,18 @@ class Job:
         return (time.monotonic_ns() - int(last.split()[2])) / 1e9
 
     def check(self, clean: Clean) -> None:
-        """Checks the ledger against the files; the job may be running."""
+        """Check the ledger against the files; the job may be running."""
         tasks = check_ledger(self.files, clean, self.findings)
         self.timeline.see_recorded(tasks, time.monotonic_ns())
 
     def check_end(self, clean: Clean) -> int:
-        """Checks the finished job. Returns the number of tasks that its trace knows."""
+        """Check the finished job. Returns the number of tasks that its trace knows."""
         self.check(clean)
         check_end(self.files, clean, self.findings)
         return check_trace(self.files.trace, self.timeline, self.findings)
 
     def forgive(self) -> tuple[int, list[str]]:
-        """Lets failed tasks run again.
+        """Let failed tasks run again.
 
         Returns:
             How many of them were quarantined, and the errors of those that had failed otherwise.

@@ -22,7 +22,7 @@ FILTERED = 4
 
 @cache
 def tree_of(source: Source) -> Mapping[Lineage, Leaf]:
-    """The leaves of a source, by lineage: a random tree that its identity decides."""
+    """Return the leaves of a source, by lineage: a random tree that its identity decides."""
     choice = random.Random(source.id)
     left = choice.randint(1, MAX_LEAVES)
     lineages: list[Lineage] = []
@@ -107,7 +107,7 @@ class LedgerModel:
     registered: list[Registered] = field(default_factory=list)
 
     def expected(self, highest: int = 2**62) -> Expected:
-        """What the ledger holds for who has seen the numbers up to `highest`."""
+        """Return what the ledger holds for who has seen the numbers up to `highest`."""
         steps: list[tuple[int, int, Forgotten | Taken | Registered]] = []
         for kind, found in enumerate[Sequence[Forgotten | Taken | Registered]](
             (self.forgotten, self.taken, self.registered)

@@ -52,7 +52,7 @@ _CONFORMANCE = "tests/ledger/lmdb/test_store.py"
 
 
 def conformance(names: str) -> None:
-    """The tests of the conformance class whose names fit, on LMDB."""
+    """Return the tests of the conformance class whose names fit, on LMDB."""
     status = pytest.main(["-q", "-n0", "-x", "-p", "no:cacheprovider", _CONFORMANCE, "-k", names])
     if status:
         raise AssertionError(f"conformance: {status}")
@@ -72,7 +72,7 @@ def fuzzing() -> None:
 
 
 def checksums() -> None:
-    """A flipped bit of a segment is noticed."""
+    """Return a flipped bit of a segment is noticed."""
     data = bytearray(segments.encode_segment(segments.Segment(1, 1.0, job="a")))
     data[data.index(b'"a"') + 1] ^= 1
     with pytest.raises(Exception, match="checksum"):
@@ -98,7 +98,7 @@ def durability() -> None:
 
 
 def _synced(write: Callable[[], object]) -> list[str]:
-    """What is synced, in order."""
+    """Return what is synced, in order."""
     found: list[str] = []
     real = os.fsync
 
@@ -112,7 +112,7 @@ def _synced(write: Callable[[], object]) -> list[str]:
 
 
 def folding_once() -> None:
-    """What was folded is not read again."""
+    """Return what was folded is not read again."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         objects = ObjectFolder(f"{folder}/ledger")
         writer = RemoteStore(objects, f"{folder}/writer")
@@ -128,7 +128,7 @@ def folding_once() -> None:
 
 
 def unknown_sources() -> None:
-    """A leaf of a source that nobody registered counts for nothing, and is no failure."""
+    """Return a leaf of a source that nobody registered counts for nothing, and is no failure."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         objects = ObjectFolder(f"{folder}/ledger")
         store = RemoteStore(objects, f"{folder}/sidecar")
@@ -143,7 +143,7 @@ def unknown_sources() -> None:
 
 
 def broken_compaction() -> None:
-    """A compaction that ends before its manifest, or after it, loses no leaf."""
+    """Return a compaction that ends before its manifest, or after it, loses no leaf."""
     for is_broken in (True, False):
         with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
             objects = ObjectFolder(f"{folder}/ledger")
@@ -234,7 +234,7 @@ def _never_folded() -> Any:
 
 
 def _manifest_first() -> Any:
-    """The snapshot's manifest exists before its parts do."""
+    """Return the snapshot's manifest exists before its parts do."""
 
     class Early(compaction._Snapshot):
         def add(self, segment: Any) -> str:
@@ -250,7 +250,7 @@ def _manifest_first() -> Any:
 
 
 def _delete_first() -> Any:
-    """What a snapshot covers is deleted before its manifest exists."""
+    """Return what a snapshot covers is deleted before its manifest exists."""
 
     class Hasty(compaction._Snapshot):
         def finish(self, parts: Any, covers: Any) -> None:
@@ -290,7 +290,7 @@ def _failure(leaf: Any) -> Any:
 
 
 def _restart_keeps_late() -> Any:
-    """A restart sets no cutoff."""
+    """Return a restart sets no cutoff."""
     return _patch(
         sidecars, "_put_number", lambda real: lambda txn, key, n: None if key == b"cutoff" else real(txn, key, n)
     )
@@ -320,7 +320,7 @@ MUTANTS: dict[str, tuple[str, Callable[[], Any]]] = {
 
 
 def main() -> int:
-    """Breaks this process and runs a check. Returns 0 if the check noticed nothing, 1 if it did."""
+    """Break this process and run a check. Returns 0 if the check noticed nothing, 1 if it did."""
     mutant, check = sys.argv[1:]
     with MUTANTS[mutant][1]() if mutant else contextlib.nullcontext():
         try:

@@ -25,7 +25,7 @@ LATE_SECONDS, NEVER_SECONDS = 1.5, 1e6
 
 
 def arm(folder: Path, name: str, python_path: str) -> dict[str, str]:
-    """Gives environment variables that apply a mutant to the processes that do the work of a job.
+    """Return environment variables that apply a mutant to the processes that do the work of a job.
 
     Args:
         folder: Takes the hook; made here.
@@ -38,12 +38,12 @@ def arm(folder: Path, name: str, python_path: str) -> dict[str, str]:
 
 
 def apply() -> None:
-    """Breaks this process as the environment says."""
+    """Break this process as the environment says."""
     MUTANTS[os.environ[MUTANT_VARIABLE]]()
 
 
 def _wrap(owner: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
-    """Replaces a function of a module or class by what `wrapper` makes of it."""
+    """Replace a function of a module or class by what `wrapper` makes of it."""
     setattr(owner, name, wrapper(getattr(owner, name)))
 
 
@@ -55,7 +55,7 @@ def _publish_late() -> None:
 
 
 def _drop_last_output() -> None:
-    """The last task of a source records an output that it never publishes."""
+    """Return the last task of a source records an output that it never publishes."""
     from ledgerbeam.transforms import write
     from tests.fault.corpus import RECORDS, TASKS
 
@@ -71,7 +71,7 @@ def _name_by_process() -> None:
 
 
 def _complete_early() -> None:
-    """A source is complete with its first leaf, as where a child's -1 overtakes its parent's +N-1."""
+    """Return a source is complete with its first leaf, as where a child's -1 overtakes its parent's +N-1."""
     from ledgerbeam.ledger.lmdb import commit as lmdb_commit
     from tests.fault.corpus import TASKS
 
@@ -79,7 +79,7 @@ def _complete_early() -> None:
 
 
 def _commit_at_the_end() -> None:
-    """The group commit waits for the end of the bundle, as bundle finalizers would."""
+    """Return the group commit waits for the end of the bundle, as bundle finalizers would."""
     from ledgerbeam.ledger.worker.writer import LedgerWriter
 
     def patient(init: Callable[..., None]) -> Callable[..., None]:
@@ -89,7 +89,7 @@ def _commit_at_the_end() -> None:
 
 
 def _forget_finished_tasks() -> None:
-    """A restarted source begins anew, whatever is recorded of it."""
+    """Return a restarted source begins anew, whatever is recorded of it."""
     from ledgerbeam.ledger import selection
 
     _wrap(selection, "is_done", lambda _: lambda *_: False)

@@ -32,7 +32,7 @@ class Process(NamedTuple):
 
 
 def processes(mark: str) -> list[Process]:
-    """Lists the living processes whose mark begins so, by process id."""
+    """List the living processes whose mark begins so, by process id."""
     needle = b"\0" + f"{MARK_VARIABLE}={mark}".encode()
     found = []
     for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
@@ -55,19 +55,19 @@ def _role(process: Path) -> Role:
 
 
 def mark_of_this_process() -> str:
-    """Gives the beginning of the marks of all jobs that this process starts."""
+    """Return the beginning of the marks of all jobs that this process starts."""
     return f"{os.getpid()}:"
 
 
 def end_all() -> None:
-    """Kills every process of every job that this process has started."""
+    """Kill every process of every job that this process has started."""
     for process in processes(mark_of_this_process()):
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
-    """Waits for a condition; tells whether it came true in time."""
+    """Wait for a condition; tell whether it came true in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -112,15 +112,15 @@ class Launch:
         return self._log.name
 
     def log(self) -> str:
-        """What the launcher and its processes have printed."""
+        """Return what the launcher and its processes have printed."""
         return self._log.read_text(errors="replace")
 
     def deaths(self) -> int:
-        """How often the launcher has said that a worker died and that it starts again."""
+        """Return how often the launcher has said that a worker died and that it starts again."""
         return self.log().count(DEATH)
 
     def processes(self) -> list[Process]:
-        """The living processes of the job."""
+        """Return the living processes of the job."""
         self._launcher.poll()  # reaps it
         return processes(self._mark)
 
@@ -129,7 +129,7 @@ class Launch:
         return [process.pid for process in self.processes() if role in {None, process.role}]
 
     def wait_for(self, role: Role | Literal["group"], seconds: float) -> list[int]:
-        """Waits until there are processes of a role and gives their ids; none if the launcher ends before."""
+        """Wait until there are processes of a role and gives their ids; none if the launcher ends before."""
         wanted = None if role == "group" else role
         found: list[int] = []
 
@@ -141,7 +141,7 @@ class Launch:
         return [] if self.status is not None else found
 
     def stops_where(self, condition: Callable[[], bool]) -> bool:
-        """Stops all processes and tells whether a condition holds; they go on if it does not."""
+        """Stop all processes and tell whether a condition holds; they go on if it does not."""
         if not condition():
             return False  # it is asked often, and a job that is stopped each time gets nowhere on a busy machine
         pids = self.pids()
@@ -152,7 +152,7 @@ class Launch:
         return holds
 
     def kill(self, pids: Sequence[int]) -> bool:
-        """Kills processes, in the order given. Tells whether any of them was still there."""
+        """Kill processes, in the order given. Tells whether any of them was still there."""
         return self._signal(pids, signal.SIGKILL)
 
     @staticmethod
@@ -165,7 +165,7 @@ class Launch:
         return there
 
     def wait_until(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Waits for a condition, as long as the launcher runs; tells whether it came true.
+        """Wait for a condition, as long as the launcher runs; tell whether it came true.
 
         On a machine that is busy a job is slow, and one that has ended brings nothing about: that is the end to wait
         for, and `seconds` only names a job that hangs.
@@ -174,16 +174,16 @@ class Launch:
         return condition()
 
     def wait(self, seconds: float) -> bool:
-        """Waits until the launcher has ended; tells whether it has."""
+        """Wait until the launcher has ended; tell whether it has."""
         return wait_until(lambda: self.status is not None, seconds)
 
     def wait_gone(self, seconds: float) -> list[Process]:
-        """Waits until no process of the job is left; gives those that are."""
+        """Wait until no process of the job is left; return those that are."""
         wait_until(lambda: not self.processes(), seconds)
         return self.processes()
 
     def end(self) -> None:
-        """Kills whatever is left of the job."""
+        """Kill whatever is left of the job."""
         while left := self.pids():
             self.kill(left)
             time.sleep(POLL_SECONDS)

@@ -57,7 +57,7 @@ class Figures:
     examples: dict[str, str] = field(default_factory=dict)
 
     def note(self, found: list[str]) -> None:
-        """Counts one state that was judged."""
+        """Count one state that was judged."""
         self.distinct += 1
         self.bad += bool(found)
         for finding in found:
@@ -66,7 +66,7 @@ class Figures:
             self.examples.setdefault(kind, finding)
 
     def line(self) -> str:
-        """One line of figures."""
+        """Return one line of figures."""
         kinds = "".join(f", {count} {kind}" for kind, count in sorted(self.findings.items()))
         return (
             f"{self.states} states replayed ({self.distinct} distinct) at cuts of {self.operations} traced calls, "
@@ -102,7 +102,7 @@ class Recording:
         return cls(story, seed, root, notes, operations)
 
     def locks(self) -> list[bytes | None]:
-        """What may be left of LMDB's lock file: nothing, no byte, zeros, and what it held in life."""
+        """Return what may be left of LMDB's lock file: nothing, no byte, zeros, and what it held in life."""
         live = Path(f"{self.notes}.{LOCK}").read_bytes()
         return [None, b"", bytes(len(live)), live]
 
@@ -115,7 +115,7 @@ class JudgeProcess:
         self._process: subprocess.Popen[str] | None = None
 
     def findings(self, state: State) -> list[str]:
-        """Says what is wrong with a state."""
+        """Return what is wrong with a state."""
         process = self._process = self._process or self._start()
         print(json.dumps([state.folder, state.acknowledged, state.begun]), file=process.stdin, flush=True)
         if process.stdout is None or not select.select([process.stdout], [], [], LIMIT_SECONDS)[0]:
@@ -144,7 +144,7 @@ class JudgeProcess:
         return process
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
@@ -154,7 +154,7 @@ class JudgeProcess:
 def crashes(
     recording: Recording, points: int, chance: random.Random
 ) -> Iterator[tuple[dict[str, bytes | None], int, int]]:
-    """Draws the states of crashes, spread over the whole story.
+    """Draw the states of crashes, spread over the whole story.
 
     Yields:
         The files of each, with how many steps were acknowledged and begun.
@@ -183,7 +183,7 @@ def crashes(
 
 
 def replay(recording: Recording, points: int, seed: int, folder: Path, *, keep_bad: int = 0) -> Figures:
-    """Judges the states of so many crashes; the first bad ones stay in `folder` if asked."""
+    """Judge the states of so many crashes; the first bad ones stay in `folder` if asked."""
     figures = Figures(len(recording.operations))
     seen: set[tuple[bytes, int, int]] = set()
     judge = JudgeProcess(recording)
@@ -220,12 +220,12 @@ def replay_stories(
 
 
 def memory_folder() -> str | None:
-    """A folder in memory, where there is one, in which syncing costs no time; else None."""
+    """Return a folder in memory, where there is one, in which syncing costs no time; else None."""
     return MEMORY_FOLDER if os.access(MEMORY_FOLDER, os.W_OK) else None
 
 
 def main() -> int:
-    """Returns 0 if no state is bad, 1 if one is, 2 if nothing can be traced here."""
+    """Return 0 if no state is bad, 1 if one is, 2 if nothing can be traced here."""
     parser = argparse.ArgumentParser(prog="python -m tests.fault.replay", description=__doc__)
     parser.add_argument("--points", type=int, default=600, metavar="N", help="crashes, in all (default: 600)")
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="of stories and crashes (default: 1)")

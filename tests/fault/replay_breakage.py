@@ -32,14 +32,14 @@ def _no_fsync_of_outputs() -> None:
 
 
 def _no_fsync_of_folders() -> None:
-    """Names of outputs are not on the disk when they are recorded."""
+    """Name of outputs are not on the disk when they are recorded."""
     from ledgerbeam.io.storage import publish
 
     publish.sync_folder = lambda folder: None
 
 
 def _record_first() -> None:
-    """Tasks are recorded before their outputs are published."""
+    """Return tasks are recorded before their outputs are published."""
     from tests.fault.replay_stories import OutputsStory
 
     publish = OutputsStory.publish

@@ -132,13 +132,13 @@ class Disk:
         }
 
     def apply(self, operation: Operation) -> None:
-        """Does what the process did."""
+        """Do what the process did."""
         do = self._do.get(type(operation))
         if do is not None:
             do(operation)
 
     def crash(self, chance: random.Random) -> dict[str, bytes | None]:
-        """Draws what a crash at this moment leaves: the content of each file by its path, None for a folder."""
+        """Draw what a crash at this moment leaves: the content of each file by its path, None for a folder."""
         keep = chance.choice(KEEP)
         names = self._names_left(chance, keep)
         contents: dict[int, bytes] = {}
@@ -223,7 +223,7 @@ def _name(names: dict[str, _File | _Folder], name: str, node: _File | _Folder | 
 
 
 def digest_of(files: Mapping[str, bytes | None]) -> bytes:
-    """Tells states apart: 16 bytes of their names and contents."""
+    """Tell states apart: 16 bytes of their names and contents."""
     digest = blake2b(digest_size=16)
     for path, content in sorted(files.items()):
         digest.update(f"{path}\0{-1 if content is None else len(content)}\0".encode(errors="surrogateescape"))
@@ -232,7 +232,7 @@ def digest_of(files: Mapping[str, bytes | None]) -> bytes:
 
 
 def lay_out(files: Mapping[str, bytes | None], folder: Path) -> None:
-    """Makes real files of a state; `folder` is made too."""
+    """Make real files of a state; `folder` is made too."""
     folder.mkdir()
     for path, content in sorted(files.items()):
         if content is None:

@@ -62,7 +62,7 @@ class Judge:
         self._notes: list[dict[str, Any]] = notes["steps"]
 
     def findings(self, state: State) -> Iterator[str]:
-        """Says what is wrong with a state."""
+        """Return what is wrong with a state."""
         try:
             if isinstance(self._told, ObjectsStory):
                 yield from self._objects(state)
@@ -159,7 +159,7 @@ class Judge:
 
 
 def broken_sums(store: LmdbStore) -> Iterator[str]:
-    """Says where the rows of a ledger contradict each other."""
+    """Return where the rows of a ledger contradict each other."""
     totals = Totals()
     outputs: dict[bytes, list[OutputRow]] = defaultdict(list)
     for output in store.outputs(ordered=False):
@@ -193,7 +193,7 @@ def _sum(leaves: list[Leaf]) -> Totals:
 
 
 def main() -> None:
-    """Judges the states that its input names, one a line; the first line names the recording."""
+    """Judge the states that its input names, one a line; the first line names the recording."""
     story, seed, notes = json.loads(sys.stdin.readline())
     judge = Judge(story, seed, json.loads(Path(notes).read_text(encoding="utf-8")))
     for line in sys.stdin:

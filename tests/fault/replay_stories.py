@@ -62,35 +62,35 @@ class Tale:
         return made
 
     def change(self, count: int) -> list[Source]:
-        """Changes some sources."""
+        """Change some sources."""
         for name in self.some(list(self.sources), count):
             old = self.sources[name]
             self.sources[name] = replace(old, version=str(int(old.version) + 1))
         return list(self.sources.values())
 
     def leaves(self, source: Source) -> list[Leaf]:
-        """The leaves of a source: what a job commits for it."""
+        """Return the leaves of a source: what a job commits for it."""
         return [self.leaf(source, lineage) for lineage in lineages(_TREES[self._trees[source.url]])]
 
     def memory(self) -> dict[str, tuple[str, int]]:
-        """What it takes to `remember`: the version and the tree of every source."""
+        """Return what it takes to `remember`: the version and the tree of every source."""
         return {name: (source.version, self._trees[name]) for name, source in self.sources.items()}
 
     def remember(self, memory: Mapping[str, tuple[str, int]]) -> None:
-        """Takes over the sources of a story that was lived elsewhere."""
+        """Take over the sources of a story that was lived elsewhere."""
         self.sources = {name: Source(name, 10, version) for name, (version, _) in memory.items()}
         self._trees = {name: tree for name, (_, tree) in memory.items()}
 
     def leaf(self, source: Source, lineage: Lineage) -> Leaf:
-        """One leaf; other stories give it other outputs."""
+        """Return one leaf; other stories give it other outputs."""
         return leaf_of(source, lineage, source.version)
 
     def some(self, items: list[Any], count: int) -> list[Any]:
-        """Draws some of them, in any order."""
+        """Draw some of them, in any order."""
         return self.chance.sample(items, min(count, len(items)))
 
     def some_leaves(self, count: int) -> list[Leaf]:
-        """Draws leaves of all sources, so that some are committed again and most sources stay open for long."""
+        """Draw leaves of all sources, so that some are committed again and most sources stay open for long."""
         return self.some([leaf for source in self.sources.values() for leaf in self.leaves(source)], count)
 
 
@@ -106,7 +106,7 @@ class LedgerStory(Tale):
         self._run = ""
 
     def steps(self) -> Iterator[Step]:
-        """The steps, in order."""
+        """Return the steps, in order."""
         store = self.store
         yield lambda: store.open(create=True)
         yield lambda: store.open_job(JOB)
@@ -140,7 +140,7 @@ class LedgerStory(Tale):
         return Mark(leaf.source_id, node_id(leaf.source_id, leaf.lineage), "a task")
 
     def note(self) -> dict[str, Any]:
-        """What the ledger holds, row by row."""
+        """Return what the ledger holds, row by row."""
         return {"rows": digest_of_rows(self.store)}
 
 
@@ -153,7 +153,7 @@ class OutputsStory(Tale):
         self._out = os.path.join(root, "out")
 
     def steps(self) -> Iterator[Step]:
-        """The steps, in order."""
+        """Return the steps, in order."""
         store = self.store
         yield lambda: store.open(create=True)
         yield lambda: store.register(self.new(12))
@@ -164,14 +164,14 @@ class OutputsStory(Tale):
         yield lambda: self.publish(self.some_leaves(10_000))
 
     def publish(self, leaves: list[Leaf]) -> None:
-        """Does what `WriteTasks` and `CommitTasks` do, in their order."""
+        """Do what `WriteTasks` and `CommitTasks` do, in their order."""
         for leaf in leaves:
             for output in leaf.outputs:
                 publish_bytes(f"{self._out}/{output.name}", content_of(output.name, leaf.source_id))
         self.store.commit(leaves)
 
     def leaf(self, source: Source, lineage: Lineage) -> Leaf:
-        """A leaf with a shard and its index."""
+        """Return a leaf with a shard and its index."""
         plain = super().leaf(source, lineage).outputs[0].name
         return replace(
             super().leaf(source, lineage),
@@ -179,7 +179,7 @@ class OutputsStory(Tale):
         )
 
     def note(self) -> dict[str, Any]:
-        """What the ledger holds, row by row."""
+        """Return what the ledger holds, row by row."""
         return {"rows": digest_of_rows(self.store)}
 
 
@@ -189,7 +189,7 @@ def _output(name: str, source_id: bytes) -> Output:
 
 
 def content_of(name: str, source_id: bytes) -> bytes:
-    """The bytes of an output: some pages, the same for the same name and source."""
+    """Return the bytes of an output: some pages, the same for the same name and source."""
     seed = blake2b(name.encode() + source_id, digest_size=8).digest()
     chance = random.Random(seed)
     return chance.randbytes(chance.choice([0, 10, 4096, 9000, 20000]))
@@ -205,7 +205,7 @@ class ObjectsStory(Tale):
         self._sink = RemoteSink(objects, job=JOB.fingerprint)
 
     def steps(self) -> Iterator[Step]:
-        """The steps, in order."""
+        """Return the steps, in order."""
         store = self.store
         yield lambda: store.open(create=True)
         yield lambda: store.open_job(JOB)
@@ -224,7 +224,7 @@ class ObjectsStory(Tale):
         yield lambda: self._sink.commit(self.some_leaves(10_000))
 
     def note(self) -> dict[str, Any]:
-        """What the ledger says, whatever its objects are."""
+        """Return what the ledger says, whatever its objects are."""
         self.store.refresh()
         return {"says": digest_of_words(self.store)}
 
@@ -235,7 +235,7 @@ STORIES: dict[str, type[Story]] = {"ledger": LedgerStory, "outputs": OutputsStor
 
 
 def digest_of_rows(store: LmdbStore) -> str:
-    """Stands for every row of every table."""
+    """Stand for every row of every table."""
     digest = blake2b(digest_size=16)
     for table in TABLES:
         for page in row_pages(store._open(), table):
@@ -245,7 +245,7 @@ def digest_of_rows(store: LmdbStore) -> str:
 
 
 def digest_of_words(store: LmdbStore) -> str:
-    """Stands for what a ledger says of its sources, tasks and outputs."""
+    """Stand for what a ledger says of its sources, tasks and outputs."""
     sources = [replace_time(row) for row in store.sources()]
     known = [[row.source_id.hex(), store.pending(row.source_id), len(store.applied(row.source_id))] for row in sources]
     words = [
@@ -261,7 +261,7 @@ def digest_of_words(store: LmdbStore) -> str:
 
 
 def replace_time(row: Any) -> Any:
-    """A row of `sources` without the time of its completion, which depends on who folds it."""
+    """Return a row of `sources` without the time of its completion, which depends on who folds it."""
     return row._replace(completed=0)
 
 

@@ -110,7 +110,7 @@ PAGE = 4096
 
 
 def why_no_strace() -> str | None:
-    """Says why processes cannot be traced here; None if they can."""
+    """Return why processes cannot be traced here; None if they can."""
     if shutil.which("strace") is None:
         return "no strace: install the package of that name"
     probe = subprocess.run(["strace", "-qq", "-o", "/dev/null", "true"], capture_output=True, text=True, check=False)
@@ -120,7 +120,7 @@ def why_no_strace() -> str | None:
 
 
 def record(command: Sequence[str], root: Path, trace: Path, env: Mapping[str, str]) -> list[Operation]:
-    """Runs a command of one thread and returns what it did below `root`, and what it said.
+    """Run a command of one thread and return what it did below `root`, and what it said.
 
     Raises:
         RuntimeError: If the command fails.
@@ -146,7 +146,7 @@ def record(command: Sequence[str], root: Path, trace: Path, env: Mapping[str, st
 
 
 def parse(lines: Iterable[str], root: str) -> Iterator[Operation]:
-    """Reads strace's lines.
+    """Read strace's lines.
 
     Raises:
         ValueError: If a call on a file below `root` is not understood.

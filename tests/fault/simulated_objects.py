@@ -29,7 +29,7 @@ class SimulatedObjects:
         self._in_write = False
 
     def fault_point(self, point: str) -> None:
-        """Stands for `faults.fault_point` of the stores: between these points a write lock is held."""
+        """Stand for `faults.fault_point` of the stores: between these points a write lock is held."""
         if point == "record.before":
             self._in_write = True
 
@@ -37,7 +37,7 @@ class SimulatedObjects:
         self._scheduler.point(label)
 
     def names(self, folder: str) -> list[str]:
-        """Lists in two pages, between which others may create and delete."""
+        """List in two pages, between which others may create and delete."""
         self._point(f"list {folder}")
         prefix = f"{folder}/" if folder else ""
         below = sorted(name for name in self.content if name.startswith(prefix))
@@ -49,7 +49,7 @@ class SimulatedObjects:
         return [name for name in below if name <= last] + rest
 
     def read(self, names: Sequence[str]) -> list[bytes | None]:
-        """Reads in two goes."""
+        """Read in two goes."""
         self._point(f"read {len(names)}")
         half = len(names) // 2
         found = [self.content.get(name) for name in names[:half]]
@@ -58,7 +58,7 @@ class SimulatedObjects:
         return found + [self.content.get(name) for name in names[half:]]
 
     def create(self, name: str, data: bytes) -> bool:
-        """Creates an object; the caller may die, or get an error, before and after it took effect."""
+        """Create an object; the caller may die, or get an error, before and after it took effect."""
         point = self._scheduler.locked_point if self._in_write else self._scheduler.point
         self._in_write = False
         point(f"create {name}")
@@ -73,12 +73,12 @@ class SimulatedObjects:
         return self.content.get(name) == data
 
     def exists(self, name: str) -> bool:
-        """Looks."""
+        """Look."""
         self._point(f"look {name}")
         return name in self.content
 
     def delete(self, names: Iterable[str]) -> None:
-        """Deletes one by one."""
+        """Delete one by one."""
         for name in names:
             self._point(f"delete {name}")
             self.content.pop(name, None)

@@ -101,12 +101,12 @@ class World:
         return self.choice.randbytes(length).hex()
 
     def writer_name(self) -> str:
-        """Names a writer."""
+        """Name a writer."""
         return f"host-{self.token_hex(4)}"
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Lets the ledger take its time and chance from here."""
+        """Let the ledger take its time and chance from here."""
         with contextlib.ExitStack() as stack:
             for module in (remote_store, remote_sink, compaction, lmdb_store):
                 stack.enter_context(mock.patch.object(module, "time", self))
@@ -127,7 +127,7 @@ class World:
     # What is listed
 
     def listing(self) -> list[Source]:
-        """What the patterns of the job find now, packed if the job packs."""
+        """Return what the patterns of the job find now, packed if the job packs."""
         plain = [
             Source(f"/data/{name}.jsonl", 10, f"{version}")
             for name, version in self._versions.items()
@@ -156,7 +156,7 @@ class World:
     # Stores
 
     def open(self, host: str, **settings: Any) -> LmdbStore:
-        """A store on a host, closed when the current actor ends."""
+        """Return a store on a host, closed when the current actor ends."""
         path = str(self.folder / host)
         store = LmdbStore(path, **settings) if self.kind == "local" else RemoteStore(self.objects, path, **settings)
         self._stores.setdefault(self.scheduler.current, []).append(store)
@@ -164,7 +164,7 @@ class World:
         return store
 
     def close(self, actor: Actor | None) -> None:
-        """Closes the stores of an actor."""
+        """Close the stores of an actor."""
         for store in self._stores.pop(actor, []):
             store.close()
 
@@ -194,7 +194,7 @@ class World:
                 self.recorded.setdefault(output.name, set()).add(leaf.source_id)
 
     def local_number(self) -> int:
-        """The next number of a local ledger, where everything is ordered."""
+        """Return the next number of a local ledger, where everything is ordered."""
         self._local_number += 1
         return self._local_number
 
@@ -228,17 +228,17 @@ class World:
     # Actors
 
     def begin(self, what: str, body: Any, place: str = "", *arguments: Any) -> Actor:
-        """Starts an actor."""
+        """Start an actor."""
         self._names[what] += 1
         name = f"{what}-{self._names[what]}"
         return self.scheduler.start(name, place or name, lambda _: body(self, *arguments), self.close)
 
     def host(self) -> str:
-        """Chooses a host."""
+        """Choose a host."""
         return f"host-{self.choice.randrange(self.hosts)}"
 
     def begin_something(self) -> None:
-        """Starts an actor, or changes the world."""
+        """Start an actor, or change the world."""
         what = self.choice.choices(
             ["launch", "change", "forget", "compact", "read", "job"], [6, 3, 1, 2 * (self.kind == "remote"), 1, 0.5]
         )[0]
@@ -261,7 +261,7 @@ class World:
     # Checks
 
     def fail(self, message: str) -> None:
-        """Ends the simulation."""
+        """End the simulation."""
         raise SimulationError(f"{self.kind} seed {self.seed}: {message}")
 
     def check_hosts(self) -> None:
@@ -293,7 +293,7 @@ class World:
                     self.fail(f"host-{host} holds {known[source].urls} for complete, which it is not")
 
     def check(self, store: LmdbStore, what: str) -> dict[str, Any]:
-        """A store must hold what the model holds."""
+        """Return a store must hold what the model holds."""
         expected = self.model.expected()
         sources = {source.id: source for source in expected.leaves}
         found = {source for page in store.source_ids() for source in page}
@@ -319,7 +319,7 @@ class World:
         return picture(store)
 
     def check_all(self, when: str) -> None:
-        """Every host, and one that is new, must show the same."""
+        """Return every host, and one that is new, must show the same."""
         hosts = [f"host-{host}" for host in range(self.hosts)]
         if self.kind == "remote":
             hosts.append(f"new-{when}")
@@ -344,7 +344,7 @@ class World:
         self.close(None)
 
     def check_new(self) -> None:
-        """A host that is new must show what the model has, whatever goes on."""
+        """Return a host that is new must show what the model has, whatever goes on."""
         if self.kind == "remote" and JOB_NAME in self.objects.content:
             self._names["new"] += 1
             current, self.scheduler.current = self.scheduler.current, None
@@ -358,13 +358,16 @@ class SimulationError(AssertionError):
 
 
 def without_gone(shown: dict[str, Any]) -> dict[str, Any]:
-    """A picture without what is gone: of listings that were killed or overtaken, hosts may have another opinion."""
+    """Return a picture without what is gone.
+
+    of listings that were killed or overtaken, hosts may have another opinion.
+    """
     rows = [row._replace(state="complete" if row.state == "complete" else "open") for row in shown["rows"]]
     return {name: value for name, value in shown.items() if name not in ("gone", "sources")} | {"rows": rows}
 
 
 def launch(world: World, host: str) -> None:
-    """A launcher: registers what it lists, plans what is open, starts workers, and tidies up after them."""
+    """Return a launcher: registers what it lists, plans what is open, starts workers, and tidies up after them."""
     job, scheduler = world.job, world.scheduler
     store = world.open(host)
     on_change: Any = world.choice.choice(["restart", "accept"])
@@ -414,7 +417,7 @@ def launch(world: World, host: str) -> None:
 
 
 def open_tasks(store: LmdbStore, listing: Sequence[Source]) -> list[Leaf]:
-    """What of a listing is left to do."""
+    """Return what of a listing is left to do."""
     mask = store.completed_mask([source.id for source in listing])
     left = [source for source, done in zip(listing, mask, strict=True) if not done]
     found = zip(left, store.progress([source.id for source in left]), strict=True)
@@ -428,7 +431,7 @@ def open_tasks(store: LmdbStore, listing: Sequence[Source]) -> list[Leaf]:
 
 
 def work(world: World, tasks: list[Leaf], run: str, job: str, host: str) -> None:
-    """A worker: records its tasks in batches, some of them again, some as failed."""
+    """Return a worker: records its tasks in batches, some of them again, some as failed."""
     sink: LedgerSink = (
         world.open(host, job=job) if world.kind == "local" else RemoteSink(world.objects, job=job, run=run)
     )
@@ -443,7 +446,7 @@ def work(world: World, tasks: list[Leaf], run: str, job: str, host: str) -> None
 
 
 def forget(world: World, host: str, pattern: str, failures_only: bool) -> None:
-    """A user forgets sources."""
+    """Return a user forgets sources."""
     with contextlib.suppress(StorageError):
         store = world.open(host)
         urls = [] if world.kind == "remote" else [s for page in store.source_ids() for s in page]
@@ -456,7 +459,7 @@ def forget(world: World, host: str, pattern: str, failures_only: bool) -> None:
 
 
 def run_compaction(world: World, host: str) -> None:
-    """A compaction."""
+    """Return a compaction."""
     with contextlib.suppress(StorageError):
         store = world.open(host)
         if isinstance(store, RemoteStore):
@@ -472,7 +475,7 @@ def read(world: World, host: str) -> None:
 
 
 def simulate(seed: int, kind: Kind, folder: Path, steps: int = STEPS) -> World:
-    """Runs one seed. Raises SimulationError, and whatever the ledger raises that it should not."""
+    """Run one seed. Raises SimulationError, and whatever the ledger raises that it should not."""
     world = World(seed, kind, folder)
     with world.installed():
         try:
@@ -513,7 +516,7 @@ def _run(world: World, steps: int) -> None:
 
 
 def _finish(world: World) -> None:
-    """Runs an undisturbed job to its end: what is left must be what one clean run leaves."""
+    """Run an undisturbed job to its end: what is left must be what one clean run leaves."""
     with mock.patch(f"{__name__}.FAILURE_SHARE", 0):
         world.begin("launcher", launch, "host-0", "host-0")
         while world.scheduler.step():
@@ -537,7 +540,7 @@ def _finish(world: World) -> None:
 
 
 def main() -> int:
-    """Runs seeds. Returns 1 if one fails."""
+    """Run seeds. Returns 1 if one fails."""
     parser = argparse.ArgumentParser(prog="python -m tests.fault.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=1)

@@ -64,7 +64,7 @@ def test_every_call_of_a_clean_run_is_made_to_fail() -> None:
 
 
 def judged(place: Place, outcome: Outcome, clean: dict[str, bytes]) -> Figures:
-    """What the inspector says of a run, after which nothing runs."""
+    """Return what the inspector says of a run, after which nothing runs."""
     figures = Figures()
     Inspector(clean, figures).judge("a fault", place, outcome, lambda: Outcome("ended"))
     return figures

@@ -28,7 +28,7 @@ FIGURES = {
 
 
 def killed_once(folder: Path, clean: Clean, mutant: str | None = None) -> Findings:
-    """Kills a job after some work, runs it to its end if all is well until then, and gives what was found."""
+    """Kill a job after some work, runs it to its end if all is well until then, and return what was found."""
     env = environment()
     if mutant is not None:
         env |= arm(folder / "hook", mutant, env["PYTHONPATH"])

@@ -42,7 +42,7 @@ def memory() -> Iterator[Path]:
 
 
 def states(operations: list[Operation], count: int = 400) -> list[dict[str, bytes | None]]:
-    """What crashes after all of these operations leave."""
+    """Return what crashes after all of these operations leave."""
     disk = Disk("/d")
     for operation in operations:
         disk.apply(operation)

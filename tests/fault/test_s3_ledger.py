@@ -44,7 +44,7 @@ class Line:
         self.direct = ObjectFolder(self._url, proxy.server.options)
 
     def store(self, objects: ObjectFolder) -> RemoteStore:
-        """The ledger, seen by a host that is new to it."""
+        """Return the ledger, seen by a host that is new to it."""
         self._sidecars += 1
         return RemoteStore(objects, str(self._folder / f"sidecar-{self._sidecars}"))
 
@@ -76,7 +76,7 @@ def line(faulty_s3: S3Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def lost(key: str, times: int = 1) -> Fault:
-    """A conditional put that the server does, and of which the answer never comes."""
+    """Return a conditional put that the server does, and of which the answer never comes."""
     return Fault("lost", frozenset({"PUT"}), f"*{key}*", times)
 
 

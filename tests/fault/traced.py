@@ -15,19 +15,19 @@ RECORD_SECONDS = 0.006
 
 
 def work(record: dict[str, Any]) -> Any:
-    """Maps a record to none, one or two, as its content says."""
+    """Map a record to none, one or two, as its content says."""
     time.sleep(RECORD_SECONDS)
     return quick(record)
 
 
 def quick(record: dict[str, Any]) -> Any:
-    """Does what `work` does, without waiting."""
+    """Do what `work` does, without waiting."""
     os.write(_trace(), f"{record['id']} {os.getpid()} {time.monotonic_ns()}\n".encode())
     return result(record)
 
 
 def result(record: dict[str, Any]) -> Any:
-    """Gives what `work` returns, without its effects."""
+    """Return what `work` returns, without its effects."""
     mapped = {**record, "text": record["text"].upper()}
     return {0: None, 1: mapped, 2: [mapped, {**mapped, "copy": True}]}[record["copies"]]
 

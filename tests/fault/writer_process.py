@@ -46,7 +46,7 @@ class Writer:
     cache: str
 
     def run(self) -> None:
-        """Does its share of whatever the ledger holds as open. Rank 0 also records the run."""
+        """Do its share of whatever the ledger holds as open. Rank 0 also records the run."""
         os.environ["LEDGERBEAM_CACHE"] = self.cache
         arm(self.fault)
         store = open_ledger(self.files.ledger, create=True)

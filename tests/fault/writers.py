@@ -85,7 +85,7 @@ class WriterCampaign:
         self._shared = 0.0
 
     def run(self) -> Figures:
-        """Makes the kills; no writer is left when this returns or raises."""
+        """Make the kills; no writer is left when this returns or raises."""
         number = 0
         while self.figures.kills < self._kills:
             self._run_job(self._folder / f"job-{number:05d}", (1, 2, 4)[number % 3])
@@ -113,7 +113,7 @@ class WriterCampaign:
             shutil.rmtree(folder)
 
     def _start(self, files: JobFiles, writers: int, findings: Findings, timeline: Timeline, last: int) -> bool:
-        """Starts writers and kills them one by one; tells whether they were done before."""
+        """Start writers and kill them one by one; tell whether they were done before."""
         running: dict[int, str] = {}
         for rank in range(writers):
             fault = self._fault(POINTS if self._remote is None else {**POINTS, **REMOTE_POINTS})
@@ -152,7 +152,7 @@ class WriterCampaign:
         return f"{point}:{self._random.randint(1, points[point])}"
 
     def _finish(self, files: JobFiles, findings: Findings, timeline: Timeline) -> None:
-        """Runs one writer undisturbed, and one more if a kill had left something half planned."""
+        """Run one writer undisturbed, and one more if a kill had left something half planned."""
         for _ in range(FINISHES):
             writer = self._writer(files, 0, 1, "")
             status = wait(fork(writer.run, files, "f"))
@@ -203,7 +203,7 @@ def _exists(files: JobFiles) -> bool:
 
 
 def fork(body: Callable[[], Any], files: JobFiles, kind: str) -> int:
-    """Runs a function in a child, which dies with this process; gives its id."""
+    """Run a function in a child, which dies with this process; return its id."""
     pid = os.fork()
     if pid:
         return pid
@@ -226,7 +226,7 @@ def _die_with_parent() -> None:
 
 
 def reap(running: Mapping[int, str], kill: int | None) -> list[tuple[int, int]]:
-    """Kills one process, and gives those that have ended by now with their statuses."""
+    """Kill one process, and return those that have ended by now with their statuses."""
     ended = []
     for pid in running:
         found, status = os.waitpid(pid, os.WNOHANG)
@@ -239,7 +239,7 @@ def reap(running: Mapping[int, str], kill: int | None) -> list[tuple[int, int]]:
 
 
 def wait(pid: int) -> int:
-    """Waits for a child; gives 0, its exit status, or its signal as a negative number."""
+    """Wait for a child; return 0, its exit status, or its signal as a negative number."""
     deadline = time.monotonic() + LIMIT_SECONDS
     while time.monotonic() < deadline:
         found, status = os.waitpid(pid, os.WNOHANG)
@@ -252,7 +252,7 @@ def wait(pid: int) -> int:
 
 
 def in_child(body: Callable[[], Any], files: JobFiles) -> Any:
-    """Runs a function in a child and gives its result."""
+    """Run a function in a child and return its result."""
     path = files.sources.parent / "result"
 
     def store() -> None:
@@ -265,14 +265,14 @@ def in_child(body: Callable[[], Any], files: JobFiles) -> Any:
 
 
 def preload(remote: str | None) -> None:
-    """Imports what every child would import, without a thread or a connection."""
+    """Import what every child would import, without a thread or a connection."""
     if remote is not None:
         for module in ("s3fs", "aiobotocore.session", "aiobotocore.endpoint", "aiohttp", "botocore.signers"):
             importlib.import_module(module)
 
 
 def main() -> int:
-    """Prints one JSON line after every kill, and one at the end with all figures."""
+    """Print one JSON line after every kill, and one at the end with all figures."""
     parser = argparse.ArgumentParser(prog="python -m tests.fault.writers", description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--clean", type=Path, required=True)

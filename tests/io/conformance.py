@@ -40,14 +40,14 @@ class SequenceConformance(ABC):
 
     @abstractmethod
     def open(self, url: str, options: dict[str, Any] | None = None) -> Reader:
-        """Opens what `store` wrote."""
+        """Open what `store` wrote."""
 
     @abstractmethod
     def store(self, folder: str, count: int, options: dict[str, Any] | None = None) -> tuple[str, list[Any]]:
-        """Writes a source of `count` records; gives its URL and the records."""
+        """Write a source of `count` records; return its URL and the records."""
 
     def files(self, url: str) -> list[str]:
-        """Names of the files of a source."""
+        """Name of the files of a source."""
         return [url, url + ".idx"]
 
     @abstractmethod
@@ -55,7 +55,7 @@ class SequenceConformance(ABC):
         """Distinct records."""
 
     def key(self, record: Any) -> Any:
-        """What two equal records share."""
+        """Return what two equal records share."""
         return record
 
     def same(self, found: list[Any], expected: list[Any]) -> bool:
@@ -361,7 +361,7 @@ def open_files() -> set[str]:
 
 
 def touch(path: str, seconds: float) -> None:
-    """Makes a file that much newer than its index (older if negative)."""
+    """Make a file that much newer than its index (older if negative)."""
     moment = time.time() - 100  # what lies ahead of the clock is not judged by its time
     os.utime(path + ".idx", (moment, moment))
     os.utime(path, (moment + seconds, moment + seconds))

@@ -50,7 +50,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 def store_place(request: pytest.FixtureRequest) -> Place:
-    """A fresh bucket of the store that a fixture's parameter, one of `STORES`, names."""
+    """Return a fresh bucket of the store that a fixture's parameter, one of `STORES`, names."""
     if request.param == "s3":
         return request.getfixturevalue("s3_place")
     server: GcsServer | AzureServer = request.getfixturevalue(request.param)
@@ -66,7 +66,7 @@ def s3_place(request: pytest.FixtureRequest) -> Place:
 
 @contextmanager
 def as_nobody() -> Iterator[None]:
-    """Runs without the right of root to read and write everything."""
+    """Run without the right of root to read and write everything."""
     if os.geteuid() != 0:
         yield
         return

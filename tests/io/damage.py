@@ -29,7 +29,7 @@ NUMBERS = [0, 1, 2, 7, 255, 2**15, 2**31 - 1, 2**31, 2**32 - 1, 2**60, 2**62, 2*
 
 
 def mangled(content: bytes, chance: random.Random, fields: Sequence[int] = (), width: int = 8) -> bytes:
-    """Changes a binary file here and there: bits, numbers, blocks and its length.
+    """Change a binary file here and there: bits, numbers, blocks and its length.
 
     Args:
         content: The sound content.
@@ -73,7 +73,7 @@ def mangled(content: bytes, chance: random.Random, fields: Sequence[int] = (), w
 
 
 def damaged(content: bytes, chance: random.Random) -> bytes:
-    """Changes a file here and there."""
+    """Change a file here and there."""
     data = bytearray(content)
     for _ in range(chance.choice([1, 1, 2, 5])):
         at = chance.randrange(len(data) + 1)

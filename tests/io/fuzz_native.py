@@ -39,7 +39,7 @@ _SIZES = (
 
 
 def archive(chance: random.Random) -> bytearray:
-    """A small archive of a few members of any kind."""
+    """Return a small archive of a few members of any kind."""
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w", format=chance.choice(_FORMATS)) as tar:
         for _ in range(chance.randrange(1, 6)):
@@ -52,7 +52,7 @@ def archive(chance: random.Random) -> bytearray:
 
 
 def mutate(data: bytearray, chance: random.Random) -> None:
-    """Damages an archive; mostly a header, and mostly so that its checksum fits again."""
+    """Damage an archive; mostly a header, and mostly so that its checksum fits again."""
     block = chance.randrange(max(1, len(data) // _BLOCK)) * _BLOCK
     start, size = chance.choice(_FIELDS)
     what = chance.randrange(7)
@@ -78,7 +78,7 @@ def mutate(data: bytearray, chance: random.Random) -> None:
 
 @contextmanager
 def pure_python() -> Iterator[None]:
-    """Has the work done in Python."""
+    """Have the work done in Python."""
     kept, native.compiled = native.compiled, None
     try:
         yield
@@ -87,7 +87,7 @@ def pure_python() -> Iterator[None]:
 
 
 def outcome(walk: Callable[[], TarMembers]) -> Any:
-    """What a walk and its grouping give, or the error that they raise."""
+    """Return what a walk and its grouping give, or the error that they raise."""
     try:
         found = walk()
         columns = (found.header_offset, found.data_offset, found.size, found.kind)
@@ -101,7 +101,7 @@ def outcome(walk: Callable[[], TarMembers]) -> Any:
 
 
 def require_equal(walk: Callable[[], TarMembers], data: bytes) -> bool:
-    """Raises unless both implementations do the same; tells whether it is an error."""
+    """Raise unless both implementations do the same; tell whether it is an error."""
     compiled = outcome(walk)
     with pure_python():
         python = outcome(walk)
@@ -111,7 +111,7 @@ def require_equal(walk: Callable[[], TarMembers], data: bytes) -> bool:
 
 
 def fuzz(count: int, seed: int, folder: Path) -> int:
-    """Walks `count` damaged archives from memory, and each tenth from a file; gives how many were errors."""
+    """Walk `count` damaged archives from memory, and each tenth from a file; return how many were errors."""
     chance = random.Random(seed)
     path = folder / "fuzz.tar"
     errors = 0

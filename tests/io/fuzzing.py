@@ -69,7 +69,7 @@ class Files:
 
 
 def fuzz(trial: Trial, inputs: int, seed: int, *, first: int = 0, name: str = "") -> Counter[str]:
-    """Makes and reads damaged inputs. Each depends on the seed and its number only.
+    """Make and read damaged inputs. Each depends on the seed and its number only.
 
     Args:
         trial: What is done with each.
@@ -118,13 +118,13 @@ def fuzz_briefly(trial: Trial, inputs: int, seed: int = 1, *, most: int = MOST_B
 
 
 def limit_memory() -> None:
-    """Leaves this process so much more address space that no claim of a damaged number fits into it."""
+    """Leave this process so much more address space that no claim of a damaged number fits into it."""
     used = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + _ROOM, -1))
 
 
 def main(make: Callable[[Path], Trial], name: str = "") -> None:
-    """Does a long run, `INPUTS [SEED [FIRST]]`, in limited memory."""
+    """Do a long run, `INPUTS [SEED [FIRST]]`, in limited memory."""
     given = list(map(int, sys.argv[1:]))
     inputs, seed, first = [*given, 1, 0] if len(given) == 1 else [*given, 0][:3]
     warnings.simplefilter("ignore")  # of libraries, on what is damaged

@@ -26,7 +26,7 @@ from ledgerbeam.iterators import IndexedManifest, IteratorNode, Records
 
 
 def write_lines(path: Path, count: int, first: int = 0) -> str:
-    """Writes a JSONL source of `{"n": number, "length": ...}` and its index."""
+    """Write a JSONL source of `{"n": number, "length": ...}` and its index."""
     data, offsets = encode_jsonl([{"n": n, "length": 1 + n * 7 % 10} for n in range(first, first + count)])
     publish_bytes(str(path), data)
     write_index(f"{path}.idx", offsets)
@@ -34,14 +34,14 @@ def write_lines(path: Path, count: int, first: int = 0) -> str:
 
 
 def write_text(path: Path, text: str) -> str:
-    """Writes a JSONL source as it is, and its index."""
+    """Write a JSONL source as it is, and its index."""
     path.write_text(text, encoding="utf-8")
     write_index(f"{path}.idx", build_jsonl_index(str(path)))
     return str(path)
 
 
 def write_compressed(path: Path, count: int) -> str:
-    """Writes `write_lines` as a gzip file, with its index and seek points."""
+    """Write `write_lines` as a gzip file, with its index and seek points."""
     plain = Path(write_lines(path.with_suffix(""), count))
     path.write_bytes(gzip.compress(plain.read_bytes()))
     offsets = build_index(str(path))
@@ -53,7 +53,7 @@ def write_compressed(path: Path, count: int) -> str:
 
 
 def write_samples(path: Path, count: int) -> str:
-    """Writes a tar archive of pairs and its index."""
+    """Write a tar archive of pairs and its index."""
     data, offsets = encode_tar([Sample(f"s{n:03d}", {"bin": bytes([n]) * n, "json": b"{}"}) for n in range(count)])
     publish_bytes(str(path), data)
     write_index(f"{path}.idx", offsets)
@@ -61,7 +61,7 @@ def write_samples(path: Path, count: int) -> str:
 
 
 def numbers(count: int, first: int = 0, *, shuffle: bool = False, seed: int = 0) -> Records:
-    """A leaf of numbers."""
+    """Return a leaf of numbers."""
     return Records(range(first, first + count), f"numbers {first}", shuffle=shuffle, seed=seed)
 
 
@@ -135,7 +135,7 @@ SHAR_IDS = [f"cut-{n:03d}" for n in range(23)]
 
 
 def write_shar(folder: Path, shard: int = 10) -> str:
-    """Writes a Shar folder of cuts, audio of which every third is missing, labels, and a file that is no field."""
+    """Write a Shar folder of cuts, audio of which every third is missing, labels, and a file that is no field."""
     folder.mkdir()
     for start in range(0, len(SHAR_IDS), shard):
         ids = SHAR_IDS[start : start + shard]
@@ -157,7 +157,7 @@ def write_shar(folder: Path, shard: int = 10) -> str:
 
 
 def write_pack(path: Path, sources: list[str]) -> str:
-    """Writes a pack of one collection: version 2, role "r", kind "k", specification "s"."""
+    """Write a pack of one collection: version 2, role "r", kind "k", specification "s"."""
     indexes = [Path(f"{source}.idx").read_bytes() for source in sources]
     names = [source.encode() for source in sources]
     strings = b"".join(names) + b"k"

@@ -63,7 +63,7 @@ def leaves(draw: st.DrawFn) -> Make:
 
 @st.composite
 def grown(draw: st.DrawFn, makes: st.SearchStrategy[Make]) -> Make:
-    """A node over one or more graphs."""
+    """Return a node over one or more graphs."""
     make, seed, size = draw(makes), draw(SEEDS), draw(st.integers(1, 9))
     others = draw(st.lists(makes, max_size=2))
     probability = draw(st.sampled_from([0.0, 0.5, 1.0]))
@@ -129,7 +129,8 @@ def test_the_spans_of_a_graph_are_its_pass(make: Make) -> None:
 
 @st.composite
 def divisible(draw: st.DrawFn) -> Make:
-    """A graph of numbers whose rest can be divided anew, and whose pass does not depend on the number of shards."""
+    """Return a graph of numbers whose rest can be divided anew, and whose pass does not depend on the number of
+    shards."""
     make = draw(leaves())
     for _ in range(draw(st.integers(0, 4))):
         make = draw(divided(make))
@@ -170,7 +171,7 @@ def test_any_numbers_of_shards_one_after_another_give_each_item_once(make: Make,
 
 
 def check_rounds(make: Make, rounds: list[list[int]]) -> None:
-    """Goes on with as many shards as each round has numbers, each of which takes so many items; the last ones all."""
+    """Go on with as many shards as each round has numbers, each of which takes so many items; the last ones all."""
     graph = make()
     given_out: list[Any] = []
     merged: dict[str, Any] | None = None

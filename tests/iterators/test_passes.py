@@ -39,7 +39,8 @@ LARGE = 1_000_000
 
 
 def counted(graph_of: Any, position: int) -> tuple[CountingReader, IteratorNode]:
-    """A graph restored at a position of a large source, and the reader that counts what it reads from then on."""
+    """Return a graph restored at a position of a large source, and the reader that counts what it reads from then
+    on."""
     first = graph_of(CountingReader(LARGE))
     leaf = first
     while leaf.children:

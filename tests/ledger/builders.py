@@ -39,7 +39,7 @@ def leaves_of_split(source: Source, count: int, content: str = "") -> list[Leaf]
 
 
 def lineages(tree: Tree, above: Lineage = ()) -> list[Lineage]:
-    """The lineage of every leaf of a tree."""
+    """Return the lineage of every leaf of a tree."""
     if tree is None:
         return [above]
     return [found for ordinal, child in enumerate(tree) for found in lineages(child, (*above, (ordinal, len(tree))))]
@@ -47,7 +47,7 @@ def lineages(tree: Tree, above: Lineage = ()) -> list[Lineage]:
 
 @cache
 def trees(leaves: int, depth: int) -> Sequence[Tree]:
-    """All trees with so many leaves and at most so many levels of fan-out; fan-outs into 1 included."""
+    """Return all trees with so many leaves and at most so many levels of fan-out; fan-outs into 1 included."""
     found: list[Tree] = [None] if leaves == 1 else []
     if depth:
         found += _forests(leaves, depth - 1)
@@ -62,7 +62,7 @@ def _forests(leaves: int, depth: int) -> Iterator[tuple[Tree, ...]]:
 
 
 def begin_at_once(stores: Sequence[LedgerStore], count: int) -> list[str]:
-    """Begins runs of all stores in threads of their own; gives the runs."""
+    """Begin runs of all stores in threads of their own; return the runs."""
     found: list[str] = []
     threads = [
         threading.Thread(target=lambda store=store: found.extend(store.begin_run({}) for _ in range(count)))

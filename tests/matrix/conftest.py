@@ -89,7 +89,7 @@ def _start(name: str, folder: Path, s3: S3Server, stack: ExitStack) -> Engine:
 
 
 def _start_on_two_hosts(folder: Path, stack: ExitStack) -> tuple[S3Server, Engine]:
-    """Starts Flink with a task manager and a worker pool on each of two hosts; only the S3 server is common to both."""
+    """Start Flink with a task manager and a worker pool on each of two hosts; only the S3 server is common to both."""
     for missing in (flink.missing(), hosts.missing()):
         if missing is not None:
             pytest.skip(missing)
@@ -105,7 +105,7 @@ def _start_on_two_hosts(folder: Path, stack: ExitStack) -> tuple[S3Server, Engin
 
 
 def _start_with_image(folder: Path, s3: S3Server, stack: ExitStack) -> Engine:
-    """Starts Flink with a container of the worker image as its worker pool; they have only the S3 server in common."""
+    """Start Flink with a container of the worker image as its worker pool; they have only the S3 server in common."""
     for missing in (flink.missing(), image.missing()):
         if missing is not None:
             pytest.skip(missing)

@@ -33,7 +33,7 @@ TASK_RECORDS = 10
 
 
 def counted(folder: str, options: Sequence[str]) -> dict[str, int]:
-    """Runs the chain over `FOLDER/in`; gives each counter, and of each distribution how many values it has."""
+    """Run the chain over `FOLDER/in`; return each counter, and of each distribution how many values it has."""
     job = Job("counted", {"folder": folder})
     store = open_store(f"{folder}/ledger", create=True)
     store.open_job(job)

@@ -75,21 +75,21 @@ class Jobs:
         self.row = Row(name)
 
     def start(self, output: str) -> Launcher:
-        """Starts the job, with outputs and ledger of its own below `output`."""
+        """Start the job, with outputs and ledger of its own below `output`."""
         to = ("--output", f"s3://{self._bucket}/{self._name}/{output}", "--to", "jsonl")
         ledger = ("--ledger", f"s3://{self._bucket}/{self._name}/{output}-ledger", "--flush-interval", "0.3")
         command = ["map", "tests.matrix.work:work", f"s3://{self._bucket}/in/*.jsonl", *to, *ledger]
         return self._launch([*command, "--task-bytes", str(TASK_BYTES), *self._options])
 
     def index(self) -> int:
-        """Indexes one source in ranges, with the indexes in a tree of their own; gives the exit status."""
+        """Index one source in ranges, with the indexes in a tree of their own; return the exit status."""
         root = f"s3://{self._bucket}/{self._name}/idx"
         ledger = ("--ledger", f"s3://{self._bucket}/{self._name}/idx-ledger", "--index-root", root)
         command = ["index", f"s3://{self._bucket}/large.jsonl", *ledger, "--task-bytes", "20000", *self._options]
         return self._launch(command).end()
 
     def convert(self) -> dict[str, bytes | None]:
-        """Writes the sources as tar shards; gives what lies there.
+        """Write the sources as tar shards; return what lies there.
 
         Raises:
             AssertionError: If that does not end well.
@@ -105,7 +105,7 @@ class Jobs:
         return Launcher(command, self._folder, self._env, self._folder / f"launcher-{self._started:02d}.log")
 
     def finish(self, output: str) -> Launcher:
-        """Starts the job until it ends well.
+        """Start the job until it ends well.
 
         Raises:
             AssertionError: If it does not, in `RERUNS` times.
@@ -117,7 +117,7 @@ class Jobs:
         raise AssertionError(f"not done after {RERUNS} runs:\n{launcher.log()}")
 
     def wait_for_outputs(self, output: str, launcher: Launcher, count: int = 4) -> None:
-        """Waits until a job has published something, and recorded something."""
+        """Wait until a job has published something, and recorded something."""
         assert wait_until(
             lambda: launcher.ended or (len(self.names(output)) >= count and bool(self.segments(output))),
             seconds=LIMIT_SECONDS,
@@ -132,7 +132,7 @@ class Jobs:
         return [name for name in names if "/_ledgerbeam/" not in name]
 
     def contents(self, output: str) -> dict[str, bytes | None]:
-        """What lies below an output folder, by relative name."""
+        """Return what lies below an output folder, by relative name."""
         prefix = f"{self._name}/{output}/"
         names = [name for name in self.names(output) if name.startswith(prefix)]
         return {name[len(prefix) :]: data for name, data in zip(names, self._objects.read(names), strict=True)}
@@ -166,7 +166,7 @@ class Launcher:
         self.process.wait()
 
     def end(self) -> int:
-        """Waits for its end; gives its exit status.
+        """Wait for its end; return its exit status.
 
         Raises:
             AssertionError: If it does not end.
@@ -180,7 +180,7 @@ class Launcher:
 
 @contextlib.contextmanager
 def most_memory(pids: Callable[[], Sequence[int]], row: Row) -> Iterator[None]:
-    """Notes the most memory that processes hold together while the body runs."""
+    """Note the most memory that processes hold together while the body runs."""
     done = threading.Event()
 
     def sample() -> None:
@@ -199,7 +199,7 @@ def most_memory(pids: Callable[[], Sequence[int]], row: Row) -> Iterator[None]:
 
 
 def descendants(pid: int) -> list[int]:
-    """A process and all that it has started, as far as they live."""
+    """Return a process and all that it has started, as far as they live."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         with contextlib.suppress(OSError, IndexError, ValueError):
@@ -212,7 +212,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def write_sources(server: S3Server) -> str:
-    """Makes a bucket with sources; gives its name."""
+    """Make a bucket with sources; return its name."""
     bucket = server.bucket()
     objects = ObjectFolder(f"s3://{bucket}", server.options)
 

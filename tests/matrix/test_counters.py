@@ -57,7 +57,7 @@ def test_the_counters_of_a_job_add_up(tmp_path: Path, name: str) -> None:
 
 
 def accumulators(cluster: FlinkCluster) -> list[str]:
-    """What Flink's own page shows of each job's accumulators."""
+    """Return what Flink's own page shows of each job's accumulators."""
     urls = [f"{cluster.endpoint}/jobs/{job}/accumulators" for job in cluster.jobs()]
     return [urllib.request.urlopen(url, timeout=30).read().decode() for url in urls]
 

@@ -25,7 +25,7 @@ Contents = dict[str, bytes | None]
 
 @contextmanager
 def told(row: Row, column: str) -> Iterator[None]:
-    """Notes in the table whether the body went well."""
+    """Note in the table whether the body went well."""
     row.passed[column] = False
     yield
     row.passed[column] = True

@@ -80,7 +80,7 @@ def burn(folder: Path, workers: int) -> Burnt:
 
 
 def overlap(rows: list[dict[str, float]]) -> float:
-    """Adds up the time in which more than one record is in work."""
+    """Add up the time in which more than one record is in work."""
     edges = sorted((row[edge], step) for row in rows for edge, step in (("began", 1), ("ended", -1)))
     at_work, before, found = 0, 0.0, 0.0
     for moment, step in edges:

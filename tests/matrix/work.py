@@ -10,7 +10,7 @@ RECORD_SECONDS = 0.01
 
 
 def work(record: dict[str, Any]) -> Any:
-    """Maps a record to none, one or two."""
+    """Map a record to none, one or two."""
     time.sleep(RECORD_SECONDS)
     number = record["id"]
     mapped = {**record, "text": record["text"].upper()}
@@ -20,12 +20,12 @@ def work(record: dict[str, Any]) -> Any:
 
 
 def count(record: dict[str, Any]) -> Any:
-    """Gives even records."""
+    """Return even records."""
     return record if record["id"] % 2 == 0 else None
 
 
 def burn(record: dict[str, Any]) -> Any:
-    """Computes for some 20 ms, and notes who did, when, and for how many seconds of processor time."""
+    """Compute for some 20 ms, and note who did, when, and for how many seconds of processor time."""
     began, used = time.monotonic(), time.thread_time()
     total = 0
     for number in range(400_000):

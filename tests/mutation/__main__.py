@@ -65,7 +65,7 @@ def check_explanations(paths: Sequence[str]) -> None:
 
 
 def covers_of(paths: Sequence[str], cache: str) -> tuple[Covers, dict[str, float]]:
-    """What `gather` finds, or found before of the same files."""
+    """Return what `gather` finds, or found before of the same files."""
     digest = hashlib.blake2b(repr(paths).encode(), digest_size=8)
     for pattern in ("ledgerbeam/**/*.py", "tests/**/*.py"):
         for name in sorted(glob.glob(os.path.join(ROOT, pattern), recursive=True)):

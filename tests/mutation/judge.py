@@ -100,10 +100,10 @@ class Judge:
     """A plugin whose run of the tests is to judge mutants with those that cover them.
 
     Args:
-        mutants: all of functions.
-        choose: gives the tests to judge a mutant with, in order; it is given what each test has killed.
-        seconds: that a test takes unbroken, as far as that is known.
-        note: is told of each mutant the name of the test that noticed it, or None.
+        mutants: All of functions.
+        choose: Gives the tests to judge a mutant with, in order; it is given what each test has killed.
+        seconds: That a test takes unbroken, as far as that is known.
+        note: Is told of each mutant the name of the test that noticed it, or None.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Judge:
         return SURVIVED
 
     def _apply(self, mutant: Mutant) -> bool:
-        """Give the functions of a module the code that the changed text has at their places."""
+        """Return the functions of a module the code that the changed text has at their places."""
         changed: dict[tuple[str, int], CodeType] = {}
         waiting = [compile(mutant.source, os.path.join(ROOT, mutant.path), "exec", dont_inherit=True)]
         while waiting:
@@ -178,7 +178,7 @@ class Judge:
 
 
 def ordered(mutant: Mutant, covers: Covers, seconds: dict[str, float], kills: Counter[str]) -> list[str]:
-    """The tests that run a line of a mutant, those that killed most for their time first."""
+    """Return the tests that run a line of a mutant, those that killed most for their time first."""
     names = set(covers.get((ANYWHERE, 0), ()))
     for (path, line), tests in covers.items():
         if path == mutant.path and (mutant.at_import or mutant.line <= line <= mutant.last):
@@ -212,8 +212,8 @@ def judge_in_fork(judge: Callable[[], int], seconds: float) -> str | None:
     """Run a judgement in a process of its own.
 
     Args:
-        judge: gives an exit status.
-        seconds: that it takes unbroken.
+        judge: Gives an exit status.
+        seconds: That it takes unbroken.
 
     Returns:
         The test that failed, None if all passed, an empty string if the change could not be applied.
@@ -268,7 +268,7 @@ def gather(paths: Sequence[str]) -> tuple[Covers, dict[str, float]]:
     """Run the tests unbroken, and note which of them runs which lines, in processes that they start too.
 
     Raises:
-        RuntimeError: a test fails unbroken.
+        RuntimeError: A test fails unbroken.
     """
     with tempfile.TemporaryDirectory() as folder:
         lines, times = f"{folder}/lines", f"{folder}/times"

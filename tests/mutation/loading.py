@@ -25,7 +25,7 @@ ACTIVE, CHANGED, TRACED = "LEDGERBEAM_MUTATION", "LEDGERBEAM_MUTATION_CHANGED", 
 
 
 def module_name(path: str) -> str:
-    """The module at a path that is relative to the repository."""
+    """Return the module at a path that is relative to the repository."""
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
@@ -52,7 +52,7 @@ def resume_tracing(test: str | None = None) -> None:
     """Trace on: Python ends it when the tracer itself meets an error, as it does at the bottom of a deep recursion.
 
     Args:
-        test: the test that has ended, if one has: if it was not traced to its end, it counts as one that runs any line.
+        test: The test that has ended, if one has: if it was not traced to its end, it counts as one that runs any line.
     """
     for tracer in _tracers:
         if test is not None and sys.gettrace() is None:

@@ -40,15 +40,15 @@ class Mutant:
     """One change of one module.
 
     Attributes:
-        path: of the module, relative to the repository.
-        function: qualified name of what the change lies in; empty in the body of the module.
-        line: where the change begins, from 1.
-        last: where it ends.
-        before: the text that is replaced.
-        after: what replaces it.
-        statement: the line that the change begins in, without its indent: where an explanation fits.
-        source: the whole changed module.
-        at_import: it is outside of functions, so it acts when the module is imported.
+        path: Of the module, relative to the repository.
+        function: Qualified name of what the change lies in; empty in the body of the module.
+        line: Where the change begins, from 1.
+        last: Where it ends.
+        before: The text that is replaced.
+        after: What replaces it.
+        statement: The line that the change begins in, without its indent: where an explanation fits.
+        source: The whole changed module.
+        at_import: It is outside of functions, so it acts when the module is imported.
     """
 
     path: str
@@ -145,12 +145,12 @@ class _Walk:
 
 
 def _is_type(node: ast.expr) -> bool:
-    """Tell whether what a module gives a name is a type with parameters."""
+    """Return whether what a module gives a name is a type with parameters."""
     return isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name | ast.Attribute)
 
 
 def _is_silent(node: ast.AST) -> bool:
-    """Tell whether a statement does nothing but speak: a docstring, an import, what only type checkers read."""
+    """Return whether a statement does nothing but speak: a docstring, an import, what only type checkers read."""
     if isinstance(node, ast.Import | ast.ImportFrom):
         return True
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -159,7 +159,7 @@ def _is_silent(node: ast.AST) -> bool:
 
 
 def _changes_of(node: ast.expr | ast.stmt) -> Iterator[str]:
-    """The texts that may stand in the place of a node."""
+    """Return the texts that may stand in the place of a node."""
     if isinstance(node, ast.stmt):
         yield from _of_statement(node)
     elif isinstance(node, ast.Compare):

@@ -139,7 +139,7 @@ class Workspace:
         )
 
     def jsonl(self, name: str, count: int, *, first: int = 0, width: int = 20) -> Path:
-        """Writes a manifest of `count` records."""
+        """Write a manifest of `count` records."""
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         rows = [{"id": i, "text": f"text {i} ".ljust(width, "x")} for i in range(first, first + count)]
@@ -147,13 +147,13 @@ class Workspace:
         return path
 
     def files(self, folder: str) -> dict[str, bytes]:
-        """Returns every file below a folder but the marks of its owners, by its relative name."""
+        """Return every file below a folder but the marks of its owners, by its relative name."""
         root = self.root / folder
         found = [path for path in sorted(root.rglob("*")) if path.is_file() and path.parent.name != "_ledgerbeam"]
         return {str(path.relative_to(root)): path.read_bytes() for path in found}
 
     def records(self, folder: str) -> list[Any]:
-        """Returns the records of every JSONL output, in the order of names."""
+        """Return the records of every JSONL output, in the order of names."""
         found = self.files(folder)
         return [json.loads(line) for name in found if name.endswith(".jsonl") for line in found[name].splitlines()]
 
@@ -177,7 +177,7 @@ FAILING = (
 
 
 def run_failing(workspace: Workspace, *options: str) -> None:
-    """Runs `FAILING` over three sources: in `a` tasks fail for both reasons, in `b` for one, in `c` none does."""
+    """Run `FAILING` over three sources: in `a` tasks fail for both reasons, in `b` for one, in `c` none does."""
     for number, name in enumerate("abc"):
         workspace.jsonl(f"in/{name}.jsonl", 10, first=10 * number)
     ran = workspace.run(*FAILING, *options)

@@ -70,7 +70,7 @@ def planted(workspace: Workspace) -> Workspace:
 
 
 def leaked(workspace: Workspace, *texts: str) -> list[str]:
-    """Tells where a planted secret is: in what was printed, or in what was written."""
+    """Return where a planted secret is: in what was printed, or in what was written."""
     found = [text for text in texts if "hunter2" in text]
     for path in workspace.root.rglob("*"):
         if path.is_file() and path.name != "leaks.py" and b"hunter2" in path.read_bytes():

@@ -83,7 +83,7 @@ _SERVERS: dict[str, Callable[[], contextlib.AbstractContextManager[str]]] = {
 
 
 def main() -> int:
-    """Runs one command; returns its exit status."""
+    """Run one command; return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.servers", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     making = commands.add_parser("make", help="bring what is missing into .cache/")

@@ -28,12 +28,12 @@ class AzureServer(ObjectServer):
         return {"connection_string": ";".join(f"{name}={value}" for name, value in named.items())}
 
     def place(self) -> str:
-        """Makes an empty container and gives its URL."""
+        """Make an empty container and return its URL."""
         return f"az://{self.make('az://', 'container')}"
 
 
 def missing() -> str | None:
-    """Says what is missing to run the emulator and to reach it; None when nothing is."""
+    """Return what is missing to run the emulator and to reach it; None when nothing is."""
     if find_spec("adlfs") is None:
         return "no adlfs: pip install 'ledgerbeam[azure]'"
     if shutil.which("node") is None:
@@ -43,7 +43,7 @@ def missing() -> str | None:
 
 @contextlib.contextmanager
 def azure_server(folder: Path | None = None) -> Iterator[AzureServer]:
-    """Runs an emulator of Blob Storage with empty storage.
+    """Run an emulator of Blob Storage with empty storage.
 
     Args:
         folder: Takes the log; a temporary one by default.

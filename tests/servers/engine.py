@@ -34,5 +34,5 @@ class Engine(Protocol):
 
 
 def portable_options(job_port: int, pool: WorkerPool) -> list[str]:
-    """Gives the Beam options of a job that is sent to a job server."""
+    """Return the Beam options of a job that is sent to a job server."""
     return ["--runner=PortableRunner", f"--job_endpoint={HOST}:{job_port}", *pool.options]

@@ -98,7 +98,7 @@ class FlinkCluster:
         return [self.job_manager.pid, self.job_server.pid, *self.executors, *pools]
 
     def add_task_manager(self) -> Process:
-        """Starts one more task manager where one was killed, and waits until it is registered."""
+        """Start one more task manager where one was killed, and wait until it is registered."""
         known = set(self.registered())  # by name: the one that was killed may be missed only now
         manager = self._starter.task_manager(self._starter.empty_place())
         self.task_managers.append(manager)
@@ -107,19 +107,19 @@ class FlinkCluster:
         )
 
     def registered(self) -> list[str]:
-        """Names the task managers that the job manager believes to be alive; it takes a while to miss one."""
+        """Name the task managers that the job manager believes to be alive; it takes a while to miss one."""
         return [manager["id"] for manager in self._ask("/taskmanagers")["taskmanagers"]]
 
     def jobs(self) -> dict[str, str]:
-        """Gives the state of every job that the cluster remembers, by id: RUNNING, FINISHED, FAILED, CANCELED ..."""
+        """Return the state of every job that the cluster remembers, by id: RUNNING, FINISHED, FAILED, CANCELED ..."""
         return {job["id"]: job["status"] for job in self._ask("/jobs")["jobs"]}
 
     def running(self) -> list[str]:
-        """Gives the ids of the jobs that have not ended: a launcher that is killed leaves its job on the cluster."""
+        """Return the ids of the jobs that have not ended: a launcher that is killed leaves its job on the cluster."""
         return [job for job, state in self.jobs().items() if state not in _ENDED]
 
     def cancel(self, job: str) -> None:
-        """Cancels a job and waits until it has ended."""
+        """Cancel a job and wait until it has ended."""
         request = urllib.request.Request(f"{self.endpoint}/jobs/{job}?mode=cancel", method="PATCH")
         with urllib.request.urlopen(request, timeout=10):
             pass
@@ -141,7 +141,7 @@ class _Starter:
     latest: dict[int, Process] = field(default_factory=dict)
 
     def empty_place(self) -> int:
-        """Gives the number of the first place whose task manager has ended; the first of all if none has."""
+        """Return the number of the first place whose task manager has ended; the first of all if none has."""
         return next((number for number, manager in self.latest.items() if not manager.alive), 0)
 
     def task_manager(self, number: int) -> Process:
@@ -160,7 +160,7 @@ class _Starter:
 
 
 def missing() -> str | None:
-    """Says what is missing to run a cluster; None when nothing is."""
+    """Return what is missing to run a cluster; None when nothing is."""
     return java_process.missing(pins.FLINK, "Flink")
 
 
@@ -173,7 +173,7 @@ def flink_cluster(
     places: Sequence[Place] = (Place(),) * TASK_MANAGERS,
     pool: WorkerPool | None = None,
 ) -> Iterator[FlinkCluster]:
-    """Runs a Flink cluster.
+    """Run a Flink cluster.
 
     Args:
         folder: Takes the logs; a temporary one by default.
@@ -233,14 +233,14 @@ def flink_cluster(
 def _start_pools(
     stack: contextlib.ExitStack, logs: Path, env: Mapping[str, str] | None, places: Sequence[Place]
 ) -> Iterator[WorkerPool]:
-    """Starts a worker pool at each different place, all on one port: a task manager asks its own host."""
+    """Start a worker pool at each different place, all on one port: a task manager asks its own host."""
     port = free_port()
     for number, place in enumerate(dict.fromkeys(places), start=1):
         yield stack.enter_context(worker_pool(logs, env=env, name=f"workers-{number}", port=port, prefix=place.prefix))
 
 
 def _count(cluster: FlinkCluster) -> int:
-    """Counts the registered task managers; says why when one of them ended instead."""
+    """Count the registered task managers; say why when one of them ended instead."""
     for manager in cluster.task_managers:
         if not manager.alive:
             raise ServerError(f"{manager.name} ended as it started; the end of {manager.log}:\n{manager.tail()}")
@@ -259,7 +259,7 @@ def _configure(conf: Path, settings: Mapping[str, str], work: Path) -> Path:
 
 
 def _resources(conf: Path) -> tuple[list[str], list[str]]:
-    """Asks Flink for the options of a task manager: those of the Java runtime, and those of the program."""
+    """Ask Flink for the options of a task manager: those of the Java runtime, and those of the program."""
     command = java_command(pins.FLINK.class_path, _TOOLS, "GET_TM_RESOURCE_PARAMS", "--configDir", str(conf))
     asked = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = [line.removeprefix(_RESULT).split() for line in asked.stdout.splitlines() if line.startswith(_RESULT)]

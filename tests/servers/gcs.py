@@ -24,12 +24,12 @@ class GcsServer(ObjectServer):
         return {"endpoint_url": self.endpoint, "token": "anon", "project": "tests"}
 
     def place(self) -> str:
-        """Makes an empty bucket and gives its URL."""
+        """Make an empty bucket and return its URL."""
         return f"gs://{self.make('gs://', 'bucket')}"
 
 
 def missing() -> str | None:
-    """Says what is missing to run the emulator and to reach it; None when nothing is."""
+    """Return what is missing to run the emulator and to reach it; None when nothing is."""
     if find_spec("gcsfs") is None:
         return "no gcsfs: pip install 'ledgerbeam[gcs]'"
     return None if pins.FAKE_GCS.path.is_file() else f"no fake-gcs-server: {pins.REMEDY}"
@@ -37,7 +37,7 @@ def missing() -> str | None:
 
 @contextlib.contextmanager
 def gcs_server(folder: Path | None = None) -> Iterator[GcsServer]:
-    """Runs an emulator of GCS with empty storage.
+    """Run an emulator of GCS with empty storage.
 
     Args:
         folder: Takes the log; a temporary one by default.

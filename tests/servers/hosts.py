@@ -59,16 +59,16 @@ class Hosts:
         return self.s3.env
 
     def address(self, host: int) -> str:
-        """Gives the network address of host 1 or 2; 0 is this machine."""
+        """Return the network address of host 1 or 2; 0 is this machine."""
         return f"{self._network}.{10 + host if host else 254}"
 
     def prefix(self, host: int) -> list[str]:
-        """Gives the command that runs another one on host 1 or 2, in this process's working folder."""
+        """Return the command that runs another one on host 1 or 2, in this process's working folder."""
         holder = self._holders[host - 1].pid
         return ["nsenter", "-t", str(holder), "-n", "-m", "-u", "env", "-C", os.getcwd()]
 
     def run(self, command: Sequence[str], *, host: int, env: Mapping[str, str] | None = None) -> Process:
-        """Starts a command on host 1 or 2, with what it needs to reach the store in its environment.
+        """Start a command on host 1 or 2, with what it needs to reach the store in its environment.
 
         Returns:
             The process. It and all that it starts end with the hosts, if not before.
@@ -80,21 +80,21 @@ class Hosts:
         return self._stack.enter_context(process)
 
     def hide(self, folder: Path) -> None:
-        """Makes a folder of this machine look empty on both hosts: what they need of it, they must be sent."""
+        """Make a folder of this machine look empty on both hosts: what they need of it, they must be sent."""
         for holder in self._holders:
             _run("nsenter", "-t", str(holder.pid), "-m", "mount", "-t", "tmpfs", "-o", "ro", "none", str(folder))
 
     def cut(self, host: int) -> None:
-        """Cuts the link of host 1 or 2: what is sent is lost, and nobody is told."""
+        """Cut the link of host 1 or 2: what is sent is lost, and nobody is told."""
         _inside(self._switch, "ip", "link", "set", f"host{host}", "down")
 
     def heal(self, host: int) -> None:
-        """Makes the link of a host whole again."""
+        """Make the link of a host whole again."""
         _inside(self._switch, "ip", "link", "set", f"host{host}", "up")
 
 
 def missing() -> str | None:
-    """Says what is missing to make hosts; None when nothing is."""
+    """Return what is missing to make hosts; None when nothing is."""
     for program in ("ip", "nsenter", "unshare"):
         if shutil.which(program) is None:
             return f"no {program}: install iproute2 and util-linux"
@@ -108,7 +108,7 @@ def missing() -> str | None:
 
 @contextlib.contextmanager
 def two_hosts(folder: Path | None = None) -> Iterator[Hosts]:
-    """Makes two hosts and an S3 server between them.
+    """Make two hosts and an S3 server between them.
 
     Args:
         folder: Takes the logs and the disks; a temporary one by default.
@@ -168,7 +168,7 @@ def _plug_in(switch: Process, holder: Process, number: int, address: str) -> Non
 
 
 def _furnish(holder: Process, name: str, logs: Path, disk: Path) -> None:
-    """Gives a host its name and its disk."""
+    """Return a host its name and its disk."""
     _run("nsenter", "-t", str(holder.pid), "-u", "hostname", name)
     own = logs / f"{name}-disk"
     own.mkdir()

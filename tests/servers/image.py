@@ -47,7 +47,7 @@ wait
 
 
 def missing() -> str | None:
-    """Says what is missing to build and run the image; None when nothing is."""
+    """Return what is missing to build and run the image; None when nothing is."""
     if os.geteuid() != 0:
         return "images are built in a chroot, which needs root: run as root"
     for program in ("buildah", "debootstrap"):
@@ -60,7 +60,7 @@ def missing() -> str | None:
 
 
 def build() -> str:
-    """Builds the image, on a base image that is made from Debian's packages if there is none; gives its name.
+    """Build the image, on a base image that is made from Debian's packages if there is none; return its name.
 
     `BASE` in the environment names another base image.
 
@@ -84,7 +84,7 @@ def build() -> str:
 
 
 def build_upon(dockerfile: Path, image: str) -> str:
-    """Builds an image on top of the one that `build` built: with functions of a user's own; gives its name.
+    """Build an image on top of the one that `build` built: with functions of a user's own; gives its name.
 
     Raises:
         MakeError: It failed.
@@ -101,7 +101,7 @@ def image_pool(
     env: Mapping[str, str] | None = None,
     data: Path | None = None,
 ) -> Iterator[WorkerPool]:
-    """Runs a container as a worker pool. Of this machine it has the network, and no files.
+    """Run a container as a worker pool. Of this machine it has the network, and no files.
 
     Args:
         folder: Takes the log; a temporary one by default.
@@ -127,7 +127,7 @@ def image_pool(
 
 
 def try_out() -> str:
-    """Builds the image, runs a job in it on a Flink cluster, and gives one line that says how that went.
+    """Build the image, runs a job in it on a Flink cluster, and return one line that says how that went.
 
     Raises:
         AssertionError: The job did not give what it should.

@@ -39,7 +39,7 @@ LEAN = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k", "-XX:-UsePerf
 
 
 def missing(jars: pins.Jars, name: str) -> str | None:
-    """Says what is missing to run a server made of jars; None when nothing is."""
+    """Return what is missing to run a server made of jars; None when nothing is."""
     if not jars.ready:
         return f"no {name}: {pins.REMEDY}"
     if pins.java() is None:
@@ -48,7 +48,7 @@ def missing(jars: pins.Jars, name: str) -> str | None:
 
 
 def java_command(class_path: str | Path, main: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
-    """Gives the command line that runs a class of a class path.
+    """Return the command line that runs a class of a class path.
 
     Raises:
         ServerError: There is no Java.
@@ -67,7 +67,7 @@ def job_server(
     folder: Path,
     env: Mapping[str, str] | None = None,
 ) -> tuple[Process, int]:
-    """Starts a job server of Beam and waits until it takes jobs; whoever asked ends it.
+    """Start a job server of Beam and wait until it takes jobs; whoever asked ends it.
 
     Returns:
         The process, and the port where jobs are sent to.

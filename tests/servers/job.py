@@ -17,7 +17,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 
 def run(folder: str, bound: int, seconds: float, options: Sequence[str]) -> None:
-    """Runs the job to its end; every number takes `seconds`."""
+    """Run the job to its end; every number takes `seconds`."""
 
     def write(square: int) -> None:
         time.sleep(seconds)
@@ -56,11 +56,11 @@ class Job:
         return self._log.read_text(errors="replace")
 
     def done(self) -> set[str]:
-        """The squares that are written."""
+        """Return the squares that are written."""
         return {path.name for path in self._folder.iterdir() if not path.name.startswith(".")}
 
     def wait_until_done(self, count: int, seconds: float = 90) -> None:
-        """Waits until some of the squares are written while it runs."""
+        """Wait until some of the squares are written while it runs."""
         deadline = time.monotonic() + seconds
         while len(self.done()) < count:
             if self.process.poll() is not None or time.monotonic() > deadline:
@@ -68,7 +68,7 @@ class Job:
             time.sleep(0.05)
 
     def status(self, seconds: float = 120) -> int:
-        """Waits until it has ended; gives its exit status."""
+        """Wait until it has ended; return its exit status."""
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -76,7 +76,7 @@ class Job:
             raise AssertionError(f"the job did not end within {seconds} s:\n{self.log[-3000:]}") from None
 
     def check(self) -> None:
-        """Checks that it ends well, with the right result."""
+        """Check that it ends well, with the right result."""
         assert self.status() == 0, self.log[-3000:]
         assert self.done() == self._squares
         assert all((self._folder / name).read_text() == name for name in self._squares)

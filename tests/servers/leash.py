@@ -23,7 +23,7 @@ POLL_SECONDS = 0.02
 
 
 def descendants(pid: int) -> list[int]:
-    """Lists the living processes below one, parents before their children; zombies do not count."""
+    """List the living processes below one, parents before their children; zombies do not count."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if not name.isdecimal():
@@ -45,7 +45,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def signal_all(pids: list[int], number: int) -> None:
-    """Sends a signal to those of the processes that are still there."""
+    """Send a signal to those of the processes that are still there."""
     for pid in pids:
         try:
             os.kill(pid, number)
@@ -96,7 +96,7 @@ def _end_tree(grace: float) -> None:
 
 
 def main(report: int, grace: float, remove: str, command: list[str]) -> int:
-    """Runs the command; returns its exit status, or 128 plus the number of the signal that ended it."""
+    """Run the command; return its exit status, or 128 plus the number of the signal that ended it."""
     asked = False
 
     def on_signal(number: int, frame: FrameType | None) -> None:

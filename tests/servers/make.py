@@ -31,7 +31,7 @@ class MakeError(RuntimeError):
 
 
 def make(names: Sequence[str] = ()) -> None:
-    """Makes what is missing of the named pieces, of all by default.
+    """Make what is missing of the named pieces, of all by default.
 
     Raises:
         MakeError: A client is missing or failed, or a checksum is wrong. Pieces made before stay.

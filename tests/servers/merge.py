@@ -17,7 +17,7 @@ _MANIFEST = "META-INF/MANIFEST.MF"
 
 
 def merge_jars(jars: Sequence[Path], target: Path) -> None:
-    """Writes one jar with the content of several.
+    """Write one jar with the content of several.
 
     Args:
         jars: In the order of a class path: of two files of one name the first one counts. Lists of services are joined.

@@ -32,7 +32,7 @@ class ObjectServer(ABC):
         """Storage options with which fsspec reaches it."""
 
     def make(self, scheme: str, kind: str) -> str:
-        """Makes an empty bucket or container and gives its name."""
+        """Make an empty bucket or container and return its name."""
         name = f"{kind}-{next(self.numbers):04d}"
         client.filesystem(scheme, self.options).mkdir(name)
         return name

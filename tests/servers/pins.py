@@ -200,7 +200,7 @@ PIECES: dict[str, Piece] = {
 
 
 def java() -> Path | None:
-    """Finds a Java of version 11 or 17, on which both Flink 1.19 and Spark 3.5 run: of this machine, else fetched."""
+    """Find a Java of version 11 or 17, on which both Flink 1.19 and Spark 3.5 run: of this machine, else fetched."""
     home = os.environ.get("JAVA_HOME")
     for candidate in [Path(home) / "bin" / "java" if home else None, shutil.which("java"), JAVA.path / "bin" / "java"]:
         if candidate is not None and Path(candidate).is_file() and _major_version(Path(candidate)) in {11, 17}:

@@ -51,13 +51,13 @@ class Prism:
 
 
 def missing() -> str | None:
-    """Says what is missing to run it; None when nothing is."""
+    """Return what is missing to run it; None when nothing is."""
     return None if pins.PRISM.path.is_file() else f"no Prism: {pins.REMEDY}"
 
 
 @contextlib.contextmanager
 def prism(folder: Path | None = None, *, env: Mapping[str, str] | None = None) -> Iterator[Prism]:
-    """Runs Prism with a worker pool.
+    """Run Prism with a worker pool.
 
     Args:
         folder: Takes the logs; a temporary one by default.

@@ -87,15 +87,15 @@ class Process:
         return self._leash.poll() is None
 
     def descendants(self) -> list[int]:
-        """Lists the living processes that the server has started, directly or not, also those left as orphans."""
+        """List the living processes that the server has started, directly or not, also those left as orphans."""
         return [pid for pid in leash.descendants(self._leash.pid) if pid != self.pid]
 
     def tail(self) -> str:
-        """Gives the last lines of its log."""
+        """Return the last lines of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
 
     def wait_until(self, ready: Callable[[], bool], *, seconds: float, what: str = "healthy") -> Self:
-        """Waits until a condition is true.
+        """Wait until a condition is true.
 
         Raises:
             ServerError: The process ended, or the time passed; the message ends with the tail of its log.
@@ -112,7 +112,7 @@ class Process:
         return self
 
     def wait(self, seconds: float) -> int:
-        """Waits until it has ended; gives its exit status, 128 plus the number of the signal that killed it.
+        """Wait until it has ended; return its exit status, 128 plus the number of the signal that killed it.
 
         Raises:
             ServerError: The time passed.
@@ -125,14 +125,14 @@ class Process:
         return status
 
     def kill(self) -> None:
-        """Sends SIGKILL to the server, as the out-of-memory killer would, and waits until its tree is gone."""
+        """Send SIGKILL to the server, as the out-of-memory killer would, and wait until its tree is gone."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         self._leash.wait()
         self.stop()
 
     def stop(self) -> None:
-        """Ends the server and whatever it started; does nothing when they have ended."""
+        """End the server and whatever it started; do nothing when they have ended."""
         if self._leash.stdin is not None:
             self._leash.stdin.close()
         self._leash.wait()
@@ -140,7 +140,7 @@ class Process:
 
 @contextlib.contextmanager
 def server_folder(name: str, folder: Path | None = None) -> Iterator[Path]:
-    """Gives the folder of one server's logs.
+    """Return the folder of one server's logs.
 
     Args:
         name: Of the server.
@@ -164,7 +164,7 @@ def server_folder(name: str, folder: Path | None = None) -> Iterator[Path]:
 
 
 def wait_until(condition: Callable[[], bool], *, seconds: float) -> bool:
-    """Waits for a condition; tells whether it came true in time."""
+    """Wait for a condition; tell whether it came true in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -174,7 +174,7 @@ def wait_until(condition: Callable[[], bool], *, seconds: float) -> bool:
 
 
 def free_port() -> int:
-    """Finds a loopback port on which nothing listens.
+    """Find a loopback port on which nothing listens.
 
     It lies below the range from which the kernel takes the ports of outgoing connections, one of which could
     otherwise have it before its server does.
@@ -190,7 +190,7 @@ def free_port() -> int:
 
 
 def listens(port: int, host: str = "127.0.0.1") -> bool:
-    """Tells whether a connection to a port succeeds."""
+    """Return whether a connection to a port succeeds."""
     try:
         with socket.create_connection((host, port), timeout=1):
             return True
@@ -199,7 +199,7 @@ def listens(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def answers(url: str) -> bool:
-    """Tells whether a URL is answered with a status of success."""
+    """Return whether a URL is answered with a status of success."""
     try:
         with urllib.request.urlopen(url, timeout=2):
             return True
@@ -208,7 +208,7 @@ def answers(url: str) -> bool:
 
 
 def command_of(pid: int) -> str:
-    """Gives the command line of a process, empty when it has ended."""
+    """Return the command line of a process, empty when it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
@@ -216,7 +216,7 @@ def command_of(pid: int) -> str:
 
 
 def name_of(pid: int) -> str:
-    """Gives the name of a process, of at most 15 characters, empty when it has ended."""
+    """Return the name of a process, of at most 15 characters, empty when it has ended."""
     try:
         return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
     except OSError:
@@ -224,7 +224,7 @@ def name_of(pid: int) -> str:
 
 
 def resident_mebibytes(pids: Sequence[int]) -> float:
-    """Adds up the resident memory of processes, in MiB; what they share counts once for each."""
+    """Add up the resident memory of processes, in MiB; what they share counts once for each."""
     pages = 0
     for pid in pids:
         with contextlib.suppress(OSError):

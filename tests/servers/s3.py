@@ -33,17 +33,17 @@ class S3Server(ObjectServer):
         return env_of(self.endpoint)
 
     def bucket(self) -> str:
-        """Makes an empty bucket and gives its name."""
+        """Make an empty bucket and return its name."""
         return self.make("s3://", "bucket")
 
 
 def options_of(endpoint: str) -> dict[str, Any]:
-    """Gives the storage options with which s3fs reaches our S3 server at an endpoint, such as a proxy's."""
+    """Return the storage options with which s3fs reaches our S3 server at an endpoint, such as a proxy's."""
     return {"key": USER, "secret": PASSWORD, "client_kwargs": {"endpoint_url": endpoint}}
 
 
 def env_of(endpoint: str) -> dict[str, str]:
-    """Gives the environment with which another process reaches our S3 server at an endpoint."""
+    """Return the environment with which another process reaches our S3 server at an endpoint."""
     return {
         "AWS_ACCESS_KEY_ID": USER,
         "AWS_SECRET_ACCESS_KEY": PASSWORD,

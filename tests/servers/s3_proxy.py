@@ -85,7 +85,7 @@ class Fault:
         self._random = random.Random(self.seed)
 
     def strikes(self, request: Request) -> bool:
-        """Tells whether it befalls a request, and counts it."""
+        """Return whether it befalls a request, and count it."""
         if self.methods and request.method not in self.methods:
             return False
         if not fnmatch.fnmatchcase(request.key, self.key):
@@ -100,12 +100,12 @@ class Fault:
 
 
 def throttled(**when: Any) -> Fault:
-    """Gives the answer of a store that is asked too much: 503 SlowDown."""
+    """Return the answer of a store that is asked too much: 503 SlowDown."""
     return Fault("status", status=503, code="SlowDown", **when)
 
 
 def expired(**when: Any) -> Fault:
-    """Gives the answer to temporary credentials whose time has passed: 400 ExpiredToken."""
+    """Return the answer to temporary credentials whose time has passed: 400 ExpiredToken."""
     return Fault("status", status=400, code="ExpiredToken", **when)
 
 
@@ -138,13 +138,13 @@ class S3Proxy:
         return env_of(self.endpoint)
 
     def clear(self) -> None:
-        """Ends all faults and forgets the requests."""
+        """End all faults and forget the requests."""
         with self._lock:
             self.faults.clear()
             self.requests.clear()
 
     def count(self, method: str = "*", key: str = "*") -> int:
-        """Counts the requests of a method and of keys that match a pattern of fnmatch."""
+        """Count the requests of a method and of keys that match a pattern of fnmatch."""
         with self._lock:
             return sum(
                 fnmatch.fnmatchcase(request.method, method) and fnmatch.fnmatchcase(request.key, key)
@@ -159,7 +159,7 @@ class S3Proxy:
 
 @contextlib.contextmanager
 def s3_proxy(server: S3Server) -> Iterator[S3Proxy]:
-    """Runs a proxy in front of a server, in a thread of this process."""
+    """Run a proxy in front of a server, in a thread of this process."""
     listener = socket.create_server(("127.0.0.1", 0))
     proxy = S3Proxy(f"http://127.0.0.1:{listener.getsockname()[1]}", server)
     loop = asyncio.new_event_loop()
@@ -210,7 +210,7 @@ class _Connections:
             writer.transport.abort()
 
     async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Serves one request; tells whether the connection can take another."""
+        """Serve one request; tell whether the connection can take another."""
         head = await reader.readuntil(b"\r\n\r\n")
         request = _parse(head)
         if request.headers.get("expect") == "100-continue":
@@ -277,7 +277,7 @@ def _without(head: bytes, name: str) -> bytes:
 
 
 async def _read_body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes:
-    """Reads a body as it is on the line."""
+    """Read a body as it is on the line."""
     if headers.get("transfer-encoding", "").lower() != "chunked":
         return await reader.readexactly(int(headers.get("content-length", 0)))
     parts = []

@@ -79,19 +79,19 @@ class SparkCluster:
         return [self.master.pid, self.job_server.pid, *workers, *pool]
 
     def state(self) -> Any:
-        """What the master tells about itself: `workers`, `activeapps`, `completedapps` and more."""
+        """Return what the master tells about itself: `workers`, `activeapps`, `completedapps` and more."""
         with urllib.request.urlopen(f"{self.endpoint}/json/", timeout=10) as answer:
             return json.load(answer)
 
 
 def missing() -> str | None:
-    """Says what is missing to run a cluster; None when nothing is."""
+    """Return what is missing to run a cluster; None when nothing is."""
     return java_process.missing(pins.SPARK, "Spark")
 
 
 @contextlib.contextmanager
 def spark_cluster(folder: Path | None = None, *, env: Mapping[str, str] | None = None) -> Iterator[SparkCluster]:
-    """Runs a Spark cluster.
+    """Run a Spark cluster.
 
     Args:
         folder: Takes the logs; a temporary one by default.
@@ -152,7 +152,7 @@ def _smallest_jar() -> str:
 
 
 def _home(folder: Path) -> dict[str, str]:
-    """Makes what Spark takes for its installation; gives the environment that says so."""
+    """Make what Spark takes for its installation; return the environment that says so."""
     (folder / "conf").mkdir(parents=True)
     (folder / "jars").symlink_to(pins.SPARK.path / "lib")
     (folder / "RELEASE").touch()

@@ -23,7 +23,7 @@ def need(missing: str | None) -> None:
 
 
 def check_that_it_works(server: AbstractContextManager[Engine], folder: Path, *, kill: bool = True) -> None:
-    """Runs a job, kills a Python worker of another one, runs a third; then nothing of the server may be left."""
+    """Run a job, kills a Python worker of another one, runs a third; then nothing of the server may be left."""
     with server as engine:
         Job(folder / "clean", 20, 0.01, engine.options).check()
         if kill:

@@ -49,7 +49,7 @@ def worker_pool(
     port: int | None = None,
     prefix: Sequence[str] = (),
 ) -> Iterator[WorkerPool]:
-    """Runs a worker pool whose workers are this Python with this package.
+    """Run a worker pool whose workers are this Python with this package.
 
     Args:
         folder: Takes the log, in which the workers' errors are; a temporary one by default.

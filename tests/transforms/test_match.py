@@ -36,7 +36,7 @@ class Count:
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, doing: Any) -> Callable[[], tuple[int, int]]:
-    """Gives how many sources a transform has counted as open and as skipped."""
+    """Return how many sources a transform has counted as open and as skipped."""
     counts = Count(), Count()
     monkeypatch.setattr(doing, "_open", counts[0])
     monkeypatch.setattr(doing, "_skipped", counts[1])

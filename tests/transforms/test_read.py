@@ -40,7 +40,7 @@ def listed(path: Path) -> Source:
 
 
 def make(folder: Path, name: str, count: int = 10) -> Source:
-    """Writes a source with its index, where it has one."""
+    """Write a source with its index, where it has one."""
     data = b"".join(b'{"id":%d}\n' % number for number in range(count))
     (folder / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
     source = listed(folder / name)

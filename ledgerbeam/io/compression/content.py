@@ -25,7 +25,7 @@ def open_content(
     size: int | None = None,
     listed: FileInfo | None = None,
 ) -> RangeReader:
-    """Opens a source for reading by position: a compressed one, as its name tells, by its decompressed bytes.
+    """Open a source for reading by position: a compressed one, as its name tells, by its decompressed bytes.
 
     Args:
         url: The source.
@@ -41,7 +41,7 @@ def open_content(
 
 
 def is_older(made: FileInfo, source: FileInfo) -> bool:
-    """Tells whether what was made of a source is older than it, as far as times tell.
+    """Return whether what was made of a source is older than it, as far as times tell.
 
     A source whose time lies ahead of the clock is newer than anything that can be made of it, so its time says nothing.
     """
@@ -102,7 +102,7 @@ class ContentReader(RangeReader):
         return int(self._loaded().starts[-1])
 
     def check(self, source: FileInfo) -> None:
-        """Checks that the seek points are not older than the file.
+        """Check that the seek points are not older than the file.
 
         Raises:
             IndexMismatchError: They are; also the errors of `size`.
@@ -115,7 +115,7 @@ class ContentReader(RangeReader):
                 raise points_mismatch(self._points, self._source, f"they are {seconds:.3f} s older")
 
     def close(self) -> None:
-        """Closes both files, if they are open, and forgets what was kept."""
+        """Close both files, if they are open, and forget what was kept."""
         self._kept = (-1, b"")
         self._source.close()
         self._points.close()
@@ -143,7 +143,7 @@ class ContentReader(RangeReader):
         return b"".join(parts)
 
     def _part(self, number: int, start: int, stop: int, size: int) -> bytes:
-        """Gives a range of a segment of `size` bytes."""
+        """Return a range of a segment of `size` bytes."""
         kept, data = self._kept  # one read of one name: another thread may set it
         if kept == number:
             return data[start:stop]
@@ -182,7 +182,7 @@ class ContentReader(RangeReader):
     def _short(self, start: int, stop: int, got: int) -> StorageError:
         return ChangedSourceError(
             f"{self.url}: expected {stop - start} bytes at [{start}, {stop}) of the decompressed data, found {got}; it "
-            f"ends at {self.size}. It was replaced after it was listed or indexed: index it again and run again."
+            f"ends at {self.size}. It was replaced after it was listed or indexed: index it again and run again"
         )
 
 

@@ -1,7 +1,7 @@
 """Seek points of gzip files: places to begin decompressing at, in the file format of the library `indexed_gzip`.
 
 Deflate refers back to the last 32 KiB of what was decompressed, and its blocks begin at bits, not bytes. A seek point
-is such a begin with those 32 KiB, the window. The file (`GZIDX`, version 1, little-endian):
+is such a beginning with those 32 KiB, the window. The file (`GZIDX`, version 1, little-endian):
 
     5s magic, u8 version, u8 flags, u64 size of the gzip file, u64 decompressed size, u32 spacing, u32 window bytes, u32
     points; for each: u64 place in the file, u64 place in the decompressed bytes, u8 bits of the byte before the place
@@ -96,7 +96,7 @@ class GzipTable:
         self._window = window
 
     def blocks(self, number: int, source: RangeReader) -> Iterator[bytes]:
-        """Decompresses a segment."""
+        """Decompress a segment."""
         start, stop = int(self._places[number]), int(self._places[number + 1])
         bits, at = int(self._bits[number]), int(self._windows[number])
         window = b"" if at < 0 else self._points.read(at, at + self._window)
@@ -130,7 +130,7 @@ class _MemberRest(DeflateFrame):
 
 
 def _aligned(data: bytes, bits: int) -> bytes:
-    """Lets deflate data begin at a byte that begins inside of one.
+    """Let deflate data begin at a byte that begins inside of one.
 
     The bits before it make room for empty blocks, as many as end where it begins: one with fixed codes has 10 bits, the
     shortest odd one, whose codes are its own, 91.
@@ -145,7 +145,7 @@ def _aligned(data: bytes, bits: int) -> bytes:
 
 
 def _from_bits(*fields: tuple[int, int]) -> tuple[int, int]:
-    """Packs (value, bits) from the least bit on."""
+    """Pack (value, bits) from the least bit on."""
     value = length = 0
     for field, bits in fields:
         value |= field << length
@@ -168,7 +168,7 @@ _EMPTY_OF_91_BITS = _from_bits(
 
 
 def load_gzip_table(points: RangeReader, source: RangeReader) -> GzipTable:
-    """Reads the seek points of a gzip file without their windows: two requests; 25 bytes of memory a point.
+    """Read the seek points of a gzip file without their windows: two requests; 25 bytes of memory a point.
 
     Args:
         points: Reads their file.
@@ -220,7 +220,7 @@ def load_gzip_table(points: RangeReader, source: RangeReader) -> GzipTable:
 
 
 def points_mismatch(points: RangeReader, source: RangeReader, what: str) -> IndexMismatchError:
-    """Words an error that names seek points, source and remedy."""
+    """Return an error that names seek points, source and remedy."""
     return IndexMismatchError(
         f"the seek points {points.url} do not fit {source.url}: {what}. Rebuild them: ledgerbeam index --force "
         f"{source.url}"
@@ -235,7 +235,7 @@ def gzip_points(
     spacing: int = SPACING,
     listed: FileInfo | None = None,
 ) -> bytes:
-    """Finds the seek points of a gzip file, by decompressing all of it.
+    """Find the seek points of a gzip file, by decompressing all of it.
 
     Args:
         url: The file; known to be whole.
@@ -274,18 +274,18 @@ def gzip_points(
         except Exception as error:  # the library has errors of its own, and hides those of reading behind them
             if raw.error is not None:
                 raise raw.error from error
-            raise SourceError(f"{reader.url}: the gzip data is damaged ({error}); write the file again.") from error
+            raise SourceError(f"{reader.url}: the gzip data is damaged ({error}); write the file again") from error
     total = _HEADER.unpack_from(found.getbuffer())[4]
     if total < size:
         raise ChangedSourceError(
             f"{reader.url}: expected {size:,} decompressed bytes, found {total:,}: it was cut while it was indexed; "
-            "index it again when it is complete."
+            "index it again when it is complete"
         )
     return found.getvalue()
 
 
 def gzip_spacing(size: int, spacing: int = SPACING) -> int:
-    """Gives how far seek points lie apart: of a large source further, so that their windows take at most 64 MiB.
+    """Return how far seek points lie apart: of a large source further, so that their windows take at most 64 MiB.
 
     Args:
         size: Its decompressed size in bytes.
@@ -335,5 +335,5 @@ POINTS_ENDING = ".gzidx"
 
 
 def points_url(index: str) -> str:
-    """Gives the place of a gzip file's seek points: beside its index, `.gzidx` in place of `.idx`."""
+    """Return the place of a gzip file's seek points: beside its index, `.gzidx` in place of `.idx`."""
     return beside(canonical_url(index).removesuffix(INDEX_ENDING), POINTS_ENDING)

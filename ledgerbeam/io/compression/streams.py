@@ -1,4 +1,4 @@
-"""Decompressing a source from its begin, in blocks: gzip, bzip2, xz, Zstandard and LZ4, of one or several frames.
+"""Decompressing a source from its beginning, in blocks: gzip, bzip2, xz, Zstandard and LZ4, of one or several frames.
 
 However much a few bytes may expand to, a block stays small. A stream that is cut off, damaged or followed by something
 else is an error that names the byte of the file.
@@ -52,7 +52,7 @@ class Frame:
         self._pending = b""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Takes compressed bytes and yields what they give, in blocks."""
+        """Take compressed bytes and yield what they give, in blocks."""
         while not self.ended:
             found = self._decompressor.decompress(data, BLOCK)
             if found:
@@ -79,7 +79,7 @@ class DeflateFrame(Frame):
         super().__init__(make)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Takes compressed bytes and yields what they give, in blocks."""
+        """Take compressed bytes and yield what they give, in blocks."""
         while not self.ended:
             found = self._decompressor.decompress(data, BLOCK)
             if found:
@@ -137,7 +137,7 @@ _CODECS = {
 
 
 def decompressed(url: str, options: Options | None = None, listed: FileInfo | None = None) -> Iterator[bytes]:
-    """Reads a source from its begin, decompressed; one that is not compressed as it is.
+    """Read a source from its beginning, decompressed; one that is not compressed as it is.
 
     Args:
         url: The source; its name tells the compression.
@@ -170,7 +170,7 @@ def decompressed(url: str, options: Options | None = None, listed: FileInfo | No
 def decompressed_pieces(
     pieces: Iterator[bytes], name: str, url: str, *, frame: Frame | None = None, at: int = 0
 ) -> Iterator[bytes]:
-    """Decompresses consecutive pieces of a source.
+    """Decompress consecutive pieces of a source.
 
     Args:
         pieces: The compressed bytes.
@@ -241,21 +241,21 @@ class Stream:
         return self._base + len(self._data)
 
     def read(self, start: int, stop: int) -> bytes:
-        """Gives the bytes `[start, stop)`; fewer at the end.
+        """Return the bytes `[start, stop)`; fewer at the end.
 
         Raises:
             ArchiveError: `start` lies before what is kept.
             SourceError: As in `decompressed`.
         """
         if start < self._base:
-            raise ArchiveError(f"{self.url}: byte {start} of a stream was passed; it is kept from {self._base} on.")
+            raise ArchiveError(f"{self.url}: byte {start} of a stream was passed; it is kept from {self._base} on")
         while self.reached < stop and not self._ended:
             self._forget(start)
             self._ended = not self._take()
         return bytes(self._data[start - self._base : stop - self._base])
 
     def window(self, start: int) -> tuple[bytes, int]:
-        """Gives what is at hand from `start` on, at least a block unless the source ends; and where that begins."""
+        """Return what is at hand from `start` on, at least a block unless the source ends; and where that begins."""
         self.read(start, start + 512)
         self._forget(start)
         return bytes(self._data), self._base
@@ -272,14 +272,14 @@ class Stream:
         self._ended = True
 
     def drain(self) -> int:
-        """Reads to the end, so that all of it is checked, and gives the size."""
+        """Read to the end, so that all of it is checked, and return the size."""
         while not self._ended:
             self._forget(self.reached)
             self.read(self.reached, self.reached + 1)
         return self.reached
 
     def close(self) -> None:
-        """Ends the reading."""
+        """End the reading."""
         close = getattr(self._blocks, "close", None)
         if close is not None:
             close()

@@ -34,7 +34,7 @@ class SeekTable(Protocol):
     """Where each begins in the decompressed bytes, and the end of the last: increasing, from 0."""
 
     def blocks(self, number: int, source: RangeReader) -> Iterator[bytes]:
-        """Decompresses a segment, in blocks; perhaps into what follows it.
+        """Decompress a segment, in blocks; perhaps into what follows it.
 
         Raises:
             SourceError: The data is cut off or damaged.
@@ -42,7 +42,7 @@ class SeekTable(Protocol):
 
 
 def compressed_pieces(source: RangeReader, start: int, stop: int) -> Iterator[bytes]:
-    """Reads the compressed bytes `[start, stop)` in pieces of at most `REQUEST`."""
+    """Read the compressed bytes `[start, stop)` in pieces of at most `REQUEST`."""
     for at in range(start, stop, REQUEST):
         yield source.read(at, min(at + REQUEST, stop))
 
@@ -60,14 +60,14 @@ class ZstdTable:
         self._places = places
 
     def blocks(self, number: int, source: RangeReader) -> Iterator[bytes]:
-        """Decompresses a frame."""
+        """Decompress a frame."""
         start, stop = int(self._places[number]), int(self._places[number + 1])
         pieces = compressed_pieces(source, start, stop)
         return decompressed_pieces(pieces, "zstd", source.url, at=start)
 
 
 def load_zstd_table(source: RangeReader) -> ZstdTable:
-    """Reads the seek table at the end of a Zstandard file: two requests; 16 bytes of memory a frame.
+    """Read the seek table at the end of a Zstandard file: two requests; 16 bytes of memory a frame.
 
     Raises:
         NotIndexableError: It has none.
@@ -103,4 +103,4 @@ def load_zstd_table(source: RangeReader) -> ZstdTable:
 
 
 def _damaged(url: str, found: str) -> SourceError:
-    return SourceError(f"{url}: the seek table at its end is damaged: found {found}; write the file again.")
+    return SourceError(f"{url}: the seek table at its end is damaged: found {found}; write the file again")

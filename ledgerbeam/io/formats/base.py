@@ -367,12 +367,12 @@ def changed_span(url: str, span: StreamSpan) -> ArchiveError:
     """Return the error of a stream whose records are not those that were found in the pass before."""
     return ArchiveError(
         f"{url}: expected records [{span.record}, {span.record + span.records}) in bytes [{span.start}, {span.stop}) "
-        "of the decompressed data, found others; it has changed, run the job again."
+        "of the decompressed data, found others; it has changed, run the job again"
     )
 
 
 def _too_long(url: str, record: int, start: int, length: int, most: int) -> RecordError:
     return RecordError(
         f"{url}: record {record}, which begins at byte {start:,} of the decompressed data, has at least {length:,} "
-        f"bytes; expected at most {most:,}. If it is no damage, decompress the file."
+        f"bytes; expected at most {most:,}. If it is no damage, decompress the file"
     )

@@ -37,7 +37,7 @@ _BASE64 = "__base64__"
 
 
 def to_json(record: Any) -> list[Any]:
-    """Gives a record as a JSON value.
+    """Return a record as a JSON value.
 
     Raises:
         RecordError: A sample has a member called ``__key__``.
@@ -45,12 +45,12 @@ def to_json(record: Any) -> list[Any]:
     if not isinstance(record, Sample):
         return [_plain(record)]
     if _KEY in record:
-        raise RecordError(f"sample {record.key!r} has a member with the extension {_KEY!r}; rename it.")
+        raise RecordError(f"sample {record.key!r} has a member with the extension {_KEY!r}; rename it")
     return [{_KEY: record.key, **{extension: text_or_json(extension, data) for extension, data in record.items()}}]
 
 
 def to_sample(record: Any) -> list[Any]:
-    """Gives a record as a sample, or as a mapping of extension to bytes that its place gives a key.
+    """Return a record as a sample, or as a mapping of extension to bytes that its place gives a key.
 
     Raises:
         RecordError: A JSON value with a ``__key__`` has under an extension what cannot be its content.
@@ -61,12 +61,12 @@ def to_sample(record: Any) -> list[Any]:
     if not isinstance(value, Mapping) or _KEY not in value:
         return [{"json": _dumps(value)}]
     if not isinstance(value[_KEY], str):
-        raise RecordError(f"expected a string under {_KEY!r}, found {type(value[_KEY]).__name__}.")
+        raise RecordError(f"expected a string under {_KEY!r}, found {type(value[_KEY]).__name__}")
     return [Sample(value[_KEY], {name: _content(name, part) for name, part in value.items() if name != _KEY})]
 
 
 def to_cut(record: Any) -> list[Any]:
-    """Gives a record as a cut, or as a sample to make a cut of.
+    """Return a record as a cut, or as a sample to make a cut of.
 
     Raises:
         RecordError: It is neither a sample nor an object with an `id`.
@@ -78,11 +78,11 @@ def to_cut(record: Any) -> list[Any]:
         found = to_sample(record)[0]
         if isinstance(found, Sample):
             return [found]
-    raise RecordError(f"expected a cut, an object with an 'id', or a sample with a key, found {record!r:.80}.")
+    raise RecordError(f"expected a cut, an object with an 'id', or a sample with a key, found {record!r:.80}")
 
 
 def to_document(record: Any) -> list[Document]:
-    """Gives a record as a document: of a JSON value its `tokens`, of a sample those of its member `json`.
+    """Return a record as a document: of a JSON value its `tokens`, of a sample those of its member `json`.
 
     Raises:
         RecordError: It has no tokens, or they are no list.
@@ -96,17 +96,17 @@ def to_document(record: Any) -> list[Document]:
     if not isinstance(tokens, list):
         raise RecordError(
             'expected {"tokens": [...]}, with "lengths" if they are several sequences, found no list under "tokens"; '
-            "ledgerbeam tokenize makes tokens of text."
+            "ledgerbeam tokenize makes tokens of text"
         )
     lengths, modes = value.get("lengths", [len(tokens)]), value.get("modes")
     for name, part in (("lengths", lengths), ("modes", modes)):
         if part is not None and not isinstance(part, list):
-            raise RecordError(f"expected a list under {name!r}, found {type(part).__name__}.")
+            raise RecordError(f"expected a list under {name!r}, found {type(part).__name__}")
     return [Document(tokens, lengths, modes)]
 
 
 def text_or_json(extension: str, data: bytes) -> Any:
-    """Gives the content of a member as a JSON value: parsed, as text, or as `{"__base64__": ...}`; see above."""
+    """Return the content of a member as a JSON value: parsed, as text, or as `{"__base64__": ...}`; see above."""
     kind = extension.rpartition(".")[2].lower()
     try:
         if kind == "json":
@@ -130,7 +130,7 @@ def _dumps(value: Any) -> bytes:
     try:
         return dumps(value)
     except TypeError as error:
-        raise RecordError(f"a {type(value).__name__} cannot be written as JSON: {error}.") from error
+        raise RecordError(f"a {type(value).__name__} cannot be written as JSON: {error}") from error
 
 
 def _content(extension: str, value: Any) -> bytes:
@@ -138,14 +138,14 @@ def _content(extension: str, value: Any) -> bytes:
         try:
             return base64.b64decode(value[_BASE64], validate=True)
         except (binascii.Error, TypeError, ValueError) as error:
-            raise RecordError(f"expected base64 under {extension!r}: {error}.") from error
+            raise RecordError(f"expected base64 under {extension!r}: {error}") from error
     if extension.rpartition(".")[2].lower() == "json":
         return _dumps(value)
     if isinstance(value, str):
         return value.encode()
     raise RecordError(
         f"expected text or {{{_BASE64!r}: ...}} under {extension!r} of a record with a {_KEY!r}, found "
-        f"{type(value).__name__}; only members whose extension ends with json hold other values."
+        f"{type(value).__name__}; only members whose extension ends with json hold other values"
     )
 
 

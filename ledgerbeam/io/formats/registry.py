@@ -117,7 +117,7 @@ def recognize(url: str, configured: Iterable[Format] = ()) -> FileType:
         UsageError: The name has no suffix of a known format.
     """
     if url.startswith("pipe:"):
-        raise NotIndexableError(f"{url}: a pipe has no byte offsets to index; write its output to a file first.")
+        raise NotIndexableError(f"{url}: a pipe has no byte offsets to index; write its output to a file first")
     plain, compression = split_compression(url)
     known = _with(configured)
     by_suffix = {suffix: kind for kind in known.values() for suffix in kind.suffixes}

@@ -99,7 +99,7 @@ class SpanReader:
         if len(data) < span.stop - span.start:
             raise ArchiveError(
                 f"{self.url}: expected {span.stop} bytes when decompressed, found {self._stream.reached}; it has "
-                "changed, run the job again."
+                "changed, run the job again"
             )
         return self._format.split(data, self.url, span)
 
@@ -126,7 +126,7 @@ def split_source(data: bytes, url: str, configured: Iterable[Format] = ()) -> li
             if len(plain) > base.MOST_RECORD:
                 raise SourceError(
                     f"{url}: expected at most {base.MOST_RECORD:,} bytes when decompressed, found more; leave --pack "
-                    "out."
+                    "out"
                 )
         data = bytes(plain)
     return found.format.split(data, url)

@@ -76,7 +76,7 @@ SEGMENT = np.dtype(
 
 
 def collection_key(role: str, kind: str, source_spec: Any) -> bytes:
-    """Computes the key of a collection from what its writer declared.
+    """Compute the key of a collection from what its writer declared.
 
     Args:
         role: Purpose, such as `"manifest"`.

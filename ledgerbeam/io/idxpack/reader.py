@@ -60,7 +60,7 @@ class IndexPack:
         return [bytes(key) for key in self._collections["key"]]
 
     def collection(self, key: bytes | str | None = None) -> PackedRecords:
-        """Opens a collection as a reader.
+        """Open a collection as a reader.
 
         Args:
             key: Its key (`collection_key`), as bytes or hexadecimal. Default: of the only one.
@@ -72,13 +72,13 @@ class IndexPack:
         row = self._row(key)
         wanted = bytes(row["key"])
         if row["flags"]:
-            raise UsageError(f"{self.url}: collection {wanted.hex()} has no offsets of records to read by.")
+            raise UsageError(f"{self.url}: collection {wanted.hex()} has no offsets of records to read by")
         sequences = self._rows_of(row)
         self._check_ends(sequences, wanted)
         return PackedRecords(self, wanted, sequences, int(self._segments["source_size"][sequences["segment"]].sum()))
 
     def sources(self, key: bytes | str | None = None) -> list[str]:
-        """Gives the sources of a collection in order, as they were named when it was packed; of arrays none.
+        """Return the sources of a collection in order, as they were named when it was packed; of arrays none.
 
         Raises:
             IndexNotFoundError: There is no such collection.
@@ -88,7 +88,7 @@ class IndexPack:
         return [] if row["flags"] & ARRAY else list(map(self.source, self._rows_of(row)["segment"].tolist()))
 
     def array(self, key: bytes | str | None = None) -> list[NDArray[np.uint32]]:
-        """Reads the shards of a collection of numbers, of version 3.
+        """Read the shards of a collection of numbers, of version 3.
 
         Returns:
             A vector for each shard, u32.
@@ -99,14 +99,14 @@ class IndexPack:
         """
         row = self._row(key)
         if not row["flags"] & ARRAY:
-            raise UsageError(f"{self.url}: collection {bytes(row['key']).hex()} is one of sources, not of numbers.")
+            raise UsageError(f"{self.url}: collection {bytes(row['key']).hex()} is one of sources, not of numbers")
         rows = self._segments[self._rows_of(row)["segment"]]
         starts = rows["payload"].astype(np.int64)
         found = self._reader.read_many(starts, starts + rows["payload_size"].astype(np.int64))
         return [np.frombuffer(data, ITEM) for data in found]
 
     def verify(self) -> None:
-        """Compares the checksum of every segment's offsets: reads the whole pack.
+        """Compare the checksum of every segment's offsets: reads the whole pack.
 
         Raises:
             IndexMismatchError: One differs.
@@ -117,7 +117,7 @@ class IndexPack:
                 raise self._damaged(f"expected segment {number} to have CRC32 {segment['crc']:#010x}, found another")
 
     def source(self, segment: int) -> str:
-        """Gives the URL of a segment's source."""
+        """Return the URL of a segment's source."""
         row = self._segments[segment]
         start = int(row["path"]) - self._strings_at
         path = self._strings[start : start + int(row["path_size"])]
@@ -127,12 +127,12 @@ class IndexPack:
             raise self._damaged(f"expected the path of segment {segment} in UTF-8, found {path!r:.80}") from error
 
     def index(self, segment: int) -> IndexFile:
-        """Gives the index of a segment's source."""
+        """Return the index of a segment's source."""
         row = self._segments[segment]
         return _PackedIndex(self.url, self.options, self.source(segment), int(row["payload"]), int(row["items"]) - 1)
 
     def reader(self, segment: int) -> Reader:
-        """Opens a segment's source.
+        """Open a segment's source.
 
         Raises:
             IndexMismatchError: Its name is that of no source; also the errors of the reader of its format.
@@ -144,17 +144,17 @@ class IndexPack:
             raise self._damaged(f"segment {segment} names no source ({error})") from error
 
     def close(self) -> None:
-        """Closes the file, if it is open; a later read opens it again."""
+        """Close the file, if it is open; a later read opens it again."""
         self._reader.close()
 
     def _row(self, key: bytes | str | None) -> Any:
         keys = self.keys
         if key is None and len(keys) != 1:
-            raise UsageError(f"{self.url}: expected the key of one of {len(keys)} collections, found none.")
+            raise UsageError(f"{self.url}: expected the key of one of {len(keys)} collections, found none")
         wanted = keys[0] if key is None else bytes.fromhex(key) if isinstance(key, str) else key
         if wanted not in keys:
             raise IndexNotFoundError(
-                f"{self.url}: there is no collection {wanted.hex()}; it has {', '.join(known.hex() for known in keys)}."
+                f"{self.url}: there is no collection {wanted.hex()}; it has {', '.join(known.hex() for known in keys)}"
             )
         return self._collections[keys.index(wanted)]
 
@@ -208,14 +208,14 @@ class IndexPack:
             raise self._damaged("a segment's path lies outside its strings")
 
     def _check_ends(self, sequences: NDArray[Any], key: bytes) -> None:
-        """Raises unless a collection counts the records that the indexes of its sources have."""
+        """Raise unless a collection counts the records that the indexes of its sources have."""
         segments = self._segments[sequences["segment"]]
         ends = np.cumsum(segments["items"].astype(np.int64) - 1)
         if segments["flags"].any() or (segments["items"] == 0).any() or (ends != sequences["end"]).any():
             raise self._damaged(f"collection {key.hex()} counts other records than the indexes of its sources have")
 
     def _damaged(self, what: str) -> IndexMismatchError:
-        return IndexMismatchError(f"{self.url}: {what}; write the pack again (write_index_pack).")
+        return IndexMismatchError(f"{self.url}: {what}; write the pack again (write_index_pack)")
 
 
 class PackedRecords:
@@ -253,7 +253,7 @@ class PackedRecords:
         return self.read_many([index])[0]
 
     def read_many(self, indices: Sequence[int]) -> list[Any]:
-        """Reads records by number, in the order asked; neighbours in a source share a request.
+        """Read records by number, in the order asked; neighbours in a source share a request.
 
         Raises:
             IndexError: A number out of range.
@@ -262,7 +262,7 @@ class PackedRecords:
         numbers = np.array(indices, np.int64).reshape(-1)
         wrong = np.flatnonzero((numbers < 0) | (numbers >= len(self)))
         if len(wrong):
-            raise IndexError(f"{self.url}: there is no record {indices[int(wrong[0])]}; it has {len(self)}.")
+            raise IndexError(f"{self.url}: there is no record {indices[int(wrong[0])]}; it has {len(self)}")
         sources, inside = self.locate(numbers)
         found: list[Any] = [None] * len(numbers)
         for source in np.unique(sources).tolist():
@@ -273,12 +273,12 @@ class PackedRecords:
         return found
 
     def locate(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Finds, for numbers of records, the source of each and the number in it."""
+        """Find, for numbers of records, the source of each and the number in it."""
         sources = self.ends.searchsorted(numbers, "right")
         return sources, numbers - np.where(sources > 0, self.ends[sources - 1], 0)
 
     def close(self) -> None:
-        """Closes what is open; a later read opens it again."""
+        """Close what is open; a later read opens it again."""
         for reader in self._open.values():
             reader.close()
         self._open.clear()

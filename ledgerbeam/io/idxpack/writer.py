@@ -95,7 +95,7 @@ class _Segment:
 
 
 def layout_hash(collections: Sequence[Collection]) -> bytes:
-    """Computes the hash of a layout, which the header of a pack has: of the keys and sources, not of their content.
+    """Compute the hash of a layout, which the header of a pack has: of the keys and sources, not of their content.
 
     Returns:
         32 bytes, SHA-256.
@@ -121,7 +121,7 @@ def write_index_pack(
     *,
     location: IndexLocation | None = None,
 ) -> bytes:
-    """Publishes a pack, in place of one that is there.
+    """Publish a pack, in place of one that is there.
 
     A source that several collections have is packed once. The last offset of each is the size of its source, as lhotse
     demands it, also where the index ends before the padding of an archive. Without arrays the pack is of version 2.
@@ -193,13 +193,13 @@ def write_index_pack(
 
 def _keys(url: str, collections: Sequence[Collection]) -> list[bytes]:
     if not collections or not all(collection.role and collection.kind for collection in collections):
-        raise UsageError(f"{url}: expected at least one collection, each with a role and a kind.")
+        raise UsageError(f"{url}: expected at least one collection, each with a role and a kind")
     keys = [collection_key(collection.role, collection.kind, collection.source_spec) for collection in collections]
     for number, key in enumerate(keys):
         if key in keys[:number]:
             raise UsageError(
                 f"{url}: collections {keys.index(key)} and {number} have the same role, kind and source_spec; "
-                "they are found by these, so one must differ."
+                "they are found by these, so one must differ"
             )
     return keys
 
@@ -237,18 +237,18 @@ class _Packer:
             segment.items = count + 1
 
     def ends(self) -> Iterator[list[int]]:
-        """Gives for each collection the number of records up to the end of each of its segments."""
+        """Return for each collection the number of records up to the end of each of its segments."""
         for numbers in self.numbers:
             segments = (self.segments[number] for number in numbers)
             yield list(accumulate(segment.items - (not segment.flags & ARRAY) for segment in segments))
 
     def payloads(self) -> Iterator[tuple[bytes, int]]:
-        """Gives the bytes of each segment and the size of its source; reads a few of them ahead."""
+        """Return the bytes of each segment and the size of its source; read a few of them ahead."""
         return map_ahead(self._payload, self.segments, _THREADS)
 
     def _count(self, segment: _Segment) -> int:
         if not recognize(segment.path).plain().is_indexable:
-            raise UsageError(f"{segment.path}: the format has no index of offsets to pack.")
+            raise UsageError(f"{segment.path}: the format has no index of offsets to pack")
         return self._index(segment).count
 
     def _index(self, segment: _Segment) -> IndexFile:
@@ -279,7 +279,7 @@ class _Strings:
         self._known: dict[bytes, tuple[int, int]] = {}
 
     def add(self, text: str) -> tuple[int, int]:
-        """Gives the place and the length of a text."""
+        """Return the place and the length of a text."""
         encoded = text.encode()
         if encoded not in self._known:
             self._known[encoded] = len(self.data), len(encoded)

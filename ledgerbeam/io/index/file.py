@@ -33,12 +33,12 @@ _ENTRY = 8
 
 
 def index_bytes(offsets: Offsets) -> bytes:
-    """Returns the content of an index file."""
+    """Return the content of an index file."""
     return np.ascontiguousarray(offsets, dtype="<u8").tobytes()
 
 
 def write_index(url: str, offsets: Offsets, options: Options | None = None, *, not_before_ns: int = 0) -> None:
-    """Publishes an index atomically.
+    """Publish an index atomically.
 
     Args:
         url: Where the index goes, usually `<source>.idx`.
@@ -110,7 +110,7 @@ class IndexFile:
         return size // _ENTRY - 1
 
     def load(self) -> Offsets:
-        """Reads all offsets: 8 bytes of memory a record. Their order is not judged; see `RecordLayout`.
+        """Read all offsets: 8 bytes of memory a record. Their order is not judged; see `RecordLayout`.
 
         Returns:
             Shape `(N + 1,)`, u64, read-only.
@@ -121,7 +121,7 @@ class IndexFile:
         return self.slice(0, self.count)
 
     def slice(self, start: int, stop: int) -> Offsets:
-        """Reads the offsets of the records `[start, stop)` and the end of the last: one ranged read.
+        """Read the offsets of the records `[start, stop)` and the end of the last: one ranged read.
 
         Args:
             start: First record, `0 <= start`.
@@ -145,7 +145,7 @@ class IndexFile:
         return np.frombuffer(data, "<u8")
 
     def ranges(self, records: NDArray[np.int64]) -> tuple[Offsets, Offsets, Offsets]:
-        """Reads where some records begin and end, without the rest of the index; neighbours share a request.
+        """Read where some records begin and end, without the rest of the index; neighbours share a request.
 
         Args:
             records: Their numbers, `0 <= record < N`, in any order.
@@ -163,7 +163,7 @@ class IndexFile:
         return three_columns(found)
 
     def first_and_last(self) -> tuple[int, int, int]:
-        """Reads the first offset, the last record's and the sentinel; without records all three are the sentinel."""
+        """Read the first offset, the last record's and the sentinel; without records all three are the sentinel."""
         count = self.count
         last = max(0, count - 1) * _ENTRY
         head, tail = self._reader.read_many([0, last], [_ENTRY, self.info.size])
@@ -171,11 +171,11 @@ class IndexFile:
         return int.from_bytes(head, "little"), int(ends[0]), int(ends[-1])
 
     def close(self) -> None:
-        """Closes the file, if it is open; a later read opens it again."""
+        """Close the file, if it is open; a later read opens it again."""
         self._reader.close()
 
     def mismatch(self, what: str) -> IndexMismatchError:
-        """Words an error that names index, source and remedy."""
+        """Return an error that names index, source and remedy."""
         return IndexMismatchError(
             f"{self.url} does not fit {self.source}: {what}{self._text_hint()}. Rebuild it: ledgerbeam index --force "
             f"{self.source}"
@@ -187,7 +187,7 @@ class IndexFile:
         )
 
     def _text_hint(self) -> str:
-        """Recognises the decimal text that lhotse's StatelessSampler writes under the same name."""
+        """Recognise the decimal text that lhotse's StatelessSampler writes under the same name."""
         head = self._reader.read(0, min(64, self.info.size))
         if not head or head.strip(b"0123456789\r\n"):
             return ""
@@ -195,7 +195,7 @@ class IndexFile:
 
 
 def three_columns(entries: Sequence[bytes]) -> tuple[Offsets, Offsets, Offsets]:
-    """Parts runs of three entries each, or of two, which have a 0 put before them."""
+    """Part runs of three entries each, or of two, which have a 0 put before them."""
     rows = np.frombuffer(b"".join(data.rjust(3 * _ENTRY, b"\0") for data in entries), "<u8").reshape(-1, 3)
     return rows[:, 0], rows[:, 1], rows[:, 2]
 

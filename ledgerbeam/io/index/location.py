@@ -38,13 +38,13 @@ class IndexLocation:
     def __post_init__(self) -> None:
         if self.root is not None and self.explicit is not None:
             raise UsageError(
-                f"An index is either at {self.explicit} or under {self.root}; give one of the two, not both."
+                f"An index is either at {self.explicit} or under {self.root}; give one of the two, not both"
             )
         if self.rule not in get_args(Rule):
-            raise UsageError(f"{self.rule!r} is no rule for index roots; choose one of {get_args(Rule)}.")
+            raise UsageError(f"{self.rule!r} is no rule for index roots; choose one of {get_args(Rule)}")
 
     def url_for(self, source_url: str) -> str:
-        """Gives the canonical URL of the index of a source.
+        """Return the canonical URL of the index of a source.
 
         Raises:
             UsageError: The source's name is refused by `canonical_url`, or has a part `..` that would lead
@@ -60,12 +60,12 @@ class IndexLocation:
         if self.rule == "lhotse":
             path = rest.lstrip("/")
             if ".." in path.split("/"):
-                raise UsageError(f"{source}: its index would lie outside {self.root}; use the rule 'scheme'.")
+                raise UsageError(f"{source}: its index would lie outside {self.root}; use the rule 'scheme'")
             return beside(f"{root}/{path}", INDEX_ENDING)
         name = relative_name(f"{scheme}/{rest.removeprefix('/')}", len(INDEX_ENDING), below=root or "/")
         return f"{root}/{name}{INDEX_ENDING}"
 
 
 def index_beside(url: str) -> str:
-    """Gives the canonical URL of the index beside a source, the place that writers and readers take by themselves."""
+    """Return the canonical URL of the index beside a source, the place that writers and readers take by themselves."""
     return IndexLocation().url_for(url)

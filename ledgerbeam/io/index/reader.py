@@ -38,11 +38,11 @@ class NumberedRecords(ABC, Generic[_T]):
 
     @abstractmethod
     def _read(self, records: list[int]) -> list[_T]:
-        """Reads records by number, `0 <= number < len(self)`, in the order given."""
+        """Read records by number, `0 <= number < len(self)`, in the order given."""
 
     @abstractmethod
     def close(self) -> None:
-        """Closes what is open; a later read opens it again."""
+        """Close what is open; a later read opens it again."""
 
     def __enter__(self) -> Self:
         return self
@@ -64,7 +64,7 @@ class NumberedRecords(ABC, Generic[_T]):
             yield from self._read(list(range(start, min(start + self._together, len(self)))))
 
     def read_many(self, indices: Sequence[int]) -> list[_T]:
-        """Reads records by number.
+        """Read records by number.
 
         Args:
             indices: Their numbers, in any order, negative ones counting from the end.
@@ -78,7 +78,7 @@ class NumberedRecords(ABC, Generic[_T]):
         return self._read([self._number(index) for index in indices])
 
     def read_span(self, start: int, stop: int) -> list[_T]:
-        """Reads the records `[start, stop)`.
+        """Read the records `[start, stop)`.
 
         Args:
             start: First record, `0 <= start`.
@@ -89,16 +89,16 @@ class NumberedRecords(ABC, Generic[_T]):
             UsageError: Not `0 <= start <= stop`.
         """
         if not 0 <= start <= stop:
-            raise UsageError(f"{self.url}: [{start}, {stop}) is not a span of records; 0 <= start <= stop is needed.")
+            raise UsageError(f"{self.url}: [{start}, {stop}) is not a span of records; 0 <= start <= stop is needed")
         if stop > len(self):
-            raise IndexMismatchError(f"{self.url}: expected at least {stop} records, found {len(self)}.")
+            raise IndexMismatchError(f"{self.url}: expected at least {stop} records, found {len(self)}")
         return self._read(list(range(start, stop)))
 
     def _number(self, index: int) -> int:
-        """Gives a record's number from the begin."""
+        """Return a record's number from the beginning."""
         number, count = operator.index(index), len(self)
         if not -count <= number < count:
-            raise IndexError(f"{self.url}: there is no record {index}; it has {count}.")
+            raise IndexError(f"{self.url}: there is no record {index}; it has {count}")
         return number % count
 
 
@@ -187,7 +187,7 @@ class IndexedRecords(ABC, Generic[_T]):
         return self._read_one(entries, item)
 
     def __iter__(self) -> Iterator[_T]:
-        """Reads all records in order, some MB at a time; blank JSONL lines are left out."""
+        """Read all records in order, some MB at a time; blank JSONL lines are left out."""
         offsets = self._load()
         count = len(offsets) - 1
         start = 0
@@ -198,7 +198,7 @@ class IndexedRecords(ABC, Generic[_T]):
             start = stop
 
     def read_many(self, indices: Sequence[int]) -> list[_T]:
-        """Reads records by number.
+        """Read records by number.
 
         Args:
             indices: Their numbers, in any order, negative ones counting from the end.
@@ -215,7 +215,7 @@ class IndexedRecords(ABC, Generic[_T]):
         return self._read_scattered(*self._ranges(indices))
 
     def raw(self, index: int) -> bytes:
-        """Reads the bytes of one record as they lie in the source.
+        """Read the bytes of one record as they lie in the source.
 
         Raises:
             IndexError: The number is out of range.
@@ -227,7 +227,7 @@ class IndexedRecords(ABC, Generic[_T]):
         return self._reader.read(start, stop)
 
     def read_span(self, start: int, stop: int) -> list[_T]:
-        """Reads the records `[start, stop)`: one ranged read of the index, if it is not loaded, and one of the source.
+        """Read the records `[start, stop)`: one ranged read of the index, if it is not loaded, and one of the source.
 
         Args:
             start: First record, `0 <= start`.
@@ -242,18 +242,18 @@ class IndexedRecords(ABC, Generic[_T]):
             UsageError: Not `0 <= start <= stop`.
         """
         if not 0 <= start <= stop:
-            raise UsageError(f"{self.url}: [{start}, {stop}) is not a span of records; 0 <= start <= stop is needed.")
+            raise UsageError(f"{self.url}: [{start}, {stop}) is not a span of records; 0 <= start <= stop is needed")
         if start == stop:
             return []
         return self._read_span(start, stop)
 
     def close(self) -> None:
-        """Closes what is open; a later read opens it again."""
+        """Close what is open; a later read opens it again."""
         self._reader.close()
         self.index.close()
 
     def _span_offsets(self, start: int, stop: int) -> Offsets:
-        """Gives where the records `[start, stop)` begin, and the end of the last."""
+        """Return where the records `[start, stop)` begin, and the end of the last."""
         offsets = self._offsets
         if offsets is None:
             part = self.index.slice(start, stop)
@@ -273,7 +273,7 @@ class IndexedRecords(ABC, Generic[_T]):
         return self._offsets
 
     def _ranges(self, indices: Sequence[int]) -> tuple[NDArray[np.int64], Offsets, Offsets, Offsets]:
-        """Gives records' numbers from the begin, first bytes, ends, and first bytes of the records before them.
+        """Return records' numbers from the beginning, first bytes, ends, and first bytes of the records before them.
 
         Of few at first without loading the index.
         """
@@ -291,7 +291,7 @@ class IndexedRecords(ABC, Generic[_T]):
         return records, offsets[records], offsets[records + 1], before
 
     def _locate(self, index: int) -> tuple[int, int, int]:
-        """Gives a record's number from the begin, its first byte and its end."""
+        """Return a record's number from the beginning, its first byte and its end."""
         entries = self._entries
         if entries is None:
             self._load()
@@ -301,11 +301,11 @@ class IndexedRecords(ABC, Generic[_T]):
         if record < 0:
             record += count
         if not 0 <= record < count:
-            raise IndexError(f"{self.url}: there is no record {index}; it has {count}.")
+            raise IndexError(f"{self.url}: there is no record {index}; it has {count}")
         return record, entries[record], entries[record + 1]
 
     def _numbers(self, indices: Sequence[int]) -> NDArray[np.int64]:
-        """Gives records' numbers from the begin."""
+        """Return records' numbers from the beginning."""
         try:
             records = np.fromiter(map(operator.index, indices), np.int64, len(indices))
         except OverflowError:
@@ -318,12 +318,12 @@ class IndexedRecords(ABC, Generic[_T]):
 
     @abstractmethod
     def _read_one(self, entries: memoryview[int], record: int) -> _T:
-        """Reads a record; `entries` are all offsets."""
+        """Read a record; `entries` are all offsets."""
 
     @abstractmethod
     def _read_scattered(self, records: NDArray[np.int64], starts: Offsets, stops: Offsets, before: Offsets) -> list[_T]:
-        """Reads records by number: they begin at `starts`, end at `stops`, and those before them begin at `before`."""
+        """Read records by number: they begin at `starts`, end at `stops`, and those before them begin at `before`."""
 
     @abstractmethod
     def _read_span(self, start: int, stop: int) -> list[_T]:
-        """Reads the records `[start, stop)`, one at least."""
+        """Read the records `[start, stop)`, one at least."""

@@ -58,7 +58,7 @@ class JsonLines(Sequence[Any]):
     __hash__ = None  # type: ignore[assignment]
 
     def lines(self) -> list[bytes]:
-        """Gives each line, newline included."""
+        """Return each line, newline included."""
         return [self.data[start:stop] for start, stop in pairwise(self.offsets.tolist())]
 
 
@@ -78,7 +78,7 @@ class JsonLinesBuilder:
         self._broken: int | None = None
 
     def add(self, value: Any) -> bytes:
-        """Encodes a value: what orjson can encode, and integers beyond 64 bits.
+        """Encode a value: what orjson can encode, and integers beyond 64 bits.
 
         Returns:
             Its line.
@@ -101,7 +101,7 @@ class JsonLinesBuilder:
         return line
 
     def finish(self) -> JsonLines:
-        """Gives what was added.
+        """Return what was added.
 
         Raises:
             RecordError: A value has a line break in its JSON.
@@ -110,7 +110,7 @@ class JsonLinesBuilder:
         if self._broken is not None:
             raise RecordError(
                 f"output record {self._broken} holds a line break inside its JSON; expected one line. Return plain "
-                "values instead of orjson.Fragment."
+                "values instead of orjson.Fragment"
             )
         offsets = np.zeros(len(self._lengths) + 1, np.uint64)
         np.cumsum(np.array(self._lengths, np.uint64), out=offsets[1:])
@@ -126,7 +126,7 @@ class JsonLinesBuilder:
         except orjson.JSONEncodeError as refused:
             raise RecordError(
                 f"output record {self._position} ({type(value).__name__}) cannot be written as JSON: {refused}; return "
-                "dicts, lists, strings, numbers, booleans or None."
+                "dicts, lists, strings, numbers, booleans or None"
             ) from error
 
     def _join(self) -> None:

@@ -50,7 +50,7 @@ class _Scanner:
         self._ends: Offsets = np.empty(_BLOCK, np.uint64)
 
     def scan(self, descriptor: int, path: str, start: int, stop: int) -> Offsets:
-        """Reads at most `_BLOCK` bytes of a file and gives the offsets just after their newlines."""
+        """Read at most `_BLOCK` bytes of a file and return the offsets just after their newlines."""
         if native.compiled is not None:
             count, done = native.compiled.find_newlines(descriptor, start, stop, self._buffer, self._ends)
             if done == stop:
@@ -62,13 +62,13 @@ class _Scanner:
             if not got:
                 raise ChangedSourceError(
                     f"{path}: expected {stop} bytes, found {start + filled}: it was cut while it was scanned. Index "
-                    "it again when it is complete."
+                    "it again when it is complete"
                 )
             filled += got
         return self.ends(np.frombuffer(view, np.uint8), start)
 
     def ends(self, block: NDArray[np.uint8], base: int) -> Offsets:
-        """Gives the offsets just after each newline of a block of at most `_BLOCK` bytes that begins at `base`."""
+        """Return the offsets just after each newline of a block of at most `_BLOCK` bytes that begins at `base`."""
         size = len(block)
         count = (size + 7) // 8
         mask, words, hits = self._mask, self._words[:count], self._hits[:count]
@@ -122,7 +122,7 @@ def scan_newlines(
     threads: int = 1,
     options: Options | None = None,
 ) -> Offsets:
-    """Finds the newlines in a range of bytes.
+    """Find the newlines in a range of bytes.
 
     Args:
         source: A reader or a URL.
@@ -132,8 +132,8 @@ def scan_newlines(
         options: Storage options, when `source` is a URL.
 
     Returns:
-        The offset just after each newline in `[start, stop)`, in bytes from the begin of the source; increasing, u64.
-        Memory: 8 bytes each, and blocks of a fixed size.
+        The offset just after each newline in `[start, stop)`, in bytes from the beginning of the source; increasing,
+        u64. Memory: 8 bytes each, and blocks of a fixed size.
 
     Raises:
         ChangedSourceError: The source ends before `stop`.
@@ -183,14 +183,14 @@ def _scan_local(reader: RangeReader, path: str, start: int, stop: int, threads: 
 
 
 def assemble_jsonl_index(parts: Iterable[Offsets], size: int) -> Offsets:
-    """Joins the scans of consecutive ranges into an index.
+    """Join the scans of consecutive ranges into an index.
 
     Args:
         parts: What `scan_newlines` gave for ranges that together cover the source, in their order.
         size: Size of the source in bytes.
 
     Returns:
-        `N + 1` offsets: 0, the begin of every further line, and `size`.
+        `N + 1` offsets: 0, the beginning of every further line, and `size`.
     """
     offsets = _Collector()
     offsets.add(np.zeros(1, np.uint64))  # parts may be a generator: each goes as soon as it is copied
@@ -204,7 +204,7 @@ def assemble_jsonl_index(parts: Iterable[Offsets], size: int) -> Offsets:
 def build_jsonl_index(
     url: str, options: Options | None = None, *, threads: int = 1, listed: FileInfo | None = None
 ) -> Offsets:
-    """Finds the lines of a JSONL source.
+    """Find the lines of a JSONL source.
 
     Lines end at a line feed and nothing else; blank lines count; the last line needs no newline; an empty source gives
     `[0]`. The content is not parsed. Equal to what `lhotse.indexing.create_jsonl_index` (2.0.0a7) writes.

@@ -24,7 +24,7 @@ _NEWLINE = b"\n"
 
 
 def decode_line(line: bytes, url: str, record: int, start: int) -> Any:
-    """Decodes one line.
+    """Decode one line.
 
     Args:
         line: Its bytes, with or without the newline.
@@ -43,15 +43,15 @@ def decode_line(line: bytes, url: str, record: int, start: int) -> Any:
         if not text:
             raise RecordError(
                 f"{where}: expected a JSON value, found a blank line; delete the line or read spans, "
-                "which skip blank lines."
+                "which skip blank lines"
             ) from error
         remedy = "remove the byte order mark" if text.startswith(_BOM) else "correct the line"
         preview = text[:_PREVIEW].decode("utf-8", "backslashreplace")
-        raise RecordError(f"{where}: expected JSON, found {preview!r} ({error}); {remedy} and index again.") from error
+        raise RecordError(f"{where}: expected JSON, found {preview!r} ({error}); {remedy} and index again") from error
 
 
 def decode_lines(lines: list[bytes], url: str, record: int, start: int, *, wide: bool) -> list[Any]:
-    """Decodes consecutive lines, given without their newlines, and leaves blank ones out.
+    """Decode consecutive lines, given without their newlines, and leave blank ones out.
 
     Args:
         lines: The lines.
@@ -76,7 +76,7 @@ def decode_lines(lines: list[bytes], url: str, record: int, start: int, *, wide:
 
 
 def split_jsonl(data: bytes, url: str, first_record: int = 0) -> list[Any]:
-    """Decodes a whole file that is in memory.
+    """Decode a whole file that is in memory.
 
     Args:
         data: The content.
@@ -93,7 +93,7 @@ def split_jsonl(data: bytes, url: str, first_record: int = 0) -> list[Any]:
 
 
 def encode_jsonl(records: Sequence[Any]) -> tuple[bytes, Offsets]:
-    """Encodes values as JSONL, one line each, keys in the order of the mapping.
+    """Encode values as JSONL, one line each, keys in the order of the mapping.
 
     Args:
         records: What orjson can encode, and integers beyond 64 bits; or `JsonLines`, which are taken as they are.
@@ -153,7 +153,7 @@ class JsonlReader(IndexedRecords[Any]):
         return values + self._decode_many(blocks, records[done:].tolist(), starts.tolist())
 
     def _decode(self, data: bytes, record: int, start: int) -> Any:
-        """Decodes one record; `data` begins with the newline before it unless it is at byte 0."""
+        """Decode one record; `data` begins with the newline before it unless it is at byte 0."""
         lead = 1 if start else 0
         if data.find(10, lead) != len(data) - 1 or (lead and data[0] != 10):
             self._require_line(data[lead:], data[:lead], record, start)
@@ -191,7 +191,7 @@ class JsonlReader(IndexedRecords[Any]):
         return decode_lines(lines, self.url, first_record, start, wide=holds_wide(data))
 
     def _require_line(self, line: bytes, before: bytes, record: int, start: int) -> None:
-        """Raises unless the line only lacks its newline because it ends the source."""
+        """Raise unless the line only lacks its newline because it ends the source."""
         stop = start + len(line)
         if before not in (b"", _NEWLINE):
             raise self.index.mismatch(

@@ -40,7 +40,7 @@ _PATH_CHARACTERS = 200
 
 
 def holds_wide(data: bytes) -> bool:
-    """Tells whether JSON text has what looks like an integer beyond 64 bits; perhaps it stands in a string."""
+    """Return whether JSON text has what looks like an integer beyond 64 bits; perhaps it stands in a string."""
     if len(data) < _SHORT:
         digits = data.translate(_DIGITS)
         return _RUN in digits and _has_wide(data, 0, digits)
@@ -52,7 +52,7 @@ def holds_wide(data: bytes) -> bool:
 
 
 def _has_run(part: bytes) -> bool:
-    """Tells whether there are so many digits in a row: from each place 2, then 4, 8, 16 and 19."""
+    """Return whether there are so many digits in a row: from each place 2, then 4, 8, 16 and 19."""
     runs = np.frombuffer(part, np.uint8) - np.uint8(ord("0")) < 10
     for further in (1, 2, 4, 8, len(_RUN) - 16):
         runs = runs[:-further] & runs[further:]
@@ -60,7 +60,7 @@ def _has_run(part: bytes) -> bool:
 
 
 def _has_wide(data: bytes, start: int, digits: bytes) -> bool:
-    """Looks at the runs of digits from `start` on. A run that began before it was looked at before."""
+    """Look at the runs of digits from `start` on. A run that began before it was looked at before."""
     at = digits.find(_RUN)
     while at >= 0:
         end = digits.find(0, at)
@@ -74,7 +74,7 @@ def _has_wide(data: bytes, start: int, digits: bytes) -> bool:
 
 
 def exact(line: bytes, value: Any) -> Any:
-    """Gives the value of JSON text with its integers as they are written.
+    """Return the value of JSON text with its integers as they are written.
 
     Args:
         line: The text.
@@ -92,7 +92,7 @@ def exact(line: bytes, value: Any) -> Any:
 
 
 def loads(data: bytes | bytearray | memoryview) -> Any:
-    """Decodes JSON text.
+    """Decode JSON text.
 
     Raises:
         orjson.JSONDecodeError: It is not JSON; a ValueError.
@@ -101,7 +101,7 @@ def loads(data: bytes | bytearray | memoryview) -> Any:
 
 
 def dumps(value: Any, option: int = 0) -> bytes:
-    """Encodes a value of plain data.
+    """Encode a value of plain data.
 
     Args:
         value: What orjson can encode, integers of any width that a float can approach included.
@@ -121,7 +121,7 @@ def dumps(value: Any, option: int = 0) -> bytes:
 
 
 def dumps_wide(value: Any, option: int, error: TypeError) -> bytes:
-    """Encodes a value that orjson refused.
+    """Encode a value that orjson refused.
 
     Raises:
         TypeError: Again what orjson raised: for something else than integers beyond 64 bits.
@@ -138,7 +138,7 @@ def dumps_wide(value: Any, option: int, error: TypeError) -> bytes:
 
 
 def require_finite(value: Any, rule: NanRule = "refuse") -> int:
-    """Looks for NaN and infinities in a value that orjson has encoded.
+    """Look for NaN and infinities in a value that orjson has encoded.
 
     Returns:
         How many there are.
@@ -157,14 +157,14 @@ def require_finite(value: Any, rule: NanRule = "refuse") -> int:
         if rule == "refuse":
             raise RecordError(
                 f"{path[:_PATH_CHARACTERS].lstrip('.') or 'the value'} is {number}, which JSON does not have; make "
-                "it None or leave it out (map writes null with --nan null)."
+                "it None or leave it out (map writes null with --nan null)"
             )
         found += 1
     return found
 
 
 def _with_wide(value: Any) -> Any:
-    """Gives a value with integers beyond 64 bits as text; the very value if it has none."""
+    """Return a value with integers beyond 64 bits as text; the very value if it has none."""
     if isinstance(value, int):
         if _SIGNED_LOW <= value <= _UNSIGNED_HIGH:
             return value
@@ -180,7 +180,7 @@ def _with_wide(value: Any) -> Any:
 
 
 def _non_finite(value: Any, path: str) -> Iterator[tuple[str, float]]:
-    """Gives where the floats are that orjson writes as null."""
+    """Return where the floats are that orjson writes as null."""
     if isinstance(value, float):
         if not math.isfinite(value):
             yield path, value

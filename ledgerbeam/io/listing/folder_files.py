@@ -33,7 +33,7 @@ class FilePage(NamedTuple):
 def list_files(
     folder: str, options: Options | None = None, *, beginning: str = "", recursive: bool = True
 ) -> Iterator[FilePage]:
-    """Lists every file below a folder, hidden ones too; a folder that is not there holds none.
+    """List every file below a folder, hidden ones too; a folder that is not there holds none.
 
     Links to folders are not followed. What is removed meanwhile may be given or not.
 
@@ -72,7 +72,7 @@ def _list_local(root: str) -> Iterator[FilePage]:
 
 
 def _described(folder: str, below: str, names: list[str]) -> FilePage:
-    """Describes files; those that were removed meanwhile, and links that lead nowhere, are left out."""
+    """Describe files; those that were removed meanwhile, and links that lead nowhere, are left out."""
     sizes = sizes_of(folder, names)
     if -1 in sizes:
         there = [size >= 0 for size in sizes]
@@ -81,7 +81,7 @@ def _described(folder: str, below: str, names: list[str]) -> FilePage:
 
 
 def sizes_of(folder: str, names: list[str]) -> list[int]:
-    """Asks for the sizes of local files: one system call each.
+    """Ask for the sizes of local files: one system call each.
 
     Args:
         folder: A local folder.
@@ -118,7 +118,7 @@ def _list_s3(url: str, options: Options | None, beginning: str, *, recursive: bo
         try:
             answer = call(url, "list", store.call_s3, "list_objects_v2", **request)
         except SourceNotFoundError as error:
-            raise SourceNotFoundError(f"{url}: there is no bucket {bucket}; check its name.") from error
+            raise SourceNotFoundError(f"{url}: there is no bucket {bucket}; check its name") from error
         items = [item for item in answer.get("Contents", ()) if item["Key"] != prefix]
         yield FilePage([item["Key"][len(prefix) :] for item in items], [item["Size"] for item in items])
         if not answer.get("IsTruncated"):

@@ -34,7 +34,7 @@ class OwnFiles:
     ledger: str | None = None
 
     def among(self, patterns: Sequence[str]) -> Sieve:
-        """Says what is left out of a listing.
+        """Return what is left out of a listing.
 
         Args:
             patterns: Of the listing; none for a list of names.
@@ -69,7 +69,7 @@ class Sieve:
         self.refuse([pattern for pattern in patterns if _is_plain(pattern)])
 
     def refuse(self, urls: Sequence[str]) -> None:
-        """Refuses names, given one by one, of what the job writes.
+        """Refuse names, given one by one, of what the job writes.
 
         Raises:
             UsageError: One of them is that.
@@ -84,7 +84,7 @@ class Sieve:
                 )
 
     def keep(self, page: Page) -> Page:
-        """Gives a page without the job's own files."""
+        """Return a page without the job's own files."""
         whole, mixed, ends_as_ours = self._whole, self._mixed, self._form.search
         marks = f"/{MARKS_FOLDER}/"
         if not whole and not mixed:
@@ -103,7 +103,7 @@ class Sieve:
 
 
 def _below(folder: str, base: str) -> str | None:
-    """Gives a folder's path relative to another: empty for the same one, None where it does not lie there."""
+    """Return a folder's path relative to another: empty for the same one, None where it does not lie there."""
     if is_local(folder) != is_local(base):
         return None
     if is_local(folder):

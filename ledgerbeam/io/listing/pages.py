@@ -43,20 +43,20 @@ class Page:
         return len(self.urls)
 
     def extend(self, other: Page) -> None:
-        """Appends the sources of another page."""
+        """Append the sources of another page."""
         self.urls += other.urls
         self.sizes += other.sizes
         self.versions += other.versions
 
     def cut(self, count: int) -> Page:
-        """Takes the first `count` sources out."""
+        """Take the first `count` sources out."""
         head = Page(self.urls[:count], self.sizes[:count], self.versions[:count])
         del self.urls[:count], self.sizes[:count], self.versions[:count]
         return head
 
 
 def list_pages(patterns: Sequence[str], options: Options | None = None, page_size: int = 10_000) -> Iterator[Page]:
-    """Lists the sources that patterns name.
+    """List the sources that patterns name.
 
     Local folders are walked depth first, the files of a folder before its subfolders, both sorted by name.
     Object stores are listed by prefix, in the order of the store. Plain names cost one `stat` each.
@@ -99,7 +99,7 @@ def _chunks(patterns: Sequence[Pattern], options: Options | None, size: int) -> 
             if not found:
                 raise SourceNotFoundError(
                     f"{pattern.text}: nothing matches this pattern below {pattern.base}; check the name "
-                    "(hidden files, *.idx, *.gzidx and *.lbtmp are sources only when named without wildcards)."
+                    "(hidden files, *.idx, *.gzidx and *.lbtmp are sources only when named without wildcards)"
                 )
 
 
@@ -135,7 +135,7 @@ def _repage(chunks: Iterable[Page], page_size: int) -> Iterator[Page]:
 
 
 def _list_local(pattern: Pattern, size: int) -> Iterator[Page]:
-    """Walks folders; a state is how many levels of the pattern a folder may stand for."""
+    """Walk folders; a state is how many levels of the pattern a folder may stand for."""
     waiting: list[tuple[str, frozenset[int]]] = [(pattern.base, frozenset({0}))]
     last = len(pattern.parts) - 1
     while waiting:
@@ -154,7 +154,7 @@ def _list_local(pattern: Pattern, size: int) -> Iterator[Page]:
 
 
 def _with_skipped(parts: tuple[Part, ...], states: frozenset[int]) -> frozenset[int]:
-    """Adds the states in which a `**` stands for no folder at all."""
+    """Add the states in which a `**` stands for no folder at all."""
     grown = set(states)
     for level, part in enumerate(parts[:-1]):
         if level in grown and part.any_depth:
@@ -163,7 +163,7 @@ def _with_skipped(parts: tuple[Part, ...], states: frozenset[int]) -> frozenset[
 
 
 def _below(parts: tuple[Part, ...], states: frozenset[int], name: str, linked: bool) -> frozenset[int]:
-    """Gives the states of a subfolder."""
+    """Return the states of a subfolder."""
     reached = set()
     for level in states:
         if parts[level].any_depth:
@@ -175,7 +175,7 @@ def _below(parts: tuple[Part, ...], states: frozenset[int], name: str, linked: b
 
 
 def _scan(folder: str) -> tuple[list[str], list[tuple[str, bool]]]:
-    """Reads a folder: names of files, and (name, is a link) of folders."""
+    """Read a folder: names of files, and (name, is a link) of folders."""
     names = []
     folders = []
     try:
@@ -209,7 +209,7 @@ def _stat_local(folder: str, names: list[str]) -> Page:
 
 
 def _stat_run(folder: str, names: list[str]) -> Page:
-    """Describes files up to the first that is not there."""
+    """Describe files up to the first that is not there."""
     prefix = folder.rstrip("/") + "/"
     urls = [prefix + name for name in names]
     sizes: list[int] = []
@@ -227,14 +227,14 @@ def _stat_run(folder: str, names: list[str]) -> Page:
             return Page(urls[: len(sizes)], sizes, versions)
         if isinstance(error, FileNotFoundError):
             raise SourceNotFoundError(
-                f"{url}: a symbolic link to {os.readlink(url)}, which does not exist; repair or remove it."
+                f"{url}: a symbolic link to {os.readlink(url)}, which does not exist; repair or remove it"
             ) from error
         raise storage_error(error, url, "read") from error
     return Page(urls, sizes, versions)
 
 
 def _list_s3(pattern: Pattern, options: Options | None) -> Iterator[Page]:
-    """Lists by pages of the store, from the longest prefix that the pattern fixes."""
+    """List by pages of the store, from the longest prefix that the pattern fixes."""
     store = filesystem(pattern.base, options)
     bucket, _, folder = split_scheme(pattern.base)[1].partition("/")
     root = f"{folder}/" if folder else ""
@@ -264,7 +264,7 @@ def _fixed_name(text: str) -> str:
 
 
 def _list_store(pattern: Pattern, options: Options | None, size: int) -> Iterator[Page]:
-    """Lists any other file system, in one call."""
+    """List any other file system, in one call."""
     store = filesystem(pattern.base, options)
     store.invalidate_cache()
     found = _find(store, pattern)
@@ -296,7 +296,7 @@ def _find(store: Any, pattern: Pattern) -> dict[str, Mapping[str, Any]]:
 
 
 def stat_pages(blocks: Iterable[list[str]], options: Options | None = None, page_size: int = 10_000) -> Iterator[Page]:
-    """Describes sources that are named one by one, remote ones several at a time.
+    """Describe sources that are named one by one, remote ones several at a time.
 
     Args:
         blocks: Lists of paths or URLs without wildcards, such as `read_source_list` yields.
@@ -318,7 +318,7 @@ def stat_pages(blocks: Iterable[list[str]], options: Options | None = None, page
 
 
 def read_source_list(url: str, options: Options | None = None) -> Iterator[list[str]]:
-    """Reads a list of sources: one path or URL a line, UTF-8.
+    """Read a list of sources: one path or URL a line, UTF-8.
 
     Spaces around a name, blank lines and lines that begin with `#` do not count. Names are taken as they are,
     without wildcards; relative paths are below the working folder.

@@ -64,7 +64,7 @@ class Pattern:
         return not self.parts
 
     def regex(self) -> re.Pattern[str]:
-        """Gives the expression that names relative to `base` must match in full."""
+        """Return the expression that names relative to `base` must match in full."""
         last = len(self.parts) - 1
         pieces = []
         for level, part in enumerate(self.parts):
@@ -78,7 +78,7 @@ class Pattern:
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """Expands alternatives and number ranges.
+    """Expand alternatives and number ranges.
 
     Args:
         pattern: May hold `{a,b}` and `{000..127}` or `{0..90..10}` (inclusive, zero-padded to the wider bound
@@ -105,7 +105,7 @@ def expand_braces(pattern: str) -> list[str]:
 
 
 def _first_group(pattern: str) -> tuple[int, int, list[str]] | None:
-    """Finds the first braces that mean something: (start, end, alternatives)."""
+    """Find the first braces that mean something: (start, end, alternatives)."""
     start = pattern.find("{")
     while start >= 0:
         stop, pieces = _matching(pattern, start)
@@ -118,7 +118,7 @@ def _first_group(pattern: str) -> tuple[int, int, list[str]] | None:
 
 
 def _matching(pattern: str, start: int) -> tuple[int, list[str]]:
-    """Gives the end of the braces that open at `start`, and what their top-level commas separate."""
+    """Return the end of the braces that open at `start`, and what their top-level commas separate."""
     depth = 0
     pieces = []
     begin = start + 1
@@ -141,7 +141,7 @@ def _numbers(pattern: str, first: str, last: str, step: str | None) -> list[str]
     stride = abs(int(step)) if step else 1
     if stride == 0 or abs(high - low) // stride >= _MOST_NUMBERS:
         raise UsageError(
-            f"{pattern}: the range {first}..{last} needs a step other than 0 and at most {_MOST_NUMBERS} numbers."
+            f"{pattern}: the range {first}..{last} needs a step other than 0 and at most {_MOST_NUMBERS} numbers"
         )
     padded = any(len(bound.lstrip("-")) > 1 and bound.lstrip("-").startswith("0") for bound in (first, last))
     width = max(len(first), len(last)) if padded else 0
@@ -150,7 +150,7 @@ def _numbers(pattern: str, first: str, last: str, step: str | None) -> list[str]
 
 
 def parse(pattern: str) -> Pattern:
-    """Reads a pattern without braces.
+    """Read a pattern without braces.
 
     Args:
         pattern: A path or URL, relative paths below the working folder. A local name that exists as it is
@@ -168,7 +168,7 @@ def parse(pattern: str) -> Pattern:
 
 
 def fixed_part(pattern: str) -> str:
-    """Gives the folder below which the names that a pattern matches vary.
+    """Return the folder below which the names that a pattern matches vary.
 
     Args:
         pattern: A pattern, braces allowed, or a plain name.
@@ -184,7 +184,7 @@ def fixed_part(pattern: str) -> str:
 
 
 def common_base(patterns: Sequence[str]) -> str | None:
-    """Gives the folder that the fixed parts of several patterns share.
+    """Return the folder that the fixed parts of several patterns share.
 
     Args:
         patterns: As in `fixed_part`; here braces may stand for buckets too.
@@ -212,7 +212,7 @@ def common_base(patterns: Sequence[str]) -> str | None:
 
 
 def _fixed(text: str) -> str:
-    """Cuts a canonical pattern at the folder before the first character that varies."""
+    """Cut a canonical pattern at the folder before the first character that varies."""
     group = _first_group(text)
     magic = _MAGIC.search(text)
     cuts = [len(text)]
@@ -222,7 +222,7 @@ def _fixed(text: str) -> str:
         cuts.append(magic.start())
     head = text[: min(cuts)]
     if len(head) < len(text) and not is_local(text) and "/" not in head.partition("://")[2]:
-        raise UsageError(f"{text}: the bucket must be named in full; wildcards and braces may follow it.")
+        raise UsageError(f"{text}: the bucket must be named in full; wildcards and braces may follow it")
     return _folder_of(head)
 
 
@@ -262,7 +262,7 @@ def _select_regex(text: str) -> Select:
 
 
 def _level_regex(text: str) -> str:
-    """Translates one level of a pattern."""
+    """Translate one level of a pattern."""
     pieces = [r"(?!\.)"] if text.startswith(("*", "?", "[")) else []
     position = 0
     while position < len(text):

@@ -47,7 +47,7 @@ class SourceListing:
         return self.sources_from or " ".join(self.patterns)
 
     def pages(self, on_left_out: Callable[[int], None] | None = None) -> Iterator[Page]:
-        """Lists the sources in one streaming pass, in an order that does not change between runs.
+        """List the sources in one streaming pass, in an order that does not change between runs.
 
         Args:
             on_left_out: Told at the end how many files were left out since the job writes them itself, if any were.

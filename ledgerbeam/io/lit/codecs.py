@@ -64,7 +64,7 @@ def _encode_npy(array: Any) -> bytes:
 
 
 def _decode_npy(data: bytes) -> NDArray[Any]:
-    """Decodes an array without trusting the size that its header claims; object arrays are refused."""
+    """Decode an array without trusting the size that its header claims; object arrays are refused."""
     file = io.BytesIO(data)
     version = np.lib.format.read_magic(file)
     if version > (2, 0):
@@ -125,7 +125,7 @@ CODECS: Mapping[str, Codec] = {
 
 
 def _codec_of(modality: str) -> Codec | None:
-    """Finds the codec of a modality; None if no codec knows its last part."""
+    """Find the codec of a modality; None if no codec knows its last part."""
     last = modality.rpartition(".")[2]
     if last.upper() in CODECS and last.upper() != "PIL":
         return CODECS[last.upper()]
@@ -133,7 +133,7 @@ def _codec_of(modality: str) -> Codec | None:
 
 
 def decoder_of(modality: str, override: str | Decoder | None, place: str) -> Decoder:
-    """Finds the decoder of a modality.
+    """Find the decoder of a modality.
 
     Args:
         modality: Such as `jpg` or `semantic.seg16`.
@@ -152,25 +152,25 @@ def decoder_of(modality: str, override: str | Decoder | None, place: str) -> Dec
     if codec is CODECS["PKL"]:
         raise UsageError(
             f"{place}: {modality!r} holds pickles, and decoding one runs whatever code it holds. If you trust whoever "
-            f"made the dataset, ask for it: decoders={{{modality!r}: 'PKL'}}; for the bytes: {{{modality!r}: bytes}}."
+            f"made the dataset, ask for it: decoders={{{modality!r}: 'PKL'}}; for the bytes: {{{modality!r}: bytes}}"
         )
     if codec is None:
         raise UsageError(
             f"{place}: no codec knows {modality!r}; pass a function of bytes or the name of a codec "
-            f"({', '.join(CODECS)}): decoders={{{modality!r}: bytes}}."
+            f"({', '.join(CODECS)}): decoders={{{modality!r}: bytes}}"
         )
     return codec.decode
 
 
 def encoder_of(modality: str, override: str | Encoder | None, place: str) -> Encoder:
-    """Finds the encoder of a modality; see `decoder_of`. Pickles are encoded as anything else."""
+    """Find the encoder of a modality; see `decoder_of`. Pickles are encoded as anything else."""
     if callable(override):
         return override
     codec = _codec_of(modality) if override is None else _named(override, place)
     if codec is None:
         raise UsageError(
             f"{place}: no codec knows {modality!r}; give bytes, or pass a function or the name of a codec "
-            f"({', '.join(CODECS)}): encoders={{{modality!r}: ...}}."
+            f"({', '.join(CODECS)}): encoders={{{modality!r}: ...}}"
         )
     encode, last = codec.encode, modality.rpartition(".")[2]
     return lambda value: encode(value, last)
@@ -178,5 +178,5 @@ def encoder_of(modality: str, override: str | Encoder | None, place: str) -> Enc
 
 def _named(name: str, place: str) -> Codec:
     if name not in CODECS:
-        raise UsageError(f"{place}: there is no codec {name!r}; expected a function or one of {', '.join(CODECS)}.")
+        raise UsageError(f"{place}: there is no codec {name!r}; expected a function or one of {', '.join(CODECS)}")
     return CODECS[name]

@@ -70,13 +70,11 @@ class LitDataset(NumberedRecords[Any]):
         self.metadata = found.metadata
         self.modalities = found.modalities if modalities is None else without_dots(modalities)
         if not self.modalities or isinstance(modalities, str):
-            raise UsageError(f"{self.url}: expected a list of at least one modality, found {modalities!r}.")
+            raise UsageError(f"{self.url}: expected a list of at least one modality, found {modalities!r}")
         overrides = {name.removeprefix("."): decoder for name, decoder in (decoders or {}).items()}
         unknown = sorted(set(overrides) - set(self.modalities))
         if unknown:
-            raise UsageError(
-                f"{self.url}: there is a decoder for {unknown[0]!r}, which is not read: {self.modalities}."
-            )
+            raise UsageError(f"{self.url}: there is a decoder for {unknown[0]!r}, which is not read: {self.modalities}")
         self._decoders = [decoder_of(name, overrides.get(name), self.url) for name in self.modalities]
         self._mappings: list[tuple[str, Any]] = []
         self._shards = [join_url(self.url, name) for name in names]
@@ -90,11 +88,11 @@ class LitDataset(NumberedRecords[Any]):
         return len(self._selection.keys)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Reads a batch at once; what torch's loaders call."""
+        """Read a batch at once; what torch's loaders call."""
         return self.read_many(indices)
 
     def key(self, index: int) -> str:
-        """Gives the key of a sample.
+        """Return the key of a sample.
 
         Raises:
             IndexError: The number is out of range.
@@ -102,7 +100,7 @@ class LitDataset(NumberedRecords[Any]):
         return self._selection.keys[self._number(index)]
 
     def map(self, function: Callable[[Any], Any]) -> Self:
-        """Adds a function of the whole item: of the tuple, or of what an earlier `map` made of it.
+        """Add a function of the whole item: of the tuple, or of what an earlier `map` made of it.
 
         Returns:
             The dataset itself, as in the published package.
@@ -111,7 +109,7 @@ class LitDataset(NumberedRecords[Any]):
         return self
 
     def map_tuple(self, *functions: Callable[[Any], Any]) -> Self:
-        """Adds a function for each value of the item.
+        """Add a function for each value of the item.
 
         Returns:
             The dataset itself.
@@ -121,13 +119,13 @@ class LitDataset(NumberedRecords[Any]):
         """
         if len(functions) != len(self.modalities):
             raise UsageError(
-                f"{self.url}: expected a function for each of {self.modalities}, found {len(functions)} functions."
+                f"{self.url}: expected a function for each of {self.modalities}, found {len(functions)} functions"
             )
         self._mappings.append(("values", functions))
         return self
 
     def map_all(self, function: Callable[[Any], Any]) -> Self:
-        """Adds one function of each value of the item.
+        """Add one function of each value of the item.
 
         Returns:
             The dataset itself.
@@ -135,7 +133,7 @@ class LitDataset(NumberedRecords[Any]):
         return self.map_tuple(*[function] * len(self.modalities))
 
     def close(self) -> None:
-        """Closes what is open; a later read opens it again."""
+        """Close what is open; a later read opens it again."""
         for reader in self._readers:
             reader.close()
 
@@ -186,7 +184,7 @@ class LitDataset(NumberedRecords[Any]):
             ) from error
 
     def _content(self, record: int, shard: int, column: int, data: bytes) -> bytes:
-        """Takes a member's content out of the bytes from its header on."""
+        """Take a member's content out of the bytes from its header on."""
         start = int(self._selection.starts[record, column])
         expected = f"{self._selection.keys[record]}.{self.modalities[column]}"
         url = self._shards[shard]
@@ -210,5 +208,5 @@ class LitDataset(NumberedRecords[Any]):
     def _mismatch(self, url: str, name: str, start: int, what: str) -> LedgerbeamError:
         return IndexMismatchError(
             f"{url}: expected the member {name!r} at byte {start}, {what}. The index is stale, or the shard damaged: "
-            f"write_lit_index({self.url!r}, {self.fold!r}) makes an index of what is there."
+            f"write_lit_index({self.url!r}, {self.fold!r}) makes an index of what is there"
         )

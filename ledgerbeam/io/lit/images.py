@@ -12,7 +12,7 @@ __all__ = ["decode_image", "encode_image", "image_format", "pillow"]
 
 
 def pillow() -> ModuleType:
-    """Imports `PIL.Image`.
+    """Import `PIL.Image`.
 
     Raises:
         UsageError: Pillow is not installed.
@@ -25,13 +25,13 @@ def pillow() -> ModuleType:
 
 
 def image_format(extension: str) -> str | None:
-    """Gives Pillow's name for the format of an extension such as `jpg`; None if it is of no image that it knows."""
+    """Return Pillow's name for the format of an extension such as `jpg`; None if it is of no image that it knows."""
     formats: dict[str, str] = pillow().registered_extensions()
     return formats.get(f".{extension.lower()}")
 
 
 def decode_image(data: bytes) -> Any:
-    """Decodes an image.
+    """Decode an image.
 
     Returns:
         A `PIL.Image.Image`, its pixels loaded.
@@ -42,7 +42,7 @@ def decode_image(data: bytes) -> Any:
 
 
 def encode_image(image: Any, name: str) -> bytes:
-    """Encodes a `PIL.Image.Image` in the format of its file's name, or in the one that it was read from.
+    """Encode a `PIL.Image.Image` in the format of its file's name, or in the one that it was read from.
 
     Args:
         image: The image. Its own `format`, if it has one, decides: a JPEG stays one under any extension.

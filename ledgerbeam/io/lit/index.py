@@ -45,7 +45,7 @@ class Selection:
 
 
 def load_members(root: str, fold: str, shards: Sequence[str], options: Options | None = None) -> list[Members]:
-    """Reads the index of a fold, or walks its shards if it has none.
+    """Read the index of a fold, or walk its shards if it has none.
 
     Args:
         root: The dataset.
@@ -70,7 +70,7 @@ def load_members(root: str, fold: str, shards: Sequence[str], options: Options |
 
 
 def write_lit_index(root: str, fold: str, options: Options | None = None) -> int:
-    """Walks the shards of a fold and publishes its index, in place of one that is there.
+    """Walk the shards of a fold and publish its index, in place of one that is there.
 
     Args:
         root: The dataset.
@@ -90,13 +90,13 @@ def write_lit_index(root: str, fold: str, options: Options | None = None) -> int
     try:
         data = orjson.dumps(index)
     except TypeError as error:  # orjson's word for lone surrogates
-        raise SourceError(f"{url}: a member's name is not UTF-8, which JSON cannot hold ({error}).") from error
+        raise SourceError(f"{url}: a member's name is not UTF-8, which JSON cannot hold ({error})") from error
     publish_bytes(url, data, options)
     return sum(len(keys) for members in index.values() for keys in members.values())
 
 
 def walk_members(url: str, options: Options | None) -> Members:
-    """Finds the members of a shard by walking its headers.
+    """Find the members of a shard by walking its headers.
 
     Raises:
         ArchiveError: The shard is damaged, or has two members of one name.
@@ -110,7 +110,7 @@ def walk_members(url: str, options: Options | None) -> Members:
         if parts is not None and found.setdefault(f".{parts[1]}", {}).setdefault(parts[0], offset) != offset:
             raise ArchiveError(
                 f"{url}: the member {name!r} at byte {offset} is there twice; LIT finds members by name. Give the "
-                "samples keys of their own."
+                "samples keys of their own"
             )
     return found
 
@@ -143,13 +143,13 @@ def _is_place(place: object) -> bool:
 
 
 def _mismatch(url: str, what: str) -> IndexMismatchError:
-    return IndexMismatchError(f"{url}: {what}. Write it again with write_lit_index, or delete it.")
+    return IndexMismatchError(f"{url}: {what}. Write it again with write_lit_index, or delete it")
 
 
 def select(
     members: Sequence[Members], shards: Sequence[str], modalities: Sequence[str], options: Options | None = None
 ) -> Selection:
-    """Finds the samples that have all of some modalities, in the order of the names of shards, then of bytes.
+    """Find the samples that have all of some modalities, in the order of the names of shards, then of bytes.
 
     Args:
         members: Of each shard.
@@ -189,7 +189,7 @@ def select(
 def _ends(
     places: NDArray[np.int64], members: Mapping[str, Any], url: str, options: Options | None
 ) -> NDArray[np.int64]:
-    """Gives the next header that the index knows after each, or the end of the shard."""
+    """Return the next header that the index knows after each, or the end of the shard."""
     known = np.unique(np.fromiter((at for keys in members.values() for at in keys.values()), np.int64))
     size = known[-1] + 1
     if places.max() == known[-1]:
@@ -197,7 +197,7 @@ def _ends(
         if size <= known[-1]:
             raise IndexMismatchError(
                 f"{url}: expected a member at byte {known[-1]}, as its index says, found the end of the shard at "
-                f"{size}; write whichever is stale again."
+                f"{size}; write whichever is stale again"
             )
     bounds = np.append(known, size)
     return bounds[np.searchsorted(bounds, places, "right")]

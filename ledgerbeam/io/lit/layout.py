@@ -31,7 +31,7 @@ RESERVED = ("extensions", "metadata")
 
 
 def index_name(fold: str) -> str:
-    """Gives the name of the index of a fold."""
+    """Return the name of the index of a fold."""
     return f"{fold}.idx.json"
 
 
@@ -52,16 +52,14 @@ class LitConfig:
     metadata: Mapping[str, Any]
 
     def shards(self, fold: str) -> list[str]:
-        """Gives the names of the shards of a fold, relative to the folder; a leading slash of a pattern means nothing.
+        """Return the names of the shards of a fold, relative to the folder; a leading slash of a pattern means nothing.
 
         Raises:
             UsageError: There is no such fold.
             SourceError: Its pattern does not expand, or leads out of the folder.
         """
         if fold not in self.folds:
-            raise UsageError(
-                f"{self.url}: there is no fold {fold!r}; it has {', '.join(sorted(self.folds)) or 'none'}."
-            )
+            raise UsageError(f"{self.url}: there is no fold {fold!r}; it has {', '.join(sorted(self.folds)) or 'none'}")
         pattern = self.folds[fold]
         try:
             names = [name.lstrip("/") for name in expand_braces(pattern)]
@@ -71,12 +69,12 @@ class LitConfig:
             ) from error
         for name in names:
             if "://" in name or posixpath.normpath(f"/./{name}") != f"/{name}" or not name:
-                raise SourceError(f"{self.url}: expected shards below the folder for {fold!r}, found {name!r}.")
+                raise SourceError(f"{self.url}: expected shards below the folder for {fold!r}, found {name!r}")
         return names
 
 
 def read_config(url: str, options: Options | None = None) -> LitConfig:
-    """Reads a `config.json`.
+    """Read a `config.json`.
 
     Args:
         url: The file.
@@ -91,7 +89,7 @@ def read_config(url: str, options: Options | None = None) -> LitConfig:
     except orjson.JSONDecodeError as error:
         raise SourceError(f"{url}: expected a LIT configuration, found bad JSON: {error}") from error
     if not isinstance(content, dict):
-        raise SourceError(f"{url}: expected a LIT configuration, an object, found {type(content).__name__}.")
+        raise SourceError(f"{url}: expected a LIT configuration, an object, found {type(content).__name__}")
     extensions, metadata = content.get("extensions"), content.get("metadata", {})
     if not isinstance(extensions, list) or not all(isinstance(name, str) for name in extensions):
         raise SourceError(f"{url}: expected a list of modalities under 'extensions', found {extensions!r:.80}")
@@ -102,5 +100,5 @@ def read_config(url: str, options: Options | None = None) -> LitConfig:
 
 
 def without_dots(modalities: Sequence[str]) -> tuple[str, ...]:
-    """Takes the leading dot off names of modalities that have one."""
+    """Take the leading dot off names of modalities that have one."""
     return tuple(name.removeprefix(".") for name in modalities)

@@ -28,7 +28,7 @@ def write_lit_metadata(
     *,
     metadata: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """Walks the headers of shards and publishes an index for each fold, then `config.json`.
+    """Walk the headers of shards and publish an index for each fold, then `config.json`.
 
     Memory: the names of all members of a fold, which is what its index holds.
 
@@ -54,7 +54,7 @@ def write_lit_metadata(
     named = {name: list(filled(shards, root)) for name, shards in folds.items()}
     config: dict[str, Any] = {name: _pattern(root, name, shards) for name, shards in named.items() if shards}
     if not config:
-        raise UsageError(f"{root}: no shard holds samples; a LIT dataset needs one.")
+        raise UsageError(f"{root}: no shard holds samples; a LIT dataset needs one")
     numbers = dict(metadata or {})
     modalities: dict[str, None] = {}
     urls = []
@@ -76,14 +76,14 @@ def write_lit_metadata(
 
 def _pattern(root: str, fold: str, shards: Sequence[ShardLike]) -> str:
     if not fold.isidentifier() or fold in RESERVED:
-        raise UsageError(f"{root}: expected the name of a fold, such as 'train', found {fold!r:.80}.")
+        raise UsageError(f"{root}: expected the name of a fold, such as 'train', found {fold!r:.80}")
     names = [shard.name for shard in shards]
     seen: set[str] = set()
     for name in names:
         base = posixpath.basename(name)
         if base in seen or set(name) & set("{},\\"):
             found = "again in another folder" if base in seen else "with a brace, comma or backslash"
-            raise UsageError(f"{root}: LIT tells shards apart by their base names; found {name!r} {found}.")
+            raise UsageError(f"{root}: LIT tells shards apart by their base names; found {name!r} {found}")
         seen.add(base)
     patterns = collapse_names(names)
     return "/" + (patterns[0] if len(patterns) == 1 else f"{{{','.join(names)}}}")
@@ -102,4 +102,4 @@ def _encoded(url: str, index: Mapping[str, Members]) -> bytes:
     try:
         return orjson.dumps(index)
     except TypeError as error:  # orjson's word for lone surrogates
-        raise SourceError(f"{url}: a member's name is not UTF-8, which JSON cannot hold ({error}).") from error
+        raise SourceError(f"{url}: a member's name is not UTF-8, which JSON cannot hold ({error})") from error

@@ -25,7 +25,7 @@ _HEAD = 17
 
 
 def encode_rle(array: NDArray[Any]) -> bytes:
-    """Encodes an array.
+    """Encode an array.
 
     Args:
         array: Of integers, any shape, not empty.
@@ -55,7 +55,7 @@ def _log2(dtype: np.dtype[Any]) -> int:
 
 
 def decode_rle(data: bytes, most: int = MOST_VALUES) -> NDArray[Any]:
-    """Decodes an array.
+    """Decode an array.
 
     Args:
         data: What `encode_rle` or the published encoder gave.

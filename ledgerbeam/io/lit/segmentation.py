@@ -38,7 +38,7 @@ class Segmentation:
         return np.dtype(f"u{1 if self.bits == 8 else 2 if self.bits == 16 else 4}")
 
     def encode(self, array: NDArray[Any]) -> bytes:
-        """Encodes labels of shape (height, width).
+        """Encode labels of shape (height, width).
 
         Raises:
             ValueError: Another dtype or shape, no labels, or a label that needs more bits.
@@ -58,7 +58,7 @@ class Segmentation:
         return target.getvalue()
 
     def decode(self, data: bytes) -> NDArray[Any]:
-        """Decodes labels.
+        """Decode labels.
 
         Returns:
             Shape (height, width), in `dtype`.

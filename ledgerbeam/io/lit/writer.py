@@ -53,7 +53,7 @@ class LitWriter:
     ) -> None:
         self.url = canonical_url(root)
         if max_samples < 1 or max_bytes < 1:
-            raise UsageError(f"{self.url}: expected limits of at least 1, found {max_samples} and {max_bytes}.")
+            raise UsageError(f"{self.url}: expected limits of at least 1, found {max_samples} and {max_bytes}")
         self._options = options
         self._metadata = dict(metadata or {})
         self._overrides = {name.removeprefix("."): encoder for name, encoder in (encoders or {}).items()}
@@ -75,7 +75,7 @@ class LitWriter:
             self._publish()
 
     def write(self, sample: Mapping[str, Any], fold: str | None = None) -> None:
-        """Writes a sample.
+        """Write a sample.
 
         Args:
             sample: Its key under `__key__`, its fold under `__fold__` (default `train`), and values by modality. Bytes
@@ -91,7 +91,7 @@ class LitWriter:
         if not isinstance(key, str):
             raise RecordError(f"{self.url}: expected the key of a sample under '__key__', found {key!r:.80}")
         if not _is_utf8("".join(map(str, sample)) + key):
-            raise RecordError(f"{self.url}: sample {key!r}: a name is not UTF-8, which the index cannot hold.")
+            raise RecordError(f"{self.url}: sample {key!r}: a name is not UTF-8, which the index cannot hold")
         name = fold if fold is not None else sample.get("__fold__", "train")
         values = {
             modality.removeprefix("."): value
@@ -118,7 +118,7 @@ class LitWriter:
     def _fold(self, name: Any) -> _Fold:
         if name not in self._folds:
             if not isinstance(name, str) or not name.isidentifier() or name in RESERVED:
-                raise UsageError(f"{self.url}: expected the name of a fold, such as 'train', found {name!r:.80}.")
+                raise UsageError(f"{self.url}: expected the name of a fold, such as 'train', found {name!r:.80}")
             pattern = f"{join_url(self.url, name)}_%04d.tar"
             self._folds[name] = _Fold(
                 ShardWriter(pattern, self._options, max_samples=self._max_samples, max_bytes=self._max_bytes)
@@ -155,7 +155,7 @@ class _Fold:
             self._finish()
         if sample.key in self._keys:
             raise RecordError(
-                f"{self.shards.root}/{self._name}: the shard has a sample {sample.key!r} already; expected another key."
+                f"{self.shards.root}/{self._name}: the shard has a sample {sample.key!r} already; expected another key"
             )
         self._name, offsets = self.shards.place(sample)
         self._keys.add(sample.key)

@@ -16,7 +16,7 @@ __all__ = ["compat_part", "compat_slice"]
 def compat_slice(
     part: slice, lengths: NDArray[np.int32], pointers: NDArray[np.int64], width: int
 ) -> tuple[int, int, list[int]]:
-    """Finds the one run of bytes that Megatron takes for a slice, from the first sequence on.
+    """Find the one run of bytes that Megatron takes for a slice, from the first sequence on.
 
     Args:
         part: The slice.
@@ -33,21 +33,21 @@ def compat_slice(
     """
     start, _, step = part.indices(len(lengths))
     if step != 1:
-        raise UsageError(f"{part} has a step of {step}; Megatron's slices are contiguous. Leave compat out.")
+        raise UsageError(f"{part} has a step of {step}; Megatron's slices are contiguous. Leave compat out")
     if start >= len(lengths):
-        raise IndexError(f"{part} begins at the end of {len(lengths)} sequences, where Megatron finds no pointer.")
+        raise IndexError(f"{part} begins at the end of {len(lengths)} sequences, where Megatron finds no pointer")
     cuts = [0, *np.cumsum(lengths[part], dtype=np.int64).tolist()]
     first = int(pointers[start])
     return first, first + cuts[-1] * width, cuts if len(cuts) > 1 else [0, 0]
 
 
 def compat_part(pointer: int, count: int, offset: int, length: int | None, *, width: int, size: int) -> tuple[int, int]:
-    """Finds the bytes that Megatron takes for a part of a sequence, which need not be of that sequence.
+    """Find the bytes that Megatron takes for a part of a sequence, which need not be of that sequence.
 
     Args:
         pointer: Where the sequence begins, in bytes.
         count: Its length in tokens.
-        offset: First token, from the begin of the sequence; may be negative.
+        offset: First token, from the beginning of the sequence; may be negative.
         length: How many tokens; negative for all up to the end of the file. Default: up to the end of the sequence.
         width: Bytes of a token.
         size: Size of the `.bin`.

@@ -40,7 +40,7 @@ class Document:
     modes: Sequence[int] | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Gives it as plain values: `tokens`, `lengths` unless it is one sequence, and `modes` if it has any."""
+        """Return it as plain values: `tokens`, `lengths` unless it is one sequence, and `modes` if it has any."""
         tokens = self.tokens
         value: dict[str, Any] = {"tokens": tokens.tolist() if isinstance(tokens, np.ndarray) else list(tokens)}
         if len(self.lengths) != 1:
@@ -74,7 +74,7 @@ class DocumentOffsets(IndexFile):
         return self._index.layout.documents
 
     def load(self) -> Offsets:
-        """Reads where all documents begin, in bytes, and the end of the last: u64, shape `(count + 1,)`.
+        """Read where all documents begin, in bytes, and the end of the last: u64, shape `(count + 1,)`.
 
         Raises:
             IndexMismatchError: An entry of the index cannot be.
@@ -86,11 +86,11 @@ class DocumentOffsets(IndexFile):
         return places.astype(np.uint64)
 
     def slice(self, start: int, stop: int) -> Offsets:
-        """Reads where the documents `[start, stop)` begin, and the end of the last."""
+        """Read where the documents `[start, stop)` begin, and the end of the last."""
         return self.load()[start : stop + 1]
 
     def check(self, size: int, *, deep: bool = False) -> None:
-        """Checks that the index is that of a `.bin` of `size` bytes, by its ends; `deep` entry by entry.
+        """Check that the index is that of a `.bin` of `size` bytes, by its ends; `deep` entry by entry.
 
         Raises:
             IndexMismatchError: It is not.
@@ -101,7 +101,7 @@ class DocumentOffsets(IndexFile):
             self._index.check_all()
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Let go of the file."""
         self._index.close()
         super().close()
 
@@ -145,7 +145,7 @@ class MegatronDocuments:
             yield from self.read_span(start, min(start + _ITERATE, len(self)))
 
     def read_many(self, indices: Sequence[int]) -> list[Document]:
-        """Reads documents by number, in the order asked; neighbours in an object come with one request.
+        """Read documents by number, in the order asked; neighbours in an object come with one request.
 
         Raises:
             IndexError: A number out of range.
@@ -163,11 +163,11 @@ class MegatronDocuments:
         ]
 
     def raw(self, index: int) -> bytes:
-        """Reads the bytes of a document as they lie in the `.bin`."""
+        """Read the bytes of a document as they lie in the `.bin`."""
         return b"".join(tokens.tobytes() for tokens in self._reader.document(index))
 
     def read_span(self, start: int, stop: int) -> list[Document]:
-        """Reads the documents `[start, stop)`: one ranged read of the tokens.
+        """Read the documents `[start, stop)`: one ranged read of the tokens.
 
         Raises:
             IndexMismatchError: There are fewer documents, or the `.bin` does not hold one of them.
@@ -191,7 +191,7 @@ class MegatronDocuments:
         ]
 
     def close(self) -> None:
-        """Lets go of both files; a later read opens them again."""
+        """Let go of both files; a later read opens them again."""
         self._reader.close()
 
 
@@ -201,7 +201,7 @@ def _joined(sequences: list[NDArray[Any]], modes: list[int] | None, dtype: np.dt
 
 
 def encode_documents(documents: Iterable[Document], dtype: DTypeLike, *, name: str = "part") -> tuple[bytes, bytes]:
-    """Encodes documents as a whole dataset, sequence by sequence as they are.
+    """Encode documents as a whole dataset, sequence by sequence as they are.
 
     Args:
         documents: All with modes, or all without.
@@ -222,7 +222,7 @@ def encode_documents(documents: Iterable[Document], dtype: DTypeLike, *, name: s
         if builder is None:
             builder = MegatronBuilder(data, dtype, multimodal=multimodal, name=name)
         if builder.multimodal != multimodal:
-            raise RecordError(f"{name}: document {number}: expected modes in all documents, or in none.")
+            raise RecordError(f"{name}: document {number}: expected modes in all documents, or in none")
         builder.add_document(document.tokens, document.lengths, document.modes)
     (builder or MegatronBuilder(data, dtype, name=name)).write_index(index)
     return data.getvalue(), index.getvalue()

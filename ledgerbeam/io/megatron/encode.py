@@ -36,7 +36,7 @@ class TokenEncoder:
         self._range = (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)) if self._integers else (0, 0)
 
     def encode(self, tokens: TokensLike) -> Values:
-        """Gives tokens as contiguous values of the dtype.
+        """Return tokens as contiguous values of the dtype.
 
         Raises:
             ValueError: They do not fit it, or have not one dimension.
@@ -95,12 +95,12 @@ class IndexWriter:
         self.add_documents(np.zeros(1, np.int64))
 
     def add_documents(self, ends: NDArray[np.int64]) -> None:
-        """Adds where the next documents end, as numbers of sequences."""
+        """Add where the next documents end, as numbers of sequences."""
         self._write(self._layout.documents_at + 8 * self._entries, ends, "<i8")
         self._entries += len(ends)
 
     def add_sequences(self, lengths: NDArray[np.int32], modes: NDArray[np.int8] | None = None) -> None:
-        """Adds the next sequences.
+        """Add the next sequences.
 
         Args:
             lengths: In tokens.

@@ -44,7 +44,7 @@ class MegatronFormat:
         del options, listed
         raise NotIndexableError(
             f"{url}: the .idx of a Megatron dataset cannot be built from its .bin, which is tokens and nothing else; "
-            "copy it too, or write the dataset again."
+            "copy it too, or write the dataset again"
         )
 
     def check_index(self, index: IndexFile, source: FileInfo, *, deep: bool = False) -> None:
@@ -71,7 +71,7 @@ class MegatronFormat:
     def split(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[Any]:
         """Raise SourceError: where documents end, only the index says."""
         del data, span
-        raise SourceError(f"{url}: a source of megatron cannot be read without its .idx; leave --pack out.")
+        raise SourceError(f"{url}: a source of megatron cannot be read without its .idx; leave --pack out")
 
     def encode(self, records: Sequence[Document]) -> list[ShardFile]:
         """Encode documents as the two files of a dataset."""

@@ -42,7 +42,7 @@ class Rows(NamedTuple):
     modes: NDArray[np.int8] | None
 
     def part(self, start: int, stop: int) -> Rows:
-        """Gives the sequences `[start, stop)` of these."""
+        """Return the sequences `[start, stop)` of these."""
         modes = None if self.modes is None else self.modes[start:stop]
         return Rows(self.lengths[start:stop], self.pointers[start:stop], modes)
 
@@ -90,13 +90,13 @@ class MegatronIndex:
                 self._head = self._reader.read(0, min(size, wanted))
             except SourceNotFoundError as error:
                 raise IndexNotFoundError(
-                    f"{self.prefix}.bin has no index: expected {self.url}. Copy it too, or write the dataset again."
+                    f"{self.prefix}.bin has no index: expected {self.url}. Copy it too, or write the dataset again"
                 ) from error
             self._layout = parse_layout(self._head[:HEAD_BYTES], size, self.url, trailing=self.trailing)
         return self._layout
 
     def load(self) -> Bytes:
-        """Takes all of the index: maps it when it is local, else reads it in pieces, some side by side."""
+        """Take all of the index: maps it when it is local, else reads it in pieces, some side by side."""
         content = self._content
         if content is None:
             size, path = self.layout.size, self._reader.local_path
@@ -144,7 +144,7 @@ class MegatronIndex:
         return np.frombuffer(self.load(), "i1", self.layout.sequences, self.layout.modes_at)
 
     def entries(self) -> tuple[Sequence[int], Sequence[int]]:
-        """Gives lengths and pointers of all sequences as plain numbers, the quickest to look up one by one.
+        """Return lengths and pointers of all sequences as plain numbers, the quickest to look up one by one.
 
         Pointers are taken as unsigned, so that a negative one lies past the end of any file.
         """
@@ -155,7 +155,7 @@ class MegatronIndex:
         )
 
     def rows(self, start: int, stop: int) -> Rows:
-        """Gives the sequences `[start, stop)`: of a remote index that is not loaded, by ranged reads of that part.
+        """Return the sequences `[start, stop)`: of a remote index that is not loaded, by ranged reads of that part.
 
         Args:
             start: First sequence, `0 <= start`.
@@ -171,14 +171,14 @@ class MegatronIndex:
         )
 
     def document_ends(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Gives where the documents `[start, stop)` end, as numbers of sequences: i64, shape `(stop - start,)`."""
+        """Return where the documents `[start, stop)` end, as numbers of sequences: i64, shape `(stop - start,)`."""
         if self.layout.fairseq:
             return np.arange(start + 1, stop + 1)
         at = self.layout.documents_at + 8
         return np.frombuffer(self._read([(at + 8 * start, at + 8 * stop)])[0], "<i8")
 
     def document_bounds(self, number: int) -> tuple[int, int]:
-        """Gives the first sequence of a document and the end of the last."""
+        """Return the first sequence of a document and the end of the last."""
         if self.layout.fairseq:
             return number, number + 1
         at = self.layout.documents_at + 8 * number
@@ -186,7 +186,7 @@ class MegatronIndex:
         return start, stop
 
     def _read(self, spans: Sequence[tuple[int, int]]) -> Sequence[Bytes]:
-        """Gives bytes of the index from what is at hand, else with as few requests as can be."""
+        """Return bytes of the index from what is at hand, else with as few requests as can be."""
         if self._content is None and self._reader.local_path is None and len(self._head) < self.layout.size:
             starts, stops = zip(*spans, strict=True)
             return self._reader.read_many(starts, stops)
@@ -194,7 +194,7 @@ class MegatronIndex:
         return [content[start:stop] for start, stop in spans]
 
     def check_ends(self, size: int) -> None:
-        """Checks by the first and last entries that the index can be that of a `.bin` of `size` bytes.
+        """Check by the first and last entries that the index can be that of a `.bin` of `size` bytes.
 
         Raises:
             IndexMismatchError: The documents do not go from the first sequence to the last, or the sequences do not
@@ -216,7 +216,7 @@ class MegatronIndex:
             raise self.mismatch(f"expected its sequences to fill bytes [0, {size}), found [{begin}, {end})")
 
     def check_documents_end(self) -> None:
-        """Checks that the documents begin at sequence 0 and end at N.
+        """Check that the documents begin at sequence 0 and end at N.
 
         Raises:
             IndexMismatchError: They do not.
@@ -232,7 +232,7 @@ class MegatronIndex:
             )
 
     def check_all(self) -> None:
-        """Checks every entry, a block at a time: lengths, pointers without gaps, documents in order.
+        """Check every entry, a block at a time: lengths, pointers without gaps, documents in order.
 
         Raises:
             IndexMismatchError: One of them cannot be.
@@ -247,7 +247,7 @@ class MegatronIndex:
             document = self.check_document_ends(ends, start, document)
 
     def check_rows(self, rows: Rows, first: int, place: int) -> int:
-        """Checks that sequences have lengths and follow each other without gaps.
+        """Check that sequences have lengths and follow each other without gaps.
 
         Args:
             rows: Some of them, at least one.
@@ -271,7 +271,7 @@ class MegatronIndex:
         return int(ends[-1])
 
     def check_document_ends(self, ends: NDArray[np.int64], first: int, before: int) -> int:
-        """Checks that documents end in order.
+        """Check that documents end in order.
 
         Args:
             ends: Where some of them end, at least one.
@@ -291,12 +291,12 @@ class MegatronIndex:
         return int(ends[-1])
 
     def mismatch(self, what: str) -> IndexMismatchError:
-        """Words an error that names index, data and remedy."""
+        """Return an error that names index, data and remedy."""
         return IndexMismatchError(
-            f"{self.url} does not fit {self.prefix}.bin: {what}; copy both files again, or write the dataset again."
+            f"{self.url} does not fit {self.prefix}.bin: {what}; copy both files again, or write the dataset again"
         )
 
     def close(self) -> None:
-        """Lets go of the arrays; a later read opens the file again."""
+        """Let go of the arrays; a later read opens the file again."""
         self._head, self._content = b"", None
         self._reader.close()

@@ -94,13 +94,13 @@ class Layout:
         return self.modes_at + MODE_BYTES * self.sequences * self.modes
 
     def header(self) -> bytes:
-        """The first bytes of a Megatron index of this layout."""
+        """Return the first bytes of a Megatron index of this layout."""
         head = _HEAD.pack(_MAGIC, _VERSION, dtype_code(self.dtype), self.sequences)
         return head + _COUNT.pack(self.entries)
 
 
 def dtype_code(dtype: DTypeLike) -> int:
-    """Gives the code of a dtype: 1 uint8, 2 int8, 3 int16, 4 int32, 5 int64, 6 float64, 7 float32, 8 uint16.
+    """Return the code of a dtype: 1 uint8, 2 int8, 3 int16, 4 int32, 5 int64, 6 float64, 7 float32, 8 uint16.
 
     Raises:
         UsageError: The format has no code for it.
@@ -108,14 +108,14 @@ def dtype_code(dtype: DTypeLike) -> int:
     try:
         wanted = np.dtype(dtype).newbyteorder("<")
     except TypeError as error:
-        raise UsageError(f"{dtype!r} is no dtype; expected one of {_names()}.") from error
+        raise UsageError(f"{dtype!r} is no dtype; expected one of {_names()}") from error
     if wanted not in _CODE_OF:
-        raise UsageError(f"Megatron datasets cannot hold {wanted.name}; expected one of {_names()}.")
+        raise UsageError(f"Megatron datasets cannot hold {wanted.name}; expected one of {_names()}")
     return _CODE_OF[wanted]
 
 
 def optimal_dtype(vocabulary: int | None) -> np.dtype[Any]:
-    """Gives the dtype in which Megatron stores tokens: uint16 for a vocabulary below 65,500, else int32.
+    """Return the dtype in which Megatron stores tokens: uint16 for a vocabulary below 65,500, else int32.
 
     Args:
         vocabulary: How many different tokens there are; None when it is not known.
@@ -124,7 +124,7 @@ def optimal_dtype(vocabulary: int | None) -> np.dtype[Any]:
 
 
 def dataset_prefix(url: str) -> str:
-    """Gives the canonical prefix of a dataset, of which the names of its two files are made.
+    """Return the canonical prefix of a dataset, of which the names of its two files are made.
 
     Args:
         url: The prefix, or the name of the `.bin` or of the `.idx`.
@@ -133,7 +133,7 @@ def dataset_prefix(url: str) -> str:
 
 
 def parse_layout(head: bytes, size: int, url: str, *, trailing: bool = False) -> Layout:
-    """Reads a header and checks that it fits the size of the file.
+    """Read a header and check that it fits the size of the file.
 
     Args:
         head: The first bytes of the index, `HEAD_BYTES` unless it is shorter.
@@ -185,4 +185,4 @@ def _names() -> str:
 
 
 def _refused(url: str, what: str) -> IndexMismatchError:
-    return IndexMismatchError(f"{url} {what}; copy or write the dataset again.")
+    return IndexMismatchError(f"{url} {what}; copy or write the dataset again")

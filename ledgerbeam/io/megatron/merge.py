@@ -24,7 +24,7 @@ _LOAD = 8 * 1024 * 1024  # an index up to this size is read at once
 
 
 def merge_megatron(prefixes: Sequence[str], output: str, options: Options | None = None) -> Layout:
-    """Joins datasets in the order given.
+    """Join datasets in the order given.
 
     The result is byte for byte what one builder writes that is given all documents, and what Megatron's `add_index`
     makes; so it does not matter into how many parts a build was cut. Each part is checked entry by entry on the way.
@@ -48,9 +48,9 @@ def merge_megatron(prefixes: Sequence[str], output: str, options: Options | None
     target = dataset_prefix(output)
     indexes = [MegatronIndex(prefix, options) for prefix in prefixes]
     if not indexes:
-        raise UsageError(f"{target}: there is nothing to merge; give the prefix of at least one dataset.")
+        raise UsageError(f"{target}: there is nothing to merge; give the prefix of at least one dataset")
     if target in [index.prefix for index in indexes]:
-        raise UsageError(f"{target} is both a part and the result; choose another output.")
+        raise UsageError(f"{target} is both a part and the result; choose another output")
     with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-merge") as pool:
         sources = list(pool.map(_check, indexes))
     layout = _joined(indexes)
@@ -62,7 +62,7 @@ def merge_megatron(prefixes: Sequence[str], output: str, options: Options | None
 
 
 def _check(index: MegatronIndex) -> FileInfo:
-    """Checks that the files of a part fit by size and describes its `.bin`."""
+    """Check that the files of a part fit by size and describes its `.bin`."""
     source = stat(index.prefix + ".bin", index.options)
     index.check_ends(source.size)
     index.close()
@@ -78,7 +78,7 @@ def _joined(indexes: Sequence[MegatronIndex]) -> Layout:
         if layout.dtype != first.layout.dtype:
             raise UsageError(
                 f"{index.url} holds {layout.dtype.name}, {first.url} {first.layout.dtype.name}; merge datasets of one "
-                "dtype, or tokenize the others again."
+                "dtype, or tokenize the others again"
             )
         if layout.sequences:  # without any, none can have a mode
             with_modes.setdefault(layout.modes, index)
@@ -86,7 +86,7 @@ def _joined(indexes: Sequence[MegatronIndex]) -> Layout:
         documents += layout.documents
     if len(with_modes) == 2:
         raise UsageError(
-            f"{with_modes[True].url} has modes, {with_modes[False].url} has none; merge datasets of one kind."
+            f"{with_modes[True].url} has modes, {with_modes[False].url} has none; merge datasets of one kind"
         )
     dtype_code(first.layout.dtype)  # fairseq has dtypes that Megatron has not
     return Layout(first.layout.dtype, sequences, documents + 1, modes=True in with_modes)

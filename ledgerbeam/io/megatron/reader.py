@@ -75,7 +75,7 @@ class MegatronReader:
         self.mmap = is_local(self.prefix) and listed is None if mmap is None else mmap
         self._listed = listed
         if self.mmap and not is_local(self.prefix):
-            raise UsageError(f"{self.url}: only a local file can be mapped; leave mmap out.")
+            raise UsageError(f"{self.url}: only a local file can be mapped; leave mmap out")
         self.index = MegatronIndex(self.prefix, options, trailing=compat)
         self._size: int | None = None
         self._forget()
@@ -90,7 +90,7 @@ class MegatronReader:
     def _require_modes(self) -> None:
         layout = self.index.layout
         if self.multimodal and layout.sequences and not layout.modes:
-            raise UsageError(f"{self.index.url} has no modes; leave multimodal out.")
+            raise UsageError(f"{self.index.url} has no modes; leave multimodal out")
 
     def _forget(self) -> None:
         self._source: TokenSource | None = None
@@ -166,7 +166,7 @@ class MegatronReader:
         return self._read_one(item)
 
     def __iter__(self) -> Iterator[Any]:
-        """Reads all sequences in order, some MB at a time."""
+        """Read all sequences in order, some MB at a time."""
         for first in range(0, len(self), _LOOK_AHEAD):
             rows = self.index.rows(first, min(first + _LOOK_AHEAD, len(self)))
             reach = np.cumsum(rows.lengths, dtype=np.int64) * self.dtype.itemsize
@@ -178,7 +178,7 @@ class MegatronReader:
                 start = stop
 
     def read_many(self, indices: Sequence[int]) -> list[Any]:
-        """Reads sequences by number.
+        """Read sequences by number.
 
         Args:
             indices: Their numbers, in any order, negative ones counting from the end.
@@ -198,7 +198,7 @@ class MegatronReader:
         return self._read_rows(Rows(self.index.lengths[numbers], self.index.pointers[numbers], modes), numbers)
 
     def read_span(self, start: int, stop: int) -> list[Any]:
-        """Reads the sequences `[start, stop)`.
+        """Read the sequences `[start, stop)`.
 
         Of a remote dataset whose index is not loaded, only the entries of these sequences are read, lengths and
         pointers at once, and then their tokens.
@@ -212,7 +212,7 @@ class MegatronReader:
             UsageError: Not `0 <= start <= stop`.
         """
         if not 0 <= start <= stop:
-            raise UsageError(f"{self.url}: [{start}, {stop}) is not a span of records; 0 <= start <= stop is needed.")
+            raise UsageError(f"{self.url}: [{start}, {stop}) is not a span of records; 0 <= start <= stop is needed")
         if stop > len(self):
             raise self.index.mismatch(f"expected at least {stop} records, found {len(self)}")
         if start == stop:
@@ -220,7 +220,7 @@ class MegatronReader:
         return self._read_rows(self.index.rows(start, stop), range(start, stop))
 
     def get(self, index: int, offset: int = 0, length: int | None = None) -> Any:
-        """Reads a part of a sequence.
+        """Read a part of a sequence.
 
         Args:
             index: Its number; negative counts from the end.
@@ -246,14 +246,14 @@ class MegatronReader:
             wanted = count - offset if length is None else length
             if not (0 <= offset <= count and 0 <= wanted <= count - offset):
                 raise UsageError(
-                    f"{self.url}: sequence {index} has {count} tokens; offset {offset} and length {length} leave it."
+                    f"{self.url}: sequence {index} has {count} tokens; offset {offset} and length {length} leave it"
                 )
             start = pointer + offset * width
             stop = start + wanted * width
         return self._item(self._take(source, start, stop, at), at)
 
     def document(self, number: int) -> list[Any]:
-        """Reads the sequences of a document.
+        """Read the sequences of a document.
 
         Args:
             number: Of the document; negative counts from the end.
@@ -269,7 +269,7 @@ class MegatronReader:
         if at < 0:
             at += self.document_count
         if not 0 <= at < self.document_count:
-            raise IndexError(f"{self.url}: there is no document {number}; it has {self.document_count}.")
+            raise IndexError(f"{self.url}: there is no document {number}; it has {self.document_count}")
         start, stop = self.index.document_bounds(at)
         if not 0 <= start <= stop <= len(self):
             raise self.index.mismatch(
@@ -278,7 +278,7 @@ class MegatronReader:
         return self.read_span(start, stop)
 
     def raw(self, index: int) -> bytes:
-        """Reads the bytes of a sequence as they lie in the `.bin`.
+        """Read the bytes of a sequence as they lie in the `.bin`.
 
         Raises:
             IndexError: There is no such sequence.
@@ -288,7 +288,7 @@ class MegatronReader:
         return self._take(source, *self._bounds(at), at).tobytes()
 
     def verify(self) -> None:
-        """Reads the whole index and checks each entry: lengths, places without gaps, documents in order.
+        """Read the whole index and check each entry: lengths, places without gaps, documents in order.
 
         Raises:
             IndexMismatchError: One of them cannot be.
@@ -297,7 +297,7 @@ class MegatronReader:
         self.index.check_all()
 
     def close(self) -> None:
-        """Lets go of both files; arrays stay valid, and a later read opens the files again."""
+        """Let go of both files; arrays stay valid, and a later read opens the files again."""
         source = self._source
         self._forget()
         if source is not None:
@@ -305,7 +305,7 @@ class MegatronReader:
         self.index.close()
 
     def _open(self) -> TokenSource:
-        """Loads the index and gives the tokens."""
+        """Load the index and return the tokens."""
         source = self._open_tokens()
         if not self._lengths:
             lengths, self._pointers = self.index.entries()
@@ -317,7 +317,7 @@ class MegatronReader:
         return source
 
     def _open_tokens(self) -> TokenSource:
-        """Gives the tokens, without the index of remote ones."""
+        """Return the tokens, without the index of remote ones."""
         source = self._source
         if source is None:
             self._require_modes()
@@ -361,7 +361,7 @@ class MegatronReader:
         return found if self._modes is None else (found, self._modes[part])
 
     def _read_rows(self, rows: Rows, numbers: Sequence[int] | NDArray[np.int64]) -> list[Any]:
-        """Reads the sequences of index entries, whose numbers are for messages."""
+        """Read the sequences of index entries, whose numbers are for messages."""
         source = self._open_tokens()
         starts = rows.pointers
         stops = starts + rows.lengths.astype(np.int64) * self.dtype.itemsize
@@ -384,16 +384,16 @@ class MegatronReader:
         )
 
     def _number(self, index: int) -> int:
-        """Gives a sequence's number from the begin."""
+        """Return a sequence's number from the beginning."""
         at = operator.index(index)
         if at < 0:
             at += len(self)
         if not 0 <= at < len(self):
-            raise IndexError(f"{self.url}: there is no sequence {index}; it has {len(self)}.")
+            raise IndexError(f"{self.url}: there is no sequence {index}; it has {len(self)}")
         return at
 
     def _numbers(self, indices: Sequence[int]) -> NDArray[np.int64]:
-        """Gives sequences' numbers from the begin."""
+        """Return sequences' numbers from the beginning."""
         count = len(self)
         try:
             numbers = np.fromiter(map(operator.index, indices), np.int64, len(indices))

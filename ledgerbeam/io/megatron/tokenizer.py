@@ -38,14 +38,14 @@ class Tokenizer(Protocol):
         """One more than the highest token that a text can become."""
 
     def eod(self, name: str | None) -> int:
-        """Gives the token that ends documents: of that name, or of the first of `EOD_NAMES` that it has.
+        """Return the token that ends documents: of that name, or of the first of `EOD_NAMES` that it has.
 
         Raises:
             UsageError: It has no such token.
         """
 
     def encode(self, texts: Sequence[str]) -> list[TextTokens]:
-        """Gives the tokens of each text, without any special token that the text does not hold."""
+        """Return the tokens of each text, without any special token that the text does not hold."""
 
 
 class ByteTokenizer:
@@ -54,17 +54,17 @@ class ByteTokenizer:
     vocabulary = 256
 
     def eod(self, name: str | None) -> int:
-        """Gives 256.
+        """Return 256.
 
         Raises:
             UsageError: A name was given: bytes have none.
         """
         if name is not None:
-            raise UsageError(f"--eod {name}: the tokens of 'bytes' have no names, its end of a document is 256.")
+            raise UsageError(f"--eod {name}: the tokens of 'bytes' have no names, its end of a document is 256")
         return 256
 
     def encode(self, texts: Sequence[str]) -> list[TextTokens]:
-        """Gives the bytes of each text: u8."""
+        """Return the bytes of each text: u8."""
         return [np.frombuffer(text.encode(), np.uint8) for text in texts]
 
 
@@ -99,7 +99,7 @@ class FileTokenizer:
         if settings["model"].get("dropout"):
             raise UsageError(
                 f"{url}: its model drops merges at random (dropout {settings['model']['dropout']}), so a restarted "
-                "job could not end with the bytes of a clean one; set dropout to null."
+                "job could not end with the bytes of a clean one; set dropout to null"
             )
         self._model.no_padding()
         self._model.no_truncation()
@@ -107,20 +107,20 @@ class FileTokenizer:
         self._dtype = optimal_dtype(self.vocabulary)
 
     def eod(self, name: str | None) -> int:
-        """Gives the token that ends documents; see `Tokenizer`."""
+        """Return the token that ends documents; see `Tokenizer`."""
         for candidate in EOD_NAMES if name is None else (name,):
             token: int | None = self._model.token_to_id(candidate)
             if token is not None:
                 return token
         if name is not None:
-            raise UsageError(f"{self._url}: has no token {name!r}; give another --eod.")
+            raise UsageError(f"{self._url}: has no token {name!r}; give another --eod")
         raise UsageError(
             f"{self._url}: has none of the usual tokens for the end of a document ({', '.join(EOD_NAMES)}); name it "
-            "with --eod TOKEN, or pass --no-append-eod."
+            "with --eod TOKEN, or pass --no-append-eod"
         )
 
     def encode(self, texts: Sequence[str]) -> list[TextTokens]:
-        """Gives the tokens of each text."""
+        """Return the tokens of each text."""
         found: list[TextTokens] = []
         batch: list[str] = []
         size = 0
@@ -138,7 +138,7 @@ class FileTokenizer:
 
 
 def read_tokenizer(url: str, options: Options | None = None, *, checksum: str | None = None) -> tuple[Tokenizer, str]:
-    """Reads a tokenizer.
+    """Read a tokenizer.
 
     Args:
         url: ``bytes``, or where a ``tokenizer.json`` lies.

@@ -35,13 +35,13 @@ class TokenSource(Protocol):
         """Where a range must end at the latest."""
 
     def one(self, start: int, stop: int) -> Tokens:
-        """Gives the tokens of a range."""
+        """Return the tokens of a range."""
 
     def many(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> list[Tokens]:
-        """Gives the tokens of ranges in the order asked."""
+        """Return the tokens of ranges in the order asked."""
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Let go of the file."""
 
 
 class MappedTokens:
@@ -68,7 +68,7 @@ class MappedTokens:
         self._dtype = dtype
 
     def few(self, lengths: Sequence[int], pointers: Sequence[int]) -> list[Tokens] | None:
-        """Gives views of a few sequences, sooner than `many`; None when one of them needs a closer look."""
+        """Return views of a few sequences, sooner than `many`; None when one of them needs a closer look."""
         array, mask, shift = self.array, self.mask, self.shift
         found = []
         for length, pointer in zip(lengths, pointers, strict=True):
@@ -80,14 +80,14 @@ class MappedTokens:
         return found
 
     def one(self, start: int, stop: int) -> Tokens:
-        """Gives a view of a range."""
+        """Return a view of a range."""
         width = self._dtype.itemsize
         if start % width:  # no writer makes that
             return np.frombuffer(self._content, self._dtype, (stop - start) // width, start)
         return self.array[start // width : stop // width]
 
     def many(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> list[Tokens]:
-        """Gives views of ranges."""
+        """Return views of ranges."""
         width = self._dtype.itemsize
         if (starts % width).any():
             return [self.one(start, stop) for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
@@ -96,7 +96,7 @@ class MappedTokens:
         return [array[start:stop] for start, stop in places]
 
     def close(self) -> None:
-        """Does nothing: the map goes with the last array that shows a part of it."""
+        """Do nothing: the map goes with the last array that shows a part of it."""
 
 
 class RangedTokens:
@@ -125,11 +125,11 @@ class RangedTokens:
         self.limit = self._reader.size if known else _UNBOUNDED
 
     def one(self, start: int, stop: int) -> Tokens:
-        """Reads a range."""
+        """Read a range."""
         return np.frombuffer(self._reader.read(start, stop), self._dtype)
 
     def many(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> list[Tokens]:
-        """Reads ranges; runs without gaps as blocks of at most 8 MiB, of which the arrays are views."""
+        """Read ranges; run without gaps as blocks of at most 8 MiB, of which the arrays are views."""
         dtype = self._dtype
         if len(starts) < 2 or (starts[1:] != stops[:-1]).any():
             return [np.frombuffer(part, dtype) for part in self._reader.iterate_many(starts, stops)]
@@ -147,12 +147,12 @@ class RangedTokens:
         return found
 
     def close(self) -> None:
-        """Closes the file; a later read opens it again."""
+        """Close the file; a later read opens it again."""
         self._reader.close()
 
 
 def map_file(path: str) -> memoryview:
-    """Maps all of a local file to read.
+    """Map all of a local file to read.
 
     The map goes when the last view of it does, so no array outlives its memory. Processes that map the same file share
     it.

@@ -53,7 +53,7 @@ class MegatronBuilder:
         return Layout(self.dtype, len(self._lengths), len(self._ends) + 1, modes=self.multimodal)
 
     def add_item(self, tokens: TokensLike, mode: int = 0) -> None:
-        """Adds a sequence to the present document.
+        """Add a sequence to the present document.
 
         Args:
             tokens: In one dimension; may be none.
@@ -67,13 +67,13 @@ class MegatronBuilder:
         self._add(values, self._lengths_of([len(values)]), [mode] if mode else None)
 
     def end_document(self) -> None:
-        """Ends the present document, which holds the sequences since the last one; none for an empty document."""
+        """End the present document, which holds the sequences since the last one; none for an empty document."""
         self._ends.append(len(self._lengths))
 
     def add_document(
         self, tokens: TokensLike, lengths: Sequence[int] | None = None, modes: Sequence[int] | None = None
     ) -> None:
-        """Adds sequences that follow each other, and ends the document.
+        """Add sequences that follow each other, and end the document.
 
         Args:
             tokens: Of all of them, in one dimension.
@@ -95,7 +95,7 @@ class MegatronBuilder:
         ends: Sequence[int] | NDArray[Any],
         modes: Sequence[int] | None = None,
     ) -> None:
-        """Adds many documents at once.
+        """Add many documents at once.
 
         Args:
             tokens: Of all of them, in one dimension.
@@ -118,7 +118,7 @@ class MegatronBuilder:
         self._ends.frombytes((places + before).tobytes())
 
     def write_index(self, file: BinaryIO) -> None:
-        """Writes the index of what was added.
+        """Write the index of what was added.
 
         Args:
             file: Empty, and able to seek.
@@ -152,7 +152,7 @@ class MegatronBuilder:
 
     def _add(self, values: Values, lengths: array[int], modes: Sequence[int] | None) -> None:
         if modes is not None and not self.multimodal:
-            raise UsageError(f"{self._name}: a mode was given; ask for a multimodal dataset.")
+            raise UsageError(f"{self._name}: a mode was given; ask for a multimodal dataset")
         if sum(lengths) != len(values) or min(lengths, default=0) < 0:
             raise self._refused(f"expected lengths that make up {len(values)} tokens, found {lengths[:9].tolist()}")
         if self.multimodal:
@@ -170,14 +170,14 @@ class MegatronBuilder:
         return found
 
     def _refused(self, what: str) -> RecordError:
-        return RecordError(f"{self._name}: document {len(self._ends)}, sequence {len(self._lengths)}: {what}.")
+        return RecordError(f"{self._name}: document {len(self._ends)}, sequence {len(self._lengths)}: {what}")
 
 
 @contextlib.contextmanager
 def write_megatron(
     prefix: str, dtype: DTypeLike = np.int32, options: Options | None = None, *, multimodal: bool = False
 ) -> Iterator[MegatronBuilder]:
-    """Opens a dataset that appears, complete and durable, when the body ends, and never if it raises.
+    """Open a dataset that appears, complete and durable, when the body ends, and never if it raises.
 
     The `.idx` appears last, and that of a former dataset goes first, so no reader finds one with the other's `.bin`.
 
@@ -210,7 +210,7 @@ def encode_part(
     eod: int | None = None,
     name: str = "part",
 ) -> tuple[bytes, bytes]:
-    """Encodes documents as a whole dataset: what one task of a parallel build writes.
+    """Encode documents as a whole dataset: what one task of a parallel build writes.
 
     `merge_megatron` of the parts, in their order, is the file that one `encode_part` of all documents makes, wherever
     they are cut. As in Megatron's preprocess_data a sequence without tokens is left out, and a document without any is

@@ -30,7 +30,7 @@ _TEXT = "txt"
 
 
 def parse_fields(text: str) -> dict[str, str]:
-    """Reads fields as they stand in arguments, `recording=wav,label=cls`: name and extension of each.
+    """Read fields as they stand in arguments, `recording=wav,label=cls`: name and extension of each.
 
     Raises:
         UsageError: It is no such list, names a field twice, or has a name that a field cannot have.
@@ -39,19 +39,19 @@ def parse_fields(text: str) -> dict[str, str]:
     for part in filter(None, text.split(",")):
         name, equals, extension = part.partition("=")
         if not equals or not extension or name in fields or extension in fields.values():
-            raise UsageError(f"{text!r}: expected fields such as recording=wav,label=cls, each once, found {part!r}.")
+            raise UsageError(f"{text!r}: expected fields such as recording=wav,label=cls, each once, found {part!r}")
         fields[name] = extension.removeprefix(".")
     check_fields(field_kinds(fields), repr(text))
     return fields
 
 
 def field_kinds(fields: Mapping[str, str]) -> dict[str, FieldKind]:
-    """Gives how fields are kept by the extensions they come from: audio and arrays as payloads, the rest as values."""
+    """Return how fields are kept by the extensions they come from: audio and arrays as payloads, the rest as values."""
     return {name: "tar" if _kind(extension) in _AUDIO | _ARRAYS else "jsonl" for name, extension in fields.items()}
 
 
 def sample_cut(sample: Sample, fields: Mapping[str, str]) -> dict[str, Any]:
-    """Makes a cut of a sample, as `SharWriter` takes it.
+    """Make a cut of a sample, as `SharWriter` takes it.
 
     A member `json` that is a cut (an object with a `type` such as `MonoCut`) is the cut; else one is made that is as
     long as the first of its recordings. Of members that are no fields, `txt` becomes its supervision, and others are
@@ -88,7 +88,7 @@ def sample_cut(sample: Sample, fields: Mapping[str, str]) -> dict[str, Any]:
         if not isinstance(duration, int | float):
             raise RecordError(
                 f"{sample.key!r}: a cut needs a length; name its audio with --fields recording=EXTENSION, or give the "
-                f"cut as its member 'json'; found {', '.join(sample)}."
+                f"cut as its member 'json'; found {', '.join(sample)}"
             )
         several = len(channels) > 1
         cut = {"id": sample.key, "start": 0, "duration": duration, "channel": channels if several else channels[0]}
@@ -104,7 +104,7 @@ def sample_cut(sample: Sample, fields: Mapping[str, str]) -> dict[str, Any]:
 
 
 def cut_sample(cut: Mapping[str, Any], fields: Mapping[str, Any], place: str) -> Sample:
-    """Makes a sample of a cut. `sample_cut` makes the cut of it again, with fields such as `recording=recording.wav`.
+    """Make a sample of a cut. `sample_cut` makes the cut of it again, with fields such as `recording=recording.wav`.
 
     Args:
         cut: The cut, as it stands among the cuts; it becomes the member `json`.
@@ -116,7 +116,7 @@ def cut_sample(cut: Mapping[str, Any], fields: Mapping[str, Any], place: str) ->
         RecordError: It has no id.
     """
     if not isinstance(cut, Mapping) or not isinstance(cut.get("id"), str):
-        raise RecordError(f"{place}: expected a cut, an object with an 'id', found {cut!r:.80}.")
+        raise RecordError(f"{place}: expected a cut, an object with an 'id', found {cut!r:.80}")
     members = {"json": dumps(cut)}
     for field, value in fields.items():
         if isinstance(value, Sample):
@@ -136,7 +136,7 @@ def _manifest(key: str, name: str, extension: str, data: bytes, left: dict[str, 
     if given is not None:
         manifest = _loads(key, given, left.pop(given))
         if not isinstance(manifest, dict):
-            raise RecordError(f"{key!r}: expected a manifest under {given!r}, found {type(manifest).__name__}.")
+            raise RecordError(f"{key!r}: expected a manifest under {given!r}, found {type(manifest).__name__}")
         return manifest
     try:
         if _kind(extension) in _ARRAYS:
@@ -144,7 +144,7 @@ def _manifest(key: str, name: str, extension: str, data: bytes, left: dict[str, 
             return place | {"shape": array_shape(data, extension)}
         header = audio_header(data, extension)
     except RecordError as error:
-        raise RecordError(f"{key!r}: {error} Or give its manifest as a member {name + '.json'!r}.") from error
+        raise RecordError(f"{key!r}: {error} Or give its manifest as a member {name + '.json'!r}") from error
     channels = list(range(header.channels))
     return {
         "id": key,
@@ -161,7 +161,7 @@ def _own_cut(key: str, left: dict[str, bytes]) -> dict[str, Any] | None:
     if not isinstance(cut, dict) or not str(cut.get("type", "")).endswith("Cut"):
         return None
     if cut.get("id") != key:
-        raise RecordError(f"{key!r}: expected the cut under 'json' to have this id, found {cut.get('id')!r:.80}.")
+        raise RecordError(f"{key!r}: expected the cut under 'json' to have this id, found {cut.get('id')!r:.80}")
     del left["json"]
     return cut
 
@@ -170,7 +170,7 @@ def _loads(key: str, extension: str, data: bytes) -> Any:
     try:
         return loads(data)
     except orjson.JSONDecodeError as error:
-        raise RecordError(f"{key!r}: expected JSON under {extension!r}: {error}.") from error
+        raise RecordError(f"{key!r}: expected JSON under {extension!r}: {error}") from error
 
 
 def _custom(key: str, extension: str, data: bytes) -> Any:
@@ -178,6 +178,6 @@ def _custom(key: str, extension: str, data: bytes) -> Any:
     if isinstance(value, dict) and value.keys() == {"__base64__"}:
         raise RecordError(
             f"{key!r}: the member {extension!r} is neither text nor JSON, and so no part of a cut; make it a field, "
-            f"with --fields NAME={extension}."
+            f"with --fields NAME={extension}"
         )
     return value

@@ -33,7 +33,7 @@ class AudioHeader:
 
 
 def audio_header(data: bytes, extension: str) -> AudioHeader:
-    """Reads the header of WAV (RIFF) or FLAC, whichever the bytes are.
+    """Read the header of WAV (RIFF) or FLAC, whichever the bytes are.
 
     Args:
         data: The whole payload.
@@ -45,13 +45,13 @@ def audio_header(data: bytes, extension: str) -> AudioHeader:
     found = _flac(data) if data[:4] == b"fLaC" else _wav(data)
     if found is None or not (found.sampling_rate and found.channels and found.samples):
         raise RecordError(
-            f"{extension!r}: expected the header of WAV or FLAC with rate, channels and length, found {data[:12]!r}."
+            f"{extension!r}: expected the header of WAV or FLAC with rate, channels and length, found {data[:12]!r}"
         )
     return found
 
 
 def array_shape(data: bytes, extension: str) -> list[int]:
-    """Reads the shape of a `.npy`.
+    """Read the shape of a `.npy`.
 
     Raises:
         RecordError: It is none, of a version that numpy does not know, or shorter than it says.
@@ -64,11 +64,11 @@ def array_shape(data: bytes, extension: str) -> list[int]:
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, dtype = read(file)
     except Exception as error:  # numpy has Python's own parser read the header, which raises errors of many kinds
-        raise RecordError(f"{extension!r}: expected a .npy: {error!r:.300}.") from error
+        raise RecordError(f"{extension!r}: expected a .npy: {error!r:.300}") from error
     size = int(np.prod(shape, dtype=object)) * dtype.itemsize
     if dtype.hasobject or min(shape, default=0) < 0 or len(data) - file.tell() != size:
         raise RecordError(
-            f"{extension!r}: expected {size} bytes of {dtype} in the shape {shape}, found {len(data) - file.tell()}."
+            f"{extension!r}: expected {size} bytes of {dtype} in the shape {shape}, found {len(data) - file.tell()}"
         )
     return list(shape)
 

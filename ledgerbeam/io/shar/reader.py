@@ -42,7 +42,7 @@ _NO_DATA = {"nodata", "nometa"}
 def find_shar(
     folder: str, options: Options | None = None, fields: Sequence[str] | None = None, *, compressed: bool = False
 ) -> dict[str, list[str]]:
-    """Lists the shards of a Shar dataset by field; what has no such name (an index, a README) is passed over.
+    """List the shards of a Shar dataset by field; what has no such name (an index, a README) is passed over.
 
     Args:
         folder: A local folder or URL; or that of a list of fields, which ends with `.json`.
@@ -62,7 +62,7 @@ def find_shar(
     wanted = sorted(set(found) - {CUTS}) if fields is None else list(fields)
     missing = [field for field in wanted if field not in found]
     if missing:
-        raise SourceError(f"{base}: there is no field {missing[0]!r}; it has {sorted(set(found) - {CUTS})}.")
+        raise SourceError(f"{base}: there is no field {missing[0]!r}; it has {sorted(set(found) - {CUTS})}")
     return {field: found[field] for field in (CUTS, *wanted)}
 
 
@@ -81,19 +81,19 @@ def _found(
             if match["rest"] is None or (match["shard"] or "") not in shards:
                 shards[match["shard"] or ""] = url
     if CUTS not in found:
-        raise SourceNotFoundError(f"{base}: expected shards of cuts, such as cuts.000000.jsonl, found none.")
+        raise SourceNotFoundError(f"{base}: expected shards of cuts, such as cuts.000000.jsonl, found none")
     for field, shards in found.items():
         other = sorted(set(shards) ^ set(found[CUTS]))
         if other and (fields is None or field in fields):
             raise SourceError(
                 f"{base}: expected a shard of {field!r} for each of the cuts, found them to differ in {other[0]!r}; "
-                "write what is missing again, or name the fields to read."
+                "write what is missing again, or name the fields to read"
             )
     return {field: [shards[number] for number in sorted(shards)] for field, shards in found.items()}
 
 
 def write_shar_fields(url: str, shards: Mapping[str, Sequence[str]], options: Options | None = None) -> None:
-    """Publishes a list of fields.
+    """Publish a list of fields.
 
     Args:
         url: Where it goes; `.json` last.
@@ -107,7 +107,7 @@ def write_shar_fields(url: str, shards: Mapping[str, Sequence[str]], options: Op
     url = canonical_url(url)
     counts = {field: len(urls) for field, urls in shards.items()}
     if not url.endswith(".json") or not counts.get(CUTS) or len(set(counts.values())) > 1:
-        raise UsageError(f"{url}: expected a name with .json last and as many shards of each field as cuts: {counts}.")
+        raise UsageError(f"{url}: expected a name with .json last and as many shards of each field as cuts: {counts}")
     content = {field: list(shards[field]) for field in (CUTS, *sorted(set(shards) - {CUTS}))}
     publish_bytes(url, orjson.dumps(content, option=orjson.OPT_INDENT_2), options)
 
@@ -116,17 +116,17 @@ def _listed(url: str, options: Options | None) -> dict[str, list[str]]:
     try:
         content = orjson.loads(read_bytes(url, options))
     except orjson.JSONDecodeError as error:
-        raise SourceError(f"{url}: expected shards by field, found bad JSON: {error}.") from error
+        raise SourceError(f"{url}: expected shards by field, found bad JSON: {error}") from error
     if not isinstance(content, dict) or not all(
         isinstance(urls, list) and all(isinstance(shard, str) for shard in urls) for urls in content.values()
     ):
-        raise SourceError(f"{url}: expected lists of shards by field, found {content!r:.80}.")
+        raise SourceError(f"{url}: expected lists of shards by field, found {content!r:.80}")
     if not content.get(CUTS):
-        raise SourceNotFoundError(f"{url}: expected shards under 'cuts', found none.")
+        raise SourceNotFoundError(f"{url}: expected shards under 'cuts', found none")
     for field, urls in content.items():
         if len(urls) != len(content[CUTS]):
             raise SourceError(
-                f"{url}: expected {len(content[CUTS])} shards of {field!r}, as many as of cuts, found {len(urls)}."
+                f"{url}: expected {len(content[CUTS])} shards of {field!r}, as many as of cuts, found {len(urls)}"
             )
     try:
         found = {field: [join_url(posixpath.dirname(url), shard) for shard in urls] for field, urls in content.items()}
@@ -171,7 +171,7 @@ class SharReader(NumberedRecords[dict[str, Any]]):
                 if len(reader) != count:
                     raise SourceError(
                         f"{reader.url}: expected {count} records, as many as cuts in its shard, found {len(reader)}; "
-                        "write the shard again."
+                        "write the shard again"
                     )
         self._ends = [0, *accumulate(counts)]
 
@@ -182,7 +182,7 @@ class SharReader(NumberedRecords[dict[str, Any]]):
         return self._ends[-1]
 
     def close(self) -> None:
-        """Closes what is open; a later read opens it again."""
+        """Close what is open; a later read opens it again."""
         for reader in chain.from_iterable(self.shards.values()):
             reader.close()
 
@@ -216,7 +216,7 @@ class SharReader(NumberedRecords[dict[str, Any]]):
 
 
 def put_field(cut: dict[str, Any], field: str, record: Sample | Mapping[str, Any], url: str, number: int) -> None:
-    """Puts the value of a field into its cut, if it has one.
+    """Put the value of a field into its cut, if it has one.
 
     Args:
         cut: The cut.
@@ -232,15 +232,15 @@ def put_field(cut: dict[str, Any], field: str, record: Sample | Mapping[str, Any
     if not isinstance(cut, dict) or "id" not in cut:
         raise RecordError(
             f"{place}: expected the cut of this number to be an object with an 'id', found {cut!r:.80}; write the "
-            "cuts again."
+            "cuts again"
         )
     if not isinstance(record, Mapping):
-        raise RecordError(f"{place}: expected an object with a 'cut_id', found {record!r:.80}; write the shard again.")
+        raise RecordError(f"{place}: expected an object with a 'cut_id', found {record!r:.80}; write the shard again")
     owner = record.key if isinstance(record, Sample) else record.get("cut_id")
     if owner != cut["id"]:
         raise RecordError(
             f"{place}: expected field {field!r} of cut {cut['id']!r}, found that of {owner!r}; cuts and "
-            "fields were written in different orders."
+            "fields were written in different orders"
         )
     if isinstance(record, Sample):
         if not _NO_DATA & record.keys():

@@ -25,18 +25,18 @@ _MANIFEST = "json"
 
 
 def check_fields(fields: Mapping[str, FieldKind], place: str) -> None:
-    """Raises UsageError if a field has a name that lhotse could not set on a cut, or is of no known kind."""
+    """Raise UsageError if a field has a name that lhotse could not set on a cut, or is of no known kind."""
     for name, kind in fields.items():
         if not name.isidentifier() or name in (CUTS, "id"):
-            raise UsageError(f"{place}: expected names of fields such as 'recording', found {name!r}.")
+            raise UsageError(f"{place}: expected names of fields such as 'recording', found {name!r}")
         if kind not in ("tar", "jsonl"):
-            raise UsageError(f"{place}: expected field {name!r} to be 'tar' or 'jsonl', found {kind!r}.")
+            raise UsageError(f"{place}: expected field {name!r} to be 'tar' or 'jsonl', found {kind!r}")
 
 
 def split_cut(
     cut: Mapping[str, Any], fields: Mapping[str, FieldKind], number: int
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Takes a cut apart.
+    """Take a cut apart.
 
     Args:
         cut: As `SharReader` gives it: its values by name, and each field under its own, a `tar` field as a `Sample` or
@@ -57,7 +57,7 @@ def split_cut(
     if not isinstance(name, str) or not name or posixpath.normpath(name) != name or name in (".", ".."):
         raise RecordError(
             f"cut {number}: expected an 'id', a relative path in its shortest form, found {name!r:.80}; lhotse finds "
-            "payloads by it."
+            "payloads by it"
         )
     row = dict(cut)
     custom = dict(row.pop("custom", None) or {})
@@ -83,7 +83,7 @@ def _pair(name: str, value: Any, place: str) -> tuple[Sample, Any]:
     payloads = [extension for extension in value if extension != _MANIFEST] if isinstance(value, Mapping) else []
     if len(payloads) != 1 or len(value) != 2 or not isinstance(value[payloads[0]], bytes | bytearray | memoryview):
         found = f"{', '.join(map(str, value))}" if isinstance(value, Mapping) else type(value).__name__
-        raise RecordError(f"{place}: expected a payload as bytes by extension and 'json', its manifest, found {found}.")
+        raise RecordError(f"{place}: expected a payload as bytes by extension and 'json', its manifest, found {found}")
     manifest = value[_MANIFEST]
     try:
         if isinstance(manifest, bytes | bytearray | memoryview):
@@ -91,7 +91,7 @@ def _pair(name: str, value: Any, place: str) -> tuple[Sample, Any]:
         else:
             data = dumps(manifest, orjson.OPT_APPEND_NEWLINE)
     except (TypeError, orjson.JSONDecodeError) as error:
-        raise RecordError(f"{place}: its manifest is not JSON: {error}.") from error
+        raise RecordError(f"{place}: its manifest is not JSON: {error}") from error
     if not isinstance(manifest, Mapping):
-        raise RecordError(f"{place}: expected an object as manifest, found {type(manifest).__name__}.")
+        raise RecordError(f"{place}: expected an object as manifest, found {type(manifest).__name__}")
     return Sample(name, {payloads[0]: value[payloads[0]], _MANIFEST: data}), manifest

@@ -25,14 +25,14 @@ _NAMED = re.compile(r"(?P<shard>.+)\.(?P<field>[^./]+)\.(?:jsonl|tar)")
 
 
 def shard_field(url: str) -> tuple[str, str] | None:
-    """Gives what all files of a shard share, and the field that one holds; None if its name is not that of a shard."""
+    """Return what all files of a shard share, and the field that one holds; None if its name is not that of a shard."""
     folder, _, name = split_compression(url).url.rpartition("/")
     match = _NUMBERED.fullmatch(name) or _NAMED.fullmatch(name)
     return None if match is None else (f"{folder}/{match['shard']}", match["field"])
 
 
 def group_shards(urls: Iterable[str]) -> list[list[str]]:
-    """Puts the files of each shard together. Files of other names, such as indexes, are passed over.
+    """Put the files of each shard together. Files of other names, such as indexes, are passed over.
 
     Args:
         urls: Of all files, in any order. Of a file and its compressed twin the plain one is taken.
@@ -52,21 +52,21 @@ def group_shards(urls: Iterable[str]) -> list[list[str]]:
             if found[1] not in fields or split_compression(url).compression is None:
                 fields[found[1]] = url
     if not shards:
-        raise SourceNotFoundError("expected shards of Shar datasets, such as cuts.000000.jsonl, found none.")
+        raise SourceNotFoundError("expected shards of Shar datasets, such as cuts.000000.jsonl, found none")
     known: dict[str, set[str]] = {}
     for fields in shards.values():
         first = min(fields.values())
         if CUTS not in fields:
             raise SourceError(
                 f"{first}: expected cuts beside this file, under the same name or number, found none; write them "
-                "again, or move what is no shard out of the folder."
+                "again, or move what is no shard out of the folder"
             )
         folder = first.rpartition("/")[0]
         differing = sorted(known.setdefault(folder, set(fields)) ^ set(fields))
         if differing:
             raise SourceError(
                 f"{fields[CUTS]}: expected the same fields in all shards of its folder, found some with and some "
-                f"without {differing[0]!r}; write what is missing again."
+                f"without {differing[0]!r}; write what is missing again"
             )
     ordered = sorted(shards.values(), key=lambda fields: fields[CUTS])
     return [[fields[CUTS], *(fields[name] for name in sorted(fields) if name != CUTS)] for fields in ordered]
@@ -82,10 +82,10 @@ class FieldRecords(Protocol):
     def __len__(self) -> int: ...
 
     def read_many(self, indices: list[int], /) -> list[Any]:
-        """Gives records by number, in the order asked."""
+        """Return records by number, in the order asked."""
 
     def close(self) -> None:
-        """Closes what is open; a later read opens it again."""
+        """Close what is open; a later read opens it again."""
 
 
 class HeldRecords:
@@ -104,7 +104,7 @@ class HeldRecords:
         return len(self._records)
 
     def read_many(self, indices: list[int], /) -> list[Any]:
-        """Gives records by number."""
+        """Return records by number."""
         return [self._records[index] for index in indices]
 
     def close(self) -> None:
@@ -130,14 +130,14 @@ class SharSamples(NumberedRecords[Sample]):
             if len(records) != len(cuts):
                 raise SourceError(
                     f"{records.url}: expected {len(cuts)} records, as many as cuts in {cuts.url}, found "
-                    f"{len(records)}; write the shard again."
+                    f"{len(records)}; write the shard again"
                 )
 
     def __len__(self) -> int:
         return len(self._cuts)
 
     def close(self) -> None:
-        """Closes what is open; a later read opens it again."""
+        """Close what is open; a later read opens it again."""
         for records in (self._cuts, *self._fields.values()):
             records.close()
 

@@ -1,4 +1,4 @@
-"""Shar from its begin to its end, without indexes, also compressed as lhotse writes its cuts by default."""
+"""Shar from its beginning to its end, without indexes, also compressed as lhotse writes its cuts by default."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["stream_shar"]
 
 
 def stream_shar(shards: Mapping[str, Sequence[str]], options: Options | None = None) -> Iterator[dict[str, Any]]:
-    """Reads the cuts of a Shar dataset with their fields; memory is a block and a record of each field.
+    """Read the cuts of a Shar dataset with their fields; memory is a block and a record of each field.
 
     Args:
         shards: The shards of each field, `cuts` among them, as `find_shar` gives them.
@@ -63,4 +63,4 @@ def _records(url: str, options: Options | None) -> Generator[Any, None, None]:
 
 
 def _other_count(url: str, cuts: str, found: str) -> SourceError:
-    return SourceError(f"{url}: expected a record for each cut of {cuts}, found {found}; write the shard again.")
+    return SourceError(f"{url}: expected a record for each cut of {cuts}, found {found}; write the shard again")

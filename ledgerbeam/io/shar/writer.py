@@ -65,7 +65,7 @@ class SharWriter:
         if shard_size < 1 or start < 0:
             raise UsageError(
                 f"{self.url}: expected shards of at least 1 cut and a first number of at least 0, found "
-                f"shard_size={shard_size}, start={start}."
+                f"shard_size={shard_size}, start={start}"
             )
         self._options = options
         self._shard_size = shard_size
@@ -83,7 +83,7 @@ class SharWriter:
             shard.end(complete=error is None)
 
     def write(self, cut: Mapping[str, Any]) -> None:
-        """Writes a cut with its fields.
+        """Write a cut with its fields.
 
         Args:
             cut: As `SharReader` gives it. A `tar` field is a mapping of the payload's extension to the payload, bytes,
@@ -118,7 +118,7 @@ class SharWriter:
             return dumps(row, orjson.OPT_APPEND_NEWLINE)
         except orjson.JSONEncodeError as error:
             raise RecordError(
-                f"cut {self.count}: it cannot be written as JSON: {error}; name what has payloads among the fields."
+                f"cut {self.count}: it cannot be written as JSON: {error}; name what has payloads among the fields"
             ) from error
 
 
@@ -147,7 +147,7 @@ class _Shard:
         self.count += 1
 
     def end(self, *, complete: bool) -> None:
-        """Publishes the files, each followed by its index; or takes away what they have so far."""
+        """Publish the files, each followed by its index; or take away what they have so far."""
         try:
             for field in self._places if complete else ():
                 self._publish(field)

@@ -14,7 +14,7 @@ _R = TypeVar("_R")
 
 
 def map_ahead(function: Callable[[_T], _R], items: Iterable[_T], threads: int) -> Iterator[_R]:
-    """Applies a function to items in threads and yields the results in the order of the items.
+    """Apply a function to items in threads and yield the results in the order of the items.
 
     At most `threads + 1` results exist at a time, so memory stays bounded however many items there are. Closing the
     iterator drops the work that has not begun.

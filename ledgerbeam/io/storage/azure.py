@@ -26,12 +26,12 @@ _EXISTS = frozenset({409, 412})  # HTTP status of a blob that was to be new
 
 
 def is_azure(url: str) -> bool:
-    """Tells whether a URL names a blob of Azure."""
+    """Return whether a URL names a blob of Azure."""
     return split_scheme(url)[0] in _SCHEMES
 
 
 def upload_blocks(url: str, file: BinaryIO, options: Options | None = None, *, exclusive: bool = False) -> None:
-    """Uploads a file; the blob appears, whole, with the last request. It holds up to four blocks of 16 MiB in memory.
+    """Upload a file; the blob appears, whole, with the last request. It holds up to four blocks of 16 MiB in memory.
 
     Args:
         url: Of the blob.
@@ -55,7 +55,7 @@ def upload_blocks(url: str, file: BinaryIO, options: Options | None = None, *, e
 
 
 async def _upload(store: Any, url: str, file: BinaryIO, exclusive: bool) -> bool:
-    """Tells false when a blob of that name exists, and none may."""
+    """Tell false when a blob of that name exists, and none may."""
     from azure.core.exceptions import HttpResponseError  # noqa: PLC0415 - comes with the extra
     from azure.storage.blob import BlobBlock  # noqa: PLC0415
 

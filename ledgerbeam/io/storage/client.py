@@ -80,7 +80,7 @@ _filesystems: dict[tuple[int, str, str], Any] = {}
 
 
 def filesystem(url: str, options: Options | None = None) -> Any:
-    """Gives the fsspec file system of a URL, one for each process and set of options.
+    """Return the fsspec file system of a URL, one for each process and set of options.
 
     fsspec itself keeps one instance for each thread, each with connections of its own; sharing one across
     threads is safe because its calls all run on fsspec's event loop.
@@ -123,7 +123,7 @@ def _client(scheme: str) -> Any:
 
 
 def call(url: str, doing: str, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """Runs a remote call, again when its failure is transient.
+    """Run a remote call, again when its failure is transient.
 
     Time-outs, broken connections and 5xx answers are tried up to `ATTEMPTS` times with exponential, jittered
     pauses; everything else is final at once.
@@ -150,7 +150,7 @@ def call(url: str, doing: str, function: Callable[_P, _T], *args: _P.args, **kwa
 
 
 def retrying() -> tenacity.Retrying:
-    """Gives the retry policy of remote calls: transient errors only, after random pauses that grow up to 5 s."""
+    """Return the retry policy of remote calls: transient errors only, after random pauses that grow up to 5 s."""
     return tenacity.Retrying(
         stop=tenacity.stop_after_attempt(ATTEMPTS),
         wait=tenacity.wait_random_exponential(multiplier=PAUSE_SECONDS, max=5.0),
@@ -160,7 +160,7 @@ def retrying() -> tenacity.Retrying:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Tells whether the same call may succeed when it is made again.
+    """Return whether the same call may succeed when it is made again.
 
     The HTTP status of the answer decides when there was one, else time-outs and broken connections count.
     """
@@ -182,7 +182,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def http_status(error: BaseException) -> int | None:
-    """Gives the HTTP status behind an error of any of the object store clients, None when there is none."""
+    """Return the HTTP status behind an error of any of the object store clients, None when there is none."""
     for cause in _chain(error):
         response = getattr(cause, "response", None)  # botocore
         if isinstance(response, Mapping):
@@ -197,7 +197,7 @@ def http_status(error: BaseException) -> int | None:
 
 
 def error_code(error: BaseException) -> str | None:
-    """Gives the error code of an answer of S3 or Azure, such as `SlowDown`; None when there is none."""
+    """Return the error code of an answer of S3 or Azure, such as `SlowDown`; None when there is none."""
     for cause in _chain(error):
         code = getattr(cause, "error_code", None)  # adlfs
         if isinstance(code, str):
@@ -218,12 +218,12 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def is_full(error: BaseException) -> bool:
-    """Tells whether an error says that a disk, a quota or an object store is full."""
+    """Return whether an error says that a disk, a quota or an object store is full."""
     return http_status(error) == 507 or (isinstance(error, OSError) and error.errno in _FULL)
 
 
 def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
-    """Words the error of a read or a write for the user.
+    """Return the error of a read or a write for the user.
 
     Args:
         error: What the operating system or the client library raised.
@@ -238,30 +238,30 @@ def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
     code, status = error_code(error), http_status(error)
     if code in _EXPIRED_CODES:
         remedy = "renew them and run again"
-        return StorageError(f"{url}: cannot {doing}, the credentials have expired ({code}: {detail}); {remedy}.")
+        return StorageError(f"{url}: cannot {doing}, the credentials have expired ({code}: {detail}); {remedy}")
     if code in _THROTTLED_CODES or status in _THROTTLED_STATUS:
         remedy = "run again, with fewer workers if it goes on"
-        return StorageError(f"{url}: cannot {doing}, the store refuses so many requests ({detail}); {remedy}.")
+        return StorageError(f"{url}: cannot {doing}, the store refuses so many requests ({detail}); {remedy}")
     if status == 400 and code is None and split_scheme(url)[0] == "s3":
         remedy = "S3 answers so to a HEAD request when credentials have expired; check them"
-        return StorageError(f"{url}: cannot {doing}, the store gave no reason ({detail}); {remedy}.")
+        return StorageError(f"{url}: cannot {doing}, the store gave no reason ({detail}); {remedy}")
     missing = isinstance(error, FileNotFoundError) or status == 404
     if isinstance(error, ValueError) and is_local(url):  # it holds a zero byte, or what is no text
-        return SourceNotFoundError(f"{url!r}: cannot {doing}, no file can have this name ({detail}); correct it.")
+        return SourceNotFoundError(f"{url!r}: cannot {doing}, no file can have this name ({detail}); correct it")
     if missing and doing == "write":
-        return StorageError(f"{url}: cannot write, its bucket or folder does not exist; create it first.")
+        return StorageError(f"{url}: cannot write, its bucket or folder does not exist; create it first")
     if missing:
-        return SourceNotFoundError(f"{url}: cannot {doing}, there is no such file or object; check the name.")
+        return SourceNotFoundError(f"{url}: cannot {doing}, there is no such file or object; check the name")
     if is_full(error):
-        return DiskFullError(f"{url}: cannot {doing}, no space is left ({detail}); free some and run again.")
+        return DiskFullError(f"{url}: cannot {doing}, no space is left ({detail}); free some and run again")
     if isinstance(error, PermissionError) or status in _REFUSED_STATUS or _lacks_credentials(error):
         remedy = (
             "check the permissions of the file and its folders"
             if is_local(url)
             else "check the credentials (environment or storage options) and the bucket's policy"
         )
-        return StorageError(f"{url}: cannot {doing}, permission denied ({detail}); {remedy}.")
-    return StorageError(f"{url}: cannot {doing} ({detail}).")
+        return StorageError(f"{url}: cannot {doing}, permission denied ({detail}); {remedy}")
+    return StorageError(f"{url}: cannot {doing} ({detail})")
 
 
 def _lacks_credentials(error: BaseException) -> bool:

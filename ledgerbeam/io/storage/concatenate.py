@@ -29,7 +29,7 @@ _NO_COPY = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP,
 
 @contextlib.contextmanager
 def concatenated(sources: Sequence[FileInfo], target: str, options: Options | None = None) -> Iterator[None]:
-    """Joins sources in order; the target appears when the body ends, and never if it raises.
+    """Join sources in order; the target appears when the body ends, and never if it raises.
 
     From local to local the kernel copies, or shares the blocks where the file system can; within S3 the server does.
     Everything else streams through memory in blocks.
@@ -97,7 +97,7 @@ def _stream(source: FileInfo, file: BinaryIO, options: Options | None) -> None:
 
 
 def _changed(source: FileInfo, size: int) -> ChangedSourceError:
-    return ChangedSourceError(f"{source.url}: expected {source.size} bytes, found {size}; it changed, run again.")
+    return ChangedSourceError(f"{source.url}: expected {source.size} bytes, found {size}; it changed, run again")
 
 
 LEAST_PART = 5 * 1024 * 1024
@@ -124,13 +124,13 @@ class Piece(NamedTuple):
 
 
 def can_copy(sources: Sequence[FileInfo], target: str) -> bool:
-    """Tells whether the server can join these: all are objects of S3, and a part of it is large enough."""
+    """Return whether the server can join these: all are objects of S3, and a part of it is large enough."""
     urls = [target, *(source.url for source in sources)]
     return all(split_scheme(url)[0] == "s3" for url in urls) and sum(s.size for s in sources) >= LEAST_PART
 
 
 def plan_parts(sizes: Sequence[int], least: int = LEAST_PART, most: int = _MOST_PART) -> list[list[Piece]]:
-    """Cuts the joined sources into parts.
+    """Cut the joined sources into parts.
 
     Args:
         sizes: Of the sources, in bytes.
@@ -164,7 +164,7 @@ def plan_parts(sizes: Sequence[int], least: int = LEAST_PART, most: int = _MOST_
 
 @contextlib.contextmanager
 def copied(sources: Sequence[FileInfo], target: str, options: Options | None = None) -> Iterator[None]:
-    """Joins objects inside the store; the target appears when the body ends, and never if it raises.
+    """Join objects inside the store; the target appears when the body ends, and never if it raises.
 
     Sources, or ends of them, too small for a part of their own pass through memory, 5 MiB at a time up to 45 GB in all.
 
@@ -196,7 +196,7 @@ def copied(sources: Sequence[FileInfo], target: str, options: Options | None = N
             return call(source.url, "read", method)["CopyPartResult"]["ETag"]
         except StorageError as error:
             if http_status(error) == _NO_MATCH:
-                raise ChangedSourceError(f"{source.url} is not what was listed any more; run again.") from error
+                raise ChangedSourceError(f"{source.url} is not what was listed any more; run again") from error
             raise
 
     def read(piece: Piece) -> bytes:

@@ -22,7 +22,7 @@ def fetch_many(
     listed: list[FileInfo] | None = None,
     **kwargs: Any,
 ) -> list[bytes]:
-    """Runs ranged requests side by side; only those that fail for a passing reason are made again.
+    """Run ranged requests side by side; only those that fail for a passing reason are made again.
 
     A store that throttles refuses some of many requests each time. So the tries are counted anew as long as some of
     the answers come.
@@ -72,7 +72,7 @@ def fetch_many(
 
 
 def _final(error: BaseException, url: str, listed: FileInfo | None) -> StorageError:
-    """Words the last error of a read."""
+    """Return the last error of a read."""
     worded = storage_error(error, url, "read")
     if listed is None:
         return worded

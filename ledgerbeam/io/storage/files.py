@@ -18,7 +18,7 @@ __all__ = ["delete", "read_bytes", "read_many_files"]
 
 
 def read_bytes(url: str, options: Options | None = None, listed: FileInfo | None = None) -> bytes:
-    """Reads a whole source: one request when it is remote.
+    """Read a whole source: one request when it is remote.
 
     Raises:
         ChangedSourceError: It is not what was listed.
@@ -30,7 +30,7 @@ def read_bytes(url: str, options: Options | None = None, listed: FileInfo | None
 def read_many_files(
     urls: Iterable[str], options: Options | None = None, listed: Sequence[FileInfo] | None = None
 ) -> list[bytes]:
-    """Reads whole small sources, remote ones up to `CONCURRENCY` at a time.
+    """Read whole small sources, remote ones up to `CONCURRENCY` at a time.
 
     Args:
         urls: Local paths or URLs; remote ones all of one store. All contents are held in memory.
@@ -67,7 +67,7 @@ def _read_local(url: str, listed: FileInfo | None) -> bytes:
 
 
 def delete(url: str, options: Options | None = None, *, missing_ok: bool = True) -> None:
-    """Deletes one file or object.
+    """Delete one file or object.
 
     Raises:
         SourceNotFoundError: It does not exist and `missing_ok` is false.

@@ -62,7 +62,7 @@ class ObjectFolder:
         return filesystem(self._url, self._options)
 
     def names(self, folder: str) -> list[str]:
-        """Returns the names of all objects below a folder, relative to the root, sorted.
+        """Return the names of all objects below a folder, relative to the root, sorted.
 
         Raises:
             StorageError: The store cannot be listed.
@@ -89,7 +89,7 @@ class ObjectFolder:
         return [path[start:] for path in paths]
 
     def read(self, names: Sequence[str]) -> list[bytes | None]:
-        """Returns whole objects in the order asked, None for those that do not exist.
+        """Return whole objects in the order asked, None for those that do not exist.
 
         Raises:
             StorageError: One that exists cannot be read.
@@ -121,7 +121,7 @@ class ObjectFolder:
             return [data for url in urls for data in self._fetch([url])]
 
     def create(self, name: str, data: bytes) -> bool:
-        """Creates an object, whole and durable when this returns.
+        """Create an object, whole and durable when this returns.
 
         Where the store cannot create exclusively (see `exclusive`), another creator at the same instant may win
         without this one knowing.
@@ -162,7 +162,7 @@ class ObjectFolder:
         return True
 
     def _link(self, path: str, data: bytes) -> bool:
-        """Writes aside and links: of several creators the first one's link stands."""
+        """Write aside and links: of several creators the first one's link stands."""
         folder = os.path.dirname(path)
         try:
             make_folders(folder)
@@ -182,7 +182,7 @@ class ObjectFolder:
         return created
 
     def exists(self, name: str) -> bool:
-        """Tells whether an object exists: one request for one byte, past whatever the client has cached.
+        """Return whether an object exists: one request for one byte, past whatever the client has cached.
 
         Raises:
             StorageError: The store did not answer.
@@ -197,7 +197,7 @@ class ObjectFolder:
         return True
 
     def delete(self, names: Iterable[str]) -> None:
-        """Deletes objects, durably; those that do not exist are passed over.
+        """Delete objects, durably; those that do not exist are passed over.
 
         Raises:
             StorageError: The store refused.

@@ -46,7 +46,7 @@ _counter = itertools.count()
 
 @contextlib.contextmanager
 def publish(url: str, options: Options | None = None, *, not_before_ns: int = 0) -> Iterator[BinaryIO]:
-    """Opens an output that appears, complete and durable, when the body ends, and never if it raises.
+    """Open an output that appears, complete and durable, when the body ends, and never if it raises.
 
     Local: the folders are created (and stay, whatever the body does), the file is written aside in the
     target's folder, fsynced, renamed over the target, and the folder is fsynced. Object stores: one put, or
@@ -67,7 +67,7 @@ def publish(url: str, options: Options | None = None, *, not_before_ns: int = 0)
         UsageError: The URL names a folder, or a store that cannot publish atomically.
     """
     if url.endswith("/"):
-        raise UsageError(f"{url}: an output needs a file name, this names a folder.")
+        raise UsageError(f"{url}: an output needs a file name, this names a folder")
     url = canonical_url(url)
     if is_local(url):
         with _publish_local(url, not_before_ns) as file:
@@ -81,7 +81,7 @@ def publish(url: str, options: Options | None = None, *, not_before_ns: int = 0)
 
 
 def publish_bytes(url: str, data: bytes, options: Options | None = None, *, not_before_ns: int = 0) -> None:
-    """Publishes a whole output at once; see `publish` for the guarantees and errors.
+    """Publish a whole output at once; see `publish` for the guarantees and errors.
 
     Args:
         url: Where the output goes.
@@ -98,7 +98,7 @@ def _require_atomic(url: str) -> None:
     if scheme not in _ATOMIC_SCHEMES:
         raise UsageError(
             f"{url}: {scheme}:// cannot publish an output in one step, so a reader could see half of it; "
-            "write to a local path or an object store."
+            "write to a local path or an object store"
         )
 
 
@@ -145,18 +145,16 @@ def _publish_local(path: str, not_before_ns: int) -> Iterator[BinaryIO]:
 
 
 def _require_plain(path: str) -> None:
-    """Refuses to replace a device, a pipe or a socket by a file: /dev/null is one for every program."""
+    """Refuse to replace a device, a pipe or a socket by a file: /dev/null is one for every program."""
     with contextlib.suppress(OSError):  # nothing there, or no permission to look: the next step says so
         mode = os.stat(path).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-            raise UsageError(
-                f"{path}: an output replaces what has its name, and this is not a file; give another name."
-            )
+            raise UsageError(f"{path}: an output replaces what has its name, and this is not a file; give another name")
 
 
 @contextlib.contextmanager
 def _worded(url: str, place: str) -> Iterator[None]:
-    """Words the errors of our own steps."""
+    """Return the errors of our own steps."""
     try:
         yield
     except OSError as error:
@@ -170,7 +168,7 @@ def _worded(url: str, place: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _worded_if_full(url: str, place: str) -> Iterator[None]:
-    """Words what a write in the body meets on a full disk; the body's other errors are the caller's."""
+    """Return what a write in the body meets on a full disk; the body's other errors are the caller's."""
     try:
         yield
     except OSError as error:
@@ -183,12 +181,12 @@ def _worded_if_full(url: str, place: str) -> Iterator[None]:
 def _full(url: str, place: str) -> DiskFullError:
     return DiskFullError(
         f"{url}: no space is left on the device of {place}. Nothing was published and a former output of "
-        "that name is intact; free some space and run again."
+        "that name is intact; free some space and run again"
     )
 
 
 def make_folders(folder: str) -> None:
-    """Makes a local folder and those above it, so that their names are on the disk when this returns."""
+    """Make a local folder and those above it, so that their names are on the disk when this returns."""
     missing = []
     while not os.path.isdir(folder):
         missing.append(folder)
@@ -200,7 +198,7 @@ def make_folders(folder: str) -> None:
 
 
 def sync_folder(folder: str) -> None:
-    """Brings the names in a local folder to the disk."""
+    """Bring the names in a local folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -209,7 +207,7 @@ def sync_folder(folder: str) -> None:
 
 
 def _open_temporary(path: str) -> tuple[str, int]:
-    """Creates and locks a hidden sibling; makes another when a sweeper took it for stale between the two."""
+    """Create and lock a hidden sibling; make another when a sweeper took it for stale between the two."""
     folder, name = os.path.split(path)
     while True:
         tail = f".{os.getpid()}-{next(_counter)}{TEMPORARY_SUFFIX}"
@@ -237,7 +235,7 @@ def _still_names(path: str, descriptor: int) -> bool:
 
 
 def remove_stale_temporaries(root: str) -> list[str]:
-    """Removes what writers that were killed left below a folder.
+    """Remove what writers that were killed left below a folder.
 
     A live writer holds a lock on its file, on whichever process of this machine it runs; its files stay.
 

@@ -90,13 +90,13 @@ class RangeReader:
         return self._size
 
     def close(self) -> None:
-        """Closes the descriptor, if one is open."""
+        """Close the descriptor, if one is open."""
         descriptor = self._handle.pop("fd", None)
         if descriptor is not None:
             os.close(descriptor)
 
     def read(self, start: int, stop: int) -> bytes:
-        """Reads exactly the bytes `[start, stop)`: one request when the source is remote.
+        """Read exactly the bytes `[start, stop)`: one request when the source is remote.
 
         Raises:
             ChangedSourceError: The source ends before `stop`, or is not what was listed.
@@ -115,7 +115,7 @@ class RangeReader:
         return self._read(start, stop)
 
     def read_near(self, start: int, stop: int) -> bytes:
-        """Reads the bytes `[start, stop)`, fewer where the source ends before: one request when it is remote.
+        """Read the bytes `[start, stop)`, fewer where the source ends before: one request when it is remote.
 
         Raises:
             ChangedSourceError: The source is not what was listed; also the other errors of `read`.
@@ -136,7 +136,7 @@ class RangeReader:
         gap: int | None = None,
         max_request: int = _MAX_REQUEST,
     ) -> list[bytes]:
-        """Reads many ranges; neighbours share a request, of a local source those asked one after the other.
+        """Read many ranges; neighbours share a request, of a local source those asked one after the other.
 
         Args:
             starts: First byte of each range; a list or an integer array, in any order, overlaps allowed.
@@ -161,7 +161,7 @@ class RangeReader:
         gap: int | None = None,
         max_request: int = _MAX_REQUEST,
     ) -> Iterator[bytes]:
-        """Reads many ranges as `read_many` does, local ones not before they are taken.
+        """Read many ranges as `read_many` does, local ones not before they are taken.
 
         Yields:
             The bytes of each range, in the order asked.
@@ -199,7 +199,7 @@ class RangeReader:
                 place = after
 
     def read_line(self, offsets: memoryview[int], record: int) -> bytes | None:
-        """Reads a line of a local source in one call, with the newline before it unless it is the first.
+        """Read a line of a local source in one call, with the newline before it unless it is the first.
 
         Args:
             offsets: Where each line begins, and the end of the last.
@@ -215,7 +215,7 @@ class RangeReader:
         return native.compiled.read_line(descriptor, offsets, record)
 
     def iterate_lines(self, starts: NDArray[np.uint64], stops: NDArray[np.uint64]) -> Iterator[list[bytes]]:
-        """Reads lines as `read_line` does, about a megabyte at a time.
+        """Read lines as `read_line` does, about a megabyte at a time.
 
         Args:
             starts: First byte of each line.
@@ -295,7 +295,7 @@ class RangeReader:
         return b"".join(parts)
 
     def _open(self) -> int:
-        """Gives the descriptor, opening the file first if need be."""
+        """Return the descriptor, opening the file first if need be."""
         kept = self._handle.get("fd")
         if kept is not None:
             return kept
@@ -324,7 +324,7 @@ class RangeReader:
             raise
 
     def _meaningless(self, start: int, stop: int) -> UsageError:
-        return UsageError(f"{self.url}: [{start}, {stop}) is not a range; 0 <= start <= stop is needed.")
+        return UsageError(f"{self.url}: [{start}, {stop}) is not a range; 0 <= start <= stop is needed")
 
     def _short(self, start: int, stop: int, got: int) -> StorageError:
         size = stat(self.url, self.options).size
@@ -332,13 +332,13 @@ class RangeReader:
         if size < stop:
             return ChangedSourceError(
                 f"{wanted}; the source now ends at {size}. It was cut or replaced after it was listed or "
-                "indexed: index it again and run again."
+                "indexed: index it again and run again"
             )
-        return StorageError(f"{wanted}, although the source has {size} bytes; run again.")
+        return StorageError(f"{wanted}, although the source has {size} bytes; run again")
 
 
 def _joined(starts: NDArray[_Integer], stops: NDArray[_Integer], gap: int) -> NDArray[np.bool_]:
-    """Tells of each range but the first whether it is worth reading together with the one before it."""
+    """Tell of each range but the first whether it is worth reading together with the one before it."""
     ordered = (starts[1:] >= starts[:-1]) & (stops[1:] >= stops[:-1])
     filled = stops > starts  # an empty range may lie anywhere
     return ordered & filled[1:] & filled[:-1] & (starts[1:] <= stops[:-1] + starts.dtype.type(gap))
@@ -348,7 +348,7 @@ _Member = tuple[int, int, int]
 
 
 def _merge(asked: list[tuple[int, int, int]], gap: int, max_request: int) -> list[tuple[int, int, list[_Member]]]:
-    """Merges neighbours; each group has its bounds and, for each member, (position asked, start, stop)."""
+    """Merge neighbours; each group has its bounds and, for each member, (position asked, start, stop)."""
     groups: list[tuple[int, int, list[_Member]]] = []
     for start, stop, position in sorted(asked):
         if start == stop:

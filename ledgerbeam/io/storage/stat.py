@@ -46,7 +46,7 @@ class FileInfo:
 
 
 def stat(url: str, options: Options | None = None) -> FileInfo:
-    """Asks the store about one source: one system call or one request.
+    """Ask the store about one source: one system call or one request.
 
     Args:
         url: A local path or a URL.
@@ -75,7 +75,7 @@ def stat(url: str, options: Options | None = None) -> FileInfo:
 
 
 def stat_many(urls: Sequence[str], options: Options | None = None) -> list[FileInfo]:
-    """Asks about many sources, remote ones up to `CONCURRENCY` at a time.
+    """Ask about many sources, remote ones up to `CONCURRENCY` at a time.
 
     Returns:
         One `FileInfo` for each URL, in the order asked.
@@ -90,7 +90,7 @@ def stat_many(urls: Sequence[str], options: Options | None = None) -> list[FileI
 
 
 def require_regular(found: os.stat_result, url: str) -> None:
-    """Checks that what has a name is a file: a pipe has no byte offsets, and opening one may wait for ever.
+    """Check that what has a name is a file: a pipe has no byte offsets, and opening one may wait for ever.
 
     Args:
         found: What the system tells of it.
@@ -103,11 +103,11 @@ def require_regular(found: os.stat_result, url: str) -> None:
         raise folder_error(url)
     if not stat_modes.S_ISREG(found.st_mode):
         kind = next((name for test, name in _KINDS if test(found.st_mode)), "no file")
-        raise UsageError(f"{url} is {kind}; expected a file, which has byte offsets: write its content to one first.")
+        raise UsageError(f"{url} is {kind}; expected a file, which has byte offsets: write its content to one first")
 
 
 def changed_error(listed: FileInfo, found: str) -> ChangedSourceError:
-    """Words the error of a source that is no longer what was listed.
+    """Return the error of a source that is no longer what was listed.
 
     Args:
         listed: What was listed.
@@ -120,7 +120,7 @@ def changed_error(listed: FileInfo, found: str) -> ChangedSourceError:
 
 
 def require_listed(listed: FileInfo, options: Options | None = None) -> FileInfo:
-    """Asks the store about a source and checks that it is what was listed: one system call or one request.
+    """Ask the store about a source and check that it is what was listed: one system call or one request.
 
     Args:
         listed: What was listed.
@@ -142,12 +142,12 @@ def require_listed(listed: FileInfo, options: Options | None = None) -> FileInfo
 
 
 def folder_error(url: str) -> UsageError:
-    """Words the error of a folder given where a source is needed."""
-    return UsageError(f"{url} is a folder, not a source; name its files, for example '{url}/**/*.jsonl'.")
+    """Return the error of a folder given where a source is needed."""
+    return UsageError(f"{url} is a folder, not a source; name its files, for example '{url}/**/*.jsonl'")
 
 
 def info_of(url: str, info: Mapping[str, Any]) -> FileInfo:
-    """Reads an fsspec `info` mapping.
+    """Read an fsspec `info` mapping.
 
     Args:
         url: The canonical URL of the object.
@@ -169,7 +169,7 @@ def info_of(url: str, info: Mapping[str, Any]) -> FileInfo:
         if not modified_ns:
             raise StorageError(
                 f"{url}: the store tells neither ETag, generation nor time of modification, so a change of "
-                "the source could not be noticed; copy it to a store that does."
+                "the source could not be noticed; copy it to a store that does"
             )
         version = str(modified_ns)
     return FileInfo(url, int(info["size"] or 0), version.strip('"'), modified_ns)
@@ -186,7 +186,7 @@ def _nanoseconds(moment: object) -> int:
 
 
 def open_descriptor(path: str, listed: FileInfo | None = None) -> int:
-    """Opens a local file to read, without waiting for anything.
+    """Open a local file to read, without waiting for anything.
 
     Args:
         path: Its canonical URL.
@@ -216,7 +216,7 @@ def open_descriptor(path: str, listed: FileInfo | None = None) -> int:
 
 @contextlib.contextmanager
 def open_local(path: str, listed: FileInfo | None = None) -> Iterator[int]:
-    """Opens a local file to read.
+    """Open a local file to read.
 
     Args:
         path: Its canonical URL.

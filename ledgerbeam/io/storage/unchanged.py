@@ -26,14 +26,14 @@ class OtherVersionError(Exception):
 
 
 def takes_conditions(url: str) -> bool:
-    """Tells whether a store reads an object in a given version at no extra request."""
+    """Return whether a store reads an object in a given version at no extra request."""
     return split_scheme(url)[0] in _CONDITIONAL
 
 
 def cat_listed(
     store: Any, urls: Sequence[str], starts: Sequence[int | None], stops: Sequence[int | None], versions: Sequence[str]
 ) -> list[bytes | BaseException]:
-    """Reads ranges of objects, or whole ones, side by side: one request each.
+    """Read ranges of objects, or whole ones, side by side: one request each.
 
     Args:
         store: Their fsspec file system.
@@ -109,7 +109,7 @@ async def _read_azure(store: Any, url: str, start: int | None, stop: int | None,
 
 
 def _require(version: str, found: object) -> None:
-    """Raises if an answer tells a version, and it is another."""
+    """Raise if an answer tells a version, and it is another."""
     if found and str(found).strip('"') != version:
         raise OtherVersionError(str(found).strip('"'))
 
@@ -158,7 +158,7 @@ class SourceWatch:
         self.marks: Marks = self._look()
 
     def check(self) -> None:
-        """Looks again.
+        """Look again.
 
         Raises:
             ChangedSourceError: A source is not what was listed, or has changed since the first look.

@@ -18,7 +18,7 @@ _BUCKETS = frozenset({"s3", "gs", "az", "memory"})
 
 
 def split_scheme(url: str) -> tuple[str, str]:
-    """Splits a URL into its canonical scheme and what follows.
+    """Split a URL into its canonical scheme and what follows.
 
     Args:
         url: A local path, a `file://` URL or any `scheme://...` URL.
@@ -32,16 +32,16 @@ def split_scheme(url: str) -> tuple[str, str]:
             that can be addressed.
     """
     if not url:
-        raise UsageError("An empty name names no source; give a path or a URL such as s3://bucket/key.")
+        raise UsageError("An empty name names no source; give a path or a URL such as s3://bucket/key")
     if url.startswith("pipe:"):
         raise UsageError(
-            f"{url}: a pipe has no byte offsets, so it cannot be read in ranges; write its output to a file."
+            f"{url}: a pipe has no byte offsets, so it cannot be read in ranges; write its output to a file"
         )
     scheme, mark, rest = url.partition("://")
     if not mark:
         return "file", url.removeprefix("file:")
     if "::" in scheme:
-        raise UsageError(f"{url}: chained URLs are not supported; name the object itself, without `::`.")
+        raise UsageError(f"{url}: chained URLs are not supported; name the object itself, without `::`")
     if "/" in scheme:  # a local path with `://` somewhere inside
         return "file", url
     scheme = scheme.lower()
@@ -49,7 +49,7 @@ def split_scheme(url: str) -> tuple[str, str]:
 
 
 def canonical_url(url: str) -> str:
-    """Gives the one name under which a source is known.
+    """Return the one name under which a source is known.
 
     Args:
         url: A local path, absolute or relative to the working folder, or a URL.
@@ -71,7 +71,7 @@ def canonical_url(url: str) -> str:
 
 
 def is_local(url: str) -> bool:
-    """Tells whether a URL names a file of this machine.
+    """Return whether a URL names a file of this machine.
 
     Raises:
         UsageError: The name is empty, a `pipe:` command or a chained URL.
@@ -80,7 +80,7 @@ def is_local(url: str) -> bool:
 
 
 def join_url(base: str, name: str) -> str:
-    """Resolves a path or URL against a folder as wids does.
+    """Resolve a path or URL against a folder as wids does.
 
     Args:
         base: A folder.

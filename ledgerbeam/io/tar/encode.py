@@ -20,7 +20,7 @@ _RECORD = 20 * BLOCK
 
 
 def encode_tar(samples: Sequence[Sample], *, group: Grouping = "auto", pax: bool = True) -> tuple[bytes, Offsets]:
-    """Encodes samples as a whole archive.
+    """Encode samples as a whole archive.
 
     Members are named `<key>.<extension>`, in the order of the mapping; mode 0644, owner 0, time 0. ustar headers, with
     a pax header before members whose name is longer than 100 bytes or not ASCII. tarfile, webdataset and lhotse read it
@@ -57,7 +57,7 @@ def encode_tar(samples: Sequence[Sample], *, group: Grouping = "auto", pax: bool
 
 
 def encode_sample(sample: Sample, number: int = 0) -> tuple[bytes, list[int]]:
-    """Encodes one sample of an archive that is written piece by piece, to be grouped by key.
+    """Encode one sample of an archive that is written piece by piece, to be grouped by key.
 
     Args:
         sample: At least one member; content as bytes.
@@ -83,7 +83,7 @@ def encode_sample(sample: Sample, number: int = 0) -> tuple[bytes, list[int]]:
 
 
 def encode_pair(sample: Sample, number: int = 0) -> bytes:
-    """Encodes one sample of an archive of pairs that is written piece by piece, without pax headers where possible.
+    """Encode one sample of an archive of pairs that is written piece by piece, without pax headers where possible.
 
     Args:
         sample: Two members; content as bytes.
@@ -100,13 +100,13 @@ def encode_pair(sample: Sample, number: int = 0) -> bytes:
 
 
 def pairs_sentinel(position: int) -> int:
-    """Gives what lhotse writes behind the offsets of an archive of pairs whose last member ends at `position`."""
+    """Return what lhotse writes behind the offsets of an archive of pairs whose last member ends at `position`."""
     whole = position + len(end_marker(position))
     return min(whole, -(-(position + BLOCK) // _RECORD) * _RECORD)
 
 
 def end_marker(position: int) -> bytes:
-    """Gives the zeros that end an archive whose last member ends at `position`: 2 blocks, filled up to 20."""
+    """Return the zeros that end an archive whose last member ends at `position`: 2 blocks, filled up to 20."""
     end = position + 2 * BLOCK
     return bytes(-(-end // _RECORD) * _RECORD - position)
 
@@ -134,7 +134,7 @@ def _names(position: int, sample: Sample) -> list[str]:
 
 
 def _require_readable(samples: Sequence[Sample], names: list[list[str]], group: Grouping, *, first: int = 0) -> None:
-    """Raises unless the samples, numbered from `first` on, are grouped and named again as they are."""
+    """Raise unless the samples, numbered from `first` on, are grouped and named again as they are."""
     for position in range(1, len(samples)):
         if samples[position].key == samples[position - 1].key:
             raise _error(position, f"has the key of the one before, {samples[position].key!r}", "expected another key")
@@ -153,7 +153,7 @@ def _require_readable(samples: Sequence[Sample], names: list[list[str]], group: 
 
 
 def _error(position: int, found: str, expected: str) -> RecordError:
-    return RecordError(f"output sample {position} {found}; {expected}. Change what the function returns.")
+    return RecordError(f"output sample {position} {found}; {expected}. Change what the function returns")
 
 
 def _header(name: str, size: int, pax: bool) -> bytes:

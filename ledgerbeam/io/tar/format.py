@@ -117,13 +117,13 @@ class _StreamHeaders:
         if size > _MOST_HEADER:
             raise ArchiveError(
                 f"{self._stream.url}: the extension header at byte {position} of the decompressed data has {size:,} "
-                f"bytes; expected at most {_MOST_HEADER:,}."
+                f"bytes; expected at most {_MOST_HEADER:,}"
             )
         data = self._stream.read(position, position + size)
         if self._stream.reached < position:
             raise ArchiveError(
                 f"{self._stream.url}: the archive is cut off: expected a member to end at byte {position} of the "
-                f"decompressed data, found the end at {self._stream.reached}; write it again."
+                f"decompressed data, found the end at {self._stream.reached}; write it again"
             )
         return data
 
@@ -132,4 +132,4 @@ class _StreamHeaders:
         return self._scan.scan_bytes_headers(data, position - kept)
 
     def moved(self, distance: float, small: float) -> None:
-        """Changes nothing: a stream is read in one way only."""
+        """Change nothing: a stream is read in one way only."""

@@ -28,7 +28,7 @@ Grouping: TypeAlias = Literal["auto", "pairs", "key"]
 
 
 def split_stem(name: str) -> tuple[str, str]:
-    """Parts a name at the last dot of its base name: `a/b.c.wav` -> (`a/b.c`, `wav`); no dot, no extension."""
+    """Part a name at the last dot of its base name: `a/b.c.wav` -> (`a/b.c`, `wav`); no dot, no extension."""
     stem, _, extension = name.rpartition(".")
     if not stem or "/" in extension or stem.endswith("/"):
         return name, ""
@@ -36,7 +36,7 @@ def split_stem(name: str) -> tuple[str, str]:
 
 
 def split_key(name: str) -> tuple[str, str] | None:
-    """Parts a name at the first dot of its base name: `a/b.seg.png` -> (`a/b`, `seg.png`).
+    """Part a name at the first dot of its base name: `a/b.seg.png` -> (`a/b`, `seg.png`).
 
     Returns:
         Key and extension; None for names that belong to no sample: hidden ones, those without a dot, and those whose
@@ -47,7 +47,7 @@ def split_key(name: str) -> tuple[str, str] | None:
 
 
 def _key_length(name: str) -> int:
-    """Gives the length of a name's key; 0 for names that belong to no sample."""
+    """Return the length of a name's key; 0 for names that belong to no sample."""
     base = name.rfind("/") + 1
     dot = name.find(".", base)
     if dot < 0 or (name.startswith("__") and _META.match(name)):
@@ -60,7 +60,7 @@ def _key_length(name: str) -> int:
 
 
 def are_pairs(names: Sequence[str]) -> bool:
-    """Tells whether every two consecutive names share their stem, and no four of one stem are one sample.
+    """Return whether every two consecutive names share their stem, and no four of one stem are one sample.
 
     Four members of one stem and different extensions are a WebDataset sample, not two pairs.
     """
@@ -81,7 +81,7 @@ def are_pairs(names: Sequence[str]) -> bool:
 
 
 def name_sample(names: Sequence[str], group: Grouping) -> tuple[str, list[str | None]] | None:
-    """Names a sample and its members.
+    """Name a sample and its members.
 
     Args:
         names: The full names of its members, in order.
@@ -109,7 +109,7 @@ def _one_key(parts: Sequence[tuple[str, str] | None]) -> tuple[str, list[str | N
 
 
 def group_pairs(members: TarMembers, url: str) -> NDArray[np.intp]:
-    """Gives the member with which each sample of a Shar archive begins: every other one.
+    """Return the member with which each sample of a Shar archive begins: every other one.
 
     Args:
         members: What the archive holds.
@@ -121,13 +121,13 @@ def group_pairs(members: TarMembers, url: str) -> NDArray[np.intp]:
     if len(members) % 2:
         raise ArchiveError(
             f"{url}: expected pairs of members, found {len(members)}, the last one {members.names[-1]!r} alone; it is "
-            "no Shar archive, or its last sample is missing. Group it by key, or write it again."
+            "no Shar archive, or its last sample is missing. Group it by key, or write it again"
         )
     return np.arange(0, len(members), 2)
 
 
 def group_key(members: TarMembers, url: str) -> NDArray[np.intp]:
-    """Gives the member with which each WebDataset sample of an archive begins.
+    """Return the member with which each WebDataset sample of an archive begins.
 
     Args:
         members: What the archive holds.
@@ -154,7 +154,7 @@ def group_key(members: TarMembers, url: str) -> NDArray[np.intp]:
         elif name in run:
             raise ArchiveError(
                 f"{url}: member {name!r} at byte {members.header_offset[number]} repeats an extension of sample "
-                f"{current!r}; expected each once. Give the samples different keys."
+                f"{current!r}; expected each once. Give the samples different keys"
             )
         else:
             run.add(name)

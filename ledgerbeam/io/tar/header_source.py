@@ -37,13 +37,13 @@ class HeaderSource(Protocol):
     size: int
 
     def read(self, position: int, size: int) -> bytes:
-        """Reads bytes near the position of the walk; fewer at the end of the archive."""
+        """Read bytes near the position of the walk; fewer at the end of the archive."""
 
     def headers(self, position: int) -> Run:
         """Scan the plain headers from `position` on, as far as is cheap."""
 
     def moved(self, distance: float, small: float) -> None:
-        """Lets the source choose how to go on.
+        """Let the source choose how to go on.
 
         Args:
             distance: The mean distance of the last headers, in bytes.
@@ -64,7 +64,7 @@ class MemoryHeaders:
         self._scan = PlainHeaderScan()
 
     def read(self, position: int, size: int) -> bytes:
-        """Slices the bytes."""
+        """Slice the bytes."""
         return self._data[position : position + size]
 
     def headers(self, position: int) -> Run:
@@ -72,7 +72,7 @@ class MemoryHeaders:
         return self._scan.scan_bytes_headers(self._data, position)
 
     def moved(self, distance: float, small: float) -> None:
-        """Changes nothing: there is nothing to read."""
+        """Change nothing: there is nothing to read."""
 
 
 class _StoredHeaders:
@@ -97,7 +97,7 @@ class _StoredHeaders:
             self._blocks = _Blocks(reader, _FIRST_REQUEST, 0)
 
     def read(self, position: int, size: int) -> bytes:
-        """Takes the bytes from the present block, if it reaches so far, else from the store."""
+        """Take the bytes from the present block, if it reaches so far, else from the store."""
         if self._blocks is not None:
             data = self._blocks.take(position, size)
             if data is not None:
@@ -117,7 +117,7 @@ class _StoredHeaders:
         return self._scan.scan_file_headers(self._descriptor, position, self._peek)
 
     def moved(self, distance: float, small: float) -> None:
-        """Reads in blocks while headers are near each other, else hops."""
+        """Read in blocks while headers are near each other, else hops."""
         self._peek = PEEK if small > _MIXED else BLOCK
         if distance > self._near:
             self.close()
@@ -126,7 +126,7 @@ class _StoredHeaders:
             self._blocks = _Blocks(self._reader, self._step, self._ahead)
 
     def close(self) -> None:
-        """Stops reading ahead."""
+        """Stop reading ahead."""
         if self._blocks is not None:
             self._blocks.close()
         self._blocks = None
@@ -144,7 +144,7 @@ class _Blocks:
         self._reach = 0  # from here on starting anew costs less than reading up to it
 
     def take(self, position: int, size: int) -> bytes | None:
-        """Gives bytes that the block at `position` holds whole, else None."""
+        """Return bytes that the block at `position` holds whole, else None."""
         block, offset = self.at(position)
         return block[offset : offset + size] if offset + size <= len(block) else None
 
@@ -153,7 +153,7 @@ class _Blocks:
             self._coming.close()
 
     def at(self, position: int) -> tuple[bytes, int]:
-        """Gives the block that holds `position`, and its place there; past the end, no bytes."""
+        """Return the block that holds `position`, and its place there; past the end, no bytes."""
         while not self._base <= position < self._base + len(self._block):
             if self._coming is None or not self._base <= position < self._reach:
                 self.close()
@@ -177,7 +177,7 @@ class _Blocks:
 
 @contextlib.contextmanager
 def open_headers(url: str, options: Options | None, listed: FileInfo | None = None) -> Iterator[HeaderSource]:
-    """Opens an archive for a walk.
+    """Open an archive for a walk.
 
     Args:
         url: The archive.

@@ -70,18 +70,18 @@ class Member(NamedTuple):
 
 
 def padded(size: int) -> int:
-    """Rounds a size in bytes up to whole blocks."""
+    """Round a size in bytes up to whole blocks."""
     return (size + BLOCK - 1) & -BLOCK
 
 
 def checksum(block: bytes) -> int:
-    """Sums a header as its checksum field should have it, modulo 65521."""
+    """Sum a header as its checksum field should have it, modulo 65521."""
     total = zlib.adler32(block[156:], zlib.adler32(block[:148])) & 0xFFFF  # its lower half is 1 + the sum
     return (total + 255) % _ADLER  # the field itself counts as 8 blanks
 
 
 def plain_file(block: bytes) -> tuple[int, bytes] | None:
-    """Reads the header of a file that needs nothing else to be understood, as nearly all are.
+    """Read the header of a file that needs nothing else to be understood, as nearly all are.
 
     Returns:
         The size of its payload and its raw name; None for any other block, to be looked at by `next_member`.
@@ -100,7 +100,7 @@ def plain_file(block: bytes) -> tuple[int, bytes] | None:
 def next_member(
     read: Callable[[int, int], bytes], position: int, defaults: dict[str, bytes], url: str
 ) -> Member | None:
-    """Reads the headers of the member that begins at a position.
+    """Read the headers of the member that begins at a position.
 
     Args:
         read: `read(start, size)` gives bytes of the archive, fewer at its end.
@@ -123,7 +123,7 @@ def next_member(
             if extended:
                 raise ArchiveError(
                     f"{url}: expected a member after the extension header at byte {start}, found the end of the "
-                    "archive; write it again."
+                    "archive; write it again"
                 )
             return None
         _check(block, position, url)
@@ -135,7 +135,7 @@ def next_member(
         if len(payload) < size:
             raise ArchiveError(
                 f"{url}: the extension header at byte {position} is cut off: expected {size} bytes, found "
-                f"{len(payload)}; write the archive again."
+                f"{len(payload)}; write the archive again"
             )
         if kind in b"xX":
             values = _pax(payload, position, url) | values  # tarfile applies the outer header last
@@ -184,13 +184,13 @@ def _member(
 
 
 def _after_sparse_headers(read: Callable[[int, int], bytes], position: int, url: str) -> int:
-    """Skips the further blocks of an old GNU sparse map; each says in byte 504 whether another follows."""
+    """Skip the further blocks of an old GNU sparse map; each says in byte 504 whether another follows."""
     more = 1
     while more:
         block = read(position, BLOCK)
         if len(block) < BLOCK:
             raise ArchiveError(
-                f"{url}: the map of a sparse member is cut off at byte {position}; write the archive again."
+                f"{url}: the map of a sparse member is cut off at byte {position}; write the archive again"
             )
         more = block[504]
         position += BLOCK
@@ -201,7 +201,7 @@ def _check(block: bytes, position: int, url: str) -> None:
     if len(block) < BLOCK:
         raise ArchiveError(
             f"{url}: the header at byte {position} is cut off: expected 512 bytes, found {len(block)}; the archive is "
-            "truncated, write it again."
+            "truncated, write it again"
         )
     field = block[148:156]
     try:
@@ -215,7 +215,7 @@ def _check(block: bytes, position: int, url: str) -> None:
     if told != signed:
         raise ArchiveError(
             f"{url}: expected a tar header at byte {position}, found a block whose checksum {field!r} does not fit its "
-            "bytes; the archive is damaged or no tar, write it again."
+            "bytes; the archive is damaged or no tar, write it again"
         )
 
 
@@ -226,13 +226,13 @@ def _number(field: bytes, position: int, url: str) -> int:
         number = -1
     if number < 0:
         raise ArchiveError(
-            f"{url}: the header at byte {position} has the size {field!r}, which is no size; write the archive again."
+            f"{url}: the header at byte {position} has the size {field!r}, which is no size; write the archive again"
         )
     return number
 
 
 def _field(field: bytes) -> int:
-    """Reads a number: octal text, or GNU's base-256, which has the top bit of the first byte set."""
+    """Read a number: octal text, or GNU's base-256, which has the top bit of the first byte set."""
     if field[0] == 0o200:
         return int.from_bytes(field[1:], "big")
     if field[0] == 0o377:
@@ -243,13 +243,13 @@ def _field(field: bytes) -> int:
 def _decimal(value: bytes, position: int, url: str) -> int:
     if not value.isdigit() or len(value) > _MOST_DIGITS:
         raise ArchiveError(
-            f"{url}: the pax header before byte {position} gives the size {value!r}; write the archive again."
+            f"{url}: the pax header before byte {position} gives the size {value!r}; write the archive again"
         )
     return int(value)
 
 
 def _pax(payload: bytes, position: int, url: str) -> dict[str, bytes]:
-    """Reads pax records, `<length> <key>=<value>` and a line feed each, the length counting all of it."""
+    """Read pax records, `<length> <key>=<value>` and a line feed each, the length counting all of it."""
     values: dict[str, bytes] = {}
     at = 0
     while at < len(payload) and payload[at]:
@@ -259,7 +259,7 @@ def _pax(payload: bytes, position: int, url: str) -> dict[str, bytes]:
         if stop <= at or stop > len(payload) or not equals or not value.endswith(b"\n"):
             raise ArchiveError(
                 f"{url}: the pax header before byte {position} has a malformed record at its byte {at}; "
-                "write the archive again."
+                "write the archive again"
             )
         values[key.decode("utf-8", "surrogateescape")] = value[:-1]
         at = stop

@@ -21,7 +21,7 @@ _Read = Callable[[int, int], bytes]
 
 
 def members_between(read: _Read, start: int, stop: int, url: str) -> list[tuple[str, bool]]:
-    """Gives the members from one place to another, by their headers.
+    """Return the members from one place to another, by their headers.
 
     Args:
         read: `read(place, size)` gives bytes of the archive, fewer at its end.
@@ -62,7 +62,7 @@ def members_between(read: _Read, start: int, stop: int, url: str) -> list[tuple[
 
 
 def next_members(read: _Read, place: int, count: int, url: str) -> list[tuple[str, bool]]:
-    """Gives up to `count` members from a place on, fewer at the end of the archive; see `members_between`."""
+    """Return up to `count` members from a place on, fewer at the end of the archive; see `members_between`."""
     found: list[tuple[str, bool]] = []
     defaults: dict[str, bytes] = {}
     while len(found) < count:
@@ -77,7 +77,7 @@ def next_members(read: _Read, place: int, count: int, url: str) -> list[tuple[st
 def is_sample(
     members: Members, before: Members | None, after: Callable[[int], Members], *, first: bool, group: Grouping
 ) -> bool:
-    """Tells whether a range holds one whole sample, as an index of the archive would have it.
+    """Return whether a range holds one whole sample, as an index of the archive would have it.
 
     Args:
         members: Its members, at least one.

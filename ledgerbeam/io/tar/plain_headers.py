@@ -102,7 +102,7 @@ def _scan_file(descriptor: int, position: int, count: int) -> list[bytes]:
 
 
 def _scan_mixed(descriptor: int, position: int, count: int) -> list[bytes]:
-    """Reads a little more than a header, which often holds the next one too."""
+    """Read a little more than a header, which often holds the next one too."""
     headers: list[bytes] = []
     pread, add = os.pread, headers.append
     with contextlib.suppress(ValueError, OSError):
@@ -131,7 +131,7 @@ def _scan_bytes(data: bytes, offset: int, count: int) -> list[bytes]:
 
 
 def _checked(headers: list[bytes]) -> Run:
-    """Keeps the plain and correct ones from the beginning of a scan."""
+    """Keep the plain and correct ones from the beginning of a scan."""
     blocks = np.frombuffer(b"".join(headers), np.uint8).reshape(-1, BLOCK)
     digits = blocks[:, 124:135] - np.uint8(ord("0"))
     ends = blocks[:, 135]

@@ -34,7 +34,7 @@ __all__ = ["TarReader", "build_tar_index", "split_tar"]
 def build_tar_index(
     url: str, options: Options | None = None, group: Grouping = "auto", *, listed: FileInfo | None = None
 ) -> Offsets:
-    """Finds the samples of a tar archive.
+    """Find the samples of a tar archive.
 
     Args:
         url: The archive, uncompressed.
@@ -65,7 +65,7 @@ def _offsets(members: TarMembers, url: str, group: Grouping) -> Offsets:
 
 
 def split_tar(data: bytes, url: str, *, group: Grouping = "auto") -> list[Sample]:
-    """Takes the samples out of a whole archive that is in memory.
+    """Take the samples out of a whole archive that is in memory.
 
     Args:
         data: The archive.
@@ -147,7 +147,7 @@ class TarReader(IndexedRecords[Sample]):
         return self._take(self._reader.read_near(base, bounds[-1] + _AFTER), base, previous, bounds, start)
 
     def _take(self, data: bytes, base: int, previous: int | None, bounds: list[int], first_record: int) -> list[Sample]:
-        """Takes consecutive samples out of bytes of the archive, and checks that each is one.
+        """Take consecutive samples out of bytes of the archive, and check that each is one.
 
         Args:
             data: The bytes.
@@ -191,7 +191,7 @@ class TarReader(IndexedRecords[Sample]):
 def _following(
     read: Callable[[int, int], bytes], url: str, known: Taken | None, place: int | None, count: int
 ) -> Sequence[tuple[str, bool]]:
-    """Gives up to `count` members from a place on, of which the next sample is known or not; None is the end."""
+    """Return up to `count` members from a place on, of which the next sample is known or not; None is the end."""
     if place is None or len(read(place, BLOCK)) < BLOCK:
         return ()
     if known and count <= len(known.members):

@@ -53,7 +53,7 @@ class Taken(NamedTuple):
 
 
 def take_sample(data: bytes, base: int, start: int, stop: int, *, url: str, group: Grouping) -> Taken:
-    """Takes a sample out of bytes of an archive.
+    """Take a sample out of bytes of an archive.
 
     Args:
         data: Some of the archive.
@@ -127,12 +127,12 @@ def _content(data: bytes, base: int, member: Member, url: str) -> bytes:
     except Exception as error:  # tarfile has errors of many kinds, and those of reading numbers besides
         raise ArchiveError(
             f"{url}: the sparse member {member.name!r} at byte {member.header_offset} is damaged ({error!r:.300}); "
-            "write the archive again, without --sparse."
+            "write the archive again, without --sparse"
         ) from error
 
 
 def _with_holes(stored: bytes) -> bytes:
-    """Reads the only member of an archive, a sparse one; the standard library knows all layouts of holes."""
+    """Read the only member of an archive, a sparse one; the standard library knows all layouts of holes."""
     with tarfile.open(fileobj=io.BytesIO(stored + bytes(2 * BLOCK)), mode="r:") as tar:
         member = tar.getmembers()[0]
         if member.size > MOST_EXPANSION * len(stored):

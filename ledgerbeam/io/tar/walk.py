@@ -63,7 +63,7 @@ class TarMembers:
 
 
 def walk_tar(url: str, options: Options | None = None, listed: FileInfo | None = None) -> TarMembers:
-    """Finds all members of an archive.
+    """Find all members of an archive.
 
     ustar, pax, GNU and old archives. It ends at the first block of zeros, or at the end of the file where a member ends
     there. Payloads are not read, but they must be there.
@@ -86,7 +86,7 @@ def walk_tar(url: str, options: Options | None = None, listed: FileInfo | None =
 
 
 def walk_bytes(data: bytes, url: str) -> TarMembers:
-    """Finds all members of an archive that is in memory; see `walk_tar`.
+    """Find all members of an archive that is in memory; see `walk_tar`.
 
     Args:
         data: The archive.
@@ -96,7 +96,7 @@ def walk_bytes(data: bytes, url: str) -> TarMembers:
 
 
 def walk_source(source: HeaderSource, url: str) -> TarMembers:
-    """Finds all members of an archive by its headers, wherever they come from; see `walk_tar`.
+    """Find all members of an archive by its headers, wherever they come from; see `walk_tar`.
 
     Args:
         source: The headers.
@@ -121,7 +121,7 @@ class _Walk:
     def run(self) -> TarMembers:
         source = self._source
         if not source.size:
-            raise ArchiveError(f"{self._url}: expected a tar archive, found an empty file; write it again.")
+            raise ArchiveError(f"{self._url}: expected a tar archive, found an empty file; write it again")
         defaults: dict[str, bytes] = {}
         unusual = 0  # while positive, members are read one by one
         while True:
@@ -141,14 +141,14 @@ class _Walk:
             self._decide()
 
     def _decide(self) -> None:
-        """Tells the source now and then how far headers lie apart."""
+        """Tell the source now and then how far headers lie apart."""
         count = len(self._names) - self._seen
         if count >= self._next_decision:
             self._source.moved((self._position - self._seen_at) / count, self._small / count)
             self._seen, self._seen_at, self._small, self._next_decision = len(self._names), self._position, 0, _DECIDE
 
     def _take(self, run: Run) -> None:
-        """Adds the members of a run."""
+        """Add the members of a run."""
         blocks, sizes, _ = run
         ends = np.cumsum((sizes + np.uint64(2 * BLOCK - 1)) & ~np.uint64(BLOCK - 1)) + np.uint64(self._position)
         starts = np.concatenate((np.array([self._position], np.uint64), ends[:-1]))
@@ -179,7 +179,7 @@ class _Walk:
     def _cut_off(self, name: str, header: int, stop: int) -> None:
         raise ArchiveError(
             f"{self._url}: member {name!r} at byte {header} is cut off: expected its payload to end at byte {stop} and "
-            f"its block to be filled up, found the end of the archive at {self._source.size}; write it again."
+            f"its block to be filled up, found the end of the archive at {self._source.size}; write it again"
         )
 
     def _finish(self) -> TarMembers:
@@ -193,7 +193,7 @@ class _Walk:
 
 
 def _plain_names(blocks: NDArray[np.uint8], kinds: NDArray[np.uint8]) -> list[str]:
-    """Reads the names of plain headers; `kinds` of old archives' folders become `5`."""
+    """Read the names of plain headers; `kinds` of old archives' folders become `5`."""
     raw: list[bytes] = np.ascontiguousarray(blocks[:, :100]).view("S100").ravel().tolist()
     prefixed = blocks[:, 345] != 0
     if prefixed.any():

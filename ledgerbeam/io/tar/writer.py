@@ -68,12 +68,12 @@ class TarWriter:
         self.md5 = None if self._digest is None else self._digest.hexdigest()
 
     def abandon(self) -> None:
-        """Ends without an archive."""
+        """End without an archive."""
         error = RuntimeError(f"{self.url}: abandoned")
         self._stack.__exit__(RuntimeError, error, None)  # lets `publish` take away what it has so far
 
     def add(self, sample: Sample) -> list[int]:
-        """Writes a sample.
+        """Write a sample.
 
         Args:
             sample: At least one member; content as bytes.
@@ -110,4 +110,4 @@ class TarWriter:
             self._digest.update(data)
 
     def _refused(self, sample: Sample, found: str, expected: str) -> RecordError:
-        return RecordError(f"{self.url}: sample {self.count} ({sample.key!r}) {found}; {expected}.")
+        return RecordError(f"{self.url}: sample {self.count} ({sample.key!r}) {found}; {expected}")

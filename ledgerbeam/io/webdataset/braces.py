@@ -11,7 +11,7 @@ _NUMBER = re.compile(r"([0-9]+)")
 
 
 def collapse_names(names: Iterable[str]) -> list[str]:
-    """Writes neighbours that count up in one place as a range: `a-0.tar`, `a-1.tar` as `a-{0..1}.tar`.
+    """Write neighbours that count up in one place as a range: `a-0.tar`, `a-1.tar` as `a-{0..1}.tar`.
 
     `expand_braces` of the results, joined, is the list again, in its order. The same ranges as those of Energon 7.4.1.
 
@@ -34,7 +34,7 @@ def collapse_names(names: Iterable[str]) -> list[str]:
 
 
 def _counts_up(before: list[str], after: list[str]) -> int:
-    """Gives the place in which a number is one more than before and as wide; -1 unless it is the only difference."""
+    """Return the place in which a number is one more than before and as wide; -1 unless it is the only difference."""
     if len(before) != len(after):
         return -1
     changed = [at for at, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]

@@ -30,14 +30,14 @@ _VERSION = "v1.2"
 
 
 def dali_index_url(url: str) -> str:
-    """Gives the URL at which DALI's own tool puts the index of a shard: `a/b.c.tar` has `a/b.idx`."""
+    """Return the URL at which DALI's own tool puts the index of a shard: `a/b.c.tar` has `a/b.idx`."""
     base = url.rfind("/") + 1
     dot = url.find(".", base + 1)
     return f"{url[:dot] if dot > 0 else url}.idx"
 
 
 def write_dali_index(url: str, index: str | None = None, options: Options | None = None) -> int:
-    """Indexes a shard for DALI: walks its headers and publishes the index.
+    """Index a shard for DALI: walks its headers and publishes the index.
 
     Args:
         url: The shard.
@@ -56,7 +56,7 @@ def write_dali_index(url: str, index: str | None = None, options: Options | None
     members = walk_tar(url, options)
     firsts = group_key(members, url).tolist()
     if not firsts:
-        raise ArchiveError(f"{url}: it has no samples, which DALI refuses.")
+        raise ArchiveError(f"{url}: it has no samples, which DALI refuses")
     names = members.names
     regular, places, sizes = members.regular.tolist(), members.data_offset.tolist(), members.size.tolist()
     lines = [f"{_VERSION} {len(firsts)}"]
@@ -67,7 +67,7 @@ def write_dali_index(url: str, index: str | None = None, options: Options | None
             if parts is not None:
                 fields.append(f"{parts[1]} {places[number]} {sizes[number]} {names[number]}")
                 if len(fields[-1].split()) != 4:
-                    raise ArchiveError(f"{url}: DALI's index cannot hold the name {names[number]!r}, for its blanks.")
+                    raise ArchiveError(f"{url}: DALI's index cannot hold the name {names[number]!r}, for its blanks")
         lines.append(" ".join(fields))
     try:
         content = "".join(f"{line}\n" for line in lines).encode()
@@ -121,7 +121,7 @@ class DaliReader(NumberedRecords[Sample]):
         return len(self._files.bounds) - 1
 
     def close(self) -> None:
-        """Closes the shard, if it is open; a later read opens it again."""
+        """Close the shard, if it is open; a later read opens it again."""
         self._reader.close()
 
     def _read(self, records: list[int]) -> list[Sample]:
@@ -141,7 +141,7 @@ class DaliReader(NumberedRecords[Sample]):
             text = read_bytes(self.index_url, self.options).decode()
         except SourceNotFoundError as error:
             raise IndexNotFoundError(
-                f"{self.url} has no index at {self.index_url}; make it with wds2idx or write_dali_index."
+                f"{self.url} has no index at {self.index_url}; make it with wds2idx or write_dali_index"
             ) from error
         except UnicodeDecodeError as error:
             raise self._mismatch(f"expected text, found {error.object[:20]!r}") from error
@@ -170,10 +170,10 @@ class DaliReader(NumberedRecords[Sample]):
 
     def _mismatch(self, what: str) -> IndexMismatchError:
         return IndexMismatchError(
-            f"{self.index_url} does not fit {self.url}: {what}. Make it again with wds2idx or write_dali_index."
+            f"{self.index_url} does not fit {self.url}: {what}. Make it again with wds2idx or write_dali_index"
         )
 
 
 def _is_number(field: str) -> bool:
-    """Tells whether it is a number of bytes; 18 digits fit the arrays, sums included."""
+    """Return whether it is a number of bytes; 18 digits fit the arrays, sums included."""
     return field.isascii() and field.isdigit() and len(field) <= 18

@@ -61,7 +61,7 @@ def write_energon(
     dataset: Mapping[str, Any] = CRUDE,
     sample_table: bool = True,
 ) -> list[str]:
-    """Publishes `.nv-meta` for shards that have their `.idx`.
+    """Publish `.nv-meta` for shards that have their `.idx`.
 
     `.info.json` goes last: whoever finds it finds the rest. Nothing in it depends on the time.
 
@@ -90,7 +90,7 @@ def write_energon(
     for part, names in parts.items():
         unknown = sorted(set(names) - set(counts))
         if unknown:
-            raise UsageError(f"{root}: the part {part!r} has {unknown[0]!r}, which is not a shard that holds samples.")
+            raise UsageError(f"{root}: the part {part!r} has {unknown[0]!r}, which is not a shard that holds samples")
     folder = f"{root.rstrip('/')}/{_FOLDER}"
     info = orjson.dumps({"energon_version": VERSION, "shard_counts": counts}, option=orjson.OPT_INDENT_2)
     digest = hashlib.blake2b(info, digest_size=16)
@@ -109,10 +109,10 @@ def _require_names(root: str, counts: Mapping[str, int]) -> None:
         if not name.endswith(".tar") or set(name) & set("{}\\,"):
             raise UsageError(
                 f"{root}: Energon cannot have a shard named {name!r}; expected a name that ends with .tar, without "
-                "braces, commas and backslashes."
+                "braces, commas and backslashes"
             )
     if not counts:
-        raise UsageError(f"{root}: no shard holds samples; Energon refuses an empty dataset.")
+        raise UsageError(f"{root}: no shard holds samples; Energon refuses an empty dataset")
 
 
 def _yaml(content: Mapping[str, Any]) -> bytes:
@@ -120,7 +120,7 @@ def _yaml(content: Mapping[str, Any]) -> bytes:
 
 
 def read_energon(root: str, options: Options | None = None) -> EnergonDataset:
-    """Reads `.nv-meta`: `.info.json` or `.info.yaml`, and `split.yaml` or `split.json`.
+    """Read `.nv-meta`: `.info.json` or `.info.yaml`, and `split.yaml` or `split.json`.
 
     Args:
         root: The folder that holds `.nv-meta`.
@@ -148,13 +148,13 @@ def read_energon(root: str, options: Options | None = None) -> EnergonDataset:
         names = _names(listed, part, url)
         unknown = next((name for name in names if name not in counts), None)
         if unknown is not None:
-            raise SourceError(f"{url}: the part {part!r} has {unknown!r}, which has no count beside it.")
+            raise SourceError(f"{url}: the part {part!r} has {unknown!r}, which has no count beside it")
         splits[str(part)] = [name for name in names if name not in exclude]
     return EnergonDataset(root, counts, splits, sorted(exclude - set(counts)))
 
 
 def _first(urls: Sequence[str], options: Options | None) -> tuple[str, dict[str, Any]]:
-    """Reads the first of several files that exists."""
+    """Read the first of several files that exists."""
     for url in urls[:-1]:
         try:
             return url, _parsed(url, read_bytes(url, options))
@@ -165,7 +165,7 @@ def _first(urls: Sequence[str], options: Options | None) -> tuple[str, dict[str,
     except SourceNotFoundError as error:
         raise SourceNotFoundError(
             f"{' or '.join(urls)}: there is no such file; expected the folder of a dataset that Energon or "
-            "write_energon has prepared."
+            "write_energon has prepared"
         ) from error
 
 
@@ -176,7 +176,7 @@ def _parsed(url: str, data: bytes) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, TypeError, LookupError, RecursionError) as error:
         raise SourceError(f"{url}: it does not parse: {error!r:.300}") from error
     if not isinstance(content, dict):
-        raise SourceError(f"{url}: expected a mapping, found {type(content).__name__}.")
+        raise SourceError(f"{url}: expected a mapping, found {type(content).__name__}")
     return content
 
 

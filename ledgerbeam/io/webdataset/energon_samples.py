@@ -46,7 +46,7 @@ class _Digest(Protocol):
 def publish_sample_table(
     url: str, root: str, counts: Mapping[str, int], options: Options | None, digest: _Digest
 ) -> None:
-    """Walks the shards and publishes the table of their samples.
+    """Walk the shards and publish the table of their samples.
 
     Args:
         url: Where the table goes.
@@ -81,12 +81,12 @@ def publish_sample_table(
 def _shard_rows(number: int, url: str, count: int, options: Options | None) -> tuple[list[_SampleRow], list[_PartRow]]:
     samples, parts = _rows(number, walk_tar(url, options), url)
     if len(samples) != count:
-        raise SourceError(f"{url}: expected {count} samples, as is said of it, found {len(samples)}; list it again.")
+        raise SourceError(f"{url}: expected {count} samples, as is said of it, found {len(samples)}; list it again")
     for name in itertools.chain((row[1] for row in samples), (row[2] for row in parts)):
         try:
             name.encode()
         except UnicodeEncodeError as error:
-            raise RecordError(f"{url}: the name {name!r} is not UTF-8, which Energon's table needs.") from error
+            raise RecordError(f"{url}: the name {name!r} is not UTF-8, which Energon's table needs") from error
     return samples, parts
 
 
@@ -100,7 +100,7 @@ def _add(table: sqlite3.Connection, samples: list[_SampleRow], parts: list[_Part
         if kept != (number, index):
             raise RecordError(
                 f"{shards[number]}: sample {index} has the key {key!r} of sample {kept[1]} of {shards[kept[0]]}; "
-                "Energon refuses a dataset with such keys. Give each sample a key of its own, or write no sample table."
+                "Energon refuses a dataset with such keys. Give each sample a key of its own, or write no sample table"
             )
 
 
@@ -122,7 +122,7 @@ def _rows(number: int, members: TarMembers, url: str) -> tuple[list[_SampleRow],
 def _named(
     names: list[str], offsets: list[int], sizes: list[int], regular: list[bool]
 ) -> Iterator[tuple[str, str, int, int]]:
-    """Gives key, extension, place and size of the members that belong to samples."""
+    """Return key, extension, place and size of the members that belong to samples."""
     for name, offset, size, is_file in zip(names, offsets, sizes, regular, strict=True):
         parts = split_key(name) if is_file else None
         if parts is not None:

@@ -62,12 +62,12 @@ class ShardReader(NumberedRecords[Sample]):
         return int(self._ends[-1])
 
     def __iter__(self) -> Iterator[Sample]:
-        """Reads all samples in order, some MB at a time."""
+        """Read all samples in order, some MB at a time."""
         for shard in range(len(self.shards)):
             yield from self._reader(shard)
 
     def raw(self, index: int) -> bytes:
-        """Reads the bytes of one sample as they lie in its shard, headers included.
+        """Read the bytes of one sample as they lie in its shard, headers included.
 
         Raises:
             IndexError: The number is out of range.
@@ -76,7 +76,7 @@ class ShardReader(NumberedRecords[Sample]):
         return reader.raw(place)
 
     def close(self) -> None:
-        """Closes what is open; a later read opens it again. For when no read is running."""
+        """Close what is open; a later read opens it again. For when no read is running."""
         while self._open:
             self._open.popitem()[1].close()
 
@@ -96,7 +96,7 @@ class ShardReader(NumberedRecords[Sample]):
         return found  # type: ignore[return-value]  # every position was filled
 
     def _place(self, record: int) -> tuple[TarReader, int]:
-        """Gives the reader of a record's shard, and its number there."""
+        """Return the reader of a record's shard, and its number there."""
         shard = int(self._ends.searchsorted(record, "right")) - 1
         return self._reader(shard), record - int(self._ends[shard])
 
@@ -111,7 +111,7 @@ class ShardReader(NumberedRecords[Sample]):
         if len(reader) != expected:
             raise IndexMismatchError(
                 f"{self.url}: expected {expected} samples in {url}, found {len(reader)} in its index {index.url}; "
-                "write whichever is stale again."
+                "write whichever is stale again"
             )
         # Of two threads that open, both go on with the one that was first; what leaves is closed by its last user.
         reader = self._open.setdefault(shard, reader)
@@ -123,7 +123,7 @@ class ShardReader(NumberedRecords[Sample]):
 def open_shards(
     urls: Sequence[str], options: Options | None = None, *, indexes: IndexLocation | None = None
 ) -> ShardReader:
-    """Opens shards by their URLs.
+    """Open shards by their URLs.
 
     Args:
         urls: In the order of the samples.
@@ -135,7 +135,7 @@ def open_shards(
         UsageError: There are no URLs.
     """
     if not urls:
-        raise UsageError("expected the URL of at least one shard, found none.")
+        raise UsageError("expected the URL of at least one shard, found none")
     location = indexes or IndexLocation()
     names = [canonical_url(url) for url in urls]
     counts = [IndexFile(location.url_for(name), options, source=name).count for name in names]
@@ -143,7 +143,7 @@ def open_shards(
 
 
 def open_wids(url: str, options: Options | None = None, *, indexes: IndexLocation | None = None) -> ShardReader:
-    """Opens the shards that a wids index lists.
+    """Open the shards that a wids index lists.
 
     A wids index knows how many samples a shard holds, not where they are: each shard needs its `.idx` besides.
 
@@ -160,7 +160,7 @@ def open_wids(url: str, options: Options | None = None, *, indexes: IndexLocatio
 
 
 def open_energon(root: str, part: str = "train", options: Options | None = None) -> ShardReader:
-    """Opens a part of a dataset that Energon or `write_energon` has prepared, in the order of `split.yaml`.
+    """Open a part of a dataset that Energon or `write_energon` has prepared, in the order of `split.yaml`.
 
     Args:
         root: The folder that holds `.nv-meta`.
@@ -174,11 +174,11 @@ def open_energon(root: str, part: str = "train", options: Options | None = None)
     """
     dataset = read_energon(root, options)
     if part not in dataset.splits:
-        raise UsageError(f"{dataset.root}: there is no part {part!r}; it has {', '.join(sorted(dataset.splits))}.")
+        raise UsageError(f"{dataset.root}: there is no part {part!r}; it has {', '.join(sorted(dataset.splits))}")
     if dataset.excluded:
         raise UsageError(
             f"{dataset.root}: split.yaml excludes {len(dataset.excluded)} samples, the first {dataset.excluded[0]!r}; "
-            "read_energon and open_shards give the shards whole."
+            "read_energon and open_shards give the shards whole"
         )
     shards = [(join_url(dataset.root, name), dataset.counts[name]) for name in dataset.splits[part]]
     return ShardReader(dataset.root, shards, options)

@@ -46,7 +46,7 @@ class Shard:
 
 
 def filled(shards: Iterable[ShardLike], root: str) -> Iterator[ShardLike]:
-    """Gives the shards that hold samples: the peers call one without any an error.
+    """Return the shards that hold samples: the peers call one without any an error.
 
     Args:
         shards: In any order.
@@ -61,7 +61,7 @@ def filled(shards: Iterable[ShardLike], root: str) -> Iterator[ShardLike]:
         if not name or name in seen or "://" in name or posixpath.normpath(f"/./{name}") != f"/{name}":
             found = "again" if name in seen else "as a name"
             raise UsageError(
-                f"{root}: found {name!r} {found}; expected the path of each shard once, relative to the root."
+                f"{root}: found {name!r} {found}; expected the path of each shard once, relative to the root"
             )
         seen.add(name)
         if shard.records:

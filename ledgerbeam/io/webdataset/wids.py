@@ -66,7 +66,7 @@ def write_wids_index(
     name: str | None = None,
     info: str | None = None,
 ) -> None:
-    """Publishes an index of shards that lie below its own folder.
+    """Publish an index of shards that lie below its own folder.
 
     Args:
         url: Where the index goes; names of shards are relative to its folder.
@@ -98,7 +98,7 @@ def _row(shard: ShardLike) -> dict[str, Any]:
 
 
 def read_wids_index(url: str, options: Options | None = None) -> WidsIndex:
-    """Reads an index file and the ones that it refers to.
+    """Read an index file and the ones that it refers to.
 
     Relative URLs of shards are resolved against the member `base`, if there is one, else against the folder of the file
     that lists them.
@@ -115,12 +115,12 @@ def read_wids_index(url: str, options: Options | None = None) -> WidsIndex:
     url = canonical_url(url)
     content = _load(url, options)
     if content.get("wids_version") != 1:
-        raise SourceError(f"{url}: expected 1 as wids_version, found {content.get('wids_version')!r}.")
+        raise SourceError(f"{url}: expected 1 as wids_version, found {content.get('wids_version')!r}")
     shards = _shards(content, url) if "shardlist" in content else []
     for number, component in enumerate(_list(content, "datasets", url)):
         shards += _component(component, f"{url}: dataset {number}", url, options)
     if not shards:
-        raise SourceError(f"{url}: expected shards under 'shardlist' or 'datasets', found none.")
+        raise SourceError(f"{url}: expected shards under 'shardlist' or 'datasets', found none")
     name, info = content.get("name"), content.get("info")
     return WidsIndex(url, shards, name if isinstance(name, str) else None, info if isinstance(info, str) else None)
 
@@ -131,7 +131,7 @@ def _load(url: str, options: Options | None) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         raise SourceError(f"{url}: expected a wids index, found bad JSON: {error}") from error
     if not isinstance(content, dict):
-        raise SourceError(f"{url}: expected a wids index, an object, found {type(content).__name__}.")
+        raise SourceError(f"{url}: expected a wids index, an object, found {type(content).__name__}")
     return content
 
 
@@ -151,7 +151,7 @@ def _component(component: dict[str, Any], where: str, url: str, options: Options
     target = join_url(posixpath.dirname(url), source)
     content = _load(target, options)
     if "source_url" in content or "datasets" in content:
-        raise SourceError(f"{where}: {target} refers to further indexes; wids follows one reference only.")
+        raise SourceError(f"{where}: {target} refers to further indexes; wids follows one reference only")
     return _shards(content, target)
 
 

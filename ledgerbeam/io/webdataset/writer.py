@@ -60,11 +60,11 @@ class ShardWriter:
         pattern = canonical_url(pattern)
         places = list(_NUMBER.finditer(pattern))
         if len(places) != 1:
-            raise UsageError(f"{pattern}: expected one place for the number of a shard, such as %06d.")
+            raise UsageError(f"{pattern}: expected one place for the number of a shard, such as %06d")
         if max_samples < 1 or max_bytes < 1 or start < 0:
             raise UsageError(
                 f"{pattern}: expected limits of at least 1 and a first number of at least 0, found max_samples="
-                f"{max_samples}, max_bytes={max_bytes}, start={start}."
+                f"{max_samples}, max_bytes={max_bytes}, start={start}"
             )
         self.root = pattern[: places[0].start()].rpartition("/")[0]
         self.shards: list[Shard] = []
@@ -97,7 +97,7 @@ class ShardWriter:
         return shard is not None and (shard.count >= self._limits[0] or shard.size >= self._limits[1])
 
     def write(self, sample: Sample | Mapping[str, Any]) -> None:
-        """Writes a sample.
+        """Write a sample.
 
         Args:
             sample: Its members by extension, content as bytes; or a mapping as webdataset's writer takes it, with the
@@ -111,7 +111,7 @@ class ShardWriter:
         self.place(sample_of(sample, self._pattern))
 
     def place(self, sample: Sample) -> tuple[str, list[int]]:
-        """Writes a sample and tells where.
+        """Write a sample and tell where.
 
         Returns:
             The name of its shard, and the byte at which the header of each member begins.
@@ -133,7 +133,7 @@ class ShardWriter:
 
 
 def sample_of(sample: Sample | Mapping[str, Any], place: str) -> Sample:
-    """Takes a sample as it is, or makes one of a mapping with `__key__`.
+    """Take a sample as it is, or make one of a mapping with `__key__`.
 
     Args:
         sample: As in `ShardWriter.write`.

@@ -61,7 +61,7 @@ class Records(OrderedNode):
         self.name = name
         self._info: FileInfo | None = None
         if name is None and not hasattr(records, "url"):
-            raise UsageError("Records: the data has no url; give it a name, by which checkpoints know it.")
+            raise UsageError("Records: the data has no url; give it a name, by which checkpoints know it")
 
     def __repr__(self) -> str:
         return f"{self._name}({self.name or getattr(self.records, 'url', None)!r})"
@@ -109,7 +109,7 @@ class Records(OrderedNode):
         try:
             return operator.index(token)
         except TypeError as error:
-            raise UsageError(f"{self!r}: expected the number of a record as token, found {token!r}.") from error
+            raise UsageError(f"{self!r}: expected the number of a record as token, found {token!r}") from error
 
 
 class IndexedManifest(Records):

@@ -72,7 +72,7 @@ class IndexedShar(Records):
 
 
 class Shar(Manifest):
-    """The cuts of a Shar folder with their fields, from its begin, plain or compressed; it needs no index.
+    """The cuts of a Shar folder with their fields, from its beginning, plain or compressed; it needs no index.
 
     It can be saved, and going on takes time in proportion to the position, as with `Manifest`. `IndexedShar` goes on
     at once.

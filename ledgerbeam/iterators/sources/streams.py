@@ -20,7 +20,7 @@ __all__ = ["Jsonl", "Manifest"]
 
 
 class Jsonl(IteratorNode):
-    """The records of a JSONL source, plain or compressed, from its begin. Cannot be saved.
+    """The records of a JSONL source, plain or compressed, from its beginning. Cannot be saved.
 
     Of several shards each reads the whole source and keeps every S-th record.
 
@@ -51,7 +51,7 @@ class Jsonl(IteratorNode):
         self._finished = True
 
     def records(self) -> Iterator[Any]:
-        """Reads the source from its begin."""
+        """Read the source from its beginning."""
         return stream_records(self.url, self.options)
 
     def begin(self, epoch: int) -> None:
@@ -68,7 +68,7 @@ class Jsonl(IteratorNode):
 
 
 class Manifest(Jsonl):
-    """As `Jsonl`, and can be saved: going on reads the source again from its begin and passes over what was done.
+    """As `Jsonl`, and can be saved: going on reads the source again from its beginning and passes over what was done.
 
     That takes time in proportion to the position, and is exact; a buffer above this node cannot be rebuilt, so graphs
     with one cannot be saved. `IndexedManifest` can do both.
@@ -89,5 +89,5 @@ class Manifest(Jsonl):
     def merge(self, states: Sequence[Mapping[str, Any]]) -> State:
         raise UnsupportedShapeError(
             f"{self!r}: a stream that was begun cannot be divided among another number of shards; write an index "
-            "(ledgerbeam index) and use IndexedManifest."
+            "(ledgerbeam index) and use IndexedManifest"
         )

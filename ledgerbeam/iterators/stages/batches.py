@@ -44,7 +44,7 @@ class BatchLimits:
         if not given or min(given) <= 0 or (max_cost is not None and cost is None):
             raise UsageError(
                 f"a batch needs a positive limit: found max_records={max_records}, max_cost={max_cost}"
-                f"{', and no cost function' if cost is None else ''}."
+                f"{', and no cost function' if cost is None else ''}"
             )
         self.max_records = max_records
         self.max_cost = max_cost
@@ -52,13 +52,13 @@ class BatchLimits:
         self.padded = padded
 
     def fits(self, count: int, cost: float) -> bool:
-        """Tells whether a batch may have so many items of so much cost; the first item always fits."""
+        """Return whether a batch may have so many items of so much cost; the first item always fits."""
         if self.max_records is not None and count > self.max_records:
             return False
         return self.max_cost is None or count == 1 or cost <= self.max_cost
 
     def add(self, count: int, cost: float, largest: float, item: Any) -> tuple[float, float]:
-        """Gives the cost of a batch with one item more, its `count`-th, and the cost of its costliest item."""
+        """Return the cost of a batch with one item more, its `count`-th, and the cost of its costliest item."""
         if self.cost is None or self.max_cost is None:
             return 0.0, 0.0
         own = self.cost(item)
@@ -66,7 +66,7 @@ class BatchLimits:
         return (count * largest if self.padded else cost + own), largest
 
     def parameters(self) -> dict[str, Any]:
-        """Describes the limits for checkpoints."""
+        """Describe the limits for checkpoints."""
         cost = None if self.cost is None else describe_function(self.cost)
         return {"max_records": self.max_records, "max_cost": self.max_cost, "cost": cost, "padded": self.padded}
 
@@ -85,12 +85,12 @@ class BatchingNode(Transform):
         batches = [normalize_graph_token(token) for token in tokens]
         for batch in batches:
             if not isinstance(batch, tuple):
-                raise UsageError(f"{self._name}: expected the tokens of a batch's items as token, found {batch!r}.")
+                raise UsageError(f"{self._name}: expected the tokens of a batch's items as token, found {batch!r}")
         items = iter(self.source.read_many(list(chain.from_iterable(batches)), epoch))
         return [[next(items) for _ in batch] for batch in batches]
 
     def as_batch(self, pairs: Sequence[Pair]) -> tuple[Token | None, list[Any]]:
-        """Makes a batch of items and their tokens."""
+        """Make a batch of items and their tokens."""
         tokens = tuple([token for token, _ in pairs])
         return (None if None in tokens else tokens), [item for _, item in pairs]
 

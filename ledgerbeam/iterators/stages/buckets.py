@@ -59,7 +59,7 @@ class Buckets(BatchingNode):
         if sorted(set(boundaries)) != list(boundaries) or buffer_size < 1:
             raise UsageError(
                 "Buckets: expected increasing boundaries and a buffer of at least 1 item, found "
-                f"{list(boundaries)} and {buffer_size}."
+                f"{list(boundaries)} and {buffer_size}"
             )
         self.length = length
         self.limits = BatchLimits(max_records, max_cost, length, padded=padded)
@@ -102,7 +102,7 @@ class Buckets(BatchingNode):
         super().load(state)
         held = field(state, "buckets", self._name)
         if len(held) != len(self.boundaries) + 1:
-            raise CheckpointError(f"{self!r}: the state has {len(held)} buckets; load one of this graph.")
+            raise CheckpointError(f"{self!r}: the state has {len(held)} buckets; load one of this graph")
         self._empty()
         self._saved = [
             split_tokens(bucket, self._shard) if state.get("of_all_shards") else list(bucket) for bucket in held
@@ -133,7 +133,7 @@ class Buckets(BatchingNode):
         self._costs = [float(sum(self.length(item) for _, item in bucket)) for bucket in self._buckets]
 
     def _fill(self, source: Iterator[Pair]) -> bool:
-        """Fills the buffer; tells whether the source may have more."""
+        """Fill the buffer; tell whether the source may have more."""
         length, boundaries, buckets, costs = self.length, self.boundaries, self._buckets, self._costs
         for _ in range(self.buffer_size - sum(map(len, buckets))):
             pair = next(source, None)
@@ -157,7 +157,7 @@ class Buckets(BatchingNode):
         return next(number for number, bound in zip(numbers, bounds, strict=True) if place < bound)
 
     def _take(self, number: int) -> list[Pair]:
-        """Takes a batch out of a bucket."""
+        """Take a batch out of a bucket."""
         bucket, limits = self._buckets[number], self.limits
         batch: list[Pair] = []
         cost = largest = 0.0

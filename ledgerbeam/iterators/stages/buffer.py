@@ -16,24 +16,24 @@ Pair: TypeAlias = tuple[Token | None, Any]
 
 
 def save_tokens(pairs: Iterable[Pair], owner: IteratorNode, source: IteratorNode) -> list[Token]:
-    """Gives the tokens of items on hold.
+    """Return the tokens of items on hold.
 
     Raises:
         CheckpointError: The source cannot rebuild them, or one of them has no token.
     """
     if not source.has_constant_time_access:
         raise CheckpointError(
-            f"{owner!r}: its buffer cannot be saved, for {source!r} cannot rebuild items; read indexed data."
+            f"{owner!r}: its buffer cannot be saved, for {source!r} cannot rebuild items; read indexed data"
         )
     return [require_graph_origin(token, repr(owner)) for token, _ in pairs]
 
 
 def read_pairs(tokens: Sequence[Token], source: IteratorNode) -> list[Pair]:
-    """Reads items on hold again."""
+    """Read items on hold again."""
     known = [normalize_graph_token(token) for token in tokens]
     return list(zip(known, source.read_many(known), strict=True)) if known else []
 
 
 def split_tokens(tokens: Sequence[Token], shard: tuple[int, int]) -> list[Token]:
-    """Gives a shard its part of the tokens that all had together."""
+    """Return a shard its part of the tokens that all had together."""
     return list(tokens[shard[0] :: shard[1]])

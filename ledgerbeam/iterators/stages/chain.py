@@ -45,7 +45,7 @@ class Chain(StagedNode):
                 source.children if isinstance(source, Chain) and not source.parameters()["shuffle"] else [source]
             )
         if not found:
-            raise UsageError("Chain: expected at least one source, found none.")
+            raise UsageError("Chain: expected at least one source, found none")
         self.sources = tuple(found)
         self.shuffle = shuffle
         self.seed = seed
@@ -123,7 +123,7 @@ class Chain(StagedNode):
 
     def _locate(self, positions: Positions) -> tuple[list[int], list[int]]:
         if self.positions is None:
-            raise UnsupportedShapeError(f"{self!r}: its items have no places that are known before it is read.")
+            raise UnsupportedShapeError(f"{self!r}: its items have no places that are known before it is read")
         return _locate(self.sources, positions)
 
     def _source(self, number: Any) -> IteratorNode:
@@ -150,7 +150,7 @@ class GlobalShuffle(OrderedNode):
         for source in self.sources:
             if source.positions is None or not supports_graph_restore(source):
                 raise UnsupportedShapeError(
-                    f"GlobalShuffle: {source!r} cannot be read at any place; use Shuffle, which has a buffer."
+                    f"GlobalShuffle: {source!r} cannot be read at any place; use Shuffle, which has a buffer"
                 )
         self._count: int | None = None
         self._bytes: float | None = None
@@ -190,13 +190,13 @@ class GlobalShuffle(OrderedNode):
     def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
         for token in tokens:
             if not isinstance(token, int):
-                raise UsageError(f"{self!r}: expected the number of an item as token, found {token!r}.")
+                raise UsageError(f"{self!r}: expected the number of an item as token, found {token!r}")
             if not 0 <= token < len(self):
-                raise IndexError(f"{self!r}: there is no item {token}; it has {len(self)}.")
+                raise IndexError(f"{self!r}: there is no item {token}; it has {len(self)}")
         items = self.read_numbers(np.array(tokens, np.int64), epoch)
         for token, item in zip(tokens, items, strict=True):
             if item is MISSING:
-                raise IndexError(f"{self!r}: there is no item {token}: it is blank or a filter drops it.")
+                raise IndexError(f"{self!r}: there is no item {token}: it is blank or a filter drops it")
         return items
 
     def parameters(self) -> dict[str, Any]:
@@ -204,21 +204,21 @@ class GlobalShuffle(OrderedNode):
 
 
 def child_at(sources: Sequence[IteratorNode], number: Any, owner: str) -> IteratorNode:
-    """Gives the source that a token names.
+    """Return the source that a token names.
 
     Raises:
         IndexError: There is none of that number.
         UsageError: It is no number.
     """
     if not isinstance(number, int):
-        raise UsageError(f"{owner}: expected the number of a source in the token, found {number!r}.")
+        raise UsageError(f"{owner}: expected the number of a source in the token, found {number!r}")
     if not 0 <= number < len(sources):
-        raise IndexError(f"{owner}: there is no source {number}; it has {len(sources)}.")
+        raise IndexError(f"{owner}: there is no source {number}; it has {len(sources)}")
     return sources[number]
 
 
 def read_grouped(pairs: Sequence[tuple[Any, Any]], read: Callable[[Any, list[Any]], Sequence[Any]]) -> list[Any]:
-    """Reads what belongs together with one call.
+    """Read what belongs together with one call.
 
     Args:
         pairs: For each item its group and what to read of that.
@@ -238,7 +238,7 @@ def read_grouped(pairs: Sequence[tuple[Any, Any]], read: Callable[[Any, list[Any
 
 
 def _locate(sources: Sequence[IteratorNode], positions: Positions) -> tuple[list[int], list[int]]:
-    """Finds, for places in the concatenation of sources, the source and the place in it."""
+    """Find, for places in the concatenation of sources, the source and the place in it."""
     ends = list(accumulate(source.positions or 0 for source in sources))
     if len(positions) == 1:
         number = bisect_right(ends, int(positions[0]))

@@ -78,7 +78,7 @@ def _take(item: Any, numbers: Sequence[Any], token: Token) -> list[Any]:
     pieces = list(item)
     for number in numbers:
         if not isinstance(number, int):
-            raise UsageError(f"Flatten: expected the number of a piece in the token, found {number!r}.")
+            raise UsageError(f"Flatten: expected the number of a piece in the token, found {number!r}")
         if not 0 <= number < len(pieces):
-            raise IndexError(f"Flatten: there is no piece {number} in item {token!r}; it has {len(pieces)}.")
+            raise IndexError(f"Flatten: there is no piece {number} in item {token!r}; it has {len(pieces)}")
     return [pieces[number] for number in numbers]

@@ -57,10 +57,10 @@ class Mix(Transform):
         for node, places in ((self.source, True), (self.other, bool(self.other.positions))):
             if not places or not supports_graph_restore(node):
                 raise UnsupportedShapeError(
-                    f"Mix: {node!r} must have items that can be read at any place; use indexed data."
+                    f"Mix: {node!r} must have items that can be read at any place; use indexed data"
                 )
         if not 0 <= probability <= 1:
-            raise UsageError(f"Mix: expected a probability from 0 to 1, found {probability}.")
+            raise UsageError(f"Mix: expected a probability from 0 to 1, found {probability}")
 
     @property
     def children(self) -> tuple[IteratorNode, ...]:
@@ -117,4 +117,4 @@ class Mix(Transform):
             (found,) = self.other.read_at(np.array([below(chance, places)], np.int64), 0)
             if found is not MISSING:
                 return found
-        raise UnsupportedShapeError(f"Mix: {_TRIES} places of {self.other!r} drawn at random had no item; filter less.")
+        raise UnsupportedShapeError(f"Mix: {_TRIES} places of {self.other!r} drawn at random had no item; filter less")

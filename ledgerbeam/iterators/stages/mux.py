@@ -53,7 +53,7 @@ class Mux(DerivedNode):
         if not given or len(given) != len(self.sources) or min(given) <= 0 or temperature <= 0:
             raise UsageError(
                 f"Mux: expected a positive weight for each of at least one source and a positive temperature, found "
-                f"{len(self.sources)} sources, weights {weights} and temperature {temperature}."
+                f"{len(self.sources)} sources, weights {weights} and temperature {temperature}"
             )
         self.weights = given if temperature == 1 else [weight ** (1 / temperature) for weight in given]
         self.seed = seed
@@ -113,7 +113,7 @@ class Mux(DerivedNode):
             if item is MISSING:  # a pass draws the next item of the source instead
                 raise UnsupportedShapeError(
                     f"{self!r}: place {place} of {self.sources[number]!r} has no item, which shifts all that is drawn "
-                    "after it, so spans of this pass cannot be read apart; take blank lines out of the source."
+                    "after it, so spans of this pass cannot be read apart; take blank lines out of the source"
                 )
         return found
 
@@ -125,7 +125,7 @@ class Mux(DerivedNode):
         self._chance = load_chance(field(state, "chance", self._name), self._name)
         ended, sources = field(state, "ended", self._name), field(state, "sources", self._name)
         if not len(ended) == len(sources) == len(self.sources):
-            raise CheckpointError(f"{self!r}: the state is of {len(sources)} sources; load one of this graph.")
+            raise CheckpointError(f"{self!r}: the state is of {len(sources)} sources; load one of this graph")
         self._ended = list(ended)
         for source, saved in zip(self.sources, sources, strict=True):
             source.load(saved)
@@ -134,7 +134,7 @@ class Mux(DerivedNode):
         if self.stop_early:
             raise UnsupportedShapeError(
                 f"{self!r}: with stop_early each shard ends by itself, so what is left cannot be divided anew; go on "
-                "with as many shards, or use Repeat below it."
+                "with as many shards, or use Repeat below it"
             )
         parts = [field(state, "sources", self._name) for state in states]
         merged = [source.merge([part[number] for part in parts]) for number, source in enumerate(self.sources)]
@@ -144,9 +144,9 @@ class Mux(DerivedNode):
         return {"weights": self.weights, "seed": self.seed, "stop_early": self.stop_early}
 
     def _locate(self, positions: Positions, epoch: int | None) -> list[tuple[int, int]]:
-        """Finds, for places of a pass, the source and the place in it."""
+        """Find, for places of a pass, the source and the place in it."""
         if self.positions is None:
-            raise UnsupportedShapeError(f"{self!r}: its items have no places that are known before it is read.")
+            raise UnsupportedShapeError(f"{self!r}: its items have no places that are known before it is read")
         when = self._when(epoch)
         if self._planned is None or self._planned[0] != when:
             self._planned = when, self._plan(when)
@@ -160,7 +160,7 @@ class Mux(DerivedNode):
         return [found[place] for place in range(len(positions))]
 
     def _plan(self, epoch: int) -> list[Positions]:
-        """Draws a whole pass without reading; gives for each source the places that it fills, increasing."""
+        """Draw a whole pass without reading; return for each source the places that it fills, increasing."""
         chance, ended = new_chance(self.seed + epoch), [False] * len(self.sources)
         left = [source.positions or 0 for source in self.sources]
         taken: list[list[int]] = [[] for _ in self.sources]
@@ -176,7 +176,7 @@ class Mux(DerivedNode):
         return [np.array(places, np.int64) for places in taken]
 
     def _draws(self, chance: random.Random, ended: Sequence[bool]) -> Iterator[int]:
-        """Draws sources by weight, without end, of those that have not ended."""
+        """Draw sources by weight, without end, of those that have not ended."""
         active = [number for number, has_ended in enumerate(ended) if not has_ended]
         bounds = list(accumulate(self.weights[number] for number in active))
         total, last, draw = bounds[-1], len(active) - 1, chance.random

@@ -66,11 +66,11 @@ class PackedManifest(Records):
         if not isinstance(token, tuple):
             return token
         if len(token) != 2 or not all(isinstance(part, int) for part in token):
-            raise UsageError(f"{self!r}: expected a token (number of the source, number in it), found {token!r}.")
+            raise UsageError(f"{self!r}: expected a token (number of the source, number in it), found {token!r}")
         source, inside = token
         if not 0 <= source < len(self.records.ends):
-            raise IndexError(f"{self!r}: there is no source {source}; it has {len(self.records.ends)}.")
+            raise IndexError(f"{self!r}: there is no source {source}; it has {len(self.records.ends)}")
         number = inside + (int(self.records.ends[source - 1]) if source else 0)
         if not inside >= 0 or number >= int(self.records.ends[source]):
-            raise IndexError(f"{self!r}: there is no record {inside} in source {source}.")
+            raise IndexError(f"{self!r}: there is no record {inside} in source {source}")
         return number

@@ -34,7 +34,7 @@ class Repeat(StagedNode):
     def __init__(self, source: Any, times: int | None = None) -> None:
         super().__init__()
         if times is not None and times < 1:
-            raise UsageError(f"Repeat: expected times >= 1 or None, found {times}.")
+            raise UsageError(f"Repeat: expected times >= 1 or None, found {times}")
         self.source = resolve_iterator_source(source)
         self.times = times
 
@@ -70,9 +70,9 @@ class Repeat(StagedNode):
         parts = [pair_token(token, self._name, "(number of the time, token of the source)") for token in tokens]
         for time, _ in parts:
             if not isinstance(time, int):
-                raise UsageError(f"Repeat: expected the number of a time in the token, found {time!r}.")
+                raise UsageError(f"Repeat: expected the number of a time in the token, found {time!r}")
             if time < 0 or (self.times is not None and time >= self.times):
-                raise IndexError(f"{self!r}: there is no time {time}.")
+                raise IndexError(f"{self!r}: there is no time {time}")
         return read_grouped(parts, lambda time, inner: self.source.read_many(inner, self._child_epoch(when, time)))
 
     def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
@@ -96,7 +96,7 @@ class Repeat(StagedNode):
     def _locate(self, positions: Positions) -> tuple[list[int], list[int]]:
         places = self.source.positions
         if places is None or self.times is None:
-            raise UnsupportedShapeError(f"{self!r}: its items have no places that are known before it is read.")
+            raise UnsupportedShapeError(f"{self!r}: its items have no places that are known before it is read")
         times, inner = np.divmod(positions, max(1, places))
         return times.tolist(), inner.tolist()
 

@@ -37,7 +37,7 @@ class Shuffle(Transform):
     def __init__(self, source: Any, buffer_size: int = 10_000, *, seed: int = 0) -> None:
         super().__init__(source)
         if buffer_size < 1:
-            raise UsageError(f"Shuffle: expected a buffer of at least 1 item, found {buffer_size}.")
+            raise UsageError(f"Shuffle: expected a buffer of at least 1 item, found {buffer_size}")
         self.buffer_size = buffer_size
         self.seed = seed
         self._chance = new_chance(seed)
@@ -95,7 +95,7 @@ class Shuffle(Transform):
         return {"buffer_size": self.buffer_size, "seed": self.seed}
 
     def _fill(self, source: Iterator[Pair]) -> Iterator[Pair]:
-        """Fills the buffer by two items a turn, one of which changes places with a random one; gives the first item."""
+        """Fill the buffer by two items a turn, one of which changes places with a random one; return the first item."""
         buffer, size = self._buffer, self.buffer_size
         while not self._filled:
             pair = next(source, None)

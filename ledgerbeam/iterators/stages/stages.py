@@ -35,23 +35,23 @@ class StagedNode(DerivedNode):
 
     @abstractmethod
     def child_of(self, stage: int) -> IteratorNode:
-        """Gives the child of a stage."""
+        """Return the child of a stage."""
 
     @abstractmethod
     def label_of(self, stage: int) -> int:
-        """Gives the first part of the tokens of a stage."""
+        """Return the first part of the tokens of a stage."""
 
     @abstractmethod
     def epoch_of(self, stage: int) -> int:
-        """Gives the epoch of a stage's child."""
+        """Return the epoch of a stage's child."""
 
     def places_of(self, stage: int) -> int:
-        """Counts the places of a stage, for `divide_child`."""
+        """Count the places of a stage, for `divide_child`."""
         del stage
         return 0
 
     def divide_child(self, child: IteratorNode, before: int) -> None:
-        """Divides the child of a stage, which has `before` places before it, among the shards."""
+        """Divide the child of a stage, which has `before` places before it, among the shards."""
         del before
         child.divide(*self._shard)
 
@@ -119,7 +119,7 @@ class StagedNode(DerivedNode):
         return merged
 
     def _state_of(self, stage: int, before: int, state: Mapping[str, Any]) -> State:
-        """Gives the state of a stage's child in one shard: saved, whole or finished."""
+        """Return the state of a stage's child in one shard: saved, whole or finished."""
         shard, shards = state["shard"]
         self._shard = shard, shards
         self.load(state)
@@ -136,7 +136,7 @@ class StagedNode(DerivedNode):
         return self.stages is not None and self._stage >= self.stages
 
     def _enter(self) -> None:
-        """Puts the child of the present stage to where its pass begins, or to what is left of it."""
+        """Put the child of the present stage to where its pass begins, or to what is left of it."""
         if self._entered:
             return
         left = self._left.pop(self._stage, None)

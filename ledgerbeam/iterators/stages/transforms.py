@@ -109,7 +109,7 @@ class Filter(Transform):
             if not self.predicate(item):
                 raise FunctionError(
                     f"Filter: {describe_function(self.predicate)} refuses the item of token {token!r}, which it let "
-                    "pass before; it must be a pure function of the item."
+                    "pass before; it must be a pure function of the item"
                 )
         return items
 
@@ -141,7 +141,7 @@ class Slice(Transform):
     def __init__(self, source: Any, k: int, n: int) -> None:
         super().__init__(source)
         if not 0 <= k < n:
-            raise UsageError(f"Slice: expected 0 <= k < n, found k={k}, n={n}.")
+            raise UsageError(f"Slice: expected 0 <= k < n, found k={k}, n={n}")
         self.k = k
         self.n = n
         self._counted = 0
@@ -206,5 +206,5 @@ class Slice(Transform):
     def _inner(self, token: Token) -> Token:
         word, inner = pair_token(token, self._name, '("source", token of the source)')
         if word != "source":
-            raise UsageError(f'Slice: expected a token ("source", ...), found {token!r}.')
+            raise UsageError(f'Slice: expected a token ("source", ...), found {token!r}')
         return inner

@@ -61,11 +61,11 @@ def record(
     """Record leaves, then failures, in a write transaction.
 
     Args:
-        txn: open for writing.
-        by_source: from `commit.prepare`.
-        failures: a failure of a task that is finished by now is ignored.
-        stamp: of this commit.
-        passed: failures that are older are cleared of the tasks above a leaf, also those that are recorded later.
+        txn: Open for writing.
+        by_source: From `commit.prepare`.
+        failures: A failure of a task that is finished by now is ignored.
+        stamp: Of this commit.
+        passed: Failures that are older are cleared of the tasks above a leaf, also those that are recorded later.
             None clears all that are there, for commits that come in the order in which they were made.
     """
     outcome = CommitChanges()
@@ -276,12 +276,12 @@ class _SourceCommit:
 
 
 def total(leaves: Sequence[PreparedLeaf]) -> Totals:
-    """What leaves add up to."""
+    """Return what leaves add up to."""
     return Totals(*map(sum, zip(*(leaf.share for leaf in leaves), strict=True)))
 
 
 def read_totals(txn: Transaction) -> Totals:
-    """The sum of all tallies."""
+    """Return the sum of all tallies."""
     row = txn.get(META, KEY_TOTALS)
     return Totals() if row is None else Totals(*TALLY_ROW.unpack(row))
 
@@ -296,11 +296,11 @@ class PreparedLeaf:
     """A leaf with its rows.
 
     Attributes:
-        leaf: what was finished.
-        is_all: no task above it fanned out into more than one, so it is all that its source owes.
+        leaf: What was finished.
+        is_all: No task above it fanned out into more than one, so it is all that its source owes.
         node: 16 bytes, the leaf's own.
-        outputs: its rows of `outputs`, in key order.
-        share: what it adds to the totals.
+        outputs: Its rows of `outputs`, in key order.
+        share: What it adds to the totals.
     """
 
     def __init__(self, leaf: Leaf) -> None:
@@ -351,7 +351,7 @@ def decode_outputs(encoded: Sequence[bytes]) -> list[list[Any]]:
     """Read many rows of `outputs` at once: for each its name and its size, then what else it holds.
 
     Raises:
-        ValueError: one does not read.
+        ValueError: One does not read.
     """
     found = rows(decode(b"[%b]" % b",".join(encoded)))
     if len(found) != len(encoded):

@@ -41,7 +41,7 @@ class CompletedIds:
         self._found_singly = 0
 
     def mask(self, environment: Environment, ids: Sequence[bytes]) -> NDArray[np.bool_]:
-        """Tell which of some ids are complete; see `store.LedgerStore.completed_mask`."""
+        """Return which of some ids are complete; see `store.LedgerStore.completed_mask`."""
         if not ids:
             return np.zeros(0, np.bool_)
         with self._lock:

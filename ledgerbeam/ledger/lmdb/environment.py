@@ -86,7 +86,7 @@ class Environment:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Transaction]:
-        """A consistent view of the rows. Begin no other inside it, and do not yield to a caller."""
+        """Return a consistent view of the rows. Begin no other inside it, and do not yield to a caller."""
         txn = self._begin_read()
         try:
             with translated(self.path):
@@ -112,7 +112,7 @@ class Environment:
         """Run a change in one durable transaction.
 
         Args:
-            change: it is run again from the start when the map had to grow, so it must have no other effect.
+            change: It is run again from the start when the map had to grow, so it must have no other effect.
         """
         while True:
             size = 0
@@ -138,7 +138,7 @@ class Environment:
                 self._env.set_mapsize(2 * size)
 
     def trim(self) -> None:
-        """Give back the memory of mapped pages if there is much of it. Not inside a transaction.
+        """Return back the memory of mapped pages if there is much of it. Not inside a transaction.
 
         Pages that were read count as this process's memory until they are unmapped.
         """
@@ -171,7 +171,7 @@ class Environment:
         return found.st_dev, found.st_ino
 
     def is_in_place(self) -> bool:
-        """Tell whether the path still names the files that are open."""
+        """Return whether the path still names the files that are open."""
         return self._find_file() == self._file
 
     def _check_file(self) -> None:
@@ -187,10 +187,10 @@ _open_lock = threading.Lock()
 
 
 def acquire(path: str, *, read_only: bool, create: bool, map_bytes: int = INITIAL_MAP_BYTES) -> Environment:
-    """Give this process's environment of a ledger, opened if need be. Pair it with `release`.
+    """Return this process's environment of a ledger, opened if need be. Pair it with `release`.
 
     Raises:
-        UsageError, LedgerNotFoundError, LedgerVersionError, LedgerDamagedError, StorageError, DiskFullError: see
+        UsageError, LedgerNotFoundError, LedgerVersionError, LedgerDamagedError, StorageError, DiskFullError: See
             `files.open_environment`.
     """
     key = os.path.realpath(path)
@@ -222,7 +222,7 @@ def release(environment: Environment) -> None:
 
 
 def _resident_file_bytes() -> int:
-    """Memory of this process that maps files, in bytes; 0 where the system does not say (proc(5), statm)."""
+    """Return memory of this process that maps files, in bytes; 0 where the system does not say (proc(5), statm)."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[2]) * os.sysconf("SC_PAGE_SIZE")

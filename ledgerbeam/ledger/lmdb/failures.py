@@ -45,10 +45,10 @@ class Death(NamedTuple):
     """A death of a worker, or a failure that counts as one.
 
     Attributes:
-        number: see `Stamp`.
-        at: see `Stamp`.
-        place: which of several in one commit.
-        broke: it was a failure.
+        number: See `Stamp`.
+        at: See `Stamp`.
+        place: Which of several in one commit.
+        broke: It was a failure.
     """
 
     number: int
@@ -62,9 +62,9 @@ class TaskFailures:
     """The failures and worker deaths of one task.
 
     Attributes:
-        task: its name for people.
-        failed: row of `failed`; None if only workers died.
-        deaths: of its workers, the newest `KEPT_DEATHS`.
+        task: Its name for people.
+        failed: Row of `failed`; None if only workers died.
+        deaths: Of its workers, the newest `KEPT_DEATHS`.
     """
 
     task: str = ""
@@ -121,7 +121,7 @@ class TaskFailures:
         _put_or_delete(txn, ATTEMPTS, key, {"task": self.task, "deaths": deaths} if deaths else None)
 
     def shown(self, url: str, key: bytes) -> FailureRow:
-        """The failure as people see it."""
+        """Return the failure as people see it."""
         row = self.failed or {"reason": "", "error": "", "attempts": 0, "last": 0.0}
         died = [death for death in self.deaths if not death.broke]
         by_death = self.quarantined and bool(died)
@@ -146,7 +146,7 @@ def clear_failures(txn: Transaction, source: bytes) -> None:
 
 
 def counts(txn: Transaction, source: bytes, node: bytes, stamp: Stamp) -> bool:
-    """Tell whether a failure or a death of a task counts: it is not finished, and no later run got below it."""
+    """Return whether a failure or a death of a task counts: it is not finished, and no later run got below it."""
     if txn.get(SOURCES, source) is None or txn.get(COMPLETED, source) is not None:
         return False
     row = txn.get(APPLIED, source + node)
@@ -154,7 +154,10 @@ def counts(txn: Transaction, source: bytes, node: bytes, stamp: Stamp) -> bool:
 
 
 def passed_at(row: bytes) -> Stamp:
-    """The stamp of the newest leaf below a task that fanned out, by its row; in a local ledger less than any other."""
+    """Return the stamp of the newest leaf below a task that fanned out, by its row.
+
+    In a local ledger it is less than any other.
+    """
     return Stamp(*PASSED.unpack_from(row, DELTA.size)) if len(row) > DELTA.size else Stamp(0, 0.0)
 
 
@@ -188,7 +191,7 @@ def record_failures(txn: Transaction, failures: Iterable[Failure], stamp: Stamp)
 
 
 def failure_row(failure: Failure, stamp: Stamp) -> dict[str, Any]:
-    """The row of a task that failed for the first time."""
+    """Return the row of a task that failed for the first time."""
     return {
         "task": failure.task,
         "reason": failure.reason,
@@ -218,7 +221,7 @@ def count_deaths(txn: Transaction, marks: Iterable[Mark], stamp: Stamp) -> list[
 
 
 def has_failed(txn: Transaction, source: bytes, number: int) -> bool:
-    """Tell whether a source has a quarantined task, or a failure of a run that has this number or a greater one."""
+    """Return whether a source has a quarantined task, or a failure of a run that has this number or a greater one."""
     return any(
         read_failure(row)["number"] >= number or TaskFailures.of(None, txn.get(ATTEMPTS, key)).quarantined
         for key, row in txn.rows(FAILED, source)

@@ -41,18 +41,18 @@ def open_environment(path: str, *, read_only: bool, create: bool, map_bytes: int
     """Open a ledger's environment and its tables.
 
     Args:
-        path: folder of the ledger.
-        read_only: for looking at it; a writer of another process may be at work.
-        create: make the folder and the tables if there are none.
-        map_bytes: address space; more is taken if the file is larger.
+        path: Folder of the ledger.
+        read_only: For looking at it; a writer of another process may be at work.
+        create: Make the folder and the tables if there are none.
+        map_bytes: Address space; more is taken if the file is larger.
 
     Raises:
-        UsageError: the folder lies on a network filesystem.
-        LedgerNotFoundError: there is no ledger, and `create` is false.
-        LedgerVersionError: a newer ledgerbeam wrote it.
-        LedgerDamagedError: what is there is no ledger, or does not read.
-        StorageError: no permission.
-        DiskFullError: no room to make it.
+        UsageError: The folder lies on a network filesystem.
+        LedgerNotFoundError: There is no ledger, and `create` is false.
+        LedgerVersionError: A newer ledgerbeam wrote it.
+        LedgerDamagedError: What is there is no ledger, or does not read.
+        StorageError: No permission.
+        DiskFullError: No room to make it.
     """
     hold_standard_descriptors()
     _look(path, create=create)
@@ -82,8 +82,8 @@ def require_room(path: str) -> None:
     What a creation that was killed has left may be there, and empty folders that a ledger makes.
 
     Raises:
-        UsageError: there is no ledger, and something else.
-        StorageError: no permission.
+        UsageError: There is no ledger, and something else.
+        StorageError: No permission.
     """
     with translated(path):
         try:
@@ -103,7 +103,7 @@ def require_room(path: str) -> None:
 
 
 def _is_ours(path: str, name: str) -> bool:
-    """Tell whether a name in the folder of a ledger that is not there yet is of no other owner."""
+    """Return whether a name in the folder of a ledger that is not there yet is of no other owner."""
     if name in (DATA_FILE, LOCK_FILE) or _TEMPORARY.fullmatch(name):
         return True
     folder = os.path.join(path, name)
@@ -183,7 +183,7 @@ def _make_tables(file: str, path: str, map_bytes: int) -> None:
 
 
 def _reserve_lock_file(path: str) -> None:
-    """Give the lock file all its blocks.
+    """Return the lock file all its blocks.
 
     LMDB maps it, and a store to a page for which the disk has no block kills the process (SIGBUS).
     """
@@ -303,8 +303,8 @@ def filesystem_type(path: str, mountinfo: str) -> str | None:
     """Find the type of the filesystem that a path lies on.
 
     Args:
-        path: absolute, without symbolic links; it need not exist.
-        mountinfo: text in the format of ``/proc/self/mountinfo`` (proc(5)).
+        path: Absolute, without symbolic links; it need not exist.
+        mountinfo: Text in the format of ``/proc/self/mountinfo`` (proc(5)).
 
     Returns:
         For instance ``ext4``; None if no mount covers the path.
@@ -327,11 +327,11 @@ def refuse_network_filesystem(path: str, mountinfo: str | None = None) -> None:
     """Refuse a ledger folder on a network filesystem.
 
     Args:
-        path: of the folder; it need not exist yet.
-        mountinfo: see `filesystem_type`; None reads the system's. Where there is none, nothing is refused.
+        path: Of the folder; it need not exist yet.
+        mountinfo: See `filesystem_type`; None reads the system's. Where there is none, nothing is refused.
 
     Raises:
-        UsageError: the folder lies on one of `NETWORK_FILESYSTEMS`.
+        UsageError: The folder lies on one of `NETWORK_FILESYSTEMS`.
     """
     if mountinfo is None:
         try:

@@ -38,7 +38,7 @@ def add_to_history(txn: Transaction, now: float, totals: Totals, *, completed: i
 
 
 def read_history(txn: Transaction) -> list[HistoryRow]:
-    """Every step in which something was recorded, in time order.
+    """Return every step in which something was recorded, in time order.
 
     What a host recorded whose clock was ahead belongs to no time before now: it is shown in the step of now.
     """
@@ -73,7 +73,7 @@ def add_durations(txn: Transaction, steps: Mapping[int, int]) -> None:
 
 
 def read_durations(txn: Transaction) -> dict[float, int]:
-    """Tasks by duration in seconds, ascending; a duration stands for those within half a step of it."""
+    """Return tasks by duration in seconds, ascending; a duration stands for those within half a step of it."""
     found = {DURATION_KEY.unpack(key)[0]: DURATION_ROW.unpack(value)[0] for key, value in txn.scan(DURATIONS, b"")}
     if found and (max(found) > _LAST_STEP or min(found.values()) < 0):
         raise ValueError(f"expected numbers of tasks by duration, found {max(found)}: {min(found.values())}")

@@ -18,7 +18,10 @@ _ID = re.compile(rb"[0-9a-f]{32}")
 
 
 def read_id(txn: Transaction, key: bytes = KEY_ID) -> str:
-    """The id that was made with an environment, or under another key of `meta`. Raises ValueError if there is none."""
+    """Return the id that was made with an environment, or under another key of `meta`.
+
+    Raises ValueError if there is none.
+    """
     row = txn.get(META, key)
     if row is None or _ID.fullmatch(row) is None:
         raise ValueError(f"expected an id of 32 hexadecimal digits, found {row!r}")
@@ -26,7 +29,7 @@ def read_id(txn: Transaction, key: bytes = KEY_ID) -> str:
 
 
 def read_job(txn: Transaction) -> Job | None:
-    """The job that the ledger was last taken for."""
+    """Return the job that the ledger was last taken for."""
     row = txn.get(META, KEY_JOB)
     return None if row is None else decode_job(row)
 
@@ -47,7 +50,7 @@ def take(txn: Transaction, job: Job, on_change: OnJobChange, path: str, number: 
 
 
 def mismatch(job: Job, stored: Job, path: str) -> str:
-    """Say how a ledger's job differs from the one that asks for it, and what to do."""
+    """Return how a ledger's job differs from the one that asks for it, and what to do."""
     lines = job.differences(stored) or ["the format of the ledger's jobs"]
     return "\n".join(
         [
@@ -63,7 +66,7 @@ def check_fingerprint(txn: Transaction, fingerprint: str, path: str) -> None:
     """Check that the ledger is still of the job that a writer works for.
 
     Raises:
-        JobMismatchError: it was taken for another job.
+        JobMismatchError: It was taken for another job.
     """
     found = txn.get(META, KEY_FINGERPRINT)
     if found != fingerprint.encode():
@@ -121,19 +124,19 @@ def check_run(txn: Transaction, run: str) -> None:
 
 
 def last_run(txn: Transaction) -> dict[str, Any] | None:
-    """The newest run, with its id; None if there was none."""
+    """Return the newest run, with its id; None if there was none."""
     newest = txn.last(RUNS)
     return None if newest is None else {"id": read_run_id(newest[0]), **read_run(newest[1])}
 
 
 def newest_number(txn: Transaction) -> int:
-    """The number of the newest run; 0 if there was none."""
+    """Return the number of the newest run; 0 if there was none."""
     newest = txn.last(RUNS)
     return 0 if newest is None else int(newest[0])
 
 
 def all_runs(txn: Transaction) -> list[dict[str, Any]]:
-    """Every run, by id."""
+    """Return every run, by id."""
     return [{"id": read_run_id(key), **read_run(row)} for key, row in txn.scan(RUNS, b"")]
 
 

@@ -56,7 +56,7 @@ def encode_source(source: Source, *, replaces: bool, number: int) -> bytes:
 
 
 def file_times(txn: Transaction, ids: Sequence[bytes]) -> dict[bytes, list[int]]:
-    """What `note_file_times` noted of sources, by id; those of which nothing is noted are left out."""
+    """Return what `note_file_times` noted of sources, by id; those of which nothing is noted are left out."""
     rows = txn.get_many(SOURCES, ids)
     return {source: times for source, row in rows.items() if (times := read_source_fields(row).get("changed"))}
 
@@ -69,7 +69,7 @@ def note_file_times(txn: Transaction, times: Mapping[bytes, list[int]]) -> None:
 
 
 def urls_of(row: bytes) -> list[str]:
-    """The URLs of a row of `sources`: of each member, or its own."""
+    """Return the URLs of a row of `sources`: of each member, or its own."""
     fields = read_source_fields(row)
     return [member[0] for member in fields.get("members", ())] or [fields["url"]]
 
@@ -78,9 +78,9 @@ def register(txn: Transaction, sources: Sequence[Source], *, number: int = 0) ->
     """Enter sources that are not known yet, and retire those whose URLs they take over.
 
     Args:
-        txn: open for writing.
-        sources: the later of two that name the same URL has it.
-        number: orders the registrations of a remote ledger, which may come in late: a source does not take over the
+        txn: Open for writing.
+        sources: The later of two that name the same URL has it.
+        number: Orders the registrations of a remote ledger, which may come in late: a source does not take over the
             URL of one with a greater number. All registrations of a local ledger have 0.
     """
     claims, claiming = _claims(_not_late(txn, sources, number))
@@ -137,7 +137,10 @@ def _later_owners(txn: Transaction, source: Source, number: int) -> dict[bytes, 
 
 
 def _claims(sources: Sequence[Source]) -> tuple[dict[bytes, bytes], dict[bytes, Source]]:
-    """Which source each URL key goes to, and the sources that keep all of theirs: the last to name a URL has it."""
+    """Return which source each URL key goes to, and the sources that keep all of theirs.
+
+    the last to name a URL has it.
+    """
     last = {url_key(url): source.id for source in sources for url in source.urls}
     claiming = {source.id: source for source in sources if all(last[url_key(url)] == source.id for url in source.urls)}
     return {url: source for url, source in last.items() if source in claiming}, claiming
@@ -159,13 +162,13 @@ def _put_retired(txn: Transaction, source: bytes, number: int, urls: Sequence[st
 
 
 def number_of_retired(txn: Transaction, source: bytes) -> int:
-    """The greatest number that a source was replaced with; 0 for one that is registered, or unknown."""
+    """Return the greatest number that a source was replaced with; 0 for one that is registered, or unknown."""
     row = txn.get(RETIRED, source)
     return 0 if row is None else read_retired(row)[0]
 
 
 def urls_of_sources(txn: Transaction, sources: Iterable[bytes]) -> list[str]:
-    """The URLs of those sources that are registered, sorted; of a pack that of its first member."""
+    """Return the URLs of those sources that are registered, sorted; of a pack that of its first member."""
     found = (txn.get(SOURCES, source) for source in sources)
     return sorted(read_source_fields(row)["url"] for row in found if row is not None)
 
@@ -203,9 +206,9 @@ def restart(txn: Transaction, number: int, *, supersedes: bool) -> None:
     """Drop the progress of every source, for another job. Outputs are superseded; runs are kept.
 
     Args:
-        txn: open for writing.
-        number: of the restart, in a remote ledger; here and below it is what supersedes outputs.
-        supersedes: whether the new job writes to the folder of the old one; else what that has written stays there.
+        txn: Open for writing.
+        number: Of the restart, in a remote ledger; here and below it is what supersedes outputs.
+        supersedes: Whether the new job writes to the folder of the old one; else what that has written stays there.
     """
     start = b""
     if not supersedes:
@@ -226,7 +229,10 @@ def count_withdrawal(txn: Transaction) -> None:
 
 
 def matching(environment: Environment, pattern: str) -> list[bytes]:
-    """Ids of the registered sources of which a URL matches a shell pattern (case counts, ``*`` matches ``/``)."""
+    """Return the ids of the registered sources of which a URL matches a shell pattern.
+
+    Case counts, and ``*`` also matches ``/``.
+    """
     match = compile_pattern(translate(pattern)).match
     found = []
     with translated(environment.path):
@@ -239,9 +245,9 @@ def set_gone(txn: Transaction, ids: Iterable[bytes], number: int = 0) -> None:
     """Replace the set of sources that the last listing no longer had; unknown ids are ignored.
 
     Args:
-        txn: open for writing.
-        ids: in order.
-        number: of the listing, in a remote ledger: what was listed with a greater number is not gone.
+        txn: Open for writing.
+        ids: In order.
+        number: Of the listing, in a remote ledger: what was listed with a greater number is not gone.
     """
     txn.clear(GONE)
     for source in ids:

@@ -59,10 +59,10 @@ class LmdbStore:
         """Name a ledger; nothing is opened yet.
 
         Args:
-            path: of its folder.
-            read_only: refuse every change.
-            job: fingerprint that the ledger must have whenever something is committed; None does not check.
-            map_bytes: address space to begin with, a multiple of the page size. It grows as needed.
+            path: Of its folder.
+            read_only: Refuse every change.
+            job: Fingerprint that the ledger must have whenever something is committed; None does not check.
+            map_bytes: Address space to begin with, a multiple of the page size. It grows as needed.
         """
         self._path = os.path.abspath(path)
         self._read_only = read_only
@@ -96,7 +96,7 @@ class LmdbStore:
         release(environment)  # it is open already
 
     def close(self) -> None:
-        """Give up the environment; it opens again when the store is used again."""
+        """Return up the environment; it opens again when the store is used again."""
         with self._lock:
             environment, self._environment = self._environment, None
         if environment is not None:
@@ -124,15 +124,15 @@ class LmdbStore:
             raise UsageError(f"ledger {self.url}: it was opened read only; open it for writing to change it")
 
     def refresh(self) -> None:
-        """Does nothing: what a process of this host commits is there for all."""
+        """Do nothing: what a process of this host commits is there for all."""
 
     def ledger_id(self) -> str:
-        """What tells this ledger from every other; see `LedgerStore.ledger_id`."""
+        """Return what tells this ledger from every other; see `LedgerStore.ledger_id`."""
         with self._open().read() as txn:
             return lmdb_jobs.read_id(txn)
 
     def environment_id(self) -> str:
-        """What tells the local files apart that the ledger is read through; see `LedgerStore.environment_id`."""
+        """Return what tells the local files apart that the ledger is read through; see `LedgerStore.environment_id`."""
         with self._open().read() as txn:
             return lmdb_jobs.read_id(txn)
 
@@ -142,7 +142,7 @@ class LmdbStore:
         self._job = job.fingerprint
 
     def job(self) -> Job | None:
-        """The job that the ledger was last taken for."""
+        """Return the job that the ledger was last taken for."""
         with self._open().read() as txn:
             return lmdb_jobs.read_job(txn)
 
@@ -152,26 +152,26 @@ class LmdbStore:
             self._write(lambda txn: lmdb_sources.register(txn, sources))
 
     def completed_mask(self, ids: Sequence[bytes]) -> NDArray[np.bool_]:
-        """Tell which of a page of sources are complete; see `completed` for its memory."""
+        """Return which of a page of sources are complete; see `completed` for its memory."""
         return self._completed.mask(self._open(), ids)
 
     def completed_count(self) -> int:
-        """Number of complete sources."""
+        """Return number of complete sources."""
         with self._open().read() as txn:
             return txn.count(COMPLETED)
 
     def source_count(self) -> int:
-        """Number of registered sources."""
+        """Return number of registered sources."""
         with self._open().read() as txn:
             return txn.count(SOURCES)
 
     def applied(self, source_id: bytes) -> dict[bytes, int]:
-        """The entries of an open source, delta by node; see `LedgerStore.applied`."""
+        """Return the entries of an open source, delta by node; see `LedgerStore.applied`."""
         with self._open().read() as txn:
             return lmdb_views.applied(txn, source_id)
 
     def pending(self, source_id: bytes) -> int:
-        """Live tasks of a source; see `LedgerStore.pending`."""
+        """Return live tasks of a source; see `LedgerStore.pending`."""
         with self._open().read() as txn:
             if txn.get(SOURCES, source_id) is None or txn.get(COMPLETED, source_id) is not None:
                 return 0
@@ -179,12 +179,12 @@ class LmdbStore:
             return 1 if row is None else int(PENDING_ROW.unpack(row)[0])
 
     def attempts(self, source_id: bytes) -> dict[bytes, int]:
-        """Worker deaths of a source's unfinished tasks, by node."""
+        """Return worker deaths of a source's unfinished tasks, by node."""
         with self._open().read() as txn:
             return lmdb_views.attempts(txn, source_id)
 
     def progress(self, ids: Sequence[bytes]) -> list[SourceProgress | None]:
-        """How far each of a page of sources is, in one transaction; see `LedgerStore.progress`."""
+        """Return how far each of a page of sources is, in one transaction; see `LedgerStore.progress`."""
         with self._open().read() as txn:
             return [lmdb_views.progress(txn, source) for source in ids]
 
@@ -220,7 +220,7 @@ class LmdbStore:
         return self._write(lambda txn: lmdb_sources.forget(txn, found, failures_only=failures_only))
 
     def file_times(self, ids: Sequence[bytes]) -> dict[bytes, list[int]]:
-        """When the files of sources were last changed; see `LedgerStore.file_times`."""
+        """Return when the files of sources were last changed; see `LedgerStore.file_times`."""
         with self._open().read() as txn:
             return lmdb_sources.file_times(txn, ids)
 
@@ -237,11 +237,11 @@ class LmdbStore:
             self._write(lambda txn: lmdb_sources.forget(txn, found, failures_only=False))
 
     def stale_outputs(self) -> list[str]:
-        """Names of outputs that may be deleted; see `LedgerStore.stale_outputs` and `superseded`."""
+        """Name of outputs that may be deleted; see `LedgerStore.stale_outputs` and `superseded`."""
         return lmdb_superseded.stale_outputs(self._open())
 
     def superseded_names(self) -> Iterator[list[str]]:
-        """Names of all superseded outputs, in pages."""
+        """Name of all superseded outputs, in pages."""
         return lmdb_superseded.superseded_names(self._open())
 
     def drop_stale(self, names: Iterable[str]) -> None:
@@ -250,12 +250,12 @@ class LmdbStore:
         self._write(lambda txn: lmdb_superseded.drop_stale(txn, dropped))
 
     def set_gone(self, ids: Iterable[bytes]) -> None:
-        """Say which sources the last listing no longer had."""
+        """Return which sources the last listing no longer had."""
         gone = sorted(ids)
         self._write(lambda txn: lmdb_sources.set_gone(txn, gone))
 
     def source_ids(self) -> Iterator[list[bytes]]:
-        """The ids of all registered sources, in sorted pages."""
+        """Return the ids of all registered sources, in sorted pages."""
         return key_pages(self._open(), SOURCES)
 
     def begin_run(self, info: Mapping[str, Any]) -> str:
@@ -281,54 +281,54 @@ class LmdbStore:
         self._write(lambda txn: lmdb_jobs.end_run(txn, run, outcome, now, tidied=tidied))
 
     def status(self) -> dict[str, Any]:
-        """Say how far the job is; see `LedgerStore.status`."""
+        """Return how far the job is; see `LedgerStore.status`."""
         with self._open().read() as txn:
             return lmdb_views.status(txn)
 
     def totals(self) -> Totals:
-        """What the recorded leaves add up to."""
+        """Return what the recorded leaves add up to."""
         with self._open().read() as txn:
             return lmdb_commit.read_totals(txn)
 
     def history(self) -> list[HistoryRow]:
-        """What was recorded when; see `LedgerStore.history`."""
+        """Return what was recorded when; see `LedgerStore.history`."""
         with self._open().read() as txn:
             return lmdb_history.read_history(txn)
 
     def durations(self) -> dict[float, int]:
-        """How many tasks took how long; see `LedgerStore.durations`."""
+        """Return how many tasks took how long; see `LedgerStore.durations`."""
         with self._open().read() as txn:
             return lmdb_history.read_durations(txn)
 
     def sources(self) -> Iterator[SourceRow]:
-        """Every registered source and how far it is, by id; read in pages."""
+        """Return every registered source and how far it is, by id; read in pages."""
         return lmdb_views.sources(self._open())
 
     def runs(self) -> list[dict[str, Any]]:
-        """Every run in order."""
+        """Return every run in order."""
         with self._open().read() as txn:
             return lmdb_jobs.all_runs(txn)
 
     def failures(self) -> Iterator[FailureRow]:
-        """The recorded failures, by source URL, then task; read in pages."""
+        """Return the recorded failures, by source URL, then task; read in pages."""
         return lmdb_views.failures(self._open())
 
     def failed_mask(self, ids: Sequence[bytes], run: str = "") -> NDArray[np.bool_]:
-        """Tell which of a page of sources have a failure; see `LedgerStore.failed_mask`."""
+        """Return which of a page of sources have a failure; see `LedgerStore.failed_mask`."""
         return lmdb_views.failed_mask(self._open(), ids, int(run or 0))
 
     def outputs(self, *, ordered: bool = True) -> Iterator[OutputRow]:
-        """The recorded outputs; see `LedgerStore.outputs`."""
+        """Return the recorded outputs; see `LedgerStore.outputs`."""
         view = lmdb_views.ordered_outputs if ordered else lmdb_views.outputs
         return view(self._open())
 
     def output_count(self) -> int:
-        """Number of recorded outputs."""
+        """Return number of recorded outputs."""
         with self._open().read() as txn:
             return txn.count(OUTPUTS)
 
     def output_columns(self) -> Iterator[OutputColumns]:
-        """The recorded outputs in pages of columns; see `LedgerStore.output_columns`."""
+        """Return the recorded outputs in pages of columns; see `LedgerStore.output_columns`."""
         return lmdb_views.output_columns(self._open())
 
 
@@ -337,7 +337,7 @@ def _reopen(path: str, read_only: bool, job: str | None, map_bytes: int) -> Lmdb
 
 
 def first_error(refused: Sequence[tuple[Leaf, LedgerError]]) -> LedgerError:
-    """The error of the first leaf that a commit left out, which says how many there were."""
+    """Return the error of the first leaf that a commit left out, which says how many there were."""
     error = refused[0][1]
     return error if len(refused) == 1 else type(error)(f"{error} (and {len(refused) - 1} more tasks in error)")
 

@@ -36,9 +36,9 @@ def supersede(txn: Transaction, rows: Iterable[tuple[bytes, bytes]], number: int
     """Take rows of `outputs` over into `superseded`.
 
     Args:
-        txn: open for writing.
-        rows: in key order.
-        number: of what supersedes them, in a remote ledger; 0 in a local one.
+        txn: Open for writing.
+        rows: In key order.
+        number: Of what supersedes them, in a remote ledger; 0 in a local one.
     """
     txn.put_many(
         SUPERSEDED,
@@ -58,7 +58,7 @@ def decode_superseded(row: bytes) -> tuple[int, str]:
 
 
 def stale_outputs(environment: Environment) -> list[str]:
-    """Names of superseded outputs whose objects may be deleted, sorted."""
+    """Name of superseded outputs whose objects may be deleted, sorted."""
     with environment.read() as txn:
         if not txn.count(SUPERSEDED):
             return []
@@ -86,9 +86,9 @@ def drop_stale(txn: Transaction, names: Iterable[str], number: int | None = None
     """Forget superseded outputs of replaced sources: those named, and those that were written again in place.
 
     Args:
-        txn: open for writing.
-        names: whose objects were deleted.
-        number: in a remote ledger: what was superseded after it stays, since it was not seen by who deleted. The rest
+        txn: Open for writing.
+        names: Whose objects were deleted.
+        number: In a remote ledger: what was superseded after it stays, since it was not seen by who deleted. The rest
             goes, also where its source runs again by now: who deleted had seen it replaced.
     """
     dropped = {name_key(name) for name in names}
@@ -106,7 +106,7 @@ def drop_stale(txn: Transaction, names: Iterable[str], number: int | None = None
 
 
 def _is_replaced(txn: Transaction, source: bytes) -> bool:
-    """Tell whether what took a source's place is complete; see the module's rule."""
+    """Return whether what took a source's place is complete; see the module's rule."""
     if txn.get(SOURCES, source) is not None:
         return txn.get(COMPLETED, source) is not None
     if txn.get(RETIRED, source) is None:
@@ -116,13 +116,13 @@ def _is_replaced(txn: Transaction, source: bytes) -> bool:
 
 
 def _successors(txn: Transaction, source: bytes) -> set[bytes]:
-    """The registered sources that own a URL of a retired source now."""
+    """Return the registered sources that own a URL of a retired source now."""
     row = txn.get(RETIRED, source)
     owners = {txn.get(URLS, url_key(url)) for url in ([] if row is None else read_retired(row)[1])}
     return {owner for owner in owners if owner is not None and txn.get(SOURCES, owner) is not None}
 
 
 def retired_at(txn: Transaction, source: bytes) -> int:
-    """The number of what took the place of a retired source."""
+    """Return the number of what took the place of a retired source."""
     rows = (txn.get(SOURCES, successor) for successor in _successors(txn, source))
     return max((read_source_fields(row).get("number", 0) for row in rows if row is not None), default=0)

@@ -149,7 +149,7 @@ class Transaction:
         self._handles = handles
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        """The value of a key, or None."""
+        """Return the value of a key, or None."""
         return self._txn.get(key, db=self._handles[table])
 
     def put(self, table: str, key: bytes, value: bytes, *, overwrite: bool = True) -> bool:
@@ -162,7 +162,7 @@ class Transaction:
             cursor.putmulti(sorted(rows), overwrite=overwrite)
 
     def get_many(self, table: str, keys: Iterable[bytes]) -> dict[bytes, bytes]:
-        """The rows that exist among `keys`."""
+        """Return the rows that exist among `keys`."""
         with self._txn.cursor(self._handles[table]) as cursor:
             return dict(cursor.getmulti(sorted(keys)))
 
@@ -175,7 +175,7 @@ class Transaction:
         return self._txn.delete(key, db=self._handles[table])
 
     def count(self, table: str) -> int:
-        """Number of rows; costs nothing."""
+        """Return number of rows; costs nothing."""
         return self._txn.stat(self._handles[table])["entries"]
 
     def clear(self, table: str) -> None:
@@ -183,7 +183,7 @@ class Transaction:
         self._txn.drop(self._handles[table], delete=False)
 
     def scan(self, table: str, prefix: bytes) -> list[tuple[bytes, bytes]]:
-        """Every row whose key starts with `prefix`, in key order."""
+        """Return every row whose key starts with `prefix`, in key order."""
         return list(self.rows(table, prefix))
 
     def rows(self, table: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -197,26 +197,26 @@ class Transaction:
                     yield key, value
 
     def page(self, table: str, start: bytes, size: int) -> list[tuple[bytes, bytes]]:
-        """At most `size` rows in key order, from the first key >= `start`."""
+        """Return at most `size` rows in key order, from the first key >= `start`."""
         with self._txn.cursor(self._handles[table]) as cursor:
             rows = list(islice(cursor.iternext(), size)) if cursor.set_range(start) else []
         _check_keys(table, (key for key, _ in rows))
         return rows
 
     def page_of_keys(self, table: str, start: bytes, size: int) -> list[bytes]:
-        """The keys of `page`."""
+        """Return the keys of `page`."""
         with self._txn.cursor(self._handles[table]) as cursor:
             keys = list(islice(cursor.iternext(values=False), size)) if cursor.set_range(start) else []
         _check_keys(table, keys)
         return keys
 
     def last(self, table: str) -> tuple[bytes, bytes] | None:
-        """The row with the greatest key, or None."""
+        """Return the row with the greatest key, or None."""
         with self._txn.cursor(self._handles[table]) as cursor:
             return cursor.item() if cursor.last() else None
 
     def prefixes(self, table: str, length: int) -> Iterator[bytes]:
-        """The distinct first `length` bytes of the keys, in order, without reading all rows."""
+        """Return the distinct first `length` bytes of the keys, in order, without reading all rows."""
         with self._txn.cursor(self._handles[table]) as cursor:
             found = cursor.first()
             while found:

@@ -37,7 +37,7 @@ _SOURCES_A_TRANSACTION = 256
 
 
 def status(txn: Transaction) -> dict[str, Any]:
-    """Say how far the job is; see `store.LedgerStore.status`."""
+    """Return how far the job is; see `store.LedgerStore.status`."""
     job = read_job(txn)
     run = last_run(txn)
     totals = read_totals(txn)
@@ -64,7 +64,7 @@ def status(txn: Transaction) -> dict[str, Any]:
 
 
 def applied(txn: Transaction, source: bytes) -> dict[bytes, int]:
-    """The entries of an open source, delta by node; see `store.LedgerStore.applied`."""
+    """Return the entries of an open source, delta by node; see `store.LedgerStore.applied`."""
     if txn.get(SOURCES, source) is None or txn.get(COMPLETED, source) is not None:
         return {}
     rows = txn.scan(APPLIED, source) if txn.get(PENDING, source) is not None else []
@@ -72,14 +72,14 @@ def applied(txn: Transaction, source: bytes) -> dict[bytes, int]:
 
 
 def attempts(txn: Transaction, source: bytes) -> dict[bytes, int]:
-    """Worker deaths of a source's unfinished tasks, by node."""
+    """Return worker deaths of a source's unfinished tasks, by node."""
     if not txn.count(ATTEMPTS):
         return {}
     return {key[ID_BYTES:]: len(TaskFailures.of(None, row).deaths) for key, row in txn.scan(ATTEMPTS, source)}
 
 
 def progress(txn: Transaction, source: bytes) -> SourceProgress | None:
-    """How far an open source is; None for one that owes nothing."""
+    """Return how far an open source is; None for one that owes nothing."""
     known = applied(txn, source)
     row = txn.get(SOURCES, source)
     if not known or row is None:
@@ -88,7 +88,7 @@ def progress(txn: Transaction, source: bytes) -> SourceProgress | None:
 
 
 def sources(environment: Environment) -> Iterator[SourceRow]:
-    """Every registered source and how far it is, by id."""
+    """Return every registered source and how far it is, by id."""
     for page in row_pages(environment, SOURCES):
         with environment.read() as txn:
             failed = set(txn.prefixes(FAILED, ID_BYTES)) if txn.count(FAILED) else set()
@@ -110,7 +110,7 @@ def _source_row(txn: Transaction, source: bytes, fields: dict[str, Any], failed:
 
 
 def failures(environment: Environment) -> Iterator[FailureRow]:
-    """The recorded failures, by source URL, then task. Messages are read a page at a time."""
+    """Return the recorded failures, by source URL, then task. Messages are read a page at a time."""
     sources: list[tuple[str, bytes]] = []
     for page in key_pages(environment, FAILED, _SOURCES_A_TRANSACTION):
         found = {key[:ID_BYTES] for key in page} - {source for _, source in sources[-1:]}
@@ -149,7 +149,7 @@ def failed_mask(environment: Environment, ids: Sequence[bytes], number: int) -> 
 
 
 def ordered_outputs(environment: Environment) -> Iterator[OutputRow]:
-    """The recorded outputs, by source URL, then first record, then name."""
+    """Return the recorded outputs, by source URL, then first record, then name."""
     with translated(environment.path):
         sources = [
             (read_source_fields(row)["url"], source) for page in row_pages(environment, SOURCES) for source, row in page
@@ -166,7 +166,7 @@ def ordered_outputs(environment: Environment) -> Iterator[OutputRow]:
 
 
 def outputs(environment: Environment) -> Iterator[OutputRow]:
-    """The recorded outputs, in an order that means nothing."""
+    """Return the recorded outputs, in an order that means nothing."""
     for page in row_pages(environment, OUTPUTS):
         rows: list[OutputRow] = []
         with environment.read() as txn:
@@ -176,7 +176,7 @@ def outputs(environment: Environment) -> Iterator[OutputRow]:
 
 
 def output_columns(environment: Environment) -> Iterator[OutputColumns]:
-    """The recorded outputs in pages of columns, in an order that means nothing."""
+    """Return the recorded outputs in pages of columns, in an order that means nothing."""
     for page in row_pages(environment, OUTPUTS):
         with translated(environment.path):
             rows = decode_outputs([row for _, row in page])

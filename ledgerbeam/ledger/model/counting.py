@@ -27,7 +27,7 @@ class Entry(NamedTuple):
 
     Attributes:
         node: 16 bytes: `identity.ROOT` or an `identity.node_id`. The key of the entry within its source.
-        delta: what it adds to the count, >= -1.
+        delta: What it adds to the count, >= -1.
     """
 
     node: bytes
@@ -38,7 +38,7 @@ def check_leaf(source_id: bytes, lineage: Lineage, terminal: Terminal) -> None:
     """Check what names a finished leaf.
 
     Raises:
-        UnsupportedShapeError: a pair of the lineage is not ``0 <= ordinal < count``, the source is not named by 16
+        UnsupportedShapeError: A pair of the lineage is not ``0 <= ordinal < count``, the source is not named by 16
             bytes, or the leaf ended in an unknown way.
     """
     if len(source_id) != ID_BYTES:
@@ -58,14 +58,14 @@ def entries(source_id: bytes, lineage: Lineage, *, terminal: Terminal = "publish
 
     Args:
         source_id: 16 bytes.
-        lineage: path from the source to the leaf. A task that fanned out into 0 is itself the leaf.
-        terminal: how it ended; both ways count the same.
+        lineage: Path from the source to the leaf. A task that fanned out into 0 is itself the leaf.
+        terminal: How it ended; both ways count the same.
 
     Returns:
         The source's entry (+1), each ancestor's fan-out (+N-1) from the source downwards, the leaf (-1).
 
     Raises:
-        UnsupportedShapeError: see `check_leaf`.
+        UnsupportedShapeError: See `check_leaf`.
     """
     check_leaf(source_id, lineage, terminal)
     group = [Entry(ROOT, 1)]
@@ -83,16 +83,16 @@ def fold(
     """Apply the entries of one leaf, or of several whole leaves, to a source's count.
 
     Args:
-        pending: the count before.
-        applied: delta of each entry that is already in the count, by node.
-        group: whole groups of `entries`. A repeated entry counts once.
+        pending: The count before.
+        applied: Delta of each entry that is already in the count, by node.
+        group: Whole groups of `entries`. A repeated entry counts once.
 
     Returns:
         The count after, and the entries that were not yet applied, in their order.
 
     Raises:
-        NonDeterministicTaskError: an entry is applied with another delta.
-        NegativePendingCountError: the count would fall below zero.
+        NonDeterministicTaskError: An entry is applied with another delta.
+        NegativePendingCountError: The count would fall below zero.
     """
     known = applied if callable(applied) else applied.get
     fresh: dict[bytes, int] = {}
@@ -117,12 +117,12 @@ def fold(
 
 
 def is_done(lineage: Lineage, source_id: bytes, applied: Mapping[bytes, int]) -> bool:
-    """Tell whether a task and everything that grew from it is finished.
+    """Return whether a task and everything that grew from it is finished.
 
     Args:
-        lineage: path from the source to the task.
+        lineage: Path from the source to the task.
         source_id: 16 bytes.
-        applied: delta of each applied entry of the source, by node. A complete source has none left: ask for its
+        applied: Delta of each applied entry of the source, by node. A complete source has none left: ask for its
             completion first.
     """
     waiting: list[Lineage] = [lineage]

@@ -34,7 +34,7 @@ def arm(fault: str) -> None:
     """Set the fault of this process, as the environment variable would have; for one that was forked.
 
     Raises:
-        UsageError: it is not ``point:n``, nor empty.
+        UsageError: It is not ``point:n``, nor empty.
     """
     global _fault, _reached
     _fault, _reached = _parse(fault), 0

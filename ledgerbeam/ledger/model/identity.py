@@ -39,8 +39,8 @@ def source_id(url: str, size: int, version: str) -> bytes:
     """Identify one input object.
 
     Args:
-        url: canonical URL. Bytes of a local name that are not UTF-8 travel as surrogate escapes.
-        size: bytes.
+        url: Canonical URL. Bytes of a local name that are not UTF-8 travel as surrogate escapes.
+        size: Bytes.
         version: ETag, generation, or modification time in nanoseconds as decimal text.
 
     Returns:
@@ -53,15 +53,15 @@ def source_ids(urls: Sequence[str], sizes: Sequence[int], versions: Sequence[str
     """Identify a page of input objects; equal to `source_id` of each, without its call overhead.
 
     Args:
-        urls: canonical URLs.
-        sizes: bytes, as many as there are URLs.
-        versions: as many as there are URLs.
+        urls: Canonical URLs.
+        sizes: Bytes, as many as there are URLs.
+        versions: As many as there are URLs.
 
     Returns:
         16 bytes for each URL, in the order given.
 
     Raises:
-        ValueError: the three do not have the same length.
+        ValueError: The three do not have the same length.
     """
     copy = _SOURCE.copy
     found: list[bytes] = []
@@ -90,7 +90,7 @@ def node_id(source: bytes, lineage: Lineage) -> bytes:
 
     Args:
         source: 16 bytes, from `source_id` or `pack_id`.
-        lineage: the path from the source to the task; ``()`` names the source's own task.
+        lineage: The path from the source to the task; ``()`` names the source's own task.
 
     Returns:
         16 bytes, never `ROOT`.

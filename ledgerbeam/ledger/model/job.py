@@ -29,8 +29,8 @@ class Job:
     """A pipeline and the parameters that shape its outputs.
 
     Attributes:
-        pipeline: its name, for instance ``map``.
-        parameters: values that JSON can hold. Only what changes the bytes or the names of outputs belongs here:
+        pipeline: Its name, for instance ``map``.
+        parameters: Values that JSON can hold. Only what changes the bytes or the names of outputs belongs here:
             a worker count does not. Nested mappings are compared key by key.
     """
 
@@ -42,14 +42,14 @@ class Job:
         """32 hexadecimal digits: BLAKE2b of the canonical JSON of the job and of `LEDGER_FORMAT`.
 
         Raises:
-            UsageError: a parameter is not a JSON value.
+            UsageError: A parameter is not a JSON value.
         """
         return blake2b(
             _canonical({"format": LEDGER_FORMAT, **self.as_dict()}), digest_size=16, person=b"lb.job"
         ).hexdigest()
 
     def as_dict(self) -> dict[str, Any]:
-        """The job as a JSON object: ``{"pipeline": ..., "parameters": {...}}``."""
+        """Return the job as a JSON object: ``{"pipeline": ..., "parameters": {...}}``."""
         return {"pipeline": self.pipeline, "parameters": dict(self.parameters)}
 
     @classmethod
@@ -58,7 +58,7 @@ class Job:
         return cls(value["pipeline"], value["parameters"])
 
     def differences(self, stored: Job) -> list[str]:
-        """Say how this job differs from one that a ledger holds.
+        """Return how this job differs from one that a ledger holds.
 
         Returns:
             One line for each value, sorted by name: ``function source: was 'ab12', is 'cd34'``. Empty for equal jobs.
@@ -74,7 +74,7 @@ class Job:
 
 
 def taken_for_another_job(ledger: str, expected: str, found: str) -> JobMismatchError:
-    """The error of a writer whose ledger was taken for another job while it ran; fingerprints as found."""
+    """Return the error of a writer whose ledger was taken for another job while it ran; fingerprints as found."""
     return JobMismatchError(
         f"ledger {ledger}: it was taken for another job while this one ran (fingerprint expected {expected}, found "
         f"{found}); nothing more of this job is recorded. Stop this job, or run it again with a ledger of its own"

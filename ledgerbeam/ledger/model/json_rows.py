@@ -14,7 +14,7 @@ def encode(value: Any) -> bytes:
     """Encode a row as JSON. Names that are not UTF-8 travel as surrogates, which orjson refuses.
 
     Raises:
-        UsageError: a value that `decode` would not give back, for instance a number of more than 64 bits.
+        UsageError: A value that `decode` would not give back, for instance a number of more than 64 bits.
     """
     try:
         return orjson.dumps(value)

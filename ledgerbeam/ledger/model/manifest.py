@@ -18,13 +18,13 @@ class OutputShard:
     """One shard of a dataset.
 
     Attributes:
-        name: path relative to the output root of the job.
-        size: bytes.
-        checksum: of its content, see `store.content_checksum`.
-        records: how many it holds.
+        name: Path relative to the output root of the job.
+        size: Bytes.
+        checksum: Of its content, see `store.content_checksum`.
+        records: How many it holds.
         source: URL of the source that it was made from; of a pack that of its first member.
-        first: the first record of that source that it was made from.
-        index: name of its index, if one was written with it.
+        first: The first record of that source that it was made from.
+        index: Name of its index, if one was written with it.
     """
 
     name: str
@@ -45,8 +45,8 @@ class DatasetManifest:
 
     Attributes:
         root: URL that names are relative to; None if the job's parameters name no ``output``.
-        fingerprint: of the job.
-        complete: whether the job is; if not, the shards of its complete sources are given.
+        fingerprint: Of the job.
+        complete: Whether the job is; if not, the shards of its complete sources are given.
     """
 
     root: str | None
@@ -79,15 +79,15 @@ class DatasetManifest:
 
 
 def dataset_manifest(store: LedgerStore, *, allow_incomplete: bool = False) -> DatasetManifest:
-    """Give the ordered shards of a complete job.
+    """Return the ordered shards of a complete job.
 
     Args:
-        store: the job's ledger.
-        allow_incomplete: also for a job that is not complete: its complete sources are then the dataset, so that
+        store: The job's ledger.
+        allow_incomplete: Also for a job that is not complete: its complete sources are then the dataset, so that
             each source is in it whole or not at all.
 
     Raises:
-        LedgerError: the ledger is of no job yet, or its job is not complete.
+        LedgerError: The ledger is of no job yet, or its job is not complete.
     """
     job = store.job()
     if job is None:
@@ -105,7 +105,7 @@ def dataset_manifest(store: LedgerStore, *, allow_incomplete: bool = False) -> D
 
 
 def _is_index(name: str, data_name: str) -> bool:
-    """Tell whether a name is that of an index: `x.jsonl.idx` of `x.jsonl`, `x.idx` of Megatron's `x.bin`."""
+    """Return whether a name is that of an index: `x.jsonl.idx` of `x.jsonl`, `x.idx` of Megatron's `x.bin`."""
     return name in (data_name + INDEX_SUFFIX, data_name.removesuffix(TOKENS_SUFFIX) + INDEX_SUFFIX)
 
 

@@ -22,7 +22,7 @@ _HASH_RANGE = 2**64
 
 
 def pack_sources(members: Iterable[Source], target_bytes: int) -> Iterator[Source]:
-    """Packs a stream of sources into composite sources, in the order given.
+    """Pack a stream of sources into composite sources, in the order given.
 
     Args:
         members: Plain sources in a stable order (that of a listing).

@@ -30,15 +30,15 @@ class Output:
     """One durable object that a task published.
 
     Attributes:
-        name: path relative to the output root of the job. No two sources use the same name.
-        size: bytes.
-        checksum: of its content, see `content_checksum`.
-        records: how many it holds.
-        first: orders the outputs of one source, normally the first record of the task's span.
-        nulled: how many numbers that its format does not have, NaN and infinities, stand in it as null.
+        name: Path relative to the output root of the job. No two sources use the same name.
+        size: Bytes.
+        checksum: Of its content, see `content_checksum`.
+        records: How many it holds.
+        first: Orders the outputs of one source, normally the first record of the task's span.
+        nulled: How many numbers that its format does not have, NaN and infinities, stand in it as null.
 
     Raises:
-        UnsupportedShapeError: a value that no ledger can hold, for instance a name with ``..``.
+        UnsupportedShapeError: A value that no ledger can hold, for instance a name with ``..``.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Output:
 
 
 def content_checksum(chunks: Iterable[bytes]) -> str:
-    """The checksum of an output's content, given in chunks: BLAKE2b of 16 bytes as hexadecimal digits."""
+    """Return the checksum of an output's content, given in chunks: BLAKE2b of 16 bytes as hexadecimal digits."""
     digest = blake2b(digest_size=16)
     for chunk in chunks:
         digest.update(chunk)
@@ -72,11 +72,11 @@ class Totals(NamedTuple):
     A source that changed, or that was forgotten, takes its share away and adds it again when it has run.
 
     Attributes:
-        tasks: finished tasks, published or filtered.
-        records: records that they took in.
-        bytes: bytes that they took in.
-        filtered: those of `tasks` that were filtered.
-        milliseconds: time that they took, added up over all workers.
+        tasks: Finished tasks, published or filtered.
+        records: Records that they took in.
+        bytes: Bytes that they took in.
+        filtered: Those of `tasks` that were filtered.
+        milliseconds: Time that they took, added up over all workers.
     """
 
     tasks: int = 0
@@ -86,11 +86,11 @@ class Totals(NamedTuple):
     milliseconds: int = 0
 
     def plus(self, other: Totals) -> Totals:
-        """The sum, part by part."""
+        """Return the sum, part by part."""
         return Totals(*map(add, self, other))
 
     def minus(self, other: Totals) -> Totals:
-        """The difference, part by part."""
+        """Return the difference, part by part."""
         return Totals(*(mine - theirs for mine, theirs in zip(self, other, strict=True)))
 
 
@@ -100,15 +100,15 @@ class Leaf:
 
     Attributes:
         source_id: 16 bytes.
-        lineage: path from the source to the task.
+        lineage: Path from the source to the task.
         kind: ``published``, or ``filtered`` for a task without output.
-        outputs: what it published; empty when filtered.
-        records: records that it took in.
-        bytes: bytes that it took in.
-        seconds: time that it took, from reading to the durable output.
+        outputs: What it published; empty when filtered.
+        records: Records that it took in.
+        bytes: Bytes that it took in.
+        seconds: Time that it took, from reading to the durable output.
 
     Raises:
-        UnsupportedShapeError: see `counting.check_leaf`; also for a filtered leaf with outputs.
+        UnsupportedShapeError: See `counting.check_leaf`; also for a filtered leaf with outputs.
     """
 
     source_id: bytes
@@ -132,7 +132,7 @@ class Leaf:
             raise UnsupportedShapeError(f"a filtered leaf has no outputs, found {self.outputs[0].name!r}")
 
     def share(self) -> Totals:
-        """What it adds to the totals of its ledger."""
+        """Return what it adds to the totals of its ledger."""
         return Totals(1, self.records, self.bytes, int(self.kind == "filtered"), round(1000 * self.seconds))
 
 
@@ -162,11 +162,11 @@ class Failure:
 
     Attributes:
         source_id: 16 bytes.
-        lineage: path from the source to the task.
-        task: its name for people, `task.Task.name`.
-        reason: one line that groups failures.
-        error: the full message.
-        broke: it counts as a death of the worker, see `task.FailedTask`.
+        lineage: Path from the source to the task.
+        task: Its name for people, `task.Task.name`.
+        reason: One line that groups failures.
+        error: The full message.
+        broke: It counts as a death of the worker, see `task.FailedTask`.
     """
 
     source_id: bytes
@@ -209,9 +209,9 @@ class CommitResult:
     """What one commit changed.
 
     Attributes:
-        completed: ids of the sources that became complete.
-        fresh: leaves that were not recorded before.
-        seconds: time that the store took.
+        completed: Ids of the sources that became complete.
+        fresh: Leaves that were not recorded before.
+        seconds: Time that the store took.
     """
 
     completed: list[bytes]
@@ -223,9 +223,9 @@ class SourceProgress(NamedTuple):
     """How far an open source is.
 
     Attributes:
-        applied: what `LedgerStore.applied` gives.
-        attempts: what `LedgerStore.attempts` gives.
-        replaces: it took over a URL: what lies there has changed since this job entered it before.
+        applied: What `LedgerStore.applied` gives.
+        attempts: What `LedgerStore.attempts` gives.
+        replaces: It took over a URL: what lies there has changed since this job entered it before.
     """
 
     applied: Mapping[bytes, int]
@@ -241,10 +241,10 @@ class HistoryRow(NamedTuple):
     """What was recorded in one step of time.
 
     Attributes:
-        time: begin of the step, seconds since 1970 UTC.
-        totals: of the leaves that were recorded in it.
-        completed: sources that became complete in it.
-        failures: failures that were recorded in it.
+        time: Begin of the step, seconds since 1970 UTC.
+        totals: Of the leaves that were recorded in it.
+        completed: Sources that became complete in it.
+        failures: Failures that were recorded in it.
     """
 
     time: int
@@ -258,14 +258,14 @@ class SourceRow(NamedTuple):
 
     Attributes:
         source_id: 16 bytes.
-        url: of its first member, if it is a pack.
-        size: bytes.
-        members: number of packed sources; 0 for a plain one.
+        url: Of its first member, if it is a pack.
+        size: Bytes.
+        members: Number of packed sources; 0 for a plain one.
         state: ``complete``, ``failed`` (open, with a failure), ``open`` or ``gone`` (not complete, and not in the
             last listing).
-        completed: time of its completion, seconds since 1970 UTC; 0 for others.
-        totals: of its recorded leaves.
-        member_urls: of the packed sources, in order; empty for a plain one.
+        completed: Time of its completion, seconds since 1970 UTC; 0 for others.
+        totals: Of its recorded leaves.
+        member_urls: Of the packed sources, in order; empty for a plain one.
     """
 
     source_id: bytes
@@ -301,15 +301,15 @@ class FailureRow:
     """A recorded failure.
 
     Attributes:
-        url: of the source.
+        url: Of the source.
         source_id: 16 bytes.
         node: 16 bytes.
-        task: name for people.
-        reason: one line.
-        error: the full message.
-        attempts: how often the task failed, or its worker died.
-        last: time of the last failure, seconds since 1970 UTC.
-        quarantined: the task is not started again until it is forgotten.
+        task: Name for people.
+        reason: One line.
+        error: The full message.
+        attempts: How often the task failed, or its worker died.
+        last: Time of the last failure, seconds since 1970 UTC.
+        quarantined: The task is not started again until it is forgotten.
     """
 
     url: str
@@ -324,7 +324,7 @@ class FailureRow:
 
 
 def output_row(output: Output) -> list[Any]:
-    """An output as a JSON row."""
+    """Return an output as a JSON row."""
     more = [output.nulled] if output.nulled else []
     return [output.name, output.size, output.checksum, output.records, output.first, *more]
 

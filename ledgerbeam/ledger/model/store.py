@@ -46,7 +46,7 @@ class LedgerSink(Protocol):
         """Record finished and failed tasks, durably; see `LedgerStore.commit`."""
 
     def close(self) -> None:
-        """Give up what it holds open. It opens again when it is used again."""
+        """Return up what it holds open. It opens again when it is used again."""
 
 
 class LedgerStore(LedgerSink, Protocol):
@@ -57,14 +57,14 @@ class LedgerStore(LedgerSink, Protocol):
         """Where the ledger lies."""
 
     def ledger_id(self) -> str:
-        """What tells this ledger from every other: 32 hexadecimal digits, random, made with it. A copy has the same.
+        """Return the id of this ledger: 32 hexadecimal digits, random, made with it. A copy has the same.
 
         Raises:
-            LedgerNotFoundError: no job has taken a remote ledger yet, so there is none.
+            LedgerNotFoundError: No job has taken a remote ledger yet, so there is none.
         """
 
     def environment_id(self) -> str:
-        """What tells the local files apart that the ledger is read through: of a local ledger its own id.
+        """Return what tells the local files apart that the ledger is read through: of a local ledger its own id.
 
         Launchers that find the same one here lie on one host and share a folder, whatever name the host has.
         """
@@ -73,16 +73,16 @@ class LedgerStore(LedgerSink, Protocol):
         """Take the ledger for a job. From then on this store, and its pickled copies, commit for that job only.
 
         Args:
-            job: what is about to run.
-            on_change: for a ledger of another job: ``refuse``; ``restart`` drops all progress and supersedes all
+            job: What is about to run.
+            on_change: For a ledger of another job: ``refuse``; ``restart`` drops all progress and supersedes all
                 outputs; ``accept`` keeps the progress.
 
         Raises:
-            JobMismatchError: the ledger is of another job, and `on_change` is ``refuse``.
+            JobMismatchError: The ledger is of another job, and `on_change` is ``refuse``.
         """
 
     def job(self) -> Job | None:
-        """The job that the ledger was last taken for; None for a new ledger."""
+        """Return the job that the ledger was last taken for; None for a new ledger."""
 
     def register(self, sources: Sequence[Source]) -> None:
         """Enter sources into the job. A source that is known already is left as it is.
@@ -95,22 +95,25 @@ class LedgerStore(LedgerSink, Protocol):
         """Tell for each of a page of source ids whether it is complete. Meant for pages of thousands."""
 
     def completed_count(self) -> int:
-        """Number of complete sources; costs nothing."""
+        """Return number of complete sources; costs nothing."""
 
     def source_count(self) -> int:
-        """Number of registered sources, complete or not; costs nothing."""
+        """Return number of registered sources, complete or not; costs nothing."""
 
     def applied(self, source_id: bytes) -> dict[bytes, int]:
-        """The entries of an open source, delta by node, `identity.ROOT` included. Empty once it is complete."""
+        """Return the entries of an open source, delta by node, `identity.ROOT` included. Empty once it is complete."""
 
     def progress(self, ids: Sequence[bytes]) -> list[SourceProgress | None]:
-        """How far each of a page of sources is, in their order; None for one that is complete, replaced or unknown."""
+        """Return how far each of a page of sources is, in their order.
+
+        It is None for a source that is complete, replaced or unknown.
+        """
 
     def pending(self, source_id: bytes) -> int:
-        """Live tasks of a source: 0 for a complete or unknown one."""
+        """Return live tasks of a source: 0 for a complete or unknown one."""
 
     def attempts(self, source_id: bytes) -> dict[bytes, int]:
-        """Worker deaths of a source's unfinished tasks, by node. `MAX_ATTEMPTS` and more mean quarantine.
+        """Return worker deaths of a source's unfinished tasks, by node. `MAX_ATTEMPTS` and more mean quarantine.
 
         A failure that `Failure.broke` counts as a death.
         """
@@ -119,8 +122,8 @@ class LedgerStore(LedgerSink, Protocol):
         """Tell for each of a page of source ids whether it has a failure.
 
         Args:
-            ids: of sources.
-            run: id of a run: only failures that were recorded since it began count, and quarantined tasks. Empty for
+            ids: Of sources.
+            run: Id of a run: only failures that were recorded since it began count, and quarantined tasks. Empty for
                 all.
         """
 
@@ -132,11 +135,11 @@ class LedgerStore(LedgerSink, Protocol):
         others are recorded before the error is raised.
 
         Raises:
-            NonDeterministicTaskError: a task ended otherwise than recorded: another fan-out, or other outputs.
-            NegativePendingCountError: the rows of a source contradict each other.
-            JobMismatchError: meanwhile the ledger was taken for another job. Nothing was recorded.
-            LedgerError: a source was never registered.
-            DiskFullError: nothing was recorded, nothing recorded before is lost.
+            NonDeterministicTaskError: A task ended otherwise than recorded: another fan-out, or other outputs.
+            NegativePendingCountError: The rows of a source contradict each other.
+            JobMismatchError: Meanwhile the ledger was taken for another job. Nothing was recorded.
+            LedgerError: A source was never registered.
+            DiskFullError: Nothing was recorded, nothing recorded before is lost.
         """
 
     def record_deaths(self, marks: Sequence[Mark]) -> list[Mark]:
@@ -150,15 +153,15 @@ class LedgerStore(LedgerSink, Protocol):
         """Make sources run again.
 
         Args:
-            pattern: shell pattern over whole URLs (``*`` also matches ``/``); a pack matches by any member.
-            failures_only: drop only failures and quarantine, so that finished tasks stay finished.
+            pattern: Shell pattern over whole URLs (``*`` also matches ``/``); a pack matches by any member.
+            failures_only: Drop only failures and quarantine, so that finished tasks stay finished.
 
         Returns:
             URLs of the sources it applied to, sorted.
         """
 
     def file_times(self, ids: Sequence[bytes]) -> dict[bytes, list[int]]:
-        """What `note_file_times` noted of sources, by id; those of which nothing is noted are left out."""
+        """Return what `note_file_times` noted of sources, by id; those of which nothing is noted are left out."""
 
     def note_file_times(self, times: Mapping[bytes, list[int]]) -> None:
         """Note when the local files of open sources were last changed, in nanoseconds since 1970, for each file.
@@ -170,7 +173,7 @@ class LedgerStore(LedgerSink, Protocol):
         """Make sources run again, by id: their progress goes, their outputs are superseded. Unknown ids are ignored."""
 
     def stale_outputs(self) -> list[str]:
-        """Names of outputs that were superseded and not written again, sorted.
+        """Name of outputs that were superseded and not written again, sorted.
 
         An output of a replaced source is stale once what replaced it is complete: for a pack, every source that
         took over one of its members. A name that any source has as its output now is never stale. Ask when no
@@ -178,16 +181,16 @@ class LedgerStore(LedgerSink, Protocol):
         """
 
     def superseded_names(self) -> Iterator[list[str]]:
-        """Names of all outputs that were superseded, stale or not, in pages; some have been written again by now."""
+        """Name of all outputs that were superseded, stale or not, in pages; some have been written again by now."""
 
     def drop_stale(self, names: Iterable[str]) -> None:
         """Forget stale outputs, after their objects were deleted. Names that are not stale are ignored."""
 
     def set_gone(self, ids: Iterable[bytes]) -> None:
-        """Say which sources the last listing no longer had; replaces what was said before. Their outputs stay."""
+        """Return which sources the last listing no longer had; replace what was said before. Their outputs stay."""
 
     def source_ids(self) -> Iterator[list[bytes]]:
-        """The ids of all registered sources, in pages, sorted."""
+        """Return the ids of all registered sources, in pages, sorted."""
 
     def begin_run(self, info: Mapping[str, Any]) -> str:
         """Record that a run begins; `info` is shown by `status`. Returns the run's id."""
@@ -199,13 +202,13 @@ class LedgerStore(LedgerSink, Protocol):
         """Record how a run ended. A run that began and has no outcome was killed, or still runs.
 
         Args:
-            run: its id.
-            outcome: for people.
-            tidied: whether it has left no output that it did not record, nor a run before it.
+            run: Its id.
+            outcome: For people.
+            tidied: Whether it has left no output that it did not record, nor a run before it.
         """
 
     def status(self) -> dict[str, Any]:
-        """A JSON object that says how far the job is.
+        """Return a JSON object that says how far the job is.
 
         ``{"job", "sources": {"complete", "open", "failed"}, "tasks": {"done", "failed"}, "records", "bytes",
         "filtered", "complete", "listed", "gone", "last_run"}``. A source with a failure counts as failed, one that
@@ -213,36 +216,39 @@ class LedgerStore(LedgerSink, Protocol):
         """
 
     def totals(self) -> Totals:
-        """What the recorded leaves add up to."""
+        """Return what the recorded leaves add up to."""
 
     def history(self) -> list[HistoryRow]:
-        """What was recorded when, in time order: one row for each `HISTORY_SECONDS` in which anything was."""
+        """Return what was recorded when, in time order: one row for each `HISTORY_SECONDS` in which anything was."""
 
     def durations(self) -> dict[float, int]:
-        """How many tasks took how long: seconds (a logarithmic scale, steps of 9 %) to number, ascending."""
+        """Return how many tasks took how long: seconds (a logarithmic scale, steps of 9 %) to number, ascending."""
 
     def sources(self) -> Iterator[SourceRow]:
-        """Every registered source and how far it is, by id."""
+        """Return every registered source and how far it is, by id."""
 
     def runs(self) -> list[dict[str, Any]]:
-        """Every run in order, as ``last_run`` of `status` shows one."""
+        """Return every run in order, as ``last_run`` of `status` shows one."""
 
     def failures(self) -> Iterator[FailureRow]:
-        """The recorded failures, by source URL, then task. Of all that there are, only keys are held in memory."""
+        """Return the recorded failures, by source URL, then task.
+
+        Of all that there are, only keys are held in memory.
+        """
 
     def outputs(self, *, ordered: bool = True) -> Iterator[OutputRow]:
-        """The recorded outputs.
+        """Return the recorded outputs.
 
         Args:
-            ordered: by source URL, then `Output.first`, then name, which holds all source URLs in memory. Else in an
+            ordered: By source URL, then `Output.first`, then name, which holds all source URLs in memory. Else in an
                 order that means nothing, in bounded memory.
         """
 
     def output_count(self) -> int:
-        """Number of recorded outputs; costs nothing."""
+        """Return number of recorded outputs; costs nothing."""
 
     def output_columns(self) -> Iterator[OutputColumns]:
-        """The recorded outputs in pages of columns: a third of the time of `outputs`, in bounded memory."""
+        """Return the recorded outputs in pages of columns: a third of the time of `outputs`, in bounded memory."""
 
     def refresh(self) -> None:
         """Take in what other hosts have recorded since. Does nothing for a ledger that all its users share."""

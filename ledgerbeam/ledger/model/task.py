@@ -18,11 +18,11 @@ class Source:
     """One unit of restart: an input object, or a pack of small ones.
 
     Attributes:
-        url: canonical URL; for a pack the URL of its first member.
-        size: bytes; for a pack the sum over its members.
+        url: Canonical URL; for a pack the URL of its first member.
+        size: Bytes; for a pack the sum over its members.
         version: ETag, generation, or modification time in nanoseconds as decimal text; for a pack empty.
-        members: the packed sources, in order; empty for a plain source. Packs do not nest.
-        changed_ns: when anything of the file was last changed, as its file system told when it was planned, in
+        members: The packed sources, in order; empty for a plain source. Packs do not nest.
+        changed_ns: When anything of the file was last changed, as its file system told when it was planned, in
             nanoseconds since 1970; 0 if nobody asked. No part of the identity.
     """
 
@@ -48,10 +48,10 @@ class Source:
         """Pack small sources into one.
 
         Args:
-            members: at least one plain source, in the order in which their records are read.
+            members: At least one plain source, in the order in which their records are read.
 
         Raises:
-            UsageError: there is no member, or one is a pack itself.
+            UsageError: There is no member, or one is a pack itself.
         """
         if not members:
             raise UsageError("a pack needs at least one member")
@@ -84,12 +84,12 @@ class Task:
     """The unit of work: a span of a source, later the records in it.
 
     Attributes:
-        source: what the task belongs to.
-        start: first record of the span, or first byte where a source is cut by bytes.
-        stop: one past the last, >= start.
-        lineage: path from the source to this task; see `identity.Lineage`.
-        records: what earlier steps made of the span; None until it is read.
-        started: when reading it began, by `time.monotonic`; 0 until then.
+        source: What the task belongs to.
+        start: First record of the span, or first byte where a source is cut by bytes.
+        stop: One past the last, >= start.
+        lineage: Path from the source to this task; see `identity.Lineage`.
+        records: What earlier steps made of the span; None until it is read.
+        started: When reading it began, by `time.monotonic`; 0 until then.
     """
 
     source: Source
@@ -114,7 +114,7 @@ class Task:
         """Fan this task out into one child for each span.
 
         Args:
-            spans: half-open ``(start, stop)`` pairs, in order. Their number becomes part of the children's
+            spans: Half-open ``(start, stop)`` pairs, in order. Their number becomes part of the children's
                 identity: the same task must always be split alike.
         """
         count = len(spans)
@@ -127,7 +127,7 @@ class Task:
         """Fan this task out into one child for each batch of records; the children keep the span.
 
         Args:
-            batches: the records of each child, in order.
+            batches: The records of each child, in order.
 
         Returns:
             Children in order. Empty for no batches: emit `NoneTask` of this task then, or its source stays open.
@@ -158,10 +158,10 @@ class FailedTask:
     """Stands for a task that failed: it is recorded, and runs again in the next run.
 
     Attributes:
-        task: what failed.
-        reason: one line that groups failures, for instance the name of the exception.
-        error: the full message, kept without secrets.
-        broke: its function raised what no function should, and what would have ended the worker: it counts as a
+        task: What failed.
+        reason: One line that groups failures, for instance the name of the exception.
+        error: The full message, kept without secrets.
+        broke: Its function raised what no function should, and what would have ended the worker: it counts as a
             worker's death, and `MAX_ATTEMPTS` of them quarantine the task.
     """
 

@@ -37,7 +37,7 @@ class _WorkingFolder:
     folder = ""
 
     def find_spec(self, name: str, path: Sequence[str] | None, _target: ModuleType | None = None) -> ModuleSpec | None:
-        """Finds a module by its full name; those in packages are found by the packages."""
+        """Find a module by its full name; those in packages are found by the packages."""
         # Python's own names are tried on systems that do not have them: winreg, for example.
         is_own = path is None and name not in sys.stdlib_module_names
         return PathFinder.find_spec(name, [self.folder]) if is_own else None
@@ -47,7 +47,7 @@ _finder = _WorkingFolder()
 
 
 def import_function(reference: str) -> Callable[[Any], Any]:
-    """Imports ``package.module:function``; a module that is found nowhere else is looked for in the working folder.
+    """Import ``package.module:function``; a module that is found nowhere else is looked for in the working folder.
 
     Raises:
         FunctionError: If the reference has another form or names something else, or the import fails; the message says
@@ -61,7 +61,7 @@ def import_function(reference: str) -> Callable[[Any], Any]:
 
 
 def import_object(reference: str) -> Any:
-    """Imports what ``package.module:name`` names, as `import_function` does.
+    """Import what ``package.module:name`` names, as `import_function` does.
 
     Raises:
         FunctionError: If the reference has another form, or the import fails; the message says how.
@@ -96,7 +96,7 @@ def import_object(reference: str) -> Any:
 
 
 def _require_one(reference: str, folder: str) -> None:
-    """Refuses a module of the working folder that another of its name hides."""
+    """Refuse a module of the working folder that another of its name hides."""
     name = reference.partition(":")[0].partition(".")[0]
     own = PathFinder.find_spec(name, [folder])
     if own is None or own.origin is None:  # a folder without __init__.py, as one of data is, hides nothing
@@ -111,7 +111,7 @@ def _require_one(reference: str, folder: str) -> None:
 
 
 def _found_first(name: str) -> ModuleSpec | None:
-    """Returns what an import of a module finds on the path as it is."""
+    """Return what an import of a module finds on the path as it is."""
     try:
         return find_spec(name)
     except (ImportError, ValueError):  # loaded by somebody who left no word of where it is from
@@ -119,7 +119,7 @@ def _found_first(name: str) -> ModuleSpec | None:
 
 
 def function_identity(reference: str) -> dict[str, str]:
-    """Returns what of user code goes into a job's fingerprint: its import path and its module's source hash.
+    """Return what of user code goes into a job's fingerprint: its import path and its module's source hash.
 
     Args:
         reference: ``module:function``; or ``module:object``, of which the module named counts, not that of its class.
@@ -135,7 +135,7 @@ def function_identity(reference: str) -> dict[str, str]:
 
 
 def code_identity(*functions: Callable[..., Any]) -> dict[str, str]:
-    """Returns what of functions goes into a job's parameters: their names, and the hashes of their modules' sources.
+    """Return what of functions goes into a job's parameters: their names, and the hashes of their modules' sources.
 
     An edit of such a module then makes another job of it, as `function_identity` does by name.
 

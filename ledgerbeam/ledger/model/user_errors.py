@@ -32,11 +32,11 @@ _NAME_CHARACTERS = 100
 
 
 def ignore_interrupt(*_: Any) -> None:
-    """Handles SIGINT in a process that somebody else ends; unlike SIG_IGN it does not pass to processes started."""
+    """Handle SIGINT in a process that somebody else ends; unlike SIG_IGN it does not pass to processes started."""
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Tells whether somebody pressed Ctrl-C; else a function has raised it.
+    """Return whether somebody pressed Ctrl-C; else a function has raised it.
 
     Only a main thread gets that, and none in a process that ignores it.
     """
@@ -48,23 +48,23 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 def is_break(error: BaseException) -> bool:
-    """Tells whether an exception, or what a `FunctionError` was made of, would have ended the worker if let through."""
+    """Return whether an exception would have ended the worker if let through, or that which a `FunctionError` wraps."""
     raised = error.__cause__ if type(error) is FunctionError else error
     return raised is not None and not issubclass(type(raised), Exception)
 
 
 def error_name(error: BaseException) -> str:
-    """Returns the name of an exception's class, in one short line."""
+    """Return the name of an exception's class, in one short line."""
     return _plain(type.__dict__["__name__"].__get__(type(error)), _NAME_CHARACTERS).replace("\n", " ")
 
 
 def describe_error(error: BaseException) -> str:
-    """Returns ``KeyError: 'text' (at cleaning.py:12)``, whatever methods the exception has."""
+    """Return ``KeyError: 'text' (at cleaning.py:12)``, whatever methods the exception has."""
     return f"{error_name(error)}: {message_of(error)} (at {last_frame(error)})"
 
 
 def message_of(error: BaseException) -> str:
-    """Returns what an exception says of itself, cut and without what is not Unicode."""
+    """Return what an exception says of itself, cut and without what is not Unicode."""
     try:
         return _plain(str(error), MOST_CHARACTERS)
     except BaseException as second:  # noqa: BLE001 - it is user code, too
@@ -72,7 +72,7 @@ def message_of(error: BaseException) -> str:
 
 
 def last_frame(error: BaseException) -> str:
-    """Returns ``file:line`` of where `error` was raised."""
+    """Return ``file:line`` of where `error` was raised."""
     frames = traceback.StackSummary.extract(
         traceback.walk_tb(BaseException.__dict__["__traceback__"].__get__(error)), limit=-1, lookup_lines=False
     )
@@ -80,12 +80,12 @@ def last_frame(error: BaseException) -> str:
 
 
 def failed_by(error: BaseException, task: Task, message: str) -> FailedTask:
-    """Returns the marker of a task that ended with `error`, under the name of its class."""
+    """Return the marker of a task that ended with `error`, under the name of its class."""
     return FailedTask(task, error_name(error), message, broke=is_break(error))
 
 
 def _plain(text: str, most: int) -> str:
-    """Cuts a text, and escapes what is not Unicode."""
+    """Cut a text, and escape what is not Unicode."""
     length = str.__len__(text)
     cut = str.encode(str.__getitem__(text, slice(0, most)), "utf-8", "backslashreplace").decode()
     return cut if length <= most else f"{cut} ... ({length:,} characters)"

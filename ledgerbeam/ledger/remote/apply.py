@@ -45,12 +45,12 @@ KEY_FLOOR = b"cutoff"
 
 
 def read_gone(txn: Transaction) -> tuple[list[bytes], int]:
-    """The sources that the last listing no longer had, and the number of its writer."""
+    """Return the sources that the last listing no longer had, and the number of its writer."""
     return [key for key, _ in txn.scan(GONE, b"")], _number(txn, KEY_GONE)
 
 
 def is_folded(txn: Transaction, name: str) -> bool:
-    """Tell whether an object was taken in."""
+    """Return whether an object was taken in."""
     return txn.get(FOLDED, name.encode()) is not None
 
 
@@ -60,7 +60,7 @@ def mark_folded(txn: Transaction, name: str) -> None:
 
 
 def highest_number(txn: Transaction) -> int:
-    """The greatest number of a control object that was folded."""
+    """Return the greatest number of a control object that was folded."""
     return _number(txn, KEY_NUMBER)
 
 
@@ -80,9 +80,9 @@ def apply_segment(
     """Make the changes that a segment says; whoever writes one and whoever folds it come to the same rows.
 
     Args:
-        txn: open for writing.
-        segment: what to take in.
-        of_snapshot: its time is that of the snapshot; when its leaves were recorded is in other parts.
+        txn: Open for writing.
+        segment: What to take in.
+        of_snapshot: Its time is that of the snapshot; when its leaves were recorded is in other parts.
 
     Returns:
         What its leaves changed, and the tasks that its deaths have quarantined.
@@ -117,7 +117,7 @@ def apply_segment(
 
 
 def lacks_sources(txn: Transaction, segment: Segment) -> bool:
-    """Tell whether a segment speaks of sources of which nothing is known, or maybe not yet enough."""
+    """Return whether a segment speaks of sources of which nothing is known, or maybe not yet enough."""
     known = {source.id for source in segment.sources}
     named = {task.source_id for tasks in (segment.leaves, segment.failures, segment.deaths) for task in tasks}
     named.update(segment.back, segment.gone or ())
@@ -150,7 +150,7 @@ def enter(txn: Transaction, sources: Sequence[Source], number: int) -> None:
 
 
 def _counts(txn: Transaction, number: int, leaf: Leaf) -> bool:
-    """Tell whether a leaf counts; what one that does not had published is superseded."""
+    """Return whether a leaf counts; what one that does not had published is superseded."""
     source = leaf.source_id
     cutoff = cutoffs(txn, source)[0]
     if txn.get(SOURCES, source) is None and txn.get(RETIRED, source) is not None:
@@ -179,10 +179,10 @@ def fold_control(txn: Transaction, name: str, control: Control, url: str) -> Non
     """Take a control object in, once.
 
     Args:
-        txn: open for writing.
-        name: of the object.
-        control: its content.
-        url: of the ledger, for messages.
+        txn: Open for writing.
+        name: Of the object.
+        control: Its content.
+        url: Of the ledger, for messages.
     """
     if is_folded(txn, name):
         return

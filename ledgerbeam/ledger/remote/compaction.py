@@ -49,9 +49,9 @@ class Compaction:
     """What a compaction did.
 
     Attributes:
-        replaced: objects that the new snapshot stands for.
-        parts: objects of the snapshot.
-        bytes: their size together.
+        replaced: Objects that the new snapshot stands for.
+        parts: Objects of the snapshot.
+        bytes: Their size together.
     """
 
     replaced: int
@@ -63,11 +63,11 @@ def compact(store: RemoteStore) -> Compaction:
     """Replace all segments and snapshots of a ledger by one snapshot; does nothing if there is one only.
 
     Args:
-        store: open for writing.
+        store: Open for writing.
 
     Raises:
-        LedgerDamagedError: an object does not read; nothing was deleted.
-        StorageError: the store does not answer. What was deleted is in the snapshot.
+        LedgerDamagedError: An object does not read; nothing was deleted.
+        StorageError: The store does not answer. What was deleted is in the snapshot.
     """
     for _ in range(FOLDS):
         # Another compaction may delete what this one is to stand for: leaves of open sources would be missing here,

@@ -44,13 +44,13 @@ class Control:
 
     Attributes:
         number: >= 1.
-        kind: what happened.
-        at: when, seconds since 1970 UTC.
-        token: random; tells the creation of one host from the same by another.
-        info: of a run, shown by `status`.
-        sources: that were forgotten.
-        failures_only: only their failures were.
-        job: that took the ledger over.
+        kind: What happened.
+        at: When, seconds since 1970 UTC.
+        token: Random; tells the creation of one host from the same by another.
+        info: Of a run, shown by `status`.
+        sources: That were forgotten.
+        failures_only: Only their failures were.
+        job: That took the ledger over.
     """
 
     number: int
@@ -90,23 +90,23 @@ class Control:
 
 
 def control_name(control: Control, *, exclusive: bool) -> str:
-    """The name of a control object: unique by its token where the store cannot decide who was first."""
+    """Return the name of a control object: unique by its token where the store cannot decide who was first."""
     return f"{CONTROLS}/{control.number:06d}{'' if exclusive else f'-{control.token}'}.json"
 
 
 def control_number(name: str) -> int | None:
-    """The number in the name of a control object; None for another name."""
+    """Return the number in the name of a control object; None for another name."""
     match = _NAME.fullmatch(name)
     return None if match is None else int(match[1])
 
 
 def does_not_follow(url: str, number: int, highest: int) -> LedgerDamagedError:
-    """The error of an object that carries a number which no control object of its ledger leads to.
+    """Return the error of an object that carries a number which no control object of its ledger leads to.
 
     Args:
-        url: of the object.
-        number: that it carries.
-        highest: the greatest number that there is.
+        url: Of the object.
+        number: That it carries.
+        highest: The greatest number that there is.
     """
     return LedgerDamagedError(
         f"{url}: this object of the ledger has number {number}, and the greatest that there is before it is {highest}: "
@@ -139,8 +139,8 @@ def decode_control(data: bytes, url: str) -> Control:
     """Read the bytes of a control object.
 
     Raises:
-        LedgerVersionError: a newer ledgerbeam wrote it.
-        LedgerDamagedError: a value of it cannot be.
+        LedgerVersionError: A newer ledgerbeam wrote it.
+        LedgerDamagedError: A value of it cannot be.
     """
     try:
         fields = mapping(decode(data))

@@ -39,9 +39,9 @@ class Cutoff(NamedTuple):
     Cutoffs merge as sets do, in whatever order what they are made of comes in.
 
     Attributes:
-        replaced: the greatest number at which the source was replaced; 0 if it never was.
-        forgotten: the greatest number at which it was forgotten; 0 if it never was.
-        comebacks: its registrations after it was replaced, ascending. All that are known: a replacement that comes in
+        replaced: The greatest number at which the source was replaced; 0 if it never was.
+        forgotten: The greatest number at which it was forgotten; 0 if it never was.
+        comebacks: Its registrations after it was replaced, ascending. All that are known: a replacement that comes in
             late may rule out the first of them.
     """
 
@@ -51,7 +51,7 @@ class Cutoff(NamedTuple):
 
     @classmethod
     def of(cls, numbers: Sequence[int]) -> Cutoff:
-        """The cutoff that a row keeps as `numbers`."""
+        """Return the cutoff that a row keeps as `numbers`."""
         replaced, forgotten, *comebacks = numbers
         return cls(replaced, forgotten, tuple(comebacks))
 
@@ -66,22 +66,22 @@ class Cutoff(NamedTuple):
         return max(self.comebacks[0] if self.comebacks else self.replaced, self.forgotten)
 
     def merged(self, other: Cutoff) -> Cutoff:
-        """The cutoff of all that both are made of."""
+        """Return the cutoff of all that both are made of."""
         replaced = max(self.replaced, other.replaced)
         comebacks = {back for back in self.comebacks + other.comebacks if back > replaced}
         return Cutoff(replaced, max(self.forgotten, other.forgotten), tuple(sorted(comebacks)))
 
     def registered(self, number: int) -> Cutoff:
-        """The cutoff once a registration is known: the first may come in after a later one."""
+        """Return the cutoff once a registration is known: the first may come in after a later one."""
         return self.merged(Cutoff(comebacks=(number,))) if self.comebacks else self
 
     def may_lower_to(self, number: int) -> bool:
-        """Tell whether a number counts if a registration comes in that has it, and does not until then."""
+        """Return whether a number counts if a registration comes in that has it, and do not until then."""
         return max(self.replaced + 1, self.forgotten) <= number < min(self.comebacks, default=0)
 
 
 def read_cutoffs(txn: Transaction, source: bytes) -> tuple[Cutoff, Cutoff]:
-    """The cutoffs of the leaves and of the failures of a source."""
+    """Return the cutoffs of the leaves and of the failures of a source."""
     row = txn.get(CUTOFFS, source) if txn.count(CUTOFFS) else None
     if row is None:
         return Cutoff(), Cutoff()
@@ -90,7 +90,7 @@ def read_cutoffs(txn: Transaction, source: bytes) -> tuple[Cutoff, Cutoff]:
 
 
 def cutoffs(txn: Transaction, source: bytes) -> tuple[int, int]:
-    """The least numbers that leaves, and failures, of a source must have."""
+    """Return the least numbers that leaves, and failures, of a source must have."""
     leaves, failures = read_cutoffs(txn, source)
     return leaves.least, failures.least
 
@@ -110,7 +110,7 @@ def note_registration(txn: Transaction, source: bytes, number: int) -> None:
 
 
 def may_be_early(txn: Transaction, source: bytes, number: int) -> bool:
-    """Tell whether a leaf would count if a registration that has not come in yet had its number."""
+    """Return whether a leaf would count if a registration that has not come in yet had its number."""
     return read_cutoffs(txn, source)[0].may_lower_to(number)
 
 
@@ -119,7 +119,7 @@ def _put_cutoffs(txn: Transaction, source: bytes, leaves: Cutoff, failures: Cuto
 
 
 def is_contradicted(txn: Transaction, source: bytes) -> bool:
-    """Tell whether a source is held open by `contradict`."""
+    """Return whether a source is held open by `contradict`."""
     return txn.get(APPLIED, source + CONTRADICTION) is not None
 
 

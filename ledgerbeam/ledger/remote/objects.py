@@ -12,7 +12,7 @@ def create_own(objects: Objects, name: str, data: bytes) -> None:
     """Create an object under a name that nobody else should use.
 
     Raises:
-        LedgerDamagedError: the name holds other content; nothing was written.
+        LedgerDamagedError: The name holds other content; nothing was written.
     """
     if not objects.create(name, data):
         raise LedgerDamagedError(
@@ -37,10 +37,10 @@ class Objects(Protocol):
         """Whether `create` decides atomically which of several creators wins."""
 
     def names(self, folder: str) -> list[str]:
-        """The names of all objects below a folder, sorted. What is created meanwhile may be missing."""
+        """Return the names of all objects below a folder, sorted. What is created meanwhile may be missing."""
 
     def read(self, names: Sequence[str]) -> list[bytes | None]:
-        """The contents of objects, in order; None for those that do not exist (any more)."""
+        """Return the contents of objects, in order; None for those that do not exist (any more)."""
 
     def create(self, name: str, data: bytes) -> bool:
         """Create an object, whole and durable when this returns.
@@ -51,7 +51,7 @@ class Objects(Protocol):
         """
 
     def exists(self, name: str) -> bool:
-        """Tell whether an object exists: one small request."""
+        """Return whether an object exists: one small request."""
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects; those that do not exist are passed over."""

@@ -68,9 +68,9 @@ class SnapshotManifest(NamedTuple):
     """What makes a snapshot whole.
 
     Attributes:
-        number: the greatest control that was folded into it.
-        parts: names of its objects, in the order in which they are folded.
-        covers: names of the objects that it stands for.
+        number: The greatest control that was folded into it.
+        parts: Names of its objects, in the order in which they are folded.
+        covers: Names of the objects that it stands for.
     """
 
     number: int
@@ -79,13 +79,16 @@ class SnapshotManifest(NamedTuple):
 
 
 def segment_name(segment: Segment, number: int, writer: str, sequence: int) -> str:
-    """The name of a writer's segment, which tells whether it registers sources or says what was deleted."""
+    """Return the name of a writer's segment, which tells whether it registers sources or says what was deleted."""
     kind = "s" if segment.sources else "z" if segment.dropped else "t"
     return f"{SEGMENTS}/{number:06d}/{kind}-{writer}-{sequence:06d}.seg"
 
 
 def snapshot_name(number: int, before: Sequence[str]) -> str:
-    """The name of a new snapshot, which sorts behind those of all that it stands for, so that listings end with it."""
+    """Return the name of a new snapshot.
+
+    It sorts behind those of all snapshots that it replaces, so that listings end with it.
+    """
     ordinal = 1 + max((int(m[2]) for name in before if (m := _MANIFEST.fullmatch(name))), default=0)
     return f"{SNAPSHOTS}/{number:06d}-{ordinal:06d}-{secrets.token_hex(8)}"
 
@@ -99,8 +102,8 @@ def decode_manifest(data: bytes, url: str) -> SnapshotManifest:
     """Read the bytes of a manifest.
 
     Raises:
-        LedgerDamagedError: it is not whole, or a value of it cannot be.
-        LedgerVersionError: a newer ledgerbeam wrote it.
+        LedgerDamagedError: It is not whole, or a value of it cannot be.
+        LedgerVersionError: A newer ledgerbeam wrote it.
     """
     payload = unseal(data, url)
     try:
@@ -124,7 +127,7 @@ def _checked(manifest: SnapshotManifest) -> SnapshotManifest:
 
 
 def is_object(name: str) -> bool:
-    """Tell whether a snapshot may stand for an object of this name."""
+    """Return whether a snapshot may stand for an object of this name."""
     return any(pattern.fullmatch(name) for pattern in (_SEGMENT, _MANIFEST, _PART))
 
 
@@ -132,7 +135,7 @@ def read_listed(objects: Objects, names: Sequence[str]) -> Iterator[tuple[str, b
     """Yield the name and content of each of some objects that were listed, read a chunk at a time.
 
     Raises:
-        Overtaken: one of them is gone.
+        Overtaken: One of them is gone.
     """
     for start in range(0, len(names), _READ_AT_ONCE):
         chunk = names[start : start + _READ_AT_ONCE]
@@ -158,7 +161,7 @@ class Replayer:
             The names of the segments and snapshots that lie there now; all of them are folded.
 
         Raises:
-            LedgerDamagedError: an object does not read, or its number does not follow. All others that come before
+            LedgerDamagedError: An object does not read, or its number does not follow. All others that come before
                 it were folded.
         """
         for _ in range(FOLDS):

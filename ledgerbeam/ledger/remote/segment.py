@@ -55,18 +55,18 @@ class Segment:
     """What one writer recorded at once. A payload has the fields that are not empty.
 
     Attributes:
-        number: the highest number of a control object (`controls`) that its writer had seen.
-        at: when it was written, seconds since 1970 UTC.
-        job: fingerprint of the job that it was written for; None if nobody said.
-        sources: registered.
-        leaves: finished tasks.
-        failures: failed tasks.
-        deaths: tasks whose worker died.
-        dropped: names of stale outputs whose objects were deleted.
-        runs: fields of runs that have changed, by run.
-        back: sources that were gone and are listed again.
-        gone: sources that a listing no longer had; None if it says nothing of it.
-        state: rows of a snapshot, see `snapshot`.
+        number: The highest number of a control object (`controls`) that its writer had seen.
+        at: When it was written, seconds since 1970 UTC.
+        job: Fingerprint of the job that it was written for; None if nobody said.
+        sources: Registered.
+        leaves: Finished tasks.
+        failures: Failed tasks.
+        deaths: Tasks whose worker died.
+        dropped: Names of stale outputs whose objects were deleted.
+        runs: Fields of runs that have changed, by run.
+        back: Sources that were gone and are listed again.
+        gone: Sources that a listing no longer had; None if it says nothing of it.
+        state: Rows of a snapshot, see `snapshot`.
     """
 
     number: int
@@ -127,12 +127,12 @@ def decode_segment(data: bytes, url: str) -> Segment:
     """Read the bytes of a segment.
 
     Args:
-        data: the whole object.
-        url: where it came from, for messages.
+        data: The whole object.
+        url: Where it came from, for messages.
 
     Raises:
-        LedgerVersionError: a newer ledgerbeam wrote it.
-        LedgerDamagedError: it is not a whole segment, or a value of it cannot be.
+        LedgerVersionError: A newer ledgerbeam wrote it.
+        LedgerDamagedError: It is not a whole segment, or a value of it cannot be.
     """
     payload = unseal(data, url)
     try:
@@ -167,7 +167,7 @@ def unseal(data: bytes, url: str) -> bytes:
 
 
 def damaged(url: str, what: str) -> LedgerDamagedError:
-    """Word that an object of a remote ledger cannot be read."""
+    """Return that an object of a remote ledger cannot be read."""
     return LedgerDamagedError(
         f"{url}: this object of the ledger does not read: {what}; nothing of it was taken in. Restore it from a copy "
         "(a bucket with versions keeps one); if there is none, delete it: what only it recorded is done again"
@@ -175,7 +175,7 @@ def damaged(url: str, what: str) -> LedgerDamagedError:
 
 
 def source_row(source: Source) -> list[Any]:
-    """A source as a JSON row."""
+    """Return a source as a JSON row."""
     values: list[Any] = [source.url, source.size, source.version]
     if source.members:
         values.append([[member.url, member.size, member.version] for member in source.members])

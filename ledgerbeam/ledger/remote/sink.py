@@ -32,9 +32,9 @@ class RemoteSink:
         """Name the ledger; nothing is read or written yet.
 
         Args:
-            objects: its folder.
-            job: fingerprint of the job that is recorded for; None does not check.
-            run: the run that is recorded for; empty for the newest at each commit, which costs a
+            objects: Its folder.
+            job: Fingerprint of the job that is recorded for; None does not check.
+            run: The run that is recorded for; empty for the newest at each commit, which costs a
                 request each time.
         """
         self._objects = objects
@@ -60,11 +60,11 @@ class RemoteSink:
             What was written; which sources it completes is not known here.
 
         Raises:
-            JobMismatchError: the ledger was taken for another job, as seen at most `CHECK_SECONDS` ago. Nothing was
+            JobMismatchError: The ledger was taken for another job, as seen at most `CHECK_SECONDS` ago. Nothing was
                 recorded.
-            LedgerDamagedError: the name that the segment was to have holds other content, or the control objects
+            LedgerDamagedError: The name that the segment was to have holds other content, or the control objects
                 are not those of a ledger. Nothing was recorded; the next commit takes another name.
-            StorageError: the store does not answer. Nothing was recorded, or it was and may be recorded again.
+            StorageError: The store does not answer. Nothing was recorded, or it was and may be recorded again.
         """
         started = time.monotonic()
         if self._pid != os.getpid():
@@ -84,7 +84,7 @@ class RemoteSink:
         return CommitResult([], len(leaves), time.monotonic() - started)
 
     def close(self) -> None:
-        """Does nothing: a sink holds nothing open."""
+        """Do nothing: a sink holds nothing open."""
 
     def _check_job(self) -> None:
         """Look at the control objects that came since the last look."""

@@ -92,7 +92,7 @@ def supersede_state(txn: Transaction, state: Mapping[str, Any], number: int) -> 
 
 
 def _output_rows(source: bytes, outputs: Any) -> list[tuple[bytes, bytes]]:
-    """The rows of `outputs` of a complete source."""
+    """Return the rows of `outputs` of a complete source."""
     known = [read_output(output) for output in rows(outputs)]
     return [(source + name_key(output.name), encode_output(output, "")) for output in known]
 
@@ -305,7 +305,10 @@ def _halves(key: bytes) -> tuple[str, str]:
 
 
 def _failed_rows(key: bytes, value: bytes) -> _Rows:
-    """The row of a failure; none for one that is there for deaths only, or that folding the leaves makes again."""
+    """Return the row of a failure.
+
+    There is none for a failure that is there for deaths only, or that folding the leaves makes again.
+    """
     failed = TaskFailures.of(value, None).failed
     if failed is None or failed["number"] == FOR_GOOD:
         return []

@@ -53,7 +53,7 @@ from ledgerbeam.ledger.remote.segment import Segment, encode_segment
 
 
 def writer_name() -> str:
-    """A name for one writer that nobody else has: host, process and a random part."""
+    """Return a name for one writer that nobody else has: host, process and a random part."""
     host = re.sub(r"[^A-Za-z0-9.]", "-", os.uname().nodename)[:40]
     return f"{host}-{os.getpid()}-{secrets.token_hex(6)}"
 
@@ -71,11 +71,11 @@ class RemoteStore(LmdbStore):
         """Name a ledger; nothing is opened yet.
 
         Args:
-            objects: its folder.
-            sidecar_path: a local folder for what is read of it. Losing it costs only time.
-            read_only: refuse every change of the ledger; the sidecar is written all the same.
-            job: fingerprint that the ledger must have whenever something is committed; None does not check.
-            run: the run that this store records for; empty until `begin_run`.
+            objects: Its folder.
+            sidecar_path: A local folder for what is read of it. Losing it costs only time.
+            read_only: Refuse every change of the ledger; the sidecar is written all the same.
+            job: Fingerprint that the ledger must have whenever something is committed; None does not check.
+            run: The run that this store records for; empty until `begin_run`.
         """
         super().__init__(sidecar_path, read_only=read_only, job=job)
         self._objects = objects
@@ -101,10 +101,10 @@ class RemoteStore(LmdbStore):
         """Open the sidecar and bring it up to date.
 
         Raises:
-            LedgerNotFoundError: there is no ledger, and `create` is false.
-            LedgerVersionError: a newer ledgerbeam wrote it.
-            LedgerDamagedError: an object of it does not read.
-            StorageError: the store does not answer.
+            LedgerNotFoundError: There is no ledger, and `create` is false.
+            LedgerVersionError: A newer ledgerbeam wrote it.
+            LedgerDamagedError: An object of it does not read.
+            StorageError: The store does not answer.
         """
         self._create = self._create or create
         (data,) = self._objects.read([JOB_NAME])
@@ -149,11 +149,11 @@ class RemoteStore(LmdbStore):
         Replayer(self._objects, self._open()).fold_new()
 
     def parts(self) -> tuple[Objects, Environment]:
-        """The objects of the ledger and the sidecar, open."""
+        """Return the objects of the ledger and the sidecar, open."""
         return self._objects, self._open()
 
     def ledger_id(self) -> str:
-        """What ``job.json`` says; see `LedgerStore.ledger_id`."""
+        """Return what ``job.json`` says; see `LedgerStore.ledger_id`."""
         with self._open().read() as txn:
             if txn.get(META, sidecar.KEY_LEDGER) is None:
                 raise LedgerNotFoundError(f"ledger {self.url}: there is none yet; take it for a job before")
@@ -239,7 +239,7 @@ class RemoteStore(LmdbStore):
             self._record(lambda _: _segment(dropped=dropped))
 
     def set_gone(self, ids: Iterable[bytes]) -> None:
-        """Say which sources the last listing no longer had."""
+        """Return which sources the last listing no longer had."""
         gone = list(ids)
         self._record(lambda _: _segment(gone=gone))
 
@@ -265,9 +265,9 @@ class RemoteStore(LmdbStore):
         """Create the next control object, and fold it.
 
         Args:
-            kind: what happened.
-            is_due: whether it is to happen, as of all numbers before its own.
-            fields: of the control.
+            kind: What happened.
+            is_due: Whether it is to happen, as of all numbers before its own.
+            fields: Of the control.
 
         Returns:
             The control; None if it was not due.
@@ -316,7 +316,7 @@ class RemoteStore(LmdbStore):
         """Record that a run begins; gives its id. What this store records from then on belongs to it.
 
         Raises:
-            JobMismatchError: meanwhile the ledger was taken for another job.
+            JobMismatchError: Meanwhile the ledger was taken for another job.
         """
         lmdb_jobs.require_info(info)
         self.refresh()
@@ -349,7 +349,7 @@ class RemoteStore(LmdbStore):
 
 
 def _segment(**columns: Any) -> Segment:
-    """A segment whose number, time and job are filled in when it is recorded."""
+    """Return a segment whose number, time and job are filled in when it is recorded."""
     return Segment(number=0, at=0.0, **columns)
 
 

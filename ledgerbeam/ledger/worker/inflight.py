@@ -93,7 +93,7 @@ class InflightMarks:
         """Name the folder; nothing is opened or made yet.
 
         Args:
-            folder: local path, normally ``<ledger>/run/<run>``.
+            folder: Local path, normally ``<ledger>/run/<run>``.
         """
         self.folder = os.path.abspath(folder)
 
@@ -201,7 +201,7 @@ def _decode(data: bytes) -> list[Mark]:
 
 
 def _names(path: str, fd: int) -> bool:
-    """Tell whether a path still names an open file."""
+    """Return whether a path still names an open file."""
     try:
         return os.path.samestat(os.lstat(path), os.fstat(fd))
     except FileNotFoundError:

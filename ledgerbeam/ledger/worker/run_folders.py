@@ -54,7 +54,7 @@ class RunFolder:
         return self._path
 
     def is_in_place(self) -> bool:
-        """Tell whether the folder and its marker still lie there; without them the run looks dead to others."""
+        """Return whether the folder and its marker still lie there; without them the run looks dead to others."""
         return _is_named(self._path, self._folder) and _is_named(os.path.join(self._path, MARKER), self._marker)
 
     def check(self) -> None:
@@ -67,7 +67,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[bool]:
-        """Tell whether no other launcher on this host is at work on the ledger. If so, none begins in the body.
+        """Return whether no other launcher on this host is at work on the ledger. If so, none begins in the body.
 
         Enter it once, at the end: a launcher that is not alone does not count for others from then on.
         """
@@ -90,8 +90,8 @@ class RunFolders:
     """The run folders of one ledger.
 
     Args:
-        scratch: the folder in which ``run`` lies.
-        ledger_id: of the ledger.
+        scratch: The folder in which ``run`` lies.
+        ledger_id: Of the ledger.
     """
 
     def __init__(self, scratch: str, ledger_id: str) -> None:
@@ -103,8 +103,8 @@ class RunFolders:
         """Make the folder of a run that begins; it is removed when the body ends.
 
         Raises:
-            StorageError: something else lies there, or there is no permission.
-            DiskFullError: there is no room.
+            StorageError: Something else lies there, or there is no permission.
+            DiskFullError: There is no room.
         """
         with translated(self._path), contextlib.ExitStack() as opened:
             with contextlib.suppress(FileExistsError):  # if it is a file, opening it says what to do
@@ -140,7 +140,7 @@ class RunFolders:
             ) from None
 
     def launchers(self) -> list[Launcher]:
-        """The launchers that have left or hold a marker of this ledger, by run.
+        """Return the launchers that have left or hold a marker of this ledger, by run.
 
         Raises:
             StorageError: ``run`` is no folder.
@@ -149,7 +149,7 @@ class RunFolders:
             return [] if runs is None else list(self._launchers(runs))
 
     def lives(self, run: str) -> bool:
-        """Tell whether the launcher of a run is seen to be at work."""
+        """Return whether the launcher of a run is seen to be at work."""
         return any(found.lives for found in self.launchers() if found.run == run)
 
     def remove_dead(self) -> list[Launcher]:

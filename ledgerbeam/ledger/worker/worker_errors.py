@@ -19,7 +19,7 @@ ERROR_SUFFIX = ".error"
 
 
 def leave_error(run_dir: str, error: LedgerbeamError) -> None:
-    """Writes the error that ends this process to the run's folder."""
+    """Write the error that ends this process to the run's folder."""
     path = os.path.join(run_dir, f"{os.getpid()}{ERROR_SUFFIX}")
     # A full disk must not hide the error that it caused: the launcher then has Beam's text of it.
     with suppress(OSError), open(path, "wb") as file:
@@ -27,7 +27,7 @@ def leave_error(run_dir: str, error: LedgerbeamError) -> None:
 
 
 def left_errors(run_dir: str) -> list[LedgerbeamError]:
-    """Returns the errors that workers of the run have left, as they were raised."""
+    """Return the errors that workers of the run have left, as they were raised."""
     found: list[LedgerbeamError] = []
     for name in sorted(os.listdir(run_dir)) if os.path.isdir(run_dir) else ():
         if name.endswith(ERROR_SUFFIX):
@@ -40,7 +40,7 @@ def left_errors(run_dir: str) -> list[LedgerbeamError]:
 
 
 def _error_of(text: bytes) -> LedgerbeamError | None:
-    """Reads what `leave_error` wrote; None for what a kill cut short, and for what somebody else wrote."""
+    """Read what `leave_error` wrote; None for what a kill cut short, and for what somebody else wrote."""
     try:
         row = decode(text)
         kind, message = row["type"], row["message"]

@@ -43,12 +43,12 @@ class LedgerWriter:
         """Start a writer and its background thread.
 
         Args:
-            store: where to commit. It stays open when the writer is closed.
-            interval: seconds, > 0.
+            store: Where to commit. It stays open when the writer is closed.
+            interval: Seconds, > 0.
             max_entries: >= 1.
 
         Raises:
-            UsageError: a value is out of range.
+            UsageError: A value is out of range.
         """
         if interval <= 0 or max_entries < 1:
             raise UsageError(
@@ -82,8 +82,8 @@ class LedgerWriter:
         """Take a finished task, whose outputs are durable. Commits if that makes `max_entries`.
 
         Raises:
-            LedgerError: an earlier commit in the background failed, or the one made here. The leaf is kept.
-            UsageError: the writer is closed.
+            LedgerError: An earlier commit in the background failed, or the one made here. The leaf is kept.
+            UsageError: The writer is closed.
         """
         self._append(leaf)
 
@@ -120,7 +120,7 @@ class LedgerWriter:
             What was committed since the last call of `flush`, also in the background.
 
         Raises:
-            LedgerError: and other errors of `LedgerStore.commit`, of this commit or of one in the background. What
+            LedgerError: And other errors of `LedgerStore.commit`, of this commit or of one in the background. What
                 was not recorded is kept, and committed by the next flush.
         """
         self._flush()
@@ -199,10 +199,10 @@ class LedgerPlace(NamedTuple):
     """Everything that decides where rows of this process go: what has the same place may share what is open.
 
     Attributes:
-        url: of the ledger; the path of its folder for a local one.
-        job: fingerprint that it must have; None does not check.
-        run: that is recorded for; empty for the newest.
-        options: how it is reached, as text.
+        url: Of the ledger; the path of its folder for a local one.
+        job: Fingerprint that it must have; None does not check.
+        run: That is recorded for; empty for the newest.
+        options: How it is reached, as text.
     """
 
     url: str
@@ -232,13 +232,13 @@ def shared_writer(
     max_entries: int = MAX_ENTRIES,
     open_sink: Callable[[], LedgerSink] | None = None,
 ) -> LedgerWriter:
-    """Give this process's writer for a ledger, made at the first call. A forked process gets its own.
+    """Return this process's writer for a ledger, made at the first call. A forked process gets its own.
 
     Args:
-        place: of a ledger that exists; or the path of a local one, whose job is not checked.
-        interval: seconds; of the first call.
-        max_entries: of the first call.
-        open_sink: how to reach a ledger that is not local.
+        place: Of a ledger that exists; or the path of a local one, whose job is not checked.
+        interval: Seconds; of the first call.
+        max_entries: Of the first call.
+        open_sink: How to reach a ledger that is not local.
     """
     if isinstance(place, str):
         place = LedgerPlace.of(place)
@@ -254,7 +254,7 @@ def close_shared_writers() -> None:
     """Flush and close every shared writer of this process; the next `shared_writer` makes a new one.
 
     Raises:
-        LedgerError: as `LedgerWriter.close`; the first error, after all were closed.
+        LedgerError: As `LedgerWriter.close`; the first error, after all were closed.
     """
     with _shared_lock:
         writers = list(_shared.values())

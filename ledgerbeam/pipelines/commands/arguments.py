@@ -256,7 +256,7 @@ _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
 def parse_size(text: str) -> int:
-    """Reads a number of bytes such as ``1000000``, ``64K``, ``16MiB``; units are powers of 1024."""
+    """Read a number of bytes such as ``1000000``, ``64K``, ``16MiB``; units are powers of 1024."""
     lowered = text.strip().lower().removesuffix("b").removesuffix("i")
     digits = lowered.rstrip("kmgt")
     unit = lowered[len(digits) :]
@@ -270,14 +270,14 @@ def parse_size(text: str) -> int:
 
 
 def parse_count(text: str) -> int:
-    """Reads a whole number from 1."""
+    """Read a whole number from 1."""
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number from 1, found {text!r}")
     return int(text)
 
 
 def parse_seconds(text: str) -> float:
-    """Reads seconds from 0.01 to 3,600."""
+    """Read seconds from 0.01 to 3,600."""
     try:
         value = float(text)
     except ValueError:
@@ -288,7 +288,7 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_options(text: str) -> dict[str, Any]:
-    """Reads a JSON object."""
+    """Read a JSON object."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -299,7 +299,7 @@ def parse_options(text: str) -> dict[str, Any]:
 
 
 def parse_part(text: str) -> tuple[str, str]:
-    """Reads ``NAME=PATTERN`` as a pair."""
+    """Read ``NAME=PATTERN`` as a pair."""
     name, _, pattern = text.partition("=")
     if not name or not pattern:
         raise argparse.ArgumentTypeError(f"expected NAME=PATTERN such as 'val=b*', found {text!r}")

@@ -64,7 +64,7 @@ codecs.register_error(_AS_THEY_ARE, _print_surrogates)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command.
+    """Run one command.
 
     Args:
         argv: Arguments without the program's name; those of the process if None. Beam options follow ``--``.
@@ -109,7 +109,7 @@ def run() -> None:
 
 
 def _take_signals() -> None:
-    """Makes the signals work that a command needs, however its parent had set them.
+    """Make the signals work that a command needs, however its parent had set them.
 
     An ignored SIGINT stays so: it belongs to a job in the background, and Ctrl-C to the one in front.
     """
@@ -138,7 +138,7 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def _know_secrets(arguments: Sequence[str]) -> None:
-    """Has the secrets hidden that are in the environment and in JSON arguments, also of a misspelt option."""
+    """Have the secrets hidden that are in the environment and in JSON arguments, also of a misspelt option."""
     know_environment()
     for word in arguments:
         with contextlib.suppress(ValueError):
@@ -148,7 +148,7 @@ def _know_secrets(arguments: Sequence[str]) -> None:
 
 
 def _check_urls(args: argparse.Namespace) -> None:
-    """Refuses URLs with credentials, and folders with `..` in their keys, before anything is named after them."""
+    """Refuse URLs with credentials, and folders with `..` in their keys, before anything is named after them."""
     for name, what in _URL_ARGUMENTS.items():
         value = getattr(args, name, None)
         for url in value if isinstance(value, list) else [value]:

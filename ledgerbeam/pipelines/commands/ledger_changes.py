@@ -15,7 +15,7 @@ __all__ = ["compact", "forget"]
 
 
 def forget(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Makes the job do sources again.
+    """Make the job do sources again.
 
     Raises:
         UsageError: If a pattern matches no source.
@@ -34,7 +34,7 @@ def forget(store: LedgerStore, args: argparse.Namespace) -> int:
 
 
 def compact(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Puts one snapshot in the place of the objects of a remote ledger.
+    """Put one snapshot in the place of the objects of a remote ledger.
 
     Raises:
         UsageError: If the ledger is local.

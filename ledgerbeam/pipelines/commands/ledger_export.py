@@ -164,7 +164,7 @@ Writer = Callable[[Table, LedgerStore, BinaryIO, Callable[[int, int], None]], in
 
 
 def export(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Writes one table to a file, or without ``--table`` every table into a folder. Returns 0.
+    """Write one table to a file, or without ``--table`` every table into a folder. Returns 0.
 
     Each file appears whole or not at all.
 
@@ -214,7 +214,7 @@ def _write_jsonl(table: Table, store: LedgerStore, file: BinaryIO, advance: Call
 
 
 def _moment(seconds: float) -> str:
-    """Returns a time as RFC 3339 with milliseconds."""
+    """Return a time as RFC 3339 with milliseconds."""
     moment = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=round(seconds * 1000))
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -246,7 +246,7 @@ def _write_parquet(table: Table, store: LedgerStore, file: BinaryIO, advance: Ca
 
 
 def _as_arrow(column: tuple[Any, ...], kind: ColumnType) -> list[Any] | tuple[Any, ...]:
-    """Returns a column as pyarrow takes it: times in milliseconds, text as UTF-8 with other bytes escaped."""
+    """Return a column as pyarrow takes it: times in milliseconds, text as UTF-8 with other bytes escaped."""
     if kind == "time":
         return [None if value is None else round(value * 1000) for value in column]
     if kind == "text":

@@ -15,7 +15,7 @@ __all__ = ["outputs"]
 
 
 def outputs(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Prints one line for each output, or one JSON object; memory does not grow with their number. Returns 0."""
+    """Print one line for each output, or one JSON object; memory does not grow with their number. Returns 0."""
     rows = store.outputs()
     if args.json:
         job = store.job()

@@ -19,7 +19,7 @@ EXTRA = ("jinja2", "vl_convert")
 
 
 def report(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Writes the report of a ledger. Returns 0.
+    """Write the report of a ledger. Returns 0.
 
     Raises:
         UsageError: If the extra ``report`` is not installed, or the output names a folder.

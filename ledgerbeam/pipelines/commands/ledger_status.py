@@ -43,7 +43,7 @@ SHOWN_COMMAND = 1000  # letters
 
 
 def status(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Prints how far the job of a ledger is. Returns 0."""
+    """Print how far the job of a ledger is. Returns 0."""
     found = store.status()
     nulled = count_nulled(store)
     if nulled is not None:
@@ -141,7 +141,7 @@ def _rates_line(rates: dict[str, float]) -> str:
 
 
 def _print_runs(runs: list[dict[str, Any]]) -> None:
-    """Prints the newest runs, oldest first."""
+    """Print the newest runs, oldest first."""
     cells = []
     for run in runs[-SHOWN_RUNS:]:
         info, work = run["info"], run["done"]
@@ -176,7 +176,7 @@ class ChangedSource:
 
 
 def changed_sources(store: LedgerStore, options: Options) -> Iterator[ChangedSource]:
-    """Looks at every source that the last listing had: one system call or request each, 16 requests at a time.
+    """Look at every source that the last listing had: one system call or request each, 16 requests at a time.
 
     Raises:
         StorageError: If a store cannot be asked.
@@ -198,7 +198,7 @@ def _problems(rows: Sequence[SourceRow], ids: Sequence[bytes | None]) -> Iterato
 
 
 def _look(row: SourceRow, options: Options) -> bytes | None:
-    """Returns the id that the source has as it is now, or None if a part of it is missing."""
+    """Return the id that the source has as it is now, or None if a part of it is missing."""
     if row.url.startswith(GRAPH_SCHEME):
         raise UsageError(
             f"{row.url}: a pass of a graph, whose data only the code that builds it knows; run the job again: what has "

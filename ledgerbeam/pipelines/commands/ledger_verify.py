@@ -31,7 +31,7 @@ Check = Callable[[OutputRow], str | None]
 
 
 def verify(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Checks every recorded output, several at a time; prints a line for each that is not as recorded.
+    """Check every recorded output, several at a time; print a line for each that is not as recorded.
 
     Returns:
         0, or 1 if there were any.
@@ -73,7 +73,7 @@ def _threads(*, local: bool) -> int:
 
 
 def _checked(rows: Iterator[OutputRow], check: Check, threads: int) -> Iterator[tuple[OutputRow, str | None]]:
-    """Yields each row with what `check` says, in order; only a bounded number of rows is taken in advance."""
+    """Yield each row with what `check` says, in order; only a bounded number of rows is taken in advance."""
     waiting: deque[tuple[OutputRow, Future[str | None]]] = deque()
     with ThreadPoolExecutor(threads, "ledgerbeam-verify") as pool:
         try:
@@ -90,7 +90,7 @@ def _checked(rows: Iterator[OutputRow], check: Check, threads: int) -> Iterator[
 
 
 def _size_problem(url: str, output: Output, options: Options) -> str | None:
-    """Returns what is wrong with an output that can be seen without reading it, or None."""
+    """Return what is wrong with an output that can be seen without reading it, or None."""
     try:
         size = stat(url, options).size
     except SourceNotFoundError:
@@ -101,7 +101,7 @@ def _size_problem(url: str, output: Output, options: Options) -> str | None:
 
 
 def _content_problem(url: str, output: Output, options: Options) -> str | None:
-    """Returns what is wrong with an output, or None."""
+    """Return what is wrong with an output, or None."""
     try:
         with RangeReader(url, options) as reader:
             if reader.size != output.size:

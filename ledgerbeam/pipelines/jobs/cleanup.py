@@ -20,7 +20,7 @@ INDEX_SUFFIXES = (".idx", ".gzidx")
 
 
 def remove_superseded(spec: JobSpec, store: LedgerStore) -> list[str]:
-    """Removes outputs that no source yields any more, and the parts of indexes that are published.
+    """Remove outputs that no source yields any more, and the parts of indexes that are published.
 
     Call it when no worker is at work on the ledger: between publishing an object and recording it, it looks stale.
 
@@ -46,7 +46,7 @@ def remove_superseded(spec: JobSpec, store: LedgerStore) -> list[str]:
 
 
 def count_superseded(store: LedgerStore) -> int:
-    """Tells how many outputs `remove_superseded` would remove."""
+    """Return how many outputs `remove_superseded` would remove."""
     store.refresh()
     return len(store.stale_outputs())
 
@@ -59,7 +59,7 @@ def _remove_parts(spec: JobSpec, store: LedgerStore) -> None:
 
 
 def _place(spec: JobSpec, name: str) -> tuple[str | None, str]:
-    """Returns the folder of the job below which an output lies, and its name there; no folder if it is below none.
+    """Return the folder of the job below which an output lies, and its name there; no folder if it is below none.
 
     An index job names its outputs by their URL. Of folders in each other it is the innermost.
     """
@@ -74,6 +74,6 @@ def _place(spec: JobSpec, name: str) -> tuple[str | None, str]:
 
 
 def sweep_temporaries(spec: JobSpec) -> None:
-    """Removes the hidden files of writers that were killed, wherever the job writes; those of live writers stay."""
+    """Remove the hidden files of writers that were killed, wherever the job writes; those of live writers stay."""
     for folder in spec.folders():
         remove_stale_temporaries(folder)

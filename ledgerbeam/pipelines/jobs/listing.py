@@ -85,7 +85,7 @@ class JobListing:
         self._seen[before : self.found] = _prefixes(ids)
 
     def _gone(self) -> Iterator[bytes]:
-        """Yields the ids that the ledger holds and the listing does not: 8 bytes a source tell them apart."""
+        """Yield the ids that the ledger holds and the listing does not: 8 bytes a source tell them apart."""
         seen = self._seen[: self.found]
         seen.sort()
         # The ledger holds all that was listed; if that is all it holds, nothing is gone, and none of it is read.

@@ -62,7 +62,7 @@ class _Dataset:
         return f"{self.root}/{name}"
 
     def place(self, default: str) -> str:
-        """Gives where a file goes that may lie anywhere."""
+        """Return where a file goes that may lie anywhere."""
         return self.url(default) if self.output is None else self.output
 
     def require_root(self) -> None:
@@ -92,7 +92,7 @@ def publish_shards(
     output: str | None = None,
     name: str | None = None,
 ) -> Publication:
-    """Writes the index files and metadata of a format for the shards of a complete job.
+    """Write the index files and metadata of a format for the shards of a complete job.
 
     Each file appears whole, the one by which a dataset is found last. The same again writes the same bytes.
 
@@ -122,7 +122,7 @@ def publish_shards(
 
 
 def _parts(given: Sequence[tuple[str, str]] | None, shards: Sequence[OutputShard]) -> dict[str, list[OutputShard]]:
-    """Deals the shards out to the parts: each to the first whose pattern its name matches."""
+    """Deal the shards out to the parts: each to the first whose pattern its name matches."""
     patterns = given or [("train", "*")]
     parts: dict[str, list[OutputShard]] = {part: [] for part, _ in patterns}
     for shard in shards:
@@ -214,7 +214,7 @@ def _publish_megatron(dataset: _Dataset) -> _Published:
 
 
 def _fields(dataset: _Dataset) -> dict[str, list[str]]:
-    """Gives the URLs of each field of a Shar dataset, the shards of one task in one place of all lists."""
+    """Return the URLs of each field of a Shar dataset, the shards of one task in one place of all lists."""
     tasks: dict[str, dict[str, str]] = {}
     for shard in dataset.shards:
         task, _, field = shard.name.rpartition(".")[0].rpartition(".")

@@ -71,7 +71,7 @@ class OutputOwner:
         self._marks = self._read_marks()
 
     def check(self, store: LedgerStore | None) -> None:
-        """Refuses a folder that is not this ledger's, or does with it what the user chose.
+        """Refuse a folder that is not this ledger's, or do with it what the user chose.
 
         Args:
             store: The job's ledger, up to date; None if there is none yet.
@@ -93,7 +93,7 @@ class OutputOwner:
             self._replace()
 
     def claim(self, store: LedgerStore, run: str) -> None:
-        """Marks the folder as this ledger's: one small write.
+        """Mark the folder as this ledger's: one small write.
 
         Args:
             store: The job's ledger, in which the run has begun.
@@ -114,7 +114,7 @@ class OutputOwner:
         self._is_marked = True
 
     def begin_restart(self, store: LedgerStore) -> None:
-        """Removes what a killed run of the job that ends here has published and not recorded.
+        """Remove what a killed run of the job that ends here has published and not recorded.
 
         What it has recorded is superseded as the ledger is taken for another job; nobody would know of the rest.
         """
@@ -126,7 +126,7 @@ class OutputOwner:
             self._folder.delete(shards)
 
     def strangers(self, store: LedgerStore) -> list[str]:
-        """Returns the names of shards that the ledger knows nothing of, the first few, unless others may write there.
+        """Return the names of shards that the ledger knows nothing of, the first few, unless others may write there.
 
         Args:
             store: The job's ledger. No run is at work on it.
@@ -135,7 +135,7 @@ class OutputOwner:
         return list(islice(chain.from_iterable(shards), MOST_STRANGERS))
 
     def _problem(self, store: LedgerStore | None) -> str | None:
-        """Says why the folder is not this ledger's; None if it is, or nobody's."""
+        """Return why the folder is not this ledger's; None if it is, or nobody's."""
         runs = [] if store is None else [run["info"] for run in store.runs()]
         own = None if store is None else self._marks.get(_mark_name(store))
         self._is_marked = own is not None
@@ -193,7 +193,7 @@ class OutputOwner:
         return next(chain.from_iterable(self._shards()), None)
 
     def _replace(self) -> None:
-        """Removes the shards, then the marks: a job that is killed in between finds out what it has lost."""
+        """Remove the shards, then the marks: a job that is killed in between finds out what it has lost."""
         for shards in self._shards():
             self._folder.delete(shards)
         for url in self._product_files():
@@ -225,7 +225,7 @@ class OutputOwner:
 
 
 def shards_below(folder: str, form: str, options: Options) -> Iterator[list[str]]:
-    """Yields the names of the shards below a folder, in pages, but for those in folders with owners of their own.
+    """Yield the names of the shards below a folder, in pages, but for those in folders with owners of their own.
 
     Args:
         folder: A local folder or URL.
@@ -248,7 +248,7 @@ def _mark_name(store: LedgerStore) -> str:
 
 
 def _parsed(data: bytes) -> Mapping[str, Any]:
-    """Reads a mark; one that does not read is still somebody's."""
+    """Read a mark; one that does not read is still somebody's."""
     try:
         mark = decode(data)
     except ValueError:

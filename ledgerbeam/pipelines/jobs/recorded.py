@@ -29,7 +29,7 @@ _INDEXES = (".idx", ".gzidx")
 
 
 def forget_lost(spec: JobSpec, store: LedgerStore) -> int:
-    """Makes a ledger forget the sources of outputs that are gone, so that they are written again.
+    """Make a ledger forget the sources of outputs that are gone, so that they are written again.
 
     On a local disk each output is asked for by its name, a page at a time. On an object store one listing of the folder
     tells all, and 8 bytes are held for each output.
@@ -54,7 +54,7 @@ def forget_lost(spec: JobSpec, store: LedgerStore) -> int:
 
 
 def unrecorded(shards: Iterable[list[str]], store: LedgerStore) -> Iterator[list[str]]:
-    """Yields those shards of which a ledger knows nothing; 8 bytes are held for each that it knows.
+    """Yield those shards of which a ledger knows nothing; 8 bytes are held for each that it knows.
 
     A run that was killed between publishing a shard and recording it leaves one. It is written again if its source is
     cut into tasks as it was.
@@ -82,7 +82,7 @@ def _refuse_changed(folder: str, page: OutputColumns, found: Iterable[int]) -> N
 
 
 def _lost(spec: JobSpec, store: LedgerStore) -> Iterator[tuple[OutputColumns, list[int]]]:
-    """Yields the outputs that are not there as recorded, and the sizes found: -1 for none."""
+    """Yield the outputs that are not there as recorded, and the sizes found: -1 for none."""
     places = spec.output_places()
     if all(is_local(folder) for folder, _, _ in places):
         for page in store.output_columns():
@@ -92,7 +92,7 @@ def _lost(spec: JobSpec, store: LedgerStore) -> Iterator[tuple[OutputColumns, li
 
 
 def _sizes(spec: JobSpec, names: list[str]) -> list[int]:
-    """Asks for outputs one by one: -1 for those that are not there."""
+    """Ask for outputs one by one: -1 for those that are not there."""
     if spec.output is not None:
         return sizes_of(spec.output, names)
     if all(map(is_local, names)):
@@ -147,7 +147,7 @@ def _differing_from_listing(
 def _named(
     store: LedgerStore, missing: _Keys, odd: _Keys, odd_sizes: Sequence[int]
 ) -> Iterator[tuple[OutputColumns, list[int]]]:
-    """Yields the outputs whose keys are missing, and their sizes among those of names that were found."""
+    """Yield the outputs whose keys are missing, and their sizes among those of names that were found."""
     order = np.argsort(odd)
     for page in store.output_columns():
         keys = _keys(page.names, page.sizes)
@@ -161,7 +161,7 @@ def _named(
 
 
 def _listed(spec: JobSpec, places: Sequence[OutputPlace]) -> Iterator[tuple[list[str], list[int]]]:
-    """Yields what lies below the folders and may be an output: names as the ledger has them, and sizes."""
+    """Yield what lies below the folders and may be an output: names as the ledger has them, and sizes."""
     for folder, beginning, recursive in places:
         for page in list_files(folder, spec.storage_options, beginning=beginning, recursive=recursive):
             if spec.output is not None:
@@ -173,7 +173,7 @@ def _listed(spec: JobSpec, places: Sequence[OutputPlace]) -> Iterator[tuple[list
 
 
 def _keys(names: Sequence[str], sizes: Sequence[int]) -> _Keys:
-    """Hashes names with their sizes, for this process only: 8 bytes each. No two sizes of a name make one key."""
+    """Hash names with their sizes, for this process only: 8 bytes each. No two sizes of a name make one key."""
     keys: _Keys = _hashes(names) ^ np.fromiter(sizes, np.uint64, len(sizes))
     return keys
 
@@ -183,7 +183,7 @@ def _hashes(names: Sequence[str]) -> _Keys:
 
 
 def _among(known: _Keys, keys: _Keys) -> NDArray[np.bool_]:
-    """Tells which keys are among sorted ones."""
+    """Return which keys are among sorted ones."""
     if not len(known):
         return np.zeros(len(keys), np.bool_)
     found: NDArray[np.bool_] = known[np.minimum(np.searchsorted(known, keys), len(known) - 1)] == keys

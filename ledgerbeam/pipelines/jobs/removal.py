@@ -14,7 +14,7 @@ __all__ = ["remove_below", "require_below", "require_own_folder"]
 
 
 def remove_below(root: str, names: Iterable[str], options: Options, *, ledger: str, prune: bool = False) -> None:
-    """Removes objects below a folder, durably; those that are gone are passed over. A link is removed, not followed.
+    """Remove objects below a folder, durably; those that are gone are passed over. A link is removed, not followed.
 
     All names are looked at, as by `require_below`, before anything is removed.
 
@@ -40,7 +40,7 @@ def remove_below(root: str, names: Iterable[str], options: Options, *, ledger: s
 
 
 def require_below(root: str, names: Sequence[str], *, ledger: str) -> set[str]:
-    """Checks that names lie below a folder: whoever can write to a ledger can put any name in it.
+    """Check that names lie below a folder: whoever can write to a ledger can put any name in it.
 
     Args:
         root: The folder; it may be a link itself.
@@ -68,7 +68,7 @@ def require_below(root: str, names: Sequence[str], *, ledger: str) -> set[str]:
 
 
 def require_own_folder(url: str) -> None:
-    """Checks that a folder that a ledger makes in its own is one, if it is there: not a link to another's.
+    """Check that a folder that a ledger makes in its own is one, if it is there: not a link to another's.
 
     Raises:
         StorageError: If something else lies there.
@@ -81,7 +81,7 @@ def require_own_folder(url: str) -> None:
 
 
 def _is_below(path: str, root: str) -> bool:
-    """Tells whether a path is a folder or below it, links resolved."""
+    """Return whether a path is a folder or below it, links resolved."""
     base = os.path.realpath(canonical_url(root))
     return os.path.commonpath([base, os.path.realpath(path)]) == base
 

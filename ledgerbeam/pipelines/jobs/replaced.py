@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 def look_at_files(sources: Sequence[Source], store: LedgerStore) -> list[PendingSource]:
-    """Returns sources with what is done of them, as `with_progress`, for the next pass over them.
+    """Return sources with what is done of them, as `with_progress`, for the next pass over them.
 
     A local file may be replaced by one of the same size and time, which is the same source by its identity. So the
     ledger keeps when anything of a file was last changed, as its inode says and nobody can set. A source that is done

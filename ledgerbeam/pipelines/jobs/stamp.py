@@ -32,7 +32,7 @@ class OutputStamp:
         self._of = _digest(job, shards)
 
     def read(self) -> dict[str, Any] | None:
-        """Returns what was noted if it was made of these very shards, and its files have the sizes they had."""
+        """Return what was noted if it was made of these very shards, and its files have the sizes they had."""
         note = self._load()
         files = note.get("files")
         if note.get("of") != self._of or not isinstance(files, dict):
@@ -44,7 +44,7 @@ class OutputStamp:
         return None if changed else note
 
     def begin(self) -> bool:
-        """Notes that it is being made: until it is whole, nothing may take it for that of other shards.
+        """Note that it is being made: until it is whole, nothing may take it for that of other shards.
 
         Returns:
             Whether making it was begun before, and did not end.
@@ -54,7 +54,7 @@ class OutputStamp:
         return unfinished
 
     def end(self, files: Iterable[str], **facts: Any) -> None:
-        """Notes that it is made.
+        """Note that it is made.
 
         Args:
             files: URLs of all that it is.
@@ -64,7 +64,7 @@ class OutputStamp:
         self._write({"of": self._of, "files": sizes, **facts})
 
     def _load(self) -> dict[str, Any]:
-        """Returns the note; one that does not read is as good as none, since it is made again."""
+        """Return the note; one that does not read is as good as none, since it is made again."""
         require_own_folder(self._work)
         try:
             note = decode(read_bytes(self._url, self._options))
@@ -77,7 +77,7 @@ class OutputStamp:
 
 
 def _digest(job: JobSpec, shards: Iterable[OutputShard]) -> str:
-    """Names the shards: their order, names and content, and what job they are of."""
+    """Name the shards: their order, names and content, and what job they are of."""
     digest = hashlib.blake2b(job.identity().fingerprint.encode(), digest_size=16)
     for shard in shards:
         digest.update(f"\n{shard.name}\t{shard.checksum}".encode("utf-8", "surrogateescape"))

@@ -52,7 +52,7 @@ class Step:
     tasks_so_far: int
 
     def rate(self, number: int) -> float:
-        """Returns how many a second `number` in this step is."""
+        """Return how many a second `number` in this step is."""
         return number / (self.end - self.begin)
 
 
@@ -108,7 +108,7 @@ class ReportData:
 
 
 def report_data(store: LedgerStore) -> ReportData:
-    """Reads from a ledger what its report shows."""
+    """Read from a ledger what its report shows."""
     status, runs, durations = store.status(), shown_runs(store), store.durations()
     history = store.history()
     step_seconds = _step_seconds(history)
@@ -140,7 +140,7 @@ def _task_time(row: SourceRow) -> int:
 
 
 def _steps(history: Sequence[HistoryRow], seconds: int, runs: Sequence[Mapping[str, Any]]) -> list[Step]:
-    """Adds history up to steps of a length."""
+    """Add history up to steps of a length."""
     if not history:
         return []
     found = {begin: list(rows) for begin, rows in groupby(history, key=lambda row: row.time // seconds * seconds)}
@@ -158,7 +158,7 @@ def _steps(history: Sequence[HistoryRow], seconds: int, runs: Sequence[Mapping[s
 
 
 def _bounds(history: Sequence[HistoryRow], runs: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    """Returns when the first run began and the last ended, or now, so far as they lie in the ends of history."""
+    """Return when the first run began and the last ended, or now, so far as they lie in the ends of history."""
     first, last = history[0].time, history[-1].time
     begins = [run["began"] for run in runs if first - LEAD_SECONDS < run["began"] < first + HISTORY_SECONDS - 1]
     ends = [
@@ -169,7 +169,7 @@ def _bounds(history: Sequence[HistoryRow], runs: Sequence[Mapping[str, Any]]) ->
 
 
 def _step_seconds(history: Sequence[HistoryRow]) -> int:
-    """Returns the shortest round step of which fewer than `STEPS` cover a history."""
+    """Return the shortest round step of which fewer than `STEPS` cover a history."""
     span = history[-1].time + HISTORY_SECONDS - history[0].time if history else 0
     for seconds in _STEP_SECONDS:
         if span < seconds * (STEPS - 1):
@@ -178,7 +178,7 @@ def _step_seconds(history: Sequence[HistoryRow]) -> int:
 
 
 def _duration_bins(durations: Mapping[float, int]) -> list[DurationBin]:
-    """Puts neighbours of the ledger's scale together, and bins of no task between others."""
+    """Put neighbours of the ledger's scale together, and bins of no task between others."""
     if not durations:
         return []
     first = min(durations)

@@ -26,7 +26,7 @@ class _Group:
 
 
 def grouped_failures(rows: Iterable[FailureRow], ledger: str, last_run: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """Returns the failures by reason: the largest group first, equal ones by reason.
+    """Return the failures by reason: the largest group first, equal ones by reason.
 
     ``{"reason", "count", "sources", "quarantined", "example", "retry"}``: numbers of tasks, of their sources and of
     those that are quarantined; the first failure; a shell command that does these sources again, quarantined tasks

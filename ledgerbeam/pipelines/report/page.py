@@ -52,7 +52,7 @@ class Fact(NamedTuple):
 
 
 def render_page(data: ReportData) -> bytes:
-    """Returns the page as UTF-8. Its size does not grow with the job."""
+    """Return the page as UTF-8. Its size does not grow with the job."""
     import jinja2  # noqa: PLC0415 - an extra
 
     style, template = (_resource(f"page.{suffix}") for suffix in ("css", "html"))
@@ -87,7 +87,7 @@ def _resource(name: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Returns text from outside without secrets and control characters, and cut."""
+    """Return text from outside without secrets and control characters, and cut."""
     shown = printable(without_secrets(text))
     if len(shown) <= LONGEST_TEXT:
         return shown
@@ -110,7 +110,7 @@ def _state(data: ReportData) -> tuple[str, str]:
 
 
 def _shares(data: ReportData) -> dict[str, Any]:
-    """Returns the bar of sources: a part for each state that any is in."""
+    """Return the bar of sources: a part for each state that any is in."""
     sources = data.status["sources"]
     total = sum(sources.values())
     shares, x = [], 0.0
@@ -129,7 +129,7 @@ def _shares(data: ReportData) -> dict[str, Any]:
 
 
 def _percent(part: int, whole: int) -> str:
-    """Returns a share that is 0 % and 100 % only when it is exactly so."""
+    """Return a share that is 0 % and 100 % only when it is exactly so."""
     share = 100 * part / whole
     return f"{share:.0f} %" if share == round(share) else f"{min(max(share, 0.1), 99.9):.1f} %"
 
@@ -158,7 +158,7 @@ def _facts(data: ReportData) -> list[Fact]:
 
 
 def _seconds(value: float) -> str:
-    """Returns a time to the precision of the ledger's scale."""
+    """Return a time to the precision of the ledger's scale."""
     value = float(f"{value:.2g}")
     milliseconds = 1000 * value
     return duration(value) if value >= 1 else f"{milliseconds:.{0 if milliseconds >= 10 else 1}f} ms"

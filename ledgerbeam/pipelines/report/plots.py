@@ -55,7 +55,7 @@ class Plot(NamedTuple):
 
 
 def progress_plot(steps: Sequence[Step], runs: Sequence[float], label: str) -> Plot:
-    """Draws the tasks recorded so far over time.
+    """Draw the tasks recorded so far over time.
 
     Args:
         steps: Course of the job.
@@ -87,7 +87,7 @@ def progress_plot(steps: Sequence[Step], runs: Sequence[float], label: str) -> P
 
 
 def throughput_plot(steps: Sequence[Step], label: str) -> Plot:
-    """Draws tasks a second over time; see `progress_plot`."""
+    """Draw tasks a second over time; see `progress_plot`."""
     rows = [{"time": 1000 * step.begin, "end": 1000 * step.end, "rate": step.rate(step.work.tasks)} for step in steps]
     return _draw(
         label,
@@ -102,7 +102,7 @@ def throughput_plot(steps: Sequence[Step], label: str) -> Plot:
 
 
 def durations_plot(bins: Sequence[DurationBin], quantiles: Mapping[str, float], label: str) -> Plot:
-    """Draws how many tasks took how long, on a logarithmic scale, with lines at some quantiles."""
+    """Draw how many tasks took how long, on a logarithmic scale, with lines at some quantiles."""
     scale = {"type": "log", "domain": [bins[0].low, bins[-1].high], "nice": False}
     axis = {"title": "seconds", "format": "~g", "tickCount": 4}
     half, most = quantiles["half"], quantiles["95 %"]
@@ -137,7 +137,7 @@ def durations_plot(bins: Sequence[DurationBin], quantiles: Mapping[str, float], 
 
 
 def failures_plot(kinds: Sequence[FailureKind], label: str) -> Plot:
-    """Draws how many tasks failed for which reason."""
+    """Draw how many tasks failed for which reason."""
     rows = [{"reason": printable(kind.reason)[:200], "tasks": kind.tasks} for kind in kinds]
     y = {
         "field": "reason",

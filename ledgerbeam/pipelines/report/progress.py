@@ -40,7 +40,7 @@ class JobProgress:
 
 
 def job_progress(store: LedgerStore, status: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> JobProgress:
-    """Works out the progress of a job.
+    """Work out the progress of a job.
 
     Args:
         store: Its ledger.
@@ -67,7 +67,7 @@ def job_progress(store: LedgerStore, status: Mapping[str, Any], runs: Sequence[M
 
 
 def shown_runs(store: LedgerStore) -> list[dict[str, Any]]:
-    """Returns every run with its state, what was recorded in it, and without secrets.
+    """Return every run with its state, what was recorded in it, and without secrets.
 
     To what `LedgerStore.runs` gives of a run come ``state`` (see `run_state`), ``seconds`` (None unless it has ended)
     and ``done``, a `Work` as a mapping, or None if the run did not tell where it began.
@@ -92,7 +92,7 @@ def _shown(value: Any) -> Any:
 
 
 def _rates(work: Work, seconds: float) -> dict[str, float]:
-    """Returns what was done a second, and over how many seconds."""
+    """Return what was done a second, and over how many seconds."""
     return {"seconds": round(seconds, 1), **{name: n / seconds for name, n in work._asdict().items()}}
 
 

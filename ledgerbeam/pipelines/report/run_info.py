@@ -42,10 +42,10 @@ class Work(NamedTuple):
     """What was recorded in some time.
 
     Attributes:
-        tasks: finished tasks.
-        records: their records.
-        bytes: their bytes.
-        sources: sources that became complete.
+        tasks: Finished tasks.
+        records: Their records.
+        bytes: Their bytes.
+        sources: Sources that became complete.
     """
 
     tasks: int = 0
@@ -55,17 +55,17 @@ class Work(NamedTuple):
 
     @classmethod
     def of(cls, rows: Iterable[HistoryRow]) -> Work:
-        """Adds up steps of history."""
+        """Add up steps of history."""
         parts = [(row.totals.tasks, row.totals.records, row.totals.bytes, row.completed) for row in rows]
         return cls(*map(sum, zip(*parts, strict=True))) if parts else cls()
 
     def minus(self, other: Work) -> Work:
-        """The difference, part by part, never below zero."""
+        """Return the difference, part by part, never below zero."""
         return Work(*(max(0, mine - theirs) for mine, theirs in zip(self, other, strict=True)))
 
 
 def run_info(store: LedgerStore, spec: JobSpec, runner: str) -> dict[str, Any]:
-    """Returns what `LedgerStore.begin_run` records of this process.
+    """Return what `LedgerStore.begin_run` records of this process.
 
     ``{"pid", "host", "place", "workers", "runner", "command", "folder", "before", "token", "output"}``: where it can be
     seen whether it lives, see `is_seen`; the runner as the Beam options name it, or ``local``; the command line without
@@ -84,7 +84,7 @@ def run_info(store: LedgerStore, spec: JobSpec, runner: str) -> dict[str, Any]:
 
 
 def is_seen(run: Mapping[str, Any], store: LedgerStore) -> bool:
-    """Tells whether it can be seen here, by locks, whether a run lives: names of hosts and processes tell nothing.
+    """Return whether it can be seen here, by locks, whether a run lives: names of hosts and processes tell nothing.
 
     The workers of a local run die with its launcher. That has its lock beside a local ledger, or beside what its host
     keeps of a remote one.
@@ -94,7 +94,7 @@ def is_seen(run: Mapping[str, Any], store: LedgerStore) -> bool:
 
 
 def run_elsewhere(last: Mapping[str, Any], store: LedgerStore) -> str | None:
-    """Describes the last run if it has not ended and it cannot be seen here whether it lives."""
+    """Describe the last run if it has not ended and it cannot be seen here whether it lives."""
     if last["outcome"] is not None or is_seen(last, store):
         return None
     info = last["info"]
@@ -103,7 +103,7 @@ def run_elsewhere(last: Mapping[str, Any], store: LedgerStore) -> str | None:
 
 
 def run_state(run: Mapping[str, Any], store: LedgerStore, living: Collection[str]) -> RunState:
-    """Tells how a run ended, or whether it still works; one that has not ended and cannot be seen may do either.
+    """Return how a run ended, or whether it still works; one that has not ended and cannot be seen may do either.
 
     Args:
         run: The run.
@@ -119,7 +119,7 @@ def run_state(run: Mapping[str, Any], store: LedgerStore, living: Collection[str
 
 
 def work_by_run(runs: Sequence[Mapping[str, Any]], recorded: Work) -> list[Work | None]:
-    """Returns what was recorded from the begin of each run to that of the next; None where a run did not tell.
+    """Return what was recorded from the beginning of each run to that of the next; None where a run did not tell.
 
     Args:
         runs: All runs of a ledger, in order.
@@ -133,7 +133,7 @@ def work_by_run(runs: Sequence[Mapping[str, Any]], recorded: Work) -> list[Work 
 
 
 def retry_command(run: Mapping[str, Any] | None, ledger: str, reason: str) -> str | None:
-    """Returns the shell command that does again only the sources with a failure of this reason.
+    """Return the shell command that does again only the sources with a failure of this reason.
 
     Args:
         run: A run of the job, normally the last.
@@ -159,7 +159,7 @@ def retry_command(run: Mapping[str, Any] | None, ledger: str, reason: str) -> st
 
 
 def _literal(text: str) -> str:
-    """Returns a shell pattern that matches exactly `text`."""
+    """Return a shell pattern that matches exactly `text`."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in text)
 
 

@@ -22,7 +22,7 @@ _OWN_RUNNERS = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "Prism
 
 
 def check_options(beam_args: Sequence[str]) -> None:
-    """Refuses options that Beam does not know: it would only warn of them, and run without.
+    """Refuse options that Beam does not know: it would only warn of them, and run without.
 
     Raises:
         UsageError: If there are such options, and no job server that may know them.
@@ -42,7 +42,7 @@ def check_options(beam_args: Sequence[str]) -> None:
 
 
 def check_reach(spec: JobSpec, beam_args: Sequence[str]) -> None:
-    """Refuses what workers on other machines could not reach.
+    """Refuse what workers on other machines could not reach.
 
     Runners that start their workers on this machine, and workers in the launcher (``--environment_type=LOOPBACK``), may
     use local paths.
@@ -88,7 +88,7 @@ class BeamRunner:
         self.done = Totals()
 
     def run(self, listed: JobListing) -> None:
-        """Runs the job's pipeline, and again while it leaves open what another pass does, as index ranges do.
+        """Run the job's pipeline, and again while it leaves open what another pass does, as index ranges do.
 
         The pipeline lists the sources itself; `listed` is told how many there are.
 
@@ -127,7 +127,7 @@ class BeamRunner:
 
 
 def _last_line(error: Any) -> str:
-    """Returns what an error says last: of the trace of a Java program what was the cause of it all."""
+    """Return what an error says last: of the trace of a Java program what was the cause of it all."""
     lines = [line.strip() for line in str(error).splitlines() if any(map(str.isalnum, line))]
     causes = [line for line in lines if line.startswith("Caused by: ")]
     return f"{type(error).__name__}: {(causes or lines or [''])[-1].removeprefix('Caused by: ')}"

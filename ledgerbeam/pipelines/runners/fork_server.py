@@ -37,7 +37,7 @@ _SIGNALLED = 128  # what a shell adds to the signal that ended a program
 
 @contextmanager
 def fork_server(run_dir: str) -> Iterator[str]:
-    """Has a fork server. Enter it when Beam has been imported, and before it runs anything.
+    """Have a fork server. Enter it when Beam has been imported, and before it runs anything.
 
     Args:
         run_dir: Folder of the run, in which workers show that they live.
@@ -100,7 +100,7 @@ class _Server:
         self._events.register(relay, selectors.EVENT_READ, lambda: self._abandon(pid))
 
     def _end(self, pid: int, ended: int) -> None:
-        """Tells the relay of a worker how that has ended."""
+        """Tell the relay of a worker how that has ended."""
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         self._events.unregister(ended)
         os.close(ended)
@@ -113,14 +113,14 @@ class _Server:
                 return
 
     def _abandon(self, pid: int) -> None:
-        """Ends a worker whose relay is gone."""
+        """End a worker whose relay is gone."""
         if pid in self._relays:  # else it has ended in the same moment
             self._events.unregister(self._relays[pid])
             os.kill(pid, signal.SIGKILL)
 
 
 def _work(outputs: list[int], environment: bytes, run_dir: str) -> None:
-    """Serves the runner until it closes the channel."""
+    """Serve the runner until it closes the channel."""
     _become("ledgerbeam-work")
     for number, output in enumerate(outputs, start=1):
         os.dup2(output, number)
@@ -135,7 +135,7 @@ def _work(outputs: list[int], environment: bytes, run_dir: str) -> None:
 
 
 def _become(name: str) -> None:
-    """Names the process, has it die with the one that forked it, and takes the launcher's pipe from it."""
+    """Name the process, has it die with the one that forked it, and take the launcher's pipe from it."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     libc.prctl(_PR_SET_NAME, name.encode())
@@ -145,7 +145,7 @@ def _become(name: str) -> None:
 
 
 def _run(body: Callable[[], None]) -> Never:
-    """Runs what a forked process is for, and ends it there: what stands above on the stack is not its own."""
+    """Run what a forked process is for, and end it there: what stands above on the stack is not its own."""
     status = 1
     try:
         body()

@@ -80,7 +80,7 @@ class LocalRunner:
         self.done = Totals()
 
     def run(self, listed: JobListing) -> None:
-        """Runs what is open of a listing, in waves, so that memory does not grow with the number of sources.
+        """Run what is open of a listing, in waves, so that memory does not grow with the number of sources.
 
         Raises:
             WorkerDiedError: If workers die again and again before anything is done.
@@ -91,7 +91,7 @@ class LocalRunner:
                 self._run_wave(wave, listed)
 
     def _run_wave(self, sources: Sequence[Source], listed: JobListing) -> None:
-        """Runs the tasks of `sources` until each source is complete or has a recorded failure.
+        """Run the tasks of `sources` until each source is complete or has a recorded failure.
 
         A source may need several passes: the index of a large file is assembled once its ranges are scanned, and a
         pass in which a worker died leaves work to the next.
@@ -150,7 +150,7 @@ class LocalRunner:
         return end
 
     def _owing(self, sources: Sequence[Source], run: str | None) -> list[Source]:
-        """Returns the sources that need another pass.
+        """Return the sources that need another pass.
 
         After a whole pass, of `run`, one that failed in this run has had its turn. A failure of a former run may be
         of a task that is no more.
@@ -162,7 +162,7 @@ class LocalRunner:
         return [source for source, has_ended in zip(sources, ended, strict=True) if not has_ended]
 
     def _blame(self, end: WaveEnd) -> None:
-        """Lays the death of a worker to the tasks that it was on."""
+        """Lay the death of a worker to the tasks that it was on."""
         quarantined = {mark.node for mark in self._store.record_deaths(end.marks)} if end.marks else set()
         self._reporter.warn(f"{end.died}; starting again with what is left")
         for mark in end.marks:
@@ -185,7 +185,7 @@ class LocalRunner:
 
 
 def _waves(pages: Iterator[list[Source]], expected_tasks: Callable[[Source], int]) -> Iterator[list[Source]]:
-    """Gathers pages of open sources into waves."""
+    """Gather pages of open sources into waves."""
     wave: list[Source] = []
     tasks = members = 0
     for source in chain.from_iterable(pages):

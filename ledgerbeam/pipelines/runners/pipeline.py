@@ -23,7 +23,7 @@ __all__ = ["expand_job", "match_open_sources", "run_locally"]
 
 
 def run_locally(spec: JobSpec, wave_path: str, beam_args: Sequence[str]) -> None:
-    """Runs the job on FnApiRunner for the sources of a wave file; one worker is this process, several are their own.
+    """Run the job on FnApiRunner for the sources of a wave file; one worker is this process, several are their own.
 
     Raises:
         Exception: Whatever a worker ended with, as Beam rebuilds it.
@@ -55,7 +55,7 @@ def _provision_info(spec: JobSpec) -> ExtendedProvisionInfo:
 
 
 def _ledger_handle(spec: JobSpec) -> LedgerHandle:
-    """Returns how the workers of a job reach its ledger."""
+    """Return how the workers of a job reach its ledger."""
     return LedgerHandle(
         spec.ledger,
         spec.identity().fingerprint,

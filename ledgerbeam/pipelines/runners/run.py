@@ -65,7 +65,7 @@ def run_job(
     only: Collection[bytes] | None = None,
     debug: bool = False,
 ) -> RunOutcome:
-    """Runs a job to its end: every source complete, or with failures recorded.
+    """Run a job to its end: every source complete, or with failures recorded.
 
     Args:
         spec: The job.
@@ -164,7 +164,7 @@ def _warn_of_foreign(names: Sequence[str], reporter: Reporter) -> None:
 
 
 def warn_of_lost(number: int, reporter: Reporter) -> None:
-    """Says that outputs were gone, and that they are written again."""
+    """Say that outputs were gone, and that they are written again."""
     if number:
         reporter.warn(f"{count(number, 'output')} of earlier runs are gone; their sources are done again")
 
@@ -180,7 +180,7 @@ def _warn_of_strangers(names: list[str], folder: str, reporter: Reporter) -> Non
 
 
 def _forget_misread(store: LedgerStore) -> None:
-    """Makes a ledger forget the sources of which a task found that their index is of another content.
+    """Make a ledger forget the sources of which a task found that their index is of another content.
 
     Other tasks of them may have ended before that: of the places that this index named, which the right one does not.
     """

@@ -48,7 +48,7 @@ class WaveEnd:
 def run_wave(
     command: Sequence[str], run_dir: str, *, env: Mapping[str, str], on_tick: Callable[[], None], debug: bool = False
 ) -> WaveEnd:
-    """Runs one wave to its end; its processes are gone when this returns or raises.
+    """Run one wave to its end; its processes are gone when this returns or raises.
 
     Args:
         command: The wave's command line.
@@ -82,7 +82,7 @@ def run_wave(
 
 
 def _wait(process: subprocess.Popen[bytes], run_dir: str, on_tick: Callable[[], None]) -> None:
-    """Waits until the wave has ended, or one of its workers has and the wave does not follow."""
+    """Wait until the wave has ended, or one of its workers has and the wave does not follow."""
     gone_since: float | None = None
     while process.poll() is None:
         on_tick()
@@ -96,7 +96,7 @@ def _wait(process: subprocess.Popen[bytes], run_dir: str, on_tick: Callable[[], 
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kills what is left of the wave's process group, reaps its leader and waits for the others to be gone."""
+    """Kill what is left of the wave's process group, reaps its leader and waits for the others to be gone."""
     deadline = time.monotonic() + END_SECONDS
     with contextlib.suppress(ProcessLookupError):  # none of the group is left
         os.killpg(process.pid, signal.SIGKILL)

@@ -35,7 +35,7 @@ _RUNNERS = ("apache_beam", "concurrent", "grpc", "ledgerbeam")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs one wave; returns 0 once every task of it has been done or has failed."""
+    """Run one wave; return 0 once every task of it has been done or has failed."""
     hold_standard_descriptors()
     launcher = os.dup(0)
     with open(os.devnull, "rb") as nothing:  # else what user code starts would read from the launcher, for ever
@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _report_thread(run_dir: str, failure: threading.ExceptHookArgs) -> None:
-    """Tells the launcher of a thread of the runner that has died, since the others may wait for it; not of a user's."""
+    """Tell the launcher of a thread of the runner that has died, since the others may wait for it; not of a user's."""
     for frame, _ in traceback.walk_tb(failure.exc_traceback):
         module = frame.f_globals.get("__name__", "")
         if module not in ("threading", __name__):

@@ -39,13 +39,13 @@ TRACEBACK = "traceback"
 
 
 def touch(run_dir: str, name: str, text: str = "") -> None:
-    """Writes one of the files, whole and without secrets."""
+    """Write one of the files, whole and without secrets."""
     with open(os.path.join(run_dir, name), "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(without_secrets(text))
 
 
 def read_text(run_dir: str, name: str) -> str:
-    """Returns what one of the files holds; empty if it is not there."""
+    """Return what one of the files holds; empty if it is not there."""
     try:
         with open(os.path.join(run_dir, name), encoding="utf-8") as file:
             return file.read()
@@ -55,7 +55,7 @@ def read_text(run_dir: str, name: str) -> str:
 
 @contextmanager
 def written(folder: str) -> Iterator[None]:
-    """Says what failed if the launcher cannot write a wave's folder.
+    """Return what failed if the launcher cannot write a wave's folder.
 
     Raises:
         DiskFullError: If there is no room.
@@ -72,7 +72,7 @@ def written(folder: str) -> Iterator[None]:
 
 
 def dump_sources(path: str, sources: Sequence[PendingSource]) -> None:
-    """Writes the sources of a wave, for `load_sources`, to a file that is not there yet."""
+    """Write the sources of a wave, for `load_sources`, to a file that is not there yet."""
     with open(path, "xb") as file:
         pickle.dump(len(sources), file)
         for source in sources:
@@ -80,7 +80,7 @@ def dump_sources(path: str, sources: Sequence[PendingSource]) -> None:
 
 
 def load_sources(path: str) -> Iterator[PendingSource]:
-    """Yields the sources of a wave file.
+    """Yield the sources of a wave file.
 
     Raises:
         StorageError: If it is not a file of this user: unpickling it would run whatever another one has put there.

@@ -13,7 +13,7 @@ __all__ = ["main"]
 
 
 def main(name: str) -> int:
-    """Asks the server at the abstract address ``name`` for a worker; returns its exit status, 1 without a server."""
+    """Ask the server at the abstract address ``name`` for a worker; return its exit status, 1 without a server."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
         server.connect(f"\0{name}")
         environment = json.dumps(dict(os.environ)).encode()

@@ -17,20 +17,20 @@ trouble: Callable[[], None] | None = None
 
 
 def work(record: dict[str, Any]) -> Any:
-    """The user's function: some records are dropped, some doubled; the world may have it raise."""
+    """Return the user's function: some records are dropped, some doubled; the world may have it raise."""
     if trouble is not None:
         trouble()
     return worked(record)
 
 
 def worked(record: dict[str, Any]) -> Any:
-    """What the function makes of a record."""
+    """Return what the function makes of a record."""
     number = int(record["id"][-1])
     return {0: record, 1: record, 2: [record, record], 3: None}[number % 4]
 
 
 def clean_outputs(name: str, data: bytes) -> dict[str, bytes] | None:
-    """What one undisturbed run makes of a source; None if it fails."""
+    """Return what one undisturbed run makes of a source; None if it fails."""
     lines = data.splitlines(keepends=True)
     offsets = np.cumsum([0, *map(len, lines)], dtype=np.uint64)
     made: dict[str, bytes] = {}

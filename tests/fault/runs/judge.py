@@ -48,7 +48,7 @@ class Judge:
         return {place: place.read_bytes() for place in places}
 
     def check(self, *, alone: bool) -> None:
-        """What counts as complete must be of one version, in the ledger and, if a run was alone, on the disk."""
+        """Return what counts as complete must be of one version, in the ledger and, if a run was alone, on the disk."""
         for place, data in self._foreign.items():
             if not place.exists() or place.read_bytes() != data:
                 _fail(f"{place} is not ours, and was changed or removed")
@@ -84,14 +84,14 @@ class Judge:
             _fail(f"{version} is complete; on disk lies {found}, a clean run makes {made}")
 
     def remove_unrecorded(self) -> None:
-        """Does what a run asks for that has found shards of which its ledger knows nothing."""
+        """Do what a run asks for that has found shards of which its ledger knows nothing."""
         store = open_ledger(str(self._ledger), create=False, read_only=True)
         known = {found.output.name for found in store.outputs(ordered=False)} | _superseded(store)
         for name in self._files() - known:
             (self._output / name).unlink()
 
     def _of_gone(self, store: LedgerStore) -> set[str]:
-        """What a source had yielded that changed and then went, before its new version was done: that stays."""
+        """Return what a source had yielded that changed and then went, before its new version was done: that stays."""
         there = {os.path.basename(version.path) for version in self._sources.now()}
         return {name for name in _superseded(store) if name.partition(".jsonl")[0] + ".jsonl" not in there}
 

@@ -36,11 +36,11 @@ class SimulatedHandle(LedgerHandle):
     """How a simulated worker reaches the ledger: by a group commit of its own, which does not commit by time."""
 
     def store(self) -> LedgerStore:
-        """Opens the ledger."""
+        """Open the ledger."""
         return open_ledger(self.url, self.storage_options, create=False, job=self.job, run=self.run)
 
     def writer(self) -> LedgerWriter:
-        """Gives the actor's group commit."""
+        """Return the actor's group commit."""
         return _world().writer(self)
 
 
@@ -58,14 +58,14 @@ class _Found(PipelineVisitor):
         self.dofns: list[beam.DoFn] = []
 
     def visit_transform(self, transform_node: AppliedPTransform) -> None:
-        """Looks at one transform."""
+        """Look at one transform."""
         transform = transform_node.transform
         if isinstance(transform, beam.ParDo) and type(transform.fn).__module__.startswith("ledgerbeam.transforms"):
             self.dofns.append(transform.fn)
 
 
 def dofns(spec: Any, run_id: str) -> list[Any]:
-    """Gives the DoFns of the job's own graph."""
+    """Return the DoFns of the job's own graph."""
     tracing = sys.gettrace()
     sys.settrace(None)
     try:

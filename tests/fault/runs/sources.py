@@ -47,7 +47,7 @@ class ChangingSources:
             self._write(path, self._content(path))
 
     def change(self) -> str:
-        """Changes one file; says how."""
+        """Change one file; say how."""
         path = self._choice.choice(sorted(self._former))
         if path in self._rest:
             return self._finish(path)
@@ -61,7 +61,7 @@ class ChangingSources:
         return f"{change.__name__.strip('_')} {path.name}"
 
     def settle(self) -> None:
-        """Ends what is half written, and sees that there is a file."""
+        """End what is half written, and sees that there is a file."""
         for path in list(self._rest):
             self._finish(path)
         for path in sorted(self._former):
@@ -69,12 +69,12 @@ class ChangingSources:
                 self._write(path, self._content(path))
 
     def now(self) -> dict[Version, bytes]:
-        """What is there."""
+        """Return what is there."""
         found = (_version(path) for path in sorted(self._former) if path.exists())
         return {version: self.held[version][-1] for version in found}
 
     def _content(self, path: Path) -> bytes:
-        """Makes records of a new edition, which all name it."""
+        """Make records of a new edition, which all name it."""
         self._edition += 1
         line = f'{{"id":"{path.stem}-{self._edition:04d}-%d"}}\n'
         return "".join(line % number for number in range(self._choice.randint(1, _RECORDS))).encode()
@@ -97,7 +97,7 @@ class ChangingSources:
         self.changed[path] = self._clock()
 
     def _write(self, path: Path, data: bytes, time: int | None = None) -> None:
-        """Puts another file in the place of one."""
+        """Put another file in the place of one."""
         aside = path.with_suffix(".new")
         aside.write_bytes(data)
         time = time or self._time()
@@ -130,17 +130,17 @@ class ChangingSources:
         self._write(path, self._content(path), _version(path).time)
 
     def _replace_unseen(self, path: Path) -> None:
-        """Puts a file of the same size and time in the place of one, as `cp -p` of a corrected file may."""
+        """Put a file of the same size and time in the place of one, as `cp -p` of a corrected file may."""
         self._write(path, self._other(path), _version(path).time)
 
     def _overwrite_unseen(self, path: Path) -> None:
-        """Writes other bytes into a file and puts its time back."""
+        """Write other bytes into a file and put its time back."""
         data, before = self._other(path), _version(path).time
         path.write_bytes(data)
         self._note(path, before)
 
     def _other(self, path: Path) -> bytes:
-        """Makes a content of the same size: records of another edition."""
+        """Make a content of the same size: records of another edition."""
         self._edition += 1
         return re.sub(rb"-\d{4}-", b"-%04d-" % self._edition, path.read_bytes())
 

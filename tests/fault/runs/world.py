@@ -113,13 +113,13 @@ class World:
         return BEGIN + self._passed + self._offset
 
     def stat(self, path: str) -> Any:
-        """Looks at a source; its inode has changed at the time of this clock."""
+        """Look at a source; its inode has changed at the time of this clock."""
         found = os.stat(path)
         kept = {name: getattr(found, name) for name in ("st_mode", "st_size", "st_mtime_ns", "st_dev", "st_ino")}
         return SimpleNamespace(**kept, st_ctime_ns=round(self.sources.changed[Path(path)] * 1e9))
 
     def flock(self, descriptor: int, operation: int) -> None:
-        """Locks a file; who has to wait for it lets others run."""
+        """Lock a file; who has to wait for it lets others run."""
         while True:
             try:
                 fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
@@ -130,23 +130,23 @@ class World:
                 self.scheduler.point("flock")
 
     def uname(self) -> Any:
-        """Names the host of the current actor."""
+        """Name the host of the current actor."""
         return SimpleNamespace(nodename=self._hosts.get(self.current, HOSTS[0]) if self.current else HOSTS[0])
 
     def trouble(self) -> None:
-        """Raises what a user's function may."""
+        """Raise what a user's function may."""
         if not self.is_quiet and self.choice.random() < self._trouble_share:
             error = self.choice.choice([ValueError, MemoryError, SystemExit, KeyboardInterrupt, GeneratorExit, _Panic])
             self.note(f"function raises {error.__name__}")
             raise error("trouble")
 
     def note(self, what: str) -> None:
-        """Adds a line to the schedule."""
+        """Add a line to the schedule."""
         self.scheduler.schedule.append(f"world: {what}")
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Lets the library take its time, its host and its runner from here."""
+        """Let the library take its time, its host and its runner from here."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(mock.patch.object(lmdb_store, "time", self))
             for module in (watch, replaced):
@@ -164,7 +164,7 @@ class World:
             yield
 
     def _traced(self, frame: FrameType, event: str, argument: Any) -> None:
-        """At a call inside of the library others may run, the caller may die, and the world may change."""
+        """Return at a call inside of the library others may run, the caller may die, and the world may change."""
         code = frame.f_code
         if self.is_quiet:
             sys.settrace(None)
@@ -181,7 +181,7 @@ class World:
             self.scheduler.point(f"{module} {name}")
 
     def change(self) -> None:
-        """Changes the sources, or the clock."""
+        """Change the sources, or the clock."""
         if self.choice.random() < 0.15:
             self._offset = self.choice.choice(JUMPS)
             self.note(f"clock {self._offset:+.0f} s")
@@ -191,7 +191,7 @@ class World:
     # Actors
 
     def begin(self, what: str, host: str, body: Any) -> Actor:
-        """Starts an actor on a host."""
+        """Start an actor on a host."""
         self._names[what] += 1
         name = f"{what}-{self._names[what]}"
 
@@ -216,7 +216,7 @@ class World:
         self._running.discard(actor)
 
     def begin_run(self) -> Actor:
-        """Starts the job's command, beside others that run it or after them."""
+        """Start the job's command, beside others that run it or after them."""
         actor = self.begin("launcher", self.choice.choice(HOSTS), self._launch)
         self._disturbed |= self._running
         self._running.add(actor)
@@ -241,14 +241,14 @@ class World:
         self.judge.check(alone=status == _DONE and actor not in self._disturbed)
 
     def _follow(self, said: str) -> None:
-        """Does what a run tells its user to do."""
+        """Do what a run tells its user to do."""
         if self.is_quiet and "that this ledger has not recorded" in said:
             self.judge.remove_unrecorded()
         for url in _TO_FORGET.findall(said):
             open_ledger(str(self.ledger), create=False).forget(url)
 
     def writer(self, handle: SimulatedHandle) -> LedgerWriter:
-        """Gives the group commit of the current worker."""
+        """Return the group commit of the current worker."""
         actor = self.current
         assert actor is not None
         if actor not in self._writers:
@@ -303,7 +303,7 @@ class World:
         return WaveEnd(f"{died[0].name} died", marks)
 
     def _work(self, actor: Actor, steps: list[Any], elements: Sequence[Any], results: list[Any]) -> None:
-        """Does what Beam does with a bundle in a fused stage: each element goes through all steps before the next."""
+        """Do what Beam does with a bundle in a fused stage: each element goes through all steps before the next."""
 
         def feed(element: Any, rest: list[Any]) -> None:
             if not rest:
@@ -329,12 +329,12 @@ class World:
     # What must hold
 
     def fail(self, message: str) -> None:
-        """Ends the simulation."""
+        """End the simulation."""
         raise SimulationError(message)
 
     @staticmethod
     def _said() -> str:
-        """What the commands have printed since the last call."""
+        """Return what the commands have printed since the last call."""
         errors = sys.stderr
         errors.flush()
         printed = cast(io.BytesIO, errors.buffer)
@@ -344,7 +344,7 @@ class World:
         return _PROCESS.sub("(processes)", said)
 
     def finish(self) -> None:
-        """Runs the job undisturbed: it must end with what one clean run makes."""
+        """Run the job undisturbed: it must end with what one clean run makes."""
         self.is_quiet = True
         self._offset = 0.0
         self.scheduler.kill_share = 0
@@ -373,7 +373,7 @@ class World:
 
 @functools.cache
 def warm_up() -> None:
-    """Runs once undisturbed: what is imported and kept at its first use makes no difference to a seed then."""
+    """Run once undisturbed: what is imported and kept at its first use makes no difference to a seed then."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         world = World(0, Path(folder) / "job")
         with world.installed():
@@ -384,7 +384,7 @@ def warm_up() -> None:
 
 @contextlib.contextmanager
 def folder_of(seed: int) -> Iterator[Path]:
-    """Gives a seed its folder in memory, of one name: the ids of sources, and so their order, come from URLs."""
+    """Return a seed its folder in memory, of one name: the ids of sources, and so their order, come from URLs."""
     root = Path(f"/dev/shm/ledgerbeam-runs-{os.getuid()}")
     root.mkdir(exist_ok=True)
     with (root / f"{seed}.lock").open("wb") as lock:
@@ -398,7 +398,7 @@ def folder_of(seed: int) -> Iterator[Path]:
 
 
 def simulate(seed: int, steps: int = STEPS) -> Outcome:
-    """Runs one seed in a process of its own, a fork of this one: actors that were killed stand still in it for good."""
+    """Run one seed in a process of its own, a fork of this one: actors that were killed stand still in it for good."""
     warm_up()
     with folder_of(seed) as folder:
         reading, writing = os.pipe()

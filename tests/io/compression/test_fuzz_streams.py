@@ -1,4 +1,7 @@
-"""Damaged compressed files, read from their begin: `python -m tests.io.compression.test_fuzz_streams INPUTS [SEED]`."""
+"""Damaged compressed files, read from their beginning.
+
+`python -m tests.io.compression.test_fuzz_streams INPUTS [SEED]`.
+"""
 
 from __future__ import annotations
 

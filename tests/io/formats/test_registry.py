@@ -114,7 +114,7 @@ def test_stream_errors_name_the_record(tmp_path: Path) -> None:
 
 
 def golden(name: str, folder: Path) -> str:
-    """Unpacks a golden source beside a copy of its index, in the order of time that a build gives."""
+    """Unpack a golden source beside a copy of its index, in the order of time that a build gives."""
     path = folder / name
     if name.endswith(".tar"):
         path.write_bytes(gzip.decompress((GOLDEN / f"{name}.gz").read_bytes()))

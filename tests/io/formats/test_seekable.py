@@ -68,7 +68,7 @@ def seekable_zstd(data: bytes) -> bytes:
 
 
 def put(path: Path, packed: bytes) -> str:
-    """Writes a gzip file with its index."""
+    """Write a gzip file with its index."""
     path.write_bytes(packed)
     publish_bytes(f"{path}.gzidx", gzip_points(str(path), spacing=SPACING))
     write_index(f"{path}.idx", build_index(str(path)))

@@ -11,7 +11,7 @@ from ledgerbeam.io.lit import LitWriter
 
 
 def sample(number: int) -> dict[str, Any]:
-    """A sample of five modalities; every third has no `scene.cls`."""
+    """Return a sample of five modalities; every third has no `scene.cls`."""
     chance = np.random.default_rng(number)
     found: dict[str, Any] = {
         "__key__": f"d/k{number:04d}",
@@ -26,7 +26,7 @@ def sample(number: int) -> dict[str, Any]:
 
 
 def write(folder: Path | str, count: int, size: int = 7, options: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    """Writes a dataset of one fold, `train`, and gives its samples."""
+    """Write a dataset of one fold, `train`, and return its samples."""
     samples = [sample(number) for number in range(count)]
     with LitWriter(str(folder), options, metadata={"classes": 5}, max_samples=size) as writer:
         for one in samples:

@@ -61,7 +61,7 @@ def codec_trial(_: Path) -> Trial:
 
 
 def _summed(data: bytes) -> bytes:
-    """Makes the checksum of a PNG's first chunk fit again."""
+    """Make the checksum of a PNG's first chunk fit again."""
     return data[:29] + zlib.crc32(data[12:29]).to_bytes(4) + data[33:] if len(data) > 33 else data
 
 

@@ -37,7 +37,7 @@ def tokens(dtype: str, count: int, seed: int) -> NDArray[Any]:
 
 
 def documents(dtype: str, shape: str) -> list[Document]:
-    """The documents of a shape; the modes of their sequences count up from -3."""
+    """Return the documents of a shape; the modes of their sequences count up from -3."""
     seeds = iter(range(1000))
     return [
         [(tokens(dtype, length, seed), seed % 7 - 3) for length, seed in zip(lengths, seeds, strict=False)]

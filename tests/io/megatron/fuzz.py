@@ -32,7 +32,7 @@ NUMBERS = [0, 1, 2, 3, 4, 8, 9, 36, 255, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**
 
 
 def mutated(chance: random.Random) -> bytes:
-    """Changes an index here and there."""
+    """Change an index here and there."""
     content = bytearray(chance.choice(SEEDS))
     for _ in range(chance.choice([1, 1, 2, 5])):
         at = chance.randrange(len(content) + 1)
@@ -73,7 +73,7 @@ def read_all(prefix: str, chance: random.Random) -> list[Callable[[], object]]:
 
 
 def run(inputs: int, seed: int, folder: str) -> Counter[str]:
-    """Reads that many inputs in every way; gives how often each outcome was met. Any other error is raised."""
+    """Read that many inputs in every way; return how often each outcome was met. Any other error is raised."""
     chance = random.Random(seed)
     prefix = os.path.join(folder, "fuzzed")
     outcomes: Counter[str] = Counter()

@@ -14,7 +14,7 @@ RATE = 8000
 
 
 def wav(number: int, channels: int = 1) -> bytes:
-    """A short WAV whose length and content depend on the number."""
+    """Return a short WAV whose length and content depend on the number."""
     content = io.BytesIO()
     samples = np.random.default_rng(number).integers(-9000, 9000, (800 + 8 * number) * channels, dtype=np.int16)
     with wave.open(content, "wb") as file:
@@ -26,14 +26,14 @@ def wav(number: int, channels: int = 1) -> bytes:
 
 
 def npy(number: int) -> bytes:
-    """A vector whose length depends on the number."""
+    """Return a vector whose length depends on the number."""
     content = io.BytesIO()
     np.save(content, np.arange(2 + number, dtype=np.float32))
     return content.getvalue()
 
 
 def recording(number: int) -> dict[str, Any]:
-    """The manifest of `wav(number)`."""
+    """Return the manifest of `wav(number)`."""
     samples = 800 + 8 * number
     return {
         "id": f"rec-{number}",
@@ -46,7 +46,7 @@ def recording(number: int) -> dict[str, Any]:
 
 
 def cut(number: int, name: str | None = None) -> dict[str, Any]:
-    """A cut with a recording, a vector in two of three, and a label in four of five."""
+    """Return a cut with a recording, a vector in two of three, and a label in four of five."""
     made = {
         "id": name or f"cut-{number:03d}",
         "start": 0,
@@ -65,7 +65,7 @@ def cut(number: int, name: str | None = None) -> dict[str, Any]:
 
 
 def sample(number: int) -> Sample:
-    """What `convert` makes such a cut of, with a text."""
+    """Return what `convert` makes such a cut of, with a text."""
     members = {"wav": wav(number), "txt": f"text {number} ü".encode(), "cls": b"%d" % number}
     if number % 3 != 2:
         members["vector.npy"] = npy(number)

@@ -24,7 +24,7 @@ SIZES = [0, 70_000, 1, 0, 3_000_000]
 
 
 def store(place: Place, sizes: list[int], seed: int = 1) -> tuple[list[FileInfo], bytes]:
-    """Writes sources; gives them and what they are joined."""
+    """Write sources; return them and what they are joined."""
     chance = random.Random(seed)
     contents = [chance.randbytes(size) for size in sizes]
     for number, content in enumerate(contents):

@@ -211,7 +211,7 @@ def test_a_full_disk_keeps_what_was_there(small_disk: Path, size: int) -> None:
 
 @contextlib.contextmanager
 def writer(path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process in the middle of publishing."""
+    """Return a process in the middle of publishing."""
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdin=pipe, stdout=pipe) as process:
         if process.stdout is None or process.stdout.readline() != b"writing\n":

@@ -38,7 +38,7 @@ class Body:
 
 
 def ranged(data: bytes, header: str | None) -> bytes:
-    """What a server answers to a range."""
+    """Return what a server answers to a range."""
     if header is None:
         return data
     first, last = header.removeprefix("bytes=").split("-")

@@ -37,7 +37,7 @@ _TEXT = [
 
 
 def member(name: str, kind: bytes, payload: bytes, fields: dict[int, bytes] | None = None) -> bytes:
-    """A member with a header of the given kind, and bytes put into it."""
+    """Return a member with a header of the given kind, and bytes put into it."""
     info = tarfile.TarInfo(name)
     info.size, info.type = len(payload), kind
     return _summed(_put(info.tobuf(tarfile.GNU_FORMAT), fields or {})) + payload.ljust(

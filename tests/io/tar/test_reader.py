@@ -40,7 +40,7 @@ def write_tar(path: Path, members: list[_Member], layout: int = tarfile.PAX_FORM
 
 
 def firsts(path: str, group: Grouping = "auto") -> list[str]:
-    """The names of the members with which the samples begin."""
+    """Return the names of the members with which the samples begin."""
     offsets = build_tar_index(path, group=group).tolist()
     with tarfile.open(path) as tar:
         names = {member.offset: member.name for member in tar}

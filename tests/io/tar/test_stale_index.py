@@ -43,7 +43,7 @@ NAMES = (
 
 
 def archive(names: Sequence[str], sizes: Sequence[int], marks: Sequence[bool] = ()) -> bytes:
-    """Writes members of those sizes; before some of them, a global header."""
+    """Write members of those sizes; before some of them, a global header."""
     out = io.BytesIO()
     for number, (name, size) in enumerate(zip(names, sizes, strict=True)):
         if number < len(marks) and marks[number]:
@@ -65,7 +65,7 @@ def offsets_of(path: Path, data: bytes, group: Grouping) -> Any:
 
 
 def outcomes(reader: TarReader, count: int) -> list[tuple[int, Any]]:
-    """Reads each sample alone, among others and in spans; gives what came, without the errors."""
+    """Read each sample alone, among others and in spans; return what came, without the errors."""
     found: list[tuple[int, Any]] = []
 
     def attempt(numbers: list[int], read: Any) -> None:

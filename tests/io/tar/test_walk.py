@@ -30,7 +30,7 @@ _Item = tuple[str, bytes, int, float]
 
 
 def archive(items: list[_Item], layout: int = tarfile.USTAR_FORMAT, **options: Any) -> bytes:
-    """An archive of (name, type, size, mtime); a fractional mtime makes pax write an extension header."""
+    """Return an archive of (name, type, size, mtime); a fractional mtime makes pax write an extension header."""
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w", format=layout, **options) as tar:
         for name, kind, size, mtime in items:
@@ -120,7 +120,7 @@ def test_a_long_payload_among_small_members_is_not_read(tmp_path: Path) -> None:
 
 
 def bytes_read() -> int:
-    """What this process has asked the kernel for so far."""
+    """Return what this process has asked the kernel for so far."""
     return int(Path("/proc/self/io").read_text(encoding="utf-8").split()[1])
 
 

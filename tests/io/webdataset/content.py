@@ -31,7 +31,7 @@ def plain_samples(count: int) -> list[Sample]:
 
 
 def write_shards(folder: Path, given: list[Sample], size: int = 10, *, md5: bool = False) -> list[Shard]:
-    """Writes samples to `folder/part-%03d.tar`, so many in each."""
+    """Write samples to `folder/part-%03d.tar`, so many in each."""
     with ShardWriter(f"{folder}/part-%03d.tar", max_samples=size, md5=md5) as writer:
         for sample in given:
             writer.write(sample)

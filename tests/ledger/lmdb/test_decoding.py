@@ -48,7 +48,7 @@ def test_a_row_is_read_as_it_was_written(read: Callable[[bytes], Any]) -> None:
 
 
 def places(value: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The paths of all values inside a JSON value."""
+    """Return the paths of all values inside a JSON value."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [found for key, item in inner for found in [(*above, key), *places(item, (*above, key))]]
 

@@ -44,7 +44,7 @@ def segments(draw: st.DrawFn) -> list[Segment]:
 
 
 def folded(path: Path, *found: Segment, of_snapshot: bool = False) -> LmdbStore:
-    """A sidecar that has taken segments in, in this order."""
+    """Return a sidecar that has taken segments in, in this order."""
     store = LmdbStore(str(path))
     store.open(create=True)
     for segment in (Segment(1, 1.0, sources=[SOURCE]), *found):

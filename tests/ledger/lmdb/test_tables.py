@@ -174,7 +174,7 @@ def test_durations_that_cannot_be_are_damage(store: LmdbStore, step: int, tasks:
 
 
 def of_lmdb(kind: type[lmdb.Error], code: int = -30_000) -> lmdb.Error:
-    """An error as LMDB raises it."""
+    """Return an error as LMDB raises it."""
     error = kind("x")
     error.code = code  # type: ignore[misc]
     return error

@@ -116,7 +116,7 @@ def test_a_ledger_that_changes_while_it_is_read_is_an_error(store: LmdbStore, ch
 
 
 def put(store: LmdbStore, url: str, *names: str) -> Source:
-    """A complete source with outputs of these names, in their order."""
+    """Return a complete source with outputs of these names, in their order."""
     source = Source(f"/data/{url}", 10, "1")
     store.register([source])
     outputs = tuple(Output(name, 5, f"sum-{name}", 2, place) for place, name in enumerate(names))

@@ -35,7 +35,7 @@ LINEAGES: st.SearchStrategy[Any] = st.lists(st.tuples(NUMBERS, NUMBERS), max_siz
 
 
 def accepted(make: Any, *args: Any) -> Any:
-    """What is made of values; None if they are refused, by an error of ours."""
+    """Return what is made of values; None if they are refused, by an error of ours."""
     try:
         return make(*args)
     except LedgerbeamError:

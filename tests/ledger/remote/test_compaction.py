@@ -197,7 +197,7 @@ def add_snapshot(hosts: Hosts, number: int, covers: list[str], *parts: Segment) 
 
 
 def state_of(hosts: Hosts) -> list[Segment]:
-    """The parts of the snapshot that a new host would make now."""
+    """Return the parts of the snapshot that a new host would make now."""
     store = hosts.store()
     objects, environment = store.parts()
     leaves = compaction._open_leaves(objects, environment, objects.names("segments"))
@@ -244,7 +244,7 @@ def test_a_snapshot_of_what_was_before_takes_nothing_back(hosts: Hosts, change: 
 
 
 def without_words(store: RemoteStore) -> dict[str, object]:
-    """The picture of a ledger, and how often its failures were counted instead of why they failed."""
+    """Return the picture of a ledger, and how often its failures were counted instead of why they failed."""
     failures = [(row.source_id, row.node, row.attempts, row.quarantined) for row in store.failures()]
     return {**picture(store), "failures": failures}
 

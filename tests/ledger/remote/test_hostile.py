@@ -142,7 +142,7 @@ def test_a_time_in_the_future_does_no_harm(hosts: Hosts) -> None:
 
 
 def taken_names(sink: RemoteSink, count: int) -> list[str]:
-    """The names that the next segments of a sink will have."""
+    """Return the names that the next segments of a sink will have."""
     segment = Segment(sink._seen, 0.0, leaves=[leaf_of(plain())])
     return [segment_name(segment, sink._seen, sink._writer, sink._sequence + n) for n in range(1, count + 1)]
 

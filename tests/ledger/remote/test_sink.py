@@ -38,7 +38,7 @@ class Clock:
 
 
 def looks_of(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The folders that are listed from now on."""
+    """Return the folders that are listed from now on."""
     real, looks = hosts.objects.names, list[str]()
 
     def names(folder: str) -> list[str]:

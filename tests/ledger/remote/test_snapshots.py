@@ -75,7 +75,7 @@ def add(folder: ObjectFolder, objects: Objects) -> None:
 
 
 def compacted(folder: Path, objects: Objects) -> Objects:
-    """The objects as a compaction leaves them."""
+    """Return the objects as a compaction leaves them."""
     copy = ObjectFolder(str(folder / "ledger"))
     add(copy, objects)
     # It stands for an object that no host has seen, so each takes it in.
@@ -90,7 +90,10 @@ def compacted(folder: Path, objects: Objects) -> Objects:
 
 
 def said(store: RemoteStore) -> dict[str, Any]:
-    """What a host says. Of two leaves that contradict each other it holds the output of either, the first to come."""
+    """Return what a host says.
+
+    Of two leaves that contradict each other it holds the output of either, the first to come.
+    """
     contradicted = {row.source_id for row in store.failures() if row.reason == NonDeterministicTaskError.__name__}
     outputs = [
         (row.source_id, row.output.name) if row.source_id in contradicted else row for row in picture(store)["outputs"]

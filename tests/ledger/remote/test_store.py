@@ -38,7 +38,7 @@ class Hosts:
         self._stores: list[RemoteStore] = []
 
     def store(self, **settings: Any) -> RemoteStore:
-        """The ledger as a host sees it that has never seen it before."""
+        """Return the ledger as a host sees it that has never seen it before."""
         store = RemoteStore(self.objects, str(self._folder / f"host-{len(self._stores)}"), **settings)
         self._stores.append(store)
         store.open(create=True)

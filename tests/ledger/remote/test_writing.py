@@ -33,7 +33,7 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 
 
 def written(hosts: Hosts) -> list[Segment]:
-    """The segments of a ledger, by their names."""
+    """Return the segments of a ledger, by their names."""
     names = hosts.objects.names("segments")
     return [decode_segment(data or b"", name) for name, data in zip(names, hosts.objects.read(names), strict=True)]
 

@@ -31,7 +31,7 @@ def write_tar(workspace: Workspace, name: str, keys: list[str]) -> None:
 
 
 def indexed(workspace: Workspace, name: str) -> Path:
-    """Writes a source and its index without a job; gives the source."""
+    """Write a source and its index without a job; return the source."""
     if name.endswith(".tar"):
         write_tar(workspace, name, ["x", "y"])
     else:

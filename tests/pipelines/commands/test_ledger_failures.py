@@ -24,7 +24,7 @@ def failures(workspace: Workspace) -> Any:
 
 
 def in_shell(workspace: Workspace, command: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command line as it was printed, with the `ledgerbeam` of this interpreter."""
+    """Run a command line as it was printed, with the `ledgerbeam` of this interpreter."""
     function = f'ledgerbeam() {{ "{sys.executable}" -m ledgerbeam "$@"; }}\n'
     return subprocess.run(
         ["bash", "-c", function + command],
@@ -113,7 +113,7 @@ def test_the_command_of_a_group_does_again_the_sources_of_that_group_only(worksp
 
 
 def attempts(workspace: Workspace) -> dict[str, list[int]]:
-    """How often each failed task of each source was tried."""
+    """Return how often each failed task of each source was tried."""
     found: dict[str, list[int]] = {}
     for row in failures(workspace)["failures"]:
         found.setdefault(row["source"][-7:], []).append(row["attempts"])
@@ -121,7 +121,7 @@ def attempts(workspace: Workspace) -> dict[str, list[int]]:
 
 
 def quarantine(workspace: Workspace, name: str) -> None:
-    """Makes the ledger believe that workers died of the failed tasks of a source."""
+    """Make the ledger believe that workers died of the failed tasks of a source."""
     store = open_store(str(workspace.root / "L"), create=False)
     marks = [Mark(row.source_id, row.node, row.task) for row in store.failures() if row.url.endswith(name)]
     for _ in range(MAX_ATTEMPTS):

@@ -26,7 +26,7 @@ TABLES = ["durations", "failures", "history", "outputs", "runs", "sources"]
 
 
 def write_job(workspace: Workspace, sources: int = 3, output: str | None = None, options: Any = None) -> None:
-    """Makes a complete ledger with three spans a source, and its outputs, without running Beam."""
+    """Make a complete ledger with three spans a source, and its outputs, without running Beam."""
     root = output or str(workspace.root / "out")
     store = open_store(str(workspace.root / "L"), create=True)
     store.open_job(Job("map", {"output": root}))

@@ -54,7 +54,7 @@ class Page(HTMLParser):
 
 
 def write_hostile_ledger(workspace: Workspace) -> None:
-    """Makes a ledger whose names and errors are markup."""
+    """Make a ledger whose names and errors are markup."""
     store = open_store(str(workspace.root / "L"), create=True)
     store.open_job(Job(HOSTILE, {"output": f"s3://bucket/{HOSTILE}", "function": HOSTILE, "base": "/in/"}))
     command = ["ledgerbeam", "map", HOSTILE]
@@ -171,7 +171,7 @@ def test_without_the_extra_the_error_says_how_to_get_it(failed_job: Workspace, t
 
 
 def in_browser(page: Path, folder: Path, *options: str, width: int = 1200) -> str:
-    """Runs headless Chromium without a network on a page and gives what it prints."""
+    """Run headless Chromium without a network on a page and return what it prints."""
     command = [
         *(str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"),
         *("--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder / 'profile'}"),
@@ -224,7 +224,7 @@ def test_the_page_is_dark_where_the_reader_wants_it_dark(hostile: Path, tmp_path
 
 
 def first_pixel(png: Path) -> bytes:
-    """The red, green and blue of a PNG's upper left corner, which no filter of PNG changes."""
+    """Return the red, green and blue of a PNG's upper left corner, which no filter of PNG changes."""
     data, place, packed = png.read_bytes(), 8, b""
     while place < len(data):
         length, kind = struct.unpack_from(">I4s", data, place)

@@ -103,7 +103,7 @@ def corpus(workspace: Workspace) -> Workspace:
 
 
 def items_of(workspace: Workspace, name: str, epoch: int = 0) -> list[Any]:
-    """What the graph gives when it is iterated, in a process of its own."""
+    """Return what the graph gives when it is iterated, in a process of its own."""
     script = f"import json, orders; g = orders.{name}(); g.set_epoch({epoch}); print(json.dumps(list(g)))"
     done = subprocess.run([sys.executable, "-c", script], cwd=workspace.root, check=True, stdout=subprocess.PIPE)
     found: list[Any] = json.loads(done.stdout)

@@ -18,7 +18,7 @@ PAGE = ROOT / "docs" / "command-line.md"
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """Every parser of the command line, commands and actions included."""
+    """Return every parser of the command line, commands and actions included."""
     yield parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -76,7 +76,7 @@ def test_index_verify_and_verify_are_one_command(workspace: Workspace) -> None:
 
 
 def completed(script: str, *words: str) -> set[str]:
-    """What bash offers for the last of some words."""
+    """Return what bash offers for the last of some words."""
     line = " ".join(f"'{word}'" for word in words)
     typed = f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}"
     code = f"{script}\n{typed}\n_shtab_ledgerbeam\nprintf '%s\\n' \"${{COMPREPLY[@]}}\""

@@ -44,7 +44,7 @@ def texts(name: str, count: int = 150) -> list[str]:
 
 
 def write_sources(workspace: Workspace) -> list[str]:
-    """Writes three sources and gives their texts in the order of the dataset."""
+    """Write three sources and return their texts in the order of the dataset."""
     (workspace.root / "sentences.py").write_text(SENTENCES)
     for name in "abc":
         write(workspace, f"in/{name}.jsonl", ({"text": text} for text in texts(name)))
@@ -207,7 +207,7 @@ def test_sentences_are_the_sequences_of_a_document(workspace: Workspace) -> None
 
 
 def tokenizer_file(workspace: Workspace, words: Sequence[str] = ("<|endoftext|>", "[UNK]", "one", "two")) -> Path:
-    """Writes a tokenizer of whole words that pads, cuts and puts tokens around texts unless it is told not to."""
+    """Write a tokenizer of whole words that pads, cuts and puts tokens around texts unless it is told not to."""
     path = workspace.root / "tokenizer.json"
     wrap = [{"SpecialToken": {"id": "[UNK]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
     content: dict[str, Any] = {

@@ -24,7 +24,7 @@ MAP = ("map", "functions:upper", "in/*", "--output", "out", "--to", "jsonl", "--
 
 
 def contents(workspace: Workspace, folder: str) -> dict[str, bytes]:
-    """The outputs by name, without what the name has of compression."""
+    """Return the outputs by name, without what the name has of compression."""
     return {name.replace("-gz", ""): data for name, data in workspace.files(folder).items()}
 
 

@@ -43,7 +43,7 @@ def begin(store: LedgerStore, source: Source) -> None:
 
 
 def replace(source: Source) -> None:
-    """Puts another file of the same size and time in its place."""
+    """Put another file of the same size and time in its place."""
     was = os.stat(source.url)
     with open(f"{source.url}.new", "w", encoding="utf-8") as file:
         file.write('{"no": 1}\n' * 3)

@@ -50,7 +50,7 @@ def write(folder: ObjectFolder, store: LedgerStore, count: int = 12) -> list[byt
 
 
 def put(folder: ObjectFolder, *files: tuple[str, int]) -> None:
-    """Writes files of sizes."""
+    """Write files of sizes."""
     for name, size in files:
         if folder.url.startswith("/"):
             path = Path(folder.url, name)
@@ -61,7 +61,7 @@ def put(folder: ObjectFolder, *files: tuple[str, int]) -> None:
 
 
 def complete(store: LedgerStore, ids: list[bytes]) -> list[int]:
-    """Which sources are still complete."""
+    """Return which sources are still complete."""
     return [number for number, done in enumerate(store.completed_mask(ids)) if done]
 
 

@@ -48,7 +48,7 @@ class Place:
         return JobSpec("map", **values).resolve_ledger(str(self.root / ledger))
 
     def store(self, spec: JobSpec) -> LedgerStore:
-        """The ledger of a job, taken for it if it is new."""
+        """Return the ledger of a job, taken for it if it is new."""
         if spec.ledger not in self.stores:
             store = open_store(spec.ledger, create=True)
             if store.job() is None:
@@ -57,13 +57,13 @@ class Place:
         return self.stores[spec.ledger]
 
     def owner(self, spec: JobSpec, existing: Existing | None = None) -> OutputOwner:
-        """A claim that was checked."""
+        """Return a claim that was checked."""
         owner = OutputOwner(spec, existing)
         owner.check(self.store(spec) if Path(spec.ledger).exists() else None)
         return owner
 
     def claim(self, spec: JobSpec, owner: OutputOwner) -> str:
-        """Begins a run and claims the folder for it, as `run_job`; gives its token."""
+        """Begin a run and claims the folder for it, as `run_job`; return its token."""
         store = self.store(spec)
         info = run_info(store, spec, "local")
         store.begin_run({**info, "existing": "keep"} if owner.keeps else info)
@@ -71,13 +71,13 @@ class Place:
         return str(info["token"])
 
     def own(self, ledger: str = "L", existing: Existing | None = None, **fields: Any) -> JobSpec:
-        """Does what a run does before it writes."""
+        """Do what a run does before it writes."""
         spec = self.spec(ledger, **fields)
         self.claim(spec, self.owner(spec, existing))
         return spec
 
     def marks(self) -> dict[str, Any]:
-        """The marks, by the ledger's name."""
+        """Return the marks, by the ledger's name."""
         found = [json.loads(path.read_bytes()) for path in (self.out / "_ledgerbeam").iterdir()]
         return {Path(mark["url"]).name: mark for mark in found}
 

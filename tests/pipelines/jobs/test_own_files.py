@@ -117,7 +117,7 @@ def test_a_mark_that_is_named_is_an_error(tmp_path: Path) -> None:
 
 
 def kept(own: OwnFiles, *urls: str, patterns: tuple[str, ...]) -> tuple[list[str], int]:
-    """What is left of a page, and how many files were left out of it."""
+    """Return what is left of a page, and how many files were left out of it."""
     sieve = own.among(patterns)
     page = sieve.keep(Page(list(urls), list(range(len(urls))), [f"v{number}" for number in range(len(urls))]))
     assert [urls[size] for size in page.sizes] == page.urls

@@ -311,7 +311,7 @@ def test_a_restart_removes_what_a_killed_run_had_not_recorded(done: Workspace) -
 
 
 def leave_shard(workspace: Workspace) -> Path:
-    """Does what a run does that is killed between publishing a shard and recording it."""
+    """Do what a run does that is killed between publishing a shard and recording it."""
     store = open_store(str(workspace.root / "L"), create=False)
     store.begin_run({"pid": 1, "runner": "local", "place": store.environment_id()})
     store.close()

@@ -24,7 +24,7 @@ def meddle(record):
 
 
 def replace(path: Path) -> None:
-    """Puts a file with other records of the same lengths in the place of one, and gives it the time of that."""
+    """Put a file with other records of the same lengths in the place of one, and return it the time of that."""
     before = path.stat()
     aside = path.with_suffix(".new")
     aside.write_text(path.read_text(encoding="utf-8").replace("text", "next"))

@@ -30,14 +30,14 @@ def tasks_done(workspace: Workspace) -> int:
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    """Waits for what a process brings about, however slow the machine is; pytest ends a test that hangs."""
+    """Wait for what a process brings about, however slow the machine is; pytest ends a test that hangs."""
     while not condition():
         assert process.poll() is None, process.communicate()[0]
         time.sleep(0.02)
 
 
 def processes_below(pid: int) -> list[int]:
-    """Returns the processes of the wave that a launcher has started, its workers last."""
+    """Return the processes of the wave that a launcher has started, its workers last."""
     found, parents = [], {pid}
     for entry in sorted(int(e) for e in os.listdir("/proc") if e.isdigit()):
         try:

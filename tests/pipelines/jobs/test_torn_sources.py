@@ -65,7 +65,7 @@ def mapped(workspace: Workspace, *sources: str, function: str = "meddling:meddle
 
 
 def require_as_clean(workspace: Workspace, *sources: str, function: str = "meddling:meddle") -> None:
-    """Runs the job again, and compares it with one that nobody disturbed."""
+    """Run the job again, and compare it with one that nobody disturbed."""
     ran = mapped(workspace, *sources, function=function)
     assert ran.status == 0, ran.err
     assert mapped(workspace, *sources, function=function, output="clean").status == 0

@@ -27,7 +27,7 @@ NAMED = 'hostname "$0" && exec "$@"'
 
 @functools.cache
 def container() -> tuple[str, ...]:
-    """The command before one that runs it under another host name, given as the first argument."""
+    """Return the command before one that runs it under another host name, given as the first argument."""
     own_user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
     prefix = ("unshare", *own_user, "--uts", "sh", "-c", NAMED)
     try:
@@ -66,7 +66,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 
 def edited(command: tuple[str, ...]) -> tuple[str, ...]:
-    """The same job after an edit of its function."""
+    """Return the same job after an edit of its function."""
     return (*command, "--on-job-change", "accept")
 
 

@@ -27,12 +27,12 @@ def records(workspace: Workspace) -> int:
 
 
 def inheriting(workspace: Workspace, *how: str) -> Workspace:
-    """The same folder, in which commands start with signals set as ``env`` of coreutils says."""
+    """Return the same folder, in which commands start with signals set as ``env`` of coreutils says."""
     return Workspace(workspace.root, workspace.env, ("env", *how))
 
 
 def started(workspace: Workspace, process: subprocess.Popen[str]) -> None:
-    """Waits until a job has published something."""
+    """Wait until a job has published something."""
     wait_for(lambda: any((workspace.root / "out").glob("**/*.jsonl")), process)
 
 
