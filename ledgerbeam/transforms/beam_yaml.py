@@ -200,7 +200,7 @@ def WriteTasks(
 
 
 def CommitTasks(ledger: str, storage_options: dict[str, Any] | None = None) -> Transform:
-    """Records in the ledger what is published.
+    """Record in the ledger what is published.
 
     Args:
         ledger: As of `SkipCompleted`.

@@ -53,6 +53,6 @@ def pack_sources(members: Iterable[Source], target_bytes: int) -> Iterator[Sourc
 
 
 def _ends_pack(member: Source, target_bytes: int) -> bool:
-    """True with a probability of the member's share of the target, decided by its URL alone."""
+    """Return True with a probability of the member's share of the target, decided by its URL alone."""
     draw = int.from_bytes(url_key(member.url)[:8], "big")
     return draw * target_bytes < member.size * _HASH_RANGE
