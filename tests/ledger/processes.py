@@ -8,7 +8,14 @@ import sys
 PRELUDE = """
 import os, sys, time
 from ledgerbeam.ledger import *
-from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.lmdb.store import *
+from ledgerbeam.ledger.model.identity import *
+from ledgerbeam.ledger.model.rows import *
+from ledgerbeam.ledger.places import *
+from ledgerbeam.ledger.selection import *
+from ledgerbeam.ledger.worker.inflight import *
+from ledgerbeam.ledger.worker.writer import *
+
 from tests.ledger.builders import *
 """
 
