@@ -18,10 +18,10 @@ from ledgerbeam.ledger import FailedTask, Job, PendingSource, Source, Task, cont
 from ledgerbeam.ledger.model.identity import ROOT
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
+from ledgerbeam.sources import FileSources, Limits
 from ledgerbeam.transforms import BuildIndexes, CommitTasks, LedgerHandle, PlanIndexes
 from ledgerbeam.transforms import index as index_module
 from ledgerbeam.transforms.index import _BuildIndexes, _PlanIndexes, part_name
-from ledgerbeam.transforms.source_format import SourceFormat
 from ledgerbeam.transforms.write import WrittenTask
 
 LINES = b"".join(b'{"id": %d}\n' % number for number in range(10))  # 10 bytes each
@@ -35,11 +35,11 @@ def make(folder: Path, name: str = "a.jsonl", data: bytes = LINES) -> Source:
 
 
 def plan(source: Source | PendingSource, range_bytes: int = 40) -> list[Any]:
-    return list(_PlanIndexes(range_bytes).process(source))
+    return list(_PlanIndexes(range_bytes, FileSources()).process(source))
 
 
 def build(tmp_path: Path, task: Any) -> Any:
-    (found,) = _BuildIndexes(LedgerHandle(str(tmp_path / "L")), str(tmp_path / "work"), SourceFormat()).process(task)
+    (found,) = _BuildIndexes(LedgerHandle(str(tmp_path / "L")), str(tmp_path / "work"), FileSources()).process(task)
     return found
 
 
@@ -88,7 +88,7 @@ def test_a_source_that_is_not_what_was_listed_fails(tmp_path: Path) -> None:
     (failed,) = plan(source)
     assert isinstance(failed, FailedTask)
     assert (failed.task, failed.reason) == (Task(source, 0, 100), "ChangedSourceError")
-    assert list(_BuildIndexes(LedgerHandle("/L"), "/work", SourceFormat()).process(failed)) == [failed]
+    assert list(_BuildIndexes(LedgerHandle("/L"), "/work", FileSources()).process(failed)) == [failed]
     found = build(tmp_path, last(source, 1))
     assert isinstance(found, FailedTask)
     assert (found.reason, found.task) == ("ChangedSourceError", last(source, 1))
@@ -220,11 +220,12 @@ def test_seek_points_are_there_before_the_index_that_needs_them(
 
 def test_a_compressed_source_is_read_by_its_index_once_it_has_one(tmp_path: Path) -> None:
     source = make(tmp_path, "a.jsonl.gz")
-    assert SourceFormat().find_index(source) is None
+    kind = FileSources().kind_of(source)
+    assert kind.cut(source, Limits(40)).stream is not None
     build(tmp_path, last(source, 1))
-    found = SourceFormat().find_index(source)
-    assert found is not None
-    assert found.tolist() == list(range(0, 101, 10))
+    assert np.fromfile(tmp_path / "a.jsonl.gz.idx", np.uint64).tolist() == list(range(0, 101, 10))
+    cut = kind.cut(source, Limits(40))
+    assert (cut.spans, cut.stream) == ([(0, 4), (4, 8), (8, 10)], None)
 
 
 def test_a_task_is_in_work_while_it_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,6 +239,6 @@ def test_a_task_is_in_work_while_it_is_done(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(index_module, "publish_bytes", noting)
     handle = LedgerHandle(str(tmp_path / "L"), run_dir=str(folder))
-    list(_BuildIndexes(handle, str(tmp_path / "work"), SourceFormat()).process(task))
+    list(_BuildIndexes(handle, str(tmp_path / "work"), FileSources()).process(task))
     assert seen == [task.name]
     InflightMarks(str(folder)).close()
