@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import dataclasses
 import gzip
 import logging
@@ -12,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ledgerbeam.errors import ChangedSourceError, IndexMismatchError, IndexNotFoundError, UsageError
-from ledgerbeam.io import Grouping, IndexLocation, ObjectFolder, Tar, require_listed, write_index
+from ledgerbeam.errors import ChangedSourceError, IndexMismatchError, IndexNotFoundError, NotIndexableError, UsageError
+from ledgerbeam.io import Grouping, IndexLocation, ObjectFolder, Tar, format_named, require_listed, write_index
+from ledgerbeam.io.megatron import Document
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources import CompressedFile, Cut, FileSources, IndexedFile, Limits, PackedFiles
 from tests.sources.data import lines, listed, put, put_index, tar
@@ -71,6 +73,27 @@ def test_an_index_is_built_of_the_version_that_was_listed(tmp_path: Path, monkey
     assert folder.names("") == ["a.jsonl"]
 
 
+def test_an_object_is_read_in_the_version_that_was_listed(tmp_path: Path) -> None:
+    folder = ObjectFolder(f"memory://{tmp_path.name}")
+    folder.create("a.jsonl", lines(3))
+    source = listed(f"{folder.url}/a.jsonl")
+    sources = FileSources()
+    sources.load_index(source)
+    assert sources.open_file(source).read_span(1, 2) == [{"id": "a1"}]
+    with pytest.raises(ChangedSourceError):
+        sources.open_file(dataclasses.replace(source, version="1")).read_span(1, 2)
+
+
+def test_an_index_that_came_with_its_source_is_believed_though_the_source_has_changed(tmp_path: Path) -> None:
+    """Nobody else can make it."""
+    data, index = format_named("megatron").encode([Document([1, 2, 3], [3])])
+    (tmp_path / "a.idx").write_bytes(index.data)
+    source = put(tmp_path / "a.bin", data.data)
+    os.utime(tmp_path / "a.idx")
+    for changed in (False, True):
+        assert FileSources().load_index(source, changed=changed).tolist() == [0, len(data.data)]
+
+
 def test_a_source_is_read_by_the_index_that_was_planned_by(tmp_path: Path) -> None:
     source = put(tmp_path / "a.jsonl", lines(3))
     sources = FileSources(index=IndexLocation(str(tmp_path / "roots")))
@@ -99,6 +122,14 @@ def test_an_index_of_former_content_is_built_anew_and_told(tmp_path: Path, caplo
     assert "indexed again" in caplog.text
 
 
+def test_a_file_is_cut_by_the_index_that_it_has_unless_that_is_of_former_content(tmp_path: Path) -> None:
+    source = put(tmp_path / "a.jsonl", lines(3))
+    put_index(source, np.array([0, 14, 26, 39], np.uint64))
+    kind = FileSources().kind_of(source)
+    assert kind.cut(source, Limits(14)).spans == [(0, 1), (1, 3)]
+    assert kind.cut(source, Limits(14), changed=True).spans == [(0, 2), (2, 3)]
+
+
 def test_samples_are_grouped_as_asked(tmp_path: Path) -> None:
     data = tar("a.wav", "a.txt", "a.json", "b.wav", "b.txt", "b.json")
     expected: dict[Grouping, int] = {"key": 2, "pairs": 3}
@@ -122,6 +153,11 @@ class TestStreams:
     def test_without_an_index_they_are_read_from_their_beginning(self, tmp_path: Path) -> None:
         assert self.cut(put(tmp_path / "a.jsonl.gz", gzip.compress(lines(3)))).stream is not None
         assert self.cut(put(tmp_path / "a.tar.gz", gzip.compress(tar("a.x", "b.x")))).stream is not None
+
+    def test_without_positions_they_are_read_from_their_beginning_whatever_lies_beside(self, tmp_path: Path) -> None:
+        source = put(tmp_path / "a.jsonl.bz2", bz2.compress(lines(3)))
+        write_index(f"{source.url}.idx", FileSources().scan(source).offsets)
+        assert self.cut(source).stream is not None
 
     def test_with_one_they_are_read_by_position(self, tmp_path: Path) -> None:
         source = put(tmp_path / "a.jsonl.gz", gzip.compress(lines(3)))
@@ -177,6 +213,16 @@ def test_a_source_has_the_kind_that_its_name_says() -> None:
     assert sources.kind_of(Source.pack([plain, packed])) == PackedFiles(sources)
     with pytest.raises(UsageError):
         sources.kind_of(Source("/data/a.xyz", 3, "7"))
+
+
+def test_names_are_checked_for_what_is_done_with_them() -> None:
+    sources = FileSources()
+    sources.check_names(["/data/a.jsonl", "/data/a.jsonl.bz2", "/data/a.tar.gz"])
+    with pytest.raises(NotIndexableError, match="decompress it"):
+        sources.check_names(["/data/a.jsonl", "/data/a.jsonl.bz2"], by_position=True)
+    for by_position in (False, True):
+        with pytest.raises(UsageError):
+            sources.check_names(["/data/a.xyz"], by_position=by_position)
 
 
 def test_a_source_is_opened_without_a_look_at_its_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

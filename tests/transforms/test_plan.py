@@ -7,8 +7,10 @@ import gzip
 import io
 import os
 import tarfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -128,6 +130,20 @@ def test_a_source_that_cannot_be_opened_is_one_failed_task(tmp_path: Path, error
 def test_what_ends_the_job_is_no_failed_task(tmp_path: Path, error: Exception) -> None:
     with pytest.raises(type(error)):
         planned(make(tmp_path, "a.jsonl"), sources_with(error))
+    told: list[Exception] = []
+
+    @contextmanager
+    def fatal_errors() -> Iterator[None]:
+        try:
+            yield
+        except Exception as raised:
+            told.append(raised)
+            raise
+
+    ledger = SimpleNamespace(fatal_errors=fatal_errors, working_on=lambda _: nullcontext())
+    with pytest.raises(type(error)):
+        planned(make(tmp_path, "a.jsonl"), sources_with(error), ledger=ledger)
+    assert told == [error]
 
 
 def test_a_source_that_has_changed_since_it_was_listed_fails(tmp_path: Path) -> None:
@@ -198,6 +214,29 @@ def test_the_tasks_of_a_stream_that_are_left_go_together(tmp_path: Path) -> None
     assert left.format == whole.format
     all_done = {task.node: -1 for task in whole.tasks}
     assert planned(PendingSource(source, {ROOT: 3, **all_done})) == []
+
+
+def test_what_is_planned_and_passed_over_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = make(tmp_path, "a.jsonl", 8)
+    tasks = planned(source)
+    cases: list[tuple[Source | PendingSource, tuple[int, int]]] = [
+        (source, (4, 0)),
+        (PendingSource(source, {ROOT: 3, tasks[1].node: -1}, {tasks[3].node: MAX_ATTEMPTS}), (2, 2)),
+        (make(tmp_path, "empty.jsonl", 0), (1, 0)),
+        (make(tmp_path, "a.xyz"), (1, 0)),
+        (PendingSource(source, {}, {Task(source, 0, 0).node: MAX_ATTEMPTS}), (0, 0)),
+    ]
+    for element, expected in cases:
+        counts = {"_planned": 0, "_skipped": 0}
+        plan = _Plan(None, FileSources(), Limits(task_records=2))
+        for name in counts:
+
+            def add(number: int = 1, name: str = name) -> None:
+                counts[name] += number  # noqa: B023
+
+            monkeypatch.setattr(plan, name, SimpleNamespace(inc=add))
+        list(plan.process(element))
+        assert (counts["_planned"], counts["_skipped"]) == expected
 
 
 def test_a_compressed_source_with_an_index_is_read_by_offset(tmp_path: Path) -> None:

@@ -289,8 +289,11 @@ def test_records_and_blank_lines_are_counted(tmp_path: Path, monkeypatch: pytest
     FileSources().load_index(source)
     graph = Source("graph://module/graph/epoch-00000", 5, "1")
     monkeypatch.setattr(GraphPass, "read", lambda *_: ["of two places"])
-    cases: list[tuple[Task, tuple[int, int], Sources]] = [
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress((tmp_path / "a.jsonl").read_bytes()))
+    stream = streamed(listed(tmp_path / "b.jsonl.gz"), 4)
+    cases: list[tuple[Task | StreamedTasks, tuple[int, int], Sources]] = [
         (Task(source, 2, 6), (2, 2), FileSources()),
+        (stream, (3, 3), FileSources()),
         (Task(Source.pack([source]), 0, 1), (3, 0), FileSources()),
         (Task(graph, 0, 2), (1, 0), GraphSource("module:graph")),
     ]
