@@ -16,7 +16,7 @@ test -x "$folder/bin/uv" || { "$python" -m venv "$folder" && "$folder/bin/python
 run() { # Old versions warn of what is newer than they are; the suite holds warnings for errors on the newest.
   "$folder/bin/python" -m pytest "$@" -o filterwarnings=default --disable-warnings --numprocesses auto --dist worksteal
 }
-run tests/io tests/ledger tests/iterators tests/transforms -m 'not slow and not long and not engines'
+run tests/io tests/ledger tests/sources tests/iterators tests/transforms -m 'not slow and not long and not engines'
 
 # The clients of stores need a newer fsspec than we do, so its lowest version is tested without them.
 "$folder/bin/uv" pip uninstall --quiet --python "$folder/bin/python" s3fs gcsfs adlfs

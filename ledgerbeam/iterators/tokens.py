@@ -94,7 +94,7 @@ def get_graph_origin(item: Any) -> Token | None:
 
 
 def require_graph_origin(token: Token | None, owner: str) -> Token:
-    """Give a token back.
+    """Return a token back.
 
     Args:
         token: The token of an item that will have to be rebuilt.

@@ -26,6 +26,7 @@ from tests.mutation.operators import Mutant, mutants_of
 
 PATTERNS = (
     "ledger/**/*.py",
+    "sources/*.py",
     "transforms/*.py",
     "io/storage/publish.py",
     "io/storage/objects.py",
@@ -33,6 +34,7 @@ PATTERNS = (
 )
 TESTS = (
     "tests/ledger",
+    "tests/sources",
     "tests/transforms",
     "tests/io/storage",
     "tests/fault/test_simulation.py",
@@ -87,7 +89,7 @@ def main() -> int:
     """Run the command; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument(
-        "tests", nargs="*", default=list(TESTS), help="the judges (default: ledger, transforms, storage)"
+        "tests", nargs="*", default=list(TESTS), help="the judges (default: ledger, sources, transforms, storage)"
     )
     parser.add_argument("--module", action="append", default=[], help="below ledgerbeam/, a pattern; may be repeated")
     parser.add_argument("--sample", type=int, help="judge so many, drawn at random")

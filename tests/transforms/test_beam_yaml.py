@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from ledgerbeam import transforms
 from ledgerbeam.errors import JobMismatchError, LedgerError, UsageError
+from ledgerbeam.io import TarFormat
 from ledgerbeam.iterators.job_source import GraphSource
 from ledgerbeam.ledger.model.user_code import function_identity
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.opening import open_ledger
+from ledgerbeam.sources import FileSources
 from ledgerbeam.transforms import beam_yaml
 
 GRAPH = "examples.mixture:train"
@@ -81,12 +82,13 @@ def test_each_transform_is_given_what_it_needs(ledger: str, tmp_path: Path, monk
     made = plan.plan
     assert (made.task_bytes, made.task_records, made.ledger.storage_options) == (7, 8, options)
     read: Any = beam_yaml.ReadTasks(ledger, "key", "idx/", storage_options=options)
-    for kind in (made.source_format, read.source_format):
-        assert (kind.group, kind.index.root, kind.storage_options) == ("key", f"{tmp_path}/idx", options)
+    for opened in (made.sources, read.sources):
+        assert (opened.formats, opened.index.root) == ((TarFormat("key"),), f"{tmp_path}/idx")
+        assert opened.storage_options == options
     assert read.ledger == made.ledger
-    assert beam_yaml.ReadTasks(ledger).source_format == transforms.SourceFormat()  # type: ignore[attr-defined]
-    assert beam_yaml.ReadTasks(ledger, graph=GRAPH).source_format == GraphSource(GRAPH)  # type: ignore[attr-defined]
-    assert beam_yaml.PlanTasks(ledger, graph=GRAPH).plan.source_format == GraphSource(GRAPH)
+    assert beam_yaml.ReadTasks(ledger).sources == FileSources((TarFormat(),))  # type: ignore[attr-defined]
+    assert beam_yaml.ReadTasks(ledger, graph=GRAPH).sources == GraphSource(GRAPH)  # type: ignore[attr-defined]
+    assert beam_yaml.PlanTasks(ledger, graph=GRAPH).plan.sources == GraphSource(GRAPH)  # type: ignore[attr-defined]
     with pytest.raises(UsageError, match="expected auto, pairs or key, found 'keys'"):
         beam_yaml.ReadTasks(ledger, "keys")
 

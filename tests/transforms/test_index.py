@@ -11,7 +11,6 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 import pytest
-from ledgerbeam.transforms.source_format import SourceFormat
 
 from ledgerbeam.errors import DiskFullError, LedgerDamagedError
 from ledgerbeam.io import ObjectFolder, publish_bytes
@@ -23,6 +22,7 @@ from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.ledger.selection import PendingSource, with_progress
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
+from ledgerbeam.sources import FileSources, TaskLimits
 from ledgerbeam.transforms import BuildIndexes, CommitTasks, LedgerHandle, PlanIndexes
 from ledgerbeam.transforms import index as index_module
 from ledgerbeam.transforms.index import _BuildIndexes, _PlanIndexes, part_name
@@ -39,11 +39,11 @@ def make(folder: Path, name: str = "a.jsonl", data: bytes = LINES) -> Source:
 
 
 def plan(source: Source | PendingSource, range_bytes: int = 40) -> list[Any]:
-    return list(_PlanIndexes(range_bytes).process(source))
+    return list(_PlanIndexes(range_bytes, FileSources()).process(source))
 
 
 def build(tmp_path: Path, task: Any) -> Any:
-    (found,) = _BuildIndexes(LedgerHandle(str(tmp_path / "L")), str(tmp_path / "work"), SourceFormat()).process(task)
+    (found,) = _BuildIndexes(LedgerHandle(str(tmp_path / "L")), str(tmp_path / "work"), FileSources()).process(task)
     return found
 
 
@@ -92,7 +92,7 @@ def test_a_source_that_is_not_what_was_listed_fails(tmp_path: Path) -> None:
     (failed,) = plan(source)
     assert isinstance(failed, FailedTask)
     assert (failed.task, failed.reason) == (Task(source, 0, 100), "ChangedSourceError")
-    assert list(_BuildIndexes(LedgerHandle("/L"), "/work", SourceFormat()).process(failed)) == [failed]
+    assert list(_BuildIndexes(LedgerHandle("/L"), "/work", FileSources()).process(failed)) == [failed]
     found = build(tmp_path, last(source, 1))
     assert isinstance(found, FailedTask)
     assert (found.reason, found.task) == ("ChangedSourceError", last(source, 1))
@@ -224,11 +224,12 @@ def test_seek_points_are_there_before_the_index_that_needs_them(
 
 def test_a_compressed_source_is_read_by_its_index_once_it_has_one(tmp_path: Path) -> None:
     source = make(tmp_path, "a.jsonl.gz")
-    assert SourceFormat().find_index(source) is None
+    kind = FileSources().kind_of(source)
+    assert kind.cut(source, TaskLimits(40)).stream is not None
     build(tmp_path, last(source, 1))
-    found = SourceFormat().find_index(source)
-    assert found is not None
-    assert found.tolist() == list(range(0, 101, 10))
+    assert np.fromfile(tmp_path / "a.jsonl.gz.idx", np.uint64).tolist() == list(range(0, 101, 10))
+    cut = kind.cut(source, TaskLimits(40))
+    assert (cut.spans, cut.stream) == ([(0, 4), (4, 8), (8, 10)], None)
 
 
 def test_a_task_is_in_work_while_it_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,6 +243,6 @@ def test_a_task_is_in_work_while_it_is_done(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(index_module, "publish_bytes", noting)
     handle = LedgerHandle(str(tmp_path / "L"), run_dir=str(folder))
-    list(_BuildIndexes(handle, str(tmp_path / "work"), SourceFormat()).process(task))
+    list(_BuildIndexes(handle, str(tmp_path / "work"), FileSources()).process(task))
     assert seen == [task.name]
     InflightMarks(str(folder)).close()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import io
 import os
+import tarfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
-from ledgerbeam.transforms.source_format import SourceFormat
 
 from ledgerbeam.errors import DiskFullError, IndexMismatchError, LedgerError, SourceError, StorageError, UsageError
 from ledgerbeam.io.listing.pages import list_pages
@@ -20,45 +23,59 @@ from ledgerbeam.ledger.model.identity import ROOT
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
+from ledgerbeam.sources import Cut, FileSources, Opened, SharSources, SourceKind, Sources, TaskLimits
 from ledgerbeam.transforms import LedgerHandle, PlanTasks
 from ledgerbeam.transforms.plan import StreamedTasks, _Plan
+from tests.sources.data import put_index
 
 
-def make(folder: Path, name: str, count: int = 4) -> Source:
-    data = b'{"id": 1}\n' * count
+def make(folder: Path, name: str, content: int | bytes = 4) -> Source:
+    data = content if isinstance(content, bytes) else b'{"id": 1}\n' * content
     (folder / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
     (page,) = list_pages([str(folder / name)])
     return Source(page.urls[0], page.sizes[0], page.versions[0])
 
 
-class Format(SourceFormat):
-    """Raises or notes instead of looking at indexes."""
+class Watched(SourceKind):
+    """A kind of sources of which a test sees what is cut."""
 
-    error: Exception | None
-    asked: list[bool]
+    def __init__(self, kind: SourceKind, see: Callable[[Source, bool], None]) -> None:
+        self._kind = kind
+        self._see = see
 
-    def load_index(self, source: Source, *, changed: bool = False) -> Any:
-        self.asked.append(changed)
-        if self.error is not None:
-            raise self.error
-        return np.arange(5, dtype=np.uint64) * 10
+    def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
+        self._see(source, changed)
+        return self._kind.cut(source, limits, changed=changed)
 
-    def find_index(self, source: Source, *, changed: bool = False) -> Any:
-        self.asked.append(changed)
-        return None
+    def open(self, source: Source) -> Opened:
+        return self._kind.open(source)
 
 
-def format_with(error: Exception | None = None) -> Format:
-    kind = Format()
-    object.__setattr__(kind, "error", error)
-    object.__setattr__(kind, "asked", [])
-    return kind
+class WatchedSources:
+    """Sources of which a test sees what is cut, and whether an index that they have is doubted."""
+
+    def __init__(self, see: Callable[[Source, bool], None], sources: Sources | None = None) -> None:
+        self._see = see
+        self._sources = sources or FileSources()
+
+    def kind_of(self, source: Source) -> SourceKind:
+        return Watched(self._sources.kind_of(source), self._see)
+
+    def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
+        self._sources.check_names(urls, by_position=by_position)
+
+
+def sources_with(error: Exception) -> Sources:
+    def fail(_: Source, __: bool) -> None:
+        raise error
+
+    return WatchedSources(fail)
 
 
 def planned(
-    source: Source | PendingSource, kind: SourceFormat | None = None, records: int | None = 2, **more: Any
+    source: Source | PendingSource, sources: Sources | None = None, records: int | None = 2, **more: Any
 ) -> Any:
-    plan = _Plan(more.get("ledger"), kind or SourceFormat(), more.get("task_bytes"), records)
+    plan = _Plan(more.get("ledger"), sources or FileSources(), TaskLimits(more.get("task_bytes"), records))
     return list(plan.process(source))
 
 
@@ -107,13 +124,27 @@ def test_a_source_without_records_is_finished(tmp_path: Path, name: str) -> None
 @pytest.mark.parametrize("error", [SourceError("no"), IndexMismatchError("no"), StorageError("no")])
 def test_a_source_that_cannot_be_opened_is_one_failed_task(tmp_path: Path, error: Exception) -> None:
     source = make(tmp_path, "a.jsonl")
-    assert planned(source, format_with(error)) == [FailedTask(Task(source, 0, 0), type(error).__name__, "no")]
+    assert planned(source, sources_with(error)) == [FailedTask(Task(source, 0, 0), type(error).__name__, "no")]
 
 
 @pytest.mark.parametrize("error", [DiskFullError("no"), LedgerError("no")])
 def test_what_ends_the_job_is_no_failed_task(tmp_path: Path, error: Exception) -> None:
     with pytest.raises(type(error)):
-        planned(make(tmp_path, "a.jsonl"), format_with(error))
+        planned(make(tmp_path, "a.jsonl"), sources_with(error))
+    told: list[Exception] = []
+
+    @contextmanager
+    def fatal_errors() -> Iterator[None]:
+        try:
+            yield
+        except Exception as raised:
+            told.append(raised)
+            raise
+
+    ledger = SimpleNamespace(fatal_errors=fatal_errors, working_on=lambda _: nullcontext())
+    with pytest.raises(type(error)):
+        planned(make(tmp_path, "a.jsonl"), sources_with(error), ledger=ledger)
+    assert told == [error]
 
 
 def test_a_source_that_has_changed_since_it_was_listed_fails(tmp_path: Path) -> None:
@@ -121,6 +152,13 @@ def test_a_source_that_has_changed_since_it_was_listed_fails(tmp_path: Path) -> 
     (found,) = planned(source)
     assert isinstance(found, FailedTask)
     assert found.reason == "ChangedSourceError"
+
+
+def test_a_source_of_which_nobody_knows_the_kind_fails(tmp_path: Path) -> None:
+    source = make(tmp_path, "a.xyz")
+    (found,) = planned(source)
+    assert isinstance(found, FailedTask)
+    assert (found.task, found.reason) == (Task(source, 0, 0), "UsageError")
 
 
 @pytest.fixture
@@ -134,11 +172,13 @@ def handle(tmp_path: Path) -> LedgerHandle:
 def test_the_index_of_a_source_that_takes_the_place_of_another_is_not_believed(
     tmp_path: Path, handle: LedgerHandle, name: str, replaces: bool
 ) -> None:
-    kind = format_with()
+    asked: list[bool] = []
+    sources = WatchedSources(lambda _, changed: asked.append(changed))
     source = make(tmp_path, name)
-    planned(PendingSource(source, replaces=replaces), kind, ledger=handle)
-    planned(source, kind)
-    assert kind.asked == [replaces, False]
+    planned(PendingSource(source, replaces=replaces), sources, ledger=handle)
+    planned(PendingSource(source, replaces=replaces), sources)
+    planned(source, sources)
+    assert asked == [replaces, replaces, False]
     InflightMarks(str(tmp_path / "run")).close()
 
 
@@ -148,15 +188,13 @@ def test_a_source_is_in_work_while_it_is_planned(tmp_path: Path, handle: LedgerH
     def in_work() -> list[str]:
         return [mark.name for path in folder.iterdir() for mark in _decode(path.read_bytes())]
 
-    class Looking(SourceFormat):
-        def load_index(self, source: Source, *, changed: bool = False) -> Any:
-            assert in_work() == [Task(source, 0, 0).name]
-            return super().load_index(source, changed=changed)
-
-    plan = _Plan(handle, Looking(), None, 2)
-    for task in plan.process(make(tmp_path, "a.jsonl")):
+    seen: list[list[str]] = []
+    plan = _Plan(handle, WatchedSources(lambda *_: seen.append(in_work())), TaskLimits(task_records=2))
+    source = make(tmp_path, "a.jsonl")
+    for task in plan.process(source):
         assert isinstance(task, Task)
         assert in_work() == []
+    assert seen == [[Task(source, 0, 0).name]]
     InflightMarks(str(folder)).close()
 
 
@@ -174,35 +212,56 @@ def test_the_tasks_of_a_stream_that_are_left_go_together(tmp_path: Path) -> None
     (left,) = planned(PendingSource(source, done, attempts))
     assert [task.start for task in left.tasks] == [0, 4]
     assert left.spans == (whole.spans[0], whole.spans[2])
-    assert left.paired == whole.paired
+    assert left.format == whole.format
     all_done = {task.node: -1 for task in whole.tasks}
     assert planned(PendingSource(source, {ROOT: 3, **all_done})) == []
 
 
+def test_what_is_planned_and_passed_over_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = make(tmp_path, "a.jsonl", 8)
+    tasks = planned(source)
+    cases: list[tuple[Source | PendingSource, tuple[int, int]]] = [
+        (source, (4, 0)),
+        (PendingSource(source, {ROOT: 3, tasks[1].node: -1}, {tasks[3].node: MAX_ATTEMPTS}), (2, 2)),
+        (make(tmp_path, "empty.jsonl", 0), (1, 0)),
+        (make(tmp_path, "a.xyz"), (1, 0)),
+        (PendingSource(source, {}, {Task(source, 0, 0).node: MAX_ATTEMPTS}), (0, 0)),
+    ]
+    for element, expected in cases:
+        counts = {"_planned": 0, "_skipped": 0}
+        plan = _Plan(None, FileSources(), TaskLimits(task_records=2))
+        for name in counts:
+
+            def add(number: int = 1, name: str = name) -> None:
+                counts[name] += number  # noqa: B023
+
+            monkeypatch.setattr(plan, name, SimpleNamespace(inc=add))
+        list(plan.process(element))
+        assert (counts["_planned"], counts["_skipped"]) == expected
+
+
 def test_a_compressed_source_with_an_index_is_read_by_offset(tmp_path: Path) -> None:
     """Each task for itself."""
-
-    class Indexed(SourceFormat):
-        def find_index(self, source: Source, *, changed: bool = False) -> Any:
-            return np.arange(5, dtype=np.uint64) * 10
-
-    found = planned(make(tmp_path, "a.jsonl.gz"), Indexed())
+    source = make(tmp_path, "a.jsonl.gz")
+    put_index(source)
+    found = planned(source)
     assert [(task.start, task.stop) for task in found] == [(0, 2), (2, 4)]
 
 
 def test_the_files_of_a_shard_are_read_beside_each_other(tmp_path: Path) -> None:
     """By offset, though the first of them is compressed."""
     asked: list[bool] = []
-
-    class Shards(SourceFormat):
-        def load_shard_index(self, shard: Source, *, changed: bool = False) -> Any:
-            asked.append(changed)
-            return np.arange(4, dtype=np.uint64) * 10
-
-    pack = Source.pack([make(tmp_path, name) for name in ("cuts.000000.jsonl.gz", "recording.000000.tar")])
-    kind = Shards(shar=True)
+    sources = WatchedSources(lambda _, changed: asked.append(changed), SharSources())
+    payload = io.BytesIO()
+    with tarfile.open(fileobj=payload, mode="w") as file:
+        for number in range(3):
+            for suffix in ("wav", "json"):
+                file.addfile(tarfile.TarInfo(f"{number}.{suffix}"))
+    pack = Source.pack(
+        [make(tmp_path, "cuts.000000.jsonl.gz", 3), make(tmp_path, "recording.000000.tar", payload.getvalue())]
+    )
     for element in (pack, PendingSource(pack, replaces=True)):
-        tasks = planned(element, kind, ledger=LedgerHandle(str(tmp_path / "L")))
+        tasks = planned(element, sources, ledger=LedgerHandle(str(tmp_path / "L")))
         assert [(task.start, task.stop) for task in tasks] == [(0, 2), (2, 3)]
         assert all(member.changed_ns for member in tasks[0].source.members)
     assert asked == [False, True]
@@ -216,6 +275,6 @@ def test_passes_of_a_graph_are_cut_by_the_graph(tmp_path: Path) -> None:
             assert (task_bytes, task_records) == (None, 2)
             return [(0, 3), (3, places)]
 
-    plan = _Plan(None, Passes("module:graph"), None, 2)
+    plan = _Plan(None, Passes("module:graph"), TaskLimits(task_records=2))
     found = list(plan.process(Source("module:graph.jsonl.gz", 5, "1")))
     assert [(task.start, task.stop) for task in found if isinstance(task, Task)] == [(0, 3), (3, 5)]

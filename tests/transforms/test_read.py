@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ledgerbeam.transforms.source_format import SourceFormat
 
 from ledgerbeam.errors import (
     ChangedSourceError,
@@ -23,12 +22,13 @@ from ledgerbeam.errors import (
     SourceError,
     StorageError,
 )
-from ledgerbeam.io import ObjectFolder, SpanReader
+from ledgerbeam.io import Grouping, ObjectFolder, SpanReader, TarFormat
 from ledgerbeam.io.listing.pages import list_pages
-from ledgerbeam.iterators.job_source import GraphReader, GraphSource
+from ledgerbeam.iterators.job_source import GraphPass, GraphSource
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
+from ledgerbeam.sources import FileSources, SharSources, Sources, TaskLimits
 from ledgerbeam.transforms import LedgerHandle, read
 from ledgerbeam.transforms.plan import StreamedTasks, _Plan
 from ledgerbeam.transforms.read import TaskReader, _Read
@@ -45,18 +45,18 @@ def make(folder: Path, name: str, count: int = 10) -> Source:
     (folder / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
     source = listed(folder / name)
     if not name.endswith(".gz"):
-        SourceFormat().load_index(source)
+        FileSources().load_index(source)
     return source
 
 
-class Counting(SourceFormat):
+class Counting(FileSources):
     """Notes which sources are opened."""
 
     opened: list[str]
 
-    def open_source(self, source: Source) -> Any:
+    def open_file(self, source: Source) -> Any:
         self.opened.append(os.path.basename(source.url))
-        return super().open_source(source)
+        return super().open_file(source)
 
 
 @pytest.fixture
@@ -96,8 +96,8 @@ def _is_open(name: str) -> bool:
     return os.path.lexists(f"/proc/self/fd/{name}")
 
 
-def streamed(source: Source, count: int, kind: SourceFormat | None = None) -> StreamedTasks:
-    (found,) = _Plan(None, kind or SourceFormat(), None, count).process(PendingSource(source))
+def streamed(source: Source, count: int, sources: Sources | None = None) -> StreamedTasks:
+    (found,) = _Plan(None, sources or FileSources(), TaskLimits(task_records=count)).process(PendingSource(source))
     assert isinstance(found, StreamedTasks)
     return found
 
@@ -105,11 +105,11 @@ def streamed(source: Source, count: int, kind: SourceFormat | None = None) -> St
 def test_what_cannot_be_read_fails_task_by_task(tmp_path: Path) -> None:
     source = make(tmp_path, "a.jsonl")
     tasks = [Task(source, start, start + 2) for start in (0, 2)]
-    found = [result for task in tasks for result in _Read(SourceFormat(), None).process(task)]
+    found = [result for task in tasks for result in _Read(FileSources(), None).process(task)]
     assert [type(result) for result in found] == [Task, Task]
     os.unlink(tmp_path / "a.jsonl")
     for task in tasks:
-        (failed,) = _Read(SourceFormat(), None).process(task)
+        (failed,) = _Read(FileSources(), None).process(task)
         assert isinstance(failed, FailedTask)
         assert (failed.task, failed.reason) == (task, "ChangedSourceError")
         assert str(tmp_path / "a.jsonl") in failed.error
@@ -117,7 +117,7 @@ def test_what_cannot_be_read_fails_task_by_task(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [SourceError, RecordError, IndexNotFoundError, StorageError, FunctionError])
 def test_an_error_of_reading_names_itself(kind: type[Exception]) -> None:
-    reading = _Read(SourceFormat(), None)
+    reading = _Read(FileSources(), None)
 
     def fail() -> list[Any]:
         raise kind("no")
@@ -132,25 +132,25 @@ def test_an_error_of_the_ledger_is_no_failure_of_a_task() -> None:
         raise LedgerError("no")
 
     with pytest.raises(LedgerError):
-        _Read(SourceFormat(), None)._read(Task(Source("/a.jsonl", 1, "1"), 0, 1), fail)
+        _Read(FileSources(), None)._read(Task(Source("/a.jsonl", 1, "1"), 0, 1), fail)
 
 
 def test_markers_pass(tmp_path: Path) -> None:
     task = Task(Source("/a.jsonl", 1, "1"), 0, 1)
     for marker in (NoneTask(task), FailedTask(task, "reason")):
-        assert list(_Read(SourceFormat(), None).process(marker)) == [marker]
+        assert list(_Read(FileSources(), None).process(marker)) == [marker]
 
 
 def test_a_stream_is_opened_once_and_closed_when_its_tasks_are_read(tmp_path: Path) -> None:
     source = make(tmp_path, "a.jsonl.gz")
-    found = _Read(SourceFormat(), None).process(streamed(source, 4))
+    found = _Read(FileSources(), None).process(streamed(source, 4))
     records = [task.records for task in found if isinstance(task, Task)]
     assert [[row["id"] for row in rows] for rows in records] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
 def test_a_stream_that_changes_fails_the_tasks_that_are_left(tmp_path: Path) -> None:
     source = make(tmp_path, "a.jsonl.gz")
-    found = _Read(SourceFormat(), None).process(streamed(source, 4))
+    found = _Read(FileSources(), None).process(streamed(source, 4))
     assert isinstance(next(found), Task)
     with open(tmp_path / "a.jsonl.gz", "ab") as file:
         file.write(b"x")
@@ -162,7 +162,7 @@ def test_a_stream_that_changes_fails_the_tasks_that_are_left(tmp_path: Path) -> 
 def test_a_stream_that_is_gone_before_it_is_opened_fails_all_of_them(tmp_path: Path) -> None:
     tasks = streamed(make(tmp_path, "a.jsonl.gz"), 4)
     os.unlink(tmp_path / "a.jsonl.gz")
-    found = list(_Read(SourceFormat(), None).process(tasks))
+    found = list(_Read(FileSources(), None).process(tasks))
     assert [(type(task), task.reason) for task in found if isinstance(task, FailedTask)] == [
         (FailedTask, "ChangedSourceError")
     ] * 3
@@ -178,7 +178,7 @@ def test_a_task_is_in_work_until_what_comes_after_it_has_taken_it(tmp_path: Path
 
     source = make(tmp_path, name)
     element: Any = streamed(source, 5) if name.endswith(".gz") else Task(source, 0, 5)
-    found = _Read(SourceFormat(), LedgerHandle(str(tmp_path / "L"), run_dir=folder)).process(element)
+    found = _Read(FileSources(), LedgerHandle(str(tmp_path / "L"), run_dir=folder)).process(element)
     assert in_work() == []
     for task in found:
         assert isinstance(task, Task)
@@ -194,9 +194,9 @@ def test_a_stream_is_read_once_for_all_its_tasks(tmp_path: Path, monkeypatch: py
         opened.append(url)
         return SpanReader(url, *args, **options)
 
-    monkeypatch.setattr(read, "SpanReader", noting)
+    monkeypatch.setattr("ledgerbeam.sources.files.SpanReader", noting)
     source = make(tmp_path, "a.jsonl.gz")
-    reading = _Read(SourceFormat(), None)
+    reading = _Read(FileSources(), None)
     for count in (2, 100):
         assert all(isinstance(task, Task) for task in reading.process(streamed(source, count)))
     assert opened == [source.url] * 2
@@ -208,10 +208,10 @@ def test_a_stream_on_a_store_is_of_the_version_that_was_listed(tmp_path: Path) -
     folder.create("a.jsonl.gz", gzip.compress(lines, mtime=0))
     (page,) = list_pages([f"{folder.url}/a.jsonl.gz"])
     tasks = streamed(Source(page.urls[0], page.sizes[0], page.versions[0]), 4)
-    assert all(isinstance(task, Task) for task in _Read(SourceFormat(), None).process(tasks))
+    assert all(isinstance(task, Task) for task in _Read(FileSources(), None).process(tasks))
     folder.delete(["a.jsonl.gz"])
     folder.create("a.jsonl.gz", gzip.compress(lines.replace(b"id", b"no"), mtime=0))
-    found = list(_Read(SourceFormat(), None).process(tasks))
+    found = list(_Read(FileSources(), None).process(tasks))
     assert {type(task) for task in found} == {FailedTask}
 
 
@@ -226,11 +226,12 @@ def test_samples_are_grouped_as_they_were_planned(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(data.getvalue())
     (tmp_path / "b.tar.gz").write_bytes(gzip.compress(data.getvalue()))
     plain, packed = listed(tmp_path / "a.tar"), listed(tmp_path / "b.tar.gz")
-    for group in ("key", "pairs"):
-        kind = SourceFormat(group=group)
+    groups: tuple[Grouping, ...] = ("key", "pairs")
+    for group in groups:
+        sources = FileSources((TarFormat(group),))
         pack = Source.pack([plain, plain])
-        (of_pack,) = _Read(kind, None).process(Task(pack, 0, 2, ((0, 1),)))
-        (of_stream,) = _Read(kind, None).process(streamed(packed, 100, kind))
+        (of_pack,) = _Read(sources, None).process(Task(pack, 0, 2, ((0, 1),)))
+        (of_stream,) = _Read(sources, None).process(streamed(packed, 100, sources))
         assert isinstance(of_pack, Task)
         assert isinstance(of_stream, Task)
         assert of_pack.records == [*of_stream.records, *of_stream.records]
@@ -245,9 +246,9 @@ def test_a_file_of_a_pack_that_is_shorter_than_it_was_listed_fails(
     (tmp_path / "a.jsonl").write_bytes(data)
     member = listed(tmp_path / "a.jsonl")
     task = Task(Source.pack([member, member]), 0, 2)
-    reader = TaskReader(SourceFormat())
+    reader = TaskReader(FileSources())
     assert reader.read(task) == [{"id": 1}, {"id": 2}] * 2
-    monkeypatch.setattr(read, "read_many_files", lambda *_: [data, data[:9]])
+    monkeypatch.setattr("ledgerbeam.sources.files.read_many_files", lambda *_: [data, data[:9]])
     with pytest.raises(ChangedSourceError, match=r"a\.jsonl: .* found 9 bytes"):
         reader.read(task)
 
@@ -262,9 +263,9 @@ def test_the_samples_of_a_shard_are_read_from_all_its_files(tmp_path: Path) -> N
     (tmp_path / "recording.000000.tar").write_bytes(data.getvalue())
     (tmp_path / "cuts.000000.jsonl").write_text('{"id": "0"}\n{"id": "1"}\n')
     shard = Source.pack([listed(tmp_path / "cuts.000000.jsonl"), listed(tmp_path / "recording.000000.tar")])
-    kind = SourceFormat(shar=True)
-    kind.load_shard_index(shard)
-    (found,) = _Read(kind, None).process(Task(shard, 1, 2, ((1, 2),)))
+    sources = SharSources()
+    sources.kind_of(shard).cut(shard, TaskLimits())
+    (found,) = _Read(sources, None).process(Task(shard, 1, 2, ((1, 2),)))
     assert isinstance(found, Task), found
     assert len(found.records) == 1
 
@@ -284,13 +285,23 @@ def test_one_process_opens_a_source_once_and_lets_it_go_at_its_end(tmp_path: Pat
 
 
 def test_records_and_blank_lines_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a pack, whose task has the numbers of its files, there is nothing to tell of blank lines."""
+    """Of a pack, whose task has the numbers of its files, there is nothing to tell of blank lines; nor of a graph."""
     (tmp_path / "a.jsonl").write_bytes(b'{"id":1}\n\n{"id":2}\n\n\n{"id":3}\n')
     source = listed(tmp_path / "a.jsonl")
-    SourceFormat().load_index(source)
-    for task, expected in ((Task(source, 2, 6), (2, 2)), (Task(Source.pack([source]), 0, 1), (3, 0))):
+    FileSources().load_index(source)
+    graph = Source("graph://module/graph/epoch-00000", 5, "1")
+    monkeypatch.setattr(GraphPass, "read", lambda *_: ["of two places"])
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress((tmp_path / "a.jsonl").read_bytes()))
+    stream = streamed(listed(tmp_path / "b.jsonl.gz"), 4)
+    cases: list[tuple[Task | StreamedTasks, tuple[int, int], Sources]] = [
+        (Task(source, 2, 6), (2, 2), FileSources()),
+        (stream, (3, 3), FileSources()),
+        (Task(Source.pack([source]), 0, 1), (3, 0), FileSources()),
+        (Task(graph, 0, 2), (1, 0), GraphSource("module:graph")),
+    ]
+    for task, expected, sources in cases:
         counts = {"_records": 0, "_blank": 0}
-        reading = _Read(SourceFormat(), None)
+        reading = _Read(sources, None)
         for name in counts:
 
             def add(number: int, name: str = name) -> None:
@@ -301,5 +312,9 @@ def test_records_and_blank_lines_are_counted(tmp_path: Path, monkeypatch: pytest
         assert (counts["_records"], counts["_blank"]) == expected
 
 
-def test_places_of_a_graph_are_read_by_the_graph() -> None:
-    assert isinstance(_Read(GraphSource("module:graph"), None)._opened(), GraphReader)
+def test_places_of_a_graph_are_read_by_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GraphPass, "read", lambda _, *asked: [asked])
+    source = Source("graph://module/graph/epoch-00000", 5, "1")
+    (task,) = _Read(GraphSource("module:graph"), None).process(Task(source, 1, 3))
+    assert isinstance(task, Task)
+    assert task.records == [(source, 1, 3)]

@@ -12,12 +12,13 @@ import apache_beam as beam
 import pytest
 
 from ledgerbeam.errors import RecordError, StorageError, UnsupportedShapeError, UsageError
+from ledgerbeam.io import ShardFile
+from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task
 from ledgerbeam.ledger.model.rows import content_checksum
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.transforms import LedgerHandle, WriteTasks
 from ledgerbeam.transforms.commit import _Commit
-from ledgerbeam.transforms.shards import FormatShards, ShardFile
 from ledgerbeam.transforms.write import WrittenTask, _Write, output_name
 
 SOURCE = Source("/data/in/a.jsonl", 10, "1")
@@ -63,7 +64,7 @@ def test_what_is_written_is_told_in_full(tmp_path: Path) -> None:
 
 
 def test_a_task_that_nobody_timed_took_no_time(tmp_path: Path) -> None:
-    assert write(tmp_path, FormatShards("jsonl"), task([{}])).seconds == 0.0
+    assert write(tmp_path, format_named("jsonl"), task([{}])).seconds == 0.0
     assert WrittenTask(task(), (), 1, 1).seconds == 0.0
 
 
@@ -103,7 +104,7 @@ def test_a_test_can_end_a_worker_before_its_outputs_are_there_and_after(
         reached.append(f"{place}: {sum(path.is_file() for path in tmp_path.rglob('*'))}")
 
     monkeypatch.setattr("ledgerbeam.transforms.write.fault_point", note)
-    write(tmp_path, FormatShards("jsonl"), task([{}]))
+    write(tmp_path, format_named("jsonl"), task([{}]))
     assert reached == ["publish.before: 0", "publish.after: 2"]
 
 
@@ -132,16 +133,16 @@ def test_records_that_cannot_be_encoded_fail_their_task(
 def test_a_store_that_refuses_ends_the_job(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
     with pytest.raises(StorageError):
-        write(tmp_path, FormatShards("jsonl"), task([{}]))
+        write(tmp_path, format_named("jsonl"), task([{}]))
 
 
 def test_markers_pass(tmp_path: Path) -> None:
     for marker in (NoneTask(task()), FailedTask(task(), "reason")):
-        assert write(tmp_path, FormatShards("jsonl"), marker) == marker
+        assert write(tmp_path, format_named("jsonl"), marker) == marker
 
 
 def test_what_cannot_be_written_to_is_refused_before_anything_runs() -> None:
-    with pytest.raises(UsageError, match="unknown output format 'parquet': expected one of jsonl, tar"):
+    with pytest.raises(UsageError, match="unknown output format 'parquet': expected one of jsonl, megatron, tar"):
         WriteTasks("/out", "parquet")
     with pytest.raises(UsageError):
         WriteTasks("s3://key:secret@bucket/out", "jsonl")
@@ -205,7 +206,7 @@ class TestCommit:
         return Task(SOURCE, ordinal, ordinal + 1, ((ordinal, 3),), records)
 
     def test_a_bundle_that_has_ended_is_recorded(self, tmp_path: Path, store: LedgerStore) -> None:
-        written = write(tmp_path, FormatShards("jsonl"), self.part(0, [{}]))
+        written = write(tmp_path, format_named("jsonl"), self.part(0, [{}]))
         failed = FailedTask(self.part(2), "Reason", "the whole text", broke=True)
         self.commit(tmp_path, written, NoneTask(self.part(1)), failed)
         assert [row.output for row in store.outputs()] == sorted(written.outputs, key=lambda row: row.name)

@@ -1,0 +1,240 @@
+"""How files are opened: which index is believed, built or passed over."""
+
+from __future__ import annotations
+
+import bz2
+import dataclasses
+import gzip
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ledgerbeam.errors import ChangedSourceError, IndexMismatchError, IndexNotFoundError, NotIndexableError, UsageError
+from ledgerbeam.io import Grouping, IndexLocation, ObjectFolder, TarFormat, write_index
+from ledgerbeam.io.formats.registry import format_named
+from ledgerbeam.io.megatron import Document
+from ledgerbeam.io.storage.stat import require_listed
+from ledgerbeam.ledger import Source
+from ledgerbeam.sources import CompressedFile, Cut, FileSources, IndexedFile, PackedFiles, TaskLimits
+from tests.sources.data import lines, listed, put, put_index, tar
+
+
+def test_an_index_that_is_missing_is_built_where_it_belongs_unless_that_is_off(tmp_path: Path) -> None:
+    source = put(tmp_path / "a.jsonl", lines(3))
+    with pytest.raises(IndexNotFoundError):
+        FileSources(build_index=False).load_index(source)
+    assert not (tmp_path / "a.jsonl.idx").exists()
+    assert len(FileSources(index=IndexLocation(str(tmp_path / "roots"))).load_index(source)) == 4
+    assert not (tmp_path / "a.jsonl.idx").exists()
+    (built,) = (tmp_path / "roots").rglob("*.idx")
+    assert FileSources().load_index(source).tolist() == [0, 13, 26, 39]
+    assert (tmp_path / "a.jsonl.idx").read_bytes() == built.read_bytes()
+
+
+def test_an_index_is_never_older_than_its_source(tmp_path: Path) -> None:
+    put(tmp_path / "a.jsonl", lines(3))
+    late = os.stat(tmp_path / "a.jsonl").st_mtime_ns + 10**12
+    os.utime(tmp_path / "a.jsonl", ns=(late, late))
+    source = listed(tmp_path / "a.jsonl")
+    for _ in range(2):
+        assert len(FileSources().load_index(source)) == 4
+        assert os.stat(tmp_path / "a.jsonl.idx").st_mtime_ns >= late
+
+
+def test_an_index_that_cannot_be_built_is_missed(tmp_path: Path) -> None:
+    """That of a Megatron dataset tells where its documents end; nothing else does."""
+    with pytest.raises(IndexNotFoundError):
+        FileSources().load_index(put(tmp_path / "a.bin", b"12345678"))
+
+
+def test_an_index_of_former_content_is_refused_where_none_is_built(tmp_path: Path) -> None:
+    source = put(tmp_path / "a.jsonl", lines(3))
+    FileSources().load_index(source)
+    with pytest.raises(IndexMismatchError, match="may be of the former content"):
+        FileSources(build_index=False).load_index(source, changed=True)
+
+
+def test_an_index_is_built_of_the_version_that_was_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = ObjectFolder(f"memory://{tmp_path.name}")
+    folder.create("a.jsonl", lines(3))
+    source = listed(f"{folder.url}/a.jsonl")
+
+    def replacing(*args: Any) -> Any:
+        found = require_listed(*args)
+        folder.delete(["a.jsonl"])
+        folder.create("a.jsonl", lines(3, "b"))
+        return found
+
+    monkeypatch.setattr("ledgerbeam.sources.files.require_listed", replacing)
+    with pytest.raises(ChangedSourceError):
+        FileSources().load_index(source)
+    assert folder.names("") == ["a.jsonl"]
+
+
+def test_an_object_is_read_in_the_version_that_was_listed(tmp_path: Path) -> None:
+    folder = ObjectFolder(f"memory://{tmp_path.name}")
+    folder.create("a.jsonl", lines(3))
+    source = listed(f"{folder.url}/a.jsonl")
+    sources = FileSources()
+    sources.load_index(source)
+    assert sources.open_file(source).read_span(1, 2) == [{"id": "a1"}]
+    with pytest.raises(ChangedSourceError):
+        sources.open_file(dataclasses.replace(source, version="1")).read_span(1, 2)
+
+
+def test_an_index_that_came_with_its_source_is_believed_though_the_source_has_changed(tmp_path: Path) -> None:
+    """Nobody else can make it."""
+    data, index = format_named("megatron").encode([Document([1, 2, 3], [3])])
+    (tmp_path / "a.idx").write_bytes(index.data)
+    source = put(tmp_path / "a.bin", data.data)
+    os.utime(tmp_path / "a.idx")
+    for changed in (False, True):
+        assert FileSources().load_index(source, changed=changed).tolist() == [0, len(data.data)]
+
+
+def test_a_source_is_read_by_the_index_that_was_planned_by(tmp_path: Path) -> None:
+    source = put(tmp_path / "a.jsonl", lines(3))
+    sources = FileSources(index=IndexLocation(str(tmp_path / "roots")))
+    sources.load_index(source)
+    reader: Any = sources.open_file(source)
+    assert reader.read_span(1, 3) == [{"id": "a1"}, {"id": "a2"}]
+    reader.close()
+
+
+def test_an_index_that_does_not_fit_is_an_error_and_stays(tmp_path: Path) -> None:
+    source = put(tmp_path / "a.jsonl", lines(3))
+    before = FileSources().load_index(source)
+    write_index(f"{source.url}.idx", before[:2], not_before_ns=os.stat(source.url).st_mtime_ns)
+    with pytest.raises(IndexMismatchError):
+        FileSources().load_index(source)
+    assert (tmp_path / "a.jsonl.idx").stat().st_size == 16
+
+
+def test_an_index_of_former_content_is_built_anew_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    source = put(tmp_path / "a.jsonl", lines(3))
+    FileSources().load_index(source)
+    with caplog.at_level(logging.WARNING):
+        FileSources().load_index(source)
+        assert not caplog.records
+        FileSources().load_index(source, changed=True)
+    assert "indexed again" in caplog.text
+
+
+def test_a_file_is_cut_by_the_index_that_it_has_unless_that_is_of_former_content(tmp_path: Path) -> None:
+    source = put(tmp_path / "a.jsonl", lines(3))
+    put_index(source, np.array([0, 14, 26, 39], np.uint64))
+    kind = FileSources().kind_of(source)
+    assert kind.cut(source, TaskLimits(14)).spans == [(0, 1), (1, 3)]
+    assert kind.cut(source, TaskLimits(14), changed=True).spans == [(0, 2), (2, 3)]
+
+
+def test_samples_are_grouped_as_asked(tmp_path: Path) -> None:
+    data = tar("a.wav", "a.txt", "a.json", "b.wav", "b.txt", "b.json")
+    expected: dict[Grouping, int] = {"key": 2, "pairs": 3}
+    for group, records in expected.items():
+        source = put(tmp_path / group / "a.tar", data)
+        sources = FileSources((TarFormat(group),))
+        assert len(sources.load_index(source)) == records + 1
+        reader: Any = sources.open_file(source)
+        assert len(reader) == records
+        reader.close()
+
+
+class TestStreams:
+    """Of compressed sources."""
+
+    def cut(self, source: Source, *, changed: bool = False) -> Cut:
+        kind = FileSources().kind_of(source)
+        assert isinstance(kind, CompressedFile)
+        return kind.cut(source, TaskLimits(task_records=2), changed=changed)
+
+    def test_without_an_index_they_are_read_from_their_beginning(self, tmp_path: Path) -> None:
+        assert self.cut(put(tmp_path / "a.jsonl.gz", gzip.compress(lines(3)))).stream is not None
+        assert self.cut(put(tmp_path / "a.tar.gz", gzip.compress(tar("a.x", "b.x")))).stream is not None
+
+    def test_without_positions_they_are_read_from_their_beginning_whatever_lies_beside(self, tmp_path: Path) -> None:
+        source = put(tmp_path / "a.jsonl.bz2", bz2.compress(lines(3)))
+        write_index(f"{source.url}.idx", FileSources().scan(source).offsets)
+        assert self.cut(source).stream is not None
+
+    def test_with_one_they_are_read_by_position(self, tmp_path: Path) -> None:
+        source = put(tmp_path / "a.jsonl.gz", gzip.compress(lines(3)))
+        put_index(source)
+        cut = self.cut(source)
+        assert (cut.spans, cut.stream) == ([(0, 2), (2, 3)], None)
+        opened = FileSources().kind_of(source).open(cut.source)
+        assert opened.read_span(2, 3) == [{"id": "a2"}]
+        opened.close()
+
+    def test_one_that_does_not_fit_is_told(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        source = put(tmp_path / "a.jsonl.gz", gzip.compress(lines(3)))
+        write_index(f"{source.url}.idx", FileSources().scan(source).offsets, not_before_ns=1)
+        os.utime(f"{source.url}.idx", ns=(1, 1))
+        with caplog.at_level(logging.WARNING):
+            assert self.cut(source).stream is not None
+        assert "read from its beginning, for its index does not fit" in caplog.text
+
+    def test_one_of_former_content_is_passed_over(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        source = put(tmp_path / "a.jsonl.gz", gzip.compress(lines(3)))
+        put_index(source, np.array([0, 26, 39], np.uint64))
+        assert self.cut(source).spans == [(0, 2)]
+        monkeypatch.setattr(CompressedFile, "_load_index", lambda *_: pytest.fail("it was looked at"))
+        cut = self.cut(source, changed=True)
+        assert cut.spans == [(0, 2), (2, 3)]
+        assert cut.stream is not None
+
+    def test_what_changed_since_it_was_listed_is_an_error(self, tmp_path: Path) -> None:
+        """Of an object, which is not looked at before."""
+        folder = ObjectFolder(f"memory://{tmp_path.name}")
+        folder.create("a.jsonl.gz", gzip.compress(lines(3)))
+        source = listed(f"{folder.url}/a.jsonl.gz")
+        changed = dataclasses.replace(source, version="1")
+        with pytest.raises(ChangedSourceError):
+            FileSources().scan(changed)
+        write_index(f"{source.url}.idx", FileSources().scan(source).offsets)
+        for changed_since in (False, True):
+            with pytest.raises(ChangedSourceError):
+                self.cut(changed, changed=changed_since)
+
+    def test_a_tar_is_grouped_as_asked(self, tmp_path: Path) -> None:
+        source = put(tmp_path / "a.tar.gz", gzip.compress(tar("a.wav", "a.txt", "b.wav", "b.txt")))
+        found = FileSources((TarFormat("key"),)).scan(source)
+        assert (len(found.offsets) - 1, found.format) == (2, TarFormat("key", paired=False))
+        assert FileSources((TarFormat("pairs"),)).scan(source).format == TarFormat("pairs", paired=True)
+
+
+def test_a_source_has_the_kind_that_its_name_says() -> None:
+    sources = FileSources((TarFormat("key"),))
+    plain, packed = (Source(f"/data/{name}", 3, "7") for name in ("a.tar", "a.tar.gz"))
+    assert sources.kind_of(plain) == IndexedFile(sources, TarFormat("key"))
+    assert sources.kind_of(packed) == CompressedFile(sources, sources.type_of("/data/a.tar.gz"))
+    assert sources.kind_of(Source.pack([plain, packed])) == PackedFiles(sources)
+    with pytest.raises(UsageError):
+        sources.kind_of(Source("/data/a.xyz", 3, "7"))
+
+
+def test_names_are_checked_for_what_is_done_with_them() -> None:
+    sources = FileSources()
+    sources.check_names(["/data/a.jsonl", "/data/a.jsonl.bz2", "/data/a.tar.gz"])
+    with pytest.raises(NotIndexableError, match="decompress it"):
+        sources.check_names(["/data/a.jsonl", "/data/a.jsonl.bz2"], by_position=True)
+    for by_position in (False, True):
+        with pytest.raises(UsageError):
+            sources.check_names(["/data/a.xyz"], by_position=by_position)
+
+
+def test_a_source_is_opened_without_a_look_at_its_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planning has looked: of an object it would cost every task two requests."""
+    source = put(tmp_path / "a.jsonl", lines(3))
+    sources = FileSources()
+    sources.load_index(source)
+    os.utime(f"{source.url}.idx", ns=(1, 1))
+    with pytest.raises(IndexMismatchError):
+        sources.load_index(source)
+    reader: Any = sources.open_file(source)
+    assert reader.read_span(1, 2) == [{"id": "a1"}]
+    reader.close()
