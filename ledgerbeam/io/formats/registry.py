@@ -21,7 +21,6 @@ from ledgerbeam.io.storage.client import Options
 __all__ = [
     "GROUP",
     "FileType",
-    "entry_point_names",
     "format_named",
     "formats",
     "open_source",
@@ -191,11 +190,6 @@ def formats() -> Mapping[str, Format]:
                 _loading = None
         # A module of an entry point that asks while it is imported sees what is there so far.
         return _known or _loading or {}
-
-
-def entry_point_names() -> list[str]:
-    """Return the names of the formats of other packages, without loading them."""
-    return sorted(entry_points(group=GROUP).names)
 
 
 def format_named(name: str) -> Format:

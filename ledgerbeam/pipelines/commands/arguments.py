@@ -6,12 +6,13 @@ import argparse
 import json
 import os
 from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
 from typing import Any, NoReturn
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io.formats.registry import entry_point_names
 
 __all__ = [
+    "FORMATS_GROUP",
     "TARS_WITH_METADATA",
     "Parser",
     "add_base_options",
@@ -37,6 +38,9 @@ __all__ = [
 
 TARS_WITH_METADATA = ("webdataset", "energon", "lit")
 """Formats that are tars with metadata beside them: words of ``--to``, and of ``publish --as``."""
+
+FORMATS_GROUP = "ledgerbeam.formats"
+"""`io.formats.registry.GROUP`, of which an import takes longer than help may."""
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -116,7 +120,7 @@ def add_read_as(sources: Options) -> None:
 
 def add_to(output: Options, formats: list[str]) -> None:
     """Add ``--to``: some formats, those of other packages, and the tars with metadata."""
-    formats = [*formats, *entry_point_names()]
+    formats = [*formats, *sorted(entry_points(group=FORMATS_GROUP).names)]
     tars = ", ".join(TARS_WITH_METADATA)
     output.add_argument(
         "--to",

@@ -33,7 +33,6 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, points: str, code: st
 
 def test_an_entry_point_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, monkeypatch, "text = examples.own_format:TextLines")
-    assert registry.entry_point_names() == ["text"]
     assert recognize("s3://b/a.TXT").format == format_named("text") == TextLines()
     assert recognize("a.txt.gz").by_position() == TextLines()
     assert recognize("a.jsonl-0000000000.txt").format == TextLines()

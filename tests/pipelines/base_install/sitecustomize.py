@@ -6,12 +6,27 @@ takes of a processor, in every job. Storage is reached through fsspec, which is 
 """
 
 import sys
+from collections.abc import Sequence
+from types import ModuleType
 
-for _name in (
-    "apache_beam.io.aws.s3filesystem",
-    "apache_beam.io.azure.blobstoragefilesystem",
-    "apache_beam.io.gcp.gcsfilesystem",
-    "apache_beam.io.hadoopfilesystem",
-    "pandas",
-):
-    sys.modules[_name] = None  # type: ignore[assignment]  # importing it raises ModuleNotFoundError
+_HIDDEN = frozenset(
+    {
+        "apache_beam.io.aws.s3filesystem",
+        "apache_beam.io.azure.blobstoragefilesystem",
+        "apache_beam.io.gcp.gcsfilesystem",
+        "apache_beam.io.hadoopfilesystem",
+        "pandas",
+    }
+)
+
+
+class _Hider:
+    """Finds first that a hidden module is not there. None in `sys.modules` would do for Python, not for Cython."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
+        if name in _HIDDEN:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+sys.meta_path.insert(0, _Hider)

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from ledgerbeam.io.formats.registry import GROUP
+from ledgerbeam.pipelines.commands.arguments import FORMATS_GROUP
 from ledgerbeam.pipelines.commands.completion import SHELLS
 from ledgerbeam.pipelines.commands.parser import build_parser, synopsis
 from tests.pages import ROOT, blocks
@@ -61,6 +63,10 @@ def test_help_imports_nothing_that_takes_long() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "[]\n"
+
+
+def test_formats_of_other_packages_are_in_the_group_of_the_registry() -> None:
+    assert FORMATS_GROUP == GROUP
 
 
 def test_index_verify_and_verify_are_one_command(workspace: Workspace) -> None:
