@@ -18,7 +18,14 @@ pytestmark = pytest.mark.long
 
 SEEDS = 40
 PART = 10
-FOUND_BY = {"no look in planning": 16, "parts of two files": 14, "no look for unrecorded shards": 21}
+FOUND_BY = {"no look in planning": 8, "parts of two files": 39, "no look for unrecorded shards": 48}
+"""Where the search for a seed that notices a breakage begins: with one that did, when this was written.
+
+A seed counts calls of the library, so it does something else once they change. Of the first sixty
+one or two noticed.
+"""
+
+SEARCHED = 100
 
 
 def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -39,8 +46,9 @@ def test_a_seed_reproduces_whatever_the_process() -> None:
     assert first == second
 
 
+@pytest.mark.timeout(660)  # if the search goes far
 @pytest.mark.parametrize("broken", BREAKAGES)
 def test_what_is_broken_is_noticed(broken: str) -> None:
-    done = run("--seed", str(FOUND_BY[broken]), "--broken", broken)
+    done = run("--seed", str(FOUND_BY[broken]), "--seeds", str(SEARCHED), "--first", "--broken", broken)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "SimulationError" in done.stdout

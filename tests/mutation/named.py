@@ -1281,9 +1281,10 @@ NAMED: dict[str, Named] = {
             "            if owner is not None:\n"
             '                owner.claim(store, info["token"])\n'
             "            if force:\n"
-            "                _forget_sources(spec, store)\n"
+            "                for pattern in spec.sources().forget_patterns():\n"
+            "                    store.forget(pattern)\n"
             "            _forget_misread(store)\n"
-            "            if spec.merged is None:  # else asked when they are merged: parts that were merged may be dropped\n"
+            "            if spec.keeps_shards:  # else asked when it is made: what it was made of before may be gone\n"
             "                warn_of_lost(forget_lost(spec, store), reporter)\n"
             "            runner: LocalRunner | BeamRunner = (\n"
             "                LocalRunner(spec, store, reporter, beam_args, folder, debug=debug)\n"
@@ -1295,9 +1296,10 @@ NAMED: dict[str, Named] = {
         ),
         (
             "            if force:\n"
-            "                _forget_sources(spec, store)\n"
+            "                for pattern in spec.sources().forget_patterns():\n"
+            "                    store.forget(pattern)\n"
             "            _forget_misread(store)\n"
-            "            if spec.merged is None:  # else asked when they are merged: parts that were merged may be dropped\n"
+            "            if spec.keeps_shards:  # else asked when it is made: what it was made of before may be gone\n"
             "                warn_of_lost(forget_lost(spec, store), reporter)\n"
             "            runner: LocalRunner | BeamRunner = (\n"
             "                LocalRunner(spec, store, reporter, beam_args, folder, debug=debug)\n"

@@ -55,7 +55,7 @@ HOSTS = ("alpha", "beta")
 JUMPS = (-400 * 86_400.0, -3600.0, 0.0, 0.0, 3600.0, 400 * 86_400.0)
 
 _LIBRARY = os.path.dirname(ledgerbeam.__file__)
-_TRACED = tuple(os.path.join(_LIBRARY, layer, "") for layer in ("io", "transforms", "pipelines"))
+_TRACED = tuple(os.path.join(_LIBRARY, layer, "") for layer in ("io", "sources", "transforms", "pipelines"))
 _DONE, _FAILED_TASKS, _ERROR = 0, 3, 1
 _TO_FORGET = re.compile(r"source (\S+): task at .*`ledgerbeam ledger forget` on the source")
 _PROCESS = re.compile(r"\(processes [\d, ]+\)")

@@ -16,8 +16,10 @@ from ledgerbeam.ledger import Job, LedgerStore, Output, Source
 from ledgerbeam.ledger.model.rows import Leaf, OutputColumns
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.pipelines.jobs import recorded
+from ledgerbeam.pipelines.jobs.index import IndexJob
+from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.recorded import forget_lost, unrecorded
-from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.jobs.sources import ListedFiles
 
 
 @pytest.fixture
@@ -85,7 +87,8 @@ class Elsewhere:
 
 
 def lost(folder: ObjectFolder, store: Any) -> int:
-    return forget_lost(JobSpec("map", output=folder.url, to="jsonl"), store)
+    spec = MapJob(files=ListedFiles(), function="m:f", function_source="ab", output=folder.url, to="jsonl")
+    return forget_lost(spec, store)
 
 
 def test_nothing_is_lost_of_what_lies_there_as_recorded(folder: ObjectFolder, store: LedgerStore) -> None:
@@ -192,7 +195,7 @@ class TestIndexes:
         patterns, names, places = case
         ids = self.indexes(root, store, *names)
         ObjectFolder(root).create("in/a.jsonl", b"x" * 24)
-        spec = JobSpec("index", patterns=tuple(f"{root}/{pattern}" for pattern in patterns.split()))
+        spec = IndexJob(files=ListedFiles(patterns=tuple(f"{root}/{pattern}" for pattern in patterns.split())))
         assert forget_lost(spec, store) == 0
         assert listed == [(f"{root}{folder}", beginning, recursive) for folder, beginning, recursive in places]
         ObjectFolder(root).delete([names[0]])
@@ -203,7 +206,7 @@ class TestIndexes:
     def test_below_a_root_of_their_own(self, tmp_path: Path, store: LedgerStore, scheme: str) -> None:
         root = f"{scheme}{str(tmp_path)[1:]}/roots"
         ids = self.indexes(root, store, "s3/in/a.tar.idx", "b.tar.gzidx", "c.tar.idx")
-        spec = JobSpec("index", patterns=("s3://bucket/in/*.tar",), index_root=root)
+        spec = IndexJob(files=ListedFiles(patterns=("s3://bucket/in/*.tar",), index_root=root))
         assert forget_lost(spec, store) == 0
         ObjectFolder(root).delete(["b.tar.gzidx", "c.tar.idx"])
         ObjectFolder(root).create("c.tar.idx", b"x" * 25)
@@ -219,7 +222,7 @@ class TestIndexes:
         gone: list[bytes] = []
         if mixed:
             ids += self.indexes(f"memory://{tmp_path.name}", store, "d.tar.idx")
-        spec = JobSpec("index", sources_from="/list")
+        spec = IndexJob(files=ListedFiles(sources_from="/list"))
         assert forget_lost(spec, store) == 0
         ObjectFolder(root).delete(["a.tar.idx", "b.tar.idx"])
         ObjectFolder(root).create("b.tar.idx", b"x" * 23)

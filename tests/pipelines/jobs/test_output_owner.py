@@ -21,7 +21,11 @@ from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.pipelines.console import Reporter
 from ledgerbeam.pipelines.jobs import owner as owner_module
+from ledgerbeam.pipelines.jobs.convert import ConvertJob
+from ledgerbeam.pipelines.jobs.map import MapJob
+from ledgerbeam.pipelines.jobs.megatron_parts import MergedParts
 from ledgerbeam.pipelines.jobs.owner import Existing, OutputOwner
+from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec, shard_form
 from ledgerbeam.pipelines.report.run_info import run_info
 from ledgerbeam.pipelines.runners.run import run_job
@@ -37,22 +41,31 @@ class Place:
         self.out = root / "out"
         self.stores: dict[str, LedgerStore] = {}
 
-    def spec(self, ledger: str = "L", **fields: Any) -> JobSpec:
-        values: dict[str, Any] = {
-            "patterns": (f"{self.root}/in/*.jsonl",),
-            "base": f"{self.root}/in/",
-            "output": str(self.out),
-            "to": "jsonl",
-            **fields,
-        }
-        return JobSpec("map", **values).resolve_ledger(str(self.root / ledger))
+    def spec(
+        self,
+        ledger: str = "L",
+        *,
+        output: str | None = None,
+        to: str = "jsonl",
+        dataset: MergedParts | None = None,
+        **of_files: Any,
+    ) -> JobSpec:
+        """A job: one that merges its parts if it has a dataset."""
+        files = ListedFiles(**{"patterns": (f"{self.root}/in/*.jsonl",), "base": f"{self.root}/in/", **of_files})
+        where = output or str(self.out)
+        job: JobSpec = (
+            MapJob(files=files, function="m:f", function_source="ab", output=where, to=to)
+            if dataset is None
+            else ConvertJob(files=files, output=where, to="megatron", dataset=dataset)
+        )
+        return job.resolve_ledger(str(self.root / ledger))
 
     def store(self, spec: JobSpec) -> LedgerStore:
         """Return the ledger of a job, taken for it if it is new."""
         if spec.ledger not in self.stores:
             store = open_store(spec.ledger, create=True)
             if store.job() is None:
-                store.open_job(spec.job())
+                store.open_job(spec.identity())
             self.stores[spec.ledger] = store
         return self.stores[spec.ledger]
 
@@ -128,7 +141,7 @@ def test_a_mark_says_which_run_of_which_ledger_wrote_it_and_no_secret(place: Pla
     found = json.loads(mark)
     assert name == f"{place.store(spec).ledger_id()}.json"
     assert (found["format"], found["run"]) == (1, tokens[1])
-    assert found["job"] == spec.job().fingerprint
+    assert found["job"] == spec.identity().fingerprint
     place.own("M", "keep", base=None)
     assert place.marks()["M"]["base"] is None
 
@@ -398,7 +411,8 @@ def test_a_folder_is_listed_once_and_for_inner_owners_once_more(
 
 @pytest.mark.parametrize("name", ["all.bin", "all.idx", "all-text.bin", "all-text.idx"])
 def test_a_merged_dataset_of_nobody_is_refused_and_replaced(place: Place, name: str) -> None:
-    spec = place.spec(to="megatron", merged=str(place.root / "all"), settings={"suffixes": ["", "-text"]})
+    dataset = MergedParts(str(place.root / "all"), ("", "-text"), "int32")
+    spec = place.spec(dataset=dataset)
     place.owner(spec)
     merged = place.root / name
     merged.write_text("precious")
@@ -407,7 +421,7 @@ def test_a_merged_dataset_of_nobody_is_refused_and_replaced(place: Place, name: 
     assert merged.exists()
     place.owner(spec, "replace")
     assert not merged.exists()
-    place.own(to="megatron", merged=spec.merged, settings=spec.settings)
+    place.own(dataset=dataset)
     merged.write_text("ours")
     place.owner(spec)
 
@@ -456,8 +470,7 @@ class TestRestart:
     LOST = "a.jsonl-0000000009.jsonl"
 
     def restarted(self, place: Place, spec: JobSpec, **fields: Any) -> list[str]:
-        other = dataclasses.replace(spec, **fields)
-        place.owner(other).begin_restart(place.store(spec))
+        place.owner(place.spec(**fields)).begin_restart(place.store(spec))
         return place.files()
 
     @pytest.fixture

@@ -171,10 +171,11 @@ def test_three_runs_in_a_bucket_have_the_same_sources(workspace: Workspace, s3: 
     bucket = s3.bucket()
     store = s3fs.S3FileSystem(**s3.options, skip_instance_cache=True, use_listings_cache=False)
     store.pipe_file(f"{bucket}/data/a.jsonl", b'{"id": 1}\n')
+    env = {**s3.env, "LEDGERBEAM_CACHE": str(workspace.root / "cache")}  # buckets of other sessions have the same names
     output = f"s3://{bucket}/data/out"
     command = ("map", "functions:keep", f"s3://{bucket}/data/**/*.jsonl", "--output", output, "--to", "jsonl", "--json")
     for number in range(3):
-        ran = workspace.run(*command, "--ledger", f"s3://{bucket}/data/ledger", env=s3.env)
+        ran = workspace.run(*command, "--ledger", f"s3://{bucket}/data/ledger", env=env)
         assert ran.status == 0, ran.err
         assert (ran.json["sources"]["complete"], ran.json["skipped"]) == (1, min(number, 1))
     assert len(store.find(f"{bucket}/data/out")) == 3
