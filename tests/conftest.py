@@ -35,6 +35,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(f"moto {mark.args[0]}: {pins.REMEDY}")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep what is known here of remote ledgers apart from other sessions, whose buckets have the same names."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LEDGERBEAM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(name="s3", scope="session")
 def _s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """An S3 server; skips where there is none."""

@@ -128,6 +128,7 @@ def test_each_ledger_has_a_folder_of_its_own_that_tells_its_name(
 def test_a_cache_on_a_network_filesystem_or_that_cannot_be_written_is_passed_over(
     fallback: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("LEDGERBEAM_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     refused: list[str] = [str(tmp_path / "xdg")]
 
