@@ -1339,7 +1339,7 @@ NAMED: dict[str, Named] = {
     ),
     "the marks go before the shards": Named(
         "pipelines/jobs/owner.py",
-        '        """Removes the shards, then the marks: a job that is killed in between finds out what it has lost."""\n',
+        '        """Remove the shards, then the marks: a job that is killed in between finds out what it has lost."""\n',
         "        self._folder.delete(self._marks)\n",
         "tests/pipelines/jobs/test_output_owner.py::test_the_marks_go_after_the_shards",
     ),
