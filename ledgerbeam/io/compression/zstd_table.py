@@ -77,7 +77,7 @@ def load_zstd_table(source: RangeReader) -> ZstdTable:
     footer = source.read(max(0, size - _FOOTER), size)
     if len(footer) < _FOOTER or int.from_bytes(footer[5:], "little") != _MAGIC_FOOTER:
         raise NotIndexableError(
-            f"{source.url}: this Zstandard file has no seek table, so it can only be read from its begin, as map, "
+            f"{source.url}: this Zstandard file has no seek table, so it can only be read from its beginning, as map, "
             "convert and tokenize do. Write it in the seekable format, e.g. with pyzstd.SeekableZstdFile, or "
             "decompress it: unzstd"
         )
@@ -92,7 +92,7 @@ def load_zstd_table(source: RangeReader) -> ZstdTable:
     sizes = np.frombuffer(table, "<u4", offset=_HEADER).reshape(count, entry // 4)[:, :2].astype(np.int64)
     ends = np.cumsum(sizes, axis=0)
     if count and int(ends[-1, 0]) != size - length:
-        raise _damaged(source.url, f"frames of {int(ends[-1, 0]):,} bytes before its begin at byte {size - length:,}")
+        raise _damaged(source.url, f"frames of {int(ends[-1, 0]):,} bytes before its beginning at byte {size - length:,}")
     kept = np.flatnonzero(sizes[:, 1])  # an empty frame holds nothing to find
     begins = ends - sizes
     stops = ends[kept[-1:]]

@@ -186,12 +186,12 @@ def test_a_job_reads_what_is_indexed_by_position_with_the_same_outputs(workspace
     assert (ran.status, workspace.files("again")) == (0, expected), ran.err
     assert workspace.run(*MAP, "--json").json["skipped"] == 1
 
-    # It needs the points while it reads: without them, or with those of another file, it reads from the begin.
+    # It needs the points while it reads: without them, or with those of another file, it reads from the beginning.
     points.write_bytes(points.read_bytes()[:-1])
     stale = (*MAP[:3], "--output", "third", *MAP[5:-1], "N")
     ran = workspace.run(*stale)
     assert (ran.status, workspace.files("third")) == (0, expected), ran.err
-    assert "read from its begin, for its index does not fit" in ran.err
+    assert "read from its beginning, for its index does not fit" in ran.err
 
 
 def test_a_job_that_began_by_streaming_goes_on_by_position(workspace: Workspace) -> None:
