@@ -92,7 +92,8 @@ def load_zstd_table(source: RangeReader) -> ZstdTable:
     sizes = np.frombuffer(table, "<u4", offset=_HEADER).reshape(count, entry // 4)[:, :2].astype(np.int64)
     ends = np.cumsum(sizes, axis=0)
     if count and int(ends[-1, 0]) != size - length:
-        raise _damaged(source.url, f"frames of {int(ends[-1, 0]):,} bytes before its beginning at byte {size - length:,}")
+        found = f"frames of {int(ends[-1, 0]):,} bytes before its beginning at byte {size - length:,}"
+        raise _damaged(source.url, found)
     kept = np.flatnonzero(sizes[:, 1])  # an empty frame holds nothing to find
     begins = ends - sizes
     stops = ends[kept[-1:]]
