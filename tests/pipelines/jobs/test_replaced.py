@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 from ledgerbeam.ledger.places import open_store
@@ -37,6 +38,17 @@ def editions(workspace: Workspace) -> set[str]:
     return {word for record in workspace.records("out") for word in ("text", "next") if word in str(record)}
 
 
+def tasks_done(workspace: Workspace) -> int:
+    try:
+        store = open_store(str(workspace.root / "L"), create=False, read_only=True)
+    except OSError:  # it is not made yet
+        return 0
+    try:
+        return store.totals().tasks
+    finally:
+        store.close()
+
+
 def test_by_a_run_that_was_killed_before_it_looked_at_it(workspace: Workspace) -> None:
     path = workspace.jsonl("in/a.jsonl", 20)
     command = ("map", "functions:needs_service", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")
@@ -60,14 +72,9 @@ def test_between_two_passes_of_a_run(workspace: Workspace) -> None:
     (workspace.root / "meddling.py").write_text(MEDDLING)
     command = ("map", "meddling:meddle", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")
     running = workspace.start(*command, "--task-bytes", "100", "--workers", "2", "--flush-interval", "0.1")
-    while True:  # until something of it is recorded, and the function waits
-        try:
-            store = open_store(str(workspace.root / "L"), create=False, read_only=True)
-        except OSError:
-            continue
-        if store.totals().tasks and (workspace.root / "meddled").exists():
-            break
+    while not (workspace.root / "meddled").exists() or not tasks_done(workspace):
         assert running.poll() is None, running.communicate()
+        time.sleep(0.05)
     replace(path)
     (workspace.root / "replaced").touch()
     said, _ = running.communicate(timeout=120)
