@@ -161,6 +161,7 @@ class Workspace:
 def make_workspace(root: Path) -> Workspace:
     (root / "functions.py").write_text(FUNCTIONS)
     env = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "LEDGERBEAM_"))}
+    env["LEDGERBEAM_CACHE"] = os.environ["LEDGERBEAM_CACHE"]  # of this session
     return Workspace(root, without_extras(env))
 
 
