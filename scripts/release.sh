@@ -17,7 +17,12 @@ mkdir dist
 
 # Of what git knows, so that nothing that lies about gets into a distribution.
 mkdir "$work/source"
-git archive HEAD | tar -x -C "$work/source"
+if git rev-parse --quiet --verify HEAD >/dev/null 2>&1; then
+  git archive HEAD | tar -x -C "$work/source"
+else # an export of the repository: all of it, but what tools have made
+  tar -c --exclude-vcs --exclude=./.venv --exclude=./.cache --exclude=./dist --exclude=./build --exclude='*.so' \
+    --exclude='*.egg-info' --exclude=__pycache__ --exclude='./.*_cache' . | tar -x -C "$work/source"
+fi
 "$python" -m build --no-isolation --sdist --outdir dist "$work/source"
 
 # Wheels are built of the sdist, as whoever installs that does.
