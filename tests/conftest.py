@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.inherited import hand_down_working_signals
 from tests.servers import azure, flink, gcs, hosts, pins, prism, s3, spark
@@ -21,6 +22,9 @@ from tests.servers.spark import SparkCluster, spark_cluster
 __all__ = ["AzureServer", "GcsServer", "S3Server"]
 
 hand_down_working_signals()
+
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy one too
+settings.load_profile("any machine")
 
 
 def _need(missing: str | None) -> None:
