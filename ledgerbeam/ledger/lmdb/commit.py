@@ -357,6 +357,6 @@ def decode_outputs(encoded: Sequence[bytes]) -> list[list[Any]]:
     if len(found) != len(encoded):
         raise ValueError(f"expected {len(encoded)} outputs, found {len(found)}")
     for row in found:
-        if type(row) is not list or len(row) not in (6, 7) or type(row[0]) is not str or type(row[1]) is not int:
+        if type(row) is not list or len(row) not in (6, 7, 8) or type(row[0]) is not str or type(row[1]) is not int:
             raise ValueError(f"expected a name, a size and more values, found {row!r:.80}")
     return found

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from operator import add
 from typing import Any, Literal, NamedTuple
 
 from ledgerbeam.errors import UnsupportedShapeError
 from ledgerbeam.ledger.model import values
+from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.counting import Terminal, check_leaf
 from ledgerbeam.ledger.model.identity import Lineage
 from ledgerbeam.ledger.model.values import (
@@ -24,6 +25,9 @@ from ledgerbeam.ledger.model.values import (
     shown,
 )
 
+REJECTS = "_rejects"
+"""The route, and the folder below the output folder, of the records that were rejected."""
+
 
 @dataclass(frozen=True, slots=True)
 class Output:
@@ -36,6 +40,7 @@ class Output:
         records: How many it holds.
         first: Orders the outputs of one source, normally the first record of the task's span.
         nulled: How many numbers that its format does not have, NaN and infinities, stand in it as null.
+        route: The dataset that it belongs to: empty for the main one, the name of a route, or `REJECTS`.
 
     Raises:
         UnsupportedShapeError: A value that no ledger can hold, for instance a name with ``..``.
@@ -47,11 +52,13 @@ class Output:
     records: int
     first: int = 0
     nulled: int = 0
+    route: str = ""
 
     def __post_init__(self) -> None:
         try:
             output_name(self.name)
             checksum(self.checksum)
+            values.text(self.route)
             for number in (self.size, self.records, self.first, self.nulled):
                 integer(number)
         except ValueError as error:
@@ -106,6 +113,8 @@ class Leaf:
         records: Records that it took in.
         bytes: Bytes that it took in.
         seconds: Time that it took, from reading to the durable output.
+        counts: What became of its records; None if all that were read are written, or nobody counted.
+        statistics: What its function observed, by name.
 
     Raises:
         UnsupportedShapeError: See `counting.check_leaf`; also for a filtered leaf with outputs.
@@ -118,6 +127,8 @@ class Leaf:
     records: int = 0
     bytes: int = 0
     seconds: float = 0.0
+    counts: RecordCounts | None = None
+    statistics: Mapping[str, Statistic] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_leaf(self.source_id, self.lineage, self.kind)
@@ -325,10 +336,10 @@ class FailureRow:
 
 def output_row(output: Output) -> list[Any]:
     """Return an output as a JSON row."""
-    more = [output.nulled] if output.nulled else []
+    more = [output.nulled, output.route] if output.route else [output.nulled] if output.nulled else []
     return [output.name, output.size, output.checksum, output.records, output.first, *more]
 
 
 def read_output(value: Any) -> Output:
     """Read a row of `output_row`. Raises ValueError, also for a name that leads out of the output root."""
-    return Output(*row(value, 5, 6))
+    return Output(*row(value, 5, 6, 7))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.identity import Lineage, node_id, pack_id, source_id
 from ledgerbeam.ledger.model.values import integer, shown, text
 from ledgerbeam.redaction import without_secrets
@@ -148,9 +149,17 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class NoneTask:
-    """Stands for a task that was filtered out: it is finished and has no output."""
+    """Stands for a task that was filtered out: it is finished and has no output.
+
+    Attributes:
+        task: What was filtered out.
+        counts: What became of its records; None if nobody counted them.
+        statistics: What its function observed, by name.
+    """
 
     task: Task
+    counts: RecordCounts | None = None
+    statistics: Mapping[str, Statistic] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
