@@ -49,6 +49,18 @@ ALLOWED = {
 }
 """What the modules of each part may import of ledgerbeam."""
 
+FLOORS_OF_IO = (
+    ("native", "json_values"),
+    ("storage",),
+    ("listing", "compression"),
+    ("index",),
+    ("formats",),
+    ("jsonl", "tar", "megatron", "idxpack"),
+    ("shar", "webdataset", "conversion"),
+    ("lit",),
+)
+"""Packages and modules of io: each may import those before its own group, and none of its group but itself."""
+
 MOST_LINES = 600
 
 
@@ -69,8 +81,8 @@ def imported_modules(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module == "ledgerbeam":
-            yield from (f"ledgerbeam.{alias.name}" for alias in node.names)  # a part, by way of the top
+        elif isinstance(node, ast.ImportFrom) and node.module in {"ledgerbeam", "ledgerbeam.io"}:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)  # a part, by way of the top
         elif isinstance(node, ast.ImportFrom):
             yield str(node.module)
 
@@ -98,6 +110,23 @@ def test_there_are_modules_of_every_part() -> None:
 def test_imports_point_one_way(path: Path) -> None:
     forbidden = imported_parts(path.read_text(encoding="utf-8")) - ALLOWED[part_of(path)]
     assert not forbidden, f"{name_of(path)} imports {sorted(forbidden)}"
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if path.is_relative_to(ROOT / "io")], ids=name_of)
+def test_imports_inside_io_point_one_way(path: Path) -> None:
+    room = path.relative_to(ROOT / "io").parts[0].removesuffix(".py")
+    if room == "__init__":
+        return
+    below: set[str] = {room}
+    for group in FLOORS_OF_IO:
+        if room in group:
+            break
+        below |= set(group)
+    else:
+        pytest.fail(f"{room} has no floor")
+    modules = imported_modules(path.read_text(encoding="utf-8"))
+    used = {module.split(".")[2] for module in modules if module.startswith("ledgerbeam.io.")}
+    assert not used - below, f"{name_of(path)} imports {sorted(used - below)}"
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from ledgerbeam.io.formats.seekable import build_index as build_index
 from ledgerbeam.io.formats.seekable import seek_points_of as seek_points_of
 from ledgerbeam.io.formats.streamed import SpanReader as SpanReader
 from ledgerbeam.io.formats.streamed import scan_stream as scan_stream
-from ledgerbeam.io.formats.streamed import stream_records as stream_records
 from ledgerbeam.io.idxpack.layout import collection_key as collection_key
 from ledgerbeam.io.idxpack.reader import IndexPack as IndexPack
 from ledgerbeam.io.idxpack.writer import PackArray as PackArray
@@ -32,10 +31,11 @@ from ledgerbeam.io.index.file import IndexFile as IndexFile
 from ledgerbeam.io.index.file import index_bytes as index_bytes
 from ledgerbeam.io.index.file import write_index as write_index
 from ledgerbeam.io.index.location import IndexLocation as IndexLocation
+from ledgerbeam.io.index.newlines import build_jsonl_index as build_jsonl_index
 from ledgerbeam.io.jsonl.format import JsonlFormat as JsonlFormat
-from ledgerbeam.io.jsonl.newlines import build_jsonl_index as build_jsonl_index
 from ledgerbeam.io.jsonl.reader import JsonlReader as JsonlReader
 from ledgerbeam.io.jsonl.reader import encode_jsonl as encode_jsonl
+from ledgerbeam.io.jsonl.reader import stream_records as stream_records
 from ledgerbeam.io.listing.patterns import common_base as common_base
 from ledgerbeam.io.listing.source_listing import SourceListing as SourceListing
 from ledgerbeam.io.megatron.format import MegatronFormat as MegatronFormat

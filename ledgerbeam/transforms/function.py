@@ -14,10 +14,10 @@ import orjson
 
 from ledgerbeam.errors import FunctionError, NonDeterministicTaskError, RecordError
 from ledgerbeam.io import Format, Sample, ShardFile
-from ledgerbeam.io.formats.conversion import CONVERSIONS
+from ledgerbeam.io.conversion import CONVERSIONS
 from ledgerbeam.io.formats.registry import format_named
+from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.io.jsonl.lines import JsonLinesBuilder
-from ledgerbeam.io.jsonl.values import NanRule
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.user_code import import_function
 from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, is_interrupt, message_of
@@ -158,7 +158,7 @@ class ConvertRecords(MapRecords):
     """A conversion of one record as a function of one task, for `ProcessTask`.
 
     Args:
-        conversion: Its name in `io.formats.conversion.CONVERSIONS`.
+        conversion: Its name in `io.conversion.CONVERSIONS`.
         output_format: Name of the format that the records are written in.
     """
 

@@ -19,8 +19,8 @@ from ledgerbeam.io.compression.streams import Stream, decompressed
 from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
 from ledgerbeam.io.index.file import IndexFile, Offsets, RecordLayout, check_index, index_bytes
 from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.index.newlines import build_jsonl_index
 from ledgerbeam.io.index.reader import IndexedRecords
-from ledgerbeam.io.jsonl.newlines import build_jsonl_index
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.storage.urls import canonical_url

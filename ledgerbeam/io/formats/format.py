@@ -12,7 +12,7 @@ from ledgerbeam.io.index.location import IndexLocation
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
 
-__all__ = ["Format", "Reader", "ShardEncoder", "ShardFile", "StreamSpan", "StreamedRecords"]
+__all__ = ["Format", "Reader", "ShardEncoder", "ShardFile", "StreamSpan", "StreamedRecords", "json_value"]
 
 
 class Reader(Protocol):
@@ -177,3 +177,9 @@ class Format(ShardEncoder, Protocol):
             ArchiveError: They are not the records that `scan` found.
             SourceError: A record cannot be decoded.
         """
+
+
+def json_value(record: Any) -> Any:
+    """Return a record as a JSON value, as its `as_json` makes it, if it has one; else it is one."""
+    as_json = getattr(type(record), "as_json", None)
+    return record if as_json is None else as_json(record)

@@ -6,20 +6,18 @@ later pass meets in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Self
 
 from ledgerbeam.errors import ArchiveError, NotIndexableError, SourceError
-from ledgerbeam.io.compression.streams import Stream, decompressed, decompressed_pieces
+from ledgerbeam.io.compression.streams import Stream, decompressed_pieces
 from ledgerbeam.io.formats import base
 from ledgerbeam.io.formats.format import Format, StreamedRecords, StreamSpan
 from ledgerbeam.io.formats.registry import recognize
-from ledgerbeam.io.jsonl.reader import decode_line
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
-from ledgerbeam.io.storage.urls import canonical_url
 
-__all__ = ["SpanReader", "scan_stream", "split_source", "stream_records"]
+__all__ = ["SpanReader", "scan_stream", "split_source"]
 
 
 def scan_stream(
@@ -130,36 +128,3 @@ def split_source(data: bytes, url: str, configured: Iterable[Format] = ()) -> li
                 )
         data = bytes(plain)
     return found.format.split(data, url)
-
-
-def stream_records(url: str, options: Options | None = None) -> Iterator[Any]:
-    """Read a JSONL source from its beginning to its end, plain or compressed.
-
-    Args:
-        url: The source.
-        options: Storage options.
-
-    Yields:
-        The decoded records; blank lines are left out.
-
-    Raises:
-        RecordError: A line that cannot be decoded; its byte range is that of the decompressed text.
-        SourceError: The compressed data is damaged or cut off.
-        SourceNotFoundError: There is no such source; also StorageError.
-        UsageError: It is compressed in a way that takes a package that is not installed.
-    """
-    url = canonical_url(url)
-    record = start = 0
-    line = bytearray()
-    for block in decompressed(url, options):
-        pieces = block.split(b"\n")
-        for piece in pieces[:-1]:
-            whole = bytes(line) + piece if line else piece
-            line.clear()
-            if whole.strip():
-                yield decode_line(whole, url, record, start)
-            record += 1
-            start += len(whole) + 1
-        line += pieces[-1]
-    if line.strip():
-        yield decode_line(bytes(line), url, record, start)

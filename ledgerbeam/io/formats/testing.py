@@ -29,12 +29,11 @@ import numpy as np
 
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io.compression.streams import Stream
-from ledgerbeam.io.formats.conversion import to_json
-from ledgerbeam.io.formats.format import Format, Reader, StreamSpan
+from ledgerbeam.io.formats.format import Format, Reader, StreamSpan, json_value
 from ledgerbeam.io.formats.registry import recognize, require_unused
 from ledgerbeam.io.formats.streamed import SpanReader, scan_stream, split_source
 from ledgerbeam.io.index.file import IndexFile, write_index
-from ledgerbeam.io.jsonl.values import dumps, loads
+from ledgerbeam.io.json_values import dumps, loads
 from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.stat import stat
 
@@ -48,7 +47,7 @@ class FormatContract(ABC):
     """What every format must do.
 
     Attributes:
-        takes_json: Whether `encode` also takes the JSON values that `to_json` makes of records, as `convert` gives it.
+        takes_json: Whether `encode` also takes the JSON values of its records, as `convert` gives it.
     """
 
     takes_json: bool = True
@@ -155,8 +154,7 @@ class FormatContract(ABC):
 
     def test_records_have_a_json_value(self) -> None:
         for record in self.records(_COUNT):
-            (value,) = to_json(record)
-            again = loads(dumps(value))
+            again = loads(dumps(json_value(record)))
             if self.takes_json:
                 _equal(
                     self.format().encode([again])[0].data,

@@ -1,1 +1,1 @@
-"""JSONL: where lines start, what they hold, how they are written."""
+"""JSONL: what lines hold, how they are read and written."""

@@ -11,10 +11,10 @@ from ledgerbeam.io.formats import base
 from ledgerbeam.io.formats.base import IndexedFormat, changed_span, find_line_ends, offsets_of_ends
 from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
 from ledgerbeam.io.index.file import IndexFile, Offsets
+from ledgerbeam.io.index.newlines import build_jsonl_index
+from ledgerbeam.io.json_values import holds_wide
 from ledgerbeam.io.jsonl.lines import JsonLines
-from ledgerbeam.io.jsonl.newlines import build_jsonl_index
 from ledgerbeam.io.jsonl.reader import JsonlReader, decode_lines, encode_jsonl, split_jsonl
-from ledgerbeam.io.jsonl.values import holds_wide
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
 

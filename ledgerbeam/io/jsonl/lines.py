@@ -11,7 +11,7 @@ import orjson
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.index.file import Offsets
-from ledgerbeam.io.jsonl.values import NULL, NanRule, dumps_wide, loads, require_finite
+from ledgerbeam.io.json_values import NULL, NanRule, dumps_wide, loads, require_finite
 
 __all__ = ["JsonLines", "JsonLinesBuilder"]
 

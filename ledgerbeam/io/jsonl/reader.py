@@ -1,8 +1,8 @@
-"""JSONL: decoding and encoding records, and random access to them through an index."""
+"""JSONL: decoding and encoding records, reading them in turn, and random access to them through an index."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,12 +10,15 @@ import orjson
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import RecordError
+from ledgerbeam.io.compression.streams import decompressed
 from ledgerbeam.io.index.file import Offsets
 from ledgerbeam.io.index.reader import IndexedRecords
+from ledgerbeam.io.json_values import exact, holds_wide, loads
 from ledgerbeam.io.jsonl.lines import JsonLines, JsonLinesBuilder
-from ledgerbeam.io.jsonl.values import exact, holds_wide, loads
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.urls import canonical_url
 
-__all__ = ["JsonlReader", "decode_line", "decode_lines", "encode_jsonl", "split_jsonl"]
+__all__ = ["JsonlReader", "decode_line", "decode_lines", "encode_jsonl", "split_jsonl", "stream_records"]
 
 _BLANK = b" \t\r\n"
 _BOM = b"\xef\xbb\xbf"
@@ -90,6 +93,39 @@ def split_jsonl(data: bytes, url: str, first_record: int = 0) -> list[Any]:
         RecordError: As in `decode_line`.
     """
     return decode_lines(data.split(_NEWLINE), url, first_record, 0, wide=holds_wide(data))
+
+
+def stream_records(url: str, options: Options | None = None) -> Iterator[Any]:
+    """Read a JSONL source from its beginning to its end, plain or compressed.
+
+    Args:
+        url: The source.
+        options: Storage options.
+
+    Yields:
+        The decoded records; blank lines are left out.
+
+    Raises:
+        RecordError: A line that cannot be decoded; its byte range is that of the decompressed text.
+        SourceError: The compressed data is damaged or cut off.
+        SourceNotFoundError: There is no such source; also StorageError.
+        UsageError: It is compressed in a way that takes a package that is not installed.
+    """
+    url = canonical_url(url)
+    record = start = 0
+    line = bytearray()
+    for block in decompressed(url, options):
+        pieces = block.split(b"\n")
+        for piece in pieces[:-1]:
+            whole = bytes(line) + piece if line else piece
+            line.clear()
+            if whole.strip():
+                yield decode_line(whole, url, record, start)
+            record += 1
+            start += len(whole) + 1
+        line += pieces[-1]
+    if line.strip():
+        yield decode_line(bytes(line), url, record, start)
 
 
 def encode_jsonl(records: Sequence[Any]) -> tuple[bytes, Offsets]:

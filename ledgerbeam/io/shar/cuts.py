@@ -13,10 +13,10 @@ from typing import Any
 import orjson
 
 from ledgerbeam.errors import RecordError, UsageError
-from ledgerbeam.io.formats.conversion import text_or_json
-from ledgerbeam.io.jsonl.values import dumps, loads
+from ledgerbeam.io.json_values import dumps, loads
 from ledgerbeam.io.shar.payload_headers import array_shape, audio_header
 from ledgerbeam.io.shar.rows import FieldKind, check_fields
+from ledgerbeam.io.tar.members import text_or_json
 from ledgerbeam.io.tar.sample import Sample
 
 __all__ = ["VERSION", "cut_sample", "field_kinds", "parse_fields", "sample_cut"]

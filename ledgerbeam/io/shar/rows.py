@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import orjson
 
 from ledgerbeam.errors import RecordError, UsageError
-from ledgerbeam.io.jsonl.values import dumps, loads
+from ledgerbeam.io.json_values import dumps, loads
 from ledgerbeam.io.tar.sample import Sample
 
 __all__ = ["CUTS", "FieldKind", "check_fields", "split_cut"]

@@ -10,7 +10,8 @@ from typing import Any
 from ledgerbeam.errors import SourceError
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.formats.registry import recognize
-from ledgerbeam.io.formats.streamed import SpanReader, scan_stream, stream_records
+from ledgerbeam.io.formats.streamed import SpanReader, scan_stream
+from ledgerbeam.io.jsonl.reader import stream_records
 from ledgerbeam.io.shar.reader import put_field
 from ledgerbeam.io.shar.rows import CUTS
 from ledgerbeam.io.storage.client import Options

@@ -14,7 +14,7 @@ import orjson
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io.index.file import write_index
 from ledgerbeam.io.index.location import index_beside
-from ledgerbeam.io.jsonl.values import dumps
+from ledgerbeam.io.json_values import dumps
 from ledgerbeam.io.shar.rows import CUTS, FieldKind, check_fields, split_cut
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.publish import publish

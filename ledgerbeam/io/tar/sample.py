@@ -5,16 +5,21 @@ from __future__ import annotations
 import io
 import tarfile
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ledgerbeam.errors import ArchiveError
+from ledgerbeam.errors import ArchiveError, RecordError
 from ledgerbeam.io.tar.grouping import Grouping, name_sample
 from ledgerbeam.io.tar.headers import BLOCK, Member, next_member, padded, plain_file
+from ledgerbeam.io.tar.members import text_or_json
 
-__all__ = ["MOST_EXPANSION", "Sample", "Taken", "take_sample"]
+__all__ = ["KEY", "MOST_EXPANSION", "Sample", "Taken", "take_sample"]
 
 MOST_EXPANSION = 1024
 """How many times as long as what an archive stores of it a sparse member may be: a few bytes can claim any length."""
+
+
+KEY = "__key__"
+"""What the key of a sample is called where it is a JSON value."""
 
 
 class Sample(dict[str, bytes]):
@@ -36,6 +41,16 @@ class Sample(dict[str, bytes]):
     def __repr__(self) -> str:
         members = ", ".join(f"{extension!r}: {len(content)} bytes" for extension, content in self.items())
         return f"Sample({self.key!r}, {{{members}}})"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as a JSON value: `{"__key__": key, extension: value, ...}`, values as `io/tar/members.py` says.
+
+        Raises:
+            RecordError: It has a member called ``__key__``.
+        """
+        if KEY in self:
+            raise RecordError(f"sample {self.key!r} has a member with the extension {KEY!r}; rename it")
+        return {KEY: self.key, **{extension: text_or_json(extension, data) for extension, data in self.items()}}
 
 
 class Taken(NamedTuple):

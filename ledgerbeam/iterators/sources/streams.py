@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from ledgerbeam.errors import UnsupportedShapeError
-from ledgerbeam.io.formats.streamed import stream_records
+from ledgerbeam.io.jsonl.reader import stream_records
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.iterators.identity import describe_source

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ledgerbeam.io import MegatronFormat, ShardEncoder, SharFormat
-from ledgerbeam.io.formats import conversion
+from ledgerbeam.io import MegatronFormat, ShardEncoder, SharFormat, conversion
 from ledgerbeam.io.shar import cuts
 from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.job import Json
@@ -19,7 +18,7 @@ from ledgerbeam.pipelines.jobs.spec import Product, ShardJob
 __all__ = ["ConvertJob", "MaterializeJob"]
 
 _CONVERSIONS = {"jsonl": "json", "tar": "sample", "shar": "cut", "megatron": "document"}
-"""What a record becomes for each format: a name of `io.formats.conversion.CONVERSIONS`; a JSON value for all others."""
+"""What a record becomes for each format: a name of `io.conversion.CONVERSIONS`; a JSON value for all others."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ledgerbeam.io.jsonl.values import NanRule
+from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.jobs.metadata import PublishedMetadata

@@ -20,8 +20,8 @@ from ledgerbeam.io import (
     recognize,
     stat,
 )
-from ledgerbeam.io.formats.conversion import to_json
-from ledgerbeam.io.jsonl.values import dumps
+from ledgerbeam.io.formats.format import json_value
+from ledgerbeam.io.json_values import dumps
 from ledgerbeam.pipelines.console import print_json, print_json_stream
 
 __all__ = ["print_facts_of", "print_records"]
@@ -94,10 +94,9 @@ def _looked_up(
 
 
 def _as_json(record: Any) -> Any:
-    """Return a record as JSON: text of a tar sample as text, other bytes as Base64; others as `to_json` makes them."""
+    """Return a record as JSON: text of a tar sample as text, other bytes as Base64; others as they say themselves."""
     if not isinstance(record, Sample):
-        (value,) = to_json(record)
-        return value
+        return json_value(record)
     members: dict[str, Any] = {"__key__": record.key}
     for extension, content in record.items():
         try:

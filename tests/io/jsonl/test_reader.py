@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from ledgerbeam.errors import IndexMismatchError, RecordError
 from ledgerbeam.io.index.file import write_index
-from ledgerbeam.io.jsonl.newlines import build_jsonl_index
+from ledgerbeam.io.index.newlines import build_jsonl_index
 from ledgerbeam.io.jsonl.reader import JsonlReader, encode_jsonl, split_jsonl
 
 pytestmark = pytest.mark.usefixtures("implementation")

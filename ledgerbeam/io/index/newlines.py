@@ -1,4 +1,4 @@
-"""Finding the lines of JSONL sources, as arrays of offsets rather than line by line.
+"""Finding the lines of JSONL and other text, as arrays of offsets rather than line by line.
 
 A block of bytes is compared with the newline into a mask of one byte each, and the mask is looked at eight bytes at a
 time: only words that are not zero are expanded. Blank lines are records and the last line needs no newline, so that

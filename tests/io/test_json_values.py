@@ -24,14 +24,15 @@ from ledgerbeam.io import (
     stream_records,
     write_index,
 )
-from ledgerbeam.io.formats.conversion import text_or_json, to_document, to_sample
+from ledgerbeam.io.conversion import to_document, to_sample
 from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.formats.streamed import SpanReader
+from ledgerbeam.io.json_values import dumps, exact, holds_wide, loads, require_finite
 from ledgerbeam.io.jsonl.lines import JsonLines, JsonLinesBuilder
 from ledgerbeam.io.jsonl.reader import split_jsonl
-from ledgerbeam.io.jsonl.values import dumps, exact, holds_wide, loads, require_finite
 from ledgerbeam.io.shar.cuts import cut_sample, sample_cut
 from ledgerbeam.io.shar.rows import split_cut
+from ledgerbeam.io.tar.members import text_or_json
 
 EDGES = [2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1, 10**18, 10**19, 10**20, -(10**19), 2**1000]
 

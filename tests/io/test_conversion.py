@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import Sample
-from ledgerbeam.io.formats.conversion import TEXT_EXTENSIONS, to_document, to_json, to_sample
+from ledgerbeam.io.conversion import to_document, to_json, to_sample
 from ledgerbeam.io.megatron import Document
+from ledgerbeam.io.tar.members import TEXT_EXTENSIONS
 
 EXTENSIONS = st.sampled_from(["wav", "txt", "left.txt", "json", "meta.json", "JSON", *sorted(TEXT_EXTENSIONS)])
 JSON = st.recursive(

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError, StorageError
-from ledgerbeam.io.jsonl import newlines
-from ledgerbeam.io.jsonl.newlines import assemble_jsonl_index, build_jsonl_index, scan_newlines
+from ledgerbeam.io.index import newlines
+from ledgerbeam.io.index.newlines import assemble_jsonl_index, build_jsonl_index, scan_newlines
 from ledgerbeam.io.storage.client import filesystem
 from ledgerbeam.io.storage.ranges import RangeReader
 
@@ -124,7 +124,7 @@ def test_memory_is_eight_bytes_a_record_and_blocks(tmp_path: Path) -> None:
     source.write_bytes(b"0123456789abcd\n" * 8_000_000)
     program = (
         "import resource, sys\n"
-        "from ledgerbeam.io.jsonl.newlines import build_jsonl_index\n"
+        "from ledgerbeam.io.index.newlines import build_jsonl_index\n"
         "build_jsonl_index(sys.argv[2])\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "found = build_jsonl_index(sys.argv[1])\n"

@@ -1,0 +1,103 @@
+"""Records of each format as records of the others, without loss.
+
+    sample   {"__key__": key, extension: value, ...}      a JSON value
+    document {"tokens": [...], "lengths": [...], "modes": [...]}
+
+What a member of a sample becomes, `io/tar/members.py` says. A JSON value without `__key__` becomes a sample with the
+one member `json`. Records of other formats are JSON values, or have a method `as_json()` that makes one. `lengths` are
+left out of a document of one sequence, `modes` where there are none.
+
+Each function takes one record of any format and returns a list of one, the shape that a function of `map` may return
+for every record, also for a `null` or a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ledgerbeam.errors import RecordError
+from ledgerbeam.io.formats.format import json_value
+from ledgerbeam.io.json_values import loads
+from ledgerbeam.io.megatron.documents import Document
+from ledgerbeam.io.tar.members import json_bytes, member_bytes
+from ledgerbeam.io.tar.sample import KEY, Sample
+
+__all__ = ["CONVERSIONS", "VERSION", "to_cut", "to_document", "to_json", "to_sample"]
+
+VERSION = 1
+"""Of the mapping; a job that used another one is not gone on with."""
+
+
+def to_json(record: Any) -> list[Any]:
+    """Return a record as a JSON value.
+
+    Raises:
+        RecordError: A sample has a member called ``__key__``.
+    """
+    return [json_value(record)]
+
+
+def to_sample(record: Any) -> list[Any]:
+    """Return a record as a sample, or as a mapping of extension to bytes that its place gives a key.
+
+    Raises:
+        RecordError: A JSON value with a ``__key__`` has under an extension what cannot be its content.
+    """
+    if isinstance(record, Sample):
+        return [record]
+    value = json_value(record)
+    if not isinstance(value, Mapping) or KEY not in value:
+        return [{"json": json_bytes(value)}]
+    if not isinstance(value[KEY], str):
+        raise RecordError(f"expected a string under {KEY!r}, found {type(value[KEY]).__name__}")
+    return [Sample(value[KEY], {name: member_bytes(name, part) for name, part in value.items() if name != KEY})]
+
+
+def to_cut(record: Any) -> list[Any]:
+    """Return a record as a cut, or as a sample to make a cut of.
+
+    Raises:
+        RecordError: It is neither a sample nor an object with an `id`.
+    """
+    if isinstance(record, Mapping) and not isinstance(record, Sample) and KEY not in record:
+        if isinstance(record.get("id"), str):
+            return [record]
+    elif not isinstance(record, Document):
+        found = to_sample(record)[0]
+        if isinstance(found, Sample):
+            return [found]
+    raise RecordError(f"expected a cut, an object with an 'id', or a sample with a key, found {record!r:.80}")
+
+
+def to_document(record: Any) -> list[Document]:
+    """Return a record as a document: of a JSON value its `tokens`, of a sample those of its member `json`.
+
+    Raises:
+        RecordError: It has no tokens, or they are no list.
+    """
+    if isinstance(record, Document):
+        return [record]
+    value = loads(record["json"]) if isinstance(record, Sample) and "json" in record else record
+    if isinstance(value, Mapping) and KEY in value and "json" in value:
+        value = value["json"]
+    tokens = value.get("tokens") if isinstance(value, Mapping) else None
+    if not isinstance(tokens, list):
+        raise RecordError(
+            'expected {"tokens": [...]}, with "lengths" if they are several sequences, found no list under "tokens"; '
+            "ledgerbeam tokenize makes tokens of text"
+        )
+    lengths, modes = value.get("lengths", [len(tokens)]), value.get("modes")
+    for name, part in (("lengths", lengths), ("modes", modes)):
+        if part is not None and not isinstance(part, list):
+            raise RecordError(f"expected a list under {name!r}, found {type(part).__name__}")
+    return [Document(tokens, lengths, modes)]
+
+
+CONVERSIONS: dict[str, Callable[[Any], list[Any]]] = {
+    "cut": to_cut,
+    "document": to_document,
+    "json": to_json,
+    "sample": to_sample,
+}
+"""What a record can become. Jobs are known by these names, wherever the functions lie."""
