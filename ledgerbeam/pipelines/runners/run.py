@@ -98,6 +98,13 @@ def run_job(
             f"an older run may still be at work on this ledger ({elsewhere}): nothing is lost, but tasks may be done "
             "twice, and outputs that are out of date stay until the next run"
         )
+    # Before the run begins: on a remote ledger a run records nothing of what is forgotten after its beginning.
+    if force:
+        for pattern in spec.sources().forget_patterns():
+            store.forget(pattern)
+    _forget_misread(store)
+    if spec.keeps_shards:  # else asked when it is made: what it was made of before may be gone
+        warn_of_lost(forget_lost(spec, store), reporter)
     runner_name = "local" if _is_local(beam_args) else " ".join(w for w in beam_args if w.startswith("--runner"))
     info = run_info(store, spec, runner_name)
     if owner is not None and owner.keeps:
@@ -110,12 +117,6 @@ def run_job(
         with folders.enter(run) as folder:
             if owner is not None:
                 owner.claim(store, info["token"])
-            if force:
-                for pattern in spec.sources().forget_patterns():
-                    store.forget(pattern)
-            _forget_misread(store)
-            if spec.keeps_shards:  # else asked when it is made: what it was made of before may be gone
-                warn_of_lost(forget_lost(spec, store), reporter)
             runner: LocalRunner | BeamRunner = (
                 LocalRunner(spec, store, reporter, beam_args, folder, debug=debug)
                 if _is_local(beam_args)

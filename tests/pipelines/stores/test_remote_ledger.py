@@ -149,3 +149,22 @@ def test_a_host_that_dies_behind_a_cut_link_is_replaced_by_the_other(hosts: Host
     clean = hosts.run([*command, *bucket.map("clean", "C")], host=2, env=env)
     assert clean.wait(120) == 0, clean.log.read_text()
     assert bucket.contents("out") == bucket.contents("clean")
+
+
+def test_what_is_forgotten_when_a_run_begins_is_done_in_it(workspace: Workspace, s3: S3Server, bucket: Bucket) -> None:
+    """Of a remote ledger a run records nothing of what is forgotten after it has begun."""
+    env = {**s3.env, "LEDGERBEAM_CACHE": str(workspace.root / "cache")}
+    command = bucket.map("out", "L", "functions:keep")
+    assert workspace.run(*command, env=env).status == 0
+    clean = bucket.contents("out")
+    bucket.store.rm_file(f"{bucket.url}/out/0.jsonl-0000000000.jsonl")
+    ran = workspace.run(*command, "--json", env=env)
+    assert ran.status == 0, ran.err
+    assert ran.json["complete"]
+    assert bucket.contents("out") == clean
+    index = ("index", f"{bucket.url}/in/*.jsonl", "--ledger", f"{bucket.url}/I", "--json")
+    assert workspace.run(*index, env=env).status == 0
+    forced = workspace.run(*index, "--force", env=env)
+    assert forced.status == 0, forced.err
+    assert forced.json["skipped"] == 0
+    assert forced.json["sources"] == {"complete": SOURCES, "open": 0, "failed": 0}
