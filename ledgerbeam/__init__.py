@@ -15,6 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ledgerbeam import stats as stats
     from ledgerbeam.errors import FunctionError as FunctionError
     from ledgerbeam.errors import LedgerbeamError as LedgerbeamError
     from ledgerbeam.errors import LedgerError as LedgerError
@@ -37,14 +38,18 @@ __all__ = [
     "__version__",
     "open",
     "open_ledger",
+    "stats",
 ]
 
+_MODULES = ("stats",)
 _ELSEWHERE = {"open": ("io.formats.registry", "open_source"), "open_ledger": ("opening", "open_ledger")}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
     module, attribute = _ELSEWHERE.get(name, ("errors", name))
     found = globals()[name] = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
     return found
