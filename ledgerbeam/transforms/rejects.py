@@ -106,12 +106,4 @@ def _as_text(data: bytes, *, is_cut: bool) -> str | None:
 
 def _text(value: str) -> str:
     """Return a text that JSON can hold: a name on a disk may be no Unicode."""
-    return value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace") if _is_odd(value) else value
-
-
-def _is_odd(value: str) -> bool:
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:
-        return True
-    return False
+    return value.encode("utf-8", "backslashreplace").decode()
