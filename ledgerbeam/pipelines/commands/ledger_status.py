@@ -120,7 +120,7 @@ def _count_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("gone", f"{found['gone']:,} not in the last listing; their outputs are kept"))
     done, failed, filtered = tasks["done"], tasks["failed"], found["filtered"]
     rows.append(("tasks", f"{done:,} done, {failed:,} failed, {filtered:,} without output"))
-    rows.append(("records", f"{found['records']:,} ({count(found['bytes'], 'byte')})"))
+    rows.append(("records", f"{sum(found['records']['written'].values()):,} ({count(found['bytes'], 'byte')})"))
     if "nulled" in found:
         rows.append(
             ("null", f"{count(found['nulled'], 'number')} that JSON does not have (NaN, infinities) written as null")

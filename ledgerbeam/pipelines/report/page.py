@@ -141,7 +141,7 @@ def _facts(data: ReportData) -> list[Fact]:
     filtered = f", {status['filtered']:,} without output" if status["filtered"] else ""
     facts = [
         Fact("Tasks done", f"{tasks['done']:,}", failed + filtered),
-        Fact("Records", f"{status['records']:,}"),
+        Fact("Records", f"{sum(status['records']['written'].values()):,}"),
         Fact("Data", decimal(status["bytes"])),
     ]
     if progress.run is not None:
