@@ -76,9 +76,12 @@ def _leaf(element: Any) -> Leaf:
             element.records,
             element.size,
             element.seconds,
+            element.counts,
+            element.statistics,
         )
     if isinstance(element, NoneTask):
-        return Leaf(element.task.source.id, element.task.lineage, "filtered", (), 0, 0)
+        task = element.task
+        return Leaf(task.source.id, task.lineage, "filtered", counts=element.counts, statistics=element.statistics)
     what = f"a task that was not written ({element.name})" if isinstance(element, Task) else type(element).__name__
     raise UnsupportedShapeError(
         f"CommitTasks received {what}: expected what WriteTasks gives, or a WrittenTask made once its outputs are "

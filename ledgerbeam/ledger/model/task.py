@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,6 +91,8 @@ class Task:
         lineage: Path from the source to this task; see `identity.Lineage`.
         records: What earlier steps made of the span; None until it is read.
         started: When reading it began, by `time.monotonic`; 0 until then.
+        raw: Reads what the records were decoded from, a `sources.RawRecord` for each; None until they are read. The
+            children of a fan-out have none.
     """
 
     source: Source
@@ -99,6 +101,7 @@ class Task:
     lineage: Lineage = ()
     records: Any = None
     started: float = 0.0
+    raw: Callable[[], Sequence[Any]] | None = field(default=None, compare=False, repr=False)
 
     @property
     def node(self) -> bytes:
@@ -144,7 +147,7 @@ class Task:
         return dataclasses.replace(self, **changes)
 
     def __reduce__(self) -> tuple[type[Task], tuple[Any, ...]]:
-        return Task, (self.source, self.start, self.stop, self.lineage, self.records, self.started)
+        return Task, (self.source, self.start, self.stop, self.lineage, self.records, self.started, self.raw)
 
 
 @dataclass(frozen=True, slots=True)
