@@ -12,6 +12,7 @@ from apache_beam.pvalue import PCollection
 from ledgerbeam.errors import UnsupportedShapeError
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.rows import Failure, Leaf
+from ledgerbeam.ledger.statistics import joined_statistics
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.write import WrittenTask
 
@@ -77,11 +78,12 @@ def _leaf(element: Any) -> Leaf:
             element.size,
             element.seconds,
             element.counts,
-            element.statistics,
+            joined_statistics(task.statistics, element.statistics),
         )
     if isinstance(element, NoneTask):
         task = element.task
-        return Leaf(task.source.id, task.lineage, "filtered", counts=element.counts, statistics=element.statistics)
+        statistics = joined_statistics(task.statistics, element.statistics)
+        return Leaf(task.source.id, task.lineage, "filtered", counts=element.counts, statistics=statistics)
     what = f"a task that was not written ({element.name})" if isinstance(element, Task) else type(element).__name__
     raise UnsupportedShapeError(
         f"CommitTasks received {what}: expected what WriteTasks gives, or a WrittenTask made once its outputs are "

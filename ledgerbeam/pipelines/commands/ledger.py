@@ -81,6 +81,10 @@ def _export(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _stats(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--name", metavar="NAME", help="only this statistic")
+
+
 def _report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", required=True, metavar="URL", help="file to write, for example report.html")
 
@@ -96,6 +100,11 @@ _ACTIONS = {
         "the tasks that failed, by reason, with the commands that try them again", "ledger_failures:failures"
     ),
     "outputs": _Action("what the job has written, in order", "ledger_outputs:outputs"),
+    "stats": _Action(
+        "what the function has counted and measured by ledgerbeam.stats, over all recorded tasks",
+        "ledger_stats:stats",
+        _stats,
+    ),
     "verify": _Action(
         "check that every output exists with its recorded size and checksum (of indexes: 'index verify')",
         "ledger_verify:verify",

@@ -249,6 +249,8 @@ def _tables(data: ReportData, base: Any) -> list[TableSection]:
     tables = []
     if data.kinds:
         tables.append(_failures_table(data))
+    if data.statistics or data.statistics_error:
+        tables.append(_statistics_table(data))
     if data.slowest:
         tables.append(_slowest_table(data, base if isinstance(base, str) else ""))
     if data.runs:
@@ -261,6 +263,13 @@ def _failures_table(data: ReportData) -> TableSection:
     rows = [[_text(kind.reason), f"{kind.tasks:,}", f"{kind.sources:,}", _text(kind.example)] for kind in data.kinds]
     command = _text(shlex.join(["ledgerbeam", "ledger", "failures", data.ledger]))
     return TableSection("examples", "What failed", f"All of them, and how to retry some: {command}", heads, rows)
+
+
+def _statistics_table(data: ReportData) -> TableSection:
+    heads = [("name", "name"), ("kind", ""), ("tasks", "number"), ("value", ""), ("off by", "")]
+    rows = [[_text(cell) for cell in row] for row in data.statistics]
+    text = _text(data.statistics_error) or "What the function counted and measured, over all recorded tasks."
+    return TableSection("statistics", "Statistics", text, heads, rows)
 
 
 def _slowest_table(data: ReportData, base: str) -> TableSection:
