@@ -150,6 +150,11 @@ class Leaf:
         """Return what it adds to the totals of its ledger."""
         return Totals(1, self.records, self.bytes, int(self.kind == "filtered"), round(1000 * self.seconds))
 
+    @property
+    def sketch_bytes(self) -> int:
+        """The size of its statistics."""
+        return sum(len(statistic.data) for statistic in self.statistics.values())
+
     def special_counts(self) -> RecordCounts | None:
         """Return its counts if they say more than the number of its records does; None for a plain leaf."""
         return None if self.counts is None or self.counts.is_plain else self.counts
