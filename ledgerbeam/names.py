@@ -17,11 +17,23 @@ from hashlib import blake2b
 
 from ledgerbeam.errors import UsageError
 
-__all__ = ["ENDINGS_ROOM", "INDEX_ENDING", "beside", "check_name", "check_root", "check_route", "relative_name"]
+__all__ = [
+    "ENDINGS_ROOM",
+    "INDEX_ENDING",
+    "REJECTS",
+    "beside",
+    "check_name",
+    "check_root",
+    "check_route",
+    "relative_name",
+]
 
 ENDINGS_ROOM = 64
 """Bytes of a part that are left for what follows the name of a source in that of an output: up to here all outputs of a
 source begin alike. `-0000000000-000000-000000.supervision.jsonl.idx` are 47."""
+
+REJECTS = "_rejects"
+"""Folder in an output folder of the records that its job has rejected."""
 
 _PART_BYTES = 255  # NAME_MAX of Linux
 _KEY_BYTES = 1024  # of S3 and GCS; Azure's are 1,024 characters

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ledgerbeam.errors import FunctionError, UsageError
+from ledgerbeam.io import ObjectFolder
 from ledgerbeam.io.listing.folder_files import list_files
-from ledgerbeam.ledger.model.rows import REJECTS
-from ledgerbeam.names import check_route
+from ledgerbeam.io.listing.own_files import MARKS_FOLDER
+from ledgerbeam.names import REJECTS, check_route
 
 __all__ = ["RouteFolders"]
 
@@ -47,8 +48,13 @@ class RouteFolders:
             FunctionError: The name cannot be that of a route.
             UsageError: There are sources, or outputs of what has no route, in a folder of that name.
         """
-        if route and route == name.partition("/")[0] and "/" in name:
+        if route != "" and route == name.partition("/")[0] and "/" in name:
             raise self._taken(route, f"{self._output}/{name}")
+        if route == "" and name.startswith(f"{REJECTS}/"):
+            raise UsageError(
+                f"{self._output}/{name}: outputs cannot lie in {REJECTS}, the folder of rejected records; give that "
+                "folder of sources as --base, or a pattern that begins in it"
+            )
         if route in self._free:
             return
         try:
@@ -58,6 +64,11 @@ class RouteFolders:
         found = self._source_in(route)
         if found is not None:
             raise self._taken(route, found)
+        for mark in ObjectFolder(f"{self._output}/{route}", self._options).names(MARKS_FOLDER):
+            raise UsageError(
+                f"route {route!r}: {self._output}/{route} is the output folder of another job, as {mark} in it says; "
+                "give the route another name, or another --output"
+            )
         self._free.add(route)
 
     def _source_in(self, route: str) -> str | None:

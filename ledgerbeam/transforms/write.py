@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import apache_beam as beam
@@ -18,9 +18,9 @@ from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.ledger import FailedTask, NoneTask, Output, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.faults import fault_point
-from ledgerbeam.ledger.model.rows import REJECTS, content_checksum
+from ledgerbeam.ledger.model.rows import content_checksum
 from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, message_of
-from ledgerbeam.names import ENDINGS_ROOM, check_root, relative_name
+from ledgerbeam.names import ENDINGS_ROOM, REJECTS, check_root, relative_name
 from ledgerbeam.redaction import refuse_secrets
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
 from ledgerbeam.transforms.rejects import encode_rejects
@@ -167,24 +167,29 @@ class _Write(beam.DoFn):
             yield written
 
     def _write(self, task: Task) -> WrittenTask | FailedTask:
-        results = task.records if isinstance(task.records, TaskResults) else TaskResults({"": task.records}, None)
+        results = task.records if isinstance(task.records, TaskResults) else None
+        datasets = {"": task.records} if results is None else results.datasets
+        rejects = () if results is None else results.rejects
         try:
-            shards = {route: self._encoder.encode(results.datasets[route]) for route in sorted(results.datasets)}
+            shards = {route: self._encoder.encode(datasets[route]) for route in sorted(datasets)}
         except RecordError as error:
             return failed_by(error, task, f"{task.name}: {message_of(error)}")
         except Exception as error:  # noqa: BLE001 - of records that user code made
             return failed_by(error, task, f"{task.name}: {describe_error(error)}")
         records = sum(files[0].records for files in shards.values())
-        if results.rejects:
-            shards[REJECTS] = [encode_rejects(results.rejects)]
+        if rejects:
+            shards[REJECTS] = [encode_rejects(rejects)]
         outputs = self._publish_all(task, shards)
         size = sum(output.size for output in outputs if output.records and output.route != REJECTS)
         self._records.inc(records)
-        self._rejected.inc(len(results.rejects))
+        self._rejected.inc(len(rejects))
         self._bytes.inc(size)
         seconds = time.monotonic() - task.started if task.started else 0.0
         done = task.replace(records=None, raw=None)
-        return WrittenTask(done, outputs, records, size, seconds, results.counts, results.statistics)
+        written = WrittenTask(done, outputs, records, size, seconds)
+        if results is None:
+            return written
+        return replace(written, counts=results.counts, statistics=results.statistics)
 
     def _publish_all(self, task: Task, shards: Mapping[str, list[ShardFile]]) -> tuple[Output, ...]:
         """Publish the files of each route, whose names begin alike but for their folders."""

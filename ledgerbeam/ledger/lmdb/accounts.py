@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from struct import Struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ledgerbeam.errors import UnsupportedShapeError
 from ledgerbeam.ledger.lmdb.environment import Environment, row_pages
@@ -72,7 +72,12 @@ def encode_account(leaf: Leaf) -> bytes | None:
 
 def decode_account(value: bytes) -> TaskAccount:
     """Read a row of `counts`. Raises ValueError."""
-    *numbers, size, milliseconds = row(rows(decode(value)), 7)
+    return read_account(decode(value))
+
+
+def read_account(value: Any) -> TaskAccount:
+    """Read a row of `counts` that was decoded. Raises ValueError."""
+    *numbers, size, milliseconds = row(rows(value), 7)
     try:
         counts = read_counts(numbers)
     except UnsupportedShapeError as error:
@@ -147,8 +152,12 @@ def source_counts(txn: Transaction, source: bytes, totals: Totals) -> RecordCoun
     """Return what became of the records of a source, of which `totals` tells."""
     if not txn.count(COUNTS):
         return RecordCounts.plain(totals.records)
-    counted = sum_parts(decode_account(value).counts for _, value in txn.rows(COUNTS, source))
-    return _with_plain(counted, totals)
+    return counts_of((decode_account(value) for _, value in txn.rows(COUNTS, source)), totals)
+
+
+def counts_of(accounts: Iterable[TaskAccount], totals: Totals) -> RecordCounts:
+    """Return what became of the records of a source, by its rows; ValueError if they are not those of its totals."""
+    return _with_plain(sum_parts(account.counts for account in accounts), totals)
 
 
 def _counted(txn: Transaction) -> PartSums:

@@ -25,9 +25,6 @@ from ledgerbeam.ledger.model.values import (
     shown,
 )
 
-REJECTS = "_rejects"
-"""The route, and the folder below the output folder, of the records that were rejected."""
-
 
 @dataclass(frozen=True, slots=True)
 class Output:
@@ -40,7 +37,7 @@ class Output:
         records: How many it holds.
         first: Orders the outputs of one source, normally the first record of the task's span.
         nulled: How many numbers that its format does not have, NaN and infinities, stand in it as null.
-        route: The dataset that it belongs to: empty for the main one, the name of a route, or `REJECTS`.
+        route: The dataset that it belongs to: empty for the main one, the name of a route, or `names.REJECTS`.
 
     Raises:
         UnsupportedShapeError: A value that no ledger can hold, for instance a name with ``..``.
@@ -152,6 +149,11 @@ class Leaf:
     def share(self) -> Totals:
         """Return what it adds to the totals of its ledger."""
         return Totals(1, self.records, self.bytes, int(self.kind == "filtered"), round(1000 * self.seconds))
+
+    @property
+    def sketch_bytes(self) -> int:
+        """The size of its statistics."""
+        return sum(len(statistic.data) for statistic in self.statistics.values())
 
     def special_counts(self) -> RecordCounts | None:
         """Return its counts if they say more than the number of its records does; None for a plain leaf."""

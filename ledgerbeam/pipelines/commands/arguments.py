@@ -22,6 +22,7 @@ __all__ = [
     "add_index_place",
     "add_job",
     "add_json",
+    "add_on_error",
     "add_read_as",
     "add_shards",
     "add_sources",
@@ -146,6 +147,26 @@ def add_conversion(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     add_existing(output)
     add_dataset(output, "dtype of the tokens, for --to megatron (default: int32)")
     return output
+
+
+def add_on_error(parser: argparse.ArgumentParser) -> None:
+    """Add what becomes of records that cannot be used."""
+    rejects = parser.add_argument_group("rejected records")
+    rejects.add_argument(
+        "--on-error",
+        default="fail",
+        metavar="fail|reject[:LIMIT]",
+        help="a record that cannot be decoded, or that the function raises for or rejects: fail its task, or put it "
+        "into OUTPUT/_rejects and go on, up to a number of records or a share such as 0.1%% (default: fail)",
+    )
+    rejects.add_argument(
+        "--only-rejected",
+        nargs="?",
+        const="*",
+        metavar="REASON",
+        help="do again only the tasks that rejected records for this reason, a shell pattern (default: for any); "
+        "'ledger rejects' shows reasons",
+    )
 
 
 def add_existing(output: Options) -> None:

@@ -7,15 +7,16 @@ import os
 from functools import partial
 from typing import Any
 
+from ledgerbeam.errors import UsageError
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.pipelines.commands.summary import RunSummary
 from ledgerbeam.pipelines.console import Reporter
 from ledgerbeam.pipelines.jobs.listing import listed_pages
 from ledgerbeam.pipelines.jobs.opening import open_job
-from ledgerbeam.pipelines.jobs.retry import sources_that_failed
+from ledgerbeam.pipelines.jobs.retry import sources_that_failed, withdraw_rejected
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners.beam import check_options, check_reach
-from ledgerbeam.pipelines.runners.run import RunOutcome, run_job, warn_of_lost
+from ledgerbeam.pipelines.runners.run import RunOutcome, require_local, run_job, warn_of_lost
 
 __all__ = ["run_job_command"]
 
@@ -37,12 +38,19 @@ def run_job_command(job: JobSpec, args: argparse.Namespace, beam_args: list[str]
     if beam_args:
         check_options(beam_args)
         check_reach(job, beam_args)
+    again = getattr(args, "only_rejected", None)
+    if again is not None and args.only_failed is not None:
+        raise UsageError("--only-rejected and --only-failed choose different tasks; give one of them, then the other")
+    if again is not None or args.only_failed is not None:
+        require_local(beam_args)
     pages = listed_pages(job, reporter.say)
     opened = open_job(job, args.on_job_change, getattr(args, "existing", None))
     store = opened.store
     shown = os.path.relpath(job.ledger) if is_local(job.ledger) and not args.ledger else job.ledger
     reporter.say(f"ledger: {shown} ({opened.state})")
     only = None if args.only_failed is None else sources_that_failed(store, args.only_failed)
+    if again is not None:
+        only = withdraw_rejected(store, again)
     run = partial(run_job, job, store, reporter=reporter, beam_args=beam_args, owner=opened.owner, debug=args.debug)
     outcome: RunOutcome = run(pages, force=force, only=only)
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 import argparse
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.pipelines.commands.arguments import add_existing, add_read_as, add_shards, add_sources, add_to
+from ledgerbeam.pipelines.commands.arguments import (
+    add_existing,
+    add_on_error,
+    add_read_as,
+    add_shards,
+    add_sources,
+    add_to,
+)
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
 
@@ -32,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="do not map the first records twice to see that the function is deterministic",
     )
+    add_on_error(parser)
     add_shards(parser, sources, output)
 
 
@@ -45,9 +53,11 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
     from ledgerbeam.pipelines.commands.job import run_job_command
     from ledgerbeam.pipelines.commands.job_values import file_sources, folder, run_values, target
     from ledgerbeam.pipelines.jobs.map import MapJob
+    from ledgerbeam.pipelines.jobs.reject_limit import parse_on_error
 
     if args.nan != "refuse" and args.to != "jsonl":
         raise UsageError(f"--nan {args.nan} is for --to jsonl, found --to {args.to}")
+    parse_on_error(args.on_error)
     to, published = target(args.to)
     job = MapJob(
         files=file_sources(args),
@@ -57,6 +67,7 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
         check_purity=not args.no_purity_check,
         output=folder(args.output),
         to=to,
+        on_error=args.on_error,
         published=published,
         **run_values(args),
     )

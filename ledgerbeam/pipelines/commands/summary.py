@@ -56,6 +56,12 @@ class RunSummary:
             if nulled:
                 shown = count(nulled, "number")
                 reporter.say(f"{shown} that JSON does not have (NaN, infinities) written as null so far")
+        rejected = sum(self.outcome.status["records"]["rejected"].values())
+        if rejected:
+            reporter.warn(
+                f"{count(rejected, 'record')} rejected so far; to see them: "
+                f"ledgerbeam ledger rejects {shlex.quote(self.job.ledger)}"
+            )
         failed = self.outcome.status["tasks"]["failed"]
         if failed:
             self._warn_of_failures(reporter)
@@ -121,7 +127,7 @@ class RunSummary:
             )
         left = outcome.status["sources"]["open"]
         if left and self.is_partial:
-            reporter.warn(f"{count(left, 'source')} left open, since --only-failed did not ask for them")
+            reporter.warn(f"{count(left, 'source')} left open, since this run was to do only some")
         elif left:
             raise LedgerError(
                 f"{job.ledger}: {count(left, 'source')} left open, though nothing failed; "

@@ -10,6 +10,7 @@ from ledgerbeam.io.jsonl.values import NanRule
 from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.jobs.metadata import PublishedMetadata
+from ledgerbeam.pipelines.jobs.reject_limit import RejectLimit, parse_on_error
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import Product, ShardJob
 
@@ -26,6 +27,8 @@ class MapJob(ShardJob):
         function_source: Hash of the function's module.
         nan: What becomes of NaN and infinities in JSONL.
         check_purity: Whether the first records are mapped twice.
+        on_error: What becomes of a record that cannot be used: ``fail``, or ``reject`` with a limit; see
+            `parse_on_error`. No part of the job's identity.
         published: The format whose metadata is published beside the outputs; None publishes nothing.
     """
 
@@ -36,6 +39,7 @@ class MapJob(ShardJob):
     function_source: str
     nan: NanRule = "refuse"
     check_purity: bool = True
+    on_error: str = "fail"
     published: str | None = None
 
     def sources(self) -> ListedFiles:
@@ -51,6 +55,11 @@ class MapJob(ShardJob):
         from ledgerbeam.transforms import MapRecords  # noqa: PLC0415 - brings Beam
 
         return MapRecords(self.function, self.to, check_purity=self.check_purity, nan=self.nan)
+
+    @property
+    def reject_limit(self) -> RejectLimit | None:
+        """How many records may be rejected; None where one fails its task."""
+        return parse_on_error(self.on_error)
 
     def encoder(self) -> str:
         """Return the format of the shards."""

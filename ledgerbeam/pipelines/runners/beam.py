@@ -96,6 +96,8 @@ class BeamRunner:
             LedgerbeamError: If the pipeline failed; what it had recorded stays recorded.
         """
         while True:
+            if self._spec.reject_limit is not None:
+                self._spec.reject_limit.check(self._store, ended=False)
             before = self._store.totals()
             self._pass(listed.run)
             self._store.refresh()

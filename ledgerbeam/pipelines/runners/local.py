@@ -38,7 +38,7 @@ FRUITLESS_PASSES = 3
 PROGRESS_SECONDS = 0.5
 
 REFRESH_SECONDS = 5.0
-"""How often the launcher takes in what its workers have recorded in a remote ledger."""
+"""How often the launcher takes in what its workers have recorded in a remote ledger, and looks at the rejects."""
 
 
 class LocalRunner:
@@ -83,11 +83,13 @@ class LocalRunner:
         """Run what is open of a listing, in waves, so that memory does not grow with the number of sources.
 
         Raises:
+            RejectLimitError: If more records are rejected than the job allows.
             WorkerDiedError: If workers die again and again before anything is done.
             LedgerbeamError: The error with which a worker ended the run, or the listing.
         """
         with self._reporter.progress():
             for wave in _waves(listed.open_sources(), self._spec.sources().expected_tasks):
+                self._check_rejects()  # now that sources which changed have taken their share away
                 self._run_wave(wave, listed)
 
     def _run_wave(self, sources: Sequence[Source], listed: JobListing) -> None:
@@ -116,6 +118,7 @@ class LocalRunner:
                     )
             elif fruitless:
                 return
+            self._check_rejects()
             sources = self._owing(sources, None if end.died else listed.run)
 
     def _pass(self, sources: Sequence[PendingSource], listed: JobListing) -> WaveEnd:
@@ -172,6 +175,10 @@ class LocalRunner:
                 deaths = self._store.attempts(mark.source_id).get(mark.node, 0)
                 self._reporter.warn(f"  it was on {mark.name} (death {deaths} of {MAX_ATTEMPTS})")
 
+    def _check_rejects(self) -> None:
+        if self._spec.reject_limit is not None:
+            self._spec.reject_limit.check(self._store, ended=False)
+
     def _tick(self, listed: JobListing) -> None:
         now = time.monotonic()
         if now < self._next_tick:
@@ -180,6 +187,7 @@ class LocalRunner:
         if now >= self._next_refresh:
             self._next_refresh = now + REFRESH_SECONDS
             self._store.refresh()
+            self._check_rejects()
         total = listed.found if listed.finished else None
         self._reporter.update(done=self._store.completed_count(), total=total, totals=self._store.totals())
 

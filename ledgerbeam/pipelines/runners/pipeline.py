@@ -81,5 +81,7 @@ def expand_job(sources: PCollection[PendingSource], spec: JobSpec) -> PCollectio
     written: Any = sources | "SpreadSources" >> beam.Reshuffle() | plan | "SpreadTasks" >> beam.Reshuffle()
     for stage in stages:
         written |= stage
-    committed: PCollection[None] = written | CommitTasks(ledger)
+    # Where a launcher looks at the ledger meanwhile, it holds all workers to the limit.
+    most = None if spec.reject_limit is None or spec.run_dir is not None else spec.reject_limit.most
+    committed: PCollection[None] = written | CommitTasks(ledger, most)
     return committed

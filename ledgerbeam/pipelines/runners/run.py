@@ -22,7 +22,7 @@ from ledgerbeam.pipelines.runners.beam import BeamRunner
 from ledgerbeam.pipelines.runners.local import LocalRunner
 from ledgerbeam.redaction import printable, without_secrets
 
-__all__ = ["RunOutcome", "run_job", "warn_of_lost"]
+__all__ = ["RunOutcome", "require_local", "run_job", "warn_of_lost"]
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ def run_job(
     Raises:
         LedgerbeamError: What ended the run early. All that was recorded stays recorded.
     """
-    if only is not None and not _is_local(beam_args):
-        raise UsageError("--only-failed works on the local runner only; without it all that is open is done")
+    if only is not None:
+        require_local(beam_args)
     started = time.monotonic()
     folders = run_folders(store)
     if others := folders.remove_dead():
@@ -123,6 +123,8 @@ def run_job(
             )
             try:
                 runner.run(listed)
+                if spec.reject_limit is not None:
+                    spec.reject_limit.check(store, ended=True)
                 tidied = clean and not runner.deaths
                 with folder.alone() as alone:
                     if alone and not elsewhere:
@@ -160,6 +162,18 @@ def _warn_of_foreign(names: Sequence[str], reporter: Reporter) -> None:
         reporter.warn(
             f"{count(len(names), 'output')} out of date left where this job does not write, such as "
             f"{without_secrets(names[0])}; remove what you do not need"
+        )
+
+
+def require_local(beam_args: Sequence[str]) -> None:
+    """Refuse another runner than the local one to a run that does only some sources.
+
+    Raises:
+        UsageError: The options name another.
+    """
+    if not _is_local(beam_args):
+        raise UsageError(
+            "--only-failed and --only-rejected work on the local runner only; without them all that is open is done"
         )
 
 
