@@ -22,6 +22,7 @@ __all__ = [
     "add_index_place",
     "add_job",
     "add_json",
+    "add_limit",
     "add_on_error",
     "add_read_as",
     "add_shards",
@@ -202,7 +203,18 @@ def add_shards(parser: argparse.ArgumentParser, sources: Options, output: Option
     )
     sources.add_argument("--no-index", action="store_true", help="refuse sources without an index instead of indexing")
     add_index_place(sources)
-    add_job(parser, task_bytes="16M", task_help="size of a task, the unit of restart inside a source")
+    work = add_job(parser, task_bytes="16M", task_help="size of a task, the unit of restart inside a source")
+    add_limit(work)
+
+
+def add_limit(work: Options) -> None:
+    """Add ``--limit-tasks``."""
+    work.add_argument(
+        "--limit-tasks",
+        type=parse_count,
+        metavar="N",
+        help="stop once N tasks have been done or have failed; the same command goes on with the others",
+    )
 
 
 def add_index_place(sources: Options) -> None:

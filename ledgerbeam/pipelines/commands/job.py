@@ -41,7 +41,7 @@ def run_job_command(job: JobSpec, args: argparse.Namespace, beam_args: list[str]
     again = getattr(args, "only_rejected", None)
     if again is not None and args.only_failed is not None:
         raise UsageError("--only-rejected and --only-failed choose different tasks; give one of them, then the other")
-    if again is not None or args.only_failed is not None:
+    if again is not None or args.only_failed is not None or job.task_limit is not None:
         require_local(beam_args)
     pages = listed_pages(job, reporter.say)
     opened = open_job(job, args.on_job_change, getattr(args, "existing", None))

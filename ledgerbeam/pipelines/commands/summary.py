@@ -81,6 +81,7 @@ class RunSummary:
             "interrupted": outcome.interrupted,
             "out_of_date": outcome.out_of_date,
             "unrecorded": outcome.unrecorded,
+            "limited": outcome.limited,
             **outcome.status,
         }
 
@@ -126,7 +127,12 @@ class RunSummary:
                 "command again: it removes them"
             )
         left = outcome.status["sources"]["open"]
-        if left and self.is_partial:
+        if outcome.limited:
+            reporter.warn(
+                f"stopped after {count(int(job.task_limit or 0), 'task')}, as --limit-tasks asks; "
+                f"{count(left, 'source')} of those listed so far left open; the same command goes on with them"
+            )
+        elif left and self.is_partial:
             reporter.warn(f"{count(left, 'source')} left open, since this run was to do only some")
         elif left:
             raise LedgerError(

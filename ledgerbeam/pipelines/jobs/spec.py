@@ -115,6 +115,7 @@ class JobSpec(ABC):
         flush_interval: Longest time that a completion waits for its commit, in seconds.
         flush_entries: Most completions of one commit.
         log_level: The lowest level of what workers log that is shown.
+        task_limit: Most tasks of a run, or of the rest of it; None for all that are open. On the local runner only.
         run: Id of the run, once it has begun.
         run_dir: Folder of the running local job; None on other runners.
     """
@@ -128,6 +129,7 @@ class JobSpec(ABC):
     flush_interval: float = 1.0
     flush_entries: int = MAX_ENTRIES
     log_level: str = "warning"
+    task_limit: int | None = None
     run: str = ""
     run_dir: str | None = None
 

@@ -77,9 +77,11 @@ class BeamRunner:
     Attributes:
         deaths: Always 0: such a runner watches its workers itself.
         done: What the passes so far have added to the ledger.
+        stopped: Always False: such a runner takes no limit of tasks.
     """
 
     deaths = 0
+    stopped = False
 
     def __init__(self, spec: JobSpec, store: LedgerStore, beam_args: Sequence[str]) -> None:
         self._spec = spec

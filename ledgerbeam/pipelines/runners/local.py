@@ -16,6 +16,7 @@ from ledgerbeam.ledger import LedgerStore, Source, Totals
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.run_folders import RunFolder
+from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.pipelines.console import Reporter
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.replaced import look_at_files
@@ -55,6 +56,7 @@ class LocalRunner:
     Attributes:
         deaths: How often a worker died so far.
         done: What the passes so far have added to the ledger.
+        stopped: Whether the limit of tasks ended the run before all was done.
     """
 
     def __init__(
@@ -74,10 +76,13 @@ class LocalRunner:
         self._debug = debug
         self._folder = folder
         self._passes = 0
+        self._pass_folder = ""
         self._next_tick = 0.0
         self._next_refresh = 0.0
+        self._left = spec.task_limit  # None for no limit
         self.deaths = 0
         self.done = Totals()
+        self.stopped = False
 
     def run(self, listed: JobListing) -> None:
         """Run what is open of a listing, in waves, so that memory does not grow with the number of sources.
@@ -88,7 +93,10 @@ class LocalRunner:
             LedgerbeamError: The error with which a worker ended the run, or the listing.
         """
         with self._reporter.progress():
-            for wave in _waves(listed.open_sources(), self._spec.sources().expected_tasks):
+            for wave in _waves(listed.open_sources(), self._spec.sources().expected_tasks, self._most_tasks):
+                if self._left == 0:
+                    self.stopped = True
+                    return
                 self._check_rejects()  # now that sources which changed have taken their share away
                 self._run_wave(wave, listed)
 
@@ -99,14 +107,15 @@ class LocalRunner:
         pass in which a worker died leaves work to the next.
         """
         fruitless = 0
-        while sources:
-            before = self._store.totals()
+        while sources and not self.stopped:
+            before, failed = self._store.totals(), self._failed()
             try:
                 end = self._pass(look_at_files(sources, self._store), listed)
             finally:
                 self._store.refresh()
                 fresh = self._store.totals().minus(before)
                 self.done = self.done.plus(fresh)
+            self._spend(end, fresh.tasks, max(0, self._failed() - failed))
             fruitless = 0 if end.marks or fresh.tasks else fruitless + 1
             if end.died:
                 self.deaths += 1
@@ -120,11 +129,25 @@ class LocalRunner:
                 return
             self._check_rejects()
             sources = self._owing(sources, None if end.died else listed.run)
+            self.stopped = self._left == 0 and bool(sources)
+
+    def _most_tasks(self) -> int:
+        return WAVE_TASKS if self._left is None else min(WAVE_TASKS, self._left)
+
+    def _failed(self) -> int:
+        failed: int = self._store.status()["tasks"]["failed"]
+        return failed
+
+    def _spend(self, end: WaveEnd, done: int, failed: int) -> None:
+        """Take the tasks of a pass from the limit: those that it began, or where workers died, that it has ended."""
+        if self._left is not None:
+            left = self._left - done - failed if end.died else TaskBudget.below(self._pass_folder).left()
+            self._left = max(0, left)
 
     def _pass(self, sources: Sequence[PendingSource], listed: JobListing) -> WaveEnd:
         self._passes += 1
         # A folder of its own, so that nobody who is slow to die is taken for a worker of the next pass.
-        folder = os.path.join(self._folder.path, f"pass-{self._passes:04d}")
+        folder = self._pass_folder = os.path.join(self._folder.path, f"pass-{self._passes:04d}")
         job, wave, tmp = (os.path.join(folder, name) for name in ("job.json", "wave", "tmp"))
         self._folder.check()
         with written(folder):
@@ -133,6 +156,8 @@ class LocalRunner:
             with open(job, "xb") as file:
                 file.write(dump_job(dataclasses.replace(self._spec, run=listed.run, run_dir=folder)))
             dump_sources(wave, sources)
+            if self._left is not None:
+                TaskBudget.below(folder).make(self._left)
         end = run_wave(
             [
                 sys.executable,
@@ -192,13 +217,17 @@ class LocalRunner:
         self._reporter.update(done=self._store.completed_count(), total=total, totals=self._store.totals())
 
 
-def _waves(pages: Iterator[list[Source]], expected_tasks: Callable[[Source], int]) -> Iterator[list[Source]]:
-    """Gather pages of open sources into waves."""
+def _waves(
+    pages: Iterator[list[Source]],
+    expected_tasks: Callable[[Source], int],
+    most_tasks: Callable[[], int] = lambda: WAVE_TASKS,
+) -> Iterator[list[Source]]:
+    """Gather pages of open sources into waves; each has so many tasks as are asked for then, but at least a source."""
     wave: list[Source] = []
     tasks = members = 0
     for source in chain.from_iterable(pages):
         more, within = expected_tasks(source), len(source.members)
-        is_full = len(wave) == WAVE_SOURCES or tasks + more > WAVE_TASKS or members + within > WAVE_MEMBERS
+        is_full = len(wave) == WAVE_SOURCES or tasks + more > most_tasks() or members + within > WAVE_MEMBERS
         if wave and is_full:
             yield wave
             wave, tasks, members = [], 0, 0

@@ -14,10 +14,12 @@ from apache_beam.runners.portability.fn_api_runner.fn_runner import ExtendedProv
 from apache_beam.transforms.environments import Environment, SubprocessSDKEnvironment
 
 from ledgerbeam.ledger.selection import PendingSource
+from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners.fork_server import fork_server
 from ledgerbeam.pipelines.runners.wave_files import load_sources
 from ledgerbeam.transforms import CommitTasks, LedgerHandle, MatchSources, SkipCompleted
+from ledgerbeam.transforms.limit import LimitTasks
 
 __all__ = ["expand_job", "match_open_sources", "run_locally"]
 
@@ -78,7 +80,10 @@ def expand_job(sources: PCollection[PendingSource], spec: JobSpec) -> PCollectio
     """Apply the transforms of a job to its open sources."""
     ledger = _ledger_handle(spec)
     plan, *stages = spec.stages(ledger)
-    written: Any = sources | "SpreadSources" >> beam.Reshuffle() | plan | "SpreadTasks" >> beam.Reshuffle()
+    planned: Any = sources | "SpreadSources" >> beam.Reshuffle() | plan
+    if spec.task_limit is not None:
+        planned |= LimitTasks(TaskBudget.below(str(spec.run_dir)))
+    written: Any = planned | "SpreadTasks" >> beam.Reshuffle()
     for stage in stages:
         written |= stage
     # Where a launcher looks at the ledger meanwhile, it holds all workers to the limit.

@@ -36,6 +36,7 @@ class RunOutcome:
         seconds: How long it took.
         interrupted: Whether it was ended by Ctrl-C or SIGTERM.
         out_of_date: Outputs that no source yields any more and that were left, since another run may be at work.
+        limited: Whether the limit of tasks ended it before all was done.
         unrecorded: Shards of the job's form in its own folder that the ledger does not know, as far as they were named.
     """
 
@@ -46,6 +47,7 @@ class RunOutcome:
     interrupted: bool
     out_of_date: int = 0
     unrecorded: int = 0
+    limited: bool = False
 
     @property
     def is_complete(self) -> bool:
@@ -81,7 +83,7 @@ def run_job(
     Raises:
         LedgerbeamError: What ended the run early. All that was recorded stays recorded.
     """
-    if only is not None:
+    if only is not None or spec.task_limit is not None:
         require_local(beam_args)
     started = time.monotonic()
     folders = run_folders(store)
@@ -104,7 +106,7 @@ def run_job(
         info["existing"] = "keep"
     run = store.begin_run(info)
     listed = JobListing(spec, store, pages, run, only=only)
-    outcome, tidied, deaths, done, left = "failed", False, 0, Totals(), 0
+    outcome, tidied, deaths, done, left, limited = "failed", False, 0, Totals(), 0, False
     strangers: list[str] = []
     try:
         with folders.enter(run) as folder:
@@ -138,7 +140,7 @@ def run_job(
                     else:
                         left = count_superseded(store)
             finally:
-                deaths, done = runner.deaths, runner.done
+                deaths, done, limited = runner.deaths, runner.done, runner.stopped
         outcome = TASKS_FAILED if store.status()["tasks"]["failed"] else DONE
     except KeyboardInterrupt:
         outcome = "interrupted"
@@ -154,6 +156,7 @@ def run_job(
         outcome == "interrupted",
         left,
         len(strangers),
+        limited,
     )
 
 
@@ -173,7 +176,8 @@ def require_local(beam_args: Sequence[str]) -> None:
     """
     if not _is_local(beam_args):
         raise UsageError(
-            "--only-failed and --only-rejected work on the local runner only; without them all that is open is done"
+            "--only-failed, --only-rejected and --limit-tasks work on the local runner only; without them all that is "
+            "open is done"
         )
 
 
