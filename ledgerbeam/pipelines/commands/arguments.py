@@ -251,6 +251,9 @@ def add_job(parser: argparse.ArgumentParser, *, task_bytes: str, task_help: str)
         metavar="N",
         help="local worker processes (default: all cores)",
     )
+    work.add_argument(
+        "--dry-run", action="store_true", help="say what would be done and why; write nothing, not even a ledger"
+    )
     ledger = parser.add_argument_group("ledger and restart")
     ledger.add_argument(
         "--ledger",

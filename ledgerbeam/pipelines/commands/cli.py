@@ -78,6 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args, beam_args = _parse(arguments)
         _check_urls(args)
+        if getattr(args, "dry_run", False) or getattr(args, "sample", None):
+            sys.dont_write_bytecode = True  # of the user's modules: what only looks writes nothing at all
         status: int = args.run(args, beam_args)
         sys.stdout.flush()
     except LedgerbeamError as error:

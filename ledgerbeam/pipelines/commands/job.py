@@ -9,6 +9,7 @@ from typing import Any
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.pipelines.commands.dry_run import dry_run
 from ledgerbeam.pipelines.commands.summary import RunSummary
 from ledgerbeam.pipelines.console import Reporter
 from ledgerbeam.pipelines.jobs.listing import listed_pages
@@ -31,13 +32,15 @@ def run_job_command(job: JobSpec, args: argparse.Namespace, beam_args: list[str]
         force: Whether sources that the ledger holds as complete are done again.
 
     Returns:
-        0, 3 if some tasks failed or outputs out of date were left, or 130 if it was interrupted.
+        0, also of a dry run, 3 if some tasks failed or outputs out of date were left, or 130 if it was interrupted.
     """
     reporter = Reporter(as_json=args.json, quiet=args.quiet)
     job = job.resolve_ledger(args.ledger)
     if beam_args:
         check_options(beam_args)
         check_reach(job, beam_args)
+    if args.dry_run:
+        return dry_run(job, args, force=force)
     again = getattr(args, "only_rejected", None)
     if again is not None and args.only_failed is not None:
         raise UsageError("--only-rejected and --only-failed choose different tasks; give one of them, then the other")
