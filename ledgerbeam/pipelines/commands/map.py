@@ -12,6 +12,7 @@ from ledgerbeam.pipelines.commands.arguments import (
     add_shards,
     add_sources,
     add_to,
+    parse_count,
 )
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
@@ -40,6 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="do not map the first records twice to see that the function is deterministic",
     )
     add_on_error(parser)
+    parser.add_argument(
+        "--sample",
+        type=parse_count,
+        metavar="N",
+        help="try the function on N records from all over the sources, in this process, and print what becomes of "
+        "them; write nothing",
+    )
     add_shards(parser, sources, output)
 
 
@@ -52,6 +60,7 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
     from ledgerbeam.ledger.model.user_code import function_identity
     from ledgerbeam.pipelines.commands.job import run_job_command
     from ledgerbeam.pipelines.commands.job_values import file_sources, folder, run_values, target
+    from ledgerbeam.pipelines.commands.sample import sample
     from ledgerbeam.pipelines.jobs.map import MapJob
     from ledgerbeam.pipelines.jobs.reject_limit import parse_on_error
 
@@ -71,4 +80,6 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
         published=published,
         **run_values(args),
     )
+    if args.sample is not None:
+        return sample(job, args)
     return run_job_command(job, args, beam_args)
