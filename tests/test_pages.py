@@ -28,6 +28,7 @@ PAGES = {
     "megatron": 15,
     "restart": 3,
     "shar": 8,
+    "statistics": 6,
     "tokenize": 7,
     "tutorials/first-job": 15,
     "webdataset": 8,
