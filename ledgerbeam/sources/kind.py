@@ -32,6 +32,7 @@ __all__ = [
     "StreamCut",
     "StreamReader",
     "TaskLimits",
+    "Unreadable",
     "listed_file",
     "listed_files",
     "looked_at",
@@ -40,6 +41,17 @@ __all__ = [
 
 StreamReader: TypeAlias = Callable[[StreamSpan], list[Any]]
 """Reads a span of a stream, one that begins where the last one ended or after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Stands for a record that cannot be decoded, among the records of a task.
+
+    Attributes:
+        error: Why, and where it lies.
+    """
+
+    error: str
 
 
 class TaskLimits(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, messa
 from ledgerbeam.names import ENDINGS_ROOM, check_root, relative_name
 from ledgerbeam.redaction import refuse_secrets
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
+from ledgerbeam.transforms.task_results import TaskResults
 
 __all__ = ["WriteTasks", "WrittenTask", "output_name"]
 
@@ -153,6 +155,8 @@ class _Write(beam.DoFn):
             yield written
 
     def _write(self, task: Task) -> WrittenTask | FailedTask:
+        if isinstance(task.records, TaskResults):
+            return self._write_results(task, task.records)
         try:
             files = self._encoder.encode(task.records)
         except RecordError as error:
@@ -169,6 +173,29 @@ class _Write(beam.DoFn):
         self._bytes.inc(size)
         seconds = time.monotonic() - task.started if task.started else 0.0
         return WrittenTask(task.replace(records=None), outputs, records, size, seconds)
+
+    def _write_results(self, task: Task, results: TaskResults) -> WrittenTask | FailedTask:
+        outputs: list[Output] = []
+        for route, records in results.datasets.items():
+            try:
+                files = self._encoder.encode(records)
+            except RecordError as error:
+                return failed_by(error, task, f"{task.name}: {message_of(error)}")
+            except Exception as error:  # noqa: BLE001 - of records that user code made
+                return failed_by(error, task, f"{task.name}: {describe_error(error)}")
+            fault_point("publish.before")
+            room = max(len(file.ending.encode()) for file in files)
+            for file in files:
+                name = output_name(task, self._base, file.ending, room=room, below=self._output)
+                made = self._publish(f"{route}/{name}" if route else name, file, task)
+                outputs.append(dataclasses.replace(made, route=route))
+        fault_point("publish.after")
+        records = sum(results.counts.written.values())
+        size = sum(output.size for output in outputs if output.records)
+        self._records.inc(records)
+        self._bytes.inc(size)
+        seconds = time.monotonic() - task.started if task.started else 0.0
+        return WrittenTask(task.replace(records=None), tuple(outputs), records, size, seconds)
 
     def _publish(self, name: str, file: ShardFile, task: Task) -> Output:
         publish_bytes(f"{self._output}/{name}", file.data, self._options)

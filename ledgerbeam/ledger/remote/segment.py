@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 from ledgerbeam.errors import LedgerDamagedError, LedgerVersionError, UnsupportedShapeError, UsageError
 from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, output_row, read_output
+from ledgerbeam.ledger.model.set_ups import read_set_ups
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.model.values import (
     flag,
@@ -254,5 +255,6 @@ _RUN_FIELDS: dict[str, Callable[[Any], Any]] = {
     "tidied": flag,
     "listed": integer,
     "listing_finished": flag,
+    "set_ups": read_set_ups,
     "info": mapping,
 }
