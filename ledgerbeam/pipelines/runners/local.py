@@ -13,9 +13,11 @@ import orjson
 
 from ledgerbeam.errors import WorkerDiedError
 from ledgerbeam.ledger import LedgerStore, Source, Totals
+from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.run_folders import RunFolder
+from ledgerbeam.ledger.worker.set_ups import left_set_ups
 from ledgerbeam.pipelines.console import Reporter
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.replaced import look_at_files
@@ -55,6 +57,7 @@ class LocalRunner:
     Attributes:
         deaths: How often a worker died so far.
         done: What the passes so far have added to the ledger.
+        set_ups: Those of user code in the passes so far.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class LocalRunner:
         self._next_refresh = 0.0
         self.deaths = 0
         self.done = Totals()
+        self.set_ups = SetUps()
 
     def run(self, listed: JobListing) -> None:
         """Run what is open of a listing, in waves, so that memory does not grow with the number of sources.
@@ -133,6 +137,12 @@ class LocalRunner:
             with open(job, "xb") as file:
                 file.write(dump_job(dataclasses.replace(self._spec, run=listed.run, run_dir=folder)))
             dump_sources(wave, sources)
+        try:
+            return self._watched_wave(folder, job, wave, tmp, listed)
+        finally:
+            self.set_ups = self.set_ups.plus(left_set_ups(folder))
+
+    def _watched_wave(self, folder: str, job: str, wave: str, tmp: str, listed: JobListing) -> WaveEnd:
         end = run_wave(
             [
                 sys.executable,
