@@ -91,9 +91,7 @@ def test_a_number_is_exceeded_by_one_more(store: LedgerStore) -> None:
 def test_a_share_is_looked_at_once_enough_is_read_and_at_the_end(store: LedgerStore) -> None:
     record(store, SHARE_RECORDS - 1, KeyError=200)
     limit("reject:1%").check(store, ended=False)
-    with pytest.raises(
-        RejectLimitError, match=r"at most 1 % of the records rejected, found 200 of 9,999 read"
-    ):
+    with pytest.raises(RejectLimitError, match=r"at most 1 % of the records rejected, found 200 of 9,999 read"):
         limit("reject:1%").check(store, ended=True)
     record(store, 1)
     with pytest.raises(RejectLimitError):
