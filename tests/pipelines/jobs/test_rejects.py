@@ -44,9 +44,7 @@ RAISING = {number for number in range(LINES) if number % 9_100 == 17 and number 
 
 
 def write_function(workspace: Workspace, raises: str = RAISES) -> None:
-    (workspace.root / "cleaning.py").write_text(
-        CLEANING.replace("{raises}", raises).replace("{{", "{").replace("}}", "}")
-    )
+    (workspace.root / "cleaning.py").write_text(CLEANING.replace("RAISES", raises))
 
 
 def line(number: int) -> bytes:
@@ -95,9 +93,8 @@ def test_what_the_issue_asks_for(job: Workspace) -> None:
     assert ran.status == 0, ran.err
     assert "48 records rejected so far; to see them: ledgerbeam ledger rejects" in ran.err
     records, out = ran.json["records"], job.root / "out"
-    assert (
-        records["rejected"] == {"not decoded": BROKEN, "KeyError": len(RAISING)} == {"not decoded": 37, "KeyError": 11}
-    )
+    assert (len(BROKEN_AT), len(RAISING)) == (37, 11)
+    assert records["rejected"] == {"not decoded": 37, "KeyError": 11}
     usable = [number for number in range(LINES) if number not in BROKEN_AT | RAISING]
     dropped = Counter(number % 100 for number in usable if number % 100 < 6)
     reasons = ["too short", "no text", "spam", "duplicate", "adult", "empty"]
