@@ -25,13 +25,19 @@ if TYPE_CHECKING:
     from ledgerbeam.errors import UsageError as UsageError
     from ledgerbeam.io.formats.registry import open_source as open  # noqa: A004 - `ledgerbeam.open`, as of gzip
     from ledgerbeam.opening import open_ledger as open_ledger
+    from ledgerbeam.results import Drop as Drop
+    from ledgerbeam.results import Reject as Reject
+    from ledgerbeam.results import Route as Route
 
 __version__ = "0.1.0"
 __all__ = [
+    "Drop",
     "FunctionError",
     "LedgerError",
     "LedgerbeamError",
     "RecordError",
+    "Reject",
+    "Route",
     "SourceError",
     "StorageError",
     "UsageError",
@@ -42,7 +48,13 @@ __all__ = [
 ]
 
 _MODULES = ("stats",)
-_ELSEWHERE = {"open": ("io.formats.registry", "open_source"), "open_ledger": ("opening", "open_ledger")}
+_ELSEWHERE = {
+    "Drop": ("results", "Drop"),
+    "Reject": ("results", "Reject"),
+    "Route": ("results", "Route"),
+    "open": ("io.formats.registry", "open_source"),
+    "open_ledger": ("opening", "open_ledger"),
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -26,6 +26,7 @@ PAGES = {
     "ledger": 10,
     "lit": 8,
     "megatron": 15,
+    "rejects": 7,
     "restart": 3,
     "shar": 8,
     "statistics": 6,

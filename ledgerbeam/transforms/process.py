@@ -24,6 +24,7 @@ from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, is_interrupt
 from ledgerbeam.ledger.statistics import joined_statistics
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
+from ledgerbeam.transforms.user_object import take_set_ups
 
 __all__ = ["ProcessBatch", "ProcessTask", "TaskResult"]
 
@@ -38,7 +39,8 @@ class ProcessTask(beam.PTransform[PCollection[Task], PCollection[Task]]):
         function: Takes a `Task` and returns the task with other records (``task.replace(records=...)``), None or
             ``NoneTask(task)`` (filtered), ``FailedTask(task, reason)`` (tried again on a rerun), or the list that
             ``task.fan_out(lists_of_records)`` made. An exception makes the task a `FailedTask`. What it observes by
-            `ledgerbeam.stats` is recorded with the task; of a fan-out with the first child.
+            `ledgerbeam.stats` is recorded with the task; of a fan-out with the first child. If it has a method
+            ``set_up``, as `MapRecords` has, that is called in each worker process before the first task.
         ledger: The job's ledger; carries errors that end the job to the launcher.
     """
 
@@ -128,6 +130,24 @@ class _Process(beam.DoFn):
         self._function = function
         self._ledger = ledger
         self._failed = Metrics.counter("ledgerbeam", "tasks_failed")
+        self._set_up_ms = Metrics.distribution("ledgerbeam", "set_up_ms")
+        self._set_ups: list[float] = []
+
+    def setup(self) -> None:
+        """Set the function up while no task is in work: whatever happens here is laid to none."""
+        set_up = getattr(self._function, "set_up", None)
+        if set_up is None:
+            return
+        with fatal_errors(self._ledger):
+            set_up()
+        self._set_ups = take_set_ups()
+        if self._ledger is not None:
+            self._ledger.note_set_ups(self._set_ups)
+
+    def start_bundle(self) -> None:
+        for seconds in self._set_ups:  # a counter belongs to a bundle
+            self._set_up_ms.update(round(1000 * seconds))
+        self._set_ups = []
 
     def process(self, task: TaskResult) -> Iterator[TaskResult]:
         if not isinstance(task, Task):

@@ -43,6 +43,7 @@ from ledgerbeam.ledger.model.rows import (
     SourceRow,
     Totals,
 )
+from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.task import Source
 
 _Result = TypeVar("_Result")
@@ -295,6 +296,10 @@ class LmdbStore:
                 lmdb_sources.set_gone(txn, missing)
 
         self._write(change)
+
+    def note_set_ups(self, run: str, found: SetUps) -> None:
+        """Record the set-ups of a run so far."""
+        self._write(lambda txn: lmdb_jobs.note_set_ups(txn, run, found))
 
     def end_run(self, run: str, outcome: str, *, tidied: bool = False) -> None:
         """Record how a run ended."""

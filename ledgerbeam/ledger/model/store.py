@@ -32,6 +32,7 @@ from ledgerbeam.ledger.model.rows import (
     SourceRow,
     Totals,
 )
+from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.task import Source
 
 __all__ = ["MAX_ATTEMPTS", "LedgerSink", "LedgerStore"]
@@ -213,6 +214,9 @@ class LedgerStore(LedgerSink, Protocol):
 
     def note_listing(self, run: str, *, listed: int, finished: bool, gone: Iterable[bytes] = ()) -> None:
         """Record how many sources a run has listed. A finished listing also sets what is gone."""
+
+    def note_set_ups(self, run: str, found: SetUps) -> None:
+        """Record how often user code was set up in a run so far; more than what was noted before."""
 
     def end_run(self, run: str, outcome: str, *, tidied: bool = False) -> None:
         """Record how a run ended. A run that began and has no outcome was killed, or still runs.

@@ -26,6 +26,7 @@ from ledgerbeam.errors import LedgerDamagedError, LedgerVersionError, Unsupporte
 from ledgerbeam.ledger.model.accounts import counts_row, read_counts, read_statistics, statistics_row
 from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, output_row, read_output
+from ledgerbeam.ledger.model.set_ups import read_set_ups
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.model.values import (
     flag,
@@ -267,5 +268,6 @@ _RUN_FIELDS: dict[str, Callable[[Any], Any]] = {
     "tidied": flag,
     "listed": integer,
     "listing_finished": flag,
+    "set_ups": read_set_ups,
     "info": mapping,
 }

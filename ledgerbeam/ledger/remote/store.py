@@ -38,6 +38,7 @@ from ledgerbeam.ledger.lmdb.withdrawal import Withdrawal
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.job import Job, OnJobChange
 from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf, Mark
+from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote.controls import (
@@ -258,6 +259,10 @@ class RemoteStore(LmdbStore):
         """Record how many sources a run has listed, and what is gone if it listed all."""
         missing = list(gone) if finished else None
         self._change_run(run, {"listed": listed, "listing_finished": finished}, missing)
+
+    def note_set_ups(self, run: str, found: SetUps) -> None:
+        """Record the set-ups of a run so far."""
+        self._change_run(run, {"set_ups": found._asdict()})
 
     def end_run(self, run: str, outcome: str, *, tidied: bool = False) -> None:
         """Record how a run ended."""

@@ -46,6 +46,7 @@ _URL_ARGUMENTS = {
     "index_root": "a folder of indexes",
     "base": "a folder",
     "tokenizer": "a tokenizer",
+    "watch_file": "a watched file",
 }
 """Arguments that are URLs, and what each is."""
 

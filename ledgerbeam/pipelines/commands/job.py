@@ -17,7 +17,7 @@ from ledgerbeam.pipelines.jobs.opening import open_job
 from ledgerbeam.pipelines.jobs.retry import sources_that_failed, withdraw_rejected
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners.beam import check_options, check_reach
-from ledgerbeam.pipelines.runners.run import RunOutcome, require_local, run_job, warn_of_lost
+from ledgerbeam.pipelines.runners.run import RunOutcome, is_local_runner, require_local, run_job, warn_of_lost
 
 __all__ = ["run_job_command"]
 
@@ -36,6 +36,8 @@ def run_job_command(job: JobSpec, args: argparse.Namespace, beam_args: list[str]
     """
     reporter = Reporter(as_json=args.json, quiet=args.quiet)
     job = job.resolve_ledger(args.ledger)
+    if job.devices and not is_local_runner(beam_args):
+        raise UsageError("--devices is for the local runner: on another, give each of its workers its device")
     if beam_args:
         check_options(beam_args)
         check_reach(job, beam_args)

@@ -63,7 +63,8 @@ class RejectLimit:
         reasons = ", ".join(
             f"{printable(without_secrets(reason))} {number:,}" for reason, number in ordered[:_SHOWN_REASONS]
         )
-        more = f" and {len(ordered) - _SHOWN_REASONS} more reasons" if len(ordered) > _SHOWN_REASONS else ""
+        left = len(ordered) - _SHOWN_REASONS
+        more = f" and {count(left, 'more reason')}" if left > 0 else ""
         allowed = f"{self.percent:g} % of the records" if self.most is None else count(self.most, "record")
         return (
             f"ledger {url}: --on-error {self.text}: expected at most {allowed} rejected, found {rejected:,} of "

@@ -112,6 +112,7 @@ class JobSpec(ABC):
         storage_options: Passed to fsspec untouched.
         ledger: Ledger URL; empty until `resolve_ledger`.
         workers: Local worker processes.
+        devices: Ids of the CUDA devices of which each local worker process sees one; empty leaves that as it is.
         flush_interval: Longest time that a completion waits for its commit, in seconds.
         flush_entries: Most completions of one commit.
         log_level: The lowest level of what workers log that is shown.
@@ -126,6 +127,7 @@ class JobSpec(ABC):
     storage_options: dict[str, Any] = field(default_factory=dict)
     ledger: str = ""
     workers: int = 1
+    devices: tuple[str, ...] = ()
     flush_interval: float = 1.0
     flush_entries: int = MAX_ENTRIES
     log_level: str = "warning"

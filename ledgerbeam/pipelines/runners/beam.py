@@ -10,6 +10,7 @@ from typing import Any
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore, Totals
+from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.user_code import SAFE_PATH
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.spec import JobSpec
@@ -78,6 +79,7 @@ class BeamRunner:
         deaths: Always 0: such a runner watches its workers itself.
         done: What the passes so far have added to the ledger.
         stopped: Always False: such a runner takes no limit of tasks.
+        set_ups: Those of user code so far, as far as the runner tells of its counters.
     """
 
     deaths = 0
@@ -88,6 +90,7 @@ class BeamRunner:
         self._store = store
         self._beam_args = beam_args
         self.done = Totals()
+        self.set_ups = SetUps()
 
     def run(self, listed: JobListing) -> None:
         """Run the job's pipeline, and again while it leaves open what another pass does, as index ranges do.
@@ -116,6 +119,7 @@ class BeamRunner:
         from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415
 
         from ledgerbeam.pipelines.runners.pipeline import expand_job, match_open_sources  # noqa: PLC0415
+        from ledgerbeam.transforms.user_object import close_objects  # noqa: PLC0415
 
         # Beam starts other Pythons, `python -m pip` one of them: the working folder is not on their path either.
         os.environ.setdefault("PYTHONSAFEPATH", SAFE_PATH)
@@ -123,11 +127,30 @@ class BeamRunner:
             pipeline = beam.Pipeline(options=PipelineOptions([*worker_options(self._spec.log_level), *self._beam_args]))
             spec = replace(self._spec, run=run)
             expand_job(match_open_sources(pipeline, spec), spec)
-            pipeline.run().wait_until_finish()
+            result = pipeline.run()
+            result.wait_until_finish()
+            self.set_ups = self.set_ups.plus(_counted_set_ups(result))
         except LedgerbeamError:
             raise
         except Exception as error:
             raise LedgerbeamError(f"the pipeline failed: {_last_line(error)}; --debug shows all of it") from error
+        finally:
+            close_objects()  # of workers that are threads of this process
+
+
+def _counted_set_ups(result: Any) -> SetUps:
+    """Return the set-ups that a runner's counters tell of; some runners have none."""
+    from apache_beam.metrics.metric import MetricsFilter  # noqa: PLC0415
+
+    try:
+        found = result.metrics().query(MetricsFilter().with_namespace("ledgerbeam").with_name("set_up_ms"))
+    except NotImplementedError:
+        return SetUps()
+    made = SetUps()
+    for metric in found["distributions"]:
+        if (counted := metric.result) is not None and counted.count:
+            made = made.plus(SetUps(counted.count, counted.sum / 1000, counted.max / 1000))
+    return made
 
 
 def _last_line(error: Any) -> str:

@@ -13,9 +13,11 @@ import orjson
 
 from ledgerbeam.errors import WorkerDiedError
 from ledgerbeam.ledger import LedgerStore, Source, Totals
+from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.run_folders import RunFolder
+from ledgerbeam.ledger.worker.set_ups import left_set_ups
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.pipelines.console import Reporter
 from ledgerbeam.pipelines.jobs.listing import JobListing
@@ -57,6 +59,7 @@ class LocalRunner:
         deaths: How often a worker died so far.
         done: What the passes so far have added to the ledger.
         stopped: Whether the limit of tasks ended the run before all was done.
+        set_ups: Those of user code in the passes so far.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class LocalRunner:
         self.deaths = 0
         self.done = Totals()
         self.stopped = False
+        self.set_ups = SetUps()
 
     def run(self, listed: JobListing) -> None:
         """Run what is open of a listing, in waves, so that memory does not grow with the number of sources.
@@ -158,6 +162,12 @@ class LocalRunner:
             dump_sources(wave, sources)
             if self._left is not None:
                 TaskBudget.below(folder).make(self._left)
+        try:
+            return self._watched_wave(folder, job, wave, tmp, listed)
+        finally:
+            self.set_ups = self.set_ups.plus(left_set_ups(folder))
+
+    def _watched_wave(self, folder: str, job: str, wave: str, tmp: str, listed: JobListing) -> WaveEnd:
         end = run_wave(
             [
                 sys.executable,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,10 +17,11 @@ from apache_beam.transforms.environments import Environment, SubprocessSDKEnviro
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.runners.fork_server import fork_server
+from ledgerbeam.pipelines.runners.fork_server import fork_server, one_device
 from ledgerbeam.pipelines.runners.wave_files import load_sources
 from ledgerbeam.transforms import CommitTasks, LedgerHandle, MatchSources, SkipCompleted
 from ledgerbeam.transforms.limit import LimitTasks
+from ledgerbeam.transforms.user_object import close_objects
 
 __all__ = ["expand_job", "match_open_sources", "run_locally"]
 
@@ -31,9 +33,13 @@ def run_locally(spec: JobSpec, wave_path: str, beam_args: Sequence[str]) -> None
         Exception: Whatever a worker ended with, as Beam rebuilds it.
     """
     if spec.workers == 1:
-        _run(spec, wave_path, beam_args, None)
+        os.environ.update(one_device(spec.devices, 0))
+        try:
+            _run(spec, wave_path, beam_args, None)
+        finally:
+            close_objects()
         return
-    with fork_server(str(spec.run_dir)) as command:
+    with fork_server(str(spec.run_dir), spec.devices) as command:
         _run(spec, wave_path, beam_args, SubprocessSDKEnvironment.from_command_string(command))
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ledgerbeam.errors import IndexMismatchError, UsageError
+from ledgerbeam.errors import IndexMismatchError, LedgerbeamError, UsageError
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Totals
 from ledgerbeam.opening import run_folders
@@ -22,7 +23,7 @@ from ledgerbeam.pipelines.runners.beam import BeamRunner
 from ledgerbeam.pipelines.runners.local import LocalRunner
 from ledgerbeam.redaction import printable, without_secrets
 
-__all__ = ["RunOutcome", "require_local", "run_job", "warn_of_lost"]
+__all__ = ["RunOutcome", "is_local_runner", "require_local", "run_job", "warn_of_lost"]
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def run_job(
             f"an older run may still be at work on this ledger ({elsewhere}): nothing is lost, but tasks may be done "
             "twice, and outputs that are out of date stay until the next run"
         )
-    runner_name = "local" if _is_local(beam_args) else " ".join(w for w in beam_args if w.startswith("--runner"))
+    runner_name = "local" if is_local_runner(beam_args) else " ".join(w for w in beam_args if w.startswith("--runner"))
     info = run_info(store, spec, runner_name)
     if owner is not None and owner.keeps:
         info["existing"] = "keep"
@@ -120,7 +121,7 @@ def run_job(
                 warn_of_lost(forget_lost(spec, store), reporter)
             runner: LocalRunner | BeamRunner = (
                 LocalRunner(spec, store, reporter, beam_args, folder, debug=debug)
-                if _is_local(beam_args)
+                if is_local_runner(beam_args)
                 else BeamRunner(spec, store, beam_args)
             )
             try:
@@ -141,6 +142,9 @@ def run_job(
                         left = count_superseded(store)
             finally:
                 deaths, done, limited = runner.deaths, runner.done, runner.stopped
+                if runner.set_ups.times:
+                    with suppress(LedgerbeamError):  # if it cannot be noted, why will be told by what needs more
+                        store.note_set_ups(run, runner.set_ups)
         outcome = TASKS_FAILED if store.status()["tasks"]["failed"] else DONE
     except KeyboardInterrupt:
         outcome = "interrupted"
@@ -174,7 +178,7 @@ def require_local(beam_args: Sequence[str]) -> None:
     Raises:
         UsageError: The options name another.
     """
-    if not _is_local(beam_args):
+    if not is_local_runner(beam_args):
         raise UsageError(
             "--only-failed, --only-rejected and --limit-tasks work on the local runner only; without them all that is "
             "open is done"
@@ -206,6 +210,7 @@ def _forget_misread(store: LedgerStore) -> None:
         store.forget_sources({row.source_id for row in store.failures() if row.reason == IndexMismatchError.__name__})
 
 
-def _is_local(beam_args: Sequence[str]) -> bool:
+def is_local_runner(beam_args: Sequence[str]) -> bool:
+    """Return whether Beam options leave a job to the local runner."""
     runners = [word for word in beam_args if word.startswith("--runner")]
     return not runners or runners == ["--runner=FnApiRunner"]
