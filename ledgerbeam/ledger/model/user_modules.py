@@ -56,7 +56,9 @@ def user_modules(reference: str) -> dict[str, str]:
                 waiting.append(imported)
     named = reference.partition(":")[0]
     return {
-        name: known for name, known in sorted(found.items()) if known is not None and (known != NO_SOURCE or name == named)
+        name: known
+        for name, known in sorted(found.items())
+        if known is not None and (known != NO_SOURCE or name == named)
     }
 
 
