@@ -10,7 +10,7 @@ from typing import Any
 
 from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.statistics import joined_statistics
-from ledgerbeam.pipelines.console import Reporter, count, print_json
+from ledgerbeam.pipelines.console import Reporter, count, duration, print_json
 from ledgerbeam.pipelines.jobs.listing import listed_pages
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.redaction import plain_value, printable, without_secrets
@@ -40,7 +40,13 @@ def sample(job: MapJob, args: argparse.Namespace) -> int:
     started = time.perf_counter()
     runs: list[SampleRun] = []
     statistics: Mapping[str, Statistic] = {}
-    for run in try_function(job, sampled_records(job, listed_pages(job, reporter.say), args.sample)):
+    set_up = 0.0
+
+    def on_set_up(seconds: float) -> None:
+        nonlocal set_up
+        set_up = seconds
+
+    for run in try_function(job, sampled_records(job, listed_pages(job, reporter.say), args.sample), on_set_up):
         runs.append(run)
         statistics = joined_statistics(statistics, run.statistics)
         if not args.json:
@@ -53,7 +59,7 @@ def sample(job: MapJob, args: argparse.Namespace) -> int:
         "records": dict(sorted(outcomes.items())),
         "seconds": {
             "all": round(time.perf_counter() - started, 6),
-            "first": round(next((run.seconds for run in runs if run.outcome != "unreadable"), 0.0), 6),
+            "set_up": round(set_up, 6),
             "median": round(called[len(called) // 2], 6) if called else None,
             "longest": round(called[-1], 6) if called else None,
         },
@@ -64,7 +70,9 @@ def sample(job: MapJob, args: argparse.Namespace) -> int:
         return 0
     for name, value in values.items():
         reporter.say(printable(without_secrets(f"statistic {name}: {value}")))
-    median = f"{1000 * called[len(called) // 2]:,.3g} ms a record (median), " if called else ""
+    median = (
+        f"set up in {duration(set_up)}, {1000 * called[len(called) // 2]:,.3g} ms a record (median), " if called else ""
+    )
     shown = ", ".join(f"{number:,} {outcome}" for outcome, number in sorted(outcomes.items()))
     reporter.say(f"{count(len(runs), 'record')}: {shown or 'none'}; {median}nothing was written")
     return 0

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ledgerbeam.io.jsonl.values import NanRule
-from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.jobs.metadata import PublishedMetadata
 from ledgerbeam.pipelines.jobs.reject_limit import RejectLimit, parse_on_error
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import Product, ShardJob
+
+if TYPE_CHECKING:  # Beam takes a second to import
+    from ledgerbeam.transforms import MapRecords
 
 __all__ = ["MapJob"]
 
@@ -68,7 +69,7 @@ class MapJob(ShardJob):
             shaping["batch"] = self.batch
         return shaping
 
-    def work(self) -> Callable[[Task], Any]:
+    def work(self) -> MapRecords:
         """Return the function of a task that maps its records."""
         from ledgerbeam.transforms import MapRecords  # noqa: PLC0415 - brings Beam
 

@@ -22,7 +22,6 @@ from ledgerbeam.io.jsonl.format import JsonlFormat
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import Statistic
-from ledgerbeam.ledger.statistics import joined_statistics
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.sources import FileSources
 from ledgerbeam.transforms.task_results import TaskResults
@@ -180,9 +179,21 @@ def _line_ends(blocks: Iterator[bytes]) -> Iterator[list[int]]:
         begin += len(block)
 
 
-def try_function(job: MapJob, records: Iterable[Sampled]) -> Iterator[SampleRun]:
-    """Call the function of a job with each record by itself, in this process."""
+def try_function(job: MapJob, records: Iterable[Sampled], on_set_up: Callable[[float], None]) -> Iterator[SampleRun]:
+    """Call the function of a job with each record by itself, in this process.
+
+    Args:
+        job: The job.
+        records: The sample.
+        on_set_up: Called with the seconds that it took to import or build the function, before any record.
+
+    Raises:
+        LedgerbeamError: The function cannot be imported or built.
+    """
     work = replace(job, check_purity=False, on_error="fail").work()
+    started = time.perf_counter()
+    work.set_up()
+    on_set_up(time.perf_counter() - started)
     for sampled in records:
         if sampled.error:
             yield SampleRun(sampled, "unreadable", error=sampled.error)
@@ -204,13 +215,11 @@ def _run_of(done: Task | NoneTask | FailedTask, sampled: Sampled, to: str) -> Sa
             return SampleRun(sampled, "failed", reason=done.reason, error=done.error)
         case NoneTask():
             reason = next(iter(done.counts.dropped), "") if done.counts else ""
-            statistics = joined_statistics(done.task.statistics, done.statistics)
-            return SampleRun(sampled, "dropped", reason=reason or "returned nothing", statistics=statistics)
+            return SampleRun(sampled, "dropped", reason=reason, statistics=done.statistics)
     read = _reading(to)
-    if not isinstance(done.records, TaskResults):
-        return SampleRun(sampled, "kept", {"": read(done.records)}, statistics=done.statistics)
-    shown = {route: read(dataset) for route, dataset in done.records.datasets.items()}
-    return SampleRun(sampled, "kept", shown, statistics=joined_statistics(done.statistics, done.records.statistics))
+    results: TaskResults = done.records
+    shown = {route: read(dataset) for route, dataset in results.datasets.items()}
+    return SampleRun(sampled, "kept", shown, statistics=results.statistics)
 
 
 def _reading(to: str) -> Callable[[Any], list[Any]]:
