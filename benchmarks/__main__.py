@@ -20,6 +20,7 @@ from benchmarks import (
     ledger,
     megatron,
     object_store,
+    observing,
     reads,
     scale,
     skipping,
@@ -40,6 +41,7 @@ TABLES: dict[str, ModuleType] = {
     "commits": commits,
     "skipping": skipping,
     "workers": workers,
+    "observing": observing,
 }
 
 

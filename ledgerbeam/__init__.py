@@ -15,6 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ledgerbeam import stats as stats
     from ledgerbeam.errors import FunctionError as FunctionError
     from ledgerbeam.errors import LedgerbeamError as LedgerbeamError
     from ledgerbeam.errors import LedgerError as LedgerError
@@ -24,27 +25,43 @@ if TYPE_CHECKING:
     from ledgerbeam.errors import UsageError as UsageError
     from ledgerbeam.io.formats.registry import open_source as open  # noqa: A004 - `ledgerbeam.open`, as of gzip
     from ledgerbeam.opening import open_ledger as open_ledger
+    from ledgerbeam.results import Drop as Drop
+    from ledgerbeam.results import Reject as Reject
+    from ledgerbeam.results import Route as Route
 
 __version__ = "0.1.0"
 __all__ = [
+    "Drop",
     "FunctionError",
     "LedgerError",
     "LedgerbeamError",
     "RecordError",
+    "Reject",
+    "Route",
     "SourceError",
     "StorageError",
     "UsageError",
     "__version__",
     "open",
     "open_ledger",
+    "stats",
 ]
 
-_ELSEWHERE = {"open": ("io.formats.registry", "open_source"), "open_ledger": ("opening", "open_ledger")}
+_MODULES = ("stats",)
+_ELSEWHERE = {
+    "Drop": ("results", "Drop"),
+    "Reject": ("results", "Reject"),
+    "Route": ("results", "Route"),
+    "open": ("io.formats.registry", "open_source"),
+    "open_ledger": ("opening", "open_ledger"),
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
     module, attribute = _ELSEWHERE.get(name, ("errors", name))
     found = globals()[name] = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
     return found

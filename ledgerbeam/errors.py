@@ -17,6 +17,7 @@
     │   └── CheckpointMismatchError                     the checkpoint of another graph, or of other data
     ├── FunctionError              (ValueError)         user code: cannot be imported, or a wrong shape returned
     ├── UnsupportedShapeError      (ValueError)         a transform whose lineage cannot be followed
+    ├── RejectLimitError           (RuntimeError)       more records were rejected than the user allows
     ├── PublicationError           (RuntimeError)       outputs that are all there, but not the dataset asked for
     ├── WorkerDiedError            (RuntimeError)       a worker ended without a word
     └── LedgerError                (RuntimeError)
@@ -55,6 +56,7 @@ __all__ = [
     "NotIndexableError",
     "PublicationError",
     "RecordError",
+    "RejectLimitError",
     "SourceError",
     "SourceNotFoundError",
     "StorageError",
@@ -135,6 +137,10 @@ class FunctionError(LedgerbeamError, ValueError):
 
 class UnsupportedShapeError(LedgerbeamError, ValueError):
     """A transform whose outputs cannot be traced to their source."""
+
+
+class RejectLimitError(LedgerbeamError, RuntimeError):
+    """More records were rejected than the limit of the run allows. All that was recorded stays recorded."""
 
 
 class PublicationError(LedgerbeamError, RuntimeError):

@@ -17,11 +17,23 @@ from hashlib import blake2b
 
 from ledgerbeam.errors import UsageError
 
-__all__ = ["ENDINGS_ROOM", "INDEX_ENDING", "beside", "check_name", "check_root", "relative_name"]
+__all__ = [
+    "ENDINGS_ROOM",
+    "INDEX_ENDING",
+    "REJECTS",
+    "beside",
+    "check_name",
+    "check_root",
+    "check_route",
+    "relative_name",
+]
 
 ENDINGS_ROOM = 64
 """Bytes of a part that are left for what follows the name of a source in that of an output: up to here all outputs of a
 source begin alike. `-0000000000-000000-000000.supervision.jsonl.idx` are 47."""
+
+REJECTS = "_rejects"
+"""Folder in an output folder of the records that its job has rejected."""
 
 _PART_BYTES = 255  # NAME_MAX of Linux
 _KEY_BYTES = 1024  # of S3 and GCS; Azure's are 1,024 characters
@@ -97,6 +109,22 @@ def check_root(url: str) -> str:
     if not url.startswith("/") and ".." in url.split("/"):
         raise UsageError(f"{url}: expected a folder without parts '..'; name it by its own place")
     return url
+
+
+def check_route(name: str) -> str:
+    """Check the name of a route, which is that of a folder below the output folder, and return it back.
+
+    Raises:
+        ValueError: It is no single part of a path, begins like a folder of ours or a hidden one, or is too long.
+    """
+    fits = isinstance(name, str) and len(_encoded(name)) < _FOLDER_ROOM
+    if not fits or not name or name[0] in "_.%~" or not name.isprintable() or {"/", "\\"} & set(name):
+        shown = repr(name) if len(repr(name)) <= 80 else f"{repr(name)[:77]}..."
+        raise ValueError(
+            f"expected the name of a route: one part of a path of at most {_FOLDER_ROOM - 1} bytes that does not begin "
+            f"with '_', '.', '%' or '~', found {shown}"
+        )
+    return name
 
 
 def check_name(name: str) -> str:

@@ -22,9 +22,10 @@ FRONTS = (
     "ledgerbeam.iterators",
     "ledgerbeam.ledger",
     "ledgerbeam.sources",
+    "ledgerbeam.stats",
     "ledgerbeam.transforms",
 )
-HEAVY = ("apache_beam", "fsspec", "lmdb", "numpy", "orjson", "pyarrow", "rich")
+HEAVY = ("apache_beam", "datasketches", "fsspec", "lmdb", "numpy", "orjson", "pyarrow", "rich")
 
 
 def written() -> str:

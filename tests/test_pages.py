@@ -19,6 +19,7 @@ DOCUMENTS = sorted(
 PAGES = {
     "compressed": 8,
     "formats": 3,
+    "functions": 12,
     "how-to/feed-training": 4,
     "how-to/restart-a-job": 6,
     "how-to/tokenize-for-megatron": 10,
@@ -26,8 +27,10 @@ PAGES = {
     "ledger": 10,
     "lit": 8,
     "megatron": 15,
+    "rejects": 7,
     "restart": 3,
     "shar": 8,
+    "statistics": 6,
     "tokenize": 7,
     "tutorials/first-job": 15,
     "webdataset": 8,

@@ -10,6 +10,7 @@ from ledgerbeam.io.formats.base import IndexedFormat as IndexedFormat
 from ledgerbeam.io.formats.base import LineFormat as LineFormat
 from ledgerbeam.io.formats.base import RecordFormat as RecordFormat
 from ledgerbeam.io.formats.format import Format as Format
+from ledgerbeam.io.formats.format import RawRecord as RawRecord
 from ledgerbeam.io.formats.format import Reader as Reader
 from ledgerbeam.io.formats.format import ShardEncoder as ShardEncoder
 from ledgerbeam.io.formats.format import ShardFile as ShardFile
@@ -73,6 +74,7 @@ __all__ = [
     "PackArray",
     "PackSources",
     "RangeReader",
+    "RawRecord",
     "Reader",
     "RecordFormat",
     "Sample",

@@ -23,7 +23,7 @@ from ledgerbeam.errors import (
     UnsupportedShapeError,
     UsageError,
 )
-from ledgerbeam.io import FileInfo
+from ledgerbeam.io import FileInfo, RawRecord
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.unchanged import SourceWatch
 from ledgerbeam.iterators import IteratorNode, OrderedNode, resolve_iterator_source
@@ -219,6 +219,15 @@ class _OpenedPass:
 
     def read_span(self, start: int, stop: int) -> list[Any]:
         return self._kind.read(self._source, start, stop)
+
+    def read_raw(self, start: int, stop: int) -> list[RawRecord]:
+        raise UnsupportedShapeError(
+            f"{self._source.url}[{start}:{stop}]: the items of a graph have no bytes in a source that could be kept "
+            "aside; reject records where the graph is built, or map the files"
+        )
+
+    def read_each(self, start: int, stop: int) -> list[Any]:
+        return self.read_span(start, stop)
 
     def close(self) -> None:
         """Return the graph is open for all passes."""

@@ -24,6 +24,8 @@ from ledgerbeam.ledger.model.user_code import code_identity as code_identity
 from ledgerbeam.ledger.remote.compaction import Compaction as Compaction
 from ledgerbeam.ledger.remote.compaction import compact as compact
 from ledgerbeam.ledger.remote.objects import Objects as Objects
+from ledgerbeam.ledger.statistics import MergedStatistic as MergedStatistic
+from ledgerbeam.ledger.statistics import merged_statistics as merged_statistics
 
 __all__ = [
     "ROOT",
@@ -32,6 +34,7 @@ __all__ = [
     "FailedTask",
     "Job",
     "LedgerStore",
+    "MergedStatistic",
     "NoneTask",
     "Objects",
     "OnJobChange",
@@ -45,4 +48,5 @@ __all__ = [
     "dataset_manifest",
     "entries",
     "fold",
+    "merged_statistics",
 ]

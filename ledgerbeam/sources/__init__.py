@@ -8,11 +8,13 @@ from ledgerbeam.sources.files import IndexedFile as IndexedFile
 from ledgerbeam.sources.files import PackedFiles as PackedFiles
 from ledgerbeam.sources.kind import Cut as Cut
 from ledgerbeam.sources.kind import Opened as Opened
+from ledgerbeam.sources.kind import RawRecord as RawRecord
 from ledgerbeam.sources.kind import SourceKind as SourceKind
 from ledgerbeam.sources.kind import Sources as Sources
 from ledgerbeam.sources.kind import StreamCut as StreamCut
 from ledgerbeam.sources.kind import StreamReader as StreamReader
 from ledgerbeam.sources.kind import TaskLimits as TaskLimits
+from ledgerbeam.sources.kind import Unreadable as Unreadable
 from ledgerbeam.sources.shards import SharShard as SharShard
 from ledgerbeam.sources.shards import SharSources as SharSources
 
@@ -23,6 +25,7 @@ __all__ = [
     "IndexedFile",
     "Opened",
     "PackedFiles",
+    "RawRecord",
     "SharShard",
     "SharSources",
     "SourceKind",
@@ -30,4 +33,5 @@ __all__ = [
     "StreamCut",
     "StreamReader",
     "TaskLimits",
+    "Unreadable",
 ]

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, NotIndexableError
+from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, NotIndexableError, RecordError
 from ledgerbeam.io import (
     Format,
     IndexFile,
     IndexLocation,
+    RawRecord,
     Reader,
     SpanReader,
     StreamedRecords,
@@ -25,7 +26,7 @@ from ledgerbeam.io import (
     write_index,
 )
 from ledgerbeam.io.formats.registry import FileType, require_formats
-from ledgerbeam.io.formats.streamed import split_source
+from ledgerbeam.io.formats.streamed import split_source, split_source_raw
 from ledgerbeam.io.storage.files import read_many_files
 from ledgerbeam.io.storage.stat import changed_error, require_listed
 from ledgerbeam.io.storage.unchanged import SourceWatch
@@ -37,6 +38,7 @@ from ledgerbeam.sources.kind import (
     StreamCut,
     StreamReader,
     TaskLimits,
+    decode_each,
     listed_file,
     listed_files,
     looked_at,
@@ -165,7 +167,7 @@ class IndexedFile(SourceKind):
 
     def open(self, source: Source) -> Opened:
         """Open a file of which `cut` has checked the index."""
-        return self.sources.open_file(source)
+        return _OpenedFile(self.sources.open_file(source), self.format)
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,7 @@ class CompressedFile(SourceKind):
 
     def open(self, source: Source) -> Opened:
         """Open a file of which `cut` has checked the index."""
-        return self.sources.open_file(source)
+        return _OpenedFile(self.sources.open_file(source), self.type.format)
 
     @contextmanager
     def open_stream(self, source: Source, kind: Format) -> Iterator[StreamReader]:
@@ -206,12 +208,7 @@ class CompressedFile(SourceKind):
         listed, options = listed_file(source), self.sources.storage_options
         watch = SourceWatch([listed])
         with SpanReader(listed.url, options, kind, listed=listed) as reader:
-
-            def read(span: StreamSpan) -> list[Any]:
-                with watch:
-                    return reader.read(span)
-
-            yield read
+            yield _WatchedStream(reader, watch)
 
     def _load_index(self, source: Source) -> NDArray[np.uint64] | None:
         """Return the offsets in the decompressed bytes; None if there is no index, or none that fits."""
@@ -249,20 +246,62 @@ class PackedFiles(SourceKind):
         return _Pack(source, self.sources)
 
 
+class _OpenedFile:
+    def __init__(self, reader: Reader, kind: Format) -> None:
+        self._reader = reader
+        self._format = kind
+        self.read_span = reader.read_span
+        self.read_raw = reader.read_raw
+        self.close = reader.close
+
+    def read_each(self, start: int, stop: int) -> list[Any]:
+        return decode_each(self._format, self._reader.read_raw(start, stop))
+
+
+class _WatchedStream:
+    def __init__(self, reader: SpanReader, watch: SourceWatch) -> None:
+        self._reader = reader
+        self._watch = watch
+
+    def read(self, span: StreamSpan) -> list[Any]:
+        with self._watch:
+            return self._reader.read(span)
+
+    def read_raw(self, span: StreamSpan) -> list[RawRecord]:
+        with self._watch:
+            return self._reader.read_raw(span)
+
+
 class _Pack:
     def __init__(self, source: Source, sources: FileSources) -> None:
         self._files = listed_files(source)
         self._sources = sources
 
     def read_span(self, start: int, stop: int) -> list[Any]:
+        formats = self._sources.formats
+        return [record for url, data in self._read(start, stop) for record in split_source(data, url, formats)]
+
+    def read_raw(self, start: int, stop: int) -> list[RawRecord]:
+        formats = self._sources.formats
+        return [raw for url, data in self._read(start, stop) for raw in split_source_raw(data, url, formats)[1]]
+
+    def read_each(self, start: int, stop: int) -> list[Any]:
+        records: list[Any] = []
+        for url, data in self._read(start, stop):
+            try:
+                records += split_source(data, url, self._sources.formats)
+            except RecordError:
+                records += decode_each(*split_source_raw(data, url, self._sources.formats))
+        return records
+
+    def _read(self, start: int, stop: int) -> Iterator[tuple[str, bytes]]:
+        """Yield URL and content of each file of a span."""
         files = self._files[start:stop]
         contents = read_many_files([file.url for file in files], self._sources.storage_options, files)
-        records: list[Any] = []
         for file, data in zip(files, contents, strict=True):
             if len(data) != file.size:
                 raise changed_error(file, f"{len(data)} bytes")
-            records.extend(split_source(data, file.url, self._sources.formats))
-        return records
+            yield file.url, data
 
     def close(self) -> None:
         """Nothing is open."""

@@ -10,36 +10,59 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgerbeam.errors import UnsupportedShapeError
-from ledgerbeam.io import FileInfo, Format, StreamSpan
+from ledgerbeam.errors import RecordError, UnsupportedShapeError
+from ledgerbeam.io import FileInfo, Format, RawRecord, StreamSpan
+from ledgerbeam.io.formats.streamed import decode_raw
 from ledgerbeam.io.storage.unchanged import SourceWatch
 from ledgerbeam.ledger import Source
+from ledgerbeam.ledger.model.user_errors import message_of
 
 __all__ = [
     "Cut",
     "Opened",
+    "RawRecord",
     "SourceKind",
     "Sources",
     "StreamCut",
     "StreamReader",
     "TaskLimits",
+    "Unreadable",
+    "decode_each",
     "listed_file",
     "listed_files",
     "looked_at",
     "plan_spans",
 ]
 
-StreamReader: TypeAlias = Callable[[StreamSpan], list[Any]]
-"""Reads a span of a stream, one that begins where the last one ended or after it."""
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Stands for a record that cannot be decoded, among the records of a task.
+
+    Attributes:
+        error: Why, and where it lies.
+    """
+
+    error: str
+
+
+class StreamReader(Protocol):
+    """Reads spans of a stream, each the one that was read last or one behind it."""
+
+    def read(self, span: StreamSpan, /) -> list[Any]:
+        """Return the records of a span."""
+
+    def read_raw(self, span: StreamSpan, /) -> list[RawRecord]:
+        """Return what `read` decodes, as it lies in the stream."""
 
 
 class TaskLimits(NamedTuple):
@@ -87,6 +110,21 @@ class Opened(Protocol):
 
     def read_span(self, start: int, stop: int) -> list[Any]:
         """Return the records of a span that `SourceKind.cut` made, in order."""
+
+    def read_raw(self, start: int, stop: int) -> list[RawRecord]:
+        """Return what `read_span` decodes, in its order and number, as it lies in the source.
+
+        Of a pack, each record with the URL of its file; of a shard of Shar the line of the cut.
+
+        Raises:
+            UnsupportedShapeError: The items of a graph lie nowhere.
+        """
+
+    def read_each(self, start: int, stop: int) -> list[Any]:
+        """Return what `read_span` does, with an `Unreadable` in the place of each record that cannot be decoded.
+
+        It takes longer: what is wrong with all of a span is an error here too.
+        """
 
     def close(self) -> None:
         """Close what is open; a later read opens it again."""
@@ -182,6 +220,17 @@ def plan_spans(
         cuts.append(np.arange(0, count, task_records))
     edges = np.unique(np.concatenate(cuts)).tolist()
     return list(pairwise(edges))
+
+
+def decode_each(kind: Format, records: Iterable[RawRecord]) -> list[Any]:
+    """Decode records one by one, with an `Unreadable` in the place of each that cannot be."""
+    decoded: list[Any] = []
+    for raw in records:
+        try:
+            decoded.append(decode_raw(kind, raw))
+        except RecordError as error:
+            decoded.append(Unreadable(message_of(error)))
+    return decoded
 
 
 def listed_file(file: Source) -> FileInfo:

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgerbeam.errors import NotIndexableError, SourceError
+from ledgerbeam.errors import NotIndexableError, RecordError, SourceError
 from ledgerbeam.io import IndexLocation, Reader, TarFormat, read_bytes
-from ledgerbeam.io.formats.streamed import split_source
+from ledgerbeam.io.formats.streamed import split_source_raw
 from ledgerbeam.io.shar.samples import HeldRecords, SharSamples, shard_field
 from ledgerbeam.ledger import Source
+from ledgerbeam.ledger.model.user_errors import message_of
 from ledgerbeam.sources.files import FileSources
-from ledgerbeam.sources.kind import Cut, Opened, SourceKind, TaskLimits, listed_file, looked_at, plan_spans
+from ledgerbeam.sources.kind import Cut, Opened, SourceKind, TaskLimits, Unreadable, listed_file, looked_at, plan_spans
 
 __all__ = ["SharShard", "SharSources"]
 
@@ -77,7 +78,8 @@ class SharShard(SourceKind):
     def open(self, source: Source) -> Opened:
         """Open a shard of which `cut` has checked the indexes."""
         cuts, *fields = map(self._open_file, source.members)
-        return SharSamples(cuts, {(shard_field(records.url) or ("", ""))[1]: records for records in fields})
+        named = {(shard_field(records.url) or ("", ""))[1]: records for records in fields}
+        return _OpenedShard(SharSamples(cuts, named))
 
     def _offsets(self, file: Source, *, changed: bool) -> NDArray[np.uint64]:
         found = self.files_of.type_of(file.url)
@@ -91,4 +93,22 @@ class SharShard(SourceKind):
         if self.files_of.type_of(file.url).compression is None:
             return self.files_of.open_file(file)
         data = read_bytes(file.url, self.files_of.storage_options, listed_file(file))
-        return HeldRecords(file.url, split_source(data, file.url))
+        return HeldRecords(file.url, *split_source_raw(data, file.url))
+
+
+class _OpenedShard:
+    def __init__(self, samples: SharSamples) -> None:
+        self._samples = samples
+        self.read_span = samples.read_span
+        self.read_raw = samples.read_raw
+        self.close = samples.close
+
+    def read_each(self, start: int, stop: int) -> list[Any]:
+        """Halve the span until what cannot be read stands alone: a sample is of several files."""
+        try:
+            return list(self._samples.read_span(start, stop))
+        except RecordError as error:
+            if stop - start == 1:
+                return [Unreadable(message_of(error))]
+        middle = (start + stop) // 2
+        return self.read_each(start, middle) + self.read_each(middle, stop)

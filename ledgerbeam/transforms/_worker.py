@@ -13,9 +13,11 @@ from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io import canonical_url
 from ledgerbeam.ledger import LedgerStore, Task
 from ledgerbeam.ledger.worker.inflight import InflightMarks
+from ledgerbeam.ledger.worker.set_ups import leave_set_ups
 from ledgerbeam.ledger.worker.worker_errors import leave_error
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES, LedgerPlace, LedgerWriter, shared_writer
 from ledgerbeam.opening import open_ledger, open_sink
+from ledgerbeam.transforms.user_object import close_objects
 
 __all__ = ["LedgerHandle", "fatal_errors"]
 
@@ -92,8 +94,14 @@ class LedgerHandle:
                 self.writer().flush()
             if self.run_dir is not None:
                 leave_error(self.run_dir, error)
+                close_objects()
                 os._exit(1)
             raise
+
+    def note_set_ups(self, seconds: Sequence[float]) -> None:
+        """Tell the launcher of a local run how long the set-ups of user code in this process took."""
+        if self.run_dir is not None and seconds:
+            leave_set_ups(self.run_dir, seconds)
 
 
 def fatal_errors(ledger: LedgerHandle | None) -> AbstractContextManager[None]:

@@ -5,6 +5,7 @@ These are the shapes whose outputs can be traced to their source; every other sh
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +16,15 @@ from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
+from ledgerbeam import stats
 from ledgerbeam.descriptors import hold_standard_descriptors
 from ledgerbeam.errors import LedgerbeamError, UnsupportedShapeError, UsageError
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
+from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, is_interrupt
+from ledgerbeam.ledger.statistics import joined_statistics
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
+from ledgerbeam.transforms.user_object import take_set_ups
 
 __all__ = ["ProcessBatch", "ProcessTask", "TaskResult"]
 
@@ -33,7 +38,9 @@ class ProcessTask(beam.PTransform[PCollection[Task], PCollection[Task]]):
     Attributes:
         function: Takes a `Task` and returns the task with other records (``task.replace(records=...)``), None or
             ``NoneTask(task)`` (filtered), ``FailedTask(task, reason)`` (tried again on a rerun), or the list that
-            ``task.fan_out(lists_of_records)`` made. An exception makes the task a `FailedTask`.
+            ``task.fan_out(lists_of_records)`` made. An exception makes the task a `FailedTask`. What it observes by
+            `ledgerbeam.stats` is recorded with the task; of a fan-out with the first child. If it has a method
+            ``set_up``, as `MapRecords` has, that is called in each worker process before the first task.
         ledger: The job's ledger; carries errors that end the job to the launcher.
     """
 
@@ -55,7 +62,8 @@ class ProcessBatch(beam.PTransform[PCollection[Task], PCollection[Task]]):
 
     Attributes:
         function: Takes a list of tasks and returns a list of the same length: in each slot the task of that slot
-            with other records, its `NoneTask` (or None) or its `FailedTask`.
+            with other records, its `NoneTask` (or None) or its `FailedTask`. It can observe nothing by
+            `ledgerbeam.stats`: nobody could tell which task it belongs to.
         batch_size: Tasks of a batch, at most; a bundle's last batch may be smaller.
         ledger: The job's ledger; carries errors that end the job to the launcher.
     """
@@ -122,6 +130,24 @@ class _Process(beam.DoFn):
         self._function = function
         self._ledger = ledger
         self._failed = Metrics.counter("ledgerbeam", "tasks_failed")
+        self._set_up_ms = Metrics.distribution("ledgerbeam", "set_up_ms")
+        self._set_ups: list[float] = []
+
+    def setup(self) -> None:
+        """Set the function up while no task is in work: whatever happens here is laid to none."""
+        set_up = getattr(self._function, "set_up", None)
+        if set_up is None:
+            return
+        with fatal_errors(self._ledger):
+            set_up()
+        self._set_ups = take_set_ups()
+        if self._ledger is not None:
+            self._ledger.note_set_ups(self._set_ups)
+
+    def start_bundle(self) -> None:
+        for seconds in self._set_ups:  # a counter belongs to a bundle
+            self._set_up_ms.update(round(1000 * seconds))
+        self._set_ups = []
 
     def process(self, task: TaskResult) -> Iterator[TaskResult]:
         if not isinstance(task, Task):
@@ -135,7 +161,9 @@ class _Process(beam.DoFn):
     def _results(self, task: Task) -> list[TaskResult]:
         try:
             with fatal_errors(self._ledger):
-                return check_result(task, self._function(task), _name(self._function))
+                with stats.collecting() as collected:
+                    results = check_result(task, self._function(task), _name(self._function))
+                return _with_statistics(results, task, collected)
         except LedgerbeamError:
             raise
         except BaseException as error:
@@ -188,7 +216,15 @@ class _Batch(beam.DoFn):
     def _results(self, batch: list[Task]) -> list[TaskResult]:
         try:
             with fatal_errors(self._ledger):
-                return self._checked(batch, self._function(list(batch)))
+                with stats.collecting() as collected:
+                    results = self._checked(batch, self._function(list(batch)))
+                if observed := collected.statistics():
+                    raise UnsupportedShapeError(
+                        f"{_name(self._function)} observed {', '.join(observed)} by ledgerbeam.stats for a batch of "
+                        "tasks: after a crash the batch is another one, and would count some of it again; observe in a "
+                        "function of one task, with ProcessTask"
+                    )
+                return results
         except LedgerbeamError:
             raise
         except BaseException as error:
@@ -219,6 +255,28 @@ class _Batch(beam.DoFn):
             check_slot(task, result, name)
             checked.append(result)
         return checked
+
+
+def _with_statistics(results: list[TaskResult], task: Task, collected: stats.Collected) -> list[TaskResult]:
+    """Return results that carry what was observed so far: the first of them all of it, so that it is recorded once.
+
+    What a failed task observed is left out: it is observed again when the task runs again.
+    """
+    found = {name: Statistic(*pair) for name, pair in collected.statistics().items()}
+    known = joined_statistics(task.statistics, found)
+    if not known:
+        return results
+    carried: list[TaskResult] = []
+    for result in results:
+        statistics = {} if carried else known
+        match result:
+            case Task():
+                carried.append(result.replace(statistics=statistics))
+            case NoneTask():
+                carried.append(dataclasses.replace(result, task=result.task.replace(statistics=statistics)))
+            case FailedTask():
+                carried.append(result)
+    return carried
 
 
 def _failure(task: Task, error: BaseException) -> FailedTask:

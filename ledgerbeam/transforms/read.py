@@ -5,25 +5,29 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 
-from ledgerbeam.errors import FunctionError, IndexError_, SourceError, StorageError
-from ledgerbeam.io import StreamSpan
+from ledgerbeam.errors import FunctionError, IndexError_, RecordError, SourceError, StorageError, UsageError
+from ledgerbeam.io import Format, RawRecord, StreamSpan
 from ledgerbeam.io.storage.unchanged import Marks, SourceWatch
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.user_errors import failed_by, message_of
 from ledgerbeam.sources import FileSources, Opened, SourceKind, Sources, StreamReader
+from ledgerbeam.sources.kind import decode_each
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.plan import StreamedTasks
 
-__all__ = ["ReadTasks", "TaskReader"]
+__all__ = ["OnError", "RawSpan", "ReadTasks", "TaskReader"]
+
+OnError: TypeAlias = Literal["fail", "reject"]
+"""What becomes of a record that cannot be used."""
 
 OPEN_READERS = 16
 
@@ -48,10 +52,29 @@ class TaskReader:
             IndexError_: If the index does not fit the source.
             StorageError: If the source cannot be read.
         """
+        with self._watched(task) as opened:
+            return opened.read_span(task.start, task.stop)
+
+    def read_each(self, task: Task) -> list[Any]:
+        """Return the records of `task`, with a `sources.Unreadable` for each that cannot be decoded; see `read`."""
+        with self._watched(task) as opened:
+            return opened.read_each(task.start, task.stop)
+
+    def read_raw(self, task: Task) -> list[RawRecord]:
+        """Return what the records of `task` are decoded from; see `read`.
+
+        Raises:
+            UnsupportedShapeError: If its source is a graph.
+        """
+        with self._watched(task) as opened:
+            return opened.read_raw(task.start, task.stop)
+
+    @contextmanager
+    def _watched(self, task: Task) -> Iterator[Opened]:
         source = task.source
         kind = self._sources.kind_of(source)
         with SourceWatch(kind.files(source)) as watch:
-            return self._opened(kind, source, watch.marks).read_span(task.start, task.stop)
+            yield self._opened(kind, source, watch.marks)
 
     def _opened(self, kind: SourceKind, source: Source, marks: Marks) -> Opened:
         """Return the reader of a source; one that is held open is used if its local files have the same marks."""
@@ -66,6 +89,44 @@ class TaskReader:
         return opened
 
 
+class RawSpan:
+    """Reads what the records of a task were decoded from, when that is asked for: `Task.raw`.
+
+    It uses the reader that read the records. A pickled one opens the source again; of a stream from its beginning.
+
+    Args:
+        read: Reads it while the source is open.
+        sources: How the source is opened again.
+        task: The task.
+        streamed: What reads a source in one pass: the span of the task, and its format.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], list[RawRecord]],
+        sources: Sources,
+        task: Task,
+        streamed: tuple[StreamSpan, Format] | None = None,
+    ) -> None:
+        self._read: Callable[[], list[RawRecord]] | None = read
+        self._sources = sources
+        self._task = task
+        self._streamed = streamed
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_read": None}
+
+    def __call__(self) -> list[RawRecord]:
+        """Return what the records were decoded from; raises as `TaskReader.read_raw`."""
+        if self._read is not None:
+            return self._read()
+        if self._streamed is None:
+            return TaskReader(self._sources).read_raw(self._task)
+        source, (span, kind) = self._task.source, self._streamed
+        with self._sources.kind_of(source).open_stream(source, kind) as reader:
+            return reader.read_raw(span)
+
+
 @dataclass
 class ReadTasks(beam.PTransform[PCollection[Task], PCollection[Task]]):
     """Read each task's records; a task that cannot be read becomes a `FailedTask`.
@@ -73,20 +134,32 @@ class ReadTasks(beam.PTransform[PCollection[Task], PCollection[Task]]):
     Attributes:
         sources: How sources are opened, as given to `PlanTasks`.
         ledger: The job's ledger; it records which task a process worked on when it died.
+        on_error: What becomes of a record that cannot be decoded: its task fails, or it is an `Unreadable` among the
+            records. What is not about one record (an archive that is cut off, an index that does not fit, a source
+            that changed) fails the task in any case.
+
+    Raises:
+        UsageError: For another `on_error`.
     """
 
     sources: Sources = field(default_factory=FileSources)
     ledger: LedgerHandle | None = None
+    on_error: OnError = "fail"
+
+    def __post_init__(self) -> None:
+        if self.on_error not in get_args(OnError):
+            raise UsageError(f"on_error must be one of {', '.join(get_args(OnError))}, found {self.on_error!r}")
 
     def expand(self, tasks: PCollection[Task]) -> PCollection[Task]:
         """Apply the transform to planned tasks."""
-        return tasks | "ReadTasks" >> beam.ParDo(_Read(self.sources, self.ledger)).with_output_types(Any)
+        return tasks | "ReadTasks" >> beam.ParDo(_Read(self.sources, self.ledger, self.on_error)).with_output_types(Any)
 
 
 class _Read(beam.DoFn):
-    def __init__(self, sources: Sources, ledger: LedgerHandle | None) -> None:
+    def __init__(self, sources: Sources, ledger: LedgerHandle | None, on_error: OnError = "fail") -> None:
         self._sources = sources
         self._ledger = ledger
+        self._rejects = on_error == "reject"
         self._reader: TaskReader | None = None
         self._records = Metrics.counter("ledgerbeam", "records_read")
         self._blank = Metrics.counter("ledgerbeam", "blank_lines_skipped")
@@ -99,8 +172,10 @@ class _Read(beam.DoFn):
                 if self._reader is None:
                     self._reader = TaskReader(self._sources)
                 # The body spans the yield: downstream, in the same fused stage, the task is processed and written.
+                reader = self._reader
+                raw = RawSpan(partial(reader.read_raw, element), self._sources, element)
                 with self._working_on(element):
-                    yield self._read(element, partial(self._reader.read, element))
+                    yield self._read(element, partial(reader.read, element), partial(reader.read_each, element), raw)
             case _:
                 yield element
 
@@ -109,30 +184,51 @@ class _Read(beam.DoFn):
         with ExitStack() as stack:
             reader: StreamReader | None = None
 
-            def read(span: StreamSpan) -> list[Any]:
+            def opened() -> StreamReader:
                 nonlocal reader
                 if reader is None:
-                    opened = self._sources.kind_of(source).open_stream(source, streamed.format)
-                    reader = stack.enter_context(opened)
-                return reader(span)
+                    reader = stack.enter_context(self._sources.kind_of(source).open_stream(source, streamed.format))
+                return reader
 
             for task, span in zip(streamed.tasks, streamed.spans, strict=True):
+
+                def read(span: StreamSpan = span) -> list[Any]:
+                    return opened().read(span)
+
+                def read_raw(span: StreamSpan = span) -> list[RawRecord]:
+                    return opened().read_raw(span)
+
+                def read_each(span: StreamSpan = span) -> list[Any]:
+                    return decode_each(streamed.format, opened().read_raw(span))
+
+                raw = RawSpan(read_raw, self._sources, task, (span, streamed.format))
                 with self._working_on(task):
-                    yield self._read(task, partial(read, span))
+                    yield self._read(task, read, read_each, raw)
 
     def _working_on(self, task: Task) -> AbstractContextManager[None]:
         return nullcontext() if self._ledger is None else self._ledger.working_on([task])
 
-    def _read(self, task: Task, read: Callable[[], list[Any]]) -> Task | FailedTask:
+    def _read(
+        self,
+        task: Task,
+        read: Callable[[], list[Any]],
+        read_each: Callable[[], list[Any]] | None = None,
+        raw: RawSpan | None = None,
+    ) -> Task | FailedTask:
         started = time.monotonic()
         try:
-            records = read()
+            try:
+                records = read()
+            except RecordError:
+                if not self._rejects or read_each is None:
+                    raise
+                records = read_each()
         except (SourceError, IndexError_, StorageError, FunctionError) as error:
             return failed_by(error, task, message_of(error))
         self._records.inc(len(records))
         if self._sources.kind_of(task.source).counts_blanks:
             self._blank.inc(task.stop - task.start - len(records))
-        return task.replace(records=records, started=started)
+        return task.replace(records=records, started=started, raw=raw)
 
     def teardown(self) -> None:
         self._reader = None

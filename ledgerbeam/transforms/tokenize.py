@@ -11,7 +11,7 @@ from ledgerbeam.io.megatron.tokenizer import TextTokens, Tokenizer, read_tokeniz
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.user_code import import_function
 from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, is_interrupt, message_of
-from ledgerbeam.transforms.function import record_place
+from ledgerbeam.transforms.mapping import record_place
 
 __all__ = ["TokenizeRecords"]
 

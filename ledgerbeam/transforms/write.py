@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import apache_beam as beam
@@ -16,12 +16,16 @@ from ledgerbeam.io import ShardEncoder, ShardFile, canonical_url, publish_bytes
 from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.ledger import FailedTask, NoneTask, Output, Task
+from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.rows import content_checksum
 from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, message_of
-from ledgerbeam.names import ENDINGS_ROOM, check_root, relative_name
+from ledgerbeam.names import ENDINGS_ROOM, REJECTS, check_root, relative_name
 from ledgerbeam.redaction import refuse_secrets
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
+from ledgerbeam.transforms.rejects import encode_rejects
+from ledgerbeam.transforms.route_folders import RouteFolders
+from ledgerbeam.transforms.task_results import TaskResults
 
 __all__ = ["WriteTasks", "WrittenTask", "output_name"]
 
@@ -36,6 +40,8 @@ class WrittenTask:
         records: Records that it wrote.
         size: Bytes that it wrote.
         seconds: Time from its reading to now.
+        counts: What became of the records that it read; None if all were written without a route.
+        statistics: What its function observed, by name.
     """
 
     task: Task
@@ -43,6 +49,8 @@ class WrittenTask:
     records: int
     size: int
     seconds: float = 0.0
+    counts: RecordCounts | None = None
+    statistics: Mapping[str, Statistic] = field(default_factory=dict)
 
 
 def output_name(task: Task, base: str | None, suffix: str, *, room: int = 0, below: str = "/") -> str:
@@ -97,6 +105,10 @@ class WriteTasks(beam.PTransform[PCollection[Task], PCollection[WrittenTask]]):
     The shard is durable before its index is published and both are before the element goes on, so `CommitTasks`
     after this transform records only what exists.
 
+    The records of a task are one dataset, or `TaskResults`: of those each route is a dataset of its own, in a folder
+    with its name below the output folder, and rejected records go to a file in the folder `_rejects`. All of them are
+    outputs of the one task.
+
     Attributes:
         output: URL of the folder to write below.
         to: A format, ``Tar()``, or its name; or what else encodes records as the files of a shard.
@@ -141,7 +153,9 @@ class _Write(beam.DoFn):
         self._base = base
         self._options = storage_options
         self._ledger = ledger
+        self._routes = RouteFolders(output, base, storage_options)
         self._records = Metrics.counter("ledgerbeam", "records_written")
+        self._rejected = Metrics.counter("ledgerbeam", "records_rejected")
         self._bytes = Metrics.counter("ledgerbeam", "bytes_written")
 
     def process(self, task: Task | NoneTask | FailedTask) -> Iterator[WrittenTask | NoneTask | FailedTask]:
@@ -153,24 +167,47 @@ class _Write(beam.DoFn):
             yield written
 
     def _write(self, task: Task) -> WrittenTask | FailedTask:
+        results = task.records if isinstance(task.records, TaskResults) else None
+        datasets = {"": task.records} if results is None else results.datasets
+        rejects = () if results is None else results.rejects
         try:
-            files = self._encoder.encode(task.records)
+            shards = {route: self._encoder.encode(datasets[route]) for route in sorted(datasets)}
         except RecordError as error:
             return failed_by(error, task, f"{task.name}: {message_of(error)}")
         except Exception as error:  # noqa: BLE001 - of records that user code made
             return failed_by(error, task, f"{task.name}: {describe_error(error)}")
-        fault_point("publish.before")
-        room = max(len(file.ending.encode()) for file in files)
-        names = [output_name(task, self._base, file.ending, room=room, below=self._output) for file in files]
-        outputs = tuple(self._publish(name, file, task) for name, file in zip(names, files, strict=True))
-        fault_point("publish.after")
-        records, size = outputs[0].records, sum(output.size for output in outputs if output.records)
+        records = sum(files[0].records for files in shards.values())
+        if rejects:
+            shards[REJECTS] = [encode_rejects(rejects)]
+        outputs = self._publish_all(task, shards)
+        size = sum(output.size for output in outputs if output.records and output.route != REJECTS)
         self._records.inc(records)
+        self._rejected.inc(len(rejects))
         self._bytes.inc(size)
         seconds = time.monotonic() - task.started if task.started else 0.0
-        return WrittenTask(task.replace(records=None), outputs, records, size, seconds)
+        done = task.replace(records=None, raw=None)
+        written = WrittenTask(done, outputs, records, size, seconds)
+        if results is None:
+            return written
+        return replace(written, counts=results.counts, statistics=results.statistics)
 
-    def _publish(self, name: str, file: ShardFile, task: Task) -> Output:
-        publish_bytes(f"{self._output}/{name}", file.data, self._options)
+    def _publish_all(self, task: Task, shards: Mapping[str, list[ShardFile]]) -> tuple[Output, ...]:
+        """Publish the files of each route, whose names begin alike but for their folders."""
+        room = max(len(file.ending.encode()) for files in shards.values() for file in files)
+        named = [
+            (route, output_name(task, self._base, file.ending, room=room, below=self._output), file)
+            for route, files in shards.items()
+            for file in files
+        ]
+        for route, name, _ in named:
+            self._routes.require_free(route, name)
+        fault_point("publish.before")
+        outputs = tuple(self._publish(route, name, file, task) for route, name, file in named)
+        fault_point("publish.after")
+        return outputs
+
+    def _publish(self, route: str, name: str, file: ShardFile, task: Task) -> Output:
+        path = f"{route}/{name}" if route else name
+        publish_bytes(f"{self._output}/{path}", file.data, self._options)
         checksum = content_checksum([file.data])
-        return Output(name, len(file.data), checksum, file.records, task.start, file.nulled)
+        return Output(path, len(file.data), checksum, file.records, task.start, file.nulled, route)

@@ -41,7 +41,7 @@ def tree_of(source: Source) -> Mapping[Lineage, Leaf]:
 
 def _leaf(source: Source, lineage: Lineage) -> Leaf:
     if random.Random(f"{source.id.hex()}{lineage}").randrange(FILTERED) == 0:
-        return Leaf(source.id, lineage, "filtered", (), 1, 10)
+        return Leaf(source.id, lineage, "filtered", (), 0, 10)
     place = "-".join(str(ordinal) for ordinal, _ in lineage)
     name = f"{source.url.removeprefix('/')}-{place}"
     return Leaf(source.id, lineage, "published", (Output(name, 10, source.id.hex(), 1),), 1, 10)

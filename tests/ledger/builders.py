@@ -31,7 +31,7 @@ def leaf_of(source: Source, lineage: Lineage = (), content: str = "") -> Leaf:
 
 
 def filtered_leaf(source: Source, lineage: Lineage = ()) -> Leaf:
-    return Leaf(source.id, lineage, "filtered", (), 3, 30)
+    return Leaf(source.id, lineage, "filtered", (), 0, 30)
 
 
 def leaves_of_split(source: Source, count: int, content: str = "") -> list[Leaf]:

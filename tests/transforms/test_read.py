@@ -279,6 +279,7 @@ def test_one_process_opens_a_source_once_and_lets_it_go_at_its_end(tmp_path: Pat
         assert isinstance(task, Task)
         assert began <= task.started <= time.monotonic()
     assert counting.opened == ["a.jsonl"]
+    del task  # it can read its raw records
     reading.teardown()
     held = [os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if _is_open(name)]
     assert source.url not in held

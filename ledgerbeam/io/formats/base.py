@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ledgerbeam.errors import ArchiveError, LedgerbeamError, RecordError
 from ledgerbeam.io.compression.streams import Stream, decompressed
-from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
+from ledgerbeam.io.formats.format import RawRecord, Reader, ShardFile, StreamedRecords, StreamSpan, raw_records
 from ledgerbeam.io.index.file import IndexFile, Offsets, RecordLayout, check_index, index_bytes
 from ledgerbeam.io.index.location import IndexLocation
 from ledgerbeam.io.index.newlines import build_jsonl_index
@@ -139,12 +139,13 @@ class RecordFormat(IndexedFormat, ABC):
 
     def split(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[Any]:
         """Decode consecutive whole records that are in memory; see `Format`."""
-        if span is None:
-            return self.decode_all(data, self._offsets([data], url).tolist(), url, 0, 0)
-        bounds = self.bounds(data)
-        if len(bounds) - 1 != span.records or bounds[-1] != len(data):
-            raise changed_span(url, span)
-        return self.decode_all(data, bounds, url, span.record, span.start)
+        record, start = (0, 0) if span is None else (span.record, span.start)
+        return self.decode_all(data, self._bounds_of(data, url, span), url, record, start)
+
+    def split_raw(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[RawRecord]:
+        """Return consecutive whole records that are in memory, undecoded; see `Format`."""
+        record, start = (0, 0) if span is None else (span.record, span.start)
+        return raw_records(url, data, [start + bound for bound in self._bounds_of(data, url, span)], record)
 
     def encode(self, records: Iterable[Any]) -> list[ShardFile]:
         """Encode records as the files of a shard.
@@ -200,6 +201,15 @@ class RecordFormat(IndexedFormat, ABC):
                 ) from error
         return records
 
+    def _bounds_of(self, data: bytes, url: str, span: StreamSpan | None) -> list[int]:
+        """Return where the records that `split` is given begin, and where the last one ends."""
+        if span is None:
+            return list(map(int, self._offsets([data], url)))
+        bounds = self.bounds(data)
+        if len(bounds) - 1 != span.records or bounds[-1] != len(data):
+            raise changed_span(url, span)
+        return bounds
+
     def _offsets(self, blocks: Iterable[bytes], url: str, *, most: int | None = None) -> Offsets:
         return offsets_of_ends(self.find_ends, blocks, url, ends_with_source=self.ends_with_source, most=most)
 
@@ -252,13 +262,28 @@ class _RecordReader(IndexedRecords[Any]):
         return [self._records(data, base, [start, stop], record)[0] for record, base, start, stop, data in rows]
 
     def _read_span(self, start: int, stop: int) -> list[Any]:
+        before, bounds = self._span_bounds(start, stop)
+        return self._records(None, before, bounds, start)
+
+    def _read_raw(self, start: int, stop: int) -> list[RawRecord]:
+        before, bounds = self._span_bounds(start, stop)
+        data, base = self._checked(None, before, bounds, start)
+        return raw_records(self.url, data[bounds[0] - base :], bounds, start)
+
+    def _span_bounds(self, start: int, stop: int) -> tuple[int, list[int]]:
+        """Return where the record before a span begins, and where those of the span do, and where the last one ends."""
         lead = 1 if start else 0
         bounds: list[int] = self._span_offsets(start - lead, stop).tolist()
         before = bounds.pop(0) if lead else 0
-        return self._records(None, before, bounds, start)
+        return before, bounds
 
     def _records(self, data: bytes | None, before: int, bounds: list[int], record: int) -> list[Any]:
         """Decode consecutive records, with a look at the one before them, which begins at `before`."""
+        data, base = self._checked(data, before, bounds, record)
+        return self.format.decode_all(data, [place - base for place in bounds], self.url, record, base)
+
+    def _checked(self, data: bytes | None, before: int, bounds: list[int], record: int) -> tuple[bytes, int]:
+        """Return the bytes of consecutive records, checked to be that, and where the bytes begin."""
         start, stop = bounds[0], bounds[-1]
         base = before if start - before <= _NEAR else start
         if data is None:
@@ -269,7 +294,7 @@ class _RecordReader(IndexedRecords[Any]):
                 f"expected records [{record}, {record + len(bounds) - 1}) at bytes [{start}, {stop}), found other ends "
                 "there"
             )
-        return self.format.decode_all(data, [place - base for place in bounds], self.url, record, base)
+        return data, base
 
     def _is_open_ended(self, data: bytes) -> bool:
         """Return whether the last record in some bytes needs the end of the source to end there."""

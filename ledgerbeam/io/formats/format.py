@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 from ledgerbeam.io.compression.streams import Stream
@@ -12,7 +13,51 @@ from ledgerbeam.io.index.location import IndexLocation
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
 
-__all__ = ["Format", "Reader", "ShardEncoder", "ShardFile", "StreamSpan", "StreamedRecords", "json_value"]
+__all__ = [
+    "Format",
+    "RawRecord",
+    "Reader",
+    "ShardEncoder",
+    "ShardFile",
+    "StreamSpan",
+    "StreamedRecords",
+    "json_value",
+    "raw_records",
+]
+
+
+class RawRecord(NamedTuple):
+    """A record as it lies in its source, with its place.
+
+    Attributes:
+        url: The source.
+        record: The number of the record in it, from 0; blank JSONL lines count.
+        start: Its first byte; of a compressed source in the decompressed data.
+        stop: One past its last byte. The newline that ends a line of JSONL is not among them.
+        data: Its bytes.
+    """
+
+    url: str
+    record: int
+    start: int
+    stop: int
+    data: bytes
+
+
+def raw_records(url: str, data: bytes, bounds: Sequence[int], record: int) -> list[RawRecord]:
+    """Return consecutive records that are in memory.
+
+    Args:
+        url: The source.
+        data: Their bytes, from the beginning of the first one.
+        bounds: Where each begins in the source, and where the last one ends.
+        record: The number of the first one.
+    """
+    first = bounds[0]
+    return [
+        RawRecord(url, number, start, stop, data[start - first : stop - first])
+        for number, (start, stop) in enumerate(pairwise(bounds), record)
+    ]
 
 
 class Reader(Protocol):
@@ -43,6 +88,9 @@ class Reader(Protocol):
 
         Blank JSONL lines are left out: `stop - start - len(result)` of them were skipped.
         """
+
+    def read_raw(self, start: int, stop: int) -> list[RawRecord]:
+        """Return what `read_span` decodes, in its order and number, as it lies in the source."""
 
     def close(self) -> None:
         """Close what is open; a later read opens it again."""
@@ -178,6 +226,14 @@ class Format(ShardEncoder, Protocol):
             SourceError: A record cannot be decoded.
         """
 
+    def split_raw(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[RawRecord]:
+        """Return what `split` decodes, in its order and number, as it lies in memory.
+
+        A record of it alone is decoded by `split` with a span of that record.
+
+        Raises:
+            ArchiveError: They are not the records that `scan` found; also SourceError, where they cannot be told apart.
+        """
 
 def json_value(record: Any) -> Any:
     """Return a record as a JSON value, as its `as_json` makes it, if it has one; else it is one."""

@@ -12,12 +12,12 @@ from typing import Any, Self
 from ledgerbeam.errors import ArchiveError, NotIndexableError, SourceError
 from ledgerbeam.io.compression.streams import Stream, decompressed_pieces
 from ledgerbeam.io.formats import base
-from ledgerbeam.io.formats.format import Format, StreamedRecords, StreamSpan
+from ledgerbeam.io.formats.format import Format, RawRecord, StreamedRecords, StreamSpan
 from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
 
-__all__ = ["SpanReader", "scan_stream", "split_source"]
+__all__ = ["SpanReader", "decode_raw", "scan_stream", "split_source", "split_source_raw"]
 
 
 def scan_stream(
@@ -76,6 +76,7 @@ class SpanReader:
         self.url = url
         self._format = recognize(url).format if kind is None else kind
         self._stream = Stream(url, options, listed)
+        self._held: tuple[StreamSpan, bytes] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -93,13 +94,29 @@ class SpanReader:
             ArchiveError: The source is not what it was when it was scanned; also the errors of `scan_stream`.
             RecordError: A record that cannot be decoded; its byte range is that of the decompressed data.
         """
+        return self._format.split(self._bytes(span), self.url, span)
+
+    def read_raw(self, span: StreamSpan) -> list[RawRecord]:
+        """Read the bytes of the records of a span, the one that was read last or one behind it.
+
+        Raises:
+            ArchiveError: As `read`; also the errors of `scan_stream`.
+        """
+        return self._format.split_raw(self._bytes(span), self.url, span)
+
+    def _bytes(self, span: StreamSpan) -> bytes:
+        """Return the bytes of a span; those of the last one are held, for a stream does not go back."""
+        if self._held is not None and self._held[0] == span:
+            return self._held[1]
+        self._held = None
         data = self._stream.read(span.start, span.stop)
         if len(data) < span.stop - span.start:
             raise ArchiveError(
                 f"{self.url}: expected {span.stop} bytes when decompressed, found {self._stream.reached}; it has "
                 "changed, run the job again"
             )
-        return self._format.split(data, self.url, span)
+        self._held = span, data
+        return data
 
 
 def split_source(data: bytes, url: str, configured: Iterable[Format] = ()) -> list[Any]:
@@ -116,6 +133,30 @@ def split_source(data: bytes, url: str, configured: Iterable[Format] = ()) -> li
             format needs an index to tell records apart.
         UsageError: The name tells no known format, or the compression takes a package that is not installed.
     """
+    kind, data = _decompressed_source(data, url, configured)
+    return kind.split(data, url)
+
+
+def split_source_raw(data: bytes, url: str, configured: Iterable[Format] = ()) -> tuple[Format, list[RawRecord]]:
+    """Return the format of a whole source that is in memory, and its records, undecoded.
+
+    Args and errors are those of `split_source`.
+    """
+    kind, data = _decompressed_source(data, url, configured)
+    return kind, kind.split_raw(data, url)
+
+
+def decode_raw(kind: Format, raw: RawRecord) -> Any:
+    """Decode a record by itself.
+
+    Raises:
+        RecordError: It cannot be decoded.
+    """
+    (record,) = kind.split(raw.data, raw.url, StreamSpan(raw.record, 1, raw.start, raw.stop))
+    return record
+
+
+def _decompressed_source(data: bytes, url: str, configured: Iterable[Format]) -> tuple[Format, bytes]:
     found = recognize(url, configured)
     if found.compression is not None:
         plain = bytearray()
@@ -127,4 +168,4 @@ def split_source(data: bytes, url: str, configured: Iterable[Format] = ()) -> li
                     "out"
                 )
         data = bytes(plain)
-    return found.format.split(data, url)
+    return found.format, data

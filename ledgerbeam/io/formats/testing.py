@@ -31,7 +31,7 @@ from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io.compression.streams import Stream
 from ledgerbeam.io.formats.format import Format, Reader, StreamSpan, json_value
 from ledgerbeam.io.formats.registry import recognize, require_unused
-from ledgerbeam.io.formats.streamed import SpanReader, scan_stream, split_source
+from ledgerbeam.io.formats.streamed import SpanReader, decode_raw, scan_stream, split_source
 from ledgerbeam.io.index.file import IndexFile, write_index
 from ledgerbeam.io.json_values import dumps, loads
 from ledgerbeam.io.storage.publish import publish_bytes
@@ -97,6 +97,20 @@ class FormatContract(ABC):
         with self._source(_COUNT) as (url, _), self._open(url) as reader:
             joined = b"".join(reader.raw(number) for number in range(_COUNT))
             _equal(_read(url).startswith(joined), True, "whether the records' bytes are the source's")
+
+    def test_the_bytes_of_spans_are_decoded_one_by_one(self) -> None:
+        with self._source(_COUNT) as (url, records), self._open(url) as reader:
+            data = _read(url)
+            for start, stop in ((0, _COUNT), (17, 41), (_COUNT - 1, _COUNT), (5, 5)):
+                found = reader.read_raw(start, stop)
+                _equal([raw.record for raw in found], list(range(start, stop)), "the numbers of raw records")
+                _equal([raw.data for raw in found], [data[raw.start : raw.stop] for raw in found], "their bytes")
+                if self.format().is_streamable:
+                    decoded = [decode_raw(self.format(), raw) for raw in found]
+                    self._same(decoded, records[start:stop], "records decoded one by one")
+            if self.format().is_streamable:
+                whole = reader.read_raw(0, _COUNT)
+                _equal(self.format().split_raw(data, reader.url)[:-1], whole[:-1], "raw records in memory")
 
     def test_encoding_is_a_pure_function_of_the_records(self) -> None:
         first = self.format().encode(self.records(_COUNT))

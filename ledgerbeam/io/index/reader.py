@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.compression.content import open_content
+from ledgerbeam.io.formats.format import RawRecord
 from ledgerbeam.io.index.file import LAST_OFFSET, IndexFile, Offsets, RecordLayout, check_index
 from ledgerbeam.io.index.location import index_beside
 from ledgerbeam.io.storage.client import Options
@@ -247,6 +248,21 @@ class IndexedRecords(ABC, Generic[_T]):
             return []
         return self._read_span(start, stop)
 
+    def read_raw(self, start: int, stop: int) -> list[RawRecord]:
+        """Read the bytes of the records `[start, stop)`, with their places.
+
+        Args:
+            start: First record, `0 <= start`.
+            stop: End of the span, exclusive, `start <= stop <= len(self)`.
+
+        Returns:
+            What `read_span` decodes, in its order and number.
+
+        Raises:
+            IndexMismatchError: The source has other record boundaries there than the index says.
+        """
+        return self._read_raw(start, stop) if start < stop else []
+
     def close(self) -> None:
         """Close what is open; a later read opens it again."""
         self._reader.close()
@@ -327,3 +343,7 @@ class IndexedRecords(ABC, Generic[_T]):
     @abstractmethod
     def _read_span(self, start: int, stop: int) -> list[_T]:
         """Read the records `[start, stop)`, one at least."""
+
+    @abstractmethod
+    def _read_raw(self, start: int, stop: int) -> list[RawRecord]:
+        """Read the bytes of the records `[start, stop)`, one at least."""

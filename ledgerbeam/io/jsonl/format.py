@@ -9,12 +9,12 @@ from typing import Any
 from ledgerbeam.io.compression.streams import Stream
 from ledgerbeam.io.formats import base
 from ledgerbeam.io.formats.base import IndexedFormat, changed_span, find_line_ends, offsets_of_ends
-from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
+from ledgerbeam.io.formats.format import RawRecord, Reader, ShardFile, StreamedRecords, StreamSpan
 from ledgerbeam.io.index.file import IndexFile, Offsets
 from ledgerbeam.io.index.newlines import build_jsonl_index
 from ledgerbeam.io.json_values import holds_wide
 from ledgerbeam.io.jsonl.lines import JsonLines
-from ledgerbeam.io.jsonl.reader import JsonlReader, decode_lines, encode_jsonl, split_jsonl
+from ledgerbeam.io.jsonl.reader import JsonlReader, decode_lines, encode_jsonl, raw_lines, split_jsonl
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
 
@@ -62,14 +62,24 @@ class JsonlFormat(IndexedFormat):
         """Decode consecutive lines that are in memory, blank ones left out; see `Format`."""
         if span is None:
             return split_jsonl(data, url)
-        lines = data.split(b"\n")
-        if not lines[-1]:
-            lines.pop()
-        if len(lines) != span.records:
-            raise changed_span(url, span)
-        return decode_lines(lines, url, span.record, span.start, wide=holds_wide(data))
+        return decode_lines(_span_lines(data, url, span), url, span.record, span.start, wide=holds_wide(data))
+
+    def split_raw(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[RawRecord]:
+        """Return consecutive lines that are in memory, blank ones left out; see `Format`."""
+        if span is None:
+            return raw_lines(data.split(b"\n"), url, 0, 0)
+        return raw_lines(_span_lines(data, url, span), url, span.record, span.start)
 
     def encode(self, records: Sequence[Any]) -> list[ShardFile]:
         """Encode values as the files of a shard; `JsonLines`, which are encoded, are taken as they are."""
         data, offsets = encode_jsonl(records)
         return self.shard(data, offsets, nulled=records.nulled if isinstance(records, JsonLines) else 0)
+
+
+def _span_lines(data: bytes, url: str, span: StreamSpan) -> list[bytes]:
+    lines = data.split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    if len(lines) != span.records:
+        raise changed_span(url, span)
+    return lines

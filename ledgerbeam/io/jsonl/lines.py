@@ -13,7 +13,10 @@ from ledgerbeam.errors import RecordError
 from ledgerbeam.io.index.file import Offsets
 from ledgerbeam.io.json_values import NULL, NanRule, dumps_wide, loads, require_finite
 
-__all__ = ["JsonLines", "JsonLinesBuilder"]
+__all__ = ["LINE_BREAK", "JsonLines", "JsonLinesBuilder"]
+
+LINE_BREAK = "holds a line break inside its JSON; expected one line. Return plain values instead of orjson.Fragment"
+"""What is said of a value whose JSON is not one line."""
 
 _ENCODED_AT_ONCE = 1000
 """Lines that are held one by one: what orjson gives keeps some 4 KB each, however short the line."""
@@ -77,28 +80,40 @@ class JsonLinesBuilder:
         self._lines: list[bytes] = []
         self._broken: int | None = None
 
-    def add(self, value: Any) -> bytes:
+    def add(self, value: Any) -> None:
         """Encode a value: what orjson can encode, and integers beyond 64 bits.
 
-        Returns:
-            Its line.
-
         Raises:
-            RecordError: JSON cannot hold it; the message has its position and type. The builder is of no more use.
+            RecordError: JSON cannot hold it; the message has its position and type. Nothing is added then.
         """
         try:
             line = orjson.dumps(value, None, orjson.OPT_APPEND_NEWLINE)
         except orjson.JSONEncodeError as error:
             line = self._encode_wide(value, error)
         if NULL in line:
-            try:
-                self._nulled += require_finite(value, self._nan)
-            except RecordError as error:
-                raise RecordError(f"output record {self._position}: {error}") from error
+            self._nulled += self._count_nulled(value)
         self._lines.append(line)
         if len(self._lines) == _ENCODED_AT_ONCE:
             self._join()
-        return line
+
+    def encode(self, value: Any) -> tuple[bytes, int]:
+        """Return the line of a value, and how many of its numbers are written as null; `append` adds it.
+
+        Raises:
+            RecordError: As `add`.
+        """
+        try:
+            line = orjson.dumps(value, None, orjson.OPT_APPEND_NEWLINE)
+        except orjson.JSONEncodeError as error:
+            line = self._encode_wide(value, error)
+        return line, self._count_nulled(value) if NULL in line else 0
+
+    def append(self, line: bytes, nulled: int) -> None:
+        """Add what `encode` gave."""
+        self._nulled += nulled
+        self._lines.append(line)
+        if len(self._lines) == _ENCODED_AT_ONCE:
+            self._join()
 
     def finish(self) -> JsonLines:
         """Return what was added.
@@ -108,10 +123,7 @@ class JsonLinesBuilder:
         """
         self._join()
         if self._broken is not None:
-            raise RecordError(
-                f"output record {self._broken} holds a line break inside its JSON; expected one line. Return plain "
-                "values instead of orjson.Fragment"
-            )
+            raise RecordError(f"output record {self._broken} {LINE_BREAK}")
         offsets = np.zeros(len(self._lengths) + 1, np.uint64)
         np.cumsum(np.array(self._lengths, np.uint64), out=offsets[1:])
         return JsonLines(b"".join(self._blocks), offsets, self._nulled)
@@ -119,6 +131,12 @@ class JsonLinesBuilder:
     @property
     def _position(self) -> int:
         return len(self._lengths) + len(self._lines)
+
+    def _count_nulled(self, value: Any) -> int:
+        try:
+            return require_finite(value, self._nan)
+        except RecordError as error:
+            raise RecordError(f"output record {self._position}: {error}") from error
 
     def _encode_wide(self, value: Any, error: TypeError) -> bytes:
         try:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.compression.streams import decompressed
+from ledgerbeam.io.formats.format import RawRecord
 from ledgerbeam.io.index.file import Offsets
 from ledgerbeam.io.index.reader import IndexedRecords
 from ledgerbeam.io.json_values import exact, holds_wide, loads
@@ -18,7 +19,15 @@ from ledgerbeam.io.jsonl.lines import JsonLines, JsonLinesBuilder
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.urls import canonical_url
 
-__all__ = ["JsonlReader", "decode_line", "decode_lines", "encode_jsonl", "split_jsonl", "stream_records"]
+__all__ = [
+    "JsonlReader",
+    "decode_line",
+    "decode_lines",
+    "encode_jsonl",
+    "raw_lines",
+    "split_jsonl",
+    "stream_records",
+]
 
 _BLANK = b" \t\r\n"
 _BOM = b"\xef\xbb\xbf"
@@ -76,6 +85,24 @@ def decode_lines(lines: list[bytes], url: str, record: int, start: int, *, wide:
             record += 1
             start += len(line) + 1
         return values
+
+
+def raw_lines(lines: list[bytes], url: str, record: int, start: int) -> list[RawRecord]:
+    """Return consecutive lines, given without their newlines, with their places, and leave blank ones out.
+
+    Args:
+        lines: The lines.
+        url: The source.
+        record: The number of the first one in it.
+        start: Where that begins in it.
+    """
+    found = []
+    for number, line in enumerate(lines, record):
+        stop = start + len(line)
+        if line.strip(_BLANK):
+            found.append(RawRecord(url, number, start, stop, line))
+        start = stop + 1
+    return found
 
 
 def split_jsonl(data: bytes, url: str, first_record: int = 0) -> list[Any]:
@@ -211,6 +238,15 @@ class JsonlReader(IndexedRecords[Any]):
         return found
 
     def _read_span(self, first_record: int, last_record: int) -> list[Any]:
+        lines, start, wide = self._read_lines(first_record, last_record)
+        return decode_lines(lines, self.url, first_record, start, wide=wide)
+
+    def _read_raw(self, first_record: int, last_record: int) -> list[RawRecord]:
+        lines, start, _ = self._read_lines(first_record, last_record)
+        return raw_lines(lines, self.url, first_record, start)
+
+    def _read_lines(self, first_record: int, last_record: int) -> tuple[list[bytes], int, bool]:
+        """Return the lines of a span without their newlines, where the first begins, and what `holds_wide` says."""
         offsets = self._span_offsets(first_record, last_record)
         start, stop = int(offsets[0]), int(offsets[-1])
         data = self._reader.read(start - 1 if start else 0, stop)
@@ -224,7 +260,7 @@ class JsonlReader(IndexedRecords[Any]):
                 f"expected records [{first_record}, {first_record + len(offsets) - 1}) to be the lines of bytes "
                 f"[{start}, {stop}), found other line ends there"
             )
-        return decode_lines(lines, self.url, first_record, start, wide=holds_wide(data))
+        return lines, start, holds_wide(data)
 
     def _require_line(self, line: bytes, before: bytes, record: int, start: int) -> None:
         """Raise unless the line only lacks its newline because it ends the source."""

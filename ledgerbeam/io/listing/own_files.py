@@ -12,6 +12,7 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.listing.patterns import fixed_part
 from ledgerbeam.io.storage.urls import canonical_url, is_local
+from ledgerbeam.names import REJECTS
 
 __all__ = ["MARKS_FOLDER", "OwnFiles"]
 
@@ -66,6 +67,8 @@ class Sieve:
                 elif folder is not None and is_output and _below(base, folder) is not None:
                     mixed.append(base.rstrip("/") + "/")
         self._whole, self._mixed = tuple(whole), tuple(mixed)
+        # What a job has rejected is no source of any, unless a pattern or a list names that folder.
+        self._rejects = bool(patterns) and not any(f"/{REJECTS}/" in f"{pattern}/" for pattern in patterns)
         self.refuse([pattern for pattern in patterns if _is_plain(pattern)])
 
     def refuse(self, urls: Sequence[str]) -> None:
@@ -86,7 +89,7 @@ class Sieve:
     def keep(self, page: Page) -> Page:
         """Return a page without the job's own files."""
         whole, mixed, ends_as_ours = self._whole, self._mixed, self._form.search
-        marks = f"/{MARKS_FOLDER}/"
+        marks, rejects = f"/{MARKS_FOLDER}/", f"/{REJECTS}/"
         if not whole and not mixed:
             kept = [marks not in url for url in page.urls]
         else:
@@ -94,6 +97,8 @@ class Sieve:
                 marks not in url and (ends_as_ours(url) is None if url.startswith(mixed) else not url.startswith(whole))
                 for url in page.urls
             ]
+        if self._rejects:
+            kept = [keep and rejects not in url for keep, url in zip(kept, page.urls, strict=True)]
         if all(kept):
             return page
         self.left_out += kept.count(False)

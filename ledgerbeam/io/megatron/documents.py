@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ledgerbeam.errors import RecordError
+from ledgerbeam.io.formats.format import RawRecord
 from ledgerbeam.io.index.file import IndexFile, Offsets
 from ledgerbeam.io.megatron.index import MegatronIndex
 from ledgerbeam.io.megatron.layout import dataset_prefix
@@ -116,6 +117,7 @@ class MegatronDocuments:
         self, url: str, options: Options | None = None, *, check: bool = True, listed: FileInfo | None = None
     ) -> None:
         self._reader = MegatronReader(url, options, check=check, listed=listed)
+        self._offsets = DocumentOffsets(self._reader.url, options)
 
     def __repr__(self) -> str:
         return f"MegatronDocuments({self.url!r})"
@@ -188,6 +190,16 @@ class MegatronDocuments:
         return [
             _joined(sequences[begin:end], None if modes is None else modes[begin:end].tolist(), self._reader.dtype)
             for begin, end in pairwise(edges)
+        ]
+
+    def read_raw(self, start: int, stop: int) -> list[RawRecord]:
+        """Read the bytes of the documents `[start, stop)`: the tokens, as they lie in the `.bin`."""
+        offsets = [] if start == stop else self._offsets.slice(start, stop).tolist()
+        return [
+            RawRecord(self.url, number, begin, end, np.asarray(document.tokens).tobytes())
+            for number, (begin, end), document in zip(
+                range(start, stop), pairwise(offsets), self.read_span(start, stop), strict=True
+            )
         ]
 
     def close(self) -> None:

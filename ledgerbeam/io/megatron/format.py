@@ -8,7 +8,7 @@ from typing import Any
 
 from ledgerbeam.errors import NotIndexableError, SourceError
 from ledgerbeam.io.compression.streams import Stream
-from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
+from ledgerbeam.io.formats.format import RawRecord, Reader, ShardFile, StreamedRecords, StreamSpan
 from ledgerbeam.io.index.file import IndexFile, Offsets
 from ledgerbeam.io.index.location import IndexLocation
 from ledgerbeam.io.megatron.documents import Document, DocumentOffsets, MegatronDocuments, encode_documents
@@ -72,6 +72,11 @@ class MegatronFormat:
         """Raise SourceError: where documents end, only the index says."""
         del data, span
         raise SourceError(f"{url}: a source of megatron cannot be read without its .idx; leave --pack out")
+
+    def split_raw(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[RawRecord]:
+        """Raise SourceError, as `split`."""
+        self.split(data, url, span)
+        return []
 
     def encode(self, records: Sequence[Document]) -> list[ShardFile]:
         """Encode documents as the two files of a dataset."""

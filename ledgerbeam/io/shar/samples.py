@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 from ledgerbeam.errors import SourceError, SourceNotFoundError
 from ledgerbeam.io.compression.names import split_compression
+from ledgerbeam.io.formats.format import Format, RawRecord
+from ledgerbeam.io.formats.streamed import decode_raw
 from ledgerbeam.io.index.reader import NumberedRecords
 from ledgerbeam.io.shar.cuts import cut_sample
 from ledgerbeam.io.shar.reader import put_field
@@ -84,6 +86,9 @@ class FieldRecords(Protocol):
     def read_many(self, indices: list[int], /) -> list[Any]:
         """Return records by number, in the order asked."""
 
+    def read_raw(self, start: int, stop: int, /) -> list[RawRecord]:
+        """Return the bytes of the records of a span; blank lines are left out."""
+
     def close(self) -> None:
         """Close what is open; a later read opens it again."""
 
@@ -93,11 +98,13 @@ class HeldRecords:
 
     Args:
         url: The file.
+        kind: Its format.
         records: What is in it.
     """
 
-    def __init__(self, url: str, records: list[Any]) -> None:
+    def __init__(self, url: str, kind: Format, records: list[RawRecord]) -> None:
         self.url = url
+        self._format = kind
         self._records = records
 
     def __len__(self) -> int:
@@ -105,7 +112,11 @@ class HeldRecords:
 
     def read_many(self, indices: list[int], /) -> list[Any]:
         """Return records by number."""
-        return [self._records[index] for index in indices]
+        return [decode_raw(self._format, self._records[index]) for index in indices]
+
+    def read_raw(self, start: int, stop: int, /) -> list[RawRecord]:
+        """Return the bytes of the records of a span."""
+        return self._records[start:stop]
 
     def close(self) -> None:
         """Nothing is open."""
@@ -135,6 +146,20 @@ class SharSamples(NumberedRecords[Sample]):
 
     def __len__(self) -> int:
         return len(self._cuts)
+
+    def read_raw(self, start: int, stop: int) -> list[RawRecord]:
+        """Return the lines of the cuts of a span.
+
+        Raises:
+            SourceError: One of them is blank, which is no cut.
+        """
+        cuts = self._cuts.read_raw(start, stop)
+        if len(cuts) != stop - start:
+            raise SourceError(
+                f"{self.url}: expected a cut in each of the lines [{start}, {stop}), found "
+                f"{stop - start - len(cuts)} blank ones; delete them and write the fields again"
+            )
+        return cuts
 
     def close(self) -> None:
         """Close what is open; a later read opens it again."""

@@ -13,7 +13,7 @@ from ledgerbeam.errors import ArchiveError, RecordError
 from ledgerbeam.io.compression.streams import Stream
 from ledgerbeam.io.formats import base
 from ledgerbeam.io.formats.base import IndexedFormat, changed_span, require_size
-from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
+from ledgerbeam.io.formats.format import RawRecord, Reader, ShardFile, StreamedRecords, StreamSpan, raw_records
 from ledgerbeam.io.index.file import IndexFile, Offsets
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
@@ -21,7 +21,7 @@ from ledgerbeam.io.tar.encode import encode_tar
 from ledgerbeam.io.tar.grouping import Grouping, are_pairs, group_key, group_pairs
 from ledgerbeam.io.tar.layout import TarLayout
 from ledgerbeam.io.tar.plain_headers import PlainHeaderScan, Run
-from ledgerbeam.io.tar.reader import TarReader, build_tar_index, split_tar
+from ledgerbeam.io.tar.reader import TarReader, build_tar_index, split_tar, tar_bounds
 from ledgerbeam.io.tar.sample import Sample, take_sample
 from ledgerbeam.io.tar.walk import walk_bytes, walk_source
 
@@ -80,12 +80,24 @@ class TarFormat(IndexedFormat):
         """Take consecutive samples out of bytes that are in memory; see `Format`."""
         if span is None:
             return list(split_tar(data, url, group=self.group))
+        bounds = self._span_bounds(data, url, span)
+        return [take_sample(data, 0, start, stop, url=url, group=self.group).sample for start, stop in pairwise(bounds)]
+
+    def split_raw(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[RawRecord]:
+        """Return consecutive samples as they lie in memory, headers included; see `Format`."""
+        if span is None:
+            bounds = tar_bounds(data, url, group=self.group)
+            return raw_records(url, data[bounds[0] :], bounds, 0)
+        bounds = [span.start + bound for bound in self._span_bounds(data, url, span)]
+        return raw_records(url, data, bounds, span.record)
+
+    def _span_bounds(self, data: bytes, url: str, span: StreamSpan) -> list[int]:
         members = walk_bytes(data, url)
         starts = group_pairs(members, url) if self.paired else group_key(members, url)
         bounds = [*members.header_offset[starts].tolist(), members.end]
         if len(starts) != span.records or bounds[0]:
             raise changed_span(url, span)
-        return [take_sample(data, 0, start, stop, url=url, group=self.group).sample for start, stop in pairwise(bounds)]
+        return bounds
 
     def encode(self, records: Sequence[Sample]) -> list[ShardFile]:
         """Encode samples as the files of a shard.

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import ArchiveError
+from ledgerbeam.io.formats.format import RawRecord, raw_records
 from ledgerbeam.io.index.file import IndexFile, Offsets
 from ledgerbeam.io.index.reader import IndexedRecords
 from ledgerbeam.io.storage.client import Options
@@ -28,7 +29,7 @@ _AFTER = 2 * 1024
 _NEAR = 64 * 1024
 """Of an object, a sample of at most so many bytes before the one asked for is read with it."""
 
-__all__ = ["TarReader", "build_tar_index", "split_tar"]
+__all__ = ["TarReader", "build_tar_index", "split_tar", "tar_bounds"]
 
 
 def build_tar_index(
@@ -75,8 +76,22 @@ def split_tar(data: bytes, url: str, *, group: Grouping = "auto") -> list[Sample
     Raises:
         ArchiveError: As in `build_tar_index`.
     """
-    bounds = _offsets(walk_bytes(data, url), url, group).tolist()
+    bounds = tar_bounds(data, url, group=group)
     return [take_sample(data, 0, start, stop, url=url, group=group).sample for start, stop in pairwise(bounds)]
+
+
+def tar_bounds(data: bytes, url: str, *, group: Grouping = "auto") -> list[int]:
+    """Find where the samples of a whole archive that is in memory begin, and where the last one ends.
+
+    Args:
+        data: The archive.
+        url: Its name, for messages.
+        group: How members make up samples.
+
+    Raises:
+        ArchiveError: As in `build_tar_index`.
+    """
+    return list(map(int, _offsets(walk_bytes(data, url), url, group)))
 
 
 class TarReader(IndexedRecords[Sample]):
@@ -145,6 +160,11 @@ class TarReader(IndexedRecords[Sample]):
         near = max(_NEAR, (bounds[-1] - bounds[0]) // 8) if self._reader.local_path is None else 0
         base = previous if bounds[0] - previous <= near else bounds[0]
         return self._take(self._reader.read_near(base, bounds[-1] + _AFTER), base, previous, bounds, start)
+
+    def _read_raw(self, start: int, stop: int) -> list[RawRecord]:
+        self._read_span(start, stop)  # raises where the index parts samples
+        bounds: list[int] = self._span_offsets(start, stop).tolist()
+        return raw_records(self.url, self._reader.read(bounds[0], bounds[-1]), bounds, start)
 
     def _take(self, data: bytes, base: int, previous: int | None, bounds: list[int], first_record: int) -> list[Sample]:
         """Take consecutive samples out of bytes of the archive, and check that each is one.

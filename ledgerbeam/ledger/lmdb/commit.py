@@ -16,11 +16,13 @@ from operator import attrgetter
 from typing import Any
 
 from ledgerbeam.errors import LedgerError, NonDeterministicTaskError
+from ledgerbeam.ledger.lmdb.accounts import add_counted, encode_account, encode_statistics, sum_parts
 from ledgerbeam.ledger.lmdb.failures import CLEARED, PASSED, Stamp, clear_passed, passed_at, record_failures
 from ledgerbeam.ledger.lmdb.history import add_durations, add_to_history, duration_steps
 from ledgerbeam.ledger.lmdb.tables import (
     APPLIED,
     COMPLETED,
+    COUNTS,
     DELTA,
     KEY_TOTALS,
     META,
@@ -29,6 +31,7 @@ from ledgerbeam.ledger.lmdb.tables import (
     PENDING_ROW,
     RETIRED,
     SOURCES,
+    STATISTICS,
     TALLY_ROW,
     Transaction,
     pack_completion,
@@ -57,6 +60,7 @@ def record(
     stamp: Stamp,
     *,
     passed: Stamp | None = None,
+    again: bool = False,
 ) -> CommitChanges:
     """Record leaves, then failures, in a write transaction.
 
@@ -67,6 +71,8 @@ def record(
         stamp: Of this commit.
         passed: Failures that are older are cleared of the tasks above a leaf, also those that are recorded later.
             None clears all that are there, for commits that come in the order in which they were made.
+        again: The leaves were recorded before, and withdrawn with others: when they were done, and how long they took,
+            is known.
     """
     outcome = CommitChanges()
     rows = _Rows(txn, by_source)
@@ -78,8 +84,10 @@ def record(
     tally = total(outcome.fresh)
     if outcome.fresh:
         add_totals(txn, tally, 1)
+        add_counted(txn, sum_parts(leaf.counts for leaf in outcome.fresh if leaf.counts is not None), 1)
+    if outcome.fresh and not again:
         add_durations(txn, duration_steps([leaf.leaf.seconds for leaf in outcome.fresh]))
-    if outcome.fresh or outcome.failures:
+    if (outcome.fresh and not again) or outcome.failures:
         add_to_history(txn, now, tally, completed=len(outcome.completed), failures=outcome.failures)
     return outcome
 
@@ -174,6 +182,7 @@ class _SourceCommit:
                 return
         if not self._put_outputs(leaf):
             return
+        self._put_accounts(leaf)
         self._pending = pending
         self._fresh.append(leaf)
         for node, delta in fresh:
@@ -225,6 +234,11 @@ class _SourceCommit:
         for key, row in leaf.outputs:
             self._rows.put(OUTPUTS, key, row)
         return True
+
+    def _put_accounts(self, leaf: PreparedLeaf) -> None:
+        for table, row in ((COUNTS, leaf.account), (STATISTICS, leaf.statistics)):
+            if row is not None:
+                self._rows.put(table, self._source + leaf.node, row)
 
     def _compare_result(self, leaf: PreparedLeaf) -> bool:
         """Check that a leaf that arrived again is the same leaf; False if an error was noted."""
@@ -301,6 +315,9 @@ class PreparedLeaf:
         node: 16 bytes, the leaf's own.
         outputs: Its rows of `outputs`, in key order.
         share: What it adds to the totals.
+        counts: What became of its records; None for a plain leaf.
+        account: Its row of `counts`, if it needs one.
+        statistics: Its row of `statistics`, if it has any.
     """
 
     def __init__(self, leaf: Leaf) -> None:
@@ -310,6 +327,9 @@ class PreparedLeaf:
         node, source = self.node.hex(), leaf.source_id
         self.outputs = sorted((source + name_key(output.name), encode_output(output, node)) for output in leaf.outputs)
         self.share = leaf.share()
+        self.counts = leaf.special_counts()
+        self.account = encode_account(leaf)
+        self.statistics = encode_statistics(leaf.statistics)
         if not self.is_all:
             self.group, self.digest  # noqa: B018 - they will be needed, and not in the transaction
 

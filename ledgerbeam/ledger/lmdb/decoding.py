@@ -12,6 +12,7 @@ from typing import Any
 
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.json_rows import decode
+from ledgerbeam.ledger.model.set_ups import read_set_ups
 from ledgerbeam.ledger.model.values import integer, mapping, rows, seconds, text
 
 _DEEPEST = 64
@@ -90,6 +91,7 @@ def read_run(row: bytes) -> dict[str, Any]:
         "tidied": fields.get("tidied"),
         "listed": None if listed is None else integer(listed),
         "info": check_info(fields.get("info")),
+        "set_ups": None if fields.get("set_ups") is None else read_set_ups(fields["set_ups"]),
     }
 
 

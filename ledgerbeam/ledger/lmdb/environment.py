@@ -258,15 +258,17 @@ PAGE_ROWS = 10_000
 """Rows of a page."""
 
 
-def row_pages(environment: Environment, table: str) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Yield all rows of a table in key order, in pages.
+def row_pages(
+    environment: Environment, table: str, most_bytes: int | None = None
+) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Yield all rows of a table in key order, in pages, which hold not much more than `most_bytes` if that is given.
 
     Each page is consistent in itself. A row that is written or deleted meanwhile may be seen or not.
     """
     start = b""
     while True:
         with environment.read() as txn:
-            page = txn.page(table, start, PAGE_ROWS)
+            page = txn.page(table, start, PAGE_ROWS, most_bytes)
         if not page:
             return
         yield page

@@ -13,7 +13,7 @@ import lmdb
 from ledgerbeam.descriptors import hold_standard_descriptors
 from ledgerbeam.errors import LedgerDamagedError, LedgerNotFoundError, LedgerVersionError, UsageError
 from ledgerbeam.ledger.lmdb.errors import translated
-from ledgerbeam.ledger.lmdb.tables import KEY_FORMAT, KEY_ID, META, TABLES, Handles
+from ledgerbeam.ledger.lmdb.tables import ADDED, KEY_FORMAT, KEY_ID, META, TABLES, Handles
 from ledgerbeam.ledger.model.job import LEDGER_FORMAT
 
 DATA_FILE = "data.mdb"
@@ -239,9 +239,19 @@ def _open_tables(environment: lmdb.Environment, path: str, *, read_only: bool, c
                 txn.put(KEY_ID, secrets.token_hex(16).encode(), db=meta)
             with contextlib.nullcontext(txn) if txn is not None else environment.begin() as reading:
                 _check_format(reading.get(KEY_FORMAT, db=meta), path)
-            return {name: environment.open_db(name.encode(), txn=txn, create=is_new) for name in TABLES}
+            handles = {
+                name: environment.open_db(name.encode(), txn=txn, create=is_new) for name in TABLES if name not in ADDED
+            }
         except lmdb.NotFoundError:
             raise _foreign(path) from None
+        try:
+            added = {name: environment.open_db(name.encode(), txn=txn, create=not read_only) for name in ADDED}
+        except lmdb.NotFoundError:
+            raise LedgerVersionError(
+                f"ledger {path}: an older ledgerbeam made it, and it lacks tables that were added since; run its job "
+                "again, which adds them and keeps what is done"
+            ) from None
+        return {**handles, **added}
 
 
 def _check_format(found: bytes | None, path: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any
 
 from ledgerbeam.errors import JobMismatchError, LedgerError, UsageError
@@ -13,6 +14,7 @@ from ledgerbeam.ledger.lmdb.sources import restart
 from ledgerbeam.ledger.lmdb.tables import KEY_FINGERPRINT, KEY_ID, KEY_JOB, META, RUNS, Transaction
 from ledgerbeam.ledger.model.job import Job, OnJobChange, taken_for_another_job
 from ledgerbeam.ledger.model.json_rows import encode
+from ledgerbeam.ledger.model.set_ups import SetUps
 
 _ID = re.compile(rb"[0-9a-f]{32}")
 
@@ -92,6 +94,7 @@ def add_run(txn: Transaction, run: str, info: Mapping[str, Any], now: float) -> 
     """Add a run under its id. Raises ValueError if what it says of itself does not read."""
     check_info(info)
     row = {"began": now, "ended": None, "outcome": None, "tidied": None, "listed": None, "listing_finished": False}
+    row["set_ups"] = None
     _put(txn, run, {**row, "info": dict(info)})
 
 
@@ -105,12 +108,19 @@ def change_run(txn: Transaction, run: str, changed: Mapping[str, Any]) -> None:
         news = {name: value for name, value in news.items() if name not in ("ended", "outcome", "tidied")}
     listed = max((row["listed"] for row in (known, news) if row.get("listed") is not None), default=None)
     finished = known["listing_finished"] or news.get("listing_finished", False)
-    _put(txn, run, {**known, **news, "listed": listed, "listing_finished": finished})
+    set_ups = [row["set_ups"] for row in (known, news) if row.get("set_ups")]
+    most = max(set_ups, key=itemgetter("times"), default=None)  # they only grow
+    _put(txn, run, {**known, **news, "listed": listed, "listing_finished": finished, "set_ups": most})
 
 
 def note_listing(txn: Transaction, run: str, *, listed: int, finished: bool) -> None:
     """Record what a run has listed."""
     _put(txn, run, {**_get(txn, run), "listed": listed, "listing_finished": finished})
+
+
+def note_set_ups(txn: Transaction, run: str, found: SetUps) -> None:
+    """Record the set-ups of a run so far."""
+    _put(txn, run, {**_get(txn, run), "set_ups": found._asdict()})
 
 
 def end_run(txn: Transaction, run: str, outcome: str, now: float, *, tidied: bool) -> None:

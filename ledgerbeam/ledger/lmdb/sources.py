@@ -13,6 +13,7 @@ from fnmatch import translate
 from re import compile as compile_pattern
 from typing import Any
 
+from ledgerbeam.ledger.lmdb.accounts import drop_accounts
 from ledgerbeam.ledger.lmdb.commit import add_totals
 from ledgerbeam.ledger.lmdb.decoding import read_retired, read_source_fields
 from ledgerbeam.ledger.lmdb.environment import PAGE_ROWS, Environment, row_pages
@@ -23,6 +24,8 @@ from ledgerbeam.ledger.lmdb.tables import (
     APPLIED,
     ATTEMPTS,
     COMPLETED,
+    COUNTED,
+    COUNTS,
     FAILED,
     GONE,
     KEY_TOTALS,
@@ -33,6 +36,7 @@ from ledgerbeam.ledger.lmdb.tables import (
     PENDING_ROW,
     RETIRED,
     SOURCES,
+    STATISTICS,
     SUPERSEDED,
     URLS,
     Transaction,
@@ -41,6 +45,11 @@ from ledgerbeam.ledger.lmdb.tables import (
 from ledgerbeam.ledger.model.identity import url_key
 from ledgerbeam.ledger.model.json_rows import encode
 from ledgerbeam.ledger.model.task import Source
+
+_OF_A_JOB = (
+    *(COMPLETED, SOURCES, URLS, PENDING, APPLIED, FAILED, ATTEMPTS, OUTPUTS),
+    *(COUNTS, STATISTICS, COUNTED, RETIRED, GONE),
+)
 
 
 def encode_source(source: Source, *, replaces: bool, number: int) -> bytes:
@@ -198,6 +207,7 @@ def withdraw(txn: Transaction, source: bytes, number: int) -> None:
     if pending is not None:
         add_totals(txn, PENDING_ROW.unpack(pending)[1:], -1)
         txn.delete_prefix(APPLIED, source)
+    drop_accounts(txn, source)
     clear_failures(txn, source)
     supersede(txn, txn.delete_prefix(OUTPUTS, source), number)
 
@@ -216,7 +226,7 @@ def restart(txn: Transaction, number: int, *, supersedes: bool) -> None:
     while supersedes and (rows := txn.page(OUTPUTS, start, PAGE_ROWS)):
         supersede(txn, rows, number)
         start = rows[-1][0] + b"\0"
-    for table in (COMPLETED, SOURCES, URLS, PENDING, APPLIED, FAILED, ATTEMPTS, OUTPUTS, RETIRED, GONE):
+    for table in _OF_A_JOB:
         txn.clear(table)
     txn.delete(META, KEY_TOTALS)
     count_withdrawal(txn)

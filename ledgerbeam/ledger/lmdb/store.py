@@ -6,25 +6,28 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import LedgerError, UsageError
+from ledgerbeam.ledger.lmdb import accounts as lmdb_accounts
 from ledgerbeam.ledger.lmdb import commit as lmdb_commit
 from ledgerbeam.ledger.lmdb import history as lmdb_history
 from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
 from ledgerbeam.ledger.lmdb import sources as lmdb_sources
 from ledgerbeam.ledger.lmdb import superseded as lmdb_superseded
 from ledgerbeam.ledger.lmdb import views as lmdb_views
+from ledgerbeam.ledger.lmdb import withdrawal as lmdb_withdrawal
 from ledgerbeam.ledger.lmdb.commit import prepare
 from ledgerbeam.ledger.lmdb.completed import CompletedIds
 from ledgerbeam.ledger.lmdb.environment import Environment, acquire, key_pages, release
 from ledgerbeam.ledger.lmdb.failures import Stamp, count_deaths
 from ledgerbeam.ledger.lmdb.files import INITIAL_MAP_BYTES, require_room
 from ledgerbeam.ledger.lmdb.tables import COMPLETED, OUTPUTS, PENDING, PENDING_ROW, SOURCES, Transaction
+from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.job import Job, OnJobChange
 from ledgerbeam.ledger.model.rows import (
@@ -40,6 +43,7 @@ from ledgerbeam.ledger.model.rows import (
     SourceRow,
     Totals,
 )
+from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.task import Source
 
 _Result = TypeVar("_Result")
@@ -236,6 +240,24 @@ class LmdbStore:
         if found:
             self._write(lambda txn: lmdb_sources.forget(txn, found, failures_only=False))
 
+    def withdraw(self, tasks: Iterable[tuple[bytes, Collection[bytes]]]) -> int:
+        """Make single finished tasks run again; see `LedgerStore.withdraw`. A source is withdrawn at once."""
+        now = time.time()
+        number = 0
+        for source, nodes in tasks:
+
+            def change(txn: Transaction, source: bytes = source, nodes: Collection[bytes] = nodes) -> int:
+                plan = lmdb_withdrawal.plan(txn, source, nodes)
+                if plan is None:
+                    return 0
+                lmdb_sources.forget(txn, [source], failures_only=False)
+                stamp = Stamp(lmdb_jobs.newest_number(txn), now)
+                lmdb_commit.record(txn, prepare(plan.staying), (), stamp, again=True)
+                return plan.withdrawn
+
+            number += self._write(change)
+        return number
+
     def stale_outputs(self) -> list[str]:
         """Name of outputs that may be deleted; see `LedgerStore.stale_outputs` and `superseded`."""
         return lmdb_superseded.stale_outputs(self._open())
@@ -275,6 +297,10 @@ class LmdbStore:
 
         self._write(change)
 
+    def note_set_ups(self, run: str, found: SetUps) -> None:
+        """Record the set-ups of a run so far."""
+        self._write(lambda txn: lmdb_jobs.note_set_ups(txn, run, found))
+
     def end_run(self, run: str, outcome: str, *, tidied: bool = False) -> None:
         """Record how a run ended."""
         now = time.time()
@@ -289,6 +315,14 @@ class LmdbStore:
         """Return what the recorded leaves add up to."""
         with self._open().read() as txn:
             return lmdb_commit.read_totals(txn)
+
+    def statistics(self) -> Iterator[tuple[str, Statistic]]:
+        """Return the statistics of every recorded task; see `LedgerStore.statistics`."""
+        return lmdb_accounts.all_statistics(self._open())
+
+    def rejected_tasks(self, reason: str | None = None) -> Iterator[tuple[bytes, list[bytes]]]:
+        """Return the tasks that have rejected records; see `LedgerStore.rejected_tasks`."""
+        return lmdb_accounts.rejected_tasks(self._open(), reason)
 
     def history(self) -> list[HistoryRow]:
         """Return what was recorded when; see `LedgerStore.history`."""

@@ -14,6 +14,10 @@ applied     source + node                    `DELTA`; behind the delta of a leaf
 failed      source + node                    JSON task, reason, error, attempts, last, number of the run
 attempts    source + node                    JSON task, deaths: lists of `failures.Death`
 outputs     source + `identity.name_key`     JSON of `store.Output` and the node
+counts      source + node                    JSON: what became of the records of a task, its bytes and milliseconds;
+                                             only of tasks that did not just write all that they read
+statistics  source + node                    the sketches of a task, see `accounts`
+counted     letter + `identity.name_key`     `COUNTED_ROW`, then a name: the sum of one number of all rows of `counts`
 superseded  source + `identity.name_key`     `SUPERSEDED_ROW`, then the name of an output that the source had before
 retired     source                           JSON list of URLs of a source that was replaced
 gone        source                           empty: the last listing no longer had it
@@ -49,6 +53,9 @@ APPLIED = "applied"
 FAILED = "failed"
 ATTEMPTS = "attempts"
 OUTPUTS = "outputs"
+COUNTS = "counts"
+STATISTICS = "statistics"
+COUNTED = "counted"
 SUPERSEDED = "superseded"
 RETIRED = "retired"
 GONE = "gone"
@@ -68,6 +75,9 @@ TABLES = (
     FAILED,
     ATTEMPTS,
     OUTPUTS,
+    COUNTS,
+    STATISTICS,
+    COUNTED,
     SUPERSEDED,
     RETIRED,
     GONE,
@@ -79,9 +89,13 @@ TABLES = (
 )
 """Every table of a ledger."""
 
+ADDED = (COUNTS, STATISTICS, COUNTED)
+"""Those of them that ledgers of older versions lack; who opens one for writing adds them."""
+
 _KEY_BYTES = {
     **dict.fromkeys((COMPLETED, SOURCES, URLS, PENDING, RETIRED, GONE, CUTOFFS), ID_BYTES),
-    **dict.fromkeys((APPLIED, FAILED, ATTEMPTS, OUTPUTS, SUPERSEDED), 2 * ID_BYTES),
+    **dict.fromkeys((APPLIED, FAILED, ATTEMPTS, OUTPUTS, COUNTS, STATISTICS, SUPERSEDED), 2 * ID_BYTES),
+    COUNTED: 1 + ID_BYTES,
     HISTORY: 4,
     DURATIONS: 2,
 }
@@ -107,6 +121,9 @@ DURATION_KEY = Struct(">H")
 
 DURATION_ROW = Struct("<q")
 """Number of tasks."""
+
+COUNTED_ROW = Struct("<q")
+"""A number of records."""
 
 SUPERSEDED_ROW = Struct("<Q")
 """Number of what superseded it, in a remote ledger; else 0."""
@@ -196,10 +213,18 @@ class Transaction:
                     _check_keys(table, [key])
                     yield key, value
 
-    def page(self, table: str, start: bytes, size: int) -> list[tuple[bytes, bytes]]:
-        """Return at most `size` rows in key order, from the first key >= `start`."""
+    def page(self, table: str, start: bytes, size: int, most_bytes: int | None = None) -> list[tuple[bytes, bytes]]:
+        """Return at most `size` rows in key order, from the first key >= `start`.
+
+        Args:
+            table: Of the rows.
+            start: Where to begin.
+            size: Rows at most.
+            most_bytes: The page ends with the row that makes its values so large; None does not look.
+        """
         with self._txn.cursor(self._handles[table]) as cursor:
-            rows = list(islice(cursor.iternext(), size)) if cursor.set_range(start) else []
+            found = islice(cursor.iternext(), size) if cursor.set_range(start) else iter(())
+            rows = list(found if most_bytes is None else _up_to(found, most_bytes))
         _check_keys(table, (key for key, _ in rows))
         return rows
 
@@ -226,6 +251,13 @@ class Transaction:
                 yield prefix
                 found = cursor.set_range(prefix + b"\xff" * 64)
 
+    def drop_prefix(self, table: str, prefix: bytes) -> None:
+        """Delete every row whose key starts with `prefix`, however large the rows are together."""
+        with self._txn.cursor(self._handles[table]) as cursor:
+            found = cursor.set_range(prefix)
+            while found and cursor.key().startswith(prefix):
+                found = cursor.delete()
+
     def delete_prefix(self, table: str, prefix: bytes) -> list[tuple[bytes, bytes]]:
         """Delete every row whose key starts with `prefix`; gives the rows."""
         rows: list[tuple[bytes, bytes]] = []
@@ -235,6 +267,15 @@ class Transaction:
                 rows.append(cursor.item())
                 found = cursor.delete()
         return rows
+
+
+def _up_to(rows: Iterable[tuple[bytes, bytes]], most_bytes: int) -> Iterator[tuple[bytes, bytes]]:
+    size = 0
+    for key, value in rows:
+        yield key, value
+        size += len(value)
+        if size >= most_bytes:
+            return
 
 
 def _check_keys(table: str, keys: Iterable[bytes]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ledgerbeam.ledger.lmdb.accounts import record_counts, source_counts
 from ledgerbeam.ledger.lmdb.commit import decode_output, decode_outputs, read_totals
 from ledgerbeam.ledger.lmdb.decoding import read_failure, read_source_fields
 from ledgerbeam.ledger.lmdb.environment import Environment, key_pages, row_pages
@@ -53,7 +54,7 @@ def status(txn: Transaction) -> dict[str, Any]:
         "job": None if job is None else {**job.as_dict(), "fingerprint": job.fingerprint},
         "sources": {"complete": complete, "open": still_open, "failed": failed},
         "tasks": {"done": totals.tasks, "failed": failed_tasks},
-        "records": totals.records,
+        "records": record_counts(txn, totals).as_dict(),
         "bytes": totals.bytes,
         "filtered": totals.filtered,
         "complete": listed and complete > 0 and still_open == 0 and failed == 0,
@@ -101,12 +102,14 @@ def _source_row(txn: Transaction, source: bytes, fields: dict[str, Any], failed:
     members = tuple(member[0] for member in fields.get("members", ()))
     about = (source, fields["url"], fields["size"], len(members))
     if row is not None:
-        return SourceRow(*about, "complete", *unpack_completion(row), members)
+        completed, done = unpack_completion(row)
+        return SourceRow(*about, "complete", completed, done, members, source_counts(txn, source, done))
     pending = txn.get(PENDING, source)
     done = Totals() if pending is None else Totals(*PENDING_ROW.unpack(pending)[1:])
+    counts = source_counts(txn, source, done)
     if txn.get(GONE, source) is not None:
-        return SourceRow(*about, "gone", 0, done, members)
-    return SourceRow(*about, "failed" if source in failed else "open", 0, done, members)
+        return SourceRow(*about, "gone", 0, done, members, counts)
+    return SourceRow(*about, "failed" if source in failed else "open", 0, done, members, counts)
 
 
 def failures(environment: Environment) -> Iterator[FailureRow]:

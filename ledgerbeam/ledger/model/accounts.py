@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+import binascii
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ledgerbeam.errors import UnsupportedShapeError
-from ledgerbeam.ledger.model.values import integer, shown, text
+from ledgerbeam.ledger.model.values import integer, row, rows, shown, text
 
 __all__ = ["MOST_NAMES", "RecordCounts", "Statistic"]
 
@@ -16,6 +19,20 @@ MOST_NAMES = 100
 
 NAME_CHARACTERS = 200
 """No reason, route or name of a statistic is longer."""
+
+STATISTIC_BYTES = 1 << 20
+"""No sketch is larger."""
+
+STATISTICS_BYTES = 4 << 20
+"""The sketches of a task are not larger together."""
+
+Part = tuple[str, str]
+"""One number of `RecordCounts`: the attribute that it stands in, and the reason or route; of the first two no name."""
+
+_PLAIN_PARTS = ("read", "kept")
+_NAMED_PARTS = ("dropped", "rejected", "written")
+PARTS = (*_PLAIN_PARTS, *_NAMED_PARTS)
+"""The attributes of `RecordCounts`, in order."""
 
 
 class Statistic(NamedTuple):
@@ -70,28 +87,127 @@ class RecordCounts:
 
     def plus(self, other: RecordCounts) -> RecordCounts:
         """Return the sum, name by name."""
-        return RecordCounts(
-            self.read + other.read,
-            self.kept + other.kept,
-            _summed(self.dropped, other.dropped, 1),
-            _summed(self.rejected, other.rejected, 1),
-            _summed(self.written, other.written, 1),
-        )
+        return _combined(self, other, 1)
 
     def minus(self, other: RecordCounts) -> RecordCounts:
         """Return the difference, name by name; names that come to nothing are left out."""
-        return RecordCounts(
-            self.read - other.read,
-            self.kept - other.kept,
-            _summed(self.dropped, other.dropped, -1),
-            _summed(self.rejected, other.rejected, -1),
-            _summed(self.written, other.written, -1),
-        )
+        return _combined(self, other, -1)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the counts as a JSON object, names sorted."""
-        named = {name: dict(sorted(getattr(self, name).items())) for name in ("dropped", "rejected", "written")}
+        named = {name: dict(sorted(getattr(self, name).items())) for name in _NAMED_PARTS}
         return {"read": self.read, "kept": self.kept, **named}
+
+    @property
+    def records(self) -> int:
+        """Records that were written, over all routes."""
+        return sum(self.written.values())
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether they are those that `plain` gives for the records that were written."""
+        return self.read == self.kept == self.records == self.written.get("", 0)
+
+    def parts(self) -> Iterator[tuple[Part, int]]:
+        """Yield every number with what it counts; `from_parts` puts them together."""
+        yield ("read", ""), self.read
+        yield ("kept", ""), self.kept
+        for part in _NAMED_PARTS:
+            for name, number in getattr(self, part).items():
+                yield (part, name), number
+
+    @classmethod
+    def from_parts(cls, parts: Mapping[Part, int]) -> RecordCounts:
+        """Return the counts of numbers as `parts` gives them; those that are zero have no name.
+
+        Raises:
+            UnsupportedShapeError: They do not add up, or one is below zero.
+        """
+        named: dict[str, dict[str, int]] = {part: {} for part in _NAMED_PARTS}
+        for (part, name), number in parts.items():
+            if number and part in named:
+                named[part][name] = number
+        return cls(parts.get(("read", ""), 0), parts.get(("kept", ""), 0), **named)
+
+
+def task_counts(counts: RecordCounts, records: int) -> None:
+    """Check the counts of one task.
+
+    Args:
+        counts: What became of its records.
+        records: That it wrote.
+
+    Raises:
+        ValueError: It has too many names, or wrote another number of records.
+    """
+    for part in _NAMED_PARTS:
+        if len(getattr(counts, part)) > MOST_NAMES:
+            raise ValueError(
+                f"expected at most {MOST_NAMES} names of records {part}, found {len(getattr(counts, part))}: they are "
+                "categories, not texts of single records"
+            )
+    if counts.records != records:
+        raise ValueError(f"expected counts of the {records} records that were written, found {counts.as_dict()}")
+
+
+def task_statistics(statistics: Mapping[str, Statistic]) -> None:
+    """Check the statistics of one task. Raises ValueError for too many, too large ones, and for what is no text."""
+    if len(statistics) > MOST_NAMES:
+        raise ValueError(f"expected at most {MOST_NAMES} statistics, found {len(statistics)}")
+    size = 0
+    for name, statistic in statistics.items():
+        _name(name)
+        kind, data = row(statistic, 2)
+        _name(kind)
+        if not isinstance(data, bytes):
+            raise ValueError(f"expected the sketch of the statistic {shown(name)} as bytes, found {shown(data)}")
+        if len(data) > STATISTIC_BYTES:
+            raise ValueError(
+                f"expected sketches of at most {STATISTIC_BYTES} bytes, found {len(data)} in that of {shown(name)}"
+            )
+        size += len(data)
+    if size > STATISTICS_BYTES:
+        raise ValueError(f"expected sketches of at most {STATISTICS_BYTES} bytes together, found {size}")
+
+
+def counts_row(counts: RecordCounts) -> list[Any]:
+    """Return counts as a JSON row: read, kept, and for each of the others pairs of a name and a number."""
+    named = [[list(pair) for pair in sorted(getattr(counts, part).items())] for part in _NAMED_PARTS]
+    return [counts.read, counts.kept, *named]
+
+
+def read_counts(value: Any) -> RecordCounts:
+    """Read a row of `counts_row`. Raises ValueError."""
+    read, kept, *named = row(value, 5)
+    return RecordCounts(read, kept, *(_read_named(pairs) for pairs in named))
+
+
+def statistics_row(statistics: Mapping[str, Statistic]) -> list[Any]:
+    """Return statistics as a JSON row: name, kind and the sketch in base64 of each, by name."""
+    return [[name, kind, base64.b64encode(data).decode()] for name, (kind, data) in sorted(statistics.items())]
+
+
+def read_statistics(value: Any) -> dict[str, Statistic]:
+    """Read a row of `statistics_row`. Raises ValueError."""
+    found: dict[str, Statistic] = {}
+    for name, kind, encoded in (row(item, 3) for item in rows(value)):
+        try:
+            data = base64.b64decode(text(encoded), validate=True)
+        except binascii.Error as error:
+            raise ValueError(f"expected a sketch in base64, found {shown(encoded)} ({error})") from None
+        if text(name) in found:
+            raise ValueError(f"expected each statistic once, found {shown(name)} again")
+        found[name] = Statistic(text(kind), data)
+    task_statistics(found)
+    return found
+
+
+def _read_named(value: Any) -> dict[str, int]:
+    pairs = [row(pair, 2) for pair in rows(value)]
+    found = {text(name): integer(number) for name, number in pairs}
+    if len(found) != len(pairs):
+        raise ValueError(f"expected each name once, found {shown(value)}")
+    return found
 
 
 def _name(value: Any) -> None:
@@ -99,6 +215,8 @@ def _name(value: Any) -> None:
         raise ValueError(f"expected a name of at most {NAME_CHARACTERS} characters, found {shown(value)}")
 
 
-def _summed(mine: Mapping[str, int], theirs: Mapping[str, int], sign: int) -> dict[str, int]:
-    summed = {name: mine.get(name, 0) + sign * theirs.get(name, 0) for name in {*mine, *theirs}}
-    return {name: number for name, number in summed.items() if number}
+def _combined(mine: RecordCounts, other: RecordCounts, sign: int) -> RecordCounts:
+    sums = Counter(dict(mine.parts()))
+    for part, number in other.parts():
+        sums[part] += sign * number
+    return RecordCounts.from_parts(sums)

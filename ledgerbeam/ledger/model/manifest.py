@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ledgerbeam.errors import LedgerError
+from ledgerbeam.errors import LedgerError, UsageError
 from ledgerbeam.ledger.model.rows import OutputRow
 from ledgerbeam.ledger.model.store import LedgerStore
+from ledgerbeam.names import check_route
 
 INDEX_SUFFIX = ".idx"
 TOKENS_SUFFIX = ".bin"
@@ -45,11 +46,13 @@ class DatasetManifest:
 
     Attributes:
         root: URL that names are relative to; None if the job's parameters name no ``output``.
+        route: Of which the shards are; empty for the main dataset.
         fingerprint: Of the job.
         complete: Whether the job is; if not, the shards of its complete sources are given.
     """
 
     root: str | None
+    route: str
     fingerprint: str
     complete: bool
     _store: LedgerStore = field(repr=False, compare=False)
@@ -58,37 +61,58 @@ class DatasetManifest:
         before = self._state()
         pending: OutputRow | None = None
         for row in self._store.outputs():
-            if not row.complete:
+            if not row.complete or row.output.route != self.route:
                 continue
             if pending is not None:
                 is_index = row.source_id == pending.source_id and _is_index(row.output.name, pending.output.name)
-                yield _shard(pending, row.output.name if is_index else None)
+                yield self._shard(pending, row if is_index else None)
                 pending = None if is_index else row
             else:
                 pending = row
         if pending is not None:
-            yield _shard(pending, None)
+            yield self._shard(pending, None)
         if self._state() != before:
             raise LedgerError(
                 f"ledger {self._store.url}: it changed while its manifest was read; read it again when no run is at "
                 "work on it"
             )
 
+    def _shard(self, row: OutputRow, index: OutputRow | None) -> OutputShard:
+        output, folder = row.output, f"{self.route}/" if self.route else ""
+        return OutputShard(
+            output.name.removeprefix(folder),
+            output.size,
+            output.checksum,
+            output.records,
+            row.url,
+            output.first,
+            None if index is None else index.output.name.removeprefix(folder),
+        )
+
     def _state(self) -> tuple[object, ...]:
         return self._store.job(), self._store.completed_count(), self._store.totals()
 
 
-def dataset_manifest(store: LedgerStore, *, allow_incomplete: bool = False) -> DatasetManifest:
-    """Return the ordered shards of a complete job.
+def dataset_manifest(store: LedgerStore, *, route: str = "", allow_incomplete: bool = False) -> DatasetManifest:
+    """Return the ordered shards of a complete job: of its main dataset, or of one of its routes.
+
+    Rejected records are no dataset.
 
     Args:
         store: The job's ledger.
+        route: Name of the route, whose folder is the root of its names; empty for what has none.
         allow_incomplete: Also for a job that is not complete: its complete sources are then the dataset, so that
             each source is in it whole or not at all.
 
     Raises:
         LedgerError: The ledger is of no job yet, or its job is not complete.
+        UsageError: The route cannot be one.
     """
+    try:
+        if route:
+            check_route(route)
+    except ValueError as error:
+        raise UsageError(f"{error}; rejected records are read as they lie there") from None
     job = store.job()
     if job is None:
         raise LedgerError(f"ledger {store.url}: no job has used it yet; run one first")
@@ -101,14 +125,10 @@ def dataset_manifest(store: LedgerStore, *, allow_incomplete: bool = False) -> D
             f"{sources['failed']:,} failed; run the job again until it ends with status 0"
         )
     root = job.parameters.get("output")
-    return DatasetManifest(root if isinstance(root, str) else None, job.fingerprint, status["complete"], store)
+    place = (f"{root}/{route}" if route else root) if isinstance(root, str) else None
+    return DatasetManifest(place, route, job.fingerprint, status["complete"], store)
 
 
 def _is_index(name: str, data_name: str) -> bool:
     """Return whether a name is that of an index: `x.jsonl.idx` of `x.jsonl`, `x.idx` of Megatron's `x.bin`."""
     return name in (data_name + INDEX_SUFFIX, data_name.removesuffix(TOKENS_SUFFIX) + INDEX_SUFFIX)
-
-
-def _shard(row: OutputRow, index: str | None) -> OutputShard:
-    output = row.output
-    return OutputShard(output.name, output.size, output.checksum, output.records, row.url, output.first, index)

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from ledgerbeam.errors import UnsupportedShapeError
 from ledgerbeam.ledger.model import values
-from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
+from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic, task_counts, task_statistics
 from ledgerbeam.ledger.model.counting import Terminal, check_leaf
 from ledgerbeam.ledger.model.identity import Lineage
 from ledgerbeam.ledger.model.values import (
@@ -25,9 +25,6 @@ from ledgerbeam.ledger.model.values import (
     shown,
 )
 
-REJECTS = "_rejects"
-"""The route, and the folder below the output folder, of the records that were rejected."""
-
 
 @dataclass(frozen=True, slots=True)
 class Output:
@@ -40,7 +37,7 @@ class Output:
         records: How many it holds.
         first: Orders the outputs of one source, normally the first record of the task's span.
         nulled: How many numbers that its format does not have, NaN and infinities, stand in it as null.
-        route: The dataset that it belongs to: empty for the main one, the name of a route, or `REJECTS`.
+        route: The dataset that it belongs to: empty for the main one, the name of a route, or `names.REJECTS`.
 
     Raises:
         UnsupportedShapeError: A value that no ledger can hold, for instance a name with ``..``.
@@ -80,8 +77,8 @@ class Totals(NamedTuple):
 
     Attributes:
         tasks: Finished tasks, published or filtered.
-        records: Records that they took in.
-        bytes: Bytes that they took in.
+        records: Records that they wrote, over all routes.
+        bytes: Bytes that they wrote.
         filtered: Those of `tasks` that were filtered.
         milliseconds: Time that they took, added up over all workers.
     """
@@ -110,14 +107,15 @@ class Leaf:
         lineage: Path from the source to the task.
         kind: ``published``, or ``filtered`` for a task without output.
         outputs: What it published; empty when filtered.
-        records: Records that it took in.
-        bytes: Bytes that it took in.
+        records: Records that it wrote, over all routes; none when filtered.
+        bytes: Bytes that it wrote.
         seconds: Time that it took, from reading to the durable output.
         counts: What became of its records; None if all that were read are written, or nobody counted.
         statistics: What its function observed, by name.
 
     Raises:
-        UnsupportedShapeError: See `counting.check_leaf`; also for a filtered leaf with outputs.
+        UnsupportedShapeError: See `counting.check_leaf`; also for a filtered leaf with outputs or records, and for
+            counts of another number of records.
     """
 
     source_id: bytes
@@ -137,14 +135,29 @@ class Leaf:
             integer(self.records)
             integer(self.bytes)
             seconds(self.seconds)
+            if self.counts is not None:
+                task_counts(self.counts, self.records)
+            if self.statistics:
+                task_statistics(self.statistics)
         except ValueError as error:
             raise UnsupportedShapeError(f"the task at {shown(self.lineage)} cannot be recorded: {error}") from None
         if self.kind == "filtered" and self.outputs:
             raise UnsupportedShapeError(f"a filtered leaf has no outputs, found {self.outputs[0].name!r}")
+        if self.kind == "filtered" and self.records:
+            raise UnsupportedShapeError(f"a filtered leaf has written no records, found {self.records}")
 
     def share(self) -> Totals:
         """Return what it adds to the totals of its ledger."""
         return Totals(1, self.records, self.bytes, int(self.kind == "filtered"), round(1000 * self.seconds))
+
+    @property
+    def sketch_bytes(self) -> int:
+        """The size of its statistics."""
+        return sum(len(statistic.data) for statistic in self.statistics.values())
+
+    def special_counts(self) -> RecordCounts | None:
+        """Return its counts if they say more than the number of its records does; None for a plain leaf."""
+        return None if self.counts is None or self.counts.is_plain else self.counts
 
 
 FAILURE_CHARACTERS = 4000
@@ -277,6 +290,7 @@ class SourceRow(NamedTuple):
         completed: Time of its completion, seconds since 1970 UTC; 0 for others.
         totals: Of its recorded leaves.
         member_urls: Of the packed sources, in order; empty for a plain one.
+        counts: What became of the records of its recorded leaves.
     """
 
     source_id: bytes
@@ -287,6 +301,7 @@ class SourceRow(NamedTuple):
     completed: int
     totals: Totals
     member_urls: tuple[str, ...] = ()
+    counts: RecordCounts = RecordCounts()
 
 
 @dataclass(frozen=True, slots=True)

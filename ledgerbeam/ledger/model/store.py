@@ -11,12 +11,13 @@ A store keeps four promises:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.model.job import Job, OnJobChange
 from ledgerbeam.ledger.model.rows import (
     CommitResult,
@@ -31,6 +32,7 @@ from ledgerbeam.ledger.model.rows import (
     SourceRow,
     Totals,
 )
+from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.task import Source
 
 __all__ = ["MAX_ATTEMPTS", "LedgerSink", "LedgerStore"]
@@ -172,6 +174,21 @@ class LedgerStore(LedgerSink, Protocol):
     def forget_sources(self, ids: Iterable[bytes]) -> None:
         """Make sources run again, by id: their progress goes, their outputs are superseded. Unknown ids are ignored."""
 
+    def withdraw(self, tasks: Iterable[tuple[bytes, Collection[bytes]]]) -> int:
+        """Make single finished tasks run again, also those of complete sources; the other tasks stay done.
+
+        Their records count no more until they have run. What they have published is superseded, as that of a
+        source that is forgotten: it is not stale before the source is complete, and not if they publish it again. A
+        source whose tasks cannot be told apart any more, since some have fanned out, is forgotten as a whole. A crash
+        meanwhile may forget a whole source too: nothing is lost but time. Call it when no worker of this ledger runs.
+
+        Args:
+            tasks: Nodes of tasks by source, as `rejected_tasks` gives them; those that are not finished are ignored.
+
+        Returns:
+            Number of tasks that run again.
+        """
+
     def stale_outputs(self) -> list[str]:
         """Name of outputs that were superseded and not written again, sorted.
 
@@ -198,6 +215,9 @@ class LedgerStore(LedgerSink, Protocol):
     def note_listing(self, run: str, *, listed: int, finished: bool, gone: Iterable[bytes] = ()) -> None:
         """Record how many sources a run has listed. A finished listing also sets what is gone."""
 
+    def note_set_ups(self, run: str, found: SetUps) -> None:
+        """Record how often user code was set up in a run so far; more than what was noted before."""
+
     def end_run(self, run: str, outcome: str, *, tidied: bool = False) -> None:
         """Record how a run ended. A run that began and has no outcome was killed, or still runs.
 
@@ -212,11 +232,25 @@ class LedgerStore(LedgerSink, Protocol):
 
         ``{"job", "sources": {"complete", "open", "failed"}, "tasks": {"done", "failed"}, "records", "bytes",
         "filtered", "complete", "listed", "gone", "last_run"}``. A source with a failure counts as failed, one that
-        is gone and unfinished as gone only. ``complete`` needs a finished listing and a source.
+        is gone and unfinished as gone only. ``complete`` needs a finished listing and a source. ``records`` is
+        `RecordCounts.as_dict` of all recorded tasks, and costs nothing either.
         """
 
     def totals(self) -> Totals:
         """Return what the recorded leaves add up to."""
+
+    def statistics(self) -> Iterator[tuple[str, Statistic]]:
+        """Return the statistics of every recorded task, each with its name, in bounded memory.
+
+        A task counts once, however often it ran. One that is recorded or forgotten meanwhile may be there or not.
+        """
+
+    def rejected_tasks(self, reason: str | None = None) -> Iterator[tuple[bytes, list[bytes]]]:
+        """Return which tasks have rejected records, as `withdraw` takes them: nodes of tasks by source id, sorted.
+
+        Args:
+            reason: Only those with records that were rejected for this reason; None for any.
+        """
 
     def history(self) -> list[HistoryRow]:
         """Return what was recorded when, in time order: one row for each `HISTORY_SECONDS` in which anything was."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,6 +91,10 @@ class Task:
         lineage: Path from the source to this task; see `identity.Lineage`.
         records: What earlier steps made of the span; None until it is read.
         started: When reading it began, by `time.monotonic`; 0 until then.
+        raw: Reads what the records were decoded from, a `sources.RawRecord` for each; None until they are read. The
+            children of a fan-out have none.
+        statistics: What earlier steps observed, by name; of a fan-out the first child has all of it, so that it is
+            recorded once.
     """
 
     source: Source
@@ -99,6 +103,8 @@ class Task:
     lineage: Lineage = ()
     records: Any = None
     started: float = 0.0
+    raw: Callable[[], Sequence[Any]] | None = field(default=None, compare=False, repr=False)
+    statistics: Mapping[str, Statistic] = field(default_factory=dict)
 
     @property
     def node(self) -> bytes:
@@ -118,10 +124,8 @@ class Task:
             spans: Half-open ``(start, stop)`` pairs, in order. Their number becomes part of the children's
                 identity: the same task must always be split alike.
         """
-        count = len(spans)
         return [
-            Task(self.source, start, stop, (*self.lineage, (ordinal, count)), self.records, self.started)
-            for ordinal, (start, stop) in enumerate(spans)
+            self._child(ordinal, len(spans), start, stop, self.records) for ordinal, (start, stop) in enumerate(spans)
         ]
 
     def fan_out(self, batches: Sequence[Any]) -> list[Task]:
@@ -133,18 +137,30 @@ class Task:
         Returns:
             Children in order. Empty for no batches: emit `NoneTask` of this task then, or its source stays open.
         """
-        count = len(batches)
         return [
-            Task(self.source, self.start, self.stop, (*self.lineage, (ordinal, count)), records, self.started)
+            self._child(ordinal, len(batches), self.start, self.stop, records)
             for ordinal, records in enumerate(batches)
         ]
+
+    def _child(self, ordinal: int, count: int, start: int, stop: int, records: Any) -> Task:
+        lineage = (*self.lineage, (ordinal, count))
+        return Task(
+            self.source,
+            start,
+            stop,
+            lineage,
+            records,
+            self.started,
+            statistics={} if ordinal else self.statistics,
+        )
 
     def replace(self, **changes: Any) -> Task:
         """Copy this task with some attributes changed; the lineage is normally kept."""
         return dataclasses.replace(self, **changes)
 
     def __reduce__(self) -> tuple[type[Task], tuple[Any, ...]]:
-        return Task, (self.source, self.start, self.stop, self.lineage, self.records, self.started)
+        plain = (self.source, self.start, self.stop, self.lineage, self.records, self.started, self.raw)
+        return Task, (*plain, self.statistics) if self.statistics else plain
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,7 @@ def apply_segment(
     failures = [failure for failure in segment.failures if segment.number >= cutoffs(txn, failure.source_id)[1]]
     stamp = Stamp(segment.number, segment.at)
     passed = Stamp(segment.number, 0.0) if of_snapshot else stamp
-    outcome = lmdb_commit.record(txn, prepare(leaves), failures, stamp, passed=passed)
+    outcome = lmdb_commit.record(txn, prepare(leaves), failures, stamp, passed=passed, again=segment.again)
     deaths = [mark for mark in segment.deaths if segment.number >= cutoffs(txn, mark.source_id)[1]]
     quarantined = count_deaths(txn, deaths, stamp)
     if segment.dropped:

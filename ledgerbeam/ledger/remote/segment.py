@@ -23,8 +23,10 @@ from struct import Struct
 from typing import Any, TypeVar
 
 from ledgerbeam.errors import LedgerDamagedError, LedgerVersionError, UnsupportedShapeError, UsageError
+from ledgerbeam.ledger.model.accounts import counts_row, read_counts, read_statistics, statistics_row
 from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, output_row, read_output
+from ledgerbeam.ledger.model.set_ups import read_set_ups
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.model.values import (
     flag,
@@ -67,6 +69,7 @@ class Segment:
         back: Sources that were gone and are listed again.
         gone: Sources that a listing no longer had; None if it says nothing of it.
         state: Rows of a snapshot, see `snapshot`.
+        again: Its leaves were recorded before, and withdrawn with others.
     """
 
     number: int
@@ -81,6 +84,7 @@ class Segment:
     back: Sequence[bytes] = ()
     gone: Sequence[bytes] | None = None
     state: Mapping[str, Any] | None = None
+    again: bool = False
 
     def __post_init__(self) -> None:
         """Check what no row checks by itself, when one is made and when one is read."""
@@ -91,6 +95,7 @@ class Segment:
 
     def _check(self) -> None:
         integer(self.number)
+        flag(self.again)
         seconds(self.at)
         if self.job is not None:
             text(self.job)
@@ -116,6 +121,7 @@ def encode_segment(segment: Segment) -> bytes:
         "runs": segment.runs,
         "back": [source.hex() for source in segment.back],
         "state": segment.state,
+        "again": segment.again,
     }
     payload.update({name: column for name, column in columns.items() if column})
     if segment.gone is not None:
@@ -195,13 +201,20 @@ def column(payload: Mapping[str, Any], name: str, read: Callable[[Any], _T]) -> 
 
 def _leaf_row(leaf: Leaf) -> list[Any]:
     outputs = [output_row(output) for output in leaf.outputs]
-    return [leaf.source_id.hex(), leaf.lineage, leaf.kind, leaf.records, leaf.bytes, leaf.seconds, outputs]
+    counts = leaf.special_counts()
+    accounts = [None if counts is None else counts_row(counts)] if counts is not None or leaf.statistics else []
+    if leaf.statistics:
+        accounts.append(statistics_row(leaf.statistics))
+    return [leaf.source_id.hex(), leaf.lineage, leaf.kind, leaf.records, leaf.bytes, leaf.seconds, outputs, *accounts]
 
 
 def _read_leaf(value: Any) -> Leaf:
-    source, path, kind, records, size, took, outputs = row(value, 7)
+    """Read a row of `_leaf_row`: the counts are left out for a plain leaf, the statistics if there are none."""
+    source, path, kind, records, size, took, outputs, *accounts = row(value, 7, 8, 9)
     published = tuple(read_output(output) for output in rows(outputs))
-    return Leaf(identity(source), lineage(rows(path)), kind, published, records, size, took)
+    counts = read_counts(accounts[0]) if accounts and accounts[0] is not None else None
+    statistics = read_statistics(accounts[1]) if len(accounts) > 1 else {}
+    return Leaf(identity(source), lineage(rows(path)), kind, published, records, size, took, counts, statistics)
 
 
 def _failure_row(failure: Failure) -> list[Any]:
@@ -244,6 +257,7 @@ def _segment(payload: Any) -> Segment:
         back=column(fields, "back", identity),
         gone=column(fields, "gone", identity) if "gone" in fields else None,
         state=mapping(fields["state"]) if "state" in fields else None,
+        again=fields.get("again", False),
     )
 
 
@@ -254,5 +268,6 @@ _RUN_FIELDS: dict[str, Callable[[Any], Any]] = {
     "tidied": flag,
     "listed": integer,
     "listing_finished": flag,
+    "set_ups": read_set_ups,
     "info": mapping,
 }

@@ -3,7 +3,9 @@
 Sources, the leaves of open ones, and runs are ordinary columns of a segment. The others are here, each a list of rows:
 
 ============  ==================================================================
-complete      id, time, the five numbers of `store.Totals`, outputs
+complete      id, time, the five numbers of `store.Totals`, outputs; then the rows of `counts` of its tasks, each a
+              node and the row, if there are any
+statistics    id of a complete source, node of a task of it, its statistics as a segment has them
 contradicted  id
 passed        id, node of a task that fanned out, number and time of the newest leaf below it
 failed        id, node, task, reason, error, attempts, last, number
@@ -26,6 +28,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from ledgerbeam.ledger.lmdb.accounts import (
+    TaskAccount,
+    add_counted,
+    counts_of,
+    decode_statistics,
+    drop_accounts,
+    encode_statistics,
+    read_account,
+    sum_parts,
+)
 from ledgerbeam.ledger.lmdb.commit import add_totals, decode_output, encode_output
 from ledgerbeam.ledger.lmdb.decoding import read_retired, read_source_fields
 from ledgerbeam.ledger.lmdb.environment import Environment, row_pages
@@ -46,6 +58,7 @@ from ledgerbeam.ledger.lmdb.tables import (
     APPLIED,
     ATTEMPTS,
     COMPLETED,
+    COUNTS,
     CUTOFFS,
     DELTA,
     DURATION_KEY,
@@ -60,35 +73,40 @@ from ledgerbeam.ledger.lmdb.tables import (
     PENDING_ROW,
     RETIRED,
     SOURCES,
+    STATISTICS,
     SUPERSEDED,
     URLS,
     Transaction,
     pack_completion,
     unpack_completion,
 )
+from ledgerbeam.ledger.model.accounts import read_statistics, statistics_row
 from ledgerbeam.ledger.model.identity import ID_BYTES, name_key, url_key
 from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.rows import Totals, failure_text, output_row, read_output
-from ledgerbeam.ledger.model.values import flag, identity, integer, output_name, rows, seconds, text
+from ledgerbeam.ledger.model.values import flag, identity, integer, output_name, row, rows, seconds, text
 from ledgerbeam.ledger.remote.cutoffs import Cutoff, contradict, cutoffs, is_contradicted, merge_cutoffs, read_cutoffs
 
 _Rows = list[list[Any]]
+
+_STATISTICS_BYTES = 4 << 20
+"""Sketches of a part of a snapshot; a task has no more."""
 
 
 def merge_state(txn: Transaction, state: Mapping[str, Any], number: int) -> None:
     """Take the rows of a snapshot in, in a write transaction. Raises ValueError for rows that cannot be."""
     for name, merge in _MERGES.items():
-        for row in rows(state.get(name, [])):
-            merge(txn, rows(row), number)
+        for value in rows(state.get(name, [])):
+            merge(txn, rows(value), number)
 
 
 def supersede_state(txn: Transaction, state: Mapping[str, Any], number: int) -> None:
     """Supersede the outputs in the rows of a snapshot of a job that was restarted. Raises as `merge_state` does."""
-    for row in rows(state.get("complete", [])):
-        source, _, _, outputs = rows(row)
+    for value in rows(state.get("complete", [])):
+        source, _, _, outputs, *_ = row(value, 4, 5)
         supersede(txn, _output_rows(identity(source), outputs), number)
-    for row in rows(state.get("superseded", [])):
-        _merge_superseded(txn, rows(row), number)
+    for value in rows(state.get("superseded", [])):
+        _merge_superseded(txn, rows(value), number)
 
 
 def _output_rows(source: bytes, outputs: Any) -> list[tuple[bytes, bytes]]:
@@ -97,12 +115,13 @@ def _output_rows(source: bytes, outputs: Any) -> list[tuple[bytes, bytes]]:
     return [(source + name_key(output.name), encode_output(output, "")) for output in known]
 
 
-def _merge_complete(txn: Transaction, row: list[Any], number: int) -> None:
-    source_hex, completed, totals, outputs = row
+def _merge_complete(txn: Transaction, value: list[Any], number: int) -> None:
+    source_hex, completed, totals, outputs, *accounted = row(value, 4, 5)
     source = identity(source_hex)
     tasks, records, size, filtered, milliseconds = (integer(part) for part in rows(totals))
     tally = Totals(tasks, records, size, filtered, milliseconds)
     pairs = _output_rows(source, outputs)
+    accounts = _read_accounts(source, tally, accounted[0] if accounted else [])
     if txn.get(SOURCES, source) is None or number < cutoffs(txn, source)[0]:
         supersede(txn, pairs, cutoffs(txn, source)[0] or retired_at(txn, source))
         return
@@ -112,10 +131,31 @@ def _merge_complete(txn: Transaction, row: list[Any], number: int) -> None:
     if pending is not None:
         add_totals(txn, PENDING_ROW.unpack(pending)[1:], -1)
         txn.delete_prefix(APPLIED, source)
+    drop_accounts(txn, source)
     clear_failures(txn, source)
     add_totals(txn, tally, 1)
+    add_counted(txn, sum_parts(account.counts for account, _ in accounts.values()), 1)
+    txn.put_many(COUNTS, ((key, encoded) for key, (_, encoded) in accounts.items()))
     txn.put_many(OUTPUTS, pairs, overwrite=False)
     txn.put(COMPLETED, source, pack_completion(int(seconds(integer(completed))), tally))
+
+
+def _read_accounts(source: bytes, tally: Totals, value: Any) -> dict[bytes, tuple[TaskAccount, bytes]]:
+    """Return the rows of `counts` of a complete source by key: what they say, and as they are."""
+    pairs = [row(pair, 2) for pair in rows(value)]
+    found = {source + identity(node): (read_account(account), encode(account)) for node, account in pairs}
+    if len(found) != len(pairs) or len(found) > tally.tasks:
+        raise ValueError(f"expected counts of at most {tally.tasks} tasks, each once, found {len(pairs)}")
+    counts_of((account for account, _ in found.values()), tally)
+    return found
+
+
+def _merge_statistics(txn: Transaction, value: list[Any], number: int) -> None:
+    source_hex, node, statistics = row(value, 3)
+    source, encoded = identity(source_hex), encode_statistics(read_statistics(statistics))
+    if txn.get(COMPLETED, source) is None or number < cutoffs(txn, source)[0] or encoded is None:
+        return  # of an open source its leaves have them
+    txn.put(STATISTICS, source + identity(node), encoded, overwrite=False)
 
 
 def _merge_contradicted(txn: Transaction, row: list[Any], number: int) -> None:
@@ -239,6 +279,7 @@ _MERGES: dict[str, Callable[[Transaction, list[Any], int], None]] = {
     "replaces": _merge_replaces,
     "back": _merge_back,
     "complete": _merge_complete,
+    "statistics": _merge_statistics,
     "contradicted": _merge_contradicted,
     "passed": _merge_passed,
     "failed": _merge_failed,
@@ -263,6 +304,8 @@ def state_pages(environment: Environment) -> Iterator[dict[str, _Rows]]:
     """Yield the other rows of a sidecar that a snapshot keeps, as `cutoff_pages` does."""
     for page in row_pages(environment, SOURCES):
         yield from _source_state(environment, page)
+    for page in row_pages(environment, STATISTICS, _STATISTICS_BYTES):
+        yield {"statistics": _statistics_rows(environment, page)}
     for page in row_pages(environment, APPLIED):
         fanned_out = ((key, passed_at(row)) for key, row in page if len(row) == DELTA.size + PASSED.size)
         yield {"passed": [[*_halves(key), *stamp] for key, stamp in fanned_out]}
@@ -289,7 +332,9 @@ def _source_state(environment: Environment, page: list[tuple[bytes, bytes]]) -> 
             if done is not None:
                 outputs = [decode_output(value)[0] for _, value in txn.scan(OUTPUTS, source)]
                 completed, tally = unpack_completion(done)
-                complete.append([source.hex(), completed, tally, [output_row(output) for output in outputs]])
+                accounts = _account_rows(txn, source)
+                about = [source.hex(), completed, tally, [output_row(output) for output in outputs]]
+                complete.append([*about, accounts] if accounts else about)
             elif is_contradicted(txn, source):
                 contradicted.append([source.hex()])
     yield {
@@ -298,6 +343,22 @@ def _source_state(environment: Environment, page: list[tuple[bytes, bytes]]) -> 
         "complete": complete,
         "contradicted": contradicted,
     }
+
+
+def _account_rows(txn: Transaction, source: bytes) -> _Rows:
+    rows_of = txn.scan(COUNTS, source) if txn.count(COUNTS) else []
+    return [[key[ID_BYTES:].hex(), decode(value)] for key, value in rows_of]
+
+
+def _statistics_rows(environment: Environment, page: list[tuple[bytes, bytes]]) -> _Rows:
+    """Return the rows of tasks of complete sources: those of others go with the leaves."""
+    with environment.read() as txn:
+        completed = txn.get_many(COMPLETED, {key[:ID_BYTES] for key, _ in page})
+        return [
+            [*_halves(key), statistics_row(decode_statistics(value))]
+            for key, value in page
+            if key[:ID_BYTES] in completed
+        ]
 
 
 def _halves(key: bytes) -> tuple[str, str]:

@@ -21,21 +21,24 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ledgerbeam.errors import JobMismatchError, LedgerNotFoundError
 from ledgerbeam.ledger.lmdb import commit as lmdb_commit
 from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
 from ledgerbeam.ledger.lmdb import sources as lmdb_sources
+from ledgerbeam.ledger.lmdb import withdrawal as lmdb_withdrawal
 from ledgerbeam.ledger.lmdb.environment import Environment, acquire, release
 from ledgerbeam.ledger.lmdb.errors import translated
 from ledgerbeam.ledger.lmdb.files import DATA_FILE, INITIAL_MAP_BYTES, LOCK_FILE
 from ledgerbeam.ledger.lmdb.store import LmdbStore, first_error
 from ledgerbeam.ledger.lmdb.tables import GONE, KEY_FINGERPRINT, META, SOURCES, Transaction
+from ledgerbeam.ledger.lmdb.withdrawal import Withdrawal
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.job import Job, OnJobChange
 from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf, Mark
+from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote.controls import (
@@ -50,6 +53,9 @@ from ledgerbeam.ledger.remote.controls import (
 from ledgerbeam.ledger.remote.objects import Objects, create_own
 from ledgerbeam.ledger.remote.replay import Replayer, segment_name
 from ledgerbeam.ledger.remote.segment import Segment, encode_segment
+
+_LEAF_BYTES = 500  # that a leaf takes in a segment without its statistics, about
+_BATCH_BYTES = 16 << 20
 
 
 def writer_name() -> str:
@@ -167,8 +173,14 @@ class RemoteStore(LmdbStore):
             self._sequence += 1
             return segment_name(segment, number, self._writer, self._sequence)
 
-    def _record(self, change: Callable[[Transaction], Segment | None]) -> tuple[lmdb_commit.CommitChanges, list[Mark]]:
+    def _record(
+        self, change: Callable[[Transaction], Segment | None], number: int | None = None
+    ) -> tuple[lmdb_commit.CommitChanges, list[Mark]]:
         """Apply a segment to the sidecar and create it, or neither. Leaves that are refused are left out.
+
+        Args:
+            change: Makes the segment; None for nothing to record.
+            number: Of the segment; None for that of the run that this store records for, or the greatest.
 
         Returns:
             What `sidecar.apply_segment` does.
@@ -181,8 +193,8 @@ class RemoteStore(LmdbStore):
             segment = change(txn)
             if segment is None:
                 return lmdb_commit.CommitChanges(), []
-            number = int(self._run or sidecar.highest_number(txn))
-            whole = dataclasses.replace(segment, number=number, at=at, job=self._job)
+            numbered = number or int(self._run or sidecar.highest_number(txn))
+            whole = dataclasses.replace(segment, number=numbered, at=at, job=self._job)
             outcome, quarantined = sidecar.apply_segment(txn, whole)
             if outcome.refused:
                 refused = {id(leaf) for leaf, _ in outcome.refused}
@@ -190,7 +202,7 @@ class RemoteStore(LmdbStore):
                 if not good and not whole.failures:
                     return outcome, quarantined
                 whole = dataclasses.replace(whole, leaves=good)
-            name = names.setdefault(number, self._next_name(segment, number))
+            name = names.setdefault(numbered, self._next_name(segment, numbered))
             sidecar.mark_folded(txn, name)
             fault_point("record.before")
             create_own(self._objects, name, encode_segment(whole))
@@ -247,6 +259,10 @@ class RemoteStore(LmdbStore):
         """Record how many sources a run has listed, and what is gone if it listed all."""
         missing = list(gone) if finished else None
         self._change_run(run, {"listed": listed, "listing_finished": finished}, missing)
+
+    def note_set_ups(self, run: str, found: SetUps) -> None:
+        """Record the set-ups of a run so far."""
+        self._change_run(run, {"set_ups": found._asdict()})
 
     def end_run(self, run: str, outcome: str, *, tidied: bool = False) -> None:
         """Record how a run ended."""
@@ -321,15 +337,16 @@ class RemoteStore(LmdbStore):
         lmdb_jobs.require_info(info)
         self.refresh()
 
-        def is_ours(txn: Transaction) -> bool:
-            if self._job is not None:
-                lmdb_jobs.check_fingerprint(txn, self._job, self.url)
-            return True
-
-        run = self._claim("run", is_ours, info=dict(info))
+        run = self._claim("run", self._is_ours, info=dict(info))
         if run is not None:
             self._run = run.run
         return self._run
+
+    def _is_ours(self, txn: Transaction) -> bool:
+        """Return True. Raises JobMismatchError if the ledger was taken for another job."""
+        if self._job is not None:
+            lmdb_jobs.check_fingerprint(txn, self._job, self.url)
+        return True
 
     def forget(self, pattern: str, *, failures_only: bool = False) -> list[str]:
         """Make sources run again; see `LedgerStore.forget`. Looks at every source."""
@@ -346,6 +363,44 @@ class RemoteStore(LmdbStore):
         found = list(ids)
         if found:
             self._claim("forget", lambda _: True, sources=found, failures_only=False)
+
+    def withdraw(self, tasks: Iterable[tuple[bytes, Collection[bytes]]]) -> int:
+        """Make single finished tasks run again; see `LedgerStore.withdraw`.
+
+        Their sources are forgotten, and their other tasks recorded again under the number of that.
+        """
+        self.refresh()
+        number = 0
+        for plans in self._withdrawals(tasks):
+            control = self._claim("forget", self._is_ours, sources=list(plans), failures_only=False)
+            fault_point("withdraw.forgotten")
+            segment = _segment(leaves=[leaf for plan in plans.values() for leaf in plan.staying], again=True)
+            if control is not None and segment.leaves:
+                self._record_again(segment, control.number)
+            number += sum(plan.withdrawn for plan in plans.values())
+        return number
+
+    def _record_again(self, segment: Segment, number: int) -> None:
+        outcome, _ = self._record(lambda _: segment, number)
+        if outcome.refused:
+            raise first_error(outcome.refused)
+
+    def _withdrawals(self, tasks: Iterable[tuple[bytes, Collection[bytes]]]) -> Iterator[dict[bytes, Withdrawal]]:
+        """Yield what becomes of sources of which tasks are withdrawn, in batches of bounded size."""
+        batch: dict[bytes, Withdrawal] = {}
+        size = 0
+        for source, nodes in tasks:
+            with self._open().read() as txn:
+                plan = lmdb_withdrawal.plan(txn, source, nodes)
+            if plan is None:
+                continue
+            batch[source] = plan
+            size += _LEAF_BYTES + sum(_LEAF_BYTES + leaf.sketch_bytes for leaf in plan.staying)
+            if size >= _BATCH_BYTES:
+                yield batch
+                batch, size = {}, 0
+        if batch:
+            yield batch
 
 
 def _segment(**columns: Any) -> Segment:

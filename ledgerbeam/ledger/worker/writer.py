@@ -31,6 +31,9 @@ INTERVAL = 1.0
 MAX_ENTRIES = 10_000
 """Default number of entries that is committed at once: so many that slow jobs commit by time, and fast ones cheaply."""
 
+MAX_SKETCH_BYTES = 16 << 20
+"""Statistics that wait at most: what is committed at once is held in memory, and is one object of some ledgers."""
+
 _DUE = 0.75  # of the interval; from there on a leaf is committed by who adds it
 _QUICK = 0.02  # of the interval; a worker may wait so long for a commit
 _SLOW_COMMITS = 64  # that are left to the background after one which was not quick
@@ -61,6 +64,7 @@ class LedgerWriter:
         self._committing = threading.Lock()
         self._leaves: list[Leaf] = []
         self._failures: list[Failure] = []
+        self._sketch_bytes = 0  # of the leaves that wait
         self._oldest = 0.0
         self._slow = 0  # commits that are still left to the background
         self._refused: BaseException | None = None  # a leaf in error; the others of its commit are recorded
@@ -99,16 +103,18 @@ class LedgerWriter:
             # Only here is it certain which lists wait: a commit of another thread takes them away.
             if isinstance(row, Leaf):
                 self._leaves.append(row)
+                self._sketch_bytes += row.sketch_bytes
             else:
                 self._failures.append(row)
             waiting = len(self._leaves) + len(self._failures)
+            is_full = waiting >= self._max_entries or self._sketch_bytes >= MAX_SKETCH_BYTES
             if waiting == 1:
                 self._oldest = time.monotonic()
                 self._changed.notify()
             failed = self._refused is not None or self._blocked is not None
             started = time.monotonic()
             is_due = not self._slow and started - self._oldest >= _DUE * self._interval
-        if failed or is_due or waiting >= self._max_entries:
+        if failed or is_due or is_full:
             self._flush()
             if is_due and time.monotonic() - started > _QUICK * self._interval:
                 self._slow = _SLOW_COMMITS
@@ -157,7 +163,7 @@ class LedgerWriter:
         with self._committing:
             with self._changed:
                 leaves, failures = self._leaves, self._failures
-                self._leaves, self._failures = [], []
+                self._leaves, self._failures, self._sketch_bytes = [], [], 0
             if not leaves and not failures:
                 return
             fault_point("flush.begin")
@@ -170,6 +176,7 @@ class LedgerWriter:
             except BaseException as error:  # noqa: BLE001 - raised by the next add, flush or close
                 with self._changed:
                     self._leaves[:0], self._failures[:0] = leaves, failures
+                    self._sketch_bytes += sum(leaf.sketch_bytes for leaf in leaves)
                     self._blocked = error
             else:
                 fault_point("flush.after_commit")

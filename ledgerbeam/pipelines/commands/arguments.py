@@ -22,6 +22,8 @@ __all__ = [
     "add_index_place",
     "add_job",
     "add_json",
+    "add_limit",
+    "add_on_error",
     "add_read_as",
     "add_shards",
     "add_sources",
@@ -148,6 +150,26 @@ def add_conversion(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     return output
 
 
+def add_on_error(parser: argparse.ArgumentParser) -> None:
+    """Add what becomes of records that cannot be used."""
+    rejects = parser.add_argument_group("rejected records")
+    rejects.add_argument(
+        "--on-error",
+        default="fail",
+        metavar="fail|reject[:LIMIT]",
+        help="a record that cannot be decoded, or that the function raises for or rejects: fail its task, or put it "
+        "into OUTPUT/_rejects and go on, up to a number of records or a share such as 0.1%% (default: fail)",
+    )
+    rejects.add_argument(
+        "--only-rejected",
+        nargs="?",
+        const="*",
+        metavar="REASON",
+        help="do again only the tasks that rejected records for this reason, a shell pattern (default: for any); "
+        "'ledger rejects' shows reasons",
+    )
+
+
 def add_existing(output: Options) -> None:
     """Add ``--existing``."""
     output.add_argument(
@@ -181,7 +203,18 @@ def add_shards(parser: argparse.ArgumentParser, sources: Options, output: Option
     )
     sources.add_argument("--no-index", action="store_true", help="refuse sources without an index instead of indexing")
     add_index_place(sources)
-    add_job(parser, task_bytes="16M", task_help="size of a task, the unit of restart inside a source")
+    work = add_job(parser, task_bytes="16M", task_help="size of a task, the unit of restart inside a source")
+    add_limit(work)
+
+
+def add_limit(work: Options) -> None:
+    """Add ``--limit-tasks``."""
+    work.add_argument(
+        "--limit-tasks",
+        type=parse_count,
+        metavar="N",
+        help="stop once N tasks have been done or have failed; the same command goes on with the others",
+    )
 
 
 def add_index_place(sources: Options) -> None:
@@ -217,6 +250,9 @@ def add_job(parser: argparse.ArgumentParser, *, task_bytes: str, task_help: str)
         default=len(os.sched_getaffinity(0)),
         metavar="N",
         help="local worker processes (default: all cores)",
+    )
+    work.add_argument(
+        "--dry-run", action="store_true", help="say what would be done and why; write nothing, not even a ledger"
     )
     ledger = parser.add_argument_group("ledger and restart")
     ledger.add_argument(

@@ -46,6 +46,7 @@ _URL_ARGUMENTS = {
     "index_root": "a folder of indexes",
     "base": "a folder",
     "tokenizer": "a tokenizer",
+    "watch_file": "a watched file",
 }
 """Arguments that are URLs, and what each is."""
 
@@ -78,6 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args, beam_args = _parse(arguments)
         _check_urls(args)
+        if getattr(args, "dry_run", False) or getattr(args, "sample", None):
+            sys.dont_write_bytecode = True  # of the user's modules: what only looks writes nothing at all
         status: int = args.run(args, beam_args)
         sys.stdout.flush()
     except LedgerbeamError as error:

@@ -7,15 +7,17 @@ import os
 from functools import partial
 from typing import Any
 
+from ledgerbeam.errors import UsageError
 from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.pipelines.commands.dry_run import dry_run
 from ledgerbeam.pipelines.commands.summary import RunSummary
 from ledgerbeam.pipelines.console import Reporter
 from ledgerbeam.pipelines.jobs.listing import listed_pages
 from ledgerbeam.pipelines.jobs.opening import open_job
-from ledgerbeam.pipelines.jobs.retry import sources_that_failed
+from ledgerbeam.pipelines.jobs.retry import sources_that_failed, withdraw_rejected
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners.beam import check_options, check_reach
-from ledgerbeam.pipelines.runners.run import RunOutcome, run_job, warn_of_lost
+from ledgerbeam.pipelines.runners.run import RunOutcome, is_local_runner, require_local, run_job, warn_of_lost
 
 __all__ = ["run_job_command"]
 
@@ -30,19 +32,30 @@ def run_job_command(job: JobSpec, args: argparse.Namespace, beam_args: list[str]
         force: Whether sources that the ledger holds as complete are done again.
 
     Returns:
-        0, 3 if some tasks failed or outputs out of date were left, or 130 if it was interrupted.
+        0, also of a dry run, 3 if some tasks failed or outputs out of date were left, or 130 if it was interrupted.
     """
     reporter = Reporter(as_json=args.json, quiet=args.quiet)
     job = job.resolve_ledger(args.ledger)
+    if job.devices and not is_local_runner(beam_args):
+        raise UsageError("--devices is for the local runner: on another, give each of its workers its device")
     if beam_args:
         check_options(beam_args)
         check_reach(job, beam_args)
+    if args.dry_run:
+        return dry_run(job, args, force=force)
+    again = getattr(args, "only_rejected", None)
+    if again is not None and args.only_failed is not None:
+        raise UsageError("--only-rejected and --only-failed choose different tasks; give one of them, then the other")
+    if again is not None or args.only_failed is not None or job.task_limit is not None:
+        require_local(beam_args)
     pages = listed_pages(job, reporter.say)
     opened = open_job(job, args.on_job_change, getattr(args, "existing", None))
     store = opened.store
     shown = os.path.relpath(job.ledger) if is_local(job.ledger) and not args.ledger else job.ledger
     reporter.say(f"ledger: {shown} ({opened.state})")
     only = None if args.only_failed is None else sources_that_failed(store, args.only_failed)
+    if again is not None:
+        only = withdraw_rejected(store, again)
     run = partial(run_job, job, store, reporter=reporter, beam_args=beam_args, owner=opened.owner, debug=args.debug)
     outcome: RunOutcome = run(pages, force=force, only=only)
 

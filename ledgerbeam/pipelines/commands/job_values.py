@@ -30,6 +30,7 @@ def run_values(args: argparse.Namespace) -> dict[str, Any]:
         "workers": args.workers,
         "flush_interval": args.flush_interval,
         "log_level": args.log_level,
+        "task_limit": getattr(args, "limit_tasks", None),
     }
 
 

@@ -7,7 +7,14 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ledgerbeam.pipelines.commands.arguments import Parser, add_base_options, add_json, add_storage, set_usage
+from ledgerbeam.pipelines.commands.arguments import (
+    Parser,
+    add_base_options,
+    add_json,
+    add_storage,
+    parse_count,
+    set_usage,
+)
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
 
@@ -67,6 +74,14 @@ def _status(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _rejects(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--reason", metavar="PATTERN", help="only those of this reason, a shell pattern")
+    parser.add_argument("--source", metavar="PATTERN", help="only those of these source URLs, a shell pattern")
+    parser.add_argument(
+        "--limit", type=parse_count, default=5, metavar="N", help="most examples of each reason (default: 5)"
+    )
+
+
 def _verify(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sizes-only", action="store_true", help="read nothing: check that outputs exist, and sizes")
 
@@ -79,6 +94,10 @@ def _export(parser: argparse.ArgumentParser) -> None:
         choices=["sources", "outputs", "failures", "runs", "history", "durations"],
         help="what to write (default: every table, each to a file of its own below --output)",
     )
+
+
+def _stats(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--name", metavar="NAME", help="only this statistic")
 
 
 def _report(parser: argparse.ArgumentParser) -> None:
@@ -95,7 +114,13 @@ _ACTIONS = {
     "failures": _Action(
         "the tasks that failed, by reason, with the commands that try them again", "ledger_failures:failures"
     ),
+    "rejects": _Action("the records that were rejected, by reason", "ledger_rejects:rejects", _rejects),
     "outputs": _Action("what the job has written, in order", "ledger_outputs:outputs"),
+    "stats": _Action(
+        "what the function has counted and measured by ledgerbeam.stats, over all recorded tasks",
+        "ledger_stats:stats",
+        _stats,
+    ),
     "verify": _Action(
         "check that every output exists with its recorded size and checksum (of indexes: 'index verify')",
         "ledger_verify:verify",

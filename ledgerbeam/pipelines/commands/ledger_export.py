@@ -110,6 +110,7 @@ TABLES: Mapping[str, Table] = {
         size=_is("whole", "output.size"),
         checksum=_is("text", "output.checksum"),
         first=_is("whole", "output.first"),
+        route=_shown("output.route"),
         source=_shown("url"),
         source_id=_hex("source_id"),
         complete=_is("flag", "complete"),

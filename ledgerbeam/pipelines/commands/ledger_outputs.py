@@ -31,6 +31,7 @@ def outputs(store: LedgerStore, args: argparse.Namespace) -> int:
             output.size,
             output.checksum,
             without_secrets(row.url),
+            without_secrets(output.route),
             sep="\t",
         )
     return 0

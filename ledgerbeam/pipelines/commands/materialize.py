@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ledgerbeam.pipelines.commands.arguments import add_conversion, add_job, add_storage, parse_count
+from ledgerbeam.pipelines.commands.arguments import add_conversion, add_job, add_limit, add_storage, parse_count
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
 
@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         task_bytes="16M",
         task_help="size of a task by the mean size of the records that the graph reads",
     )
+    add_limit(work)
     work.add_argument(
         "--task-records",
         type=parse_count,

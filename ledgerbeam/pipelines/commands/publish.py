@@ -24,6 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=formats,
         help=f"whose index files and metadata to write: {', '.join(formats)}",
     )
+    parser.add_argument(
+        "--route", default="", metavar="NAME", help="the dataset of a route (default: of what has no route)"
+    )
     parser.add_argument("--output", metavar="URL", help="where the file of idxpack or shar goes, or megatron's prefix")
     parser.add_argument("--name", metavar="NAME", help="of the dataset (default: the last part of the job's output)")
     parser.add_argument(
@@ -51,14 +54,19 @@ def run(args: argparse.Namespace, _: list[str]) -> int:
     from ledgerbeam.ledger import dataset_manifest
     from ledgerbeam.opening import open_ledger
     from ledgerbeam.pipelines.console import count, print_json
-    from ledgerbeam.pipelines.jobs.metadata import publish_shards
+    from ledgerbeam.pipelines.jobs.metadata import publish_shards, routes_of
 
     store = open_ledger(args.url, args.storage_options, create=False, read_only=True)
-    manifest = dataset_manifest(store)
+    manifest = dataset_manifest(store, route=args.route)
     if manifest.root is None:
         raise UsageError(f"ledger {args.url}: its job has written no shards; there is nothing to publish")
+    shards = list(manifest)
+    if not shards and (args.route or routes_of(store)):
+        what = f"to route {args.route!r}" if args.route else "without a route"
+        known = ", ".join(map(repr, routes_of(store))) or "none"
+        raise UsageError(f"ledger {args.url}: its job has written no shards {what}; --route NAME takes: {known}")
     done = publish_shards(
-        list(manifest),
+        shards,
         manifest.root,
         args.format,
         args.storage_options,

@@ -56,6 +56,12 @@ class RunSummary:
             if nulled:
                 shown = count(nulled, "number")
                 reporter.say(f"{shown} that JSON does not have (NaN, infinities) written as null so far")
+        rejected = sum(self.outcome.status["records"]["rejected"].values())
+        if rejected:
+            reporter.warn(
+                f"{count(rejected, 'record')} rejected so far; to see them: "
+                f"ledgerbeam ledger rejects {shlex.quote(self.job.ledger)}"
+            )
         failed = self.outcome.status["tasks"]["failed"]
         if failed:
             self._warn_of_failures(reporter)
@@ -75,6 +81,7 @@ class RunSummary:
             "interrupted": outcome.interrupted,
             "out_of_date": outcome.out_of_date,
             "unrecorded": outcome.unrecorded,
+            "limited": outcome.limited,
             **outcome.status,
         }
 
@@ -120,8 +127,13 @@ class RunSummary:
                 "command again: it removes them"
             )
         left = outcome.status["sources"]["open"]
-        if left and self.is_partial:
-            reporter.warn(f"{count(left, 'source')} left open, since --only-failed did not ask for them")
+        if outcome.limited:
+            reporter.warn(
+                f"stopped after {count(int(job.task_limit or 0), 'task')}, as --limit-tasks asks; "
+                f"{count(left, 'source')} of those listed so far left open; the same command goes on with them"
+            )
+        elif left and self.is_partial:
+            reporter.warn(f"{count(left, 'source')} left open, since this run was to do only some")
         elif left:
             raise LedgerError(
                 f"{job.ledger}: {count(left, 'source')} left open, though nothing failed; "

@@ -116,7 +116,7 @@ def listed_pages(job: JobSpec, say: Callable[[str], None]) -> Iterator[Page]:
     """
 
     def left_out(number: int) -> None:
-        say(f"left out of the sources, since this job writes there itself: {count(number, 'file')}")
+        say(f"left out of the sources, since jobs write there themselves: {count(number, 'file')}")
 
     pages = _checked(job.pages(left_out), job)
     first = list(islice(pages, 1))

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from ledgerbeam.io.json_values import NanRule
-from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.jobs.metadata import PublishedMetadata
+from ledgerbeam.pipelines.jobs.reject_limit import RejectLimit, parse_on_error
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import Product, ShardJob
+
+if TYPE_CHECKING:  # Beam takes a second to import
+    from ledgerbeam.transforms import MapRecords
 
 __all__ = ["MapJob"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class MapJob(ShardJob):
-    """Applies a function to every record and writes what it returns.
+    """Calls a user's object with every record, or with batches of them, and writes what it returns.
 
     Attributes:
         files: The sources.
-        function: ``module:function`` of one record.
-        function_source: Hash of the function's module.
+        function: ``module:object``: a function, an object that can be called, or a class.
+        modules: Hashes of the user's modules that the object is made of, by name.
+        values: What the function, or the class when it is built, is given by name.
+        watched: Checksums of the files that the object reads, by their URLs.
+        batch: Records of a batch, at most; None gives it single records.
+        batch_matters: Whether the object says of itself that its results depend on the size of batches.
         nan: What becomes of NaN and infinities in JSONL.
         check_purity: Whether the first records are mapped twice.
+        on_error: What becomes of a record that cannot be used: ``fail``, or ``reject`` with a limit; see
+            `parse_on_error`. No part of the job's identity.
         published: The format whose metadata is published beside the outputs; None publishes nothing.
     """
 
@@ -33,9 +41,14 @@ class MapJob(ShardJob):
 
     files: ListedFiles
     function: str
-    function_source: str
+    modules: dict[str, str]
+    values: dict[str, Any] = field(default_factory=dict)
+    watched: dict[str, str] = field(default_factory=dict)
+    batch: int | None = None
+    batch_matters: bool = False
     nan: NanRule = "refuse"
     check_purity: bool = True
+    on_error: str = "fail"
     published: str | None = None
 
     def sources(self) -> ListedFiles:
@@ -43,14 +56,39 @@ class MapJob(ShardJob):
         return self.files
 
     def parameters(self) -> dict[str, Json]:
-        """Return what shapes the outputs: the function and its source."""
-        return {"function": self.function, "function_source": self.function_source, "nan": self.nan}
+        """Return what shapes the outputs: the object, its code, its values and the files that it reads.
 
-    def work(self) -> Callable[[Task], Any]:
+        Each module, value and file has a name of its own, so that a ledger of another job says which has changed.
+        """
+        shaping: dict[str, Json] = {"function": self.function, "module": dict(self.modules), "nan": self.nan}
+        if self.values:
+            shaping["set"] = dict(self.values)
+        if self.watched:
+            shaping["watched file"] = dict(self.watched)
+        if self.batch is not None and self.batch_matters:
+            shaping["batch"] = self.batch
+        return shaping
+
+    def work(self) -> MapRecords:
         """Return the function of a task that maps its records."""
         from ledgerbeam.transforms import MapRecords  # noqa: PLC0415 - brings Beam
 
-        return MapRecords(self.function, self.to, check_purity=self.check_purity, nan=self.nan)
+        return MapRecords(
+            self.function,
+            self.to,
+            values=self.values,
+            batch=self.batch,
+            watched=self.watched,
+            storage_options=self.storage_options,
+            check_purity=self.check_purity,
+            nan=self.nan,
+            on_error="fail" if self.on_error == "fail" else "reject",
+        )
+
+    @property
+    def reject_limit(self) -> RejectLimit | None:
+        """How many records may be rejected; None where one fails its task."""
+        return parse_on_error(self.on_error)
 
     def encoder(self) -> str:
         """Return the format of the shards."""

@@ -22,7 +22,7 @@ from ledgerbeam.pipelines.console import count
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.stamp import OutputStamp
 
-__all__ = ["FORMATS", "Publication", "PublishedMetadata", "publish_shards"]
+__all__ = ["FORMATS", "Publication", "PublishedMetadata", "publish_shards", "routes_of"]
 
 _CUTS = "cuts"
 
@@ -243,6 +243,8 @@ FORMATS: dict[str, Callable[[_Dataset], _Published]] = {
 class PublishedMetadata:
     """The metadata of a format beside the shards of a job, which stay where they are: a `Product`.
 
+    Each route of the job is a dataset of its own, with metadata in its folder.
+
     Attributes:
         form: One of `FORMATS`.
     """
@@ -278,9 +280,15 @@ class PublishedMetadata:
         say: Callable[[str], None],
     ) -> list[str]:
         """Publish the metadata of a complete job's shards unless that is done, and return its URLs."""
-        root = str(job.output)
-        shards = list(dataset_manifest(store))
-        note = OutputStamp(job, f"published-{self.form}", shards)
+        routes = routes_of(store)
+        main = [] if routes and not store.status()["records"]["written"].get("") else [""]
+        return [url for route in main + routes for url in self._publish(job, store, route, say)]
+
+    def _publish(self, job: JobSpec, store: LedgerStore, route: str, say: Callable[[str], None]) -> list[str]:
+        """Publish the metadata of one dataset, as `make`."""
+        manifest = dataset_manifest(store, route=route)
+        root, shards = str(manifest.root), list(manifest)
+        note = OutputStamp(job, f"published-{self.form}{f'-{route}' if route else ''}", shards)
         noted = note.read()
         if noted is not None:
             urls = list(noted["files"])
@@ -311,6 +319,11 @@ class PublishedMetadata:
             f"{job.output}: not published as {self.form}, since records are missing; metadata that is there already is "
             "of the shards as they were before"
         )
+
+
+def routes_of(store: LedgerStore) -> list[str]:
+    """Return the names of the routes that a job has written records to."""
+    return sorted(name for name in store.status()["records"]["written"] if name)
 
 
 def _require_base_names(page: Page) -> None:

@@ -11,6 +11,7 @@ from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.job import OnJobChange
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.console import count
+from ledgerbeam.pipelines.jobs.metadata import routes_of
 from ledgerbeam.pipelines.jobs.owner import Existing, OutputOwner
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 
@@ -45,7 +46,8 @@ def open_job(job: JobSpec, on_change: OnJobChange, existing: Existing | None) ->
     Raises:
         JobMismatchError: If the ledger is of another job, and `on_change` refuses that.
         LedgerbeamError: If the ledger or the folder cannot be used.
-        UsageError: If the folder is of others, and `existing` is None.
+        UsageError: If the folder is of others, and `existing` is None; or if a folder of sources has got the name of a
+            route since the job wrote there.
     """
     if job.output is not None and is_local(job.output):
         _require_writable(job.output)
@@ -60,6 +62,7 @@ def open_job(job: JobSpec, on_change: OnJobChange, existing: Existing | None) ->
     store.open_job(job.identity(), on_change=on_change)
     if owner is not None and owner.is_new:
         store.drop_stale(store.stale_outputs())  # they lie in another folder, where the ledger's job wrote before
+    _check_routes(job, store)
     return OpenedJob(store, owner, _state(store) if resumed else "new")
 
 
@@ -80,6 +83,16 @@ def _require_writable(folder: str) -> None:
         raise StorageError(f"{folder}: cannot be made: {error.strerror}; give another --output") from error
     if not os.access(folder, os.W_OK | os.X_OK):
         raise StorageError(f"{folder}: no permission to write; change it or give another --output")
+
+
+def _check_routes(job: JobSpec, store: LedgerStore) -> None:
+    routes = [] if job.output is None else routes_of(store)
+    if routes:
+        from ledgerbeam.transforms.route_folders import RouteFolders  # noqa: PLC0415 - brings Beam
+
+        folders = RouteFolders(str(job.output), job.sources().base, job.storage_options)
+        for route in routes:
+            folders.require_free(route)
 
 
 def _state(store: LedgerStore) -> str:

@@ -189,8 +189,12 @@ class OutputOwner:
     def _shards(self) -> Iterator[list[str]]:
         return shards_below(self._output, self._spec.shard_form, self._spec.storage_options)
 
+    def shards(self) -> Iterator[str]:
+        """Yield the names of the shards that lie in the folder."""
+        return chain.from_iterable(self._shards())
+
     def _a_shard(self) -> str | None:
-        return next(chain.from_iterable(self._shards()), None)
+        return next(self.shards(), None)
 
     def _replace(self) -> None:
         """Remove the shards, then the marks: a job that is killed in between finds out what it has lost."""

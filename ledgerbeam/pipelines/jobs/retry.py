@@ -1,4 +1,4 @@
-"""Which sources a run is to do again, of those that failed."""
+"""Which sources a run is to do again: of those that failed, or of tasks that rejected records."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from glob import escape
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.redaction import printable
 
-__all__ = ["sources_that_failed"]
+__all__ = ["sources_that_failed", "withdraw_rejected"]
+
+_SHOWN_REASONS = 10
 
 
 def sources_that_failed(store: LedgerStore, pattern: str) -> frozenset[bytes]:
@@ -37,3 +40,31 @@ def sources_that_failed(store: LedgerStore, pattern: str) -> frozenset[bytes]:
     for url in sorted(quarantined):
         store.forget(escape(url), failures_only=True)
     return frozenset(sources)
+
+
+def withdraw_rejected(store: LedgerStore, pattern: str) -> frozenset[bytes]:
+    """Make the tasks that rejected records run again, and return the ids of their sources.
+
+    What they have written stays in place until it is written again.
+
+    Args:
+        store: The job's ledger. No run is at work on it.
+        pattern: A shell pattern, or the very text, of the reasons.
+
+    Raises:
+        UsageError: If no record was rejected for such a reason.
+    """
+    known = store.status()["records"]["rejected"]
+    reasons = [reason for reason in known if reason == pattern or fnmatchcase(reason, pattern)]
+    if not reasons:
+        named = ", ".join(map(printable, sorted(known)[:_SHOWN_REASONS])) or "none"
+        raise UsageError(
+            f"--only-rejected {pattern}: no record was rejected for such a reason; the reasons are: {named}; to see "
+            f"all: ledgerbeam ledger rejects {shlex.quote(store.url)}"
+        )
+    tasks: dict[bytes, set[bytes]] = {}
+    for reason in reasons:
+        for source, nodes in store.rejected_tasks(reason):
+            tasks.setdefault(source, set()).update(nodes)
+    store.withdraw(tasks.items())
+    return frozenset(tasks)

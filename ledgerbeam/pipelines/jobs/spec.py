@@ -24,6 +24,8 @@ from ledgerbeam.iterators.job_source import GraphSource
 from ledgerbeam.ledger import Job, LedgerStore, Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES
+from ledgerbeam.names import REJECTS
+from ledgerbeam.pipelines.jobs.reject_limit import RejectLimit
 from ledgerbeam.pipelines.jobs.sources import JobSources, OutputPlace
 
 if TYPE_CHECKING:  # Beam takes a second to import
@@ -48,13 +50,14 @@ _ENDINGS = {
 def shard_form(to: Any) -> str:
     """Return a regular expression of what the names of shards of a format, and of their indexes, end with.
 
-    The first record and the ordinals in them are those of `transforms.output_name`. If `to` is no format, it matches
-    nothing.
+    The first record and the ordinals in them are those of `transforms.output_name`. Those of the files of rejected
+    records are matched too. If `to` is no format, nothing is.
     """
     ending = _ENDINGS.get(to)
     if ending is None and to in formats():  # of another package: a file and its index
         ending = rf"{re.escape(formats()[to].suffixes[0])}(?:\.idx)?"
-    return r"(?!)" if ending is None else rf"-\d{{10}}(?:-\d{{6}})*{ending}"
+    task = r"-\d{10}(?:-\d{6})*"
+    return r"(?!)" if ending is None else rf"(?:{task}{ending}|(?:^|/){REJECTS}/(?s:.*){task}\.jsonl)"
 
 
 class Product(Protocol):
@@ -109,9 +112,11 @@ class JobSpec(ABC):
         storage_options: Passed to fsspec untouched.
         ledger: Ledger URL; empty until `resolve_ledger`.
         workers: Local worker processes.
+        devices: Ids of the CUDA devices of which each local worker process sees one; empty leaves that as it is.
         flush_interval: Longest time that a completion waits for its commit, in seconds.
         flush_entries: Most completions of one commit.
         log_level: The lowest level of what workers log that is shown.
+        task_limit: Most tasks of a run, or of the rest of it; None for all that are open. On the local runner only.
         run: Id of the run, once it has begun.
         run_dir: Folder of the running local job; None on other runners.
     """
@@ -122,9 +127,11 @@ class JobSpec(ABC):
     storage_options: dict[str, Any] = field(default_factory=dict)
     ledger: str = ""
     workers: int = 1
+    devices: tuple[str, ...] = ()
     flush_interval: float = 1.0
     flush_entries: int = MAX_ENTRIES
     log_level: str = "warning"
+    task_limit: int | None = None
     run: str = ""
     run_dir: str | None = None
 
@@ -147,6 +154,11 @@ class JobSpec(ABC):
 
     def product(self) -> Product | None:
         """Return what is made of the outputs once the job is complete."""
+        return None
+
+    @property
+    def reject_limit(self) -> RejectLimit | None:
+        """How many records may be rejected; None where one fails its task."""
         return None
 
     @property
@@ -254,7 +266,7 @@ class ShardJob(JobSpec):
         opened = sources.opened(self.storage_options)
         return [
             PlanTasks(ledger, opened, *sources.limits()),
-            ReadTasks(opened, ledger),
+            ReadTasks(opened, ledger, "fail" if self.reject_limit is None else "reject"),
             ProcessTask(self.work(), ledger),
             WriteTasks(self.output, self.encoder(), sources.base, self.storage_options, ledger),
         ]

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.errors import LedgerError
+from ledgerbeam.ledger import LedgerStore, merged_statistics
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, FailureRow, HistoryRow, SourceRow
 from ledgerbeam.pipelines.console import counting
 from ledgerbeam.pipelines.report.failures import grouped_failures
 from ledgerbeam.pipelines.report.progress import JobProgress, job_progress, shown_runs
 from ledgerbeam.pipelines.report.run_info import Work
+from ledgerbeam.pipelines.report.statistics import StatisticRow, statistic_rows
 
 __all__ = ["DurationBin", "FailureKind", "ReportData", "Step", "report_data"]
 
@@ -92,6 +94,8 @@ class ReportData:
         slowest: Sources whose tasks took longest, added up, slowest first.
         runs: The newest runs, newest first, as `shown_runs` gives them.
         runs_left_out: Number of older runs.
+        statistics: What the functions observed, as rows of a table.
+        statistics_error: Why there are none, if they do not read.
     """
 
     ledger: str
@@ -105,6 +109,8 @@ class ReportData:
     slowest: Sequence[SourceRow]
     runs: Sequence[Mapping[str, Any]]
     runs_left_out: int
+    statistics: Sequence[StatisticRow] = ()
+    statistics_error: str = ""
 
 
 def report_data(store: LedgerStore) -> ReportData:
@@ -112,6 +118,7 @@ def report_data(store: LedgerStore) -> ReportData:
     status, runs, durations = store.status(), shown_runs(store), store.durations()
     history = store.history()
     step_seconds = _step_seconds(history)
+    statistics, statistics_error = _statistics(store)
     with counting("source") as advance:
         slowest = heapq.nlargest(SLOWEST, _counted(store.sources(), advance), key=_task_time)
     return ReportData(
@@ -126,7 +133,18 @@ def report_data(store: LedgerStore) -> ReportData:
         slowest=[row for row in slowest if row.totals.milliseconds],
         runs=runs[: -SHOWN_RUNS - 1 : -1],
         runs_left_out=max(0, len(runs) - SHOWN_RUNS),
+        statistics=statistics,
+        statistics_error=statistics_error,
     )
+
+
+def _statistics(store: LedgerStore) -> tuple[list[StatisticRow], str]:
+    """Return what functions observed; a report without that is better than none."""
+    try:
+        found = merged_statistics(store)
+    except LedgerError as error:
+        return [], str(error)
+    return [row for name, merged in found.items() for row in statistic_rows(name, merged)], ""
 
 
 def _counted(rows: Iterable[SourceRow], advance: Any) -> Iterable[SourceRow]:

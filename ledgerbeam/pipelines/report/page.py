@@ -141,7 +141,7 @@ def _facts(data: ReportData) -> list[Fact]:
     filtered = f", {status['filtered']:,} without output" if status["filtered"] else ""
     facts = [
         Fact("Tasks done", f"{tasks['done']:,}", failed + filtered),
-        Fact("Records", f"{status['records']:,}"),
+        Fact("Records", f"{sum(status['records']['written'].values()):,}"),
         Fact("Data", decimal(status["bytes"])),
     ]
     if progress.run is not None:
@@ -151,6 +151,8 @@ def _facts(data: ReportData) -> list[Fact]:
         facts.append(
             Fact("Typical task", _seconds(data.quantiles["half"]), f"longest {_seconds(data.quantiles['all'])}")
         )
+    if data.runs and (found := data.runs[0]["set_ups"]):
+        facts.append(Fact("Set-up", duration(found["longest"]), f"the longest of {found['times']:,}, by the last run"))
     if progress.running:
         left = progress.time_left
         facts.append(Fact("Time left", "not known yet" if left is None else duration(left), "if sources go on alike"))
@@ -249,6 +251,8 @@ def _tables(data: ReportData, base: Any) -> list[TableSection]:
     tables = []
     if data.kinds:
         tables.append(_failures_table(data))
+    if data.statistics or data.statistics_error:
+        tables.append(_statistics_table(data))
     if data.slowest:
         tables.append(_slowest_table(data, base if isinstance(base, str) else ""))
     if data.runs:
@@ -261,6 +265,13 @@ def _failures_table(data: ReportData) -> TableSection:
     rows = [[_text(kind.reason), f"{kind.tasks:,}", f"{kind.sources:,}", _text(kind.example)] for kind in data.kinds]
     command = _text(shlex.join(["ledgerbeam", "ledger", "failures", data.ledger]))
     return TableSection("examples", "What failed", f"All of them, and how to retry some: {command}", heads, rows)
+
+
+def _statistics_table(data: ReportData) -> TableSection:
+    heads = [("name", "name"), ("kind", ""), ("tasks", "number"), ("value", ""), ("off by", "")]
+    rows = [[_text(cell) for cell in row] for row in data.statistics]
+    text = _text(data.statistics_error) or "What the function counted and measured, over all recorded tasks."
+    return TableSection("statistics", "Statistics", text, heads, rows)
 
 
 def _slowest_table(data: ReportData, base: str) -> TableSection:

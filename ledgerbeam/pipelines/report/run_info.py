@@ -27,6 +27,7 @@ __all__ = [
 ]
 
 ONLY_FAILED = "--only-failed"
+ONLY_REJECTED = "--only-rejected"
 
 LONGEST_COMMAND = 100_000
 """Letters of a command line that is recorded; a shell that expands patterns makes longer ones."""
@@ -148,7 +149,7 @@ def retry_command(run: Mapping[str, Any] | None, ledger: str, reason: str) -> st
     info = {} if run is None else run["info"]
     if "command" not in info:
         return None
-    words = _without(info["command"], ONLY_FAILED)
+    words = _without(_without(info["command"], ONLY_FAILED), ONLY_REJECTED)
     cut = words.index("--") if "--" in words else len(words)
     if not any(word == "--ledger" or word.startswith("--ledger=") for word in words[:cut]):
         words[cut:cut] = ["--ledger", without_secrets(ledger)]
@@ -167,7 +168,8 @@ def _without(words: Sequence[str], option: str) -> list[str]:
     kept: list[str] = []
     skip = False
     for word in words:
-        if not skip and word != option and not word.startswith(f"{option}="):
+        is_value = skip and not word.startswith("-")
+        if not is_value and word != option and not word.startswith(f"{option}="):
             kept.append(word)
         skip = word == option
     return kept

@@ -10,6 +10,7 @@ from typing import Any
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore, Totals
+from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.user_code import SAFE_PATH
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.spec import JobSpec
@@ -77,15 +78,18 @@ class BeamRunner:
     Attributes:
         deaths: Always 0: such a runner watches its workers itself.
         done: What the passes so far have added to the ledger.
+        stopped: Always False: such a runner takes no limit of tasks.
     """
 
     deaths = 0
+    stopped = False
 
     def __init__(self, spec: JobSpec, store: LedgerStore, beam_args: Sequence[str]) -> None:
         self._spec = spec
         self._store = store
         self._beam_args = beam_args
         self.done = Totals()
+        self._set_ups = SetUps()
 
     def run(self, listed: JobListing) -> None:
         """Run the job's pipeline, and again while it leaves open what another pass does, as index ranges do.
@@ -96,6 +100,8 @@ class BeamRunner:
             LedgerbeamError: If the pipeline failed; what it had recorded stays recorded.
         """
         while True:
+            if self._spec.reject_limit is not None:
+                self._spec.reject_limit.check(self._store, ended=False)
             before = self._store.totals()
             self._pass(listed.run)
             self._store.refresh()
@@ -112,6 +118,7 @@ class BeamRunner:
         from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415
 
         from ledgerbeam.pipelines.runners.pipeline import expand_job, match_open_sources  # noqa: PLC0415
+        from ledgerbeam.transforms.user_object import close_objects  # noqa: PLC0415
 
         # Beam starts other Pythons, `python -m pip` one of them: the working folder is not on their path either.
         os.environ.setdefault("PYTHONSAFEPATH", SAFE_PATH)
@@ -119,11 +126,32 @@ class BeamRunner:
             pipeline = beam.Pipeline(options=PipelineOptions([*worker_options(self._spec.log_level), *self._beam_args]))
             spec = replace(self._spec, run=run)
             expand_job(match_open_sources(pipeline, spec), spec)
-            pipeline.run().wait_until_finish()
+            result = pipeline.run()
+            result.wait_until_finish()
+            self._set_ups = self._set_ups.plus(_counted_set_ups(result))
+            if self._set_ups.times:
+                self._store.note_set_ups(run, self._set_ups)
         except LedgerbeamError:
             raise
         except Exception as error:
             raise LedgerbeamError(f"the pipeline failed: {_last_line(error)}; --debug shows all of it") from error
+        finally:
+            close_objects()  # of workers that are threads of this process
+
+
+def _counted_set_ups(result: Any) -> SetUps:
+    """Return the set-ups that a runner's counters tell of; some runners have none."""
+    from apache_beam.metrics.metric import MetricsFilter  # noqa: PLC0415
+
+    try:
+        found = result.metrics().query(MetricsFilter().with_namespace("ledgerbeam").with_name("set_up_ms"))
+    except NotImplementedError:
+        return SetUps()
+    made = SetUps()
+    for metric in found["distributions"]:
+        if (counted := metric.result) is not None and counted.count:
+            made = made.plus(SetUps(counted.count, counted.sum / 1000, counted.max / 1000))
+    return made
 
 
 def _last_line(error: Any) -> str:

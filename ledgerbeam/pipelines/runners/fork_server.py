@@ -18,7 +18,7 @@ import struct
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Never
 
@@ -27,8 +27,11 @@ from apache_beam.runners.worker import sdk_worker_main
 
 from ledgerbeam.ledger.worker.inflight import InflightMarks
 from ledgerbeam.pipelines.runners import worker_relay
+from ledgerbeam.transforms.user_object import close_objects
 
-__all__ = ["fork_server"]
+__all__ = ["DEVICES", "fork_server", "one_device"]
+
+DEVICES = "CUDA_VISIBLE_DEVICES"
 
 _PEER = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15  # of linux/prctl.h
@@ -36,11 +39,12 @@ _SIGNALLED = 128  # what a shell adds to the signal that ended a program
 
 
 @contextmanager
-def fork_server(run_dir: str) -> Iterator[str]:
+def fork_server(run_dir: str, devices: Sequence[str] = ()) -> Iterator[str]:
     """Have a fork server. Enter it when Beam has been imported, and before it runs anything.
 
     Args:
         run_dir: Folder of the run, in which workers show that they live.
+        devices: Ids of the CUDA devices of which workers see one each, in turn; empty leaves that as it is.
 
     Yields:
         The shell command that starts a worker: ``exec``, so that no shell is between.
@@ -54,7 +58,7 @@ def fork_server(run_dir: str) -> Iterator[str]:
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
-        _run(lambda: _Server(listener, run_dir).serve())
+        _run(lambda: _Server(listener, run_dir, devices).serve())
     listener.close()
     try:
         yield f'exec "{sys.executable}" -I -S "{worker_relay.__file__}" {name}'
@@ -64,9 +68,11 @@ def fork_server(run_dir: str) -> Iterator[str]:
 
 
 class _Server:
-    def __init__(self, listener: socket.socket, run_dir: str) -> None:
+    def __init__(self, listener: socket.socket, run_dir: str, devices: Sequence[str]) -> None:
         self._listener = listener
         self._run_dir = run_dir
+        self._devices = devices
+        self._started = 0
         self._relays: dict[int, socket.socket] = {}  # by the pid of their worker
         self._events = selectors.DefaultSelector()
 
@@ -86,12 +92,14 @@ class _Server:
         head, outputs, _, _ = socket.recv_fds(relay, 8, 2)
         with relay.makefile("rb") as sent:
             environment = sent.read(int.from_bytes(head, "big"))
+        device = one_device(self._devices, self._started)
+        self._started += 1
         pid = os.fork()
         if pid == 0:
             for open_socket in (self._listener, relay, *self._relays.values()):
                 open_socket.close()
             self._events.close()
-            _run(lambda: _work(outputs, environment, self._run_dir))
+            _run(lambda: _work(outputs, environment, device, self._run_dir))
         for output in outputs:
             os.close(output)
         ended = os.pidfd_open(pid)
@@ -119,18 +127,24 @@ class _Server:
             os.kill(pid, signal.SIGKILL)
 
 
-def _work(outputs: list[int], environment: bytes, run_dir: str) -> None:
+def one_device(devices: Sequence[str], position: int) -> dict[str, str]:
+    """Return the environment variable by which a worker sees one device; workers take turns."""
+    return {DEVICES: devices[position % len(devices)]} if devices else {}
+
+
+def _work(outputs: list[int], environment: bytes, device: dict[str, str], run_dir: str) -> None:
     """Serve the runner until it closes the channel."""
     _become("ledgerbeam-work")
     for number, output in enumerate(outputs, start=1):
         os.dup2(output, number)
         os.close(output)
     os.environ.clear()
-    os.environ.update(json.loads(environment))
+    os.environ.update(json.loads(environment) | device)
     np.random.seed(None)
     marks = InflightMarks(run_dir)
     marks.register()  # shows at once that the process lives, before any task
     sdk_worker_main.main([])
+    close_objects()
     marks.close()
 
 

@@ -7,15 +7,19 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 
 import orjson
 
-from ledgerbeam.errors import WorkerDiedError
+from ledgerbeam.errors import LedgerbeamError, WorkerDiedError
 from ledgerbeam.ledger import LedgerStore, Source, Totals
+from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.run_folders import RunFolder
+from ledgerbeam.ledger.worker.set_ups import left_set_ups
+from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.pipelines.console import Reporter
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.replaced import look_at_files
@@ -38,7 +42,7 @@ FRUITLESS_PASSES = 3
 PROGRESS_SECONDS = 0.5
 
 REFRESH_SECONDS = 5.0
-"""How often the launcher takes in what its workers have recorded in a remote ledger."""
+"""How often the launcher takes in what its workers have recorded in a remote ledger, and looks at the rejects."""
 
 
 class LocalRunner:
@@ -55,6 +59,7 @@ class LocalRunner:
     Attributes:
         deaths: How often a worker died so far.
         done: What the passes so far have added to the ledger.
+        stopped: Whether the limit of tasks ended the run before all was done.
     """
 
     def __init__(
@@ -74,20 +79,30 @@ class LocalRunner:
         self._debug = debug
         self._folder = folder
         self._passes = 0
+        self._pass_folder = ""
         self._next_tick = 0.0
         self._next_refresh = 0.0
+        self._left = spec.task_limit  # None for no limit
         self.deaths = 0
         self.done = Totals()
+        self.stopped = False
+        self._set_ups = SetUps()
+        self._set_ups_before = SetUps()
 
     def run(self, listed: JobListing) -> None:
         """Run what is open of a listing, in waves, so that memory does not grow with the number of sources.
 
         Raises:
+            RejectLimitError: If more records are rejected than the job allows.
             WorkerDiedError: If workers die again and again before anything is done.
             LedgerbeamError: The error with which a worker ended the run, or the listing.
         """
         with self._reporter.progress():
-            for wave in _waves(listed.open_sources(), self._spec.sources().expected_tasks):
+            for wave in _waves(listed.open_sources(), self._spec.sources().expected_tasks, self._most_tasks):
+                if self._left == 0:
+                    self.stopped = True
+                    return
+                self._check_rejects()  # now that sources which changed have taken their share away
                 self._run_wave(wave, listed)
 
     def _run_wave(self, sources: Sequence[Source], listed: JobListing) -> None:
@@ -97,14 +112,15 @@ class LocalRunner:
         pass in which a worker died leaves work to the next.
         """
         fruitless = 0
-        while sources:
-            before = self._store.totals()
+        while sources and not self.stopped:
+            before, failed = self._store.totals(), self._failed()
             try:
                 end = self._pass(look_at_files(sources, self._store), listed)
             finally:
                 self._store.refresh()
                 fresh = self._store.totals().minus(before)
                 self.done = self.done.plus(fresh)
+            self._spend(end, fresh.tasks, max(0, self._failed() - failed))
             fruitless = 0 if end.marks or fresh.tasks else fruitless + 1
             if end.died:
                 self.deaths += 1
@@ -116,12 +132,27 @@ class LocalRunner:
                     )
             elif fruitless:
                 return
+            self._check_rejects()
             sources = self._owing(sources, None if end.died else listed.run)
+            self.stopped = self._left == 0 and bool(sources)
+
+    def _most_tasks(self) -> int:
+        return WAVE_TASKS if self._left is None else min(WAVE_TASKS, self._left)
+
+    def _failed(self) -> int:
+        failed: int = self._store.status()["tasks"]["failed"]
+        return failed
+
+    def _spend(self, end: WaveEnd, done: int, failed: int) -> None:
+        """Take the tasks of a pass from the limit: those that it began, or where workers died, that it has ended."""
+        if self._left is not None:
+            left = self._left - done - failed if end.died else TaskBudget.below(self._pass_folder).left()
+            self._left = max(0, left)
 
     def _pass(self, sources: Sequence[PendingSource], listed: JobListing) -> WaveEnd:
         self._passes += 1
         # A folder of its own, so that nobody who is slow to die is taken for a worker of the next pass.
-        folder = os.path.join(self._folder.path, f"pass-{self._passes:04d}")
+        folder = self._pass_folder = os.path.join(self._folder.path, f"pass-{self._passes:04d}")
         job, wave, tmp = (os.path.join(folder, name) for name in ("job.json", "wave", "tmp"))
         self._folder.check()
         with written(folder):
@@ -130,6 +161,16 @@ class LocalRunner:
             with open(job, "xb") as file:
                 file.write(dump_job(dataclasses.replace(self._spec, run=listed.run, run_dir=folder)))
             dump_sources(wave, sources)
+            if self._left is not None:
+                TaskBudget.below(folder).make(self._left)
+        try:
+            return self._wave(folder, job, wave, tmp, listed)
+        finally:
+            with suppress(LedgerbeamError):  # why it cannot be noted is told by what needs more
+                self._note_set_ups(folder, listed.run)
+            self._set_ups_before = self._set_ups
+
+    def _wave(self, folder: str, job: str, wave: str, tmp: str, listed: JobListing) -> WaveEnd:
         end = run_wave(
             [
                 sys.executable,
@@ -143,7 +184,7 @@ class LocalRunner:
             folder,
             # Beam leaves a folder of its own there when it is killed.
             env={**os.environ, "TMPDIR": tmp, STORAGE_OPTIONS: orjson.dumps(self._spec.storage_options).decode()},
-            on_tick=lambda: self._tick(listed),
+            on_tick=lambda: self._tick(listed, folder),
             debug=self._debug,
         )
         self._folder.check()
@@ -172,7 +213,17 @@ class LocalRunner:
                 deaths = self._store.attempts(mark.source_id).get(mark.node, 0)
                 self._reporter.warn(f"  it was on {mark.name} (death {deaths} of {MAX_ATTEMPTS})")
 
-    def _tick(self, listed: JobListing) -> None:
+    def _check_rejects(self) -> None:
+        if self._spec.reject_limit is not None:
+            self._spec.reject_limit.check(self._store, ended=False)
+
+    def _note_set_ups(self, folder: str, run: str) -> None:
+        found = self._set_ups_before.plus(left_set_ups(folder))
+        if found.times > self._set_ups.times:
+            self._set_ups = found
+            self._store.note_set_ups(run, found)
+
+    def _tick(self, listed: JobListing, folder: str) -> None:
         now = time.monotonic()
         if now < self._next_tick:
             return
@@ -180,17 +231,23 @@ class LocalRunner:
         if now >= self._next_refresh:
             self._next_refresh = now + REFRESH_SECONDS
             self._store.refresh()
+            self._check_rejects()
+            self._note_set_ups(folder, listed.run)
         total = listed.found if listed.finished else None
         self._reporter.update(done=self._store.completed_count(), total=total, totals=self._store.totals())
 
 
-def _waves(pages: Iterator[list[Source]], expected_tasks: Callable[[Source], int]) -> Iterator[list[Source]]:
-    """Gather pages of open sources into waves."""
+def _waves(
+    pages: Iterator[list[Source]],
+    expected_tasks: Callable[[Source], int],
+    most_tasks: Callable[[], int] = lambda: WAVE_TASKS,
+) -> Iterator[list[Source]]:
+    """Gather pages of open sources into waves; each has so many tasks as are asked for then, but at least a source."""
     wave: list[Source] = []
     tasks = members = 0
     for source in chain.from_iterable(pages):
         more, within = expected_tasks(source), len(source.members)
-        is_full = len(wave) == WAVE_SOURCES or tasks + more > WAVE_TASKS or members + within > WAVE_MEMBERS
+        is_full = len(wave) == WAVE_SOURCES or tasks + more > most_tasks() or members + within > WAVE_MEMBERS
         if wave and is_full:
             yield wave
             wave, tasks, members = [], 0, 0

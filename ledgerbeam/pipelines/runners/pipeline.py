@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,10 +15,13 @@ from apache_beam.runners.portability.fn_api_runner.fn_runner import ExtendedProv
 from apache_beam.transforms.environments import Environment, SubprocessSDKEnvironment
 
 from ledgerbeam.ledger.selection import PendingSource
+from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.runners.fork_server import fork_server
+from ledgerbeam.pipelines.runners.fork_server import fork_server, one_device
 from ledgerbeam.pipelines.runners.wave_files import load_sources
 from ledgerbeam.transforms import CommitTasks, LedgerHandle, MatchSources, SkipCompleted
+from ledgerbeam.transforms.limit import LimitTasks
+from ledgerbeam.transforms.user_object import close_objects
 
 __all__ = ["expand_job", "match_open_sources", "run_locally"]
 
@@ -29,9 +33,13 @@ def run_locally(spec: JobSpec, wave_path: str, beam_args: Sequence[str]) -> None
         Exception: Whatever a worker ended with, as Beam rebuilds it.
     """
     if spec.workers == 1:
-        _run(spec, wave_path, beam_args, None)
+        os.environ.update(one_device(spec.devices, 0))
+        try:
+            _run(spec, wave_path, beam_args, None)
+        finally:
+            close_objects()
         return
-    with fork_server(str(spec.run_dir)) as command:
+    with fork_server(str(spec.run_dir), spec.devices) as command:
         _run(spec, wave_path, beam_args, SubprocessSDKEnvironment.from_command_string(command))
 
 
@@ -78,8 +86,13 @@ def expand_job(sources: PCollection[PendingSource], spec: JobSpec) -> PCollectio
     """Apply the transforms of a job to its open sources."""
     ledger = _ledger_handle(spec)
     plan, *stages = spec.stages(ledger)
-    written: Any = sources | "SpreadSources" >> beam.Reshuffle() | plan | "SpreadTasks" >> beam.Reshuffle()
+    planned: Any = sources | "SpreadSources" >> beam.Reshuffle() | plan
+    if spec.task_limit is not None:
+        planned |= LimitTasks(TaskBudget.below(str(spec.run_dir)))
+    written: Any = planned | "SpreadTasks" >> beam.Reshuffle()
     for stage in stages:
         written |= stage
-    committed: PCollection[None] = written | CommitTasks(ledger)
+    # Where a launcher looks at the ledger meanwhile, it holds all workers to the limit.
+    most = None if spec.reject_limit is None or spec.run_dir is not None else spec.reject_limit.most
+    committed: PCollection[None] = written | CommitTasks(ledger, most)
     return committed

@@ -22,7 +22,7 @@ from ledgerbeam.pipelines.runners.beam import BeamRunner
 from ledgerbeam.pipelines.runners.local import LocalRunner
 from ledgerbeam.redaction import printable, without_secrets
 
-__all__ = ["RunOutcome", "run_job", "warn_of_lost"]
+__all__ = ["RunOutcome", "is_local_runner", "require_local", "run_job", "warn_of_lost"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class RunOutcome:
         seconds: How long it took.
         interrupted: Whether it was ended by Ctrl-C or SIGTERM.
         out_of_date: Outputs that no source yields any more and that were left, since another run may be at work.
+        limited: Whether the limit of tasks ended it before all was done.
         unrecorded: Shards of the job's form in its own folder that the ledger does not know, as far as they were named.
     """
 
@@ -46,6 +47,7 @@ class RunOutcome:
     interrupted: bool
     out_of_date: int = 0
     unrecorded: int = 0
+    limited: bool = False
 
     @property
     def is_complete(self) -> bool:
@@ -81,8 +83,8 @@ def run_job(
     Raises:
         LedgerbeamError: What ended the run early. All that was recorded stays recorded.
     """
-    if only is not None and not _is_local(beam_args):
-        raise UsageError("--only-failed works on the local runner only; without it all that is open is done")
+    if only is not None or spec.task_limit is not None:
+        require_local(beam_args)
     started = time.monotonic()
     folders = run_folders(store)
     if others := folders.remove_dead():
@@ -105,13 +107,13 @@ def run_job(
     _forget_misread(store)
     if spec.keeps_shards:  # else asked when it is made: what it was made of before may be gone
         warn_of_lost(forget_lost(spec, store), reporter)
-    runner_name = "local" if _is_local(beam_args) else " ".join(w for w in beam_args if w.startswith("--runner"))
+    runner_name = "local" if is_local_runner(beam_args) else " ".join(w for w in beam_args if w.startswith("--runner"))
     info = run_info(store, spec, runner_name)
     if owner is not None and owner.keeps:
         info["existing"] = "keep"
     run = store.begin_run(info)
     listed = JobListing(spec, store, pages, run, only=only)
-    outcome, tidied, deaths, done, left = "failed", False, 0, Totals(), 0
+    outcome, tidied, deaths, done, left, limited = "failed", False, 0, Totals(), 0, False
     strangers: list[str] = []
     try:
         with folders.enter(run) as folder:
@@ -119,11 +121,13 @@ def run_job(
                 owner.claim(store, info["token"])
             runner: LocalRunner | BeamRunner = (
                 LocalRunner(spec, store, reporter, beam_args, folder, debug=debug)
-                if _is_local(beam_args)
+                if is_local_runner(beam_args)
                 else BeamRunner(spec, store, beam_args)
             )
             try:
                 runner.run(listed)
+                if spec.reject_limit is not None:
+                    spec.reject_limit.check(store, ended=True)
                 tidied = clean and not runner.deaths
                 with folder.alone() as alone:
                     if alone and not elsewhere:
@@ -137,7 +141,7 @@ def run_job(
                     else:
                         left = count_superseded(store)
             finally:
-                deaths, done = runner.deaths, runner.done
+                deaths, done, limited = runner.deaths, runner.done, runner.stopped
         outcome = TASKS_FAILED if store.status()["tasks"]["failed"] else DONE
     except KeyboardInterrupt:
         outcome = "interrupted"
@@ -153,6 +157,7 @@ def run_job(
         outcome == "interrupted",
         left,
         len(strangers),
+        limited,
     )
 
 
@@ -161,6 +166,19 @@ def _warn_of_foreign(names: Sequence[str], reporter: Reporter) -> None:
         reporter.warn(
             f"{count(len(names), 'output')} out of date left where this job does not write, such as "
             f"{without_secrets(names[0])}; remove what you do not need"
+        )
+
+
+def require_local(beam_args: Sequence[str]) -> None:
+    """Refuse another runner than the local one to a run that does only some sources.
+
+    Raises:
+        UsageError: The options name another.
+    """
+    if not is_local_runner(beam_args):
+        raise UsageError(
+            "--only-failed, --only-rejected and --limit-tasks work on the local runner only; without them all that is "
+            "open is done"
         )
 
 
@@ -189,6 +207,7 @@ def _forget_misread(store: LedgerStore) -> None:
         store.forget_sources({row.source_id for row in store.failures() if row.reason == IndexMismatchError.__name__})
 
 
-def _is_local(beam_args: Sequence[str]) -> bool:
+def is_local_runner(beam_args: Sequence[str]) -> bool:
+    """Return whether Beam options leave a job to the local runner."""
     runners = [word for word in beam_args if word.startswith("--runner")]
     return not runners or runners == ["--runner=FnApiRunner"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ledgerbeam.errors import LedgerbeamError, RecordError, SourceError
-from ledgerbeam.io import Sample
+from ledgerbeam.io import Format, JsonlFormat, Sample, TarFormat
 from ledgerbeam.io.shar.cuts import sample_cut
 from ledgerbeam.io.shar.samples import HeldRecords, SharSamples, group_shards
 
@@ -39,9 +41,13 @@ def test_a_shard_that_lacks_a_file_is_told(names: list[str], message: str) -> No
         group_shards(names)
 
 
-def samples(cut: object, pair: object, count: int = 1) -> SharSamples:
-    fields = {"recording": HeldRecords("a/recording.0.tar", [pair] * count)}
-    return SharSamples(HeldRecords("a/cuts.0.jsonl", [cut]), fields)
+def held(url: str, kind: Format, records: list[Any]) -> HeldRecords:
+    return HeldRecords(url, kind, kind.split_raw(kind.encode(records)[0].data, url))
+
+
+def samples(cut: object, *pairs: Sample) -> SharSamples:
+    fields = {"recording": held("a/recording.0.tar", TarFormat("pairs"), list(pairs))}
+    return SharSamples(held("a/cuts.0.jsonl", JsonlFormat(), [cut]), fields)
 
 
 def test_a_sample_of_a_cut_becomes_the_cut_again() -> None:
@@ -68,4 +74,4 @@ def test_records_of_another_cut_are_told(cut: object) -> None:
 
 def test_a_field_of_another_length_is_told() -> None:
     with pytest.raises(SourceError, match=r"a/recording.0.tar: expected 1 records, as many as cuts"):
-        samples({"id": "a"}, Sample("a", {}), count=2)
+        samples({"id": "a"}, *(Sample(key, {"wav": b"", "json": b"{}"}) for key in "ab"))

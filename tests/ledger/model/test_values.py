@@ -165,7 +165,7 @@ BAD = {
     "huge": lambda: Output("a", 2**63, "x", 1),
     "float": lambda: Output("a", 1.0, "x", 1),  # type: ignore[arg-type]
     "checksum": lambda: Output("a", 1, "x" * 257, 1),
-    "nan": lambda: Leaf(plain().id, (), "filtered", (), 1, 1, float("nan")),
+    "nan": lambda: Leaf(plain().id, (), "published", (), 1, 1, float("nan")),
     "count": lambda: Leaf(plain().id, ((0, 2**63),), "filtered"),
     "id": lambda: Failure(b"short", (), "task", "reason"),
     "reason": lambda: Failure(plain().id, (), "task", ValueError("x")),  # type: ignore[arg-type]
@@ -272,8 +272,8 @@ def test_what_is_no_text_is_escaped_in_failures() -> None:
 
 
 def test_totals_are_added_and_taken_away_part_by_part() -> None:
-    leaf = Leaf(plain().id, (), "filtered", (), 2, 3, 0.0256)
-    assert leaf.share() == Totals(tasks=1, records=2, bytes=3, filtered=1, milliseconds=26)
+    leaf = Leaf(plain().id, (), "filtered", (), 0, 3, 0.0256)
+    assert leaf.share() == Totals(tasks=1, records=0, bytes=3, filtered=1, milliseconds=26)
     assert Leaf(plain().id, (), "published", (), 2, 3, 0.0254).share() == Totals(1, 2, 3, 0, 25)
     total = Totals(1, 2, 3, 4, 5).plus(Totals(10, 20, 30, 40, 50))
     assert total == Totals(11, 22, 33, 44, 55)

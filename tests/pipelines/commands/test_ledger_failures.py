@@ -154,5 +154,8 @@ def test_a_retry_command_names_the_ledger_and_the_folder_and_stands_before_beam_
     assert retry_command(run, "/data/L", "E") == (
         "cd '/some where' && ledgerbeam map f:g 'in/*.jsonl' --ledger=L --only-failed=E"
     )
+    for rejected in (["--only-rejected", "KeyError"], ["--only-rejected=KeyError"], ["--only-rejected"]):
+        run = {"info": {"command": [*words[:3], *rejected, "--ledger=L"], "folder": os.getcwd()}}
+        assert retry_command(run, "/data/L", "E") == "ledgerbeam map f:g --ledger=L --only-failed=E"
     assert retry_command({"info": {"pid": 1}}, "/data/L", "E") is None
     assert retry_command(None, "/data/L", "E") is None

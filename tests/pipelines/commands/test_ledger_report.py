@@ -62,7 +62,7 @@ def write_hostile_ledger(workspace: Workspace) -> None:
     sources = [Source(f"/in/{HOSTILE}{number}.jsonl", 1000 * number, "v") for number in range(5)]
     store.register(sources)
     for number, source in enumerate(sources):
-        leaf = Leaf(source.id, ((0, 2),), "filtered", (), 10, 100, 0.01 * 10**number)
+        leaf = Leaf(source.id, ((0, 2),), "filtered", (), 0, 100, 0.01 * 10**number)
         store.commit([leaf], [Failure(source.id, ((1, 2),), HOSTILE, f"Error{number % 2}{HOSTILE}", HOSTILE)])
     store.note_listing(run, listed=5, finished=True)
     store.close()
@@ -152,7 +152,7 @@ def test_the_page_of_a_large_job_is_small(tmp_path: Path) -> None:
     store.open_job(Job("map", {}))
     sources = [Source(f"/in/{'long' * 200}/{number}.jsonl", number, "v") for number in range(2000)]
     store.register(sources)
-    leaves = [Leaf(s.id, ((0, 2),), "filtered", (), 1, 1, 1e-4 * 1.01**i) for i, s in enumerate(sources)]
+    leaves = [Leaf(s.id, ((0, 2),), "filtered", (), 0, 1, 1e-4 * 1.01**i) for i, s in enumerate(sources)]
     failed = [Failure(s.id, ((1, 2),), "t", f"reason {i} {'x' * 300}", "y" * 9000) for i, s in enumerate(sources)]
     store.commit(leaves, failed)
     for _ in range(40):

@@ -77,6 +77,16 @@ def write(root: Path, *names: str) -> None:
         (root / name).write_text("x")
 
 
+def test_what_jobs_have_rejected_is_no_source_unless_it_is_named(tmp_path: Path) -> None:
+    write(tmp_path, "a/x.jsonl", "a/_rejects/x.jsonl", "a/b/_rejects/c/y.jsonl", "a/my_rejects/z.jsonl")
+    assert listed(tmp_path, "a/**/*.jsonl", output="out") == ["a/my_rejects/z.jsonl", "a/x.jsonl"]
+    assert listed(tmp_path, "a/_rejects/*.jsonl", output="out") == ["a/_rejects/x.jsonl"]
+    assert listed(tmp_path, "a/**/_rejects/**/*.jsonl", output="out") == [
+        "a/_rejects/x.jsonl",
+        "a/b/_rejects/c/y.jsonl",
+    ]
+
+
 def test_each_pattern_decides_for_what_it_names(tmp_path: Path) -> None:
     write(tmp_path, "a.jsonl", "out/b.jsonl", "out/c-0000000000.jsonl", "out/raw/d.jsonl", "out/raw/d-0000000000.jsonl")
     assert listed(tmp_path, "**/*.jsonl", output="out") == ["a.jsonl"]

@@ -1,0 +1,209 @@
+"""What became of the records of tasks, and their statistics: rows of tasks, for as long as these count.
+
+A task that wrote every record that it read has no row: its number of records, which the totals have, says all. So a
+ledger of millions of such tasks pays nothing, and for the others `counted` holds the sums of their rows, so that
+nobody has to add them up. A row comes and goes with the share of its task in the totals, in the same transaction.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from struct import Struct
+from typing import Any, NamedTuple
+
+from ledgerbeam.errors import UnsupportedShapeError
+from ledgerbeam.ledger.lmdb.environment import Environment, row_pages
+from ledgerbeam.ledger.lmdb.errors import translated
+from ledgerbeam.ledger.lmdb.tables import COUNTED, COUNTED_ROW, COUNTS, STATISTICS, Transaction
+from ledgerbeam.ledger.model.accounts import (
+    PARTS,
+    Part,
+    RecordCounts,
+    Statistic,
+    counts_row,
+    read_counts,
+    task_counts,
+    task_statistics,
+)
+from ledgerbeam.ledger.model.identity import ID_BYTES, name_key
+from ledgerbeam.ledger.model.json_rows import decode, encode
+from ledgerbeam.ledger.model.rows import Leaf, Totals
+from ledgerbeam.ledger.model.values import integer, row, rows, text
+
+STATISTICS_PAGE_BYTES = 16 << 20
+"""Sketches that are held at a time, when those of all tasks are read."""
+
+_HEADER = Struct("<I")
+_LETTERS = dict(zip(PARTS, (b"r", b"k", b"d", b"j", b"w"), strict=True))
+_PARTS = {letter: part for part, letter in _LETTERS.items()}
+
+PartSums = Counter[Part]
+"""Sums of numbers of `RecordCounts`, as `RecordCounts.parts` gives them."""
+
+
+class TaskAccount(NamedTuple):
+    """A row of `counts`.
+
+    Attributes:
+        counts: What became of the records of the task.
+        bytes: Its share in `Totals.bytes`.
+        milliseconds: Its share in `Totals.milliseconds`.
+    """
+
+    counts: RecordCounts
+    bytes: int
+    milliseconds: int
+
+    def share(self, *, filtered: bool) -> Totals:
+        """Return what the task has added to the totals."""
+        return Totals(1, self.counts.records, self.bytes, int(filtered), self.milliseconds)
+
+
+def encode_account(leaf: Leaf) -> bytes | None:
+    """Make the row of `counts` of a leaf; None for one that needs none."""
+    counts = leaf.special_counts()
+    if counts is None:
+        return None
+    share = leaf.share()
+    return encode([*counts_row(counts), share.bytes, share.milliseconds])
+
+
+def decode_account(value: bytes) -> TaskAccount:
+    """Read a row of `counts`. Raises ValueError."""
+    return read_account(decode(value))
+
+
+def read_account(value: Any) -> TaskAccount:
+    """Read a row of `counts` that was decoded. Raises ValueError."""
+    *numbers, size, milliseconds = row(rows(value), 7)
+    try:
+        counts = read_counts(numbers)
+    except UnsupportedShapeError as error:
+        raise ValueError(str(error)) from None
+    task_counts(counts, counts.records)
+    return TaskAccount(counts, integer(size), integer(milliseconds))
+
+
+def encode_statistics(statistics: Mapping[str, Statistic]) -> bytes | None:
+    """Make the row of `statistics` of a task; None for one without.
+
+    It is a JSON list of name, kind and size of each, led by its length, and then the sketches.
+    """
+    if not statistics:
+        return None
+    ordered = sorted(statistics.items())
+    about = encode([[name, kind, len(data)] for name, (kind, data) in ordered])
+    return b"".join([_HEADER.pack(len(about)), about, *(data for _, (_, data) in ordered)])
+
+
+def decode_statistics(value: bytes) -> dict[str, Statistic]:
+    """Read a row of `statistics`. Raises ValueError, struct.error."""
+    (length,) = _HEADER.unpack_from(value)
+    place = _HEADER.size + length
+    found: dict[str, Statistic] = {}
+    about = [row(item, 3) for item in rows(decode(value[_HEADER.size : place]))]
+    for name, kind, size in about:
+        found[text(name)] = Statistic(text(kind), value[place : place + integer(size)])
+        place += size
+    if place != len(value) or len(found) != len(about):
+        raise ValueError(f"expected {len(about)} statistics in {place} bytes, found {len(found)} in {len(value)}")
+    task_statistics(found)
+    return found
+
+
+def sum_parts(counts: Iterable[RecordCounts]) -> PartSums:
+    """Return the sum of counts, number by number."""
+    sums = PartSums()
+    for each in counts:
+        for part, number in each.parts():
+            sums[part] += number
+    return sums
+
+
+def add_counted(txn: Transaction, sums: PartSums, sign: int) -> None:
+    """Add to the sums of all rows of `counts`, or take away with a sign of -1."""
+    for (part, name), number in sorted(sums.items()):
+        key = _LETTERS[part] + name_key(name)
+        known = txn.get(COUNTED, key)
+        after = sign * number + (0 if known is None else int(COUNTED_ROW.unpack_from(known)[0]))
+        if after:
+            txn.put(COUNTED, key, COUNTED_ROW.pack(after) + name.encode("utf-8", "surrogateescape"))
+        elif known is not None:
+            txn.delete(COUNTED, key)
+
+
+def drop_accounts(txn: Transaction, source: bytes) -> None:
+    """Delete what is known of the records and statistics of a source whose tasks count no longer."""
+    if txn.count(COUNTS):
+        gone = [decode_account(value).counts for _, value in txn.delete_prefix(COUNTS, source)]
+        add_counted(txn, sum_parts(gone), -1)
+    if txn.count(STATISTICS):
+        txn.drop_prefix(STATISTICS, source)
+
+
+def record_counts(txn: Transaction, totals: Totals) -> RecordCounts:
+    """Return what became of all records of which `totals` tells."""
+    return _with_plain(_counted(txn), totals)
+
+
+def source_counts(txn: Transaction, source: bytes, totals: Totals) -> RecordCounts:
+    """Return what became of the records of a source, of which `totals` tells."""
+    if not txn.count(COUNTS):
+        return RecordCounts.plain(totals.records)
+    return counts_of((decode_account(value) for _, value in txn.rows(COUNTS, source)), totals)
+
+
+def counts_of(accounts: Iterable[TaskAccount], totals: Totals) -> RecordCounts:
+    """Return what became of the records of a source, by its rows; ValueError if they are not those of its totals."""
+    return _with_plain(sum_parts(account.counts for account in accounts), totals)
+
+
+def _counted(txn: Transaction) -> PartSums:
+    sums = PartSums()
+    for key, value in txn.rows(COUNTED, b""):
+        name = value[COUNTED_ROW.size :].decode("utf-8", "surrogateescape")
+        if key[1:] != name_key(name):
+            raise ValueError(f"expected the sum of the name that its key stands for, found {name!r:.80}")
+        sums[_PARTS[key[:1]], name] = COUNTED_ROW.unpack_from(value)[0]
+    return sums
+
+
+def _with_plain(counted: PartSums, totals: Totals) -> RecordCounts:
+    """Add what plain tasks have written, which is what no row tells of."""
+    plain = totals.records - sum(number for (part, _), number in counted.items() if part == "written")
+    for part in ("read", "kept", "written"):
+        counted[part, ""] += plain
+    try:
+        if plain < 0:
+            raise ValueError(f"expected at most {totals.records} records written, found {totals.records - plain}")
+        return RecordCounts.from_parts(counted)
+    except UnsupportedShapeError as error:
+        raise ValueError(str(error)) from None
+
+
+def all_statistics(environment: Environment) -> Iterator[tuple[str, Statistic]]:
+    """Yield the statistics of all tasks, by source, with their names; in pages of bounded size."""
+    for page in row_pages(environment, STATISTICS, STATISTICS_PAGE_BYTES):
+        for _, value in page:
+            with translated(environment.path):
+                found = decode_statistics(value)
+            yield from found.items()
+
+
+def rejected_tasks(environment: Environment, reason: str | None) -> Iterator[tuple[bytes, list[bytes]]]:
+    """Yield the sources that have rejected records, and the nodes of their tasks that have; see `store.LedgerStore`."""
+
+    def keys() -> Iterator[bytes]:
+        for page in row_pages(environment, COUNTS):
+            with translated(environment.path):
+                found = [key for key, value in page if _has_rejected(decode_account(value).counts, reason)]
+            yield from found
+
+    for source, group in groupby(keys(), key=lambda key: key[:ID_BYTES]):
+        yield source, [key[ID_BYTES:] for key in group]
+
+
+def _has_rejected(counts: RecordCounts, reason: str | None) -> bool:
+    return bool(sum(counts.rejected.values()) if reason is None else counts.rejected.get(reason))

@@ -1,0 +1,163 @@
+"""Which tasks of a source stay done when some of them are to run again.
+
+A ledger keeps of a task what it published and what became of its records, but not its lineage. A source that was cut
+into N tasks, none of which fanned out, has leaves at ``((0, N),)`` to ``((N - 1, N),)``, so their nodes tell them
+apart. The shares of the tasks that go are known from their rows; what is left of the tally of the source belongs to
+those that stay, and is divided among those that have no row: no number that the ledger gives hangs on how.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+
+from ledgerbeam.ledger.lmdb.accounts import TaskAccount, decode_account, decode_statistics
+from ledgerbeam.ledger.lmdb.commit import decode_output
+from ledgerbeam.ledger.lmdb.tables import (
+    APPLIED,
+    COMPLETED,
+    COUNTS,
+    DELTA,
+    OUTPUTS,
+    PENDING,
+    PENDING_ROW,
+    SOURCES,
+    STATISTICS,
+    Transaction,
+    unpack_completion,
+)
+from ledgerbeam.ledger.model.identity import ID_BYTES, Lineage, node_id
+from ledgerbeam.ledger.model.rows import Leaf, Output, Totals
+
+
+class Withdrawal(NamedTuple):
+    """What becomes of a source of which tasks are withdrawn.
+
+    Attributes:
+        staying: The leaves that stay, to be recorded again once the source was forgotten.
+        withdrawn: Number of tasks that run again.
+    """
+
+    staying: Sequence[Leaf]
+    withdrawn: int
+
+
+class _Recorded(NamedTuple):
+    """What is recorded of a source: all of its leaves together, and each by its node.
+
+    There are no lineages if its tasks cannot be told apart.
+    """
+
+    source: bytes
+    tally: Totals
+    lineages: dict[bytes, Lineage]
+    accounts: dict[bytes, TaskAccount]
+    outputs: dict[bytes, list[Output]]
+
+    def share(self, node: bytes) -> Totals:
+        """Return what a task with a row of `counts` has added to the tally."""
+        return self.accounts[node].share(filtered=node not in self.outputs)
+
+
+def plan(txn: Transaction, source: bytes, nodes: Collection[bytes]) -> Withdrawal | None:
+    """Return what stays of a source without some tasks; None if none of them is finished.
+
+    Args:
+        txn: Open for reading.
+        source: Its id; it may be unknown.
+        nodes: Of the tasks that are to run again.
+    """
+    recorded = _read(txn, source)
+    if recorded is None:
+        return None
+    gone = recorded.lineages.keys() & set(nodes)
+    with_rows = recorded.accounts.keys() | recorded.outputs.keys()
+    whole = Withdrawal((), recorded.tally.tasks)
+    if not with_rows <= recorded.lineages.keys():
+        return whole if (with_rows | recorded.lineages.keys()) & set(nodes) else None
+    if not gone:
+        return None
+    if not gone <= recorded.accounts.keys():
+        return whole
+    shares = _shares(recorded)
+    if shares is None:
+        return whole
+    return Withdrawal([_leaf(txn, recorded, node, share) for node, share in shares if node not in gone], len(gone))
+
+
+def _read(txn: Transaction, source: bytes) -> _Recorded | None:
+    """Return what is recorded of a source; None for nothing."""
+    if txn.get(SOURCES, source) is None:
+        return None
+    done, pending = txn.get(COMPLETED, source), txn.get(PENDING, source)
+    if done is not None:
+        tally = unpack_completion(done)[1]
+        lineages = _lineages(source, tally.tasks)
+    elif pending is not None:
+        tally = Totals(*PENDING_ROW.unpack(pending)[1:])
+        lineages = _applied_lineages(txn, source)
+    else:
+        return None
+    outputs = defaultdict(list)
+    for _, value in txn.rows(OUTPUTS, source):
+        output, node = decode_output(value)
+        outputs[bytes.fromhex(node)].append(output)
+    accounts = {key[ID_BYTES:]: decode_account(value) for key, value in txn.rows(COUNTS, source)}
+    return _Recorded(source, tally, lineages, accounts, dict(outputs))
+
+
+def _lineages(source: bytes, count: int) -> dict[bytes, Lineage]:
+    """Return the lineages of the tasks of a source that was cut into `count`, by node."""
+    found: list[Lineage] = [((ordinal, count),) for ordinal in range(count)]
+    return {node_id(source, lineage): lineage for lineage in found}
+
+
+def _applied_lineages(txn: Transaction, source: bytes) -> dict[bytes, Lineage]:
+    """Return the lineages of the finished tasks of an open source, by node; none if one has fanned out."""
+    deltas = {key[ID_BYTES:]: DELTA.unpack_from(value)[0] for key, value in txn.rows(APPLIED, source)}
+    known = _lineages(source, 1 + deltas.pop(node_id(source, ()), -1))
+    if any(delta >= 0 or node not in known for node, delta in deltas.items()):
+        return {}
+    return {node: known[node] for node in deltas}
+
+
+def _shares(recorded: _Recorded) -> list[tuple[bytes, Totals]] | None:
+    """Return what each task has added to the tally, as the module says; None if the rows do not add up to it."""
+    shares = {node: recorded.share(node) for node in recorded.accounts}
+    rest = recorded.tally
+    for share in shares.values():
+        rest = rest.minus(share)
+    plain = [node for node in recorded.lineages if node not in recorded.accounts]
+    published = [node for node in plain if node in recorded.outputs]
+    if min(rest) < 0 or (rest.tasks, rest.filtered) != (len(plain), len(plain) - len(published)):
+        return None
+    if (rest.records or rest.bytes) and not published:
+        return None
+    records, sizes = (dict(_divided(amount, published)) for amount in (rest.records, rest.bytes))
+    for node, time in _divided(rest.milliseconds, plain):
+        filtered = int(node not in recorded.outputs)
+        shares[node] = Totals(1, records.get(node, 0), sizes.get(node, 0), filtered, time)
+    return list(shares.items())
+
+
+def _divided(amount: int, nodes: Sequence[bytes]) -> Iterator[tuple[bytes, int]]:
+    """Divide an amount among tasks, alike but for the first."""
+    for place, node in enumerate(nodes):
+        yield node, amount // len(nodes) + (0 if place else amount % len(nodes))
+
+
+def _leaf(txn: Transaction, recorded: _Recorded, node: bytes, share: Totals) -> Leaf:
+    account, outputs = recorded.accounts.get(node), tuple(recorded.outputs.get(node, ()))
+    row = txn.get(STATISTICS, recorded.source + node)
+    return Leaf(
+        recorded.source,
+        recorded.lineages[node],
+        "published" if outputs else "filtered",
+        outputs,
+        share.records,
+        share.bytes,
+        share.milliseconds / 1000,
+        None if account is None else account.counts,
+        {} if row is None else decode_statistics(row),
+    )

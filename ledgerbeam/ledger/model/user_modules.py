@@ -1,0 +1,156 @@
+"""The modules of user code that a job's identity covers: what a module imports of the user's own files.
+
+They are found in the sources, without running anything: an import in a function counts like one at the top. What is
+installed (the standard library, packages, this one) is told apart from what is the user's own by where it lies.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import inspect
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
+from typing import Any
+
+from ledgerbeam.ledger.model.user_code import import_object
+
+__all__ = ["NO_SOURCE", "user_modules"]
+
+NO_SOURCE = "no source"
+"""Stands for the hash of a module that is no file, such as one that is built in."""
+
+_IMPORTS = ("import_module", "__import__")
+_SOURCES = (".py", ".pyw")
+_PACKAGES = {"site-packages", "dist-packages"}
+"""Folders of what is installed, also of another Python."""
+
+
+def user_modules(reference: str) -> dict[str, str]:
+    """Return the modules that an object is made of, each with a hash of its file.
+
+    They are the one that the reference names, the ones that define the object and its class, and all that these import,
+    directly or by others, as long as it is a file of the user's own. Of what is installed only a module that is
+    named itself, or defines the object, is among them.
+
+    Args:
+        reference: ``module:object``.
+
+    Raises:
+        FunctionError: As `user_code.import_object`.
+    """
+    waiting = list(_roots(reference))
+    found = {name: _hash(_find(name)) for name in waiting}
+    while waiting:
+        name = waiting.pop()
+        for imported in _imported(name):
+            spec = None if imported in found else _find(imported)
+            if spec is not None and _is_own(spec):
+                found[imported] = _hash(spec)
+                waiting.append(imported)
+    named = reference.partition(":")[0]
+    return {
+        name: known
+        for name, known in sorted(found.items())
+        if known is not None and (known != NO_SOURCE or name == named)
+    }
+
+
+def _roots(reference: str) -> set[str]:
+    target = import_object(reference)
+    code: Any = inspect.unwrap(target) if callable(target) else target
+    while hasattr(code, "func") and not inspect.isclass(code) and not inspect.isroutine(code):  # functools.partial
+        code = inspect.unwrap(code.func)
+    defined = code if inspect.isroutine(code) or inspect.isclass(code) else type(code)
+    named = reference.partition(":")[0]
+    names = {named, getattr(defined, "__module__", None) or named}
+    packages = {package for name in names for package in _upwards(name)} - names
+    return names | {name for name in packages if (spec := _find(name)) is not None and _is_own(spec)}
+
+
+def _upwards(name: str) -> Iterator[str]:
+    """Yield a module and the packages that it is in: an import of it runs them all."""
+    parts = name.split(".")
+    return (".".join(parts[:length]) for length in range(1, len(parts) + 1))
+
+
+def _find(name: str) -> ModuleSpec | None:
+    """Return where a module lies, without importing anything."""
+    top, *inner = name.split(".")
+    try:
+        spec = find_spec(top)
+        for part in inner:
+            if spec is None or spec.submodule_search_locations is None:
+                return None
+            spec = PathFinder.find_spec(f"{spec.name}.{part}", list(spec.submodule_search_locations))
+    except (ImportError, ValueError, AttributeError):  # loaded by somebody who left no word of where it is from
+        return None
+    return spec
+
+
+def _is_own(spec: ModuleSpec) -> bool:
+    """Return whether a module lies among the user's own files; a folder without `__init__.py` may hold such ones."""
+    if spec.origin is None or not spec.has_location:
+        return spec.origin is None and spec.submodule_search_locations is not None
+    path = os.path.realpath(spec.origin)
+    is_installed = any(path.startswith(folder) for folder in _installed())
+    return not is_installed and not _PACKAGES & set(path.split(os.sep))
+
+
+@functools.cache
+def _installed() -> set[str]:
+    """Return the folders of what is installed: of Python, and of this package."""
+    paths = sysconfig.get_paths()
+    folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    folders |= {*site.getsitepackages(), site.getusersitepackages()}
+    folders.add(os.path.dirname(sys.modules["ledgerbeam"].__file__ or ""))
+    return {os.path.join(os.path.realpath(folder), "") for folder in folders if folder}
+
+
+def _hash(spec: ModuleSpec | None) -> str | None:
+    """Return a hash of a module's file; None for a folder without `__init__.py`."""
+    if spec is None or not spec.has_location or spec.origin is None:
+        return None if spec is not None and spec.submodule_search_locations is not None else NO_SOURCE
+    try:
+        with open(spec.origin, "rb") as file:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
+    except OSError:  # in an archive, for example
+        return NO_SOURCE
+
+
+def _imported(name: str) -> Iterator[str]:
+    """Yield the names that a module's source may import, those that are no modules among them."""
+    spec = _find(name)
+    if spec is None or not (spec.origin or "").endswith(_SOURCES):
+        return
+    try:
+        with open(str(spec.origin), "rb") as file:
+            tree = ast.parse(file.read())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return
+    package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
+    for node in ast.walk(tree):
+        for imported in _names(node, package):
+            yield from _upwards(imported)
+
+
+def _names(node: ast.AST, package: str) -> Iterator[str]:
+    match node:
+        case ast.Import(names=aliases):
+            yield from (alias.name for alias in aliases)
+        case ast.ImportFrom(module=module, names=aliases, level=level):
+            above = package.split(".")[: len(package.split(".")) - level + 1] if level else []
+            source = ".".join([*above, *([module] if module else [])])
+            if source:
+                yield source
+                yield from (f"{source}.{alias.name}" for alias in aliases if alias.name != "*")
+        case ast.Call(func=function, args=[ast.Constant(value=str(text)), *_]):
+            called = getattr(function, "attr", None) or getattr(function, "id", None)
+            if called in _IMPORTS and text and not text.startswith("."):
+                yield text

@@ -1,0 +1,159 @@
+"""What a user's object is and how it is called: a function, an object with ``__call__``, or a class to be built."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ledgerbeam.errors import FunctionError, UsageError
+from ledgerbeam.ledger.model.json_rows import encode
+from ledgerbeam.ledger.model.user_code import import_function
+from ledgerbeam.redaction import refuse_secrets
+
+__all__ = ["check_object", "depends_on_batches", "import_callable", "is_built", "parse_set"]
+
+_ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+BATCH_INVARIANT = "batch_invariant"
+"""Attribute of a function or a class: False says that what it makes of a record depends on the others of its batch."""
+
+DEEPEST = 20
+"""A value of `--set` has so many levels at most: a job with a deeper one would not read back."""
+
+
+def import_callable(reference: str) -> Callable[..., Any]:
+    """Import ``module:object``, and refuse what cannot be a function of records.
+
+    Raises:
+        FunctionError: It cannot be imported, or is a generator or coroutine function, or a class without ``__call__``.
+    """
+    target = import_function(reference)
+    if is_built(target) and not any("__call__" in vars(base) for base in target.__mro__):  # type: ignore[attr-defined]
+        raise FunctionError(
+            f"{reference} is a class without __call__: expected a function, or a class whose objects take a record; "
+            "define __call__(self, record)"
+        )
+    called = _called(target)
+    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+        raise FunctionError(
+            f"{reference} is a generator function: expected one that returns a record, None or a list of records; "
+            "collect what it yields in a list, and return that"
+        )
+    if inspect.iscoroutinefunction(called):
+        raise FunctionError(
+            f"{reference} is a coroutine function: expected one that returns its result, not a promise of it; take "
+            "out `async`, or call it by asyncio.run in a function of your own"
+        )
+    return target
+
+
+def is_built(target: Any) -> bool:
+    """Return whether an object is a class, which each worker process builds once, and is no function itself."""
+    return inspect.isclass(target)
+
+
+def depends_on_batches(target: Any) -> bool:
+    """Return whether a function or a class says of itself that its results depend on how records are batched."""
+    return getattr(target, BATCH_INVARIANT, True) is False
+
+
+def check_object(reference: str, values: Mapping[str, Any]) -> Callable[..., Any]:
+    """Import what is to be called with records, and see that it takes the values of ``--set``.
+
+    Args:
+        reference: ``module:object``.
+        values: By the names of parameters.
+
+    Raises:
+        FunctionError: As `import_callable`.
+        UsageError: It does not take a parameter of such a name, or needs one that is not given.
+    """
+    target = import_callable(reference)
+    try:
+        signature = inspect.signature(target)
+    except (ValueError, TypeError):  # of some that are not written in Python nobody knows
+        return target
+    parameters = list(signature.parameters.values())
+    record = None if is_built(target) else next(iter(parameters), None)
+    if not is_built(target) and (record is None or record.kind in (record.KEYWORD_ONLY, record.VAR_KEYWORD)):
+        raise FunctionError(
+            f"{reference}: expected a function of one record, found {reference.partition(':')[2]}"
+            f"{signature}; its first parameter is the record"
+        )
+    takes = parameters if record is None or record.kind is record.VAR_POSITIONAL else parameters[1:]
+    named = [one.name for one in takes if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    if not any(one.kind is one.VAR_KEYWORD for one in takes):
+        for name in values:
+            if name not in named:
+                raise UsageError(_unknown(reference, name, named, record))
+    elif record is not None and record.kind is record.POSITIONAL_OR_KEYWORD and record.name in values:
+        raise UsageError(_unknown(reference, record.name, named, record))
+    needed = [one.name for one in takes if one.default is one.empty and one.kind not in _ANY_NUMBER]
+    missing = [name for name in needed if name not in values]
+    if missing:
+        raise UsageError(
+            f"{reference} needs {' and '.join(map(repr, missing))}: give a value with --set {missing[0]}=VALUE"
+        )
+    return target
+
+
+def parse_set(words: list[str]) -> dict[str, Any]:
+    """Read the ``NAME=VALUE`` of ``--set``: a value is JSON if it reads as such, else the text as it stands.
+
+    Raises:
+        UsageError: One has another form, or a name is given twice.
+    """
+    values: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name.isidentifier():
+            raise UsageError(f"--set {word}: expected NAME=VALUE, with the name of a parameter such as threshold=0.5")
+        if name in values:
+            raise UsageError(f"--set {name} is given twice; a list is one value: --set '{name}=[1, 2]'")
+        values[name] = _value(refuse_secrets(value, f"a value of --set {name}"))
+        _require_shallow(word, values[name], DEEPEST)
+    encode(values)  # refuses what a ledger cannot keep
+    return values
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_no_json, parse_float=_finite)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _no_json(word: str) -> Any:
+    raise ValueError(word)
+
+
+def _finite(word: str) -> float:
+    return value if math.isfinite(value := float(word)) else _no_json(word)
+
+
+def _require_shallow(word: str, value: Any, left: int) -> None:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if inner and not left:
+        raise UsageError(f"--set {word[:60]}...: expected a value of at most {DEEPEST} levels, found more")
+    for part in inner:
+        _require_shallow(word, part, left - 1)
+
+
+def _called(target: Any) -> Any:
+    """Return the function that is called with a record: below partials, of an object or a class its ``__call__``."""
+    while isinstance(target, functools.partial):
+        target = target.func
+    if is_built(target):
+        return target.__call__
+    return target if inspect.isroutine(target) else type(target).__call__
+
+
+def _unknown(reference: str, name: str, named: list[str], record: inspect.Parameter | None) -> str:
+    takes = f"it takes {', '.join(named)}" if named else "it takes none"
+    if record is not None and name == record.name:
+        return f"--set {name}: {reference} is given each record as {name!r}; {takes}"
+    return f"--set {name}: {reference} has no such parameter; {takes}"

@@ -1,0 +1,236 @@
+"""What a run of a job would do and why, found out by reading alone: for ``--dry-run``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam.errors import LedgerNotFoundError, UsageError
+from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.ledger import LedgerStore, Source
+from ledgerbeam.ledger.model.job import OnJobChange
+from ledgerbeam.ledger.selection import PACKS_A_PAGE
+from ledgerbeam.opening import open_ledger
+from ledgerbeam.pipelines.jobs.owner import Existing, OutputOwner
+from ledgerbeam.pipelines.jobs.spec import JobSpec
+
+__all__ = ["WORK", "JobPreview", "as_json", "preview_job"]
+
+WORK = ("new", "changed", "failed", "open")
+"""States of sources that owe work."""
+
+EXAMPLES = 5
+
+
+@dataclass
+class JobPreview:
+    """What a run would do.
+
+    Attributes:
+        ledger: URL of the job's ledger.
+        is_new: Whether there is none yet.
+        differences: In what the job differs from the one that the ledger holds; one line each.
+        refusals: Why the run would be refused; none if it would begin.
+        sources: Number of sources by state: ``complete``, and those of `WORK`; ``gone`` are known and were not listed.
+        examples: A few of their URLs.
+        tasks: How many tasks the sources that owe work are expected to make, by their sizes, without those done.
+        outputs: Names of outputs that the run would remove in the end, a few of them.
+        removed: How many these are.
+    """
+
+    ledger: str
+    is_new: bool = True
+    differences: list[str] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
+    sources: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+    tasks: int = 0
+    outputs: list[str] = field(default_factory=list)
+    removed: int = 0
+
+    def found(self, state: str, url: str) -> None:
+        """Count a source."""
+        self.sources[state] += 1
+        examples = self.examples.setdefault(state, [])
+        if len(examples) < EXAMPLES:
+            examples.append(url)
+
+    def removes(self, name: str) -> None:
+        """Count an output that is removed."""
+        self.removed += 1
+        if len(self.outputs) < EXAMPLES:
+            self.outputs.append(name)
+
+
+def preview_job(
+    job: JobSpec, pages: Iterator[Page], on_change: OnJobChange, existing: Existing | None, *, force: bool = False
+) -> JobPreview:
+    """Find out what a run of a job would do. Nothing is written.
+
+    Args:
+        job: The job, its ledger resolved.
+        pages: Its listing.
+        on_change: What to do with the ledger of another job.
+        existing: What to do with shards of others in the output folder.
+        force: Whether complete sources are done again.
+
+    Raises:
+        LedgerError: The ledger does not read.
+    """
+    preview = JobPreview(job.ledger)
+    store = _open_if_there(job)
+    _look_at_owner(job, store, existing, preview)
+    if store is not None and (stored := store.job()) is not None:
+        preview.is_new = False
+        preview.differences = job.identity().differences(stored)
+        if preview.differences and on_change == "refuse":
+            preview.refusals.append(
+                "the ledger holds another job; --on-job-change restart does all of it again, accept keeps what is done"
+            )
+        if preview.differences and on_change == "restart":
+            for row in store.outputs(ordered=False):
+                preview.removes(row.output.name)
+            store = None  # of which nothing counts any more
+    known = _Known(store)
+    changed: set[str] = set()
+    for sources in _sources(job, pages):
+        for source, recorded, done in known.states(sources):
+            state = "open" if force and recorded == "complete" else recorded
+            preview.found(state, source.url)
+            if state in WORK:
+                preview.tasks += max(1, job.sources().expected_tasks(source) - done)
+            if state == "changed":
+                changed.update(source.urls)
+    if store is not None:
+        for url in known.gone():
+            preview.found("gone", url)
+        for name in store.stale_outputs():
+            preview.removes(name)
+        if changed:
+            for row in store.outputs(ordered=False):
+                if row.url in changed:
+                    preview.removes(row.output.name)
+    return preview
+
+
+def _open_if_there(job: JobSpec) -> LedgerStore | None:
+    try:
+        return open_ledger(job.ledger, job.storage_options, create=False, read_only=True)
+    except LedgerNotFoundError:
+        return None
+
+
+def _look_at_owner(job: JobSpec, store: LedgerStore | None, existing: Existing | None, preview: JobPreview) -> None:
+    """Find out whether the output folder is the ledger's, and what becomes of what is there."""
+    if job.output is None:
+        return
+    owner = OutputOwner(job, None)
+    try:
+        owner.check(store)
+    except UsageError as error:
+        if existing is None:
+            preview.refusals.append(str(error))
+        elif existing == "replace":
+            for name in owner.shards():
+                preview.removes(name)
+
+
+def _sources(job: JobSpec, pages: Iterator[Page]) -> Iterator[list[Source]]:
+    """Yield what is listed as the sources of the job, packed if it packs them."""
+    members = ([Source(*row) for row in zip(page.urls, page.sizes, page.versions, strict=True)] for page in pages)
+    pack = job.sources().packer()
+    if pack is None:
+        yield from members
+        return
+    page: list[Source] = []
+    for source in pack(chain.from_iterable(members)):
+        page.append(source)
+        if len(page) == PACKS_A_PAGE:
+            yield page
+            page = []
+    yield page
+
+
+class _Known:
+    """The sources that a ledger knows, by 16 bytes each: of its id, and of its URLs."""
+
+    def __init__(self, store: LedgerStore | None) -> None:
+        self._store = store
+        ids: list[int] = []
+        urls: list[int] = []
+        for row in () if store is None else store.sources():
+            ids.append(_short(row.source_id))
+            urls.extend(_short_url(url) for url in row.member_urls or (row.url,))
+        self._ids: NDArray[np.uint64] = np.unique(np.array(ids, np.uint64))
+        self._urls: NDArray[np.uint64] = np.unique(np.array(urls, np.uint64))
+        self._listed = np.zeros(len(self._ids), bool)
+        self._listed_urls = np.zeros(len(self._urls), bool)
+
+    def states(self, sources: Sequence[Source]) -> Iterator[tuple[Source, str, int]]:
+        """Yield for each source its state, and how many of its tasks are done."""
+        store = self._store
+        ids = [source.id for source in sources]
+        if store is None or not ids:
+            yield from ((source, "new", 0) for source in sources)
+            return
+        columns = store.completed_mask(ids), store.failed_mask(ids), store.progress(ids)
+        for source, complete, failed, progress in zip(sources, *columns, strict=True):
+            place = _find(self._ids, _short(source.id))
+            if place is not None:
+                self._listed[place] = True
+            places = [_find(self._urls, _short_url(url)) for url in source.urls]
+            for known in places:
+                if known is not None:
+                    self._listed_urls[known] = True
+            if complete:
+                yield source, "complete", 0
+            elif place is None:
+                yield source, "changed" if any(known is not None for known in places) else "new", 0
+            else:
+                done = 0 if progress is None else sum(delta < 0 for delta in progress.applied.values())
+                yield source, "failed" if failed else "open", done
+
+    def gone(self) -> Iterator[str]:
+        """Yield the URLs of the sources that are known, and neither listed nor replaced."""
+        if self._store is None or self._listed.all():
+            return
+        for row in self._store.sources():
+            place = _find(self._ids, _short(row.source_id))
+            urls = [_find(self._urls, _short_url(url)) for url in row.member_urls or (row.url,)]
+            replaced = any(url is not None and self._listed_urls[url] for url in urls)
+            if place is not None and not self._listed[place] and not replaced:
+                yield row.url
+
+
+def _find(values: NDArray[np.uint64], value: int) -> int | None:
+    place = int(np.searchsorted(values, np.uint64(value)))
+    return place if place < len(values) and int(values[place]) == value else None
+
+
+def _short(source_id: bytes) -> int:
+    return int.from_bytes(source_id[:8], "big")
+
+
+def _short_url(url: str) -> int:
+    return _short(blake2b(url.encode("utf-8", "surrogateescape"), digest_size=8).digest())
+
+
+def as_json(preview: JobPreview) -> dict[str, Any]:
+    """Return a preview as a JSON object."""
+    return {
+        "ledger": preview.ledger,
+        "new": preview.is_new,
+        "differences": preview.differences,
+        "refused": preview.refusals,
+        "sources": {state: preview.sources[state] for state in ("complete", *WORK, "gone")},
+        "examples": preview.examples,
+        "tasks": preview.tasks,
+        "removed": {"count": preview.removed, "examples": preview.outputs},
+    }

@@ -1,0 +1,110 @@
+"""How many records of a job may be rejected: what ``--on-error`` says, and the one place that holds a ledger to it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ledgerbeam.errors import RejectLimitError, UsageError
+from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.pipelines.console import count
+from ledgerbeam.redaction import printable, without_secrets
+
+__all__ = ["RejectLimit", "parse_on_error"]
+
+SHARE_RECORDS = 10_000
+"""Of fewer records that were read, a share says nothing before all are."""
+
+_SHOWN_REASONS = 3
+
+
+@dataclass(frozen=True)
+class RejectLimit:
+    """How many records may be rejected, of all that the ledger counts, whichever run has done them.
+
+    Attributes:
+        text: As it was given.
+        most: How many; None for any number.
+        percent: How many of a hundred that are read; None for any.
+    """
+
+    text: str
+    most: int | None = None
+    percent: float | None = None
+
+    def check(self, store: LedgerStore, *, ended: bool) -> None:
+        """Hold a ledger to the limit.
+
+        Args:
+            store: The ledger, up to date.
+            ended: Whether all records are read, so that their share is known.
+
+        Raises:
+            RejectLimitError: More records were rejected.
+        """
+        if self.most is None and self.percent is None:
+            return
+        records = store.status()["records"]
+        rejected = sum(records["rejected"].values())
+        if self._is_exceeded(rejected, records["read"], ended=ended):
+            raise RejectLimitError(self._message(store.url, rejected, records))
+
+    def _is_exceeded(self, rejected: int, read: int, *, ended: bool) -> bool:
+        if self.most is not None:
+            return rejected > self.most
+        if self.percent is None or (read < SHARE_RECORDS and not ended):
+            return False
+        return rejected * 100 > self.percent * read
+
+    def _message(self, url: str, rejected: int, records: Mapping[str, Any]) -> str:
+        ordered = sorted(records["rejected"].items(), key=lambda item: (-item[1], item[0]))
+        reasons = ", ".join(
+            f"{printable(without_secrets(reason))} {number:,}" for reason, number in ordered[:_SHOWN_REASONS]
+        )
+        left = len(ordered) - _SHOWN_REASONS
+        more = f" and {count(left, 'more reason')}" if left > 0 else ""
+        allowed = f"{self.percent:g} % of the records" if self.most is None else count(self.most, "record")
+        return (
+            f"ledger {url}: --on-error {self.text}: expected at most {allowed} rejected, found {rejected:,} of "
+            f"{records['read']:,} read ({reasons}{more}). All that is recorded stays: look at them with "
+            f"'ledgerbeam ledger rejects {shlex.quote(url)}', then mend the sources or the function, or run the same "
+            "command with a higher limit"
+        )
+
+
+def parse_on_error(text: str) -> RejectLimit | None:
+    """Read ``fail`` as None, or ``reject``, ``reject:N`` or ``reject:P%`` as a limit.
+
+    Raises:
+        UsageError: It is none of these.
+    """
+    if text == "fail":
+        return None
+    word, colon, limit = text.partition(":")
+    if word != "reject" or (colon and not limit):
+        raise _unknown(text)
+    if not colon:
+        return RejectLimit(text)
+    if limit.isascii() and limit.isdigit():
+        return RejectLimit(text, most=int(limit))
+    if not limit.endswith("%"):
+        raise _unknown(text)
+    return RejectLimit(text, percent=_percent(limit[:-1], text))
+
+
+def _percent(number: str, text: str) -> float:
+    plain = number.replace(".", "", 1)
+    if not (plain.isascii() and plain.isdigit()):
+        raise _unknown(text)
+    if not float(number) <= 100:
+        raise UsageError(f"--on-error {text}: expected at most 100 %, found {number} %")
+    return float(number)
+
+
+def _unknown(text: str) -> UsageError:
+    return UsageError(
+        f"--on-error {printable(text)}: expected fail, reject, reject:N such as reject:100, or reject:P% such as "
+        "reject:0.1%"
+    )

@@ -1,0 +1,233 @@
+"""``map --sample``: some records from all over the sources, and what the function makes of each; nothing is written."""
+
+from __future__ import annotations
+
+import re
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, chain
+from typing import Any
+
+from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, LedgerbeamError, NotIndexableError, RecordError
+from ledgerbeam.io import Reader, read_bytes
+from ledgerbeam.io.compression.streams import decompressed
+from ledgerbeam.io.formats.base import RecordFormat
+from ledgerbeam.io.formats.format import StreamSpan
+from ledgerbeam.io.formats.registry import format_named
+from ledgerbeam.io.formats.streamed import split_source
+from ledgerbeam.io.jsonl.format import JsonlFormat
+from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
+from ledgerbeam.ledger.model.accounts import Statistic
+from ledgerbeam.pipelines.jobs.map import MapJob
+from ledgerbeam.sources import FileSources
+from ledgerbeam.transforms.task_results import TaskResults
+
+__all__ = ["SampleRun", "Sampled", "sample_places", "sampled_records", "try_function"]
+
+MOST_WHOLE = 64 * 2**20
+"""Bytes of a source that is read whole, since its format cannot tell the first records apart without an index."""
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A record of the sample, or why there is none.
+
+    Attributes:
+        source: What it is of.
+        number: Its number in the source.
+        record: The record, decoded.
+        error: Why it, or its source, cannot be read; empty if it can.
+    """
+
+    source: Source
+    number: int
+    record: Any = None
+    error: str = ""
+
+
+@dataclass
+class SampleRun:
+    """What became of a record of the sample.
+
+    Attributes:
+        sampled: The record.
+        outcome: ``kept``, ``dropped``, ``failed`` or ``unreadable``.
+        results: What is written of it, by route, as it would be read back.
+        reason: Why it is dropped or failed.
+        error: The message of that.
+        seconds: Time that the function and the encoding took.
+        statistics: What the function observed.
+    """
+
+    sampled: Sampled
+    outcome: str
+    results: dict[str, list[Any]] = field(default_factory=dict)
+    reason: str = ""
+    error: str = ""
+    seconds: float = 0.0
+    statistics: Mapping[str, Statistic] = field(default_factory=dict)
+
+
+def sample_places(sizes: Iterable[int], number: int) -> Iterator[tuple[int, list[float]]]:
+    """Choose places evenly over the bytes of all sources: the same for the same sources.
+
+    Args:
+        sizes: Of the sources, in order.
+        number: How many places.
+
+    Yields:
+        The position of a source, and where in it its places are, as shares of it, ascending.
+    """
+    ends = list(accumulate(sizes))
+    total = ends[-1] if ends else 0
+    chosen: dict[int, list[float]] = {}
+    for ordinal in range(number if total else 0):
+        place = (ordinal + 0.5) * total / number
+        source = min(bisect_right(ends, place), len(ends) - 1)
+        begin = ends[source - 1] if source else 0
+        chosen.setdefault(source, []).append(min((place - begin) / (ends[source] - begin), 1.0))
+    yield from chosen.items()
+
+
+def sampled_records(job: MapJob, pages: Iterable[Page], number: int) -> Iterator[Sampled]:
+    """Read records from all over the sources of a job: by index, or where there is none from the beginning.
+
+    Args:
+        job: The job.
+        pages: Its listing.
+        number: How many records; fewer come if the sources have fewer, or fewer that differ.
+    """
+    rows = list(chain.from_iterable(zip(page.urls, page.sizes, page.versions, strict=True) for page in pages))
+    files = job.sources().opened_files(job.storage_options)
+    for position, shares in sample_places((size for _, size, _ in rows), number):
+        source = Source(*rows[position])
+        try:
+            yield from _of_source(files, source, shares)
+        except LedgerbeamError as error:
+            yield Sampled(source, 0, error=str(error))
+
+
+def _of_source(files: FileSources, source: Source, shares: list[float]) -> Iterator[Sampled]:
+    try:
+        with closing(files.open_file(source)) as reader:
+            count = len(reader)
+            numbers = sorted({min(int(share * count), count - 1) for share in shares}) if count else []
+            yield from list(_by_position(reader, source, numbers))
+    except (IndexNotFoundError, IndexMismatchError, NotIndexableError):
+        yield from _from_beginning(files, source, len(shares))
+
+
+def _by_position(reader: Reader, source: Source, numbers: list[int]) -> Iterator[Sampled]:
+    """Read records by number, in few requests; one by one where one of them cannot be read."""
+    try:
+        for number, record in zip(numbers, reader.read_many(numbers), strict=True):
+            yield Sampled(source, number, record)
+    except RecordError:
+        for number in numbers:
+            try:
+                yield from (Sampled(source, number, record) for record in reader.read_span(number, number + 1))
+            except RecordError as error:
+                yield Sampled(source, number, error=str(error))
+
+
+def _from_beginning(files: FileSources, source: Source, number: int) -> Iterator[Sampled]:
+    """Read the first records of a source that has no index, in memory, no more of it than they take."""
+    kind = files.type_of(source.url).format
+    options = files.storage_options
+    if isinstance(kind, JsonlFormat):
+        find_ends: Callable[[Iterator[bytes]], Iterable[Iterable[Any]]] = _line_ends
+    elif isinstance(kind, RecordFormat):
+        find_ends = kind.find_ends
+    elif source.size <= MOST_WHOLE:
+        records = split_source(read_bytes(source.url, options), source.url, files.formats)
+        yield from (Sampled(source, place, record) for place, record in enumerate(records[:number]))
+        return
+    else:
+        yield Sampled(source, 0, error=f"{source.url}: no index, and too large to be read whole; index it first")
+        return
+    data = bytearray()
+
+    def blocks() -> Iterator[bytes]:
+        for block in decompressed(source.url, options):
+            data.extend(block)
+            yield block
+
+    ends = chain.from_iterable(find_ends(blocks()))
+    found = begin = place = 0
+    while found < number:
+        end = int(next(ends, len(data)))  # the last line of a text may have no newline
+        if end <= begin:
+            return
+        try:
+            for record in kind.split(bytes(data[begin:end]), source.url, StreamSpan(place, 1, begin, end)):
+                yield Sampled(source, place, record)
+                found += 1
+        except RecordError as error:
+            yield Sampled(source, place, error=str(error))
+            found += 1
+        begin, place = end, place + 1
+
+
+def _line_ends(blocks: Iterator[bytes]) -> Iterator[list[int]]:
+    begin = 0
+    for block in blocks:
+        yield [begin + match.end() for match in re.finditer(b"\n", block)]
+        begin += len(block)
+
+
+def try_function(job: MapJob, records: Iterable[Sampled], on_set_up: Callable[[float], None]) -> Iterator[SampleRun]:
+    """Call the function of a job with each record by itself, in this process.
+
+    Args:
+        job: The job.
+        records: The sample.
+        on_set_up: Called with the seconds that it took to import or build the function, before any record.
+
+    Raises:
+        LedgerbeamError: The function cannot be imported or built.
+    """
+    work = replace(job, check_purity=False, on_error="fail").work()
+    started = time.perf_counter()
+    work.set_up()
+    on_set_up(time.perf_counter() - started)
+    for sampled in records:
+        if sampled.error:
+            yield SampleRun(sampled, "unreadable", error=sampled.error)
+            continue
+        task = Task(sampled.source, sampled.number, sampled.number + 1, (), [sampled.record])
+        started = time.perf_counter()
+        try:
+            done = work(task)
+            run = _run_of(done, sampled, job.to)
+        except LedgerbeamError as error:
+            run = SampleRun(sampled, "failed", reason=type(error).__name__, error=str(error))
+        run.seconds = time.perf_counter() - started
+        yield run
+
+
+def _run_of(done: Task | NoneTask | FailedTask, sampled: Sampled, to: str) -> SampleRun:
+    match done:
+        case FailedTask():
+            return SampleRun(sampled, "failed", reason=done.reason, error=done.error)
+        case NoneTask():
+            reason = next(iter(done.counts.dropped), "") if done.counts else ""
+            return SampleRun(sampled, "dropped", reason=reason, statistics=done.statistics)
+    read = _reading(to)
+    results: TaskResults = done.records
+    shown = {route: read(dataset) for route, dataset in results.datasets.items()}
+    return SampleRun(sampled, "kept", shown, statistics=results.statistics)
+
+
+def _reading(to: str) -> Callable[[Any], list[Any]]:
+    """Return what writes records as a format does, and reads them back, both in memory."""
+    kind = format_named(to)
+
+    def read(records: Any) -> list[Any]:
+        data = kind.encode(records)[0].data
+        return list(kind.split(bytes(data), "the results"))
+
+    return read

@@ -1,0 +1,280 @@
+"""Statistics of what a job's function saw: counts, quantiles, distinct values and the most frequent ones.
+
+Call these anywhere in the function of a job:
+
+    from ledgerbeam import stats
+
+    def clean(record):
+        stats.count("words", len(record["text"].split()))
+        stats.observe("length", len(record["text"]))
+        stats.distinct("hosts", record["host"])
+        stats.top("languages", record["language"])
+        return record
+
+What is called while a task runs is recorded with that task: a task counts once, however often it ran and whatever
+died. ``ledgerbeam ledger stats`` shows what all tasks come to. Outside of a job, as in a test of the function, the
+calls check their arguments and do nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from base64 import b64encode
+from collections.abc import Iterator
+from contextvars import ContextVar
+from hashlib import blake2b
+from json.encoder import encode_basestring_ascii
+from math import isfinite
+from threading import Lock
+from typing import Any, SupportsFloat, SupportsIndex
+
+from ledgerbeam import sketches
+from ledgerbeam.errors import FunctionError
+from ledgerbeam.sketches.packing import LARGEST, LIMIT
+
+__all__ = ["Collected", "collecting", "count", "discarded", "distinct", "observe", "top"]
+
+MOST_NAMES = 100
+"""A task has so many statistics at most: their names are categories, not texts of single records."""
+
+NAME_CHARACTERS = 200
+"""No name is longer."""
+
+_SHOWN_CHARACTERS = 128
+"""Of a value of `top`; of a longer one the beginning is shown, with a checksum of all of it."""
+
+_current: ContextVar[Collected | None] = ContextVar("ledgerbeam.stats", default=None)
+
+_open = 0
+_opening = Lock()
+
+
+def count(name: str, n: SupportsIndex = 1) -> None:
+    """Count something: exact, whatever its size.
+
+    Args:
+        name: Of the statistic, such as ``words``; a task has a hundred different ones at most.
+        n: How many more, a whole number from 0.
+
+    Raises:
+        FunctionError: An argument is not as it should be, or the name is that of another kind of statistic.
+    """
+    number = n if type(n) is int and 0 <= n <= LIMIT else _whole(name, "count", n, 0)
+    found = _sketch(name, "count")
+    if found is not None:
+        found.add(number)
+
+
+def observe(name: str, value: SupportsFloat) -> None:
+    """Observe a number: how many there were, the least, the greatest and the mean are exact, quantiles estimated.
+
+    Args:
+        name: Of the statistic, such as ``length``.
+        value: A finite number, of Python or numpy; a truth value is 0 or 1, so that the mean is a share.
+
+    Raises:
+        FunctionError: An argument is not as it should be (NaN is refused), or the name is that of another kind of
+            statistic.
+    """
+    number = value if type(value) is float and -LARGEST <= value <= LARGEST else _number(name, value)  # NaN is not
+    found = _sketch(name, "observe")
+    if found is not None:
+        found.add(number)
+
+
+def distinct(name: str, value: Any) -> None:
+    """Take in a value, to know at the end how many different ones there were: exact while they are few, then estimated.
+
+    Values are the same if Python says so, as 1 and 1.0 are; but ``"1"`` is another than ``1``, ``b"1"`` another than
+    ``"1"``, and ``True`` another than ``1``.
+
+    Args:
+        name: Of the statistic, such as ``hosts``.
+        value: A text, bytes, a number, a truth value or None.
+
+    Raises:
+        FunctionError: An argument is not as it should be, or the name is that of another kind of statistic.
+    """
+    text = encode_basestring_ascii(value) if type(value) is str else _text(name, "distinct", value)
+    found = _sketch(name, "distinct")
+    if found is not None:
+        found.add(text)
+
+
+def top(name: str, value: Any, n: SupportsIndex = 1) -> None:
+    """Take in a value, to know at the end which ones were met most often, or weigh most.
+
+    Args:
+        name: Of the statistic, such as ``languages``.
+        value: As of `distinct`. Of a text or bytes of more than 128 characters the beginning is shown at the end, with
+            a checksum that tells it apart.
+        n: How much it weighs, a whole number from 1.
+
+    Raises:
+        FunctionError: An argument is not as it should be, or the name is that of another kind of statistic.
+    """
+    number = n if type(n) is int and 1 <= n <= LIMIT else _whole(name, "top", n, 1)
+    if isinstance(value, str | bytes | bytearray | memoryview) and len(value) > _SHOWN_CHARACTERS:
+        value = _cut(value)
+    text = encode_basestring_ascii(value) if type(value) is str else _text(name, "top", value)
+    found = _sketch(name, "top")
+    if found is not None:
+        found.add(text, number)
+
+
+class Collected:
+    """What was observed while `collecting`, by name."""
+
+    def __init__(self) -> None:
+        self.sketches: dict[str, Any] = {}
+        self.has_ended = False
+        self._lock = Lock()
+
+    def statistics(self) -> dict[str, tuple[str, bytes]]:
+        """Return kind and bytes of each statistic, names sorted; see `ledgerbeam.sketches`."""
+        found = sorted(self.sketches.items())
+        return {name: (sketch.kind, sketch.data()) for name, sketch in found}
+
+    def begin(self, name: str, kind: str) -> Any:
+        """Return the sketch of a name that has none yet."""
+        with self._lock:
+            found = self.sketches.get(name)
+            if found is None:
+                if len(self.sketches) == MOST_NAMES:
+                    raise FunctionError(
+                        f"stats.{kind}({_named(name)}): a task has at most {MOST_NAMES} statistics of different names; "
+                        "make a category the name, and a value of stats.top or stats.distinct what differs by record"
+                    )
+                found = self.sketches[name] = sketches.begin(kind)
+        return found
+
+
+@contextlib.contextmanager
+def collecting() -> Iterator[Collected]:
+    """Collect what the body observes, in this thread and in those that run in a copy of its context.
+
+    What the body collects itself by this function is collected there only.
+    """
+    global _open  # noqa: PLW0603 - says whether any thread of the process is in a task
+    collected = Collected()
+    token = _current.set(collected)
+    with _opening:
+        _open += 1
+    try:
+        yield collected
+    finally:
+        with _opening:
+            _open -= 1
+        collected.has_ended = True
+        _current.reset(token)
+
+
+@contextlib.contextmanager
+def discarded() -> Iterator[None]:
+    """Have the body observe for nothing, as in the second of two runs that are compared: arguments are checked."""
+    with collecting():
+        yield
+
+
+def _sketch(name: str, kind: str) -> Any:
+    """Return the sketch of a name in the task that runs; None outside of any."""
+    collected = _current.get()
+    if collected is None:
+        _check_name(name, kind)
+        if _open:
+            raise FunctionError(
+                f"stats.{kind}({_named(name)}) was called in a thread that does not know its task: start what runs in "
+                "threads in a copy of the context, as executor.submit(contextvars.copy_context().run, function, ...) "
+                "or asyncio.to_thread does"
+            )
+        return None
+    if collected.has_ended:
+        raise FunctionError(
+            f"stats.{kind}({_named(name)}) was called after its task had ended; wait for threads before the function "
+            "returns"
+        )
+    found = collected.sketches.get(name) if type(name) is str else None
+    if found is None:
+        _check_name(name, kind)
+        found = collected.begin(str(name), kind)
+    if found.kind != kind:
+        raise FunctionError(
+            f"stats.{kind}({_named(name)}): there is a statistic of this name made by stats.{found.kind}; give one of "
+            "them another name"
+        )
+    return found
+
+
+def _check_name(name: Any, kind: str) -> None:
+    if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARACTERS or not name.isprintable():
+        raise FunctionError(
+            f"stats.{kind}: expected a name of 1 to {NAME_CHARACTERS} printable characters, found {_shown(name)}"
+        )
+
+
+def _whole(name: Any, kind: str, value: Any, least: int) -> int:
+    """Return a whole number of another type, as of numpy."""
+    with contextlib.suppress(TypeError):
+        number = operator.index(value)
+        if least <= number <= LIMIT:
+            return number
+    raise FunctionError(
+        f"stats.{kind}({_named(name)}): expected a whole number from {least} to 2**63 - 1, found {_shown(value)}"
+    )
+
+
+def _number(name: Any, value: Any) -> float:
+    """Return a number of another type; a text is none."""
+    if not isinstance(value, str | bytes | bytearray):
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            number = float(value)
+            if -LARGEST <= number <= LARGEST:
+                return number
+    raise FunctionError(
+        f"stats.observe({_named(name)}): expected a number from -2**960 to 2**960, found {_shown(value)}; leave out "
+        "what is no number, and count it if you want to know how often that is"
+    )
+
+
+def _text(name: Any, kind: str, value: Any) -> str:
+    """Return a value as JSON: the same text for the same value."""
+    if type(value).__module__ == "numpy" and callable(getattr(value, "item", None)):
+        with contextlib.suppress(ValueError):  # of more than one value
+            value = value.item()
+    with contextlib.suppress(ValueError):  # a number of thousands of digits
+        match value:
+            case None:
+                return "null"
+            case bool():
+                return "true" if value else "false"
+            case str():
+                return encode_basestring_ascii(value)
+            case int():
+                return str(int(value))
+            case float() if isfinite(value):
+                return str(int(value)) if value.is_integer() else repr(float(value))
+            case bytes() | bytearray() | memoryview():
+                return f'{{"base64":"{b64encode(value).decode("ascii")}"}}'
+    raise FunctionError(
+        f"stats.{kind}({_named(name)}): expected a text, bytes, a finite number, a truth value or None, found "
+        f"{_shown(value)}"
+    )
+
+
+def _cut(value: str | bytes | bytearray | memoryview) -> str:
+    data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else bytes(value)
+    front = value[:_SHOWN_CHARACTERS] if isinstance(value, str) else ascii(data[:_SHOWN_CHARACTERS])
+    return f"{front}... ({len(value):,} long, {blake2b(data, digest_size=8).hexdigest()})"
+
+
+def _named(name: Any) -> str:
+    return _shown(name)
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value) if isinstance(value, str | bytes | int | float | None) else f"a {type(value).__name__}"
+    except ValueError:  # a number of thousands of digits
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 60 else f"{text[:57]}..."

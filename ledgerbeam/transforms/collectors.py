@@ -1,0 +1,209 @@
+"""Where the results of a function are kept until its task is written: each as it was at the moment it was returned."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from ledgerbeam.errors import FunctionError, RecordError
+from ledgerbeam.io import Format, Sample, ShardFile
+from ledgerbeam.io.formats.registry import format_named
+from ledgerbeam.io.json_values import NanRule
+from ledgerbeam.io.jsonl.lines import LINE_BREAK, JsonLinesBuilder
+from ledgerbeam.ledger import Task
+
+__all__ = ["Collector", "as_samples", "collector"]
+
+CONVERTED = ("shar", "megatron")
+"""Formats that only conversions write, which make a new value of each record."""
+
+
+class Collector(Protocol):
+    """Takes the results of one dataset; a function may change or reuse an object once it was taken."""
+
+    def add(self, value: Any) -> None:
+        """Take a result, the whole of what came of its record."""
+
+    def hold(self, value: Any) -> Any:
+        """Return what stands for a result: `take` takes it, and two are equal if they are written alike.
+
+        Raises:
+            RecordError: The format cannot hold it.
+        """
+
+    def take(self, held: Any) -> None:
+        """Take what `hold` gave."""
+
+    def finish(self) -> Any:
+        """Return what was taken, as the records of a task."""
+
+
+def collector(output: str | Format, nan: NanRule, *, one_by_one: bool) -> Collector:
+    """Return where results are kept for a format.
+
+    Args:
+        output: The format, or its name.
+        nan: What becomes of NaN and infinities in JSONL.
+        one_by_one: Whether a result that cannot be written is to be told at once, not with all of its task.
+    """
+    name = output if isinstance(output, str) else output.name
+    if name == "jsonl":
+        return _CheckedLines(nan) if one_by_one else _Lines(nan)
+    if name == "tar":
+        return _Samples()
+    if name in CONVERTED:
+        return _Values()
+    return _Copies(format_named(output) if isinstance(output, str) else output, one_by_one=one_by_one)
+
+
+class _Lines(JsonLinesBuilder):
+    """Encodes at once."""
+
+    def hold(self, value: Any) -> tuple[bytes, int]:
+        return self.encode(value)
+
+    def take(self, held: tuple[bytes, int]) -> None:
+        self.append(*held)
+
+
+class _CheckedLines(_Lines):
+    """Encodes at once, and refuses a line that is not one, which else is seen when all are there."""
+
+    def hold(self, value: Any) -> tuple[bytes, int]:
+        held = self.encode(value)
+        if held[0].count(b"\n") != 1:
+            raise RecordError(f"it {LINE_BREAK}")
+        return held
+
+    def add(self, value: Any) -> None:
+        self.append(*self.hold(value))
+
+
+class _Samples:
+    def __init__(self) -> None:
+        self._samples: list[Sample] = []
+
+    def add(self, value: Sample) -> None:
+        self._samples.append(value)
+
+    def hold(self, value: Sample) -> _SampleAsWritten:
+        return _SampleAsWritten(value)
+
+    def take(self, held: _SampleAsWritten) -> None:
+        self._samples.append(held.sample)
+
+    def finish(self) -> list[Sample]:
+        return self._samples
+
+
+class _SampleAsWritten:
+    """A sample that is compared by its key, and by its members in their order."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, sample: Sample) -> None:
+        self.sample = sample
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _SampleAsWritten) and self._parts() == other._parts()
+
+    def _parts(self) -> tuple[str, list[tuple[str, bytes]]]:
+        return self.sample.key, list(self.sample.items())
+
+
+class _Values:
+    """Takes results of conversions, which make a new value of each record."""
+
+    def __init__(self) -> None:
+        self._values: list[Any] = []
+
+    def add(self, value: Any) -> None:
+        self._values.append(value)
+
+    def hold(self, value: Any) -> Any:
+        return value
+
+    def take(self, held: Any) -> None:
+        self._values.append(held)
+
+    def finish(self) -> list[Any]:
+        return self._values
+
+
+class _Copies:
+    """Takes copies of results, which the format encodes at the end."""
+
+    def __init__(self, kind: Format, *, one_by_one: bool) -> None:
+        self._format = kind
+        self._one_by_one = one_by_one
+        self._values: list[Any] = []
+
+    def add(self, value: Any) -> None:
+        self.take(self.hold(value))
+
+    def hold(self, value: Any) -> _AsWritten:
+        copied = copy.deepcopy(value)
+        if self._one_by_one:
+            self._format.encode([copied])
+        return _AsWritten(self._format, copied)
+
+    def take(self, held: _AsWritten) -> None:
+        self._values.append(held.value)
+
+    def finish(self) -> list[Any]:
+        return self._values
+
+
+class _AsWritten:
+    """A result that is compared by the bytes that it is written as: equality of any other kind may be anything."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, kind: Format, value: Any) -> None:
+        self._format = kind
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _AsWritten) and self._encoded() == other._encoded()
+
+    def _encoded(self) -> list[ShardFile] | None:
+        try:
+            return self._format.encode([self.value])
+        except Exception:  # noqa: BLE001 - `WriteTasks` reports what cannot be encoded
+            return None
+
+
+def as_samples(results: list[Any], record: Any, task: Task, position: int) -> list[Sample]:
+    """Return the results of one record as samples of a tar, with keys of their own."""
+    key = record.key if isinstance(record, Sample) else _record_key(task, position)
+    if len(results) == 1:
+        return [_as_sample(results[0], key, key)]
+    return [_as_sample(value, key, f"{key}-{ordinal}") for ordinal, value in enumerate(results)]
+
+
+def _as_sample(value: Any, origin: str, default_key: str) -> Sample:
+    """Return a mapping of extension to bytes as a sample of its own; text is encoded as UTF-8.
+
+    Its key is what it names as ``__key__``, else its own if it is a sample of another key than its `origin`.
+    """
+    if not isinstance(value, Mapping):
+        raise FunctionError(f"expected a mapping of extension to bytes, found {type(value).__name__}")
+    own = value.key if isinstance(value, Sample) and value.key != origin else default_key
+    key = value.get("__key__", own)
+    members: dict[str, bytes] = {}
+    for extension, content in value.items():
+        if extension == "__key__":
+            continue
+        data = content.encode() if isinstance(content, str) else content
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise FunctionError(f"extension {extension!r}: expected bytes, found {type(content).__name__}")
+        members[str(extension)] = bytes(data)
+    return Sample(str(key), members)
+
+
+def _record_key(task: Task, position: int) -> str:
+    """Name a sample that came from a format without keys, by its source and its place in it."""
+    stem = os.path.basename(task.source.url).partition(".")[0]
+    return f"{stem}-{task.start + position:09d}"

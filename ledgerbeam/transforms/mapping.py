@@ -1,0 +1,314 @@
+"""The mapping of one task, record by record: what becomes of each, and whom a mistake is laid to."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from ledgerbeam import stats
+from ledgerbeam.errors import FunctionError, LedgerbeamError, NonDeterministicTaskError, RecordError
+from ledgerbeam.io import Format
+from ledgerbeam.io.json_values import NanRule
+from ledgerbeam.ledger import FailedTask, NoneTask, Task
+from ledgerbeam.ledger.model.accounts import Statistic
+from ledgerbeam.ledger.model.user_errors import (
+    describe_error,
+    error_name,
+    failed_by,
+    is_interrupt,
+    last_frame,
+    message_of,
+)
+from ledgerbeam.redaction import without_secrets
+from ledgerbeam.results import Drop, Reject
+from ledgerbeam.sources.kind import Unreadable
+from ledgerbeam.transforms.collectors import Collector, as_samples, collector
+from ledgerbeam.transforms.outcomes import (
+    NOTHING,
+    CategoryError,
+    Outcome,
+    Tally,
+    check_value,
+    require_category,
+    require_reason,
+    routed,
+)
+from ledgerbeam.transforms.rejects import rejected_records, source_record
+from ledgerbeam.transforms.task_results import Rejection, TaskResults
+
+__all__ = [
+    "MappingRules",
+    "NotDecodedError",
+    "PurityCheck",
+    "TaskFailedError",
+    "TaskMapping",
+    "record_place",
+    "twin_of",
+]
+
+NOT_DECODED = "not decoded"
+"""The reason of a record whose bytes are not what their format says."""
+
+PURITY_CHECK_RECORDS = 16
+PURITY_CHECK_SECONDS = 0.5
+"""What of the first task of a process is mapped twice, at most: enough to see a coin tossed, and cheap for a model."""
+
+
+class PurityCheck:
+    """Which records of a process are mapped twice: some of the first.
+
+    Attributes:
+        is_on: Whether the next one is.
+    """
+
+    def __init__(self, *, is_on: bool) -> None:
+        self.is_on = is_on
+        self._checked = 0
+
+    def count(self, started: float) -> None:
+        """Take note of one more record that was mapped twice, in a task or batch that began at a time."""
+        self._checked += 1
+        if self._checked >= PURITY_CHECK_RECORDS or time.monotonic() - started >= PURITY_CHECK_SECONDS:
+            self.is_on = False
+
+
+@dataclass(frozen=True)
+class MappingRules:
+    """How the tasks of a process are mapped.
+
+    Attributes:
+        name: Of the user's object, for messages.
+        call: The object.
+        output: The format that is written, or its name.
+        nan: What becomes of NaN and infinities in JSONL.
+        rejects: Whether a record that cannot be used is put aside; else its task fails.
+        invariant: Whether what becomes of a record does not depend on the others of its batch.
+        purity: What is mapped twice.
+    """
+
+    name: str
+    call: Callable[[Any], Any]
+    output: str | Format
+    nan: NanRule
+    rejects: bool
+    invariant: bool
+    purity: PurityCheck
+
+    @property
+    def output_name(self) -> str:
+        """The name of the format."""
+        return self.output if isinstance(self.output, str) else self.output.name
+
+    def collector(self) -> Collector:
+        """Return what takes the results of a route."""
+        return collector(self.output, self.nan, one_by_one=self.rejects)
+
+
+class TaskFailedError(Exception):
+    """Ends the mapping of a task."""
+
+    def __init__(self, task: FailedTask) -> None:
+        super().__init__(task.error)
+        self.task = task
+
+
+class NotDecodedError(Exception):
+    """A record that cannot be decoded was to be mapped."""
+
+
+class TaskMapping:
+    """The mapping of one task.
+
+    Args:
+        rules: Of the job.
+        task: With its records.
+    """
+
+    def __init__(self, rules: MappingRules, task: Task) -> None:
+        self._rules = rules
+        self._task = task
+        self._records: Sequence[Any] = task.records
+        self._name = rules.name
+        self._output = rules.output_name
+        self._tally = Tally(rules.collector())
+        self._rejections: list[Rejection] = []
+
+    def run(self) -> None:
+        """Map one record after the other."""
+        call = self._rules.call
+        if self._rules.rejects and any(type(record) is Unreadable for record in self._records):
+            call = _of_decoded(call)
+        first = self._check_first(call) if self._rules.purity.is_on else 0
+        add = self._tally.routes[""].add
+        is_plain = self._output != "tar"
+        for position, record in islice(enumerate(self._records), first, None):
+            try:
+                result = call(record)
+                if type(result) is dict and is_plain:
+                    add(result)
+                else:
+                    self._take(self._outcome(result, record, position), position)
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is laid to the record
+                self._blame(error, position)
+
+    def results(self, statistics: Mapping[str, Statistic]) -> Task | NoneTask:
+        """Return what the task became."""
+        task, name = self._task, self._name
+        datasets: dict[str, Any] = {}
+        try:
+            for route, collected in self._tally.routes.items():
+                if len(records := collected.finish()):
+                    datasets[route] = records
+            rejects = rejected_records(task, self._rejections) if self._rejections else []
+        except RecordError as error:
+            raise TaskFailedError(FailedTask(task, type(error).__name__, f"{task.name}: {name}: {error}")) from error
+        except LedgerbeamError as error:
+            raise TaskFailedError(failed_by(error, task, f"{task.name}: {message_of(error)}")) from error
+        counts = self._tally.counts(len(self._records), datasets)
+        if not datasets and not rejects:
+            return NoneTask(task, counts, statistics)
+        return task.replace(records=TaskResults(datasets, counts, rejects, statistics))
+
+    def _check_first(self, call: Callable[[Any], Any]) -> int:
+        """Map the first records twice; return how many."""
+        purity, started, position = self._rules.purity, time.monotonic(), 0
+        for position, record in enumerate(self._records):
+            twin = twin_of(record)
+            try:
+                outcome = self._outcome(call(record), record, position)
+                again = outcome
+                if twin is not None:
+                    with stats.discarded():
+                        again = self._outcome(call(twin), twin, position)
+                if again != outcome:
+                    raise self._impure(position)
+                self._take(outcome, position)
+            except NonDeterministicTaskError:
+                raise
+            except BaseException as error:  # noqa: BLE001
+                self._blame(error, position)
+            purity.count(started)
+            if not purity.is_on:
+                break
+        purity.is_on = False
+        return position + 1
+
+    def _outcome(self, result: Any, record: Any, position: int) -> Outcome:
+        """Return what a result means.
+
+        Raises:
+            FunctionError: It means nothing.
+            RecordError: The format cannot hold it.
+        """
+        if result is None:
+            return Outcome(Drop(NOTHING))
+        kind = type(result)
+        if issubclass(kind, Drop | Reject):
+            require_reason(result, self._name)
+            return Outcome(result)
+        values = list(routed(result, self._name))
+        if not values:
+            return Outcome(Drop(NOTHING))
+        for _, value in values:
+            if type(value) is not dict:
+                check_value(value, record, self._name, self._output)
+        if self._output == "tar":
+            samples = as_samples([value for _, value in values], record, self._task, position)
+            values = [(route, sample) for (route, _), sample in zip(values, samples, strict=True)]
+        return Outcome(None, tuple((route, self._route(route).hold(value)) for route, value in values))
+
+    def _route(self, route: str) -> Collector:
+        routes = self._tally.routes
+        if route not in routes:
+            require_category(route, "routes", len(routes) - 1)
+            routes[route] = self._rules.collector()
+        return routes[route]
+
+    def _take(self, outcome: Outcome, position: int) -> None:
+        end = outcome.end
+        if end is None:
+            for route, held in outcome.held:
+                self._tally.routes[route].take(held)
+        elif isinstance(end, Drop):
+            self._tally.drop(end.reason)
+        else:
+            self._reject(end, position)
+
+    def _reject(self, end: Reject, position: int) -> None:
+        if not self._rules.rejects:
+            said = f"{self._name} rejected it: {end.reason}{': ' if end.error else ''}{end.error}"
+            place = record_place(self._task, position)
+            raise TaskFailedError(FailedTask(self._task, end.reason, f"{place}: {said}"))
+        self._put_aside(position, end.reason, end.error)
+
+    def _blame(self, error: BaseException, position: int) -> None:
+        """Lay an error to its record: the task fails of it, or the record is rejected.
+
+        Raises:
+            TaskFailedError: The task has failed.
+        """
+        if is_interrupt(error) or isinstance(error, TaskFailedError):
+            raise error
+        kind = type(error)
+        if not self._rules.rejects or kind is CategoryError:
+            raise TaskFailedError(self._failed(error, position)) from error
+        if kind is NotDecodedError:
+            self._put_aside(position, NOT_DECODED, message_of(error))
+        elif kind in (FunctionError, RecordError):
+            self._put_aside(position, error_name(error), message_of(error))
+        else:
+            self._put_aside(position, error_name(error), message_of(error), last_frame(error))
+
+    def _put_aside(self, position: int, reason: str, error: str, at: str = "") -> None:
+        try:
+            self._tally.reject(reason)
+        except CategoryError as too_many:
+            raise TaskFailedError(self._failed(too_many, position)) from too_many
+        self._rejections.append(Rejection(position, reason, without_secrets(error), without_secrets(at)))
+
+    def _failed(self, error: BaseException, position: int) -> FailedTask:
+        place = record_place(self._task, position)
+        if type(error) in (FunctionError, RecordError):
+            return failed_by(error, self._task, f"{place}: {message_of(error)}")
+        if type(error) is CategoryError:
+            said = f"{place}: {self._name}: {message_of(error)}"
+            return FailedTask(self._task, FunctionError.__name__, said)
+        return failed_by(error, self._task, f"{place}: {self._name} raised {describe_error(error)}")
+
+    def _impure(self, position: int) -> NonDeterministicTaskError:
+        return NonDeterministicTaskError(
+            f"{record_place(self._task, position)}: {self._name} returned two different results for the same record, "
+            "so a restarted job could not end with the bytes of a clean one; make it a pure function of the record "
+            "(seed its random numbers from the record, take no time stamps), or pass --no-purity-check"
+        )
+
+
+def _of_decoded(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a function that raises for what could not be decoded."""
+
+    def called(record: Any) -> Any:
+        if type(record) is Unreadable:
+            raise NotDecodedError(record.error)
+        return call(record)
+
+    return called
+
+
+def twin_of(record: Any) -> Any:
+    """Return a copy of a record, None of one that is nested too deeply to be copied."""
+    try:
+        return copy.deepcopy(record)
+    except RecursionError:
+        return None
+
+
+def record_place(task: Task, position: int) -> str:
+    """Name a record for an error: by its number in its source, which may take reading the source again."""
+    if not task.source.members and len(task.records) == task.stop - task.start:
+        return f"{task.source.url}, record {task.start + position}"
+    found = source_record(task, position)
+    return f"{task.name}, its record {position}" if found is None else f"{found.url}, record {found.record}"

@@ -1,0 +1,157 @@
+"""`map --sample N`: records from all over the sources, in few requests, and nothing written."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+import pytest
+
+from ledgerbeam.io.jsonl.format import JsonlFormat
+from ledgerbeam.pipelines.jobs.map import MapJob
+from ledgerbeam.pipelines.jobs.sample import sample_places, sampled_records
+from ledgerbeam.pipelines.jobs.sources import ListedFiles
+from tests.pipelines.conftest import Workspace
+from tests.pipelines.jobs.test_dry_run import tree
+from tests.servers.s3_proxy import S3Proxy
+
+COMMAND = ("map", "functions:sampled", "in/**", "--output", "out", "--to", "jsonl")
+FUNCTION = """
+from ledgerbeam import stats
+
+def sampled(record):
+    stats.count("seen")
+    if record["id"] % 5 == 0:
+        raise ValueError(f"no {record['id']}")
+    return record if record["id"] % 2 else None
+"""
+
+
+def sample(workspace: Workspace, *options: str) -> Any:
+    """Return what a sample gives, after a look that nothing was written."""
+    before = tree(workspace.root)
+    ran = workspace.run(*COMMAND, *options, "--json")
+    assert ran.status == 0, ran.err
+    plain = workspace.run(*COMMAND, *options)
+    assert plain.status == 0, plain.err
+    assert "nothing was written" in plain.out
+    assert tree(workspace.root) == before
+    return {**ran.json, "text": plain.out}
+
+
+@pytest.fixture
+def sources(workspace: Workspace) -> Workspace:
+    (workspace.root / "functions.py").write_text(FUNCTION)
+    for number, name in enumerate(("a", "sub/b", "c")):
+        workspace.jsonl(f"in/{name}.jsonl", 1000, first=1000 * number)
+    return workspace
+
+
+def test_records_come_from_all_over_the_indexed_sources(sources: Workspace) -> None:
+    assert sources.run("index", "in/**/*.jsonl", "--ledger", "I").status == 0
+    found = sample(sources, "--sample", "30")
+    assert [row["record"] // 100 for row in found["sample"]] == [*range(10)] * 3
+    assert len({row["source"] for row in found["sample"]}) == 3
+    for row in found["sample"]:
+        number = row["record"] + 1000 * "abc".index(row["source"].removesuffix(".jsonl")[-1])
+        if number % 5 == 0:
+            assert row["outcome"] == "failed"
+            assert f"no {number}" in row["error"]
+        elif number % 2 == 0:
+            assert (row["outcome"], row["reason"]) == ("dropped", "returned nothing")
+        else:
+            assert (row["outcome"], row["results"][""][0]["id"]) == ("kept", number)
+    assert sum(found["records"].values()) == 30
+    assert found["statistics"].get("seen", 0) <= 30
+    assert found["seconds"]["longest"] >= found["seconds"]["median"] > 0
+    assert "ValueError" in found["text"]
+
+
+def test_sources_without_an_index_are_read_from_their_beginning(sources: Workspace) -> None:
+    packed = sources.jsonl("z.jsonl", 1000, first=3000).read_bytes()
+    (sources.root / "in/d.jsonl.gz").write_bytes(gzip.compress(packed))
+    found = sample(sources, "--sample", "10")
+    assert {row["source"].rpartition("/")[2] for row in found["sample"]} == {
+        "a.jsonl",
+        "b.jsonl",
+        "c.jsonl",
+        "d.jsonl.gz",
+    }
+    assert max(row["record"] for row in found["sample"]) < 4
+    assert not list((sources.root / "in").rglob("*.idx"))
+
+
+def test_tars_are_sampled_with_and_without_an_index(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 100)
+    made = ("map", "functions:sample", "in/a.jsonl", "--output", "tars", "--to", "tar", "--ledger", "L")
+    assert workspace.run(*made).status == 0
+    command = (
+        "map",
+        "functions:upper_members",
+        "tars/*.tar",
+        "--output",
+        "o",
+        "--to",
+        "tar",
+        "--sample",
+        "4",
+        "--json",
+    )
+    for _ in range(2):
+        ran = workspace.run(*command)
+        assert ran.status == 0, ran.err
+        assert ran.json["records"] == {"kept": 4}
+        for path in (workspace.root / "tars").glob("*.idx"):
+            path.unlink()
+
+
+def test_records_that_cannot_be_decoded_are_shown(workspace: Workspace) -> None:
+    path = workspace.jsonl("in/a.jsonl", 3)
+    path.write_bytes(path.read_bytes() + b"{broken\n" + b'{"id": 9, "text": "last"}')
+    ran = workspace.run("map", "functions:keep", "in/*", "--output", "o", "--to", "jsonl", "--sample", "9", "--json")
+    assert ran.status == 0, ran.err
+    assert [row["outcome"] for row in ran.json["sample"]] == ["kept", "kept", "kept", "unreadable", "kept"]
+    assert "record 3" in ran.json["sample"][3]["error"]
+
+
+@pytest.mark.parametrize("sizes", [[], [0, 0], [5], [1, 0, 3], [10**12, 1, 10**12]])
+def test_places_are_even_and_within_their_sources(sizes: list[int]) -> None:
+    places = list(sample_places(sizes, 7))
+    assert sum(len(shares) for _, shares in places) == (7 if sum(sizes) else 0)
+    for source, shares in places:
+        assert sizes[source] > 0
+        assert all(0 <= share <= 1 for share in shares)
+        assert shares == sorted(shares)
+
+
+@pytest.mark.s3
+def test_a_sample_of_a_bucket_takes_few_requests(faulty_s3: S3Proxy) -> None:
+    from ledgerbeam.io.storage import client
+
+    fs = client.filesystem("s3://", faulty_s3.options)
+    if not fs.exists("sampled"):
+        fs.mkdir("sampled")
+    for name in range(20):
+        lines = [json.dumps({"id": number, "text": "x" * 5_000}).encode() + b"\n" for number in range(200)]
+        (data, index) = JsonlFormat().encode([json.loads(line) for line in lines])
+        fs.pipe_file(f"sampled/{name:02d}.jsonl", data.data)
+        if name < 15:
+            fs.pipe_file(f"sampled/{name:02d}.jsonl.idx", index.data)
+    faulty_s3.clear()
+    files = ListedFiles(patterns=("s3://sampled/*.jsonl",))
+    job = MapJob(
+        files=files,
+        function="m:f",
+        modules={},
+        output="s3://out/o",
+        to="jsonl",
+        storage_options=faulty_s3.options,
+    )
+    found = list(sampled_records(job, job.pages(print), 40))
+    assert [sampled.error for sampled in found] == [""] * 40
+    assert len({sampled.source.url for sampled in found}) == 20
+    # Of an index its size and its offsets, then the records; of a source without one that it has none, then a block.
+    listing, indexed, plain = 3, 15, 5
+    assert faulty_s3.count() <= listing + indexed * (2 + 2) + plain * 4
+    assert faulty_s3.count("PUT") == 0

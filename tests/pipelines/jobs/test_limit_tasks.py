@@ -1,0 +1,110 @@
+"""`--limit-tasks N`: exactly so many tasks, whatever the workers do, and the same command goes on."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledgerbeam.ledger.worker.task_budget import TaskBudget
+from tests.pipelines.conftest import Workspace
+
+COMMAND = (
+    *("map", "functions:upper", "in/*", "--output", "out", "--to", "jsonl", "--ledger", "L"),
+    *("--task-bytes", "1000", "--json"),
+)
+
+
+def run(workspace: Workspace, *options: str, status: int = 0) -> Any:
+    ran = workspace.run(*COMMAND, *options)
+    assert ran.status == status, ran.err
+    return {**ran.json, "err": ran.err}
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_exactly_so_many_tasks_are_done_and_the_next_run_goes_on(workspace: Workspace, workers: str) -> None:
+    for name in "abcdef":
+        workspace.jsonl(f"in/{name}.jsonl", 100)  # about five tasks
+    limited = ("--workers", workers, "--limit-tasks", "7")
+    first = run(workspace, *limited)
+    assert (first["tasks"]["done"], first["limited"], first["complete"]) == (7, True, False)
+    assert "stopped after 7 tasks, as --limit-tasks asks" in first["err"]
+    shards = [name for name in workspace.files("out") if name.endswith(".jsonl")]
+    assert len(shards) == 7
+    second = run(workspace, *limited)
+    assert (second["tasks"]["done"], second["limited"]) == (14, True)
+    last = run(workspace, "--workers", workers)
+    assert (last["complete"], last["limited"]) == (True, False)
+    assert sorted(record["id"] for record in workspace.records("out")) == sorted(list(range(100)) * 6)
+    assert last["tasks"]["done"] == len([name for name in workspace.files("out") if name.endswith(".jsonl")])
+
+
+def test_a_limit_of_all_that_is_left_ends_the_job_as_ever(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 40)
+    workspace.jsonl("in/b.jsonl", 40)
+    done = run(workspace, "--limit-tasks", "1000")
+    assert (done["complete"], done["limited"]) == (True, False)
+    tasks = done["tasks"]["done"]
+    again = run(workspace, "--ledger", "M", "--existing", "replace", "--limit-tasks", str(tasks))
+    assert (again["tasks"]["done"], again["complete"], again["limited"]) == (tasks, True, False)
+
+
+def test_a_compressed_source_is_done_in_part(workspace: Workspace) -> None:
+    plain = workspace.jsonl("a.jsonl", 200)
+    (workspace.root / "in").mkdir()
+    (workspace.root / "in/a.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    assert run(workspace, "--limit-tasks", "3")["tasks"]["done"] == 3
+    assert len(workspace.records("out")) < 200
+    assert run(workspace)["complete"]
+    assert [record["id"] for record in workspace.records("out")] == list(range(200))
+
+
+def test_tasks_that_fail_count_so_that_a_broken_function_ends(workspace: Workspace) -> None:
+    for name in "abcdef":
+        workspace.jsonl(f"in/{name}.jsonl", 20)
+    ran = workspace.run(*COMMAND, "--limit-tasks", "2", "--task-bytes", "1M", "--workers", "2")
+    assert ran.status == 0
+    (workspace.root / "functions.py").write_text("def upper(record):\n    raise ValueError('no')\n")
+    broken = run(workspace, "--ledger", "M", "--existing", "keep", "--task-bytes", "1M", "--limit-tasks", "2", status=3)
+    assert (broken["tasks"]["failed"], broken["limited"]) == (2, True)
+
+
+def test_a_worker_that_dies_does_not_lift_the_limit(workspace: Workspace) -> None:
+    (workspace.root / "functions.py").write_text(
+        "import os, signal\n"
+        "def upper(record):\n"
+        "    if record['id'] == 30 and not os.path.exists('died'):\n"
+        "        open('died', 'w').close()\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return record\n"
+    )
+    for name in "abc":
+        workspace.jsonl(f"in/{name}.jsonl", 100)
+    ran = run(workspace, "--limit-tasks", "6", "--workers", "2", "--no-purity-check", "--flush-interval", "0.05")
+    assert (workspace.root / "died").exists()
+    assert ran["tasks"]["done"] == 6
+
+
+def test_other_commands_take_a_limit(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 100)
+    command = ("convert", "in/*.jsonl", "--output", "o", "--to", "tar", "--task-bytes", "1000", "--ledger", "L")
+    ran = workspace.run(*command, "--limit-tasks", "2", "--json")
+    assert ran.status == 0, ran.err
+    assert json.loads(ran.out)["tasks"]["done"] == 2
+
+
+def test_another_runner_is_refused(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 10)
+    ran = workspace.run(*COMMAND, "--limit-tasks", "2", "--", "--runner=PrismRunner")
+    assert ran.status == 2
+    assert "--limit-tasks work on the local runner only" in ran.err
+
+
+def test_a_budget_grants_what_is_left(tmp_path: Path) -> None:
+    budget = TaskBudget.below(str(tmp_path))
+    budget.make(5)
+    assert [budget.claim(1), budget.claim(3), budget.claim(3), budget.claim(1)] == [1, 3, 1, 0]
+    assert budget.left() == 0

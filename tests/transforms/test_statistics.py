@@ -1,0 +1,151 @@
+"""What functions of own pipelines observe is recorded with their tasks: never lost, never twice."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+
+from ledgerbeam import stats
+from ledgerbeam.errors import FunctionError, UnsupportedShapeError
+from ledgerbeam.io import SourceListing
+from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task, merged_statistics
+from ledgerbeam.ledger.places import open_store
+from ledgerbeam.transforms import (
+    CommitTasks,
+    LedgerHandle,
+    MatchSources,
+    PlanTasks,
+    ProcessBatch,
+    ProcessTask,
+    ReadTasks,
+    SkipCompleted,
+    WriteTasks,
+)
+
+RECORDS = 100
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LedgerStore:
+    for name in "ab":
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"id": i}) + "\n" for i in range(RECORDS)))
+    store = open_store(str(tmp_path / "ledger"), create=True)
+    store.open_job(Job("test", {}))
+    return store
+
+
+def run(tmp_path: Path, *functions: Callable[[Task], Any]) -> dict[str, Any]:
+    """Run functions over two sources of eight tasks; return the values of the statistics."""
+    ledger = LedgerHandle(str(tmp_path / "ledger"))
+    with beam.Pipeline("FnApiRunner") as pipeline:
+        tasks: Any = (
+            pipeline
+            | MatchSources(SourceListing((str(tmp_path / "*.jsonl"),)))
+            | SkipCompleted(ledger)
+            | PlanTasks(ledger, task_records=30)
+            | ReadTasks(ledger=ledger)
+        )
+        for number, function in enumerate(functions):
+            tasks |= f"Step{number}" >> ProcessTask(function, ledger)
+        tasks | WriteTasks(str(tmp_path / "out"), "jsonl", base=f"{tmp_path}/") | CommitTasks(ledger)
+    found = merged_statistics(open_store(str(tmp_path / "ledger"), create=False))
+    return {name: merged.value() for name, merged in found.items()}
+
+
+def observe(task: Task) -> Task:
+    for record in task.records:
+        stats.count("records")
+        stats.distinct("ids", record["id"])
+        stats.observe("id", record["id"])
+    return task
+
+
+def in_tens(task: Task) -> list[Task]:
+    observe(task)
+    return task.fan_out([task.records[at : at + 10] for at in range(0, len(task.records), 10)])
+
+
+def half(task: Task) -> Any:
+    stats.count("seen", len(task.records))
+    return task if task.start % 60 == 0 else None
+
+
+def fail_first(task: Task) -> Any:
+    stats.count("seen", len(task.records))
+    if task.source.url.endswith("a.jsonl") and task.start == 0 and not Path(task.source.url[:-7] + "mended").exists():
+        return FailedTask(task, "not now")
+    return task
+
+
+def test_what_a_function_of_a_task_observes_is_recorded_with_it(tmp_path: Path, store: LedgerStore) -> None:
+    found = run(tmp_path, observe)
+    assert (found["records"], found["ids"]) == (2 * RECORDS, RECORDS)
+    assert (found["id"]["count"], found["id"]["max"]) == (2 * RECORDS, RECORDS - 1)
+    assert run(tmp_path, observe) == found, "a second run does nothing"
+
+
+def test_a_fan_out_is_counted_once(tmp_path: Path, store: LedgerStore) -> None:
+    found = run(tmp_path, in_tens)
+    assert store.status()["tasks"]["done"] == 20
+    assert (found["records"], found["ids"], found["id"]["count"]) == (2 * RECORDS, RECORDS, 2 * RECORDS)
+
+
+def test_steps_one_after_the_other_add_up(tmp_path: Path, store: LedgerStore) -> None:
+    found = run(tmp_path, in_tens, observe)
+    assert (found["records"], found["ids"], found["id"]["count"]) == (4 * RECORDS, RECORDS, 4 * RECORDS)
+
+
+def test_tasks_without_output_count(tmp_path: Path, store: LedgerStore) -> None:
+    assert run(tmp_path, observe, half)["seen"] == 2 * RECORDS
+    assert run(tmp_path, observe, half)["records"] == 2 * RECORDS
+    assert store.status()["filtered"] == 4
+
+
+def test_a_failed_task_counts_once_it_is_done(tmp_path: Path, store: LedgerStore) -> None:
+    assert run(tmp_path, fail_first)["seen"] == 2 * RECORDS - 30
+    (tmp_path / "mended").touch()
+    assert run(tmp_path, fail_first)["seen"] == 2 * RECORDS
+
+
+def test_steps_that_disagree_on_a_name_end_the_job(tmp_path: Path, store: LedgerStore) -> None:
+    def other(task: Task) -> Task:
+        stats.top("records", 1)
+        return task
+
+    with pytest.raises(FunctionError, match="two steps of a task made the statistic 'records'"):
+        run(tmp_path, observe, other)
+
+
+def test_a_batch_of_tasks_cannot_observe(tmp_path: Path, store: LedgerStore) -> None:
+    ledger = LedgerHandle(str(tmp_path / "ledger"))
+
+    def batch(tasks: list[Task]) -> list[Task]:
+        return [observe(task) for task in tasks]
+
+    with pytest.raises(UnsupportedShapeError, match="observed id, ids, records by"), beam.Pipeline("FnApiRunner") as p:
+        (
+            p
+            | MatchSources(SourceListing((str(tmp_path / "*.jsonl"),)))
+            | SkipCompleted(ledger)
+            | PlanTasks(ledger, task_records=30)
+            | ReadTasks(ledger=ledger)
+            | ProcessBatch(batch)
+            | WriteTasks(str(tmp_path / "out"), "jsonl")
+            | CommitTasks(ledger)
+        )
+    assert merged_statistics(store) == {}
+
+
+def test_a_task_carries_what_was_observed_to_its_first_child() -> None:
+    observed: Any = {"x": ("count", b"1")}
+    task = Task(Source("/a.jsonl", 1, "1"), 0, 4, statistics=observed)
+    for children in (task.fan_out([[1], [2]]), task.split([(0, 2), (2, 4)])):
+        assert [child.statistics for child in children] == [observed, {}]
+    assert pickle.loads(pickle.dumps(task)) == task
+    assert pickle.loads(pickle.dumps(NoneTask(task))).task.statistics == observed
