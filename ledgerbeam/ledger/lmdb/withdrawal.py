@@ -80,6 +80,8 @@ def plan(txn: Transaction, source: bytes, nodes: Collection[bytes]) -> Withdrawa
         return None
     if not gone <= recorded.accounts.keys():
         return whole
+    if txn.get(COMPLETED, source) is not None and recorded.lineages.keys() - with_rows:
+        return whole  # a task without a row may have been a deeper one
     shares = _shares(recorded)
     if shares is None:
         return whole
