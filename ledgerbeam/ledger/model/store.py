@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgerbeam.ledger.model.accounts import Statistic
+from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.job import Job, OnJobChange
 from ledgerbeam.ledger.model.rows import (
     CommitResult,
@@ -30,6 +30,7 @@ from ledgerbeam.ledger.model.rows import (
     OutputRow,
     SourceProgress,
     SourceRow,
+    TaskCountsRow,
     Totals,
 )
 from ledgerbeam.ledger.model.task import Source
@@ -229,11 +230,20 @@ class LedgerStore(LedgerSink, Protocol):
         ``{"job", "sources": {"complete", "open", "failed"}, "tasks": {"done", "failed"}, "records", "bytes",
         "filtered", "complete", "listed", "gone", "last_run"}``. A source with a failure counts as failed, one that
         is gone and unfinished as gone only. ``complete`` needs a finished listing and a source. ``records`` is
-        `RecordCounts.as_dict` of all recorded tasks, and costs nothing either.
+        what `RecordCounts.as_dict` makes of `records`.
         """
 
     def totals(self) -> Totals:
         """Return what the recorded leaves add up to."""
+
+    def records(self) -> RecordCounts:
+        """Return what became of the records of every recorded task; costs nothing."""
+
+    def task_counts(self) -> Iterator[TaskCountsRow]:
+        """Return what became of the records of each task that did not just write all that it read, by source id.
+
+        It is read in pages; the other tasks have written what is left of the numbers of their sources.
+        """
 
     def statistics(self) -> Iterator[tuple[str, Statistic]]:
         """Return the statistics of every recorded task, each with its name, in bounded memory.

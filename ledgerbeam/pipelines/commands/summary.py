@@ -12,6 +12,7 @@ from ledgerbeam.errors import LedgerError
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.pipelines.console import Reporter, count, count_nulled, print_json
 from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.report.accounts import account_lines, shown_records
 from ledgerbeam.pipelines.runners.run import RunOutcome
 from ledgerbeam.redaction import HIDDEN, command_without_secrets, printable, without_secrets
 
@@ -56,6 +57,9 @@ class RunSummary:
             if nulled:
                 shown = count(nulled, "number")
                 reporter.say(f"{shown} that JSON does not have (NaN, infinities) written as null so far")
+            if not self.outcome.records.is_plain:
+                lines = account_lines(self.outcome.records)
+                reporter.say("\n".join(f"{name} so far: {line}" for name, line in lines))
         failed = self.outcome.status["tasks"]["failed"]
         if failed:
             self._warn_of_failures(reporter)
@@ -76,6 +80,8 @@ class RunSummary:
             "out_of_date": outcome.out_of_date,
             "unrecorded": outcome.unrecorded,
             **outcome.status,
+            "records": shown_records(outcome.records),
+            "done": {**outcome.done._asdict(), "records": shown_records(outcome.run_records)},
         }
 
     def _interrupted(self) -> str:

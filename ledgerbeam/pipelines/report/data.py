@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, FailureRow, HistoryRow, SourceRow
 from ledgerbeam.pipelines.console import counting
 from ledgerbeam.pipelines.report.failures import grouped_failures
@@ -82,6 +83,7 @@ class ReportData:
     Attributes:
         ledger: Its URL.
         status: What `LedgerStore.status` gave.
+        records: What became of all records.
         progress: Rates and time left.
         steps: Course of the job, in time order, without gaps; the first begins with the first run, the last ends with
             the last.
@@ -96,6 +98,7 @@ class ReportData:
 
     ledger: str
     status: Mapping[str, Any]
+    records: RecordCounts
     progress: JobProgress
     steps: Sequence[Step]
     step_seconds: int
@@ -117,6 +120,7 @@ def report_data(store: LedgerStore) -> ReportData:
     return ReportData(
         ledger=store.url,
         status=status,
+        records=RecordCounts(**status["records"]),
         progress=job_progress(store, status, runs),
         steps=_steps(history, step_seconds, runs),
         step_seconds=step_seconds,

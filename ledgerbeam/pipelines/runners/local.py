@@ -13,6 +13,7 @@ import orjson
 
 from ledgerbeam.errors import WorkerDiedError
 from ledgerbeam.ledger import LedgerStore, Source, Totals
+from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.run_folders import RunFolder
@@ -78,6 +79,7 @@ class LocalRunner:
         self._next_refresh = 0.0
         self.deaths = 0
         self.done = Totals()
+        self.records = RecordCounts()
 
     def run(self, listed: JobListing) -> None:
         """Run what is open of a listing, in waves, so that memory does not grow with the number of sources.
@@ -98,13 +100,14 @@ class LocalRunner:
         """
         fruitless = 0
         while sources:
-            before = self._store.totals()
+            before, records_before = self._store.totals(), self._store.records()
             try:
                 end = self._pass(look_at_files(sources, self._store), listed)
             finally:
                 self._store.refresh()
                 fresh = self._store.totals().minus(before)
                 self.done = self.done.plus(fresh)
+                self.records = self.records.plus(self._store.records().since(records_before))
             fruitless = 0 if end.marks or fresh.tasks else fruitless + 1
             if end.died:
                 self.deaths += 1
