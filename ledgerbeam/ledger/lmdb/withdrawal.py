@@ -132,7 +132,7 @@ def _applied_lineages(txn: Transaction, source: bytes) -> dict[bytes, Lineage]:
 def _shares(recorded: _Recorded) -> list[tuple[bytes, Totals]] | None:
     """Return what each task has added to the tally, as the module says.
 
-    It is None if the tasks do not add up to the tally: of a complete source one without a row may have been a deeper one.
+    It is None if the tasks do not add up to the tally: one of a complete source without a row may have been deeper.
     """
     shares = {node: recorded.share(node) for node in recorded.accounts}
     rest = recorded.tally
