@@ -180,8 +180,8 @@ class LedgerStore(LedgerSink, Protocol):
         Their records count no more until they have run. What they have published is superseded, as that of a
         source that is forgotten: it is not stale before the source is complete, and not if they publish it again. A
         source whose tasks cannot be told apart any more, since some have fanned out, is forgotten as a whole. A crash
-        meanwhile may forget a whole source too: nothing is lost but time. Call it when no worker of this ledger runs, and
-        before the run begins that is to do them: what a run records has the number of the run, in a remote ledger.
+        meanwhile may forget a whole source too: nothing is lost but time. Call it when no worker of this ledger runs,
+        and before the run begins that is to do them: in a remote ledger all that a run records has the run's number.
 
         Args:
             tasks: Nodes of tasks by source, as `rejected_tasks` gives them; those that are not finished are ignored.
