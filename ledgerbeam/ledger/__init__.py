@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from ledgerbeam.ledger.model.accounts import RecordCounts as RecordCounts
+from ledgerbeam.ledger.model.accounts import Statistic as Statistic
 from ledgerbeam.ledger.model.counting import entries as entries
 from ledgerbeam.ledger.model.counting import fold as fold
 from ledgerbeam.ledger.model.identity import ROOT as ROOT
@@ -40,7 +42,9 @@ __all__ = [
     "OnJobChange",
     "Output",
     "OutputShard",
+    "RecordCounts",
     "Source",
+    "Statistic",
     "Task",
     "Totals",
     "code_identity",

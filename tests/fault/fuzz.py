@@ -21,7 +21,19 @@ from typing import Any
 
 from ledgerbeam.errors import LedgerbeamError, LedgerDamagedError
 from ledgerbeam.io import ObjectFolder
-from ledgerbeam.ledger.lmdb.tables import APPLIED, COMPLETED, GONE, OUTPUTS, PENDING, PENDING_ROW, SOURCES, Transaction
+from ledgerbeam.ledger.lmdb.tables import (
+    APPLIED,
+    COMPLETED,
+    COUNTS,
+    GONE,
+    OUTPUTS,
+    PENDING,
+    PENDING_ROW,
+    SOURCES,
+    STATISTICS,
+    Transaction,
+)
+from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.json_rows import decode
 from ledgerbeam.ledger.model.rows import Failure, Mark
@@ -119,7 +131,14 @@ def _segments() -> list[Segment]:
         "retired": [[hexed[1], ["/data/a.jsonl"]]],
         "replaces": [[hexed[2]]],
         "back": [[hexed[2], 3]],
-        "complete": [[hexed[3], 1_700_000_000, [1, 2, 3, 0, 5], [["data/x", 1, "sum", 1, 0]]]],
+        "complete": [
+            [hexed[3], 1_700_000_000, [1, 2, 3, 0, 5], [["data/x", 1, "sum", 1, 0]]],
+            [
+                *(hexed[4], 1_700_000_000, [2, 7, 3, 0, 5], [["data/y", 1, "sum", 1, 0, 0, "de"]]),
+                [[hexed[0], [6, 4, [["short", 1]], [["bad", 1]], [["", 3], ["de", 2]], 3, 5]]],
+            ],
+        ],
+        "statistics": [[hexed[4], hexed[0], [["length", "count", "AAAA"], ["seen", "kll", ""]]]],
         "contradicted": [[hexed[4]]],
         "failed": [[hexed[0], hexed[1], "task", "why", "error", 2, 1.5, False]],
         "attempts": [[hexed[0], hexed[1], 2]],
@@ -191,13 +210,17 @@ class Sidecar:
         shown = picture(self._store)
         assert all(number >= 0 for number in shown["sources"].values()), shown["sources"]
         list(self._store.outputs(ordered=False))
+        by_source = RecordCounts()
+        for row in shown["rows"]:
+            by_source = by_source.plus(row.counts)
+        assert by_source.as_dict() == shown["records"], "the sources do not add up to the records"
         self._store.history()
         self._store.durations()
         with self._store.parts()[1].read() as txn:
             sources = {key for key, _ in txn.scan(SOURCES, b"")}
             complete = {key for key, _ in txn.scan(COMPLETED, b"")}
             pending = {key: PENDING_ROW.unpack(row)[0] for key, row in txn.scan(PENDING, b"")}
-            for table in (COMPLETED, PENDING, GONE, OUTPUTS, APPLIED):
+            for table in (COMPLETED, PENDING, GONE, OUTPUTS, APPLIED, COUNTS, STATISTICS):
                 strays = {key[:16] for key, _ in txn.scan(table, b"")} - sources
                 assert not strays, f"{table} has rows of sources that are not registered"
             assert not complete & pending.keys(), "a source is complete and pending"

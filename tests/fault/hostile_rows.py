@@ -30,11 +30,11 @@ from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.pipelines.report.progress import job_progress, shown_runs
 from ledgerbeam.pipelines.report.run_info import Work, retry_command
 from tests.fault.fuzz import mutate
-from tests.ledger.builders import leaf_of, leaves_of_split, plain
+from tests.ledger.builders import counted_leaf, leaf_of, leaves_of_split, plain
 
 JOB = Job("map", {"to": "jsonl", "output": "/data/out", "deep": {"a": [1]}})
 OPEN, DONE, CHANGED = plain("open"), plain("done"), plain("changed", "2")
-NEW = plain("new")
+NEW, COUNTED = plain("new"), plain("counted")
 
 RUN: dict[str, Any] = {
     "pid": 1,
@@ -57,6 +57,8 @@ def make(folder: Path) -> None:
     pack = Source.pack([plain("p"), plain("q")])
     store.register([OPEN, DONE, plain("changed", "1"), pack, plain("gone")])
     store.commit([*leaves_of_split(DONE, 2), leaf_of(plain("changed", "1"), ((0, 1),)), leaf_of(OPEN, ((0, 3),))])
+    store.register([COUNTED])
+    store.commit([counted_leaf(COUNTED, ((ordinal, 2),)) for ordinal in range(2)])
     store.commit([], [Failure(OPEN.id, ((1, 3),), "task", "ValueError", "bad")])
     store.register([CHANGED])
     store.commit([leaf_of(CHANGED, ((0, 1),), "other"), leaf_of(pack, ((1, 3),))])
@@ -147,6 +149,10 @@ def looks(store: LedgerStore) -> list[Callable[[], object]]:
         store.totals,
         store.history,
         store.durations,
+        store.records,
+        lambda: list(store.task_counts()),
+        lambda: list(store.statistics()),
+        lambda: list(store.rejected_tasks("bad")),
         store.stale_outputs,
         progress,
     ]
@@ -162,6 +168,8 @@ def changes(store: LedgerStore) -> list[Callable[[], object]]:
         lambda: store.commit([leaf_of(NEW), *leaves_of_split(DONE, 2)]),
         lambda: store.record_deaths([Mark(CHANGED.id, b"\1" * 16, "task"), Mark(OPEN.id, b"\1" * 16, "task")]),
         lambda: store.note_listing("000001", listed=4, finished=True, gone=[CHANGED.id]),
+        lambda: store.withdraw(list(store.rejected_tasks())),
+        lambda: store.commit([counted_leaf(COUNTED, ((ordinal, 2),)) for ordinal in range(2)]),
         lambda: store.drop_stale(store.stale_outputs()),
         lambda: store.forget("*d*", failures_only=True),
         lambda: store.forget("*"),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
+from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.identity import Lineage
 from ledgerbeam.ledger.model.rows import Leaf, Output
 from ledgerbeam.ledger.model.task import Source
@@ -40,11 +41,40 @@ def tree_of(source: Source) -> Mapping[Lineage, Leaf]:
 
 
 def _leaf(source: Source, lineage: Lineage) -> Leaf:
-    if random.Random(f"{source.id.hex()}{lineage}").randrange(FILTERED) == 0:
-        return Leaf(source.id, lineage, "filtered", (), 0, 10)
+    choice = random.Random(f"{source.id.hex()}{lineage}")
+    filtered = choice.randrange(FILTERED) == 0
+    dropped, rejected = choice.randrange(3), choice.choice([0, 0, 1, 3])
+    written = {} if filtered else {choice.choice(["", "de", "fr"]): 1}
+    counts = RecordCounts(
+        dropped + rejected + len(written),
+        len(written),
+        {choice.choice(["short", "seen"]): dropped} if dropped else {},
+        {choice.choice(["bad", "worse"]): rejected} if rejected else {},
+        written,
+    )
+    statistics = {"length": Statistic("count", choice.randbytes(4))} if choice.randrange(2) else {}
+    counted = counts if choice.randrange(3) else None
+    if filtered:
+        return Leaf(source.id, lineage, "filtered", (), 0, 10, 0.25, counted, statistics)
     place = "-".join(str(ordinal) for ordinal, _ in lineage)
     name = f"{source.url.removeprefix('/')}-{place}"
-    return Leaf(source.id, lineage, "published", (Output(name, 10, source.id.hex(), 1),), 1, 10)
+    output = Output(name, 10, source.id.hex(), 1)
+    return Leaf(source.id, lineage, "published", (output,), 1, 10, 0.25, counted, statistics)
+
+
+def staying(source: Source, lineages: Collection[Lineage], withdrawn: Collection[Lineage]) -> set[Lineage]:
+    """Return the finished tasks of a source that stay finished when some of them are withdrawn.
+
+    Args:
+        source: What they belong to.
+        lineages: Of all that are finished.
+        withdrawn: Of those of them that are to run again; not empty.
+    """
+    leaves = tree_of(source)
+    told_apart = all(len(lineage) == 1 for lineage in lineages) and all(leaves[one].counts for one in withdrawn)
+    if set(lineages) >= leaves.keys():
+        told_apart &= all(leaves[one].outputs or leaves[one].special_counts() for one in lineages)
+    return set(lineages) - set(withdrawn) if told_apart else set()
 
 
 class Delivery(NamedTuple):

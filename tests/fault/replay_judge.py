@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from ledgerbeam.errors import LedgerbeamError, LedgerNotFoundError
 from ledgerbeam.io.storage.objects import ObjectFolder
 from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX
 from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import Leaf, OutputRow, Totals, content_checksum
 from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.fault.replay_stories import (
@@ -30,6 +31,7 @@ from tests.fault.replay_stories import (
     digest_of_rows,
     digest_of_words,
 )
+from tests.ledger.builders import sum_of
 
 
 @dataclass(frozen=True)
@@ -155,18 +157,22 @@ class Judge:
             yield "does not go on: the outputs are not those of a job that was never cut"
         if store.totals() != _sum(leaves):
             yield f"does not go on: the totals are {store.totals()}, expected {_sum(leaves)}"
+        if store.records() != sum_of(leaves):
+            yield f"does not go on: the records are {store.records()}, expected {sum_of(leaves)}"
+        if Counter(store.statistics()) != Counter(item for leaf in leaves for item in leaf.statistics.items()):
+            yield "does not go on: the statistics are not those of a job that was never cut"
         yield from broken_sums(store)
 
 
 def broken_sums(store: LmdbStore) -> Iterator[str]:
     """Return where the rows of a ledger contradict each other."""
-    totals = Totals()
+    totals, records = Totals(), RecordCounts()
     outputs: dict[bytes, list[OutputRow]] = defaultdict(list)
     for output in store.outputs(ordered=False):
         outputs[output.source_id].append(output)
     done = 0
     for row in store.sources():
-        totals = totals.plus(row.totals)
+        totals, records = totals.plus(row.totals), records.plus(row.counts)
         done += row.state == "complete"
         applied = store.applied(row.source_id)
         pending = store.pending(row.source_id)
@@ -181,6 +187,8 @@ def broken_sums(store: LmdbStore) -> Iterator[str]:
         yield f"half applied: outputs of {len(outputs)} sources that are not registered"
     if totals != store.totals():
         yield f"half applied: the totals are {store.totals()}, the sources add up to {totals}"
+    if records != store.records():
+        yield f"half applied: the records are {store.records()}, the sources add up to {records}"
     if done != store.completed_count():
         yield f"half applied: {store.completed_count()} sources are complete, of those registered {done}"
 

@@ -30,7 +30,7 @@ from ledgerbeam.ledger.remote.compaction import compact
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.fault.replay_breakage import BREAKAGES
-from tests.ledger.builders import Tree, leaf_of, lineages
+from tests.ledger.builders import Tree, counted_leaf, leaf_of, lineages
 
 JOB = Job("map", {"to": "jsonl"})
 
@@ -83,7 +83,11 @@ class Tale:
 
     def leaf(self, source: Source, lineage: Lineage) -> Leaf:
         """Return one leaf; other stories give it other outputs."""
-        return leaf_of(source, lineage, source.version)
+        leaf = leaf_of(source, lineage, source.version)
+        if sum(ordinal for ordinal, _ in lineage) % 2:
+            return leaf
+        counted = counted_leaf(source, lineage)
+        return replace(leaf, counts=counted.counts, statistics=counted.statistics)
 
     def some(self, items: list[Any], count: int) -> list[Any]:
         """Draw some of them, in any order."""
@@ -120,6 +124,7 @@ class LedgerStory(Tale):
             (lambda: store.record_deaths([self._mark() for _ in range(3)]), 2),
             (lambda: store.forget(f"*{self.chance.randint(0, 9)}.jsonl"), 2),
             (lambda: store.forget("*", failures_only=True), 1),
+            (lambda: store.withdraw(list(store.rejected_tasks("bad"))[:1]), 2),
             (lambda: store.drop_stale(store.stale_outputs()), 1),
             (lambda: store.set_gone([source.id for source in self.some(list(self.sources.values()), 3)]), 1),
             (lambda: store.note_listing(self._run, listed=len(self.sources), finished=True), 1),

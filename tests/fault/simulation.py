@@ -44,8 +44,9 @@ from ledgerbeam.ledger.remote.segment import decode_segment
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.fault.baton import Actor, Killed, Scheduler
-from tests.fault.ledger_model import Delivery, Forgotten, LedgerModel, Registered, Taken, tree_of
+from tests.fault.ledger_model import Delivery, Expected, Forgotten, LedgerModel, Registered, Taken, staying, tree_of
 from tests.fault.simulated_objects import SimulatedObjects
+from tests.ledger.builders import sum_of
 from tests.ledger.views import picture
 
 Kind = Literal["local", "remote"]
@@ -184,10 +185,13 @@ class World:
             segment = decode_segment(data, name)
             self.model.registered += [Registered(segment.number, source) for source in segment.sources]
             actor = self.scheduler.current
-            if actor in self._writing:
-                self._deliver(*self._writing[actor])
+            if segment.again:
+                self.deliver(segment.leaves, segment.number, segment.job or "")
+            elif actor in self._writing:
+                self.deliver(*self._writing[actor])
 
-    def _deliver(self, leaves: Sequence[Leaf], number: int, job: str) -> None:
+    def deliver(self, leaves: Sequence[Leaf], number: int, job: str) -> None:
+        """Note leaves that were recorded."""
         self.model.deliveries += [Delivery(number, leaf.source_id, leaf.lineage, job) for leaf in leaves]
         for leaf in leaves:
             for output in leaf.outputs:
@@ -223,7 +227,7 @@ class World:
                 if actor is not None:
                     del self._writing[actor]
         if self.kind == "local":
-            self._deliver(leaves, self.local_number(), job)
+            self.deliver(leaves, self.local_number(), job)
 
     # Actors
 
@@ -240,7 +244,8 @@ class World:
     def begin_something(self) -> None:
         """Start an actor, or change the world."""
         what = self.choice.choices(
-            ["launch", "change", "forget", "compact", "read", "job"], [6, 3, 1, 2 * (self.kind == "remote"), 1, 0.5]
+            ["launch", "change", "forget", "withdraw", "compact", "read", "job"],
+            [6, 3, 1, 1, 2 * (self.kind == "remote"), 1, 0.5],
         )[0]
         host = self.host()
         if what == "launch":
@@ -250,6 +255,8 @@ class World:
         elif what == "forget":
             pattern = f"*{self.choice.choice(sorted(self._versions))}.jsonl"
             self.begin("forgetter", forget, host, host, pattern, self.choice.random() < 0.3)
+        elif what == "withdraw":
+            self.begin("withdrawer", withdraw, host, host, self.choice.choice([None, "bad", "worse"]))
         elif what == "compact":
             self.begin("compactor", run_compaction, host, host)
         elif what == "read":
@@ -316,7 +323,28 @@ class World:
         tasks = sum(len(lineages) for lineages in expected.leaves.values())
         if store.totals().tasks != tasks:
             self.fail(f"{what}: {store.totals().tasks} tasks, expected {tasks}")
+        self._check_accounts(store, expected, what)
         return picture(store)
+
+    def _check_accounts(self, store: LmdbStore, expected: Expected, what: str) -> None:
+        """What became of records, in all and by source, and the statistics are those of the tasks that count."""
+        counting = {
+            source: [tree_of(source)[lineage] for lineage in lineages] for source, lineages in expected.leaves.items()
+        }
+        every = [leaf for leaves in counting.values() for leaf in leaves]
+        if (found := store.status()["records"]) != (known := sum_of(every).as_dict()):
+            self.fail(f"{what}: records {found}, expected {known}")
+        by_source = {source.id: sum_of(leaves) for source, leaves in counting.items()}
+        for row in store.sources():
+            if row.counts.as_dict() != by_source[row.source_id].as_dict():
+                self.fail(f"{what}: records of {row.url} {row.counts}, expected {by_source[row.source_id]}")
+        if (sketches := Counter(store.statistics())) != Counter(
+            item for one in every for item in one.statistics.items()
+        ):
+            self.fail(f"{what}: statistics {sketches}")
+        rejected = {(source, node) for source, nodes in store.rejected_tasks() for node in nodes}
+        if rejected != {(one.source_id, node_id(one.source_id, one.lineage)) for one in every if rejects(one)}:
+            self.fail(f"{what}: tasks with rejected records {rejected}")
 
     def check_all(self, when: str) -> None:
         """Return every host, and one that is new, must show the same."""
@@ -456,6 +484,27 @@ def forget(world: World, host: str, pattern: str, failures_only: bool) -> None:
             known = {step.source.id: step.source for step in world.model.registered}
             rows |= {source for source in urls if any(fnmatchcase(url, pattern) for url in known[source].urls)}
             world.model.forgotten.append(Forgotten(world.local_number(), rows))
+
+
+def rejects(leaf: Leaf) -> bool:
+    """Return whether records of a task were rejected."""
+    return leaf.counts is not None and bool(leaf.counts.rejected)
+
+
+def withdraw(world: World, host: str, reason: str | None) -> None:
+    """A user makes tasks run again that have rejected records."""
+    with contextlib.suppress(StorageError):
+        store = world.open(host)
+        tasks = list(store.rejected_tasks(reason))
+        before = world.model.expected().leaves if world.kind == "local" else {}
+        store.withdraw(tasks)
+        by_id = {source.id: source for source in before}
+        for source_id, nodes in tasks if world.kind == "local" else ():
+            source = by_id[source_id]
+            gone = {lineage for lineage in before[source] if node_id(source_id, lineage) in nodes}
+            world.model.forgotten.append(Forgotten(world.local_number(), [source_id]))
+            stay = [tree_of(source)[lineage] for lineage in staying(source, before[source], gone)]
+            world.deliver(stay, world.local_number(), "")
 
 
 def run_compaction(world: World, host: str) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import product
 
+from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.identity import Lineage
 from ledgerbeam.ledger.model.rows import Leaf, Output
 from ledgerbeam.ledger.model.store import LedgerStore
@@ -32,6 +34,34 @@ def leaf_of(source: Source, lineage: Lineage = (), content: str = "") -> Leaf:
 
 def filtered_leaf(source: Source, lineage: Lineage = ()) -> Leaf:
     return Leaf(source.id, lineage, "filtered", (), 0, 30)
+
+
+def counted_leaf(source: Source, lineage: Lineage = (), dropped: int = 1, rejected: int = 1) -> Leaf:
+    """Return a leaf of which not every record was written as it was read, with statistics."""
+    ordinal = sum(o for o, _ in lineage)
+    counts = RecordCounts(
+        4 + dropped + rejected,
+        4,
+        {f"why {ordinal % 2}": dropped} if dropped else {},
+        {"bad": rejected} if rejected else {},
+        {"": 3, "de": 2},
+    )
+    statistics = {"length": Statistic("count", f"{source.url} {lineage}".encode()), "b\udc80": Statistic("kll", b"\0")}
+    return replace(leaf_of(source, lineage), seconds=0.25, counts=counts, statistics=statistics)
+
+
+def dropping_leaf(source: Source, lineage: Lineage = (), dropped: int = 2) -> Leaf:
+    """Return a leaf all of whose records were left out."""
+    counts = RecordCounts(dropped, 0, {"returned nothing": dropped})
+    return Leaf(source.id, lineage, "filtered", counts=counts, statistics={"seen": Statistic("count", b"2")})
+
+
+def sum_of(leaves: Iterable[Leaf]) -> RecordCounts:
+    """Return what became of the records of leaves."""
+    total = RecordCounts()
+    for leaf in leaves:
+        total = total.plus(RecordCounts.plain(leaf.records) if leaf.counts is None else leaf.counts)
+    return total
 
 
 def leaves_of_split(source: Source, count: int, content: str = "") -> list[Leaf]:

@@ -150,9 +150,8 @@ def record_counts(txn: Transaction, totals: Totals) -> RecordCounts:
 
 def source_counts(txn: Transaction, source: bytes, totals: Totals) -> RecordCounts:
     """Return what became of the records of a source, of which `totals` tells."""
-    if not txn.count(COUNTS):
-        return RecordCounts.plain(totals.records)
-    return counts_of((decode_account(value) for _, value in txn.rows(COUNTS, source)), totals)
+    rows_of = txn.rows(COUNTS, source) if txn.count(COUNTS) else ()
+    return counts_of((decode_account(value) for _, value in rows_of), totals)
 
 
 def counts_of(accounts: Iterable[TaskAccount], totals: Totals) -> RecordCounts:

@@ -27,7 +27,7 @@ from ledgerbeam.ledger.lmdb.environment import Environment, acquire, key_pages, 
 from ledgerbeam.ledger.lmdb.failures import Stamp, count_deaths
 from ledgerbeam.ledger.lmdb.files import INITIAL_MAP_BYTES, require_room
 from ledgerbeam.ledger.lmdb.tables import COMPLETED, OUTPUTS, PENDING, PENDING_ROW, SOURCES, Transaction
-from ledgerbeam.ledger.model.accounts import Statistic
+from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.job import Job, OnJobChange
 from ledgerbeam.ledger.model.rows import (
@@ -41,6 +41,7 @@ from ledgerbeam.ledger.model.rows import (
     OutputRow,
     SourceProgress,
     SourceRow,
+    TaskCountsRow,
     Totals,
 )
 from ledgerbeam.ledger.model.set_ups import SetUps
@@ -315,6 +316,15 @@ class LmdbStore:
         """Return what the recorded leaves add up to."""
         with self._open().read() as txn:
             return lmdb_commit.read_totals(txn)
+
+    def records(self) -> RecordCounts:
+        """Return what became of the records of every recorded task."""
+        with self._open().read() as txn:
+            return lmdb_accounts.record_counts(txn, lmdb_commit.read_totals(txn))
+
+    def task_counts(self) -> Iterator[TaskCountsRow]:
+        """Return what became of the records of tasks; see `LedgerStore.task_counts`."""
+        return lmdb_views.task_counts(self._open())
 
     def statistics(self) -> Iterator[tuple[str, Statistic]]:
         """Return the statistics of every recorded task; see `LedgerStore.statistics`."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgerbeam.ledger.lmdb.accounts import record_counts, source_counts
+from ledgerbeam.ledger.lmdb.accounts import decode_account, record_counts, source_counts
 from ledgerbeam.ledger.lmdb.commit import decode_output, decode_outputs, read_totals
 from ledgerbeam.ledger.lmdb.decoding import read_failure, read_source_fields
 from ledgerbeam.ledger.lmdb.environment import Environment, key_pages, row_pages
@@ -21,6 +21,7 @@ from ledgerbeam.ledger.lmdb.tables import (
     APPLIED,
     ATTEMPTS,
     COMPLETED,
+    COUNTS,
     DELTA,
     FAILED,
     GONE,
@@ -32,7 +33,15 @@ from ledgerbeam.ledger.lmdb.tables import (
     unpack_completion,
 )
 from ledgerbeam.ledger.model.identity import ID_BYTES, ROOT
-from ledgerbeam.ledger.model.rows import FailureRow, OutputColumns, OutputRow, SourceProgress, SourceRow, Totals
+from ledgerbeam.ledger.model.rows import (
+    FailureRow,
+    OutputColumns,
+    OutputRow,
+    SourceProgress,
+    SourceRow,
+    TaskCountsRow,
+    Totals,
+)
 
 _SOURCES_A_TRANSACTION = 256
 
@@ -184,6 +193,18 @@ def output_columns(environment: Environment) -> Iterator[OutputColumns]:
         with translated(environment.path):
             rows = decode_outputs([row for _, row in page])
             yield OutputColumns([key[:ID_BYTES] for key, _ in page], [row[0] for row in rows], [row[1] for row in rows])
+
+
+def task_counts(environment: Environment) -> Iterator[TaskCountsRow]:
+    """Return what became of the records of tasks, by source id; see `store.LedgerStore.task_counts`."""
+    for page in row_pages(environment, COUNTS):
+        with environment.read() as txn:
+            urls = {source: _url(txn, source) for source in {key[:ID_BYTES] for key, _ in page}}
+            rows = [
+                TaskCountsRow(urls[key[:ID_BYTES]], key[:ID_BYTES], key[ID_BYTES:], decode_account(value).counts)
+                for key, value in page
+            ]
+        yield from rows
 
 
 def _output_rows(txn: Transaction, source: bytes, url: str, rows: Any) -> list[OutputRow]:

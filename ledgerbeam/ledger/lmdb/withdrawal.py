@@ -30,6 +30,9 @@ from ledgerbeam.ledger.lmdb.tables import (
 from ledgerbeam.ledger.model.identity import ID_BYTES, Lineage, node_id
 from ledgerbeam.ledger.model.rows import Leaf, Output, Totals
 
+MOST_TASKS = 2**20
+"""Of a source that was cut into more, all tasks are withdrawn."""
+
 
 class Withdrawal(NamedTuple):
     """What becomes of a source of which tasks are withdrawn.
@@ -91,39 +94,46 @@ def _read(txn: Transaction, source: bytes) -> _Recorded | None:
     if txn.get(SOURCES, source) is None:
         return None
     done, pending = txn.get(COMPLETED, source), txn.get(PENDING, source)
-    if done is not None:
-        tally = unpack_completion(done)[1]
-        lineages = _lineages(source, tally.tasks)
-    elif pending is not None:
-        tally = Totals(*PENDING_ROW.unpack(pending)[1:])
-        lineages = _applied_lineages(txn, source)
-    else:
-        return None
     outputs = defaultdict(list)
     for _, value in txn.rows(OUTPUTS, source):
         output, node = decode_output(value)
         outputs[bytes.fromhex(node)].append(output)
     accounts = {key[ID_BYTES:]: decode_account(value) for key, value in txn.rows(COUNTS, source)}
+    if done is not None:
+        tally = unpack_completion(done)[1]
+        lineages = _lineages(source, tally.tasks, accounts.keys() | outputs.keys())
+    elif pending is not None:
+        tally = Totals(*PENDING_ROW.unpack(pending)[1:])
+        lineages = _applied_lineages(txn, source)
+    else:
+        return None
     return _Recorded(source, tally, lineages, accounts, dict(outputs))
 
 
-def _lineages(source: bytes, count: int) -> dict[bytes, Lineage]:
-    """Return the lineages of the tasks of a source that was cut into `count`, by node."""
-    found: list[Lineage] = [((ordinal, count),) for ordinal in range(count)]
-    return {node_id(source, lineage): lineage for lineage in found}
+def _lineages(source: bytes, count: int, nodes: Collection[bytes]) -> dict[bytes, Lineage]:
+    """Return the lineages of tasks of a source that was cut into `count`, by node; none if one of them is deeper."""
+    found: dict[bytes, Lineage] = {}
+    for ordinal in range(min(count, MOST_TASKS)):
+        if len(found) == len(nodes):
+            break
+        node = node_id(source, ((ordinal, count),))
+        if node in nodes:
+            found[node] = ((ordinal, count),)
+    return found if len(found) == len(nodes) else {}
 
 
 def _applied_lineages(txn: Transaction, source: bytes) -> dict[bytes, Lineage]:
     """Return the lineages of the finished tasks of an open source, by node; none if one has fanned out."""
     deltas = {key[ID_BYTES:]: DELTA.unpack_from(value)[0] for key, value in txn.rows(APPLIED, source)}
-    known = _lineages(source, 1 + deltas.pop(node_id(source, ()), -1))
-    if any(delta >= 0 or node not in known for node, delta in deltas.items()):
-        return {}
-    return {node: known[node] for node in deltas}
+    count = 1 + deltas.pop(node_id(source, ()), -1)
+    return {} if max(deltas.values(), default=0) >= 0 else _lineages(source, count, deltas.keys())
 
 
 def _shares(recorded: _Recorded) -> list[tuple[bytes, Totals]] | None:
-    """Return what each task has added to the tally, as the module says; None if the rows do not add up to it."""
+    """Return what each task has added to the tally, as the module says.
+
+    It is None if the tasks do not add up to the tally: one of a complete source without a row may have been deeper.
+    """
     shares = {node: recorded.share(node) for node in recorded.accounts}
     rest = recorded.tally
     for share in shares.values():

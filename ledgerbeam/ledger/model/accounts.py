@@ -93,6 +93,17 @@ class RecordCounts:
         """Return the difference, name by name; names that come to nothing are left out."""
         return _combined(self, other, -1)
 
+    def since(self, before: RecordCounts) -> RecordCounts:
+        """Return what was added since there were `before`, name by name.
+
+        What was taken away meanwhile, since a source changed or was forgotten, does not count against it.
+        """
+        sums = Counter(dict(self.parts()))
+        sums.subtract(dict(before.parts()))
+        gained = Counter({part: max(0, number) for part, number in sums.items()})
+        gained["read", ""] = sum(number for (part, _), number in gained.items() if part not in ("read", "written"))
+        return RecordCounts.from_parts(gained)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the counts as a JSON object, names sorted."""
         named = {name: dict(sorted(getattr(self, name).items())) for name in _NAMED_PARTS}

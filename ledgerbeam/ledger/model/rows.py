@@ -304,6 +304,22 @@ class SourceRow(NamedTuple):
     counts: RecordCounts = RecordCounts()
 
 
+class TaskCountsRow(NamedTuple):
+    """What became of the records of a task that did not just write all that it read.
+
+    Attributes:
+        url: Of its source.
+        source_id: 16 bytes.
+        node: 16 bytes.
+        counts: Of its records.
+    """
+
+    url: str
+    source_id: bytes
+    node: bytes
+    counts: RecordCounts
+
+
 @dataclass(frozen=True, slots=True)
 class OutputRow:
     """A recorded output: the URL and id of its source, whether that source is complete, and the output."""

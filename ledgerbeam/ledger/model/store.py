@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgerbeam.ledger.model.accounts import Statistic
+from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.job import Job, OnJobChange
 from ledgerbeam.ledger.model.rows import (
     CommitResult,
@@ -30,6 +30,7 @@ from ledgerbeam.ledger.model.rows import (
     OutputRow,
     SourceProgress,
     SourceRow,
+    TaskCountsRow,
     Totals,
 )
 from ledgerbeam.ledger.model.set_ups import SetUps
@@ -180,7 +181,8 @@ class LedgerStore(LedgerSink, Protocol):
         Their records count no more until they have run. What they have published is superseded, as that of a
         source that is forgotten: it is not stale before the source is complete, and not if they publish it again. A
         source whose tasks cannot be told apart any more, since some have fanned out, is forgotten as a whole. A crash
-        meanwhile may forget a whole source too: nothing is lost but time. Call it when no worker of this ledger runs.
+        meanwhile may forget a whole source too: nothing is lost but time. Call it when no worker of this ledger runs,
+        and before the run begins that is to do them: in a remote ledger all that a run records has the run's number.
 
         Args:
             tasks: Nodes of tasks by source, as `rejected_tasks` gives them; those that are not finished are ignored.
@@ -233,11 +235,20 @@ class LedgerStore(LedgerSink, Protocol):
         ``{"job", "sources": {"complete", "open", "failed"}, "tasks": {"done", "failed"}, "records", "bytes",
         "filtered", "complete", "listed", "gone", "last_run"}``. A source with a failure counts as failed, one that
         is gone and unfinished as gone only. ``complete`` needs a finished listing and a source. ``records`` is
-        `RecordCounts.as_dict` of all recorded tasks, and costs nothing either.
+        what `RecordCounts.as_dict` makes of `records`.
         """
 
     def totals(self) -> Totals:
         """Return what the recorded leaves add up to."""
+
+    def records(self) -> RecordCounts:
+        """Return what became of the records of every recorded task; costs nothing."""
+
+    def task_counts(self) -> Iterator[TaskCountsRow]:
+        """Return what became of the records of each task that did not just write all that it read, by source id.
+
+        It is read in pages; the other tasks have written what is left of the numbers of their sources.
+        """
 
     def statistics(self) -> Iterator[tuple[str, Statistic]]:
         """Return the statistics of every recorded task, each with its name, in bounded memory.

@@ -231,8 +231,7 @@ class RemoteStore(LmdbStore):
         self.refresh()
 
         def change(txn: Transaction) -> Segment:
-            if self._job is not None:
-                lmdb_jobs.check_fingerprint(txn, self._job, self.url)
+            self._require_own_job(txn)
             return _segment(leaves=leaves, failures=failures)
 
         outcome, _ = self._record(change)
@@ -277,13 +276,12 @@ class RemoteStore(LmdbStore):
 
     # What is ordered
 
-    def _claim(self, kind: Kind, is_due: Callable[[Transaction], bool], **fields: Any) -> Control | None:
+    def _claim(self, kind: Kind, due: Callable[[Transaction], Mapping[str, Any] | None]) -> Control | None:
         """Create the next control object, and fold it.
 
         Args:
             kind: What happened.
-            is_due: Whether it is to happen, as of all numbers before its own.
-            fields: Of the control.
+            due: Gives the fields of the control, as of all numbers before its own; None if it is not to happen.
 
         Returns:
             The control; None if it was not due.
@@ -292,7 +290,8 @@ class RemoteStore(LmdbStore):
         token = secrets.token_hex(8)
         while True:
             with self._open().read() as txn:
-                if not is_due(txn):
+                fields = due(txn)
+                if fields is None:
                     return None
                 number = sidecar.highest_number(txn) + 1
             control = Control(number=number, kind=kind, at=round(time.time(), 3), token=token, **fields)
@@ -309,13 +308,13 @@ class RemoteStore(LmdbStore):
         if stored is None:
             stored = self._create_ledger(job)
 
-        def is_other(txn: Transaction) -> bool:
-            return txn.get(META, KEY_FINGERPRINT) != job.fingerprint.encode()
+        def due(txn: Transaction) -> Mapping[str, Any] | None:
+            return None if txn.get(META, KEY_FINGERPRINT) == job.fingerprint.encode() else {"job": job}
 
         if stored.fingerprint != job.fingerprint:
             if on_change == "refuse":
                 raise JobMismatchError(lmdb_jobs.mismatch(job, stored, self.url))
-            self._claim("restart" if on_change == "restart" else "accept", is_other, job=job)
+            self._claim("restart" if on_change == "restart" else "accept", due)
         self._job = job.fingerprint
 
     def _create_ledger(self, job: Job) -> Job:
@@ -337,16 +336,18 @@ class RemoteStore(LmdbStore):
         lmdb_jobs.require_info(info)
         self.refresh()
 
-        run = self._claim("run", self._is_ours, info=dict(info))
+        def due(txn: Transaction) -> Mapping[str, Any]:
+            self._require_own_job(txn)
+            return {"info": dict(info)}
+
+        run = self._claim("run", due)
         if run is not None:
             self._run = run.run
         return self._run
 
-    def _is_ours(self, txn: Transaction) -> bool:
-        """Return True. Raises JobMismatchError if the ledger was taken for another job."""
+    def _require_own_job(self, txn: Transaction) -> None:
         if self._job is not None:
             lmdb_jobs.check_fingerprint(txn, self._job, self.url)
-        return True
 
     def forget(self, pattern: str, *, failures_only: bool = False) -> list[str]:
         """Make sources run again; see `LedgerStore.forget`. Looks at every source."""
@@ -355,14 +356,14 @@ class RemoteStore(LmdbStore):
         with self._open().read() as txn:
             urls = lmdb_sources.urls_of_sources(txn, found)
         if found:
-            self._claim("forget", lambda _: True, sources=found, failures_only=failures_only)
+            self._claim("forget", lambda _: {"sources": found, "failures_only": failures_only})
         return urls
 
     def forget_sources(self, ids: Iterable[bytes]) -> None:
         """Make sources run again, by id; see `LedgerStore.forget_sources`."""
         found = list(ids)
         if found:
-            self._claim("forget", lambda _: True, sources=found, failures_only=False)
+            self._claim("forget", lambda _: {"sources": found, "failures_only": False})
 
     def withdraw(self, tasks: Iterable[tuple[bytes, Collection[bytes]]]) -> int:
         """Make single finished tasks run again; see `LedgerStore.withdraw`.
@@ -370,31 +371,41 @@ class RemoteStore(LmdbStore):
         Their sources are forgotten, and their other tasks recorded again under the number of that.
         """
         self.refresh()
-        number = 0
-        for plans in self._withdrawals(tasks):
-            control = self._claim("forget", self._is_ours, sources=list(plans), failures_only=False)
-            fault_point("withdraw.forgotten")
-            segment = _segment(leaves=[leaf for plan in plans.values() for leaf in plan.staying], again=True)
-            if control is not None and segment.leaves:
-                self._record_again(segment, control.number)
-            number += sum(plan.withdrawn for plan in plans.values())
-        return number
+        return sum(self._withdraw(batch) for batch in self._batches(tasks))
+
+    def _withdraw(self, tasks: Mapping[bytes, Collection[bytes]]) -> int:
+        plans: dict[bytes, Withdrawal] = {}
+
+        def due(txn: Transaction) -> Mapping[str, Any] | None:
+            # What stays is what was there before this number: it must not come from before a restart, say.
+            self._require_own_job(txn)
+            found = ((source, lmdb_withdrawal.plan(txn, source, nodes)) for source, nodes in tasks.items())
+            plans.clear()
+            plans.update((source, plan) for source, plan in found if plan is not None)
+            return {"sources": list(plans), "failures_only": False} if plans else None
+
+        control = self._claim("forget", due)
+        fault_point("withdraw.forgotten")
+        segment = _segment(leaves=[leaf for plan in plans.values() for leaf in plan.staying], again=True)
+        if control is not None and segment.leaves:
+            self._record_again(segment, control.number)
+        return sum(plan.withdrawn for plan in plans.values())
 
     def _record_again(self, segment: Segment, number: int) -> None:
         outcome, _ = self._record(lambda _: segment, number)
         if outcome.refused:
             raise first_error(outcome.refused)
 
-    def _withdrawals(self, tasks: Iterable[tuple[bytes, Collection[bytes]]]) -> Iterator[dict[bytes, Withdrawal]]:
-        """Yield what becomes of sources of which tasks are withdrawn, in batches of bounded size."""
-        batch: dict[bytes, Withdrawal] = {}
+    def _batches(self, tasks: Iterable[tuple[bytes, Collection[bytes]]]) -> Iterator[dict[bytes, Collection[bytes]]]:
+        """Yield tasks by source, so many at a time that what stays of their sources is of bounded size."""
+        batch: dict[bytes, Collection[bytes]] = {}
         size = 0
         for source, nodes in tasks:
             with self._open().read() as txn:
                 plan = lmdb_withdrawal.plan(txn, source, nodes)
             if plan is None:
                 continue
-            batch[source] = plan
+            batch[source] = nodes
             size += _LEAF_BYTES + sum(_LEAF_BYTES + leaf.sketch_bytes for leaf in plan.staying)
             if size >= _BATCH_BYTES:
                 yield batch

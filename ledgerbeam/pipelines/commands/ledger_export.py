@@ -16,15 +16,17 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.io import canonical_url
 from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.ledger import LedgerStore, Totals
+from ledgerbeam.ledger.model.accounts import PARTS
 from ledgerbeam.pipelines.console import count, counting, json_bytes, print_json
+from ledgerbeam.pipelines.report.accounts import shown_records
 from ledgerbeam.pipelines.report.progress import shown_runs
 from ledgerbeam.redaction import without_secrets
 
 __all__ = ["TABLES", "ColumnType", "Table", "export"]
 
 
-ColumnType = Literal["text", "whole", "real", "flag", "time"]
-"""``time`` is in seconds since 1970 UTC. Any value may be None."""
+ColumnType = Literal["text", "whole", "real", "flag", "time", "counts"]
+"""``time`` is in seconds since 1970 UTC, ``counts`` are whole numbers by name. Any value may be None."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,15 @@ def _totals() -> dict[str, Column]:
     return {**columns, "task_seconds": Column("real", lambda row: row.totals.milliseconds / 1000)}
 
 
+def _records() -> dict[str, Column]:
+    """Return the columns of what became of records, of rows that have ``counts``."""
+
+    def taker(name: str) -> Callable[[Any], Any]:
+        return lambda row: shown_records(row.counts)[name]
+
+    return {name: Column("whole" if name in ("read", "kept") else "counts", taker(name)) for name in PARTS}
+
+
 def _run(kind: ColumnType, *names: str) -> Column:
     def value(run: Mapping[str, Any]) -> Any:
         found: Any = run
@@ -102,6 +113,14 @@ TABLES: Mapping[str, Table] = {
         state=_is("text", "state"),
         completed=Column("time", lambda row: row.completed or None),
         **_totals(),
+        **_records(),
+    ),
+    "counts": _table(
+        lambda store: store.task_counts(),
+        source=_shown("url"),
+        source_id=_hex("source_id"),
+        node=_hex("node"),
+        **_records(),
     ),
     "outputs": _table(
         lambda store: store.outputs(),
@@ -231,6 +250,7 @@ def _write_parquet(table: Table, store: LedgerStore, file: BinaryIO, advance: Ca
         "real": pa.float64(),
         "flag": pa.bool_(),
         "time": pa.timestamp("ms", "UTC"),
+        "counts": pa.map_(pa.string(), pa.int64()),
     }
     schema = pa.schema([(name, kinds[kind]) for name, kind in table.types.items()])
     written = 0
@@ -252,6 +272,8 @@ def _as_arrow(column: tuple[Any, ...], kind: ColumnType) -> list[Any] | tuple[An
         return [None if value is None else round(value * 1000) for value in column]
     if kind == "text":
         return [None if value is None else _utf8(value) for value in column]
+    if kind == "counts":
+        return [[(_utf8(name), number) for name, number in value.items()] for value in column]
     return column
 
 

@@ -20,6 +20,7 @@ from ledgerbeam.io.storage.client import CONCURRENCY
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.iterators.job_source import GRAPH_SCHEME
 from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.identity import pack_id, source_id
 from ledgerbeam.ledger.model.job import flat_parameters
 from ledgerbeam.ledger.model.rows import SourceRow
@@ -34,6 +35,7 @@ from ledgerbeam.pipelines.console import (
     print_table,
     timestamp,
 )
+from ledgerbeam.pipelines.report.accounts import account_lines, shown_records
 from ledgerbeam.pipelines.report.progress import job_progress, shown_runs
 from ledgerbeam.redaction import plain_value, without_secrets
 
@@ -47,6 +49,8 @@ SHOWN_COMMAND = 1000  # letters
 def status(store: LedgerStore, args: argparse.Namespace) -> int:
     """Print how far the job of a ledger is. Returns 0."""
     found = store.status()
+    records = RecordCounts(**found["records"])
+    found["records"] = shown_records(records)
     nulled = count_nulled(store)
     if nulled is not None:
         found["nulled"] = nulled
@@ -56,7 +60,7 @@ def status(store: LedgerStore, args: argparse.Namespace) -> int:
     if args.json:
         print_json(_as_json(found, runs, dataclasses.asdict(progress), changes))
         return 0
-    rows = _job_rows(found) + _count_rows(found)
+    rows = _job_rows(found) + _count_rows(found, records)
     if changes is not None:
         rows.append(("changed", _changes_line(changes)))
     rows += [
@@ -112,7 +116,7 @@ def _job_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     return [("job", job["pipeline"]), *((f"  {name}", f"{value}") for name, value in parameters if value is not None)]
 
 
-def _count_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
+def _count_rows(found: dict[str, Any], records: RecordCounts) -> list[tuple[str, str]]:
     sources, tasks = found["sources"], found["tasks"]
     rows = [
         ("state", "complete" if found["complete"] else "not complete"),
@@ -122,7 +126,8 @@ def _count_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("gone", f"{found['gone']:,} not in the last listing; their outputs are kept"))
     done, failed, filtered = tasks["done"], tasks["failed"], found["filtered"]
     rows.append(("tasks", f"{done:,} done, {failed:,} failed, {filtered:,} without output"))
-    rows.append(("records", f"{sum(found['records']['written'].values()):,} ({count(found['bytes'], 'byte')})"))
+    (name, line), *more = account_lines(records)
+    rows += [(name, f"{line} ({count(found['bytes'], 'byte')})"), *more]
     if "nulled" in found:
         rows.append(
             ("null", f"{count(found['nulled'], 'number')} that JSON does not have (NaN, infinities) written as null")

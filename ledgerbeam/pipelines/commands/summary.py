@@ -12,6 +12,7 @@ from ledgerbeam.errors import LedgerError
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.pipelines.console import Reporter, count, count_nulled, print_json
 from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.report.accounts import account_lines, shown_records
 from ledgerbeam.pipelines.runners.run import RunOutcome
 from ledgerbeam.redaction import HIDDEN, command_without_secrets, printable, without_secrets
 
@@ -56,6 +57,9 @@ class RunSummary:
             if nulled:
                 shown = count(nulled, "number")
                 reporter.say(f"{shown} that JSON does not have (NaN, infinities) written as null so far")
+            if not self.outcome.records.is_plain:
+                lines = account_lines(self.outcome.records)
+                reporter.say("\n".join(f"{name} so far: {line}" for name, line in lines))
         rejected = sum(self.outcome.status["records"]["rejected"].values())
         if rejected:
             reporter.warn(
@@ -83,6 +87,8 @@ class RunSummary:
             "unrecorded": outcome.unrecorded,
             "limited": outcome.limited,
             **outcome.status,
+            "records": shown_records(outcome.records),
+            "done": {**outcome.done._asdict(), "records": shown_records(outcome.run_records)},
         }
 
     def _interrupted(self) -> str:

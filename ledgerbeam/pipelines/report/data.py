@@ -11,6 +11,7 @@ from typing import Any
 
 from ledgerbeam.errors import LedgerError
 from ledgerbeam.ledger import LedgerStore, merged_statistics
+from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, FailureRow, HistoryRow, SourceRow
 from ledgerbeam.pipelines.console import counting
 from ledgerbeam.pipelines.report.failures import grouped_failures
@@ -84,6 +85,7 @@ class ReportData:
     Attributes:
         ledger: Its URL.
         status: What `LedgerStore.status` gave.
+        records: What became of all records.
         progress: Rates and time left.
         steps: Course of the job, in time order, without gaps; the first begins with the first run, the last ends with
             the last.
@@ -100,6 +102,7 @@ class ReportData:
 
     ledger: str
     status: Mapping[str, Any]
+    records: RecordCounts
     progress: JobProgress
     steps: Sequence[Step]
     step_seconds: int
@@ -124,6 +127,7 @@ def report_data(store: LedgerStore) -> ReportData:
     return ReportData(
         ledger=store.url,
         status=status,
+        records=RecordCounts(**status["records"]),
         progress=job_progress(store, status, runs),
         steps=_steps(history, step_seconds, runs),
         step_seconds=step_seconds,

@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 from rich.filesize import decimal
 
 from ledgerbeam import __version__
+from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.pipelines.console import count, duration
+from ledgerbeam.pipelines.report.accounts import account_table
 from ledgerbeam.pipelines.report.data import ReportData
 from ledgerbeam.pipelines.report.plots import Plot, durations_plot, failures_plot, progress_plot, throughput_plot
 from ledgerbeam.redaction import printable, without_secrets
@@ -135,13 +137,13 @@ def _percent(part: int, whole: int) -> str:
 
 
 def _facts(data: ReportData) -> list[Fact]:
-    status, progress = data.status, data.progress
+    status, progress, records = data.status, data.progress, data.records
     tasks = status["tasks"]
     failed = f"{tasks['failed']:,} failed" if tasks["failed"] else "none failed"
     filtered = f", {status['filtered']:,} without output" if status["filtered"] else ""
     facts = [
         Fact("Tasks done", f"{tasks['done']:,}", failed + filtered),
-        Fact("Records", f"{sum(status['records']['written'].values()):,}"),
+        Fact("Records", f"{records.records:,}", _not_kept(records)),
         Fact("Data", decimal(status["bytes"])),
     ]
     if progress.run is not None:
@@ -157,6 +159,11 @@ def _facts(data: ReportData) -> list[Fact]:
         left = progress.time_left
         facts.append(Fact("Time left", "not known yet" if left is None else duration(left), "if sources go on alike"))
     return facts
+
+
+def _not_kept(records: RecordCounts) -> str:
+    parts = [(sum(records.dropped.values()), "dropped"), (sum(records.rejected.values()), "rejected")]
+    return ", ".join(f"{number:,} {what}" for number, what in parts if number)
 
 
 def _seconds(value: float) -> str:
@@ -249,6 +256,8 @@ class TableSection(NamedTuple):
 
 def _tables(data: ReportData, base: Any) -> list[TableSection]:
     tables = []
+    if not data.records.is_plain:
+        tables.append(_records_table(data.records))
     if data.kinds:
         tables.append(_failures_table(data))
     if data.statistics or data.statistics_error:
@@ -258,6 +267,16 @@ def _tables(data: ReportData, base: Any) -> list[TableSection]:
     if data.runs:
         tables.append(_runs_table(data.runs, data.runs_left_out))
     return tables
+
+
+def _records_table(records: RecordCounts) -> TableSection:
+    heads = [("records", ""), ("reason or route", "name"), ("number", "number"), ("of those read", "number")]
+    rows = [
+        [what, _text(name), f"{number:,}", _percent(number, records.read) if records.read else ""]
+        for what, name, number in account_table(records)
+    ]
+    text = "Every record that was read is kept, dropped or rejected; a kept one may be written as several."
+    return TableSection("records", "What became of records", text, heads, rows)
 
 
 def _failures_table(data: ReportData) -> TableSection:
@@ -278,18 +297,19 @@ def _slowest_table(data: ReportData, base: str) -> TableSection:
     rows = []
     for source in data.slowest:
         pack = f" and {source.members - 1:,} more in a pack" if source.members > 1 else ""
-        totals = source.totals
+        totals, counts = source.totals, source.counts
+        not_kept = [f"{sum(part.values()):,}" for part in (counts.dropped, counts.rejected)]
         numbers = [
             decimal(source.size),
             f"{totals.tasks:,}",
-            f"{totals.records:,}",
+            *(f"{counts.read:,}", *not_kept, f"{counts.records:,}"),
             _seconds(totals.milliseconds / 1000),
         ]
         rows.append([_text(source.url.removeprefix(base)) + pack, source.state, *numbers])
     heads = [
         ("source", "name"),
         ("state", ""),
-        *((name, "number") for name in ("size", "tasks", "records", "task time")),
+        *((name, "number") for name in ("size", "tasks", "read", "dropped", "rejected", "written", "task time")),
     ]
     text = "By the time that their tasks took, added up over all workers."
     return TableSection("slowest", "Slowest sources", text, heads, rows)

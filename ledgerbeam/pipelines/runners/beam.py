@@ -10,6 +10,7 @@ from typing import Any
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore, Totals
+from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.user_code import SAFE_PATH
 from ledgerbeam.pipelines.jobs.listing import JobListing
@@ -78,6 +79,7 @@ class BeamRunner:
     Attributes:
         deaths: Always 0: such a runner watches its workers itself.
         done: What the passes so far have added to the ledger.
+        records: What became of the records of those tasks.
         stopped: Always False: such a runner takes no limit of tasks.
     """
 
@@ -90,6 +92,7 @@ class BeamRunner:
         self._beam_args = beam_args
         self.done = Totals()
         self._set_ups = SetUps()
+        self.records = RecordCounts()
 
     def run(self, listed: JobListing) -> None:
         """Run the job's pipeline, and again while it leaves open what another pass does, as index ranges do.
@@ -102,12 +105,13 @@ class BeamRunner:
         while True:
             if self._spec.reject_limit is not None:
                 self._spec.reject_limit.check(self._store, ended=False)
-            before = self._store.totals()
+            before, records_before = self._store.totals(), self._store.records()
             self._pass(listed.run)
             self._store.refresh()
             # A source that changed takes its share away when it is registered, inside of the pipeline.
             fresh = Totals(*(max(0, part) for part in self._store.totals().minus(before)))
             self.done = self.done.plus(fresh)
+            self.records = self.records.plus(self._store.records().since(records_before))
             sources = self._store.status()["sources"]
             if sources["open"] == 0 or not any(fresh):
                 break

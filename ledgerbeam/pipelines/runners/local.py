@@ -14,6 +14,7 @@ import orjson
 
 from ledgerbeam.errors import LedgerbeamError, WorkerDiedError
 from ledgerbeam.ledger import LedgerStore, Source, Totals
+from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.selection import PendingSource
@@ -88,6 +89,7 @@ class LocalRunner:
         self.stopped = False
         self._set_ups = SetUps()
         self._set_ups_before = SetUps()
+        self.records = RecordCounts()
 
     def run(self, listed: JobListing) -> None:
         """Run what is open of a listing, in waves, so that memory does not grow with the number of sources.
@@ -113,13 +115,14 @@ class LocalRunner:
         """
         fruitless = 0
         while sources and not self.stopped:
-            before, failed = self._store.totals(), self._failed()
+            before, records_before, failed = self._store.totals(), self._store.records(), self._failed()
             try:
                 end = self._pass(look_at_files(sources, self._store), listed)
             finally:
                 self._store.refresh()
                 fresh = self._store.totals().minus(before)
                 self.done = self.done.plus(fresh)
+                self.records = self.records.plus(self._store.records().since(records_before))
             self._spend(end, fresh.tasks, max(0, self._failed() - failed))
             fruitless = 0 if end.marks or fresh.tasks else fruitless + 1
             if end.died:

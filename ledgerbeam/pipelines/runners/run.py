@@ -10,6 +10,7 @@ from typing import Any
 from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Totals
+from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.opening import run_folders
 from ledgerbeam.pipelines.console import Reporter, count
 from ledgerbeam.pipelines.jobs.cleanup import count_superseded, remove_superseded, sweep_temporaries
@@ -33,6 +34,7 @@ class RunOutcome:
         status: The ledger's status after the run.
         skipped: Sources that were complete before it.
         done: What the run added to the ledger's totals.
+        run_records: What the run added to what became of records.
         seconds: How long it took.
         interrupted: Whether it was ended by Ctrl-C or SIGTERM.
         out_of_date: Outputs that no source yields any more and that were left, since another run may be at work.
@@ -43,11 +45,17 @@ class RunOutcome:
     status: dict[str, Any]
     skipped: int
     done: Totals
+    run_records: RecordCounts
     seconds: float
     interrupted: bool
     out_of_date: int = 0
     unrecorded: int = 0
     limited: bool = False
+
+    @property
+    def records(self) -> RecordCounts:
+        """What became of the records of all recorded tasks."""
+        return RecordCounts(**self.status["records"])
 
     @property
     def is_complete(self) -> bool:
@@ -114,6 +122,7 @@ def run_job(
     run = store.begin_run(info)
     listed = JobListing(spec, store, pages, run, only=only)
     outcome, tidied, deaths, done, left, limited = "failed", False, 0, Totals(), 0, False
+    run_records = RecordCounts()
     strangers: list[str] = []
     try:
         with folders.enter(run) as folder:
@@ -142,6 +151,7 @@ def run_job(
                         left = count_superseded(store)
             finally:
                 deaths, done, limited = runner.deaths, runner.done, runner.stopped
+                run_records = runner.records
         outcome = TASKS_FAILED if store.status()["tasks"]["failed"] else DONE
     except KeyboardInterrupt:
         outcome = "interrupted"
@@ -153,6 +163,7 @@ def run_job(
         store.status(),
         listed.skipped,
         done,
+        run_records,
         time.monotonic() - started,
         outcome == "interrupted",
         left,

@@ -20,10 +20,11 @@ from ledgerbeam.ledger.model.rows import Leaf, Mark, Output, Totals
 from ledgerbeam.ledger.places import ledger_exists, local_path, open_store
 from tests.ledger.builders import leaf_of, plain
 from tests.ledger.conformance import LedgerStoreConformance, failure_of
+from tests.ledger.conformance_accounts import AccountsConformance
 from tests.ledger.conformance_changes import ChangesConformance
 
 
-class TestLmdbStore(LedgerStoreConformance, ChangesConformance):
+class TestLmdbStore(LedgerStoreConformance, ChangesConformance, AccountsConformance):
     """The conformance tests on LMDB; the fixture `store` is in conftest."""
 
 

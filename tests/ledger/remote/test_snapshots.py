@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ledgerbeam.errors import NonDeterministicTaskError
+from ledgerbeam.errors import LedgerDamagedError, NonDeterministicTaskError
 from ledgerbeam.io import ObjectFolder
 from ledgerbeam.ledger.lmdb.superseded import drop_stale
+from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.identity import node_id
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark, Output
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
@@ -25,7 +27,7 @@ from ledgerbeam.ledger.remote.segment import Segment, encode_segment
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.snapshot import merge_state
 from ledgerbeam.ledger.remote.store import RemoteStore
-from tests.ledger.builders import filtered_leaf, leaf_of, leaves_of_split, plain
+from tests.ledger.builders import counted_leaf, filtered_leaf, leaf_of, leaves_of_split, plain, sum_of
 from tests.ledger.conformance import failure_of
 from tests.ledger.conformance_changes import ONE, TWO
 from tests.ledger.views import picture
@@ -268,3 +270,43 @@ def test_a_snapshot_does_not_take_back_when_an_output_was_superseded(tmp_path: P
     environment.write(lambda txn: drop_stale(txn, ["old"], 5))
     assert store.stale_outputs() == []
     store.close()
+
+
+def test_a_source_that_is_open_here_and_complete_in_a_snapshot_counts_once(tmp_path: Path) -> None:
+    history = History(tmp_path)
+    leaves = [counted_leaf(OLD, ((ordinal, 3),)) for ordinal in range(3)]
+    history.store.register([OLD])
+    history.commit(leaves[0], leaves[1])
+    late = RemoteStore(history.objects, str(tmp_path / "late"))
+    late.open(create=False)
+    history.commit(leaves[2])
+    compact(history.store)
+    late.refresh()
+    for store in (late, history.store):
+        assert store.records() == sum_of(leaves)
+        assert Counter(store.statistics()) == Counter(item for leaf in leaves for item in leaf.statistics.items())
+    late.close()
+    history.close()
+
+
+@pytest.mark.parametrize(
+    ("totals", "accounts", "problem"),
+    [
+        ([1, 4, 3, 0, 5], [["ab" * 16, [6, 4, [], [["bad", 1]], [["", 4]], 3, 5]]], "expected as many records read"),
+        ([1, 3, 3, 0, 5], [["ab" * 16, [5, 4, [], [["bad", 1]], [["", 4]], 3, 5]]], "at most 3 records written"),
+        ([0, 4, 3, 0, 5], [["ab" * 16, [5, 4, [], [["bad", 1]], [["", 4]], 3, 5]]], "at most 0 tasks"),
+        ([2, 8, 3, 0, 5], [["ab" * 16, [5, 4, [], [["bad", 1]], [["", 4]], 3, 5]]] * 2, "each once"),
+        ([1, 4, 3, 0, 5], [["ab" * 16, [5, 4, [], [["bad", 1], ["bad", 0]], [["", 4]], 3, 5]]], "each name once"),
+        ([1, 4, 3, 0, 5], [["ab" * 16, [5, 4, [], [["bad", -1]], [["", 4]], 3, 5]]], "expected a number"),
+        ([1, 4, 3, 0, 5], [["ab" * 16, [5, 4, [], [], [["", 4]]]]], "row of 7 values"),
+    ],
+)
+def test_counts_that_cannot_be_are_refused(tmp_path: Path, totals: list[int], accounts: Any, problem: str) -> None:
+    history = History(tmp_path)
+    history.store.register([OLD])
+    state = {"complete": [[OLD.id.hex(), 1_700_000_000, totals, [], accounts]]}
+    history.put(Segment(1, 1.7e9, state=state))
+    with pytest.raises(LedgerDamagedError, match=problem):
+        history.store.refresh()
+    assert history.store.records() == RecordCounts()
+    history.close()

@@ -23,6 +23,7 @@ from ledgerbeam.ledger.remote.store import RemoteStore
 from tests.conftest import S3Requests, S3Server
 from tests.ledger.builders import begin_at_once, leaf_of, leaves_of_split, plain
 from tests.ledger.conformance import JOB, LedgerStoreConformance, failure_of, finish
+from tests.ledger.conformance_accounts import AccountsConformance
 from tests.ledger.conformance_changes import ChangesConformance
 from tests.ledger.views import picture
 
@@ -56,7 +57,7 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
     hosts.close()
 
 
-class TestRemoteStore(LedgerStoreConformance, ChangesConformance):
+class TestRemoteStore(LedgerStoreConformance, ChangesConformance, AccountsConformance):
     """The conformance tests on objects. After each of them every other way to read the ledger must say the same."""
 
     @pytest.fixture

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 
 from ledgerbeam.io.storage import client
 from ledgerbeam.ledger import Job, Output, Source
+from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import Failure, Leaf, content_checksum
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.pipelines.commands import ledger_export
@@ -22,7 +24,8 @@ from ledgerbeam.pipelines.commands import ledger_export as tables
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace
 
-TABLES = ["durations", "failures", "history", "outputs", "runs", "sources"]
+COUNTS = RecordCounts(66, 60, {"short": 2, "a\udcff": 1}, {"bad": 3}, {"": 50, "de": 10})
+TABLES = ["counts", "durations", "failures", "history", "outputs", "runs", "sources"]
 
 
 def write_job(workspace: Workspace, sources: int = 3, output: str | None = None, options: Any = None) -> None:
@@ -38,7 +41,8 @@ def write_job(workspace: Workspace, sources: int = 3, output: str | None = None,
             name, content = f"{number}-{ordinal}.jsonl", f"{number} {ordinal}\n".encode() * 50
             client.filesystem(root, options).pipe_file(f"{root}/{name}", content)
             shard = Output(name, len(content), content_checksum([content]), 50, 10 * ordinal)
-            store.commit([Leaf(source.id, ((ordinal, 3),), outputs=(shard,), records=60, bytes=99, seconds=0.5)])
+            leaf = Leaf(source.id, ((ordinal, 3),), outputs=(shard,), records=60, bytes=99, seconds=0.5)
+            store.commit([replace(leaf, counts=COUNTS) if ordinal == 1 else leaf])
     store.note_listing(run, listed=sources, finished=True)
     store.end_run(run, "done")
     store.close()
@@ -80,7 +84,15 @@ def test_every_table_is_exported_to_a_file_of_its_own(job: Workspace, tmp_path: 
     assert ran.status == 0, ran.err
     assert sorted(path.name for path in (tmp_path / "x").iterdir()) == [f"{table}.{form}" for table in TABLES]
     rows = {file["table"]: file["rows"] for file in ran.json["files"]}
-    assert rows == {"sources": 3, "outputs": 9, "failures": 0, "runs": 1, "history": rows["history"], "durations": 1}
+    assert rows == {
+        "counts": 3,
+        "sources": 3,
+        "outputs": 9,
+        "failures": 0,
+        "runs": 1,
+        "history": rows["history"],
+        "durations": 1,
+    }
 
 
 def test_parquet_holds_what_json_lines_hold_in_types(job: Workspace, tmp_path: Path) -> None:
@@ -95,10 +107,26 @@ def test_parquet_holds_what_json_lines_hold_in_types(job: Workspace, tmp_path: P
     assert types["task_seconds"] == "double"
     source = lines(tmp_path / "sources.jsonl")[0]
     assert (source["state"], source["tasks"], source["records"], source["task_seconds"]) == ("complete", 3, 180, 1.5)
+    written = {"": 170, "de": 10}
+    became = {
+        "read": 186,
+        "kept": 180,
+        "dropped": {"a\udcff": 1, "short": 2},
+        "rejected": {"bad": 3},
+        "written": written,
+    }
+    assert {name: source[name] for name in became} == became
+    task = lines(tmp_path / "counts.jsonl")[0]
+    assert {name: task[name] for name in became} == COUNTS.as_dict()
+    assert (task["source_id"], len(task["node"])) == (source["source_id"], 32)
+    assert {row["route"] for row in lines(tmp_path / "outputs.jsonl")} == {""}
+    assert types["dropped"].startswith("map<string, int64")
 
 
 def as_json(row: dict[str, Any]) -> dict[str, Any]:
     def plain(value: Any) -> Any:
+        if isinstance(value, list):
+            return {name.replace("\\xff", "\udcff"): number for name, number in value}
         if not isinstance(value, datetime):
             return value
         return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,340 @@
+"""What every ledger store must do with what became of records, and with statistics: exact, whatever happens.
+
+A store's test class inherits this beside `conformance.LedgerStoreConformance`, with the same fixture ``store``.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ledgerbeam.errors import NonDeterministicTaskError
+from ledgerbeam.ledger.model.accounts import MOST_NAMES, NAME_CHARACTERS, STATISTIC_BYTES, RecordCounts, Statistic
+from ledgerbeam.ledger.model.identity import Lineage, node_id
+from ledgerbeam.ledger.model.job import Job
+from ledgerbeam.ledger.model.rows import REJECTS, Leaf, Output
+from ledgerbeam.ledger.model.store import LedgerStore
+from ledgerbeam.ledger.model.task import Source
+from tests.ledger.builders import counted_leaf, dropping_leaf, filtered_leaf, leaf_of, plain, sum_of
+
+ONE, TWO = Job("map", {"to": "jsonl"}), Job("map", {"to": "tar"})
+NOTHING = RecordCounts()
+
+
+def expect(store: LedgerStore, *leaves: Leaf) -> None:
+    """Check that a ledger holds exactly what became of the records of some leaves, in all and by source."""
+    assert store.status()["records"] == sum_of(leaves).as_dict()
+    assert store.totals().records == sum_of(leaves).records
+    rows = {row.source_id: row.counts for row in store.sources()}
+    for source, counts in rows.items():
+        assert counts == sum_of(leaf for leaf in leaves if leaf.source_id == source)
+    assert Counter(store.statistics()) == Counter(item for leaf in leaves for item in leaf.statistics.items())
+
+
+def task_of(leaf: Leaf) -> tuple[bytes, list[bytes]]:
+    return leaf.source_id, [node_id(leaf.source_id, leaf.lineage)]
+
+
+def split(source: Source, count: int = 4) -> list[Leaf]:
+    """Return the leaves of a source of each kind: counted, plain, with nothing left, and without rejected records."""
+    at = [((ordinal, count),) for ordinal in range(count)]
+    made = [counted_leaf(source, at[0]), leaf_of(source, at[1]), dropping_leaf(source, at[2])]
+    return [*made, *(counted_leaf(source, lineage, rejected=0) for lineage in at[3:])]
+
+
+class AccountsConformance:
+    """Inherit it, and give a fixture `store`: an empty store, open for writing."""
+
+    # Counting
+
+    def test_a_new_ledger_has_counted_nothing(self, store: LedgerStore) -> None:
+        assert store.status()["records"] == {"read": 0, "kept": 0, "dropped": {}, "rejected": {}, "written": {}}
+        assert list(store.statistics()) == []
+        assert list(store.rejected_tasks()) == []
+
+    def test_plain_and_counted_tasks_add_up(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        leaves = split(source)
+        for done, leaf in enumerate(leaves, 1):
+            store.commit([leaf])
+            expect(store, *leaves[:done])
+        assert store.status()["records"] == {
+            "read": 6 + 5 + 2 + 5,
+            "kept": 4 + 5 + 4,
+            "dropped": {"returned nothing": 2, "why 0": 1, "why 1": 1},
+            "rejected": {"bad": 1},
+            "written": {"": 3 + 5 + 3, "de": 4},
+        }
+
+    def test_a_filtered_task_that_nobody_counted_has_read_nothing(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        store.commit([filtered_leaf(source)])
+        expect(store)
+
+    @settings(
+        max_examples=30,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
+    )
+    @given(data=st.data())
+    def test_any_order_any_batches_any_repetition(self, store: LedgerStore, data: st.DataObject) -> None:
+        others = [row.source_id for row in store.sources()]
+        store.forget_sources(others)
+        source = plain(f"s-{data.draw(st.integers(0, 10**12))}")
+        store.register([source])
+        leaves = split(source, data.draw(st.integers(1, 6)) + 3)
+        order = data.draw(st.permutations([*leaves, *data.draw(st.lists(st.sampled_from(leaves), max_size=5))]))
+        other = pickle.loads(pickle.dumps(store))
+        done: dict[Lineage, Leaf] = {}
+        while order:
+            size = data.draw(st.integers(1, 4))
+            batch, order = order[:size], order[size:]
+            data.draw(st.sampled_from([store, other])).commit(batch)
+            done |= {leaf.lineage: leaf for leaf in batch}
+            store.refresh()
+            expect(store, *done.values())
+        other.close()
+
+    def test_the_first_counts_of_a_task_hold(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        first, rest = counted_leaf(source, ((0, 2),)), leaf_of(source, ((1, 2),))
+        other = replace(
+            first,
+            counts=RecordCounts(5, 5, {}, {}, {"": 5}),
+            statistics={"length": Statistic("count", b"other")},
+        )
+        store.commit([first])
+        store.commit([other])
+        expect(store, first)
+        store.commit([other, rest, other])
+        expect(store, first, rest)
+        store.commit([other])
+        expect(store, first, rest)
+
+    def test_a_refused_task_counts_nothing(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        first, second = counted_leaf(source, ((0, 3),)), counted_leaf(source, ((1, 3),))
+        store.commit([first])
+        with pytest.raises(NonDeterministicTaskError):
+            store.commit([replace(second, outputs=first.outputs), counted_leaf(source, ((2, 3),))])
+        expect(store, first, counted_leaf(source, ((2, 3),)))
+        store.forget(source.url)
+
+    def test_names_are_kept_as_they_are(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        names = ["", " ", "a/b", "\0", "\udcff", "ä" * NAME_CHARACTERS, "\U0001f600", "x" * NAME_CHARACTERS]
+        counts = RecordCounts(
+            3 * len(names),
+            len(names),
+            dict.fromkeys(names, 1),
+            dict.fromkeys(names, 1),
+            dict.fromkeys(names, 1),
+        )
+        sketches = {name: Statistic(name, bytes(range(256))) for name in names}
+        leaf = replace(leaf_of(source, ((0, 2),)), records=len(names), counts=counts, statistics=sketches)
+        store.commit([leaf])
+        expect(store, leaf)
+        store.commit([leaf_of(source, ((1, 2),))])
+        expect(store, leaf, leaf_of(source, ((1, 2),)))
+        assert [reason for reason in names if list(store.rejected_tasks(reason))] == names
+
+    def test_many_names_and_large_sketches(self, store: LedgerStore) -> None:
+        sources = [plain(f"s{number}") for number in range(3)]
+        store.register(sources)
+        leaves = []
+        for number, source in enumerate(sources):
+            dropped = {f"{number} {name}": 1 for name in range(MOST_NAMES)}
+            counts = RecordCounts(MOST_NAMES + 5, 5, dropped, {}, {"": 5})
+            sketch = {f"s{n}": Statistic("count", bytes([n]) * STATISTIC_BYTES) for n in range(4)}
+            leaves.append(replace(leaf_of(source), counts=counts, statistics=sketch))
+        store.commit(leaves)
+        expect(store, *leaves)
+
+    def test_every_output_keeps_its_route(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        outputs = [Output(f"{route or 'main'}/a", 1, "x", 1, 0, 0, route) for route in ("", "de", REJECTS)]
+        store.commit([Leaf(source.id, (), "published", tuple(outputs), 2)])
+        assert sorted((row.output for row in store.outputs()), key=lambda output: output.name) == sorted(
+            outputs, key=lambda output: output.name
+        )
+        (page,) = store.output_columns()
+        assert sorted(page.names) == sorted(output.name for output in outputs)
+
+    # What goes again
+
+    @pytest.mark.parametrize("done", [2, 4])
+    def test_a_forgotten_source_takes_its_share_away(self, store: LedgerStore, done: int) -> None:
+        one, two = plain("one"), plain("two")
+        store.register([one, two])
+        store.commit([*split(one)[:done], *split(two)])
+        store.forget("*one*")
+        expect(store, *split(two))
+        store.commit(split(one))
+        expect(store, *split(one), *split(two))
+        store.forget("*")
+        expect(store)
+
+    def test_forgetting_failures_takes_nothing_away(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        store.commit(split(source)[:2])
+        store.forget("*", failures_only=True)
+        expect(store, *split(source)[:2])
+
+    @pytest.mark.parametrize("done", [2, 4])
+    def test_a_replaced_source_takes_its_share_away(self, store: LedgerStore, done: int) -> None:
+        old, new, other = plain(), plain(version="2"), plain("other")
+        store.register([old, other])
+        store.commit([*split(old)[:done], *split(other)])
+        store.register([new])
+        expect(store, *split(other))
+        store.commit([counted_leaf(old, ((3, 4),))])  # late
+        expect(store, *split(other))
+        store.commit(split(new))
+        expect(store, *split(other), *split(new))
+
+    def test_another_job_begins_at_nothing(self, store: LedgerStore) -> None:
+        store.open_job(ONE)
+        source = plain()
+        store.register([source])
+        store.commit(split(source))
+        store.open_job(TWO, "accept")
+        expect(store, *split(source))
+        store.open_job(ONE, "restart")
+        expect(store)
+        store.register([source])
+        store.commit(split(source)[:1])
+        expect(store, *split(source)[:1])
+
+    # Withdrawing
+
+    def test_rejected_tasks_are_found_by_reason(self, store: LedgerStore) -> None:
+        one, two = sorted((plain("one"), plain("two")), key=lambda source: source.id)
+        store.register([one, two])
+        worse = replace(
+            counted_leaf(two, ((1, 4),)), counts=RecordCounts(7, 4, {}, {"worse": 2, "bad": 1}, {"": 3, "de": 2})
+        )
+        clean = [leaf for leaf in split(two) if leaf.lineage != worse.lineage]
+        store.commit([*split(one), *clean, worse])
+        nodes = sorted(node_id(two.id, ((ordinal, 4),)) for ordinal in range(2))
+        assert list(store.rejected_tasks("bad")) == [task_of(split(one)[0]), (two.id, nodes)]
+        assert list(store.rejected_tasks()) == list(store.rejected_tasks("bad"))
+        assert list(store.rejected_tasks("worse")) == [task_of(worse)]
+        assert list(store.rejected_tasks("why 0")) == []
+        store.forget("*")
+        assert list(store.rejected_tasks()) == []
+
+    @pytest.mark.parametrize("open_tasks", [0, 1])
+    def test_a_withdrawn_task_runs_again_and_the_others_stay(self, store: LedgerStore, open_tasks: int) -> None:
+        source, other = plain(), plain("other")
+        store.register([source, other])
+        leaves = [*split(source, 5)[:3], counted_leaf(source, ((3, 5),)), counted_leaf(source, ((4, 5),))]
+        leaves = leaves[: 5 - open_tasks] if not open_tasks else [leaves[0], *leaves[2:]]
+        store.commit([*leaves, *split(other)])
+        before, history, durations = store.totals(), store.history(), store.durations()
+        gone, *stay = leaves
+        assert store.withdraw([task_of(gone)]) == 1
+        expect(store, *stay, *split(other))
+        assert store.totals() == before.minus(gone.share())
+        assert (store.history(), store.durations()) == (history, durations)
+        assert store.completed_mask([source.id, other.id]).tolist() == [False, True]
+        assert store.pending(source.id) == 1 + open_tasks
+        entries = store.applied(source.id)
+        assert {node for node, delta in entries.items() if delta < 0} == {
+            node_id(source.id, leaf.lineage) for leaf in stay
+        }
+        assert store.stale_outputs() == []
+        healed = replace(
+            leaf_of(source, gone.lineage, "healed"), counts=RecordCounts(6, 5, {"why 0": 1}, {}, {"": 5}), seconds=0.25
+        )
+        rest = [leaf_of(source, ((1, 5),))] * open_tasks
+        assert store.commit([*stay, *rest, healed]).completed == [source.id]
+        expect(store, *stay, *rest, healed, *split(other))
+        assert store.stale_outputs() == []
+
+    def test_what_a_withdrawn_task_published_is_stale_once_it_has_run(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        rejects = Output("_rejects/a.jsonl", 1, "x", 1, 0, 0, REJECTS)
+        leaves = split(source)
+        leaves[0] = replace(leaves[0], outputs=(*leaves[0].outputs, rejects))
+        store.commit(leaves)
+        store.withdraw(list(store.rejected_tasks("bad")))
+        assert store.stale_outputs() == []
+        assert "_rejects/a.jsonl" not in {row.output.name for row in store.outputs()}
+        assert "_rejects/a.jsonl" in {name for page in store.superseded_names() for name in page}
+        store.commit([replace(leaf_of(source, ((0, 4),), "healed"))])
+        assert store.stale_outputs() == ["_rejects/a.jsonl"]
+
+    def test_what_is_not_finished_cannot_be_withdrawn(self, store: LedgerStore) -> None:
+        source, other = plain(), plain("other")
+        store.register([source, other])
+        store.commit(split(source)[:3])
+        before = store.status()
+        open_task = (source.id, [node_id(source.id, ((3, 4),))])
+        unknown = [(other.id, [node_id(other.id, ())]), (b"u" * 16, [b"n" * 16]), (source.id, [])]
+        assert store.withdraw([open_task, *unknown]) == 0
+        assert store.status() == before
+        expect(store, *split(source)[:3])
+
+    @pytest.mark.parametrize(
+        "lineages",
+        [
+            [()],
+            [((0, 1),)],
+            [((0, 2), (0, 1)), ((1, 2),)],
+            [((0, 2), (0, 2)), ((0, 2), (1, 2)), ((1, 2),)],
+        ],
+    )
+    @pytest.mark.parametrize("open_tasks", [0, 1])
+    def test_a_source_whose_tasks_fanned_out_is_withdrawn_whole(
+        self, store: LedgerStore, lineages: list[Lineage], open_tasks: int
+    ) -> None:
+        source = plain()
+        store.register([source])
+        leaves = [counted_leaf(source, lineage) for lineage in lineages]
+        done = leaves[: len(leaves) - open_tasks]
+        store.commit(done)
+        assert store.withdraw([task_of(leaves[0])]) == len(done)
+        expect(store)
+        store.commit(leaves)
+        expect(store, *leaves)
+
+    def test_a_task_of_which_nothing_was_counted_takes_its_source_along(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        store.commit(split(source))
+        assert store.withdraw([task_of(split(source)[1])]) == 4
+        expect(store)
+        store.commit([counted_leaf(source, ((0, 2),)), replace(filtered_leaf(source, ((1, 2),)), bytes=0)])
+        assert store.withdraw([task_of(counted_leaf(source, ((0, 2),)))]) == 2, "the second may have been a deeper one"
+        expect(store)
+
+    def test_withdrawing_again_and_again_keeps_the_sums(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        leaves = [
+            replace(counted_leaf(source, ((n, 7),), rejected=n % 3), bytes=10 + n, seconds=n / 8) for n in range(5)
+        ]
+        plain_ones = [replace(leaf_of(source, ((n, 7),)), bytes=100 + n, seconds=n / 8) for n in (5, 6)]
+        every = [*leaves, *plain_ones]
+        store.commit(every)
+        totals = store.totals()
+        for gone in (leaves[0], leaves[3], leaves[4]):
+            assert store.withdraw([task_of(gone)]) == 1
+            expect(store, *(leaf for leaf in every if leaf is not gone))
+            assert store.totals() == totals.minus(gone.share())
+            store.commit([gone])
+            assert store.totals() == totals
+            expect(store, *every)

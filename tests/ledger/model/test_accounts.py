@@ -1,0 +1,141 @@
+"""Counts of records: they add up, they are taken away again, and rows of them read as they were written."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgerbeam.errors import UnsupportedShapeError
+from ledgerbeam.ledger.lmdb.accounts import (
+    decode_account,
+    decode_statistics,
+    encode_account,
+    encode_statistics,
+    sum_parts,
+)
+from ledgerbeam.ledger.model.accounts import (
+    MOST_NAMES,
+    NAME_CHARACTERS,
+    STATISTIC_BYTES,
+    RecordCounts,
+    Statistic,
+    counts_row,
+    read_counts,
+    read_statistics,
+    statistics_row,
+)
+from ledgerbeam.ledger.model.json_rows import decode, encode
+from ledgerbeam.ledger.model.rows import Leaf
+from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment
+from tests.ledger.builders import counted_leaf, plain
+
+ESCAPED = st.binary(max_size=3).map(lambda name: name.decode("utf-8", "surrogateescape"))
+NAMES = st.one_of(st.sampled_from(["", "a", "b"]), st.text(max_size=5), ESCAPED)
+NAMED = st.dictionaries(NAMES, st.integers(1, 2**40), max_size=4)
+STATISTICS = st.dictionaries(NAMES, st.builds(Statistic, NAMES, st.binary(max_size=50)), max_size=4)
+
+
+@st.composite
+def counts(draw: st.DrawFn) -> RecordCounts:
+    kept, dropped, rejected = draw(st.integers(0, 2**40)), draw(NAMED), draw(NAMED)
+    read = kept + sum(dropped.values()) + sum(rejected.values())
+    return RecordCounts(read, kept, dropped, rejected, draw(NAMED))
+
+
+@given(counts(), counts(), counts())
+def test_sums_are_those_of_numbers(one: RecordCounts, two: RecordCounts, three: RecordCounts) -> None:
+    assert one.plus(two) == two.plus(one)
+    assert one.plus(two).plus(three) == one.plus(two.plus(three))
+    assert one.plus(RecordCounts()) == one
+    assert one.plus(two).minus(two) == one
+    assert one.minus(one) == RecordCounts()
+    assert RecordCounts.from_parts(sum_parts([one, two, three])) == one.plus(two).plus(three)
+    assert one.plus(two).since(one) == two
+    gained = one.since(two)
+    assert gained.read == gained.kept + sum(gained.dropped.values()) + sum(gained.rejected.values())
+
+
+@given(counts(), STATISTICS)
+def test_rows_are_read_as_they_were_written(found: RecordCounts, statistics: dict[str, Statistic]) -> None:
+    assert read_counts(decode(encode(counts_row(found)))) == found
+    assert read_statistics(decode(encode(statistics_row(statistics)))) == statistics
+    row = encode_statistics(statistics)
+    assert (row is None) is (not statistics)
+    assert row is None or decode_statistics(row) == statistics
+    leaf = Leaf(plain().id, ((0, 2),), records=found.records, bytes=7, seconds=1.5, counts=found, statistics=statistics)
+    account = encode_account(leaf)
+    assert (account is None) is found.is_plain
+    if account is not None:
+        assert decode_account(account) == (found, 7, 1500)
+    (again,) = decode_segment(encode_segment(Segment(1, 1.0, leaves=[leaf])), "x").leaves
+    assert again.special_counts() == leaf.special_counts()
+    assert again.statistics == statistics
+
+
+@given(st.integers(0, 2**40))
+def test_plain_counts_are_known(records: int) -> None:
+    assert RecordCounts.plain(records).is_plain
+    assert RecordCounts.plain(records).records == records
+    for other in (
+        RecordCounts(records + 1, records, {"a": 1}, {}, {"": records}),
+        RecordCounts(records + 1, records + 1, {}, {}, {"": records}),
+        RecordCounts(records + 1, records + 1, {}, {}, {"de": records + 1}),
+    ):
+        assert not other.is_plain
+
+
+def test_a_row_of_an_older_segment_is_a_plain_task() -> None:
+    leaf = counted_leaf(plain(), ((0, 2),))
+    bare = Leaf(leaf.source_id, leaf.lineage, "published", leaf.outputs, leaf.records, leaf.bytes, leaf.seconds)
+    payload = decode(encode_segment(Segment(1, 1.0, leaves=[bare, leaf]))[32:])
+    assert [len(row) for row in payload["leaves"]] == [7, 9]
+
+
+MANY = {f"r{number}": 1 for number in range(MOST_NAMES + 1)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"counts": RecordCounts.plain(4)}, "counts of the 5 records"),
+        ({"counts": RecordCounts(5 + len(MANY), 5, MANY, {}, {"": 5})}, "at most 100 names"),
+        ({"statistics": dict.fromkeys(MANY, Statistic("count", b""))}, "at most 100 statistics"),
+        ({"statistics": {"x" * (NAME_CHARACTERS + 1): Statistic("count", b"")}}, "at most 200 characters"),
+        ({"statistics": {"x": Statistic("\ud800", b"")}}, "lone surrogates"),
+        ({"statistics": {"x": Statistic("count", b"x" * (STATISTIC_BYTES + 1))}}, "at most 1048576 bytes"),
+        ({"statistics": {f"{n}": Statistic("count", b"x" * STATISTIC_BYTES) for n in range(5)}}, "bytes together"),
+        ({"statistics": {"x": Statistic("count", "text")}}, "as bytes"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_no_ledger_can_hold_is_refused(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UnsupportedShapeError, match=problem):
+        Leaf(plain().id, (), "published", (), 5, 1, **changes)
+
+
+def test_a_filtered_task_has_written_nothing() -> None:
+    with pytest.raises(UnsupportedShapeError, match="no records, found 3"):
+        Leaf(plain().id, (), "filtered", (), 3)
+
+
+NO_STATISTICS = [
+    b"",
+    b"\1\0\0\0",
+    b"\2\0\0\0[]x",
+    b'\x0d\0\0\0[["a","k",2]]x',
+    b'\x0d\0\0\0[["a","k",1]]xy',
+    b'\x19\0\0\0[["a","k",0],["a","k",0]]',
+]
+
+
+@pytest.mark.parametrize("row", NO_STATISTICS)
+def test_statistics_that_do_not_read_are_refused(row: bytes) -> None:
+    with pytest.raises((ValueError, struct.error)):
+        decode_statistics(row)
+
+
+def test_the_rows_that_do_not_read_are_nearly_right() -> None:
+    assert decode_statistics(b'\x0d\0\0\0[["a","k",1]]x') == {"a": Statistic("k", b"x")}
