@@ -115,9 +115,10 @@ class BatchMapping(TaskMapping):
                 raise
             raise _BatchRaisedError(error) from error
         count = len(positions)
-        if not isinstance(results, list | tuple) or len(results) != count:
+        is_list = issubclass(type(results), list | tuple)
+        if not is_list or len(results) != count:
             kind = type(results).__name__
-            found = f"a {kind} of {len(results)}" if isinstance(results, list | tuple) else f"a {kind}"
+            found = f"a {kind} of {len(results)}" if is_list else f"a {kind}"
             mistake = FunctionError(
                 f"{self._name} returned {found} for a batch of {count} records: expected a list of {count} results, "
                 "one in each record's place; put None or Drop where a record is left out, and a list of records where "

@@ -252,7 +252,7 @@ class TaskMapping:
         Raises:
             TaskFailedError: The task has failed.
         """
-        if is_interrupt(error) or isinstance(error, TaskFailedError):
+        if is_interrupt(error) or type(error) is TaskFailedError:  # `isinstance` would ask the object, too
             raise error
         kind = type(error)
         if not self._rules.rejects or kind is CategoryError:

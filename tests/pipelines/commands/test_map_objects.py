@@ -224,7 +224,9 @@ def test_a_launcher_that_is_killed_has_noted_set_ups_by_then(place: Workspace) -
     options = ("--output", "out", "--to", "jsonl", "--ledger", "L", "--task-bytes", "1000")
     running = place.start("map", "objects:Model", "in/*.jsonl", "--set", "threshold=0", *options)
     try:
-        wait_until(lambda: (place.root / "L").exists() and bool((status(place)["last_run"] or {}).get("set_ups")), seconds=60)
+        wait_until(
+            lambda: (place.root / "L").exists() and bool((status(place)["last_run"] or {}).get("set_ups")), seconds=60
+        )
     finally:
         os.killpg(running.pid, signal.SIGKILL)
         running.communicate()
