@@ -53,8 +53,8 @@ def test_the_counters_of_a_job_add_up(tmp_path: Path, name: str) -> None:
         "bytes_written": sum(path.stat().st_size for path in outputs),
         "tasks_committed": tasks,
     }
-    for name in ("commit_ms", "set_up_ms"):  # some engines begin and end bundles in which nothing was
-        again.pop(name, None)
+    for counter in ("commit_ms", "set_up_ms"):  # some engines begin and end bundles in which nothing was
+        again.pop(counter, None)
     assert again == {"sources_skipped": FILES}
 
 
