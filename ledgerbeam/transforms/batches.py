@@ -76,64 +76,63 @@ class BatchMapping(TaskMapping):
                 except _BatchRaisedError as raised:
                     self._after_raise(raised, part, start)
 
-    def _readable(self, positions: range) -> list[int]:
+    def _readable(self, positions: range) -> Sequence[int]:
         """Return the positions of records that were decoded; the others are rejected."""
         if not self._rules.rejects:
-            return list(positions)
-        found = []
-        for position in positions:
-            record = self._records[position]
-            if type(record) is Unreadable:
-                self._blame(NotDecodedError(record.error), position)
-            else:
-                found.append(position)
-        return found
+            return positions
+        broken = [position for position in positions if type(self._records[position]) is Unreadable]
+        for position in broken:
+            self._blame(NotDecodedError(self._records[position].error), position)
+        return [position for position in positions if position not in broken] if broken else positions
 
-    def _batch(self, positions: list[int]) -> None:
+    def _batch(self, positions: Sequence[int]) -> None:
         """Map one batch."""
-        records = [self._records[position] for position in positions]
+        everything = self._records
+        if isinstance(positions, range):
+            records: Any = everything[positions.start : positions.stop]
+        else:
+            records = [everything[position] for position in positions]
         twins = twin_of(records) if self._rules.purity.is_on else None
         started = time.monotonic()
         results = self._called(records, positions)
         if twins is not None:
-            self._check_batch(results, twins, records, positions, started)
-        add = self._tally.routes[""].add
-        is_plain = self._output != "tar"
-        for position, record, result in zip(positions, records, results, strict=True):
+            self._check_batch(results, twins, positions, started)
+        add, plain = self._tally.routes[""].add, self._plain
+        for position, result in zip(positions, results, strict=True):
             try:
-                if type(result) is dict and is_plain:
+                if type(result) is plain:
                     add(result)
                 else:
-                    self._take(self._outcome(result, record, position), position)
-            except BaseException as error:  # noqa: BLE001
+                    self._take(self._outcome(result, everything[position], position), position)
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is laid to the record
                 self._blame(error, position)
 
-    def _called(self, records: list[Any], positions: list[int]) -> Sequence[Any]:
+    def _called(self, records: list[Any], positions: Sequence[int]) -> Sequence[Any]:
         try:
-            results = self._rules.call(list(records))
+            results = self._rules.call(records)
         except BaseException as error:
             if is_interrupt(error):
                 raise
             raise _BatchRaisedError(error) from error
-        if not isinstance(results, list | tuple) or len(results) != len(records):
+        count = len(positions)
+        is_list = issubclass(type(results), list | tuple)
+        if not is_list or len(results) != count:
             kind = type(results).__name__
-            found = f"a {kind} of {len(results)}" if isinstance(results, list | tuple) else f"a {kind}"
+            found = f"a {kind} of {len(results)}" if is_list else f"a {kind}"
             mistake = FunctionError(
-                f"{self._name} returned {found} for a batch of {len(records)} records: expected a list of "
-                f"{len(records)} results, one in each record's place; put None or Drop where a record is left out, and "
-                "a list of records where several come of it"
+                f"{self._name} returned {found} for a batch of {count} records: expected a list of {count} results, "
+                "one in each record's place; put None or Drop where a record is left out, and a list of records where "
+                "several come of it"
             )
             raise self._batch_failed(mistake, positions, message_of(mistake))
         return results
 
-    def _check_batch(
-        self, results: Sequence[Any], twins: list[Any], records: list[Any], positions: list[int], started: float
-    ) -> None:
+    def _check_batch(self, results: Sequence[Any], twins: list[Any], positions: Sequence[int], started: float) -> None:
         """Map the records of a batch again, each alone: the results must be the same."""
         purity = self._rules.purity
         outcomes = [
-            self._held(result, record, position)
-            for result, record, position in zip(results, records, positions, strict=True)
+            self._held(result, self._records[position], position)
+            for result, position in zip(results, positions, strict=True)
         ]
         if not self._rules.invariant:
             if self._again(twins, positions) != outcomes:
@@ -148,7 +147,7 @@ class BatchMapping(TaskMapping):
             if not purity.is_on:
                 return
 
-    def _again(self, records: list[Any], positions: list[int]) -> list[Outcome | str]:
+    def _again(self, records: list[Any], positions: Sequence[int]) -> list[Outcome | str]:
         """Return what becomes of records that were mapped before."""
         try:
             with stats.discarded():
@@ -171,7 +170,7 @@ class BatchMapping(TaskMapping):
                 raise
             return message_of(error)
 
-    def _after_raise(self, raised: _BatchRaisedError, positions: list[int], start: int) -> None:
+    def _after_raise(self, raised: _BatchRaisedError, positions: Sequence[int], start: int) -> None:
         """See to a batch that raised: its records are mapped one by one, to find those that are to blame."""
         if not self._rules.rejects or (len(positions) > 1 and not self._rules.invariant):
             said = f"{self._name} raised {describe_error(raised.error)}"
@@ -187,7 +186,7 @@ class BatchMapping(TaskMapping):
             except _BatchRaisedError as alone:
                 self._blame(alone.error, position)
 
-    def _batch_failed(self, error: BaseException, positions: list[int], said: str) -> TaskFailedError:
+    def _batch_failed(self, error: BaseException, positions: Sequence[int], said: str) -> TaskFailedError:
         first, last = record_place(self._task, positions[0]), positions[-1] - positions[0]
         place = first if not last else f"{first}, and the {last} after it"
         return TaskFailedError(failed_by(error, self._task, f"{place}: {said}"))

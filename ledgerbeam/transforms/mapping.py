@@ -136,6 +136,8 @@ class TaskMapping:
         self._output = rules.output_name
         self._tally = Tally(rules.collector())
         self._rejections: list[Rejection] = []
+        # A result of this type is a record to be written as it is; of a tar each is looked at first.
+        self._plain = None if self._output == "tar" else dict
 
     def run(self) -> None:
         """Map one record after the other."""
@@ -143,12 +145,11 @@ class TaskMapping:
         if self._rules.rejects and any(type(record) is Unreadable for record in self._records):
             call = _of_decoded(call)
         first = self._check_first(call) if self._rules.purity.is_on else 0
-        add = self._tally.routes[""].add
-        is_plain = self._output != "tar"
+        add, plain = self._tally.routes[""].add, self._plain
         for position, record in islice(enumerate(self._records), first, None):
             try:
                 result = call(record)
-                if type(result) is dict and is_plain:
+                if type(result) is plain:
                     add(result)
                 else:
                     self._take(self._outcome(result, record, position), position)
@@ -251,7 +252,7 @@ class TaskMapping:
         Raises:
             TaskFailedError: The task has failed.
         """
-        if is_interrupt(error) or isinstance(error, TaskFailedError):
+        if is_interrupt(error) or type(error) is TaskFailedError:  # `isinstance` would ask the object, too
             raise error
         kind = type(error)
         if not self._rules.rejects or kind is CategoryError:
