@@ -19,6 +19,7 @@ DOCUMENTS = sorted(
 PAGES = {
     "compressed": 8,
     "formats": 3,
+    "functions": 12,
     "how-to/feed-training": 4,
     "how-to/restart-a-job": 6,
     "how-to/tokenize-for-megatron": 10,

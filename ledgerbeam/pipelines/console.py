@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -24,6 +24,7 @@ __all__ = [
     "count",
     "count_nulled",
     "counting",
+    "describe_set_ups",
     "duration",
     "json_bytes",
     "print_facts",
@@ -68,6 +69,12 @@ def duration(seconds: float) -> str:
             rest = whole % size // small
             return f"{whole // size} {unit}" + (f" {rest} {small_unit}" if rest else "")
     return f"{whole} s"
+
+
+def describe_set_ups(found: Mapping[str, Any]) -> str:
+    """Return how often user code was set up in a run, and how long that took."""
+    times, longest = count(found["times"], "time"), duration(found["longest"])
+    return f"{times}, {duration(found['seconds'])} in all, the longest {longest}"
 
 
 def json_bytes(value: Any, *, indent: bool = False) -> bytes:

@@ -70,7 +70,7 @@ class TestAnotherJobOverTheSameOutputs:
     def test_an_edited_function(self, done: Place) -> None:
         function = next(done.code.glob("*.py"))
         done.write_function(function.read_text().replace(".upper()", ".lower()"))
-        check_refused(done, done.job(), "function_source", "--on-job-change", before=done.outputs())
+        check_refused(done, done.job(), "module ", "--on-job-change", before=done.outputs())
         ran = done.job(more=["--on-job-change", "restart"])
         check_right(done, ran)
         assert b"first 00000 of a" in done.get(f"out/{_a_shard(done)}")

@@ -63,8 +63,8 @@ class Job:
         Returns:
             One line for each value, sorted by name: ``function source: was 'ab12', is 'cd34'``. Empty for equal jobs.
         """
-        was = dict(_flatten("", stored.parameters))
-        now = dict(_flatten("", self.parameters))
+        was = dict(flat_parameters(stored.parameters))
+        now = dict(flat_parameters(self.parameters))
         lines = [] if stored.pipeline == self.pipeline else [f"pipeline: was {stored.pipeline!r}, is {self.pipeline!r}"]
         for name in sorted({*was, *now}):
             before, after = was.get(name, _UNSET), now.get(name, _UNSET)
@@ -90,11 +90,12 @@ def _canonical(value: Any) -> bytes:
         raise UsageError(f"a job parameter is not a JSON value: {error}") from error
 
 
-def _flatten(prefix: str, value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def flat_parameters(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the parameters of a job, those in nested mappings under the names of all that they are in."""
     for key, item in value.items():
         name = f"{prefix} {key}".lstrip()
         if isinstance(item, Mapping) and item:
-            yield from _flatten(name, item)
+            yield from flat_parameters(item, name)
         else:
             yield name, item
 

@@ -54,7 +54,12 @@ def user_modules(reference: str) -> dict[str, str]:
             if spec is not None and _is_own(spec):
                 found[imported] = _hash(spec)
                 waiting.append(imported)
-    return {name: known for name, known in sorted(found.items()) if known is not None}
+    named = reference.partition(":")[0]
+    return {
+        name: known
+        for name, known in sorted(found.items())
+        if known is not None and (known != NO_SOURCE or name == named)
+    }
 
 
 def _roots(reference: str) -> set[str]:

@@ -12,8 +12,11 @@ from typing import Any
 from ledgerbeam.errors import FunctionError, UsageError
 from ledgerbeam.ledger.model.json_rows import encode
 from ledgerbeam.ledger.model.user_code import import_function
+from ledgerbeam.redaction import refuse_secrets
 
 __all__ = ["check_object", "depends_on_batches", "import_callable", "is_built", "parse_set"]
+
+_ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 BATCH_INVARIANT = "batch_invariant"
 """Attribute of a function or a class: False says that what it makes of a record depends on the others of its batch."""
@@ -89,7 +92,8 @@ def check_object(reference: str, values: Mapping[str, Any]) -> Callable[..., Any
                 raise UsageError(_unknown(reference, name, named, record))
     elif record is not None and record.kind is record.POSITIONAL_OR_KEYWORD and record.name in values:
         raise UsageError(_unknown(reference, record.name, named, record))
-    missing = [one.name for one in takes if one.default is one.empty and one.name in named and one.name not in values]
+    needed = [one.name for one in takes if one.default is one.empty and one.kind not in _ANY_NUMBER]
+    missing = [name for name in needed if name not in values]
     if missing:
         raise UsageError(
             f"{reference} needs {' and '.join(map(repr, missing))}: give a value with --set {missing[0]}=VALUE"
@@ -110,7 +114,7 @@ def parse_set(words: list[str]) -> dict[str, Any]:
             raise UsageError(f"--set {word}: expected NAME=VALUE, with the name of a parameter such as threshold=0.5")
         if name in values:
             raise UsageError(f"--set {name} is given twice; a list is one value: --set '{name}=[1, 2]'")
-        values[name] = _value(value)
+        values[name] = _value(refuse_secrets(value, f"a value of --set {name}"))
         _require_shallow(word, values[name], DEEPEST)
     encode(values)  # refuses what a ledger cannot keep
     return values

@@ -21,11 +21,13 @@ from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.iterators.job_source import GRAPH_SCHEME
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.identity import pack_id, source_id
+from ledgerbeam.ledger.model.job import flat_parameters
 from ledgerbeam.ledger.model.rows import SourceRow
 from ledgerbeam.pipelines.console import (
     count,
     count_nulled,
     counting,
+    describe_set_ups,
     duration,
     print_facts,
     print_json,
@@ -33,7 +35,7 @@ from ledgerbeam.pipelines.console import (
     timestamp,
 )
 from ledgerbeam.pipelines.report.progress import job_progress, shown_runs
-from ledgerbeam.redaction import without_secrets
+from ledgerbeam.redaction import plain_value, without_secrets
 
 __all__ = ["ChangedSource", "changed_sources", "status"]
 
@@ -65,6 +67,8 @@ def status(store: LedgerStore, args: argparse.Namespace) -> int:
         )
         if rates is not None
     ]
+    if runs and runs[-1]["set_ups"]:
+        rows.append(("set-up", describe_set_ups(runs[-1]["set_ups"])))
     if progress.running:
         left = progress.time_left
         rows.append(("time left", "not known yet" if left is None else f"about {duration(left)}"))
@@ -99,14 +103,12 @@ def _as_json(
 def _shown_job(job: dict[str, Any] | None) -> dict[str, Any] | None:
     if job is None:
         return None
-    parameters = job["parameters"].items()
-    shown = {name: without_secrets(value) if isinstance(value, str) else value for name, value in parameters}
-    return {**job, "parameters": shown}
+    return {**job, "parameters": plain_value(job["parameters"])}
 
 
 def _job_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
     job = _shown_job(found["job"]) or {"pipeline": "none yet", "parameters": {}}
-    parameters = sorted(job["parameters"].items())
+    parameters = sorted(flat_parameters(job["parameters"]))
     return [("job", job["pipeline"]), *((f"  {name}", f"{value}") for name, value in parameters if value is not None)]
 
 

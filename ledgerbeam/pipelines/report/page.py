@@ -151,6 +151,8 @@ def _facts(data: ReportData) -> list[Fact]:
         facts.append(
             Fact("Typical task", _seconds(data.quantiles["half"]), f"longest {_seconds(data.quantiles['all'])}")
         )
+    if data.runs and (found := data.runs[0]["set_ups"]):
+        facts.append(Fact("Set-up", duration(found["longest"]), f"the longest of {found['times']:,}, by the last run"))
     if progress.running:
         left = progress.time_left
         facts.append(Fact("Time left", "not known yet" if left is None else duration(left), "if sources go on alike"))

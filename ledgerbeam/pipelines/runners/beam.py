@@ -78,7 +78,6 @@ class BeamRunner:
     Attributes:
         deaths: Always 0: such a runner watches its workers itself.
         done: What the passes so far have added to the ledger.
-        set_ups: Those of user code so far, as far as the runner tells of its counters.
     """
 
     deaths = 0
@@ -88,7 +87,7 @@ class BeamRunner:
         self._store = store
         self._beam_args = beam_args
         self.done = Totals()
-        self.set_ups = SetUps()
+        self._set_ups = SetUps()
 
     def run(self, listed: JobListing) -> None:
         """Run the job's pipeline, and again while it leaves open what another pass does, as index ranges do.
@@ -127,7 +126,9 @@ class BeamRunner:
             expand_job(match_open_sources(pipeline, spec), spec)
             result = pipeline.run()
             result.wait_until_finish()
-            self.set_ups = self.set_ups.plus(_counted_set_ups(result))
+            self._set_ups = self._set_ups.plus(_counted_set_ups(result))
+            if self._set_ups.times:
+                self._store.note_set_ups(run, self._set_ups)
         except LedgerbeamError:
             raise
         except Exception as error:

@@ -7,11 +7,12 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 
 import orjson
 
-from ledgerbeam.errors import WorkerDiedError
+from ledgerbeam.errors import LedgerbeamError, WorkerDiedError
 from ledgerbeam.ledger import LedgerStore, Source, Totals
 from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
@@ -57,7 +58,6 @@ class LocalRunner:
     Attributes:
         deaths: How often a worker died so far.
         done: What the passes so far have added to the ledger.
-        set_ups: Those of user code in the passes so far.
     """
 
     def __init__(
@@ -81,7 +81,8 @@ class LocalRunner:
         self._next_refresh = 0.0
         self.deaths = 0
         self.done = Totals()
-        self.set_ups = SetUps()
+        self._set_ups = SetUps()
+        self._set_ups_before = SetUps()
 
     def run(self, listed: JobListing) -> None:
         """Run what is open of a listing, in waves, so that memory does not grow with the number of sources.
@@ -138,11 +139,13 @@ class LocalRunner:
                 file.write(dump_job(dataclasses.replace(self._spec, run=listed.run, run_dir=folder)))
             dump_sources(wave, sources)
         try:
-            return self._watched_wave(folder, job, wave, tmp, listed)
+            return self._wave(folder, job, wave, tmp, listed)
         finally:
-            self.set_ups = self.set_ups.plus(left_set_ups(folder))
+            with suppress(LedgerbeamError):  # why it cannot be noted is told by what needs more
+                self._note_set_ups(folder, listed.run)
+            self._set_ups_before = self._set_ups
 
-    def _watched_wave(self, folder: str, job: str, wave: str, tmp: str, listed: JobListing) -> WaveEnd:
+    def _wave(self, folder: str, job: str, wave: str, tmp: str, listed: JobListing) -> WaveEnd:
         end = run_wave(
             [
                 sys.executable,
@@ -156,7 +159,7 @@ class LocalRunner:
             folder,
             # Beam leaves a folder of its own there when it is killed.
             env={**os.environ, "TMPDIR": tmp, STORAGE_OPTIONS: orjson.dumps(self._spec.storage_options).decode()},
-            on_tick=lambda: self._tick(listed),
+            on_tick=lambda: self._tick(listed, folder),
             debug=self._debug,
         )
         self._folder.check()
@@ -189,7 +192,13 @@ class LocalRunner:
         if self._spec.reject_limit is not None:
             self._spec.reject_limit.check(self._store, ended=False)
 
-    def _tick(self, listed: JobListing) -> None:
+    def _note_set_ups(self, folder: str, run: str) -> None:
+        found = self._set_ups_before.plus(left_set_ups(folder))
+        if found.times > self._set_ups.times:
+            self._set_ups = found
+            self._store.note_set_ups(run, found)
+
+    def _tick(self, listed: JobListing, folder: str) -> None:
         now = time.monotonic()
         if now < self._next_tick:
             return
@@ -197,6 +206,7 @@ class LocalRunner:
         if now >= self._next_refresh:
             self._next_refresh = now + REFRESH_SECONDS
             self._store.refresh()
+            self._note_set_ups(folder, listed.run)
             self._check_rejects()
         total = listed.found if listed.finished else None
         self._reporter.update(done=self._store.completed_count(), total=total, totals=self._store.totals())

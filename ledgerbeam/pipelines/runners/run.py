@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ledgerbeam.errors import IndexMismatchError, LedgerbeamError, UsageError
+from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Totals
 from ledgerbeam.opening import run_folders
@@ -140,9 +139,6 @@ def run_job(
                         left = count_superseded(store)
             finally:
                 deaths, done = runner.deaths, runner.done
-                if runner.set_ups.times:
-                    with suppress(LedgerbeamError):  # if it cannot be noted, why will be told by what needs more
-                        store.note_set_ups(run, runner.set_ups)
         outcome = TASKS_FAILED if store.status()["tasks"]["failed"] else DONE
     except KeyboardInterrupt:
         outcome = "interrupted"

@@ -23,7 +23,7 @@ JOB: dict[str, Any] = {"pipeline": "map", "parameters": {"a": [1]}}
 INFO: dict[str, Any] = {"host": "h", "runner": "r", "folder": "f", "place": "p", "pid": 1, "workers": 2, "free": None}
 INFO |= {"command": ["a", "b"], "before": {"tasks": 1, "records": 2, "bytes": 3, "sources": 4}}
 RUN: dict[str, Any] = {"began": 1.5, "ended": 2.5, "outcome": "done", "tidied": True, "listed": 3, "info": INFO}
-RUN |= {"listing_finished": True}
+RUN |= {"listing_finished": True, "set_ups": {"times": 2, "seconds": 1.5, "longest": 1.0}}
 
 READ: dict[Callable[[bytes], Any], tuple[Any, Any]] = {
     lmdb_decoding.read_source_fields: (SOURCE, SOURCE),
@@ -35,9 +35,9 @@ READ: dict[Callable[[bytes], Any], tuple[Any, Any]] = {
 }
 MAY_LACK: dict[Callable[[bytes], Any], set[str]] = {
     lmdb_decoding.read_source_fields: {"number", "back", "changed", "members"},
-    lmdb_decoding.read_run: {"tidied", "ended", "outcome", "listed", *INFO, *INFO["before"]},
+    lmdb_decoding.read_run: {"tidied", "ended", "outcome", "listed", "set_ups", *INFO, *INFO["before"]},
 }
-MAY_BE_NONE = {"ended", "outcome", "tidied", "listed", "free", "a"}
+MAY_BE_NONE = {"ended", "outcome", "tidied", "listed", "set_ups", "free", "a"}
 FREE = ("free", "a")
 
 

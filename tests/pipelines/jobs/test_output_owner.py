@@ -54,7 +54,7 @@ class Place:
         files = ListedFiles(**{"patterns": (f"{self.root}/in/*.jsonl",), "base": f"{self.root}/in/", **of_files})
         where = output or str(self.out)
         job: JobSpec = (
-            MapJob(files=files, function="m:f", function_source="ab", output=where, to=to)
+            MapJob(files=files, function="m:f", modules={"m": "ab"}, output=where, to=to)
             if dataset is None
             else ConvertJob(files=files, output=where, to="megatron", dataset=dataset)
         )

@@ -22,7 +22,7 @@ WORDS = {"output": "/out", "storage_options": OPTIONS, "ledger": "/L", "workers"
 
 SPECS: list[JobSpec] = [
     IndexJob(files=ListedFiles(sources_from="/list"), run="000001", run_dir="/L/run/000001"),
-    MapJob(files=FILES, function="m:f", function_source="ab", to="jsonl", nan="null", **WORDS),  # type: ignore[arg-type]
+    MapJob(files=FILES, function="m:f", modules={"m": "ab"}, to="jsonl", nan="null", **WORDS),  # type: ignore[arg-type]
     ConvertJob(files=FILES, to="megatron", dataset=PARTS, **WORDS),  # type: ignore[arg-type]
     ConvertJob(files=FILES, to="shar", fields=(("recording", "wav"), ("label", "cls")), **WORDS),  # type: ignore[arg-type]
     MaterializeJob(passes=GraphPasses(reference="m:g", code="cd", epochs=3), to="tar", published="lit", **WORDS),  # type: ignore[arg-type]

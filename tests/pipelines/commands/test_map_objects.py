@@ -1,0 +1,233 @@
+"""``ledgerbeam map`` with classes, batches, parameters and watched files, as a user starts it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from tests.pipelines.conftest import Workspace
+from tests.servers.process import wait_until
+
+pytestmark = pytest.mark.slow
+
+OBJECTS = '''
+import os, signal, time
+import scale
+from ledgerbeam import Drop, Reject, Route
+
+
+class Model:
+    """Leaves a file when it is built, and one when it is closed."""
+
+    def __init__(self, threshold, words="words.txt"):
+        self.threshold = threshold
+        self.words = open(words).read().split() if os.path.exists(words) else []
+        open(f"seen/built-{os.getpid()}", "w").close()
+
+    def __call__(self, record):
+        time.sleep(0.001)
+        if record["id"] < self.threshold:
+            return Drop("below")
+        if record["id"] == 13:
+            raise ValueError("thirteen")
+        return {"id": record["id"] * scale.SCALE, "device": os.environ.get("CUDA_VISIBLE_DEVICES")}
+
+    def close(self):
+        open(f"seen/closed-{os.getpid()}", "w").close()
+
+
+class Killed(Model):
+    def __call__(self, record):
+        if record["id"] == 30 and not os.path.exists("seen/killed"):
+            open("seen/killed", "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(record)
+
+
+class Impure(Model):
+    def __call__(self, record):
+        return {"pid": time.time_ns()}
+
+
+class Unbuildable:
+    def __init__(self):
+        raise OSError("no licence")
+
+    def __call__(self, record): ...
+
+
+class Crashes(Unbuildable):
+    def __init__(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Changes:
+    def __init__(self):
+        with open("words.txt", "a") as file:
+            file.write("more")
+
+    def __call__(self, record):
+        return record
+
+
+def batched(records, add=0):
+    return [{"id": record["id"] + add, "size": "any"} for record in records]
+
+
+def centred(records):
+    mean = sum(record["id"] for record in records) / len(records)
+    return [{"id": record["id"] - mean} for record in records]
+
+
+def centred_and_says_so(records):
+    return centred(records)
+
+
+centred_and_says_so.batch_invariant = False
+'''
+
+
+@pytest.fixture
+def place(workspace: Workspace) -> Workspace:
+    (workspace.root / "objects.py").write_text(OBJECTS)
+    (workspace.root / "scale.py").write_text("SCALE = 1\n")
+    (workspace.root / "words.txt").write_text("seven eight\n")
+    (workspace.root / "seen").mkdir()
+    for name in "ab":
+        workspace.jsonl(f"in/{name}.jsonl", 60)
+    return workspace
+
+
+def job(place: Workspace, name: str, *more: str, workers: int = 1) -> Any:
+    options = ("--output", "out", "--to", "jsonl", "--ledger", "L", "--task-bytes", "1000", "--workers", str(workers))
+    return place.run("map", f"objects:{name}", "in/*.jsonl", *options, *more)
+
+
+def seen(place: Workspace) -> tuple[int, int]:
+    """Return how many processes have built the object, and how many have closed it."""
+    names = [path.name for path in (place.root / "seen").iterdir()]
+    return tuple(sum(name.startswith(what) for name in names) for what in ("built-", "closed-"))  # type: ignore[return-value]
+
+
+def status(place: Workspace) -> Any:
+    return place.run("ledger", "status", "L", "--json").json
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_class_is_built_once_a_worker_and_closed_though_tasks_fail(place: Workspace, workers: int) -> None:
+    ran = job(place, "Model", "--set", "threshold=10", workers=workers)
+    assert ran.status == 3, ran.err
+    assert seen(place) == (workers, workers)
+    set_ups = status(place)["last_run"]["set_ups"]
+    assert set_ups["times"] == workers
+    assert 0 < set_ups["longest"] <= set_ups["seconds"]
+    shown = place.run("ledger", "status", "L").out
+    assert "set-up" in shown
+    assert f"{workers} time" in shown
+    assert "set threshold" in shown
+
+
+def test_a_worker_that_dies_costs_set_ups_that_are_counted(place: Workspace) -> None:
+    ran = job(place, "Killed", "--set", "threshold=14", workers=1)
+    assert ran.status == 0, ran.err
+    assert seen(place) == (2, 1)  # one was killed, and closes nothing
+    assert status(place)["last_run"]["set_ups"]["times"] == 2
+
+
+def test_a_job_that_ends_by_an_error_closes_what_raised_it(place: Workspace) -> None:
+    ran = job(place, "Impure", "--set", "threshold=0")
+    assert (ran.status, seen(place)) == (1, (1, 1)), ran.err
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_class_that_raises_ends_the_job_before_any_task_fails(place: Workspace, workers: int) -> None:
+    ran = job(place, "Unbuildable", workers=workers)
+    assert ran.status == 1
+    assert "objects:Unbuildable cannot be built: OSError: no licence" in ran.err
+    found = status(place)
+    assert found["tasks"] == {"done": 0, "failed": 0}
+    assert found["last_run"]["set_ups"] is None
+    (place.root / "objects.py").write_text(OBJECTS.replace('raise OSError("no licence")', "pass"))
+    assert job(place, "Unbuildable", "--on-job-change", "accept", workers=workers).status == 0
+
+
+def test_a_process_that_dies_as_it_is_built_is_laid_to_no_task(place: Workspace) -> None:
+    ran = job(place, "Crashes")
+    assert ran.status == 1
+    assert "3 times in a row before anything was done" in ran.err
+    assert status(place)["tasks"]["failed"] == 0
+
+
+def test_what_changed_of_a_job_is_named(place: Workspace) -> None:
+    words = ("--watch-file", "words.txt")
+    assert job(place, "batched", "--set", "add=1", "--batch", "7", *words).status == 0
+    assert job(place, "batched", "--set", "add=1", "--batch", "20", *words).status == 0
+    (place.root / "scale.py").write_text("SCALE = 2\n")
+    (place.root / "words.txt").write_text("nine\n")
+    refused = job(place, "batched", "--set", "add=2", "--batch", "7", *words)
+    assert refused.status == 1
+    assert "module scale: was '" in refused.err
+    assert "set add: was 1, is 2" in refused.err
+    assert f"watched file {place.root}/words.txt: was '" in refused.err
+    assert "module objects" not in refused.err
+
+
+def test_the_size_of_batches_belongs_to_a_job_that_says_so(place: Workspace) -> None:
+    caught = job(place, "centred", "--batch", "7", "--output", "other", "--ledger", "other")
+    assert caught.status == 1
+    assert "alone than in a batch of 7" in caught.err
+    assert job(place, "centred_and_says_so", "--batch", "7").status == 0
+    refused = job(place, "centred_and_says_so", "--batch", "8")
+    assert (refused.status, "batch: was 7, is 8" in refused.err) == (1, True)
+
+
+def test_a_watched_file_that_changes_while_the_job_runs_ends_it(place: Workspace) -> None:
+    ran = job(place, "Changes", "--watch-file", "words.txt")
+    assert ran.status == 1
+    assert "words.txt: this watched file has changed since the job began" in ran.err
+    assert status(place)["tasks"] == {"done": 0, "failed": 0}
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (("--set", "treshold=1"), 2, "has no such parameter; it takes threshold, words"),
+        ((), 2, "needs 'threshold'"),
+        (("--set", "threshold=1", "--watch-file", "none.txt"), 2, "none.txt: there is no such file"),
+        (("--set", "threshold=1", "--batch", "0"), 2, "expected a whole number from 1"),
+        (("--set", "threshold=1", "--devices", "0,,1"), 2, "expected ids of different devices"),
+        (("--set", "threshold=1", "--devices", "0", "--", "--runner=PrismRunner"), 2, "--devices is for the local"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_there_is_a_ledger(
+    place: Workspace, options: tuple[str, ...], code: int, said: str
+) -> None:
+    refused = job(place, "Model", *options)
+    assert (refused.status, said in refused.err) == (code, True), refused.err
+    assert not (place.root / "L").exists()
+
+
+@pytest.mark.parametrize(("workers", "devices"), [(3, "0,GPU-7"), (1, "5")])
+def test_each_worker_sees_one_device_and_they_take_turns(place: Workspace, workers: int, devices: str) -> None:
+    ran = job(place, "Model", "--set", "threshold=14", "--devices", devices, workers=workers)
+    assert ran.status == 0, ran.err
+    used = {record["device"] for record in place.records("out")}
+    assert used <= set(devices.split(","))
+    assert used
+
+
+def test_a_launcher_that_is_killed_has_noted_set_ups_by_then(place: Workspace) -> None:
+    (place.root / "objects.py").write_text(OBJECTS.replace("time.sleep(0.001)", "time.sleep(1)"))
+    options = ("--output", "out", "--to", "jsonl", "--ledger", "L", "--task-bytes", "1000")
+    running = place.start("map", "objects:Model", "in/*.jsonl", "--set", "threshold=0", *options)
+    try:
+        wait_until(
+            lambda: (place.root / "L").exists() and bool((status(place)["last_run"] or {}).get("set_ups")), seconds=60
+        )
+    finally:
+        os.killpg(running.pid, signal.SIGKILL)
+        running.communicate()
+    assert status(place)["last_run"]["set_ups"]["times"] == 1

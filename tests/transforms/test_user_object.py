@@ -1,0 +1,216 @@
+"""The user's object in a worker process: built once, called by one thread at a time, closed at the end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ledgerbeam.errors import ChangedSourceError, FunctionError, NonDeterministicTaskError, UsageError
+from ledgerbeam.ledger import FailedTask, Source, Task
+from ledgerbeam.sources.watched import watched_checksums
+from ledgerbeam.transforms import MapRecords, user_object
+from ledgerbeam.transforms.user_object import UserObject, close_objects, take_set_ups
+
+HERE = __name__
+built: list[Any] = []
+closed: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def anew() -> Iterator[None]:
+    close_objects()
+    take_set_ups()
+    built.clear()
+    closed.clear()
+    yield
+    close_objects()
+
+
+class Model:
+    def __init__(self, name: str = "a", seconds: float = 0.0) -> None:
+        self.name = name
+        self.seconds = seconds
+        self.inside = 0
+        built.append(self)
+
+    def __call__(self, record: Any) -> Any:
+        self.inside += 1
+        assert self.inside == 1, "called by two threads at once"
+        time.sleep(self.seconds)
+        self.inside -= 1
+        if record.get("bad"):
+            raise ValueError("bad")
+        return {**record, "name": self.name}
+
+    def close(self) -> None:
+        closed.append(self.name)
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, record: Any) -> Any:
+        self.count += 1
+        return {"count": self.count}
+
+
+class Raises:
+    def __init__(self) -> None:
+        raise OSError("no licence")
+
+    def __call__(self, record: Any) -> Any: ...
+
+
+class Leaves(Raises):
+    def __init__(self) -> None:
+        raise SystemExit(2)
+
+
+class Interrupted(Raises):
+    def __init__(self) -> None:
+        raise KeyboardInterrupt
+
+
+class ClosesDescriptors(Model):
+    def __init__(self) -> None:
+        super().__init__("descriptors")
+        for number in (0, 1, 2):
+            os.close(number)
+
+
+class HangsAtTheEnd(Model):
+    def close(self) -> None:
+        time.sleep(60)
+
+
+class RaisesAtTheEnd(Model):
+    def close(self) -> None:
+        raise SystemExit(3)
+
+
+def plain(record: Any, name: str = "") -> Any:
+    return {**record, "name": name}
+
+
+def task_of(records: list[Any]) -> Task:
+    return Task(Source("/data/a.jsonl", 100, "1"), 0, len(records), ((0, 1),), records)
+
+
+def written(mapper: MapRecords, records: list[Any]) -> list[Any]:
+    found: Any = mapper(task_of(records))
+    return list(found.records.datasets[""])
+
+
+def test_a_class_is_built_once_in_a_process_with_its_values() -> None:
+    for _ in range(2):
+        mapper = MapRecords(f"{HERE}:Model", "jsonl", values={"name": "b"})
+        assert written(mapper, [{}, {}]) == [{"name": "b"}, {"name": "b"}]
+    assert len(built) == len(take_set_ups()) == 1
+    written(MapRecords(f"{HERE}:Model", "jsonl", values={"name": "c"}), [{}])
+    assert [model.name for model in built] == ["b", "c"]
+    assert (len(take_set_ups()), take_set_ups()) == (1, [])
+    close_objects()
+    assert closed == ["c", "b"]
+    close_objects()
+    assert closed == ["c", "b"]
+
+
+def test_values_of_a_function_are_keyword_arguments() -> None:
+    assert written(MapRecords(f"{HERE}:plain", "jsonl", values={"name": "x"}), [{}]) == [{"name": "x"}]
+    with pytest.raises(UsageError, match="has no such parameter"):
+        MapRecords(f"{HERE}:plain", "jsonl", values={"nme": "x"}).set_up()
+
+
+def test_threads_take_turns() -> None:
+    mapper = MapRecords(f"{HERE}:Model", "jsonl", values={"seconds": 0.01}, check_purity=False)
+    results: list[Any] = []
+    threads = [threading.Thread(target=lambda: results.append(mapper(task_of([{}] * 5)))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [type(result) for result in results] == [Task] * 4
+    assert len(built) == 1
+
+
+def test_a_state_that_breaks_purity_is_caught() -> None:
+    with pytest.raises(NonDeterministicTaskError):
+        MapRecords(f"{HERE}:Counter", "jsonl")(task_of([{}]))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("Raises", "Raises cannot be built: OSError: no licence"), ("Leaves", "SystemExit: 2")]
+)
+def test_a_class_that_raises_ends_the_job_and_no_task_fails(name: str, said: str) -> None:
+    mapper = MapRecords(f"{HERE}:{name}", "jsonl", on_error="reject")
+    for call in (mapper.set_up, lambda: mapper(task_of([{}]))):
+        with pytest.raises(FunctionError, match=said):
+            call()
+    assert take_set_ups() == []
+
+
+def test_an_interrupt_while_it_is_built_goes_through() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        MapRecords(f"{HERE}:Interrupted", "jsonl").set_up()
+
+
+def test_a_module_that_cannot_be_imported_ends_the_job() -> None:
+    with pytest.raises(FunctionError, match="'no_such_module' cannot be imported"):
+        MapRecords("no_such_module:f", "jsonl")(task_of([{}]))
+
+
+def test_a_file_that_changed_is_told_also_when_that_is_why_it_cannot_be_built(tmp_path: Path) -> None:
+    path = tmp_path / "words"
+    path.write_text("one")
+    watched = watched_checksums([str(path)])
+    path.write_text("two")
+    for name in ("Model", "Raises", "plain"):
+        with pytest.raises(ChangedSourceError, match="this watched file has changed"):
+            UserObject(f"{HERE}:{name}", watched=watched).ready()
+
+
+def test_a_failed_task_does_not_close_it() -> None:
+    mapper = MapRecords(f"{HERE}:Model", "jsonl")
+    assert isinstance(mapper(task_of([{"bad": True}])), FailedTask)
+    assert closed == []
+    assert written(mapper, [{}]) == [{"name": "a"}]
+
+
+def test_a_close_that_hangs_or_raises_is_told_and_left(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(user_object, "CLOSE_SECONDS", 0.1)
+    for name in ("Model", "HangsAtTheEnd", "RaisesAtTheEnd"):
+        UserObject(f"{HERE}:{name}").ready()
+    close_objects()
+    assert closed == ["a"]
+    assert "RaisesAtTheEnd: its close() raised SystemExit: 3" in caplog.text
+    assert "HangsAtTheEnd: its close() has not returned" in caplog.text
+
+
+PROGRAM = f"""
+import os, sys
+from {HERE} import ClosesDescriptors
+from ledgerbeam.transforms.user_object import UserObject
+ClosesDescriptors.close = lambda self: open(sys.argv[1], "a").write(f"closed {{os.getpid() == parent}}\\n")
+parent = os.getpid()
+UserObject("{HERE}:ClosesDescriptors").ready()
+assert os.open("/dev/null", os.O_RDONLY) > 2
+if os.fork() == 0:
+    sys.exit(0)  # a child that ends does not close what is its parent's
+os.wait()
+"""
+
+
+def test_it_is_closed_as_a_process_ends_which_keeps_its_descriptors(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path / "said")], check=True, timeout=60)
+    assert (tmp_path / "said").read_text() == "closed True\n"
