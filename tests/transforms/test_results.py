@@ -132,7 +132,8 @@ def test_a_record_for_which_the_function_raises_is_rejected_with_the_place(funct
 
 
 def test_a_record_that_was_not_decoded_is_rejected_and_not_given_to_the_function() -> None:
-    for options in ({}, {"batch": 2, "function": "given_in_batches"}):
+    ways: list[dict[str, Any]] = [{}, {"batch": 2, "function": "given_in_batches"}]
+    for options in ways:
         records = [Unreadable("line 1: no JSON"), *returning("record"), Unreadable("line 3"), Unreadable("line 4")]
         results = mapped(records, on_error="reject", **options).records
         assert results.counts == RecordCounts(4, 1, {}, {"not decoded": 3}, {"": 1})
@@ -192,7 +193,7 @@ def a_long_reason(record: int) -> Any:
 @pytest.mark.parametrize("function", ["many_reasons", "many_routes", "many_rejects"])
 def test_reasons_and_routes_are_categories(function: str) -> None:
     enough = mapped(list(range(100)), function=function, on_error="reject")
-    counts = enough.counts if isinstance(enough, NoneTask) else enough.records.counts
+    counts: Any = enough.counts if isinstance(enough, NoneTask) else enough.records.counts
     assert 100 in (len(counts.dropped), len(counts.rejected), len(counts.written))
     failed = mapped(list(range(101)), function=function, on_error="reject")
     assert isinstance(failed, FailedTask)
@@ -251,7 +252,7 @@ def test_every_record_is_accounted_for_whatever_is_returned(
     function = "given_by" if batch is None else "given_in_batches"
     options = {"function": function, "batch": batch, "nan": nan, "check_purity": check}
     found = mapped(returning(*names), on_error="reject", **options)
-    counts = found.counts if isinstance(found, NoneTask) else found.records.counts
+    counts: Any = found.counts if isinstance(found, NoneTask) else found.records.counts
     assert counts.read == len(names)  # and RecordCounts itself holds that it adds up
     if isinstance(found, NoneTask):
         assert (counts.kept, counts.written, counts.rejected) == (0, {}, {})
