@@ -51,11 +51,11 @@ def tasks_of(sources: Sources, source: Source, limits: TaskLimits) -> list[Task 
     return [StreamedTasks(tuple(tasks), cut.stream.places, cut.stream.format)]
 
 
-def read(sources: Sources, source: Source, on_error: OnError = "reject", **limits: int) -> list[Any]:
+def read(sources: Sources, source: Source, on_error: OnError = "reject", *, task_records: int) -> list[Any]:
     """Read a source as a worker does, and ask for the raw records while each task is in work."""
     reader = _Read(sources, None, on_error)
-    found = []
-    for element in tasks_of(sources, source, TaskLimits(**limits)):
+    found: list[Any] = []
+    for element in tasks_of(sources, source, TaskLimits(None, task_records)):
         for task in reader.process(element):
             if isinstance(task, Task):
                 assert isinstance(task.raw, RawSpan)
@@ -86,12 +86,12 @@ class RawContract(ABC):
 
     def test_raw_records_are_what_was_decoded(self, tmp_path: Path) -> None:
         source, raws = self.make(tmp_path, broken=False)
-        for limits in ({"task_records": 100}, {"task_records": 2}, {"task_records": 1}):
-            found = read(self.sources, source, "fail", **limits)
+        for limit in (100, 2, 1):
+            found = read(self.sources, source, "fail", task_records=limit)
             assert [raw for _, part in found for raw in part] == raws
             assert all(len(records) == len(part) for records, part in found)
             self.check([record for records, _ in found for record in records], raws)
-            assert len(found) > 1 or self.is_one_task or limits["task_records"] == 100
+            assert len(found) > 1 or self.is_one_task or limit == 100
 
     def check(self, records: list[Any], raws: list[RawRecord]) -> None:
         assert records == [self.decoded(raw) for raw in raws]
@@ -100,8 +100,8 @@ class RawContract(ABC):
         source, raws = self.make(tmp_path, broken=True)
         clean, _ = self.make(tmp_path / "clean", broken=False)
         expected = [record for records, _ in read(self.sources, clean, "fail", task_records=9) for record in records]
-        for limits in ({"task_records": 100}, {"task_records": 2}):
-            found = read(self.sources, source, **limits)
+        for limit in (100, 2):
+            found = read(self.sources, source, task_records=limit)
             records = [record for part, _ in found for record in part]
             assert [raw for _, part in found for raw in part] == raws
             for number, record in enumerate(records):
@@ -289,7 +289,7 @@ def test_a_cut_off_stream_fails_the_tasks_behind_it(tmp_path: Path) -> None:
     (streamed,) = tasks_of(FileSources(), source, TaskLimits(None, 2))
     publish_bytes(source.url, gzip.compress(jsonl(broken=True)[:20]))
     reader = _Read(FileSources(), None, "reject")
-    assert {type(task) for task in reader.process(streamed)} == {FailedTask}  # type: ignore[arg-type]
+    assert {type(task) for task in reader.process(streamed)} == {FailedTask}
 
 
 def test_the_items_of_a_graph_lie_nowhere() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import NonDeterministicTaskError, UsageError
+from ledgerbeam.io import RawRecord
 from ledgerbeam.ledger import FailedTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.transforms import MapRecords
@@ -17,7 +18,9 @@ sizes: list[int] = []
 
 
 def mapped(function: str, records: list[Any], batch: int = 4, **options: Any) -> Any:
-    task = Task(Source("/data/a.jsonl", 100, "1"), 0, len(records), ((0, 1),), records)
+    source = Source("/data/a.jsonl", 100, "1")
+    raws = [RawRecord(source.url, number, number, number + 1, b"x") for number in range(len(records))]
+    task = Task(source, 0, len(records), ((0, 1),), records, raw=lambda: raws)
     sizes.clear()
     return MapRecords(f"{HERE}:{function}", "jsonl", batch=batch, **options)(task)
 

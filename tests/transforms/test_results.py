@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgerbeam import Drop, Reject, Route
-from ledgerbeam.io import Sample
+from ledgerbeam.io import RawRecord, Sample
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.sources.kind import Unreadable
@@ -20,7 +20,9 @@ HERE = __name__
 
 
 def task_of(records: list[Any]) -> Task:
-    return Task(Source("/data/books.jsonl", 100, "1"), 10, 10 + len(records), ((0, 1),), records)
+    source = Source("/data/books.jsonl", 100, "1")
+    raws = [RawRecord(source.url, 10 + number, number, number + 1, b"x") for number in range(len(records))]
+    return Task(source, 10, 10 + len(records), ((0, 1),), records, raw=lambda: raws)
 
 
 def given_by(record: Any) -> Any:
