@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ledgerbeam.errors import SourceNotFoundError
 from ledgerbeam.io import native
 from ledgerbeam.io.storage.client import Options, call, filesystem, storage_error
-from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme
+from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme, store_of
 
 __all__ = ["FilePage", "list_files", "sizes_of"]
 
@@ -49,7 +49,7 @@ def list_files(
     url = canonical_url(folder).rstrip("/") or "/"
     if is_local(url):
         return _list_local(url)
-    if url.startswith("s3://"):
+    if store_of(url).api == "s3":
         return _list_s3(url, options, beginning, recursive=recursive)
     return _list_store(url, options, recursive=recursive)
 

@@ -17,7 +17,7 @@ from ledgerbeam.io.listing.patterns import Part, Pattern, expand_braces, parse
 from ledgerbeam.io.storage.client import Options, call, filesystem, storage_error
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import info_of, stat_many
-from ledgerbeam.io.storage.urls import is_local, split_scheme
+from ledgerbeam.io.storage.urls import is_local, split_scheme, store_of
 
 __all__ = ["Page", "list_pages", "read_source_list", "stat_pages"]
 
@@ -106,7 +106,7 @@ def _chunks(patterns: Sequence[Pattern], options: Options | None, size: int) -> 
 def _matches(pattern: Pattern, options: Options | None, size: int) -> Iterator[Page]:
     if is_local(pattern.base):
         return _list_local(pattern, size)
-    if pattern.base.startswith("s3://"):
+    if store_of(pattern.base).api == "s3":
         return _list_s3(pattern, options)
     return _list_store(pattern, options, size)
 
@@ -179,9 +179,6 @@ def _scan(folder: str) -> tuple[list[str], list[tuple[str, bool]]]:
     names = []
     folders = []
     try:
-        found = native.compiled and native.compiled.scan_folder(folder)
-        if found:
-            return found[0], [(name, False) for name in found[1]]
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.is_file():

@@ -16,7 +16,7 @@ class Store:
     """What a kind of store can do; the defaults are those of one of which nothing is known.
 
     Attributes:
-        api: Whose requests are made beyond what fsspec has: reads of a given version, and blocks of Azure.
+        api: Whose requests are made beyond what fsspec has: reads of a version, pages of listings, blocks of Azure.
         extra: The extra of the package that brings its client.
         has_buckets: Whether a key has no leading slash, so that `scheme:///b/k` can only mean `scheme://b/k`.
         publishes_whole: Whether a put appears whole or not at all.
