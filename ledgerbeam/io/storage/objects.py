@@ -11,10 +11,11 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
+from ledgerbeam.disk import make_folders, sync_folder
 from ledgerbeam.io.storage.azure import upload_blocks
 from ledgerbeam.io.storage.client import Options, call, filesystem, http_status, storage_error
 from ledgerbeam.io.storage.fetch import fetch_many
-from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX, make_folders, sync_folder
+from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX
 from ledgerbeam.io.storage.urls import canonical_url, is_local, store_of
 
 __all__ = ["ObjectFolder"]

@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import BinaryIO, cast
 
+from ledgerbeam.disk import make_folders, sync_folder
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, StorageError, UsageError
 from ledgerbeam.io.storage.azure import upload_blocks
 from ledgerbeam.io.storage.client import Options, call, filesystem, is_full, storage_error
@@ -25,11 +26,9 @@ from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme, st
 
 __all__ = [
     "TEMPORARY_SUFFIX",
-    "make_folders",
     "publish",
     "publish_bytes",
     "remove_stale_temporaries",
-    "sync_folder",
 ]
 
 TEMPORARY_SUFFIX = ".lbtmp"
@@ -180,27 +179,6 @@ def _full(url: str, place: str) -> DiskFullError:
         f"{url}: no space is left on the device of {place}. Nothing was published and a former output of "
         "that name is intact; free some space and run again"
     )
-
-
-def make_folders(folder: str) -> None:
-    """Make a local folder and those above it, so that their names are on the disk when this returns."""
-    missing = []
-    while not os.path.isdir(folder):
-        missing.append(folder)
-        folder = os.path.dirname(folder)
-    for path in reversed(missing):
-        with contextlib.suppress(FileExistsError):  # another writer was first; a file there fails at the next step
-            os.mkdir(path)
-        sync_folder(os.path.dirname(path))
-
-
-def sync_folder(folder: str) -> None:
-    """Bring the names in a local folder to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _open_temporary(path: str) -> tuple[str, int]:

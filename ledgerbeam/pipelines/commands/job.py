@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
+from fnmatch import fnmatchcase
 from functools import partial
+from glob import escape
 from typing import Any
 
+from ledgerbeam.errors import UsageError
 from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.pipelines.commands.summary import RunSummary
 from ledgerbeam.pipelines.console import Reporter
 from ledgerbeam.pipelines.jobs.listing import listed_pages
 from ledgerbeam.pipelines.jobs.opening import open_job
-from ledgerbeam.pipelines.jobs.retry import sources_that_failed
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners.beam import check_options, check_reach
 from ledgerbeam.pipelines.runners.run import RunOutcome, run_job, warn_of_lost
@@ -42,7 +46,7 @@ def run_job_command(job: JobSpec, args: argparse.Namespace, beam_args: list[str]
     store = opened.store
     shown = os.path.relpath(job.ledger) if is_local(job.ledger) and not args.ledger else job.ledger
     reporter.say(f"ledger: {shown} ({opened.state})")
-    only = None if args.only_failed is None else sources_that_failed(store, args.only_failed)
+    only = None if args.only_failed is None else _sources_that_failed(store, args.only_failed)
     run = partial(run_job, job, store, reporter=reporter, beam_args=beam_args, owner=opened.owner, debug=args.debug)
     outcome: RunOutcome = run(pages, force=force, only=only)
 
@@ -57,3 +61,30 @@ def run_job_command(job: JobSpec, args: argparse.Namespace, beam_args: list[str]
     if product is not None and outcome.is_complete:
         made = product.make(job, store, rewrite=rewrite, say=reporter.say)
     return RunSummary(job, store, outcome, made, is_partial=only is not None).print(reporter)
+
+
+def _sources_that_failed(store: LedgerStore, pattern: str) -> frozenset[bytes]:
+    """Return the ids of the sources with a failure whose reason matches; their quarantined tasks are freed.
+
+    Args:
+        store: The job's ledger.
+        pattern: A shell pattern.
+
+    Raises:
+        UsageError: If no failure has such a reason.
+    """
+    sources: set[bytes] = set()
+    quarantined: set[str] = set()
+    for row in store.failures():
+        if fnmatchcase(row.reason, pattern):
+            sources.add(row.source_id)
+            if row.quarantined:
+                quarantined.add(row.url)
+    if not sources:
+        raise UsageError(
+            f"--only-failed {pattern}: no failure has such a reason; to see all: "
+            f"ledgerbeam ledger failures {shlex.quote(store.url)}"
+        )
+    for url in sorted(quarantined):
+        store.forget(escape(url), failures_only=True)
+    return frozenset(sources)

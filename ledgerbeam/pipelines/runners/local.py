@@ -18,7 +18,7 @@ from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.run_folders import RunFolder
 from ledgerbeam.pipelines.console import Reporter
 from ledgerbeam.pipelines.jobs.listing import JobListing
-from ledgerbeam.pipelines.jobs.replaced import look_at_files
+from ledgerbeam.pipelines.jobs.recorded import look_at_files
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.transport import dump_job
 from ledgerbeam.pipelines.runners.supervise import WaveEnd, run_wave
