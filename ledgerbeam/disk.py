@@ -6,14 +6,10 @@ import contextlib
 import errno
 import os
 
-__all__ = ["is_no_room", "make_folders", "sync_folder"]
+__all__ = ["NO_ROOM", "make_folders", "sync_folder"]
 
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
-
-
-def is_no_room(error: BaseException) -> bool:
-    """Return whether an error of the operating system says that a disk or a quota is full."""
-    return isinstance(error, OSError) and error.errno in _NO_ROOM
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Error numbers that say that a disk or a quota is full."""
 
 
 def make_folders(folder: str) -> None:

@@ -15,7 +15,7 @@ import fsspec
 import fsspec.utils
 import tenacity
 
-from ledgerbeam.disk import is_no_room
+from ledgerbeam.disk import NO_ROOM
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io.storage.stores import store_named
 from ledgerbeam.io.storage.urls import is_local, split_scheme, store_of
@@ -219,7 +219,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def is_full(error: BaseException) -> bool:
     """Return whether an error says that a disk, a quota or an object store is full."""
-    return http_status(error) == 507 or is_no_room(error)
+    return http_status(error) == 507 or (isinstance(error, OSError) and error.errno in NO_ROOM)
 
 
 def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
