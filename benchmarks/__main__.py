@@ -19,6 +19,7 @@ from benchmarks import (
     indexing,
     ledger,
     megatron,
+    native,
     object_store,
     observing,
     reads,
@@ -33,6 +34,7 @@ from benchmarks.table import render
 TABLES: dict[str, ModuleType] = {
     "indexing": indexing,
     "reads": reads,
+    "native": native,
     "datasets": datasets,
     "megatron": megatron,
     "object-store": object_store,

@@ -8,14 +8,11 @@
 #define Py_LIMITED_API 0x030B0000
 #define _FILE_OFFSET_BITS 64
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* O_PATH, d_type */
+#define _GNU_SOURCE /* O_PATH */
 #endif
 #include <Python.h>
 
-#include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -374,144 +371,7 @@ read_lines(PyObject *Py_UNUSED(self), PyObject *args)
     return found;
 }
 
-static PyObject *
-read_line(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t count)
-{
-    Py_buffer offsets;
-    if (count != 3) {
-        PyErr_SetString(PyExc_TypeError, "read_line(descriptor, offsets, record)");
-        return NULL;
-    }
-    long fd = PyLong_AsLong(args[0]);
-    Py_ssize_t record = PyLong_AsSsize_t(args[2]);
-    if (PyErr_Occurred() || PyObject_GetBuffer(args[1], &offsets, PyBUF_SIMPLE) < 0) {
-        return NULL;
-    }
-    uint64_t start = 0, stop = 0;
-    if (record >= 0 && record < offsets.len / 8 - 1 && fd >= 0 && fd <= INT_MAX) {
-        start = load_u64(offsets.buf, record);
-        stop = load_u64(offsets.buf, record + 1);
-    }
-    PyBuffer_Release(&offsets);
-    PyObject *line = room_for(start, stop);
-    if (line == NULL) {
-        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-    }
-    Py_ssize_t size = PyBytes_Size(line);
-    char *raw = PyBytes_AsString(line);
-    int good;
-    Py_BEGIN_ALLOW_THREADS
-    good = fill_line((int)fd, raw, size, start);
-    Py_END_ALLOW_THREADS
-    if (!good) {
-        Py_DECREF(line);
-        Py_RETURN_NONE;
-    }
-    return line;
-}
-
-/* ---- folders ---- */
-
-/* Names of a folder, each after a byte that has its type and before a NUL. */
-typedef struct {
-    char *text;
-    size_t used;
-    size_t room;
-} Names;
-
-static int
-add_name(Names *names, unsigned char type, const char *name)
-{
-    size_t length = strlen(name) + 2;
-    if (names->room - names->used < length) {
-        size_t room = names->room * 2 + length + 4096;
-        char *grown = realloc(names->text, room);
-        if (grown == NULL) {
-            return 0;
-        }
-        names->text = grown;
-        names->room = room;
-    }
-    names->text[names->used] = (char)type;
-    memcpy(names->text + names->used + 1, name, length - 1);
-    names->used += length;
-    return 1;
-}
-
-/* Reads a folder: 0 or an errno. `odd` when an entry's type must be asked for: a link, or unknown. */
-static int
-read_folder(const char *path, Names *names, int *odd)
-{
-    int failed = 0;
-    DIR *folder = opendir(path);
-    if (folder == NULL) {
-        return errno;
-    }
-    while (!failed && !*odd) {
-        errno = 0;
-        struct dirent *entry = readdir(folder);
-        if (entry == NULL) {
-            failed = errno;
-            break;
-        }
-        const char *name = entry->d_name;
-        if (name[0] == '.' && (name[1] == 0 || (name[1] == '.' && name[2] == 0))) {
-            continue;
-        }
-        *odd = entry->d_type == DT_LNK || entry->d_type == DT_UNKNOWN;
-        if ((entry->d_type == DT_REG || entry->d_type == DT_DIR) && !add_name(names, entry->d_type, name)) {
-            failed = ENOMEM;
-        }
-    }
-    closedir(folder);
-    return failed;
-}
-
-static PyObject *
-scan_folder(PyObject *Py_UNUSED(self), PyObject *path)
-{
-    PyObject *encoded, *files = NULL, *folders = NULL, *result = NULL;
-    Names names = {NULL, 0, 0};
-    int failed, odd = 0;
-    if (!PyUnicode_FSConverter(path, &encoded)) {
-        return NULL;
-    }
-    const char *raw = PyBytes_AsString(encoded);
-    Py_BEGIN_ALLOW_THREADS
-    failed = read_folder(raw, &names, &odd);
-    Py_END_ALLOW_THREADS
-    Py_DECREF(encoded);
-    if (failed) {
-        errno = failed;
-        PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path);
-        goto done;
-    }
-    if (odd) {
-        result = Py_NewRef(Py_None);
-        goto done;
-    }
-    files = PyList_New(0);
-    folders = PyList_New(0);
-    if (files == NULL || folders == NULL) {
-        goto done;
-    }
-    for (size_t at = 0; at < names.used;) {
-        size_t length = strlen(names.text + at + 1);
-        PyObject *name = PyUnicode_DecodeFSDefaultAndSize(names.text + at + 1, (Py_ssize_t)length);
-        if (name == NULL || PyList_Append(names.text[at] == DT_DIR ? folders : files, name) < 0) {
-            Py_XDECREF(name);
-            goto done;
-        }
-        Py_DECREF(name);
-        at += length + 2;
-    }
-    result = PyTuple_Pack(2, files, folders);
-done:
-    Py_XDECREF(files);
-    Py_XDECREF(folders);
-    free(names.text);
-    return result;
-}
+/* ---- files ---- */
 
 /* Writes a number as decimal text before `end`; gives its begin. Takes 20 bytes at most, and a sixth of snprintf's time. */
 static char *
@@ -629,8 +489,6 @@ static PyMethodDef methods[] = {
     {"group_names", group_names, METH_VARARGS, NULL},
     {"find_newlines", find_newlines, METH_VARARGS, NULL},
     {"read_lines", read_lines, METH_VARARGS, NULL},
-    {"read_line", (PyCFunction)(void (*)(void))read_line, METH_FASTCALL, NULL},
-    {"scan_folder", scan_folder, METH_O, NULL},
     {"stat_files", stat_files, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -75,7 +75,7 @@ class Compiled(Protocol):
         """
 
     def read_lines(self, descriptor: int, starts: _Numbers, stops: _Numbers, first: int, most: int, /) -> list[bytes]:
-        """Read the lines `[start, stop)` of a file as `read_line` does.
+        """Read the lines `[start, stop)` of a file, each with the newline before it, if it is not the first.
 
         Args:
             descriptor: The open file.
@@ -85,31 +85,8 @@ class Compiled(Protocol):
             most: Ends when the lines have so many bytes or more.
 
         Returns:
-            The lines: fewer than there are, perhaps none, before one for which `read_line` gives None.
-        """
-
-    def read_line(self, descriptor: int, offsets: memoryview[int], record: int, /) -> bytes | None:
-        """Read a line with the newline before it, if it is not the first.
-
-        Args:
-            descriptor: The open file.
-            offsets: A buffer of u64, the begins of the lines and the end of the last.
-            record: Number of the line.
-
-        Returns:
-            The bytes; None unless the line begins after a newline and its only newline is its last byte, and if it has
-            more than 8 MiB: damaged offsets can claim any size.
-        """
-
-    def scan_folder(self, folder: str, /) -> tuple[list[str], list[str]] | None:
-        """Read a folder.
-
-        Returns:
-            The names of the files and of the folders in it, neither of links; None when it holds links or the file
-            system does not tell what it holds.
-
-        Raises:
-            OSError: It cannot be read.
+            The lines: fewer than there are, perhaps none, before one that does not begin after a newline or whose only
+            newline is not its last byte, and before one of more than 8 MiB: damaged offsets can claim any size.
         """
 
     def stat_files(self, folder: str, names: list[str], /) -> tuple[list[int], list[str]]:

@@ -7,9 +7,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ledgerbeam.iterators.node import DerivedNode, State, field, resolve_iterator_source
+from ledgerbeam.iterators.node import DerivedNode, Positions, State, field, resolve_iterator_source
+from ledgerbeam.iterators.tokens import Token
 
-__all__ = ["Transform"]
+__all__ = ["ItemTransform", "Transform"]
 
 
 class Transform(DerivedNode):
@@ -33,3 +34,24 @@ class Transform(DerivedNode):
 
     def merge(self, states: Sequence[Mapping[str, Any]]) -> State:
         return {"source": self.source.merge([field(state, "source", self._name) for state in states])}
+
+
+class ItemTransform(Transform):
+    """A node that makes one item of each item of its source: places and tokens are its source's."""
+
+    def __len__(self) -> int:
+        return len(self.source)  # type: ignore[arg-type]
+
+    @property
+    def positions(self) -> int | None:
+        return self.source.positions
+
+    @property
+    def is_positional(self) -> bool:  # type: ignore[override]
+        return self.source.is_positional
+
+    def restrict(self, first: int, step: int) -> None:
+        self.source.restrict(first, step)
+
+    def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
+        return self.source.tokens(positions, epoch)

@@ -16,8 +16,8 @@ from ledgerbeam.ledger.lmdb.tables import OUTPUTS, PENDING, SOURCES, Transaction
 from ledgerbeam.ledger.model.json_rows import encode
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote.segment import Segment, decode_segment, encode_segment, seal
-from ledgerbeam.pipelines.jobs.cleanup import remove_superseded
 from ledgerbeam.pipelines.jobs.index import IndexJob
+from ledgerbeam.pipelines.jobs.removal import remove_superseded
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from tests.fault.fuzz import fuzz
 from tests.ledger.builders import leaf_of, leaves_of_split, plain

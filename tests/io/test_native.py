@@ -10,6 +10,7 @@ import sys
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -131,15 +132,15 @@ LINES = b"one\ntwo\n\nlast"
 OFFSETS = [0, 4, 8, 9, 13]
 
 
-def as_buffer(offsets: list[int]) -> memoryview:
-    return np.array(offsets, np.uint64).data
-
-
 def test_a_line_is_read_only_if_it_is_one(compiled: native.Compiled, opened: Callable[[bytes], int]) -> None:
     descriptor = opened(LINES)
-    found = [compiled.read_line(descriptor, as_buffer(OFFSETS), record) for record in range(-2, 6)]
-    assert found == [None, None, b"one\n", b"\ntwo\n", b"\n\n", None, None, None]
-    for wrong in (
+
+    def read(start: int, stop: int, which: int = descriptor) -> list[bytes]:
+        return compiled.read_lines(which, np.array([start], np.uint64), np.array([stop], np.uint64), 0, 100)
+
+    found = [read(start, stop) for start, stop in pairwise(OFFSETS)]
+    assert found == [[b"one\n"], [b"\ntwo\n"], [b"\n\n"], []]
+    for start, stop in (
         [1, 4],
         [0, 3],
         [0, 8],
@@ -150,13 +151,9 @@ def test_a_line_is_read_only_if_it_is_one(compiled: native.Compiled, opened: Cal
         [2**63, 2**64 - 1],
         [2**63 - 9, 2**63],
     ):
-        assert compiled.read_line(descriptor, as_buffer(wrong), 0) is None
-    for record in (MOST, -MOST - 1):
-        assert compiled.read_line(descriptor, as_buffer(OFFSETS), record) is None
-    for empty in (b"", b"1234567", b"12345678"):
-        assert compiled.read_line(descriptor, memoryview(empty), 0) is None
-    for bad in (-1, 10**6, 2**40):
-        assert compiled.read_line(bad, as_buffer(OFFSETS), 0) is None
+        assert read(start, stop) == []
+    for bad in (-1, 10**6):
+        assert read(0, 4, bad) == []
 
 
 def test_no_room_is_made_for_a_line_of_more_than_8_mib(
@@ -166,7 +163,6 @@ def test_no_room_is_made_for_a_line_of_more_than_8_mib(
     descriptor = opened(most + b"\n")
     for stop, line in ((2**23, most), (2**23 + 1, None), (2**61, None)):
         bounds = np.array([0, stop], np.uint64)
-        assert compiled.read_line(descriptor, bounds.data, 0) == line
         assert compiled.read_lines(descriptor, bounds[:1], bounds[1:], 0, 100) == [line][: line is not None]
 
 
@@ -221,29 +217,15 @@ def test_what_is_no_name_is_refused(compiled: native.Compiled, tmp_path: Path, n
     (tmp_path / "a").touch()
     with pytest.raises((TypeError, ValueError)):
         compiled.stat_files(str(tmp_path), ["a", name])  # type: ignore[list-item]
-    with pytest.raises((TypeError, ValueError)):
-        compiled.scan_folder(f"{tmp_path}/\0")
     with pytest.raises(TypeError):
         compiled.stat_files(str(tmp_path), ("a",))  # type: ignore[arg-type]
 
 
-def test_a_folder_is_read_as_the_operating_system_names_it(compiled: native.Compiled, tmp_path: Path) -> None:
+def test_files_are_described_as_the_operating_system_names_them(compiled: native.Compiled, tmp_path: Path) -> None:
     odd = [b"\xff\xfe", "größe".encode(), b"new\nline", b".hidden", b"..x", b"x" * 255]
     for name in odd:
         (tmp_path / os.fsdecode(name)).touch()
-    (tmp_path / "folder").mkdir()
-    os.mkfifo(tmp_path / "pipe")
-    found = compiled.scan_folder(str(tmp_path))
-    assert found is not None
-    assert sorted(found[0]) == sorted(map(os.fsdecode, odd))
-    assert found[1] == ["folder"]
-    assert compiled.stat_files(str(tmp_path), found[0])[0] == [0] * len(odd)
-    (tmp_path / "link").symlink_to("folder")
-    assert compiled.scan_folder(str(tmp_path)) is None
-    with pytest.raises(FileNotFoundError, match="none"):
-        compiled.scan_folder(f"{tmp_path}/none")
-    with pytest.raises(NotADirectoryError):
-        compiled.scan_folder(f"{tmp_path}/..x")
+    assert compiled.stat_files(str(tmp_path), list(map(os.fsdecode, odd)))[0] == [0] * len(odd)
 
 
 _parts = st.sampled_from(["a", "b", ".", "/", "__", "é", "x.y", "\udcff", "\0"])
@@ -318,13 +300,8 @@ def test_nothing_is_kept(compiled: native.Compiled, opened: Callable[[bytes], in
         compiled.scan_file_headers(descriptor, len(LINES), 512, *arrays(5))
         compiled.find_newlines(descriptor, 0, 99, memoryview(bytearray(10)), np.zeros(9, np.uint64))
         compiled.read_lines(descriptor, offsets[:-1], offsets[1:], 0, 99)
-        for record in range(5):
-            compiled.read_line(descriptor, offsets.data, record)
         compiled.group_names(names, np.ones(3, np.bool_), np.zeros(3, np.int64))
-        compiled.scan_folder(str(tmp_path))
         compiled.stat_files(str(tmp_path), ["data", "none", "sub"])
-        with pytest.raises(FileNotFoundError):
-            compiled.scan_folder(f"{tmp_path}/none")
         with pytest.raises(ValueError, match="null"):
             compiled.stat_files(str(tmp_path), ["data", "\0"])
 

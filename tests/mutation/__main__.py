@@ -30,7 +30,7 @@ PATTERNS = (
     "transforms/*.py",
     "io/storage/publish.py",
     "io/storage/objects.py",
-    "pipelines/jobs/cleanup.py",
+    "pipelines/jobs/removal.py",
 )
 TESTS = (
     "tests/ledger",

@@ -809,13 +809,13 @@ NAMED: dict[str, Named] = {
     ),
     "the ledger's folder is not synced": Named(
         "ledger/lmdb/files.py",
-        "    _sync_folder(path)  # also",
+        "    sync_folder(path)  # also",
         "    pass  # also",
         "tests/ledger/lmdb/test_durability.py::test_a_new_ledger_is_on_the_disk_with_all_folders_above_it_before_anything_is_recorded",
     ),
     "folders above the ledger are not synced": Named(
-        "ledger/lmdb/files.py",
-        "        _sync_folder(os.path.dirname(folder))",
+        "disk.py",
+        "        sync_folder(os.path.dirname(path))",
         "        pass",
         "tests/ledger/lmdb/test_durability.py::test_a_new_ledger_is_on_the_disk_with_all_folders_above_it_before_anything_is_recorded",
     ),
@@ -844,7 +844,7 @@ NAMED: dict[str, Named] = {
         "tests/transforms/test_publishing.py::test_an_output_is_on_the_disk_before_it_has_its_name_and_its_name_before_the_call_returns",
     ),
     "new folders of outputs are not synced": Named(
-        "io/storage/publish.py",
+        "disk.py",
         "        sync_folder(os.path.dirname(path))",
         "        pass",
         "tests/transforms/test_publishing.py::test_an_output_is_on_the_disk_before_it_has_its_name_and_its_name_before_the_call_returns",

@@ -19,7 +19,7 @@ from ledgerbeam.io.compression.streams import Stream, decompressed
 from ledgerbeam.io.formats.format import RawRecord, Reader, ShardFile, StreamedRecords, StreamSpan, raw_records
 from ledgerbeam.io.index.file import IndexFile, Offsets, RecordLayout, check_index, index_bytes
 from ledgerbeam.io.index.location import IndexLocation
-from ledgerbeam.io.index.newlines import build_jsonl_index
+from ledgerbeam.io.index.newlines import build_jsonl_index, line_ends
 from ledgerbeam.io.index.reader import IndexedRecords
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
@@ -310,7 +310,7 @@ def find_line_ends(blocks: Iterable[bytes]) -> Iterator[NDArray[Any]]:
     """Find where lines end, block by block; see `RecordFormat.find_ends`."""
     size = 0
     for block in blocks:
-        yield np.flatnonzero(np.frombuffer(block, np.uint8) == 10).astype(np.uint64) + np.uint64(size + 1)
+        yield line_ends(block, size)
         size += len(block)
 
 

@@ -1,8 +1,7 @@
 """Finding the lines of JSONL and other text, as arrays of offsets rather than line by line.
 
-A block of bytes is compared with the newline into a mask of one byte each, and the mask is looked at eight bytes at a
-time: only words that are not zero are expanded. Blank lines are records and the last line needs no newline, so that
-the result is byte-equal with the index that lhotse writes.
+Blank lines are records and the last line needs no newline, so that the result is byte-equal with the index that lhotse
+writes.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import threading
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ledgerbeam.errors import ChangedSourceError
 from ledgerbeam.io import native
@@ -22,7 +20,7 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, open_local
 
-__all__ = ["assemble_jsonl_index", "build_jsonl_index", "scan_newlines"]
+__all__ = ["assemble_jsonl_index", "build_jsonl_index", "line_ends", "scan_newlines"]
 
 _BLOCK = 2 * 1024 * 1024  # fewer, longer calls beat a smaller footprint in the cache
 _SEGMENT = 16 * 1024 * 1024  # what one thread scans before it gives its offsets back
@@ -30,11 +28,11 @@ _REQUEST = 8 * 1024 * 1024
 _REQUESTS_AHEAD = 4
 
 _NEWLINE = 10
-# A word of the mask with its only one in byte k is 256**k; times this constant, its top byte is k.
-_BYTE_NUMBER = np.uint64(0x0001020304050607)
-_TOP_BYTE = np.uint64(56)
-_THREE = np.uint64(3)
-_ONE = np.uint64(1)
+
+
+def line_ends(block: bytes | memoryview, base: int) -> Offsets:
+    """Return the offsets just after each newline of a block that begins at `base`."""
+    return np.flatnonzero(np.frombuffer(block, np.uint8) == _NEWLINE).astype(np.uint64) + np.uint64(base + 1)
 
 
 class _Scanner:
@@ -42,11 +40,6 @@ class _Scanner:
 
     def __init__(self) -> None:
         self._buffer = memoryview(bytearray(_BLOCK))
-        self._mask = np.empty(_BLOCK, np.bool_)
-        self._words = self._mask.view("<u8")
-        self._hits = np.empty(_BLOCK // 8, np.bool_)
-        self._found = np.empty(_BLOCK // 8, np.uint64)  # reused: fresh temporaries cost page faults, most in threads
-        self._scratch = np.empty(_BLOCK // 8, np.uint64)
         self._ends: Offsets = np.empty(_BLOCK, np.uint64)
 
     def scan(self, descriptor: int, path: str, start: int, stop: int) -> Offsets:
@@ -65,30 +58,7 @@ class _Scanner:
                     "it again when it is complete"
                 )
             filled += got
-        return self.ends(np.frombuffer(view, np.uint8), start)
-
-    def ends(self, block: NDArray[np.uint8], base: int) -> Offsets:
-        """Return the offsets just after each newline of a block of at most `_BLOCK` bytes that begins at `base`."""
-        size = len(block)
-        count = (size + 7) // 8
-        mask, words, hits = self._mask, self._words[:count], self._hits[:count]
-        np.equal(block, _NEWLINE, out=mask[:size])
-        mask[size : 8 * count] = False
-        np.not_equal(words, 0, out=hits)
-        where = hits.nonzero()[0]
-        found, scratch = self._found[: len(where)], self._scratch[: len(where)]
-        np.take(words, where, out=found, mode="clip")  # "clip" because the default copies through a buffer
-        np.subtract(found, _ONE, out=scratch)
-        if np.bitwise_and(found, scratch, out=scratch).any():  # two newlines in eight bytes
-            ends = mask[:size].nonzero()[0].view(np.uint64)
-        else:
-            found *= _BYTE_NUMBER
-            found >>= _TOP_BYTE
-            ends = where.view(np.uint64)
-            ends <<= _THREE
-            ends += found
-        ends += np.uint64(base + 1)
-        return ends
+        return line_ends(view, start)
 
 
 class _Collector:
@@ -152,13 +122,10 @@ def _scan(reader: RangeReader, start: int, stop: int, threads: int) -> Iterator[
 
 
 def _scan_remote(reader: RangeReader, start: int, stop: int) -> Iterator[Offsets]:
-    scanner = _Scanner()
     ranges = [(at, min(at + _REQUEST, stop)) for at in range(start, stop, _REQUEST)]
     blocks = map_ahead(lambda bounds: reader.read(*bounds), ranges, _REQUESTS_AHEAD)
     for (base, _), data in zip(ranges, blocks, strict=True):
-        array = np.frombuffer(data, np.uint8)
-        for at in range(0, len(array), _BLOCK):
-            yield scanner.ends(array[at : at + _BLOCK], base + at)
+        yield line_ends(data, base)
 
 
 def _scan_local(reader: RangeReader, path: str, start: int, stop: int, threads: int) -> Iterator[Offsets]:

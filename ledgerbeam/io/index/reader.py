@@ -20,10 +20,40 @@ from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.io.storage.unchanged import takes_conditions
 from ledgerbeam.io.storage.urls import canonical_url
 
-__all__ = ["IndexedRecords", "NumberedRecords"]
-
+__all__ = ["IndexedRecords", "NumberedRecords", "number_of", "numbers_of"]
 
 _T = TypeVar("_T")
+
+
+def number_of(index: int, count: int, url: str, kind: str = "record") -> int:
+    """Return the number from the beginning of one of `count` records.
+
+    Args:
+        index: Its number; negative counts from the end.
+        count: How many there are.
+        url: The source, for messages.
+        kind: What they are called, for messages.
+
+    Raises:
+        IndexError: There is none of that number.
+    """
+    number = operator.index(index)
+    if not -count <= number < count:
+        raise IndexError(f"{url}: there is no {kind} {index}; it has {count}")
+    return number % count
+
+
+def numbers_of(indices: Sequence[int], count: int, url: str, kind: str = "record") -> NDArray[np.int64]:
+    """Return the numbers of many as `number_of` does."""
+    try:
+        numbers = np.fromiter(map(operator.index, indices), np.int64, len(indices))
+    except OverflowError:
+        numbers = np.full(1, count)
+    numbers[numbers < 0] += count
+    if ((numbers < 0) | (numbers >= count)).any():
+        for index in indices:
+            number_of(index, count, url, kind)  # raises
+    return numbers
 
 
 class NumberedRecords(ABC, Generic[_T]):
@@ -97,10 +127,7 @@ class NumberedRecords(ABC, Generic[_T]):
 
     def _number(self, index: int) -> int:
         """Return a record's number from the beginning."""
-        number, count = operator.index(index), len(self)
-        if not -count <= number < count:
-            raise IndexError(f"{self.url}: there is no record {index}; it has {count}")
-        return number % count
+        return number_of(index, len(self), self.url)
 
 
 _ITERATE = 4 * 1024 * 1024
@@ -312,25 +339,12 @@ class IndexedRecords(ABC, Generic[_T]):
         if entries is None:
             self._load()
             return self._locate(index)
-        record = index if type(index) is int else operator.index(index)
-        count = len(entries) - 1
-        if record < 0:
-            record += count
-        if not 0 <= record < count:
-            raise IndexError(f"{self.url}: there is no record {index}; it has {count}")
+        record = number_of(index, len(entries) - 1, self.url)
         return record, entries[record], entries[record + 1]
 
     def _numbers(self, indices: Sequence[int]) -> NDArray[np.int64]:
         """Return records' numbers from the beginning."""
-        try:
-            records = np.fromiter(map(operator.index, indices), np.int64, len(indices))
-        except OverflowError:
-            records = np.full(1, self._count)
-        records[records < 0] += self._count
-        if ((records < 0) | (records >= self._count)).any():
-            for index in indices:
-                self._locate(index)  # raises
-        return records
+        return numbers_of(indices, self._count, self.url)
 
     @abstractmethod
     def _read_one(self, entries: memoryview[int], record: int) -> _T:

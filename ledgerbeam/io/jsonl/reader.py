@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -189,12 +189,6 @@ class JsonlReader(IndexedRecords[Any]):
     """
 
     def _read_one(self, entries: memoryview[int], record: int) -> Any:
-        line = self._reader.read_line(entries, record)
-        if line is not None:
-            try:
-                return loads(line)
-            except orjson.JSONDecodeError:
-                pass  # worded below
         start = entries[record]
         return self._decode(self._reader.read(start - 1 if start else 0, entries[record + 1]), record, start)
 
@@ -213,7 +207,7 @@ class JsonlReader(IndexedRecords[Any]):
             return values
         starts, stops = starts[done:], stops[done:]
         blocks = self._reader.iterate_many(starts - np.minimum(starts, np.uint64(1)), stops)
-        return values + self._decode_many(blocks, records[done:].tolist(), starts.tolist())
+        return values + list(map(self._decode, blocks, records[done:].tolist(), starts.tolist()))
 
     def _decode(self, data: bytes, record: int, start: int) -> Any:
         """Decode one record; `data` begins with the newline before it unless it is at byte 0."""
@@ -224,18 +218,6 @@ class JsonlReader(IndexedRecords[Any]):
             return loads(data)  # the newline before the record is white space to JSON
         except orjson.JSONDecodeError:
             return decode_line(data[lead:], self.url, record, start)
-
-    def _decode_many(self, blocks: Iterable[bytes], records: list[int], starts: list[int]) -> list[Any]:
-        found = []
-        for data, record, start in zip(blocks, records, starts, strict=True):
-            if start and data[0] == 10 and data.find(10, 1) == len(data) - 1:  # what `_decode` does, without a call
-                try:
-                    found.append(loads(data))
-                    continue
-                except orjson.JSONDecodeError:  # `_decode` words it
-                    pass
-            found.append(self._decode(data, record, start))
-        return found
 
     def _read_span(self, first_record: int, last_record: int) -> list[Any]:
         lines, start, wide = self._read_lines(first_record, last_record)

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from ledgerbeam.errors import SourceNotFoundError
 from ledgerbeam.io import native
 from ledgerbeam.io.storage.client import Options, call, filesystem, storage_error
-from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme
+from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme, store_of
 
-__all__ = ["FilePage", "list_files", "sizes_of"]
+__all__ = ["FilePage", "list_files", "s3_pages", "sizes_of"]
 
 _PAGE = 10_000
 
@@ -49,7 +49,7 @@ def list_files(
     url = canonical_url(folder).rstrip("/") or "/"
     if is_local(url):
         return _list_local(url)
-    if url.startswith("s3://"):
+    if store_of(url).api == "s3":
         return _list_s3(url, options, beginning, recursive=recursive)
     return _list_store(url, options, recursive=recursive)
 
@@ -107,42 +107,52 @@ def _size(path: str) -> int:
     return -1 if stat.S_ISDIR(found.st_mode) else found.st_size
 
 
-def _list_s3(url: str, options: Options | None, beginning: str, *, recursive: bool) -> Iterator[FilePage]:
+def s3_pages(
+    url: str, prefix: str, options: Options | None = None, *, recursive: bool = True
+) -> Iterator[list[dict[str, Any]]]:
+    """List the objects of a bucket, a request a page, as S3 describes them.
+
+    Args:
+        url: A folder of the bucket, for its name and for messages.
+        prefix: What keys begin with.
+        options: Storage options.
+        recursive: Whether also objects in folders below are wanted.
+
+    Raises:
+        SourceNotFoundError: There is no such bucket; also StorageError.
+    """
     store = filesystem(url, options)
-    bucket, _, key = split_scheme(url)[1].partition("/")
-    prefix = f"{key}/" if key else ""
-    request: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix + beginning}
-    if not recursive:
-        request["Delimiter"] = "/"
+    bucket = split_scheme(url)[1].partition("/")[0]
+    request = {"Bucket": bucket, "Prefix": prefix, **({} if recursive else {"Delimiter": "/"})}
     while True:
         try:
             answer = call(url, "list", store.call_s3, "list_objects_v2", **request)
         except SourceNotFoundError as error:
             raise SourceNotFoundError(f"{url}: there is no bucket {bucket}; check its name") from error
-        items = [item for item in answer.get("Contents", ()) if item["Key"] != prefix]
-        yield FilePage([item["Key"][len(prefix) :] for item in items], [item["Size"] for item in items])
+        yield answer.get("Contents", [])
         if not answer.get("IsTruncated"):
             return
         request["ContinuationToken"] = answer["NextContinuationToken"]
+
+
+def _list_s3(url: str, options: Options | None, beginning: str, *, recursive: bool) -> Iterator[FilePage]:
+    key = split_scheme(url)[1].partition("/")[2]
+    prefix = f"{key}/" if key else ""
+    for page in s3_pages(url, prefix + beginning, options, recursive=recursive):
+        items = [item for item in page if item["Key"] != prefix]
+        yield FilePage([item["Key"][len(prefix) :] for item in items], [item["Size"] for item in items])
 
 
 def _list_store(url: str, options: Options | None, *, recursive: bool) -> Iterator[FilePage]:
     store = filesystem(url, options)
     store.invalidate_cache()
     try:
-        infos = call(url, "list", _find if recursive else _ls, store, url)
+        found = call(url, "list", store.find if recursive else store.ls, url, detail=True)
     except SourceNotFoundError:
         return
     start = len(store._strip_protocol(url).rstrip("/")) + 1  # noqa: SLF001 - fsspec offers no public name for it
+    infos = found.values() if recursive else found
     files = [info for info in infos if info["type"] != "directory" and len(info["name"]) > start]
     for begin in range(0, len(files), _PAGE):
         page = files[begin : begin + _PAGE]
         yield FilePage([info["name"][start:] for info in page], [int(info["size"] or 0) for info in page])
-
-
-def _find(store: Any, url: str) -> list[dict[str, Any]]:
-    return list(store.find(url, detail=True).values())
-
-
-def _ls(store: Any, url: str) -> list[dict[str, Any]]:
-    return list(store.ls(url, detail=True))

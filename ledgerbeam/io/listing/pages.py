@@ -13,11 +13,12 @@ from typing import Any
 
 from ledgerbeam.errors import SourceNotFoundError
 from ledgerbeam.io import native
+from ledgerbeam.io.listing.folder_files import s3_pages
 from ledgerbeam.io.listing.patterns import Part, Pattern, expand_braces, parse
 from ledgerbeam.io.storage.client import Options, call, filesystem, storage_error
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import info_of, stat_many
-from ledgerbeam.io.storage.urls import is_local, split_scheme
+from ledgerbeam.io.storage.urls import is_local, split_scheme, store_of
 
 __all__ = ["Page", "list_pages", "read_source_list", "stat_pages"]
 
@@ -106,7 +107,7 @@ def _chunks(patterns: Sequence[Pattern], options: Options | None, size: int) -> 
 def _matches(pattern: Pattern, options: Options | None, size: int) -> Iterator[Page]:
     if is_local(pattern.base):
         return _list_local(pattern, size)
-    if pattern.base.startswith("s3://"):
+    if store_of(pattern.base).api == "s3":
         return _list_s3(pattern, options)
     return _list_store(pattern, options, size)
 
@@ -179,9 +180,6 @@ def _scan(folder: str) -> tuple[list[str], list[tuple[str, bool]]]:
     names = []
     folders = []
     try:
-        found = native.compiled and native.compiled.scan_folder(folder)
-        if found:
-            return found[0], [(name, False) for name in found[1]]
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.is_file():
@@ -235,28 +233,17 @@ def _stat_run(folder: str, names: list[str]) -> Page:
 
 def _list_s3(pattern: Pattern, options: Options | None) -> Iterator[Page]:
     """List by pages of the store, from the longest prefix that the pattern fixes."""
-    store = filesystem(pattern.base, options)
     bucket, _, folder = split_scheme(pattern.base)[1].partition("/")
     root = f"{folder}/" if folder else ""
-    request: dict[str, Any] = {"Bucket": bucket, "Prefix": root + _fixed_name(pattern.parts[0].text)}
-    if len(pattern.parts) == 1 and not pattern.parts[0].any_depth:
-        request["Delimiter"] = "/"
+    recursive = len(pattern.parts) > 1 or pattern.parts[0].any_depth
     matches = pattern.regex().fullmatch
-    while True:
-        try:
-            answer = call(pattern.text, "list", store.call_s3, "list_objects_v2", **request)
-        except SourceNotFoundError as error:
-            message = f"{pattern.text}: there is no bucket {bucket}; check its name."
-            raise SourceNotFoundError(message) from error
-        kept = [item for item in answer.get("Contents", ()) if matches(item["Key"], len(root))]
+    for page in s3_pages(pattern.text, root + _fixed_name(pattern.parts[0].text), options, recursive=recursive):
+        kept = [item for item in page if matches(item["Key"], len(root))]
         yield Page(
             [f"s3://{bucket}/{item['Key']}" for item in kept],
             [item["Size"] for item in kept],
             [item["ETag"].strip('"') for item in kept],
         )
-        if not answer.get("IsTruncated"):
-            return
-        request["ContinuationToken"] = answer["NextContinuationToken"]
 
 
 def _fixed_name(text: str) -> str:

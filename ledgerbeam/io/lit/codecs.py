@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io.lit.images import decode_image, encode_image, image_format
+from ledgerbeam.io.lit.images import Segmentation, decode_image, encode_image, image_format
 from ledgerbeam.io.lit.rle import decode_rle, encode_rle
-from ledgerbeam.io.lit.segmentation import Segmentation
 
 __all__ = ["CODECS", "Codec", "Decoder", "Encoder", "decoder_of", "encoder_of"]
 

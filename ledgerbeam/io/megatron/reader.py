@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import IndexMismatchError, UsageError
+from ledgerbeam.io.index.reader import number_of, numbers_of
 from ledgerbeam.io.megatron.compat import compat_part, compat_slice
 from ledgerbeam.io.megatron.index import MegatronIndex, Rows
 from ledgerbeam.io.megatron.layout import dataset_prefix
@@ -193,7 +194,7 @@ class MegatronReader:
         if len(indices) < _FEW and is_local(self.url):
             return [self[index] for index in map(operator.index, indices)]
         self._open()
-        numbers = self._numbers(indices)
+        numbers = numbers_of(indices, len(self), self.url, "sequence")
         modes = None if self._modes is None else self._modes[numbers]
         return self._read_rows(Rows(self.index.lengths[numbers], self.index.pointers[numbers], modes), numbers)
 
@@ -385,22 +386,4 @@ class MegatronReader:
 
     def _number(self, index: int) -> int:
         """Return a sequence's number from the beginning."""
-        at = operator.index(index)
-        if at < 0:
-            at += len(self)
-        if not 0 <= at < len(self):
-            raise IndexError(f"{self.url}: there is no sequence {index}; it has {len(self)}")
-        return at
-
-    def _numbers(self, indices: Sequence[int]) -> NDArray[np.int64]:
-        """Return sequences' numbers from the beginning."""
-        count = len(self)
-        try:
-            numbers = np.fromiter(map(operator.index, indices), np.int64, len(indices))
-        except OverflowError:
-            numbers = np.full(1, count)
-        numbers[numbers < 0] += count
-        if ((numbers < 0) | (numbers >= count)).any():
-            for index in indices:
-                self._number(index)  # raises
-        return numbers
+        return number_of(index, len(self), self.url, "sequence")

@@ -13,16 +13,17 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-def map_ahead(function: Callable[[_T], _R], items: Iterable[_T], threads: int) -> Iterator[_R]:
+def map_ahead(function: Callable[[_T], _R], items: Iterable[_T], threads: int, waiting: int = 0) -> Iterator[_R]:
     """Apply a function to items in threads and yield the results in the order of the items.
 
-    At most `threads + 1` results exist at a time, so memory stays bounded however many items there are. Closing the
-    iterator drops the work that has not begun.
+    At most `threads + waiting + 1` results exist at a time, so memory stays bounded however many items there are.
+    Closing the iterator drops the work that has not begun.
 
     Args:
         function: Called with one item; runs in a thread.
         items: The items, taken as they are needed.
         threads: How many run at once, at least 1.
+        waiting: How many more are begun while the first of them takes long.
 
     Raises:
         Exception: What `function` raised, at the item that raised it.
@@ -32,7 +33,7 @@ def map_ahead(function: Callable[[_T], _R], items: Iterable[_T], threads: int) -
     try:
         for item in items:
             running.append(pool.submit(function, item))
-            if len(running) > threads:
+            if len(running) > threads + waiting:
                 yield running.popleft().result()
         while running:
             yield running.popleft().result()

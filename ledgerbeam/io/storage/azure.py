@@ -14,20 +14,13 @@ from typing import Any, BinaryIO
 import fsspec.asyn
 
 from ledgerbeam.io.storage.client import Options, call, filesystem, http_status
-from ledgerbeam.io.storage.urls import split_scheme
 
-__all__ = ["is_azure", "upload_blocks"]
+__all__ = ["upload_blocks"]
 
-_SCHEMES = frozenset({"az", "abfs", "abfss"})
 _BLOCK = 16 * 1024 * 1024
 _MOST_BLOCKS = 50_000  # of one blob
 _SIDE_BY_SIDE = 4
 _EXISTS = frozenset({409, 412})  # HTTP status of a blob that was to be new
-
-
-def is_azure(url: str) -> bool:
-    """Return whether a URL names a blob of Azure."""
-    return split_scheme(url)[0] in _SCHEMES
 
 
 def upload_blocks(url: str, file: BinaryIO, options: Options | None = None, *, exclusive: bool = False) -> None:

@@ -15,8 +15,10 @@ import fsspec
 import fsspec.utils
 import tenacity
 
+from ledgerbeam.disk import NO_ROOM
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, SourceNotFoundError, StorageError, UsageError
-from ledgerbeam.io.storage.urls import is_local, split_scheme
+from ledgerbeam.io.storage.stores import store_named
+from ledgerbeam.io.storage.urls import is_local, split_scheme, store_of
 from ledgerbeam.redaction import know_environment, know_secrets
 
 Options = Mapping[str, Any]
@@ -34,8 +36,6 @@ CONCURRENCY = 16
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-_EXTRAS = {"s3": "s3", "gs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure", "adl": "azure"}
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _TRANSIENT_ERRNOS = frozenset(
     {
         errno.EBUSY,
@@ -107,7 +107,7 @@ def _connect(scheme: str, options: Options) -> Any:
     try:
         return _client(scheme)(skip_instance_cache=True, **options)
     except ImportError as error:
-        extra = _EXTRAS.get(scheme)
+        extra = store_named(scheme).extra
         remedy = f"pip install 'ledgerbeam[{extra}]'" if extra else str(error)
         raise UsageError(f"{scheme}:// needs a package that is not installed: {remedy}") from error
     except ValueError as error:
@@ -219,7 +219,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 def is_full(error: BaseException) -> bool:
     """Return whether an error says that a disk, a quota or an object store is full."""
-    return http_status(error) == 507 or (isinstance(error, OSError) and error.errno in _FULL)
+    return http_status(error) == 507 or (isinstance(error, OSError) and error.errno in NO_ROOM)
 
 
 def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
@@ -242,8 +242,8 @@ def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
     if code in _THROTTLED_CODES or status in _THROTTLED_STATUS:
         remedy = "run again, with fewer workers if it goes on"
         return StorageError(f"{url}: cannot {doing}, the store refuses so many requests ({detail}); {remedy}")
-    if status == 400 and code is None and split_scheme(url)[0] == "s3":
-        remedy = "S3 answers so to a HEAD request when credentials have expired; check them"
+    if status == 400 and code is None and not store_of(url).explains_refusals:
+        remedy = "it answers so to a HEAD request when credentials have expired; check them"
         return StorageError(f"{url}: cannot {doing}, the store gave no reason ({detail}); {remedy}")
     missing = isinstance(error, FileNotFoundError) or status == 404
     if isinstance(error, ValueError) and is_local(url):  # it holds a zero byte, or what is no text

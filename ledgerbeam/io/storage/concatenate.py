@@ -16,7 +16,7 @@ from ledgerbeam.io.storage.client import Options, call, filesystem, http_status
 from ledgerbeam.io.storage.publish import publish
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, open_local
-from ledgerbeam.io.storage.urls import is_local, split_scheme
+from ledgerbeam.io.storage.urls import is_local, store_of
 
 __all__ = ["Piece", "can_copy", "concatenated", "copied", "plan_parts"]
 
@@ -124,9 +124,9 @@ class Piece(NamedTuple):
 
 
 def can_copy(sources: Sequence[FileInfo], target: str) -> bool:
-    """Return whether the server can join these: all are objects of S3, and a part of it is large enough."""
+    """Return whether the server can join these: all are objects of one that can, and a part of it is large enough."""
     urls = [target, *(source.url for source in sources)]
-    return all(split_scheme(url)[0] == "s3" for url in urls) and sum(s.size for s in sources) >= LEAST_PART
+    return all(store_of(url).joins_objects for url in urls) and sum(s.size for s in sources) >= LEAST_PART
 
 
 def plan_parts(sizes: Sequence[int], least: int = LEAST_PART, most: int = _MOST_PART) -> list[list[Piece]]:

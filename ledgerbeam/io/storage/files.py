@@ -12,7 +12,7 @@ from ledgerbeam.errors import SourceNotFoundError, StorageError
 from ledgerbeam.io.storage.client import Options, call, filesystem, storage_error
 from ledgerbeam.io.storage.fetch import fetch_many
 from ledgerbeam.io.storage.stat import FileInfo, open_local, stat
-from ledgerbeam.io.storage.urls import canonical_url, is_local
+from ledgerbeam.io.storage.urls import canonical_url, is_local, store_of
 
 __all__ = ["delete", "read_bytes", "read_many_files"]
 
@@ -51,8 +51,7 @@ def read_many_files(
     rest = [i for i in range(len(names)) if i not in found]
     if rest:
         store = filesystem(names[rest[0]], options)
-        # s3fs would first ask for the length in order to fetch large objects in parts.
-        whole = {"max_concurrency": 1} if names[rest[0]].startswith("s3://") else {}
+        whole = store_of(names[rest[0]]).whole_read
         nothing = [None] * len(rest)
         versions = None if listed is None else [listed[i] for i in rest]
         contents = fetch_many(store, [names[i] for i in rest], nothing, nothing, versions, **whole)

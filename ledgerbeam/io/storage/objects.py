@@ -11,16 +11,15 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
-from ledgerbeam.io.storage.azure import is_azure, upload_blocks
+from ledgerbeam.disk import make_folders, sync_folder
+from ledgerbeam.io.storage.azure import upload_blocks
 from ledgerbeam.io.storage.client import Options, call, filesystem, http_status, storage_error
 from ledgerbeam.io.storage.fetch import fetch_many
-from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX, make_folders, sync_folder
-from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme
+from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX
+from ledgerbeam.io.storage.urls import canonical_url, is_local, store_of
 
 __all__ = ["ObjectFolder"]
 
-# Stores where a put can be made conditional on the name being free.
-_EXCLUSIVE_SCHEMES = frozenset({"s3", "gs", "az", "abfs", "abfss", "memory"})
 _PRECONDITION_FAILED = 412
 _CONFLICT = 409  # another creation of the same name is under way
 _READ_AT_ONCE = 64
@@ -42,6 +41,7 @@ class ObjectFolder:
         canonical = canonical_url(url)
         self._url = canonical.rstrip("/")
         self._options = dict(options or {})
+        self._kind = store_of(canonical)
         self._local = is_local(canonical)
 
     def __repr__(self) -> str:
@@ -55,7 +55,7 @@ class ObjectFolder:
     @property
     def exclusive(self) -> bool:
         """Whether of several creators of one name exactly one wins."""
-        return self._local or split_scheme(self._url)[0] in _EXCLUSIVE_SCHEMES
+        return self._kind.creates_exclusively
 
     @property
     def _store(self) -> Any:
@@ -112,9 +112,8 @@ class ObjectFolder:
 
     def _fetch(self, urls: list[str]) -> list[bytes | None]:
         nothing = [None] * len(urls)
-        whole = {"max_concurrency": 1} if self._url.startswith("s3://") else {}  # no request for the length first
         try:
-            return list(fetch_many(self._store, urls, nothing, nothing, None, **whole))
+            return list(fetch_many(self._store, urls, nothing, nothing, None, **self._kind.whole_read))
         except FileNotFoundError:
             if len(urls) == 1:
                 return [None]
@@ -145,7 +144,7 @@ class ObjectFolder:
             store.pipe_file(url, data)
             return True
         try:
-            if len(data) > _ONE_PUT and is_azure(url):
+            if len(data) > _ONE_PUT and self._kind.api == "azure":
                 upload_blocks(url, io.BytesIO(data), self._options, exclusive=True)
             else:
                 store.pipe_file(url, data, mode="create")
@@ -212,11 +211,10 @@ class ObjectFolder:
     def _delete_remote(self, urls: list[str]) -> None:
         if not urls:
             return
-        store = self._store
-        if split_scheme(self._url)[0] == "s3":
-            # One request deletes a thousand keys, and S3 does not mind those that are gone.
-            for start in range(0, len(urls), 1000):
-                call(urls[start], "delete", store.rm, urls[start : start + 1000])
+        store, at_once = self._store, self._kind.deletes_many
+        if at_once > 1:
+            for start in range(0, len(urls), at_once):
+                call(urls[start], "delete", store.rm, urls[start : start + at_once])
             return
         for url in urls:
             try:

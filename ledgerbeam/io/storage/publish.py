@@ -18,18 +18,17 @@ import tempfile
 from collections.abc import Iterator
 from typing import BinaryIO, cast
 
+from ledgerbeam.disk import make_folders, sync_folder
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, StorageError, UsageError
-from ledgerbeam.io.storage.azure import is_azure, upload_blocks
+from ledgerbeam.io.storage.azure import upload_blocks
 from ledgerbeam.io.storage.client import Options, call, filesystem, is_full, storage_error
-from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme
+from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme, store_of
 
 __all__ = [
     "TEMPORARY_SUFFIX",
-    "make_folders",
     "publish",
     "publish_bytes",
     "remove_stale_temporaries",
-    "sync_folder",
 ]
 
 TEMPORARY_SUFFIX = ".lbtmp"
@@ -39,8 +38,6 @@ _TEMPORARY = re.compile(r"\..+\.\d+-\d+\.lbtmp")
 _BUFFER = 1024 * 1024
 _ONE_PUT = 32 * 1024 * 1024  # held in memory up to here, on disk beyond
 _NAME_MAX = 255
-# Stores where a put appears whole or not at all.
-_ATOMIC_SCHEMES = frozenset({"s3", "gs", "az", "abfs", "abfss", "adl", "oss", "oci", "memory"})
 _counter = itertools.count()
 
 
@@ -94,10 +91,9 @@ def publish_bytes(url: str, data: bytes, options: Options | None = None, *, not_
 
 
 def _require_atomic(url: str) -> None:
-    scheme = split_scheme(url)[0]
-    if scheme not in _ATOMIC_SCHEMES:
+    if not store_of(url).publishes_whole:
         raise UsageError(
-            f"{url}: {scheme}:// cannot publish an output in one step, so a reader could see half of it; "
+            f"{url}: {split_scheme(url)[0]}:// cannot publish an output in one step, so a reader could see half of it; "
             "write to a local path or an object store"
         )
 
@@ -109,7 +105,7 @@ def _upload(url: str, spool: BinaryIO, options: Options | None) -> None:
     if size <= _ONE_PUT:
         call(url, "write", store.pipe_file, url, spool.read())
         return
-    if is_azure(url):
+    if store_of(url).api == "azure":
         upload_blocks(url, spool, options)
         return
     # The spool is a file without a name, so that a kill leaves nothing behind.
@@ -183,27 +179,6 @@ def _full(url: str, place: str) -> DiskFullError:
         f"{url}: no space is left on the device of {place}. Nothing was published and a former output of "
         "that name is intact; free some space and run again"
     )
-
-
-def make_folders(folder: str) -> None:
-    """Make a local folder and those above it, so that their names are on the disk when this returns."""
-    missing = []
-    while not os.path.isdir(folder):
-        missing.append(folder)
-        folder = os.path.dirname(folder)
-    for path in reversed(missing):
-        with contextlib.suppress(FileExistsError):  # another writer was first; a file there fails at the next step
-            os.mkdir(path)
-        sync_folder(os.path.dirname(path))
-
-
-def sync_folder(folder: str) -> None:
-    """Bring the names in a local folder to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _open_temporary(path: str) -> tuple[str, int]:

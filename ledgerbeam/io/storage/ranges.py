@@ -198,32 +198,17 @@ class RangeReader:
                 yield from [block[start:stop] for start, stop in cuts]
                 place = after
 
-    def read_line(self, offsets: memoryview[int], record: int) -> bytes | None:
-        """Read a line of a local source in one call, with the newline before it unless it is the first.
-
-        Args:
-            offsets: Where each line begins, and the end of the last.
-            record: Number of the line, from 0.
-
-        Returns:
-            Its bytes. None where it has to be read and looked at otherwise: there is no compiled module, the source is
-            remote or not open yet, or these are not the bytes of one line.
-        """
-        descriptor = self._handle.get("fd")
-        if descriptor is None or native.compiled is None:
-            return None
-        return native.compiled.read_line(descriptor, offsets, record)
-
     def iterate_lines(self, starts: NDArray[np.uint64], stops: NDArray[np.uint64]) -> Iterator[list[bytes]]:
-        """Read lines as `read_line` does, about a megabyte at a time.
+        """Read lines of a local source, each with the newline before it, about a megabyte at a time.
 
         Args:
             starts: First byte of each line.
             stops: End of each line, exclusive.
 
         Yields:
-            Some lines, in the order asked. It ends before the first that has to be read otherwise, perhaps at once: as
-            in `read_line`, and when many are neighbours, which `iterate_many` reads together.
+            Some lines, in the order asked. It ends before the first that has to be read otherwise, perhaps at once:
+            where there is no compiled module, the source is remote, these are not the bytes of one line, or many are
+            neighbours, which `iterate_many` reads together.
         """
         if native.compiled is None or not self._local:
             return

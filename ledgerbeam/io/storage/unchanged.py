@@ -16,7 +16,7 @@ from fsspec import asyn
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerError, StorageError, UsageError
 from ledgerbeam.io.storage.client import CONCURRENCY, storage_error
 from ledgerbeam.io.storage.stat import FileInfo, changed_error, info_of, require_regular
-from ledgerbeam.io.storage.urls import is_local, split_scheme
+from ledgerbeam.io.storage.urls import is_local, store_of
 
 __all__ = ["OtherVersionError", "SourceWatch", "cat_listed", "takes_conditions"]
 
@@ -27,7 +27,7 @@ class OtherVersionError(Exception):
 
 def takes_conditions(url: str) -> bool:
     """Return whether a store reads an object in a given version at no extra request."""
-    return split_scheme(url)[0] in _CONDITIONAL
+    return store_of(url).api is not None
 
 
 def cat_listed(
@@ -45,14 +45,14 @@ def cat_listed(
     Returns:
         The bytes of each or the error it met: of another version one of status 412, or `OtherVersionError`.
     """
-    read = _CONDITIONAL.get(split_scheme(urls[0])[0])
+    api = store_of(urls[0]).api
     asked = list(zip(urls, starts, stops, versions, strict=True))
-    if read is None:
+    if api is None:
         return [_look_after(store, *one) for one in asked]
     found: list[bytes | BaseException] = asyn.sync(
         store.loop,
         asyn._run_coros_in_chunks,  # noqa: SLF001 - what `cat_ranges` of all these stores is made of
-        [read(store, *one) for one in asked],
+        [_CONDITIONAL[api](store, *one) for one in asked],
         batch_size=CONCURRENCY,
         nofiles=True,
         return_exceptions=True,
@@ -126,12 +126,10 @@ def _look_after(store: Any, url: str, start: int | None, stop: int | None, versi
 
 _Read = Callable[[Any, str, int | None, int | None, str], Awaitable[bytes]]
 
-_CONDITIONAL: dict[str, _Read] = {
+_CONDITIONAL: dict[str, _Read] = {  # by `Store.api`
     "s3": _read_s3,
-    "gs": _read_gcs,
-    "az": _read_azure,
-    "abfs": _read_azure,
-    "abfss": _read_azure,
+    "gcs": _read_gcs,
+    "azure": _read_azure,
 }
 
 

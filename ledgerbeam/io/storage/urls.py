@@ -7,14 +7,9 @@ import posixpath
 import re
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.io.storage.stores import Store, canonical_scheme, store_named
 
-__all__ = ["canonical_url", "is_local", "join_url", "split_scheme"]
-
-_ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "local": "file"}
-
-
-# On these a key has no leading slash, so `scheme:///b/k` can only mean `scheme://b/k`.
-_BUCKETS = frozenset({"s3", "gs", "az", "memory"})
+__all__ = ["canonical_url", "is_local", "join_url", "split_scheme", "store_of"]
 
 
 def split_scheme(url: str) -> tuple[str, str]:
@@ -44,8 +39,7 @@ def split_scheme(url: str) -> tuple[str, str]:
         raise UsageError(f"{url}: chained URLs are not supported; name the object itself, without `::`")
     if "/" in scheme:  # a local path with `://` somewhere inside
         return "file", url
-    scheme = scheme.lower()
-    return _ALIASES.get(scheme, scheme), rest
+    return canonical_scheme(scheme), rest
 
 
 def canonical_url(url: str) -> str:
@@ -64,7 +58,7 @@ def canonical_url(url: str) -> str:
     """
     scheme, rest = split_scheme(url)
     if scheme != "file":
-        return f"{scheme}://{rest.lstrip('/') if scheme in _BUCKETS else rest}"
+        return f"{scheme}://{rest.lstrip('/') if store_named(scheme).has_buckets else rest}"
     path = os.path.abspath(rest)
     # POSIX lets exactly two leading slashes mean something else; here they never do.
     return path[1:] if path.startswith("//") else path
@@ -77,6 +71,15 @@ def is_local(url: str) -> bool:
         UsageError: The name is empty, a `pipe:` command or a chained URL.
     """
     return split_scheme(url)[0] == "file"
+
+
+def store_of(url: str) -> Store:
+    """Return what the store of a URL can do.
+
+    Raises:
+        UsageError: The name is empty, a `pipe:` command or a chained URL.
+    """
+    return store_named(split_scheme(url)[0])
 
 
 def join_url(base: str, name: str) -> str:

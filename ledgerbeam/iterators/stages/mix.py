@@ -14,14 +14,14 @@ from ledgerbeam.iterators.identity import describe_function
 from ledgerbeam.iterators.node import IteratorNode, Positions, resolve_iterator_source, supports_graph_restore
 from ledgerbeam.iterators.rng import below, item_chance
 from ledgerbeam.iterators.tokens import MISSING, Token
-from ledgerbeam.iterators.transform import Transform
+from ledgerbeam.iterators.transform import ItemTransform
 
 __all__ = ["Mix"]
 
 _TRIES = 100
 
 
-class Mix(Transform):
+class Mix(ItemTransform):
     """Combines items of a source with items drawn from another. Its tokens are its source's.
 
     What is drawn for an item follows from the seed, the epoch and the item's token alone: an item that is rebuilt is
@@ -66,20 +66,6 @@ class Mix(Transform):
     def children(self) -> tuple[IteratorNode, ...]:
         return self.source, self.other
 
-    def __len__(self) -> int:
-        return len(self.source)  # type: ignore[arg-type]
-
-    @property
-    def positions(self) -> int | None:
-        return self.source.positions
-
-    @property
-    def is_positional(self) -> bool:  # type: ignore[override]
-        return self.source.is_positional
-
-    def restrict(self, first: int, step: int) -> None:
-        self.source.restrict(first, step)
-
     def divide(self, shard: int, shards: int) -> None:
         self._shard = shard, shards
         self.source.divide(shard, shards)
@@ -93,9 +79,6 @@ class Mix(Transform):
 
     def read_at(self, positions: Positions, epoch: int | None = None) -> list[Any]:
         return self._mix(self.source.read_at(positions, epoch), self.tokens(positions, epoch), self._when(epoch))
-
-    def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
-        return self.source.tokens(positions, epoch)
 
     def parameters(self) -> dict[str, Any]:
         return {"function": describe_function(self.function), "probability": self.probability, "seed": self.seed}

@@ -13,12 +13,12 @@ from ledgerbeam.iterators.node import Positions, State, field
 from ledgerbeam.iterators.rng import item_chance
 from ledgerbeam.iterators.share import count_places
 from ledgerbeam.iterators.tokens import MISSING, Token, pair_token
-from ledgerbeam.iterators.transform import Transform
+from ledgerbeam.iterators.transform import ItemTransform, Transform
 
 __all__ = ["Filter", "Map", "Slice"]
 
 
-class Map(Transform):
+class Map(ItemTransform):
     """Applies a function to each item. Its tokens are its source's.
 
     Args:
@@ -32,20 +32,6 @@ class Map(Transform):
         super().__init__(source)
         self.function = function
         self.seed = seed
-
-    def __len__(self) -> int:
-        return len(self.source)  # type: ignore[arg-type]
-
-    @property
-    def positions(self) -> int | None:
-        return self.source.positions
-
-    @property
-    def is_positional(self) -> bool:  # type: ignore[override]
-        return self.source.is_positional
-
-    def restrict(self, first: int, step: int) -> None:
-        self.source.restrict(first, step)
 
     def pairs(self) -> Iterator[tuple[Token | None, Any]]:
         function = self.function
@@ -61,9 +47,6 @@ class Map(Transform):
 
     def read_at(self, positions: Positions, epoch: int | None = None) -> list[Any]:
         return self._apply_all(self.source.read_at(positions, epoch), self.tokens(positions, epoch), epoch)
-
-    def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
-        return self.source.tokens(positions, epoch)
 
     def parameters(self) -> dict[str, Any]:
         return {"function": describe_function(self.function), "seed": self.seed}

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import lmdb
 
+from ledgerbeam.disk import NO_ROOM
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerDamagedError, LedgerError, StorageError
 
 _DAMAGE = (
@@ -23,7 +24,6 @@ _DAMAGE = (
 _UNREADABLE = (ValueError, struct.error, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError)
 """What rows that no ledger writes may raise where they are used; most are refused where they are decoded."""
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 _NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
 _ROOM_BYTES = 1 << 20
 
@@ -53,7 +53,7 @@ def as_ledger_error(error: lmdb.Error | OSError, path: str) -> LedgerbeamError:
     """Choose our error for one of LMDB or of the operating system, with the remedy in its message."""
     code = error.errno if isinstance(error, OSError) else error.code
     # LMDB reports a write that the disk cut short as EIO.
-    if isinstance(error, lmdb.DiskError) or code in _NO_ROOM or (code == errno.EIO and _is_full(path)):
+    if isinstance(error, lmdb.DiskError) or code in NO_ROOM or (code == errno.EIO and _is_full(path)):
         return DiskFullError(
             f"ledger {path}: no space is left on its filesystem ({error}). Nothing that was recorded is lost: free "
             "some space and run the same command again"

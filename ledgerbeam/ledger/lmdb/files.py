@@ -11,6 +11,7 @@ import time
 import lmdb
 
 from ledgerbeam.descriptors import hold_standard_descriptors
+from ledgerbeam.disk import make_folders, sync_folder
 from ledgerbeam.errors import LedgerDamagedError, LedgerNotFoundError, LedgerVersionError, UsageError
 from ledgerbeam.ledger.lmdb.errors import translated
 from ledgerbeam.ledger.lmdb.tables import ADDED, KEY_FORMAT, KEY_ID, META, TABLES, Handles
@@ -137,7 +138,7 @@ def _make_files(path: str, map_bytes: int) -> None:
     LMDB writes the first pages of a new file in place and syncs no folder: it could leave a file that nobody can
     open, or commits that are lost with the name of their file.
     """
-    _make_folders(path)
+    make_folders(path)
     file = os.path.join(path, DATA_FILE)
     if not os.path.exists(file):
         aside = os.path.join(path, f".{DATA_FILE}.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}")
@@ -149,26 +150,7 @@ def _make_files(path: str, map_bytes: int) -> None:
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(aside)
-    _sync_folder(path)  # also for a process that made the file and did not get so far
-
-
-def _make_folders(path: str) -> None:
-    missing = []
-    while not os.path.isdir(path):
-        missing.append(path)
-        path = os.path.dirname(path)
-    for folder in reversed(missing):
-        with contextlib.suppress(FileExistsError):  # another process was first; a file there fails at the next step
-            os.mkdir(folder)
-        _sync_folder(os.path.dirname(folder))
-
-
-def _sync_folder(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(path)  # also for a process that made the file and did not get so far
 
 
 def _make_tables(file: str, path: str, map_bytes: int) -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from glob import escape
 
 from ledgerbeam.errors import LedgerbeamError, SourceNotFoundError
 from ledgerbeam.io import Options, RangeReader, stat
+from ledgerbeam.io.storage.ahead import map_ahead
 from ledgerbeam.io.storage.client import CONCURRENCY
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore, Output
@@ -27,8 +25,6 @@ READ_BYTES = 4 * 2**20
 WAITING = 4
 """Checks that wait for each thread."""
 
-Check = Callable[[OutputRow], str | None]
-
 
 def verify(store: LedgerStore, args: argparse.Namespace) -> int:
     """Check every recorded output, several at a time; print a line for each that is not as recorded.
@@ -43,15 +39,15 @@ def verify(store: LedgerStore, args: argparse.Namespace) -> int:
     def url_of(row: OutputRow) -> str:
         return f"{root}/{row.output.name}" if root else row.output.name
 
-    def check(row: OutputRow) -> str | None:
+    def check(row: OutputRow) -> tuple[OutputRow, str | None]:
         look = _size_problem if args.sizes_only else _content_problem
-        return look(url_of(row), row.output, options)
+        return row, look(url_of(row), row.output, options)
 
     problems: list[dict[str, str]] = []
     checked = size = 0
-    local = isinstance(root, str) and is_local(root)
+    threads = len(os.sched_getaffinity(0)) if isinstance(root, str) and is_local(root) else CONCURRENCY
     with counting("output") as advance:
-        for row, problem in _checked(store.outputs(ordered=False), check, _threads(local=local)):
+        for row, problem in map_ahead(check, store.outputs(ordered=False), threads, WAITING * threads):
             checked, size = checked + 1, size + row.output.size
             advance(1, 0 if args.sizes_only else row.output.size)
             if problem is None:
@@ -66,27 +62,6 @@ def verify(store: LedgerStore, args: argparse.Namespace) -> int:
     else:
         print(f"{count(checked, 'output')}, {count(size, 'byte')}, {count(len(problems), 'problem')}")
     return 1 if problems else 0
-
-
-def _threads(*, local: bool) -> int:
-    return len(os.sched_getaffinity(0)) if local else CONCURRENCY
-
-
-def _checked(rows: Iterator[OutputRow], check: Check, threads: int) -> Iterator[tuple[OutputRow, str | None]]:
-    """Yield each row with what `check` says, in order; only a bounded number of rows is taken in advance."""
-    waiting: deque[tuple[OutputRow, Future[str | None]]] = deque()
-    with ThreadPoolExecutor(threads, "ledgerbeam-verify") as pool:
-        try:
-            for row in rows:
-                waiting.append((row, pool.submit(check, row)))
-                if len(waiting) > WAITING * threads:
-                    first, result = waiting.popleft()
-                    yield first, result.result()
-            while waiting:
-                first, result = waiting.popleft()
-                yield first, result.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
 def _size_problem(url: str, output: Output, options: Options) -> str | None:

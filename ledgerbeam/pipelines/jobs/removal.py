@@ -1,22 +1,101 @@
-"""Removing what a job has written: whatever a ledger says, never anything outside of the folder that it is for."""
+"""What a job removes: superseded outputs, scan parts of complete sources, and what killed writers have left.
+
+Whatever a ledger says, never anything outside of the folder that it is for.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import compress
 
 from ledgerbeam.errors import LedgerDamagedError, StorageError
 from ledgerbeam.io import ObjectFolder, Options, canonical_url
+from ledgerbeam.io.storage.publish import remove_stale_temporaries
 from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.pipelines.jobs.spec import JobSpec
 
-__all__ = ["remove_below", "require_below", "require_own_folder"]
+__all__ = [
+    "count_superseded",
+    "remove_below",
+    "remove_superseded",
+    "require_own_folder",
+    "sweep_temporaries",
+]
+
+_PART = re.compile(r"[0-9a-f]{32}-\d+\.part")
+"""The names of the parts of indexes, see `transforms.index`."""
+
+_INDEX_SUFFIXES = (".idx", ".gzidx")
+
+
+def remove_superseded(spec: JobSpec, store: LedgerStore) -> list[str]:
+    """Remove outputs that no source yields any more, and the parts of indexes that are published.
+
+    Call it when no worker is at work on the ledger: between publishing an object and recording it, it looks stale.
+
+    Returns:
+        Names of outputs out of date that were left, since they lie where this job does not write.
+
+    Raises:
+        LedgerDamagedError: If the ledger names an output that leads out of the job's folders. Nothing was removed.
+        StorageError: If something cannot be removed.
+    """
+    require_own_folder(spec.work_folder)
+    store.refresh()
+    stale = store.stale_outputs()
+    places = [_place(spec, name) for name in stale]
+    names = {root: [name for other, name in places if other == root] for root, _ in places if root is not None}
+    for root, below in names.items():
+        _require_below(root, below, ledger=spec.ledger)
+    for root, below in names.items():
+        remove_below(root, below, spec.storage_options, ledger=spec.ledger)
+    store.drop_stale(stale)
+    _remove_parts(spec, store)
+    return [name for root, name in places if root is None]
+
+
+def count_superseded(store: LedgerStore) -> int:
+    """Return how many outputs `remove_superseded` would remove."""
+    store.refresh()
+    return len(store.stale_outputs())
+
+
+def _remove_parts(spec: JobSpec, store: LedgerStore) -> None:
+    remove_stale_temporaries(spec.work_folder)
+    parts = [name for name in ObjectFolder(spec.work_folder, spec.storage_options).names("") if _PART.fullmatch(name)]
+    done = store.completed_mask([bytes.fromhex(name.partition("-")[0]) for name in parts])
+    remove_below(spec.work_folder, compress(parts, done), spec.storage_options, ledger=spec.ledger)
+
+
+def _place(spec: JobSpec, name: str) -> tuple[str | None, str]:
+    """Return the folder of the job below which an output lies, and its name there; no folder if it is below none.
+
+    An index job names its outputs by their URL. Of folders in each other it is the innermost.
+    """
+    if spec.output is not None:
+        return spec.output, name
+    url = canonical_url(name)
+    for folder in sorted(spec.folders(), reverse=True):
+        root = f"{folder.rstrip('/')}/"
+        if url.endswith(_INDEX_SUFFIXES) and url.startswith(root):
+            return folder, url.removeprefix(root)
+    return None, name
+
+
+def sweep_temporaries(spec: JobSpec) -> None:
+    """Remove the hidden files of writers that were killed, wherever the job writes; those of live writers stay."""
+    for folder in spec.folders():
+        remove_stale_temporaries(folder)
 
 
 def remove_below(root: str, names: Iterable[str], options: Options, *, ledger: str, prune: bool = False) -> None:
     """Remove objects below a folder, durably; those that are gone are passed over. A link is removed, not followed.
 
-    All names are looked at, as by `require_below`, before anything is removed.
+    All names are looked at, as by `_require_below`, before anything is removed.
 
     Args:
         root: The folder; it may be a link itself.
@@ -30,7 +109,7 @@ def remove_below(root: str, names: Iterable[str], options: Options, *, ledger: s
         StorageError: If the store refused.
     """
     chosen = list(names)
-    parents = require_below(root, chosen, ledger=ledger)
+    parents = _require_below(root, chosen, ledger=ledger)
     ObjectFolder(root, options).delete(chosen)
     for empty in parents if prune else ():
         with suppress(OSError):  # something else is in it
@@ -39,7 +118,7 @@ def remove_below(root: str, names: Iterable[str], options: Options, *, ledger: s
                 empty = os.path.dirname(empty)  # noqa: PLW2901
 
 
-def require_below(root: str, names: Sequence[str], *, ledger: str) -> set[str]:
+def _require_below(root: str, names: Sequence[str], *, ledger: str) -> set[str]:
     """Check that names lie below a folder: whoever can write to a ledger can put any name in it.
 
     Args:

@@ -23,7 +23,7 @@ from ledgerbeam.ledger.worker.set_ups import left_set_ups
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.pipelines.console import Reporter
 from ledgerbeam.pipelines.jobs.listing import JobListing
-from ledgerbeam.pipelines.jobs.replaced import look_at_files
+from ledgerbeam.pipelines.jobs.recorded import look_at_files
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.transport import dump_job
 from ledgerbeam.pipelines.runners.supervise import WaveEnd, run_wave

@@ -13,10 +13,10 @@ from ledgerbeam.ledger import LedgerStore, Totals
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.opening import run_folders
 from ledgerbeam.pipelines.console import Reporter, count
-from ledgerbeam.pipelines.jobs.cleanup import count_superseded, remove_superseded, sweep_temporaries
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.owner import MOST_STRANGERS, OutputOwner
 from ledgerbeam.pipelines.jobs.recorded import forget_lost
+from ledgerbeam.pipelines.jobs.removal import count_superseded, remove_superseded, sweep_temporaries
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED, run_elsewhere, run_info
 from ledgerbeam.pipelines.runners.beam import BeamRunner

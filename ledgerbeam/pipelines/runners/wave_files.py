@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import pickle
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from ledgerbeam.disk import NO_ROOM
 from ledgerbeam.errors import DiskFullError, StorageError
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.redaction import without_secrets
@@ -64,7 +64,7 @@ def written(folder: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        kind = DiskFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
+        kind = DiskFullError if error.errno in NO_ROOM else StorageError
         raise kind(
             f"{folder}: cannot be written ({error.strerror}); nothing that was recorded is lost: run the same command "
             "again once this is mended"

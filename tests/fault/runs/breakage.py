@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from ledgerbeam.pipelines.jobs import replaced
+from ledgerbeam.pipelines.jobs import recorded
 from ledgerbeam.pipelines.jobs.owner import OutputOwner
 from ledgerbeam.sources import files
 
 # Without any look in planning the tasks of a local run would still carry the time that its launcher saw.
 BREAKAGES: dict[str, AbstractContextManager[Any]] = {
     "no look in planning": mock.patch.object(files, "looked_at", lambda source: replace(source, changed_ns=0)),
-    "parts of two files": mock.patch.object(replaced, "_differ", return_value=False),
+    "parts of two files": mock.patch.object(recorded, "_differ", return_value=False),
     "no look for unrecorded shards": mock.patch.object(OutputOwner, "strangers", return_value=[]),
 }

@@ -35,7 +35,7 @@ from ledgerbeam.ledger.worker import run_folders
 from ledgerbeam.ledger.worker.writer import LedgerWriter
 from ledgerbeam.opening import open_ledger, open_sink
 from ledgerbeam.pipelines.commands import cli
-from ledgerbeam.pipelines.jobs import replaced
+from ledgerbeam.pipelines.jobs import recorded
 from ledgerbeam.pipelines.runners import pipeline as graph
 from ledgerbeam.pipelines.runners import run
 from ledgerbeam.pipelines.runners.supervise import WaveEnd
@@ -149,7 +149,7 @@ class World:
         """Let the library take its time, its host and its runner from here."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(mock.patch.object(lmdb_store, "time", self))
-            for module in (watch, replaced):
+            for module in (watch, recorded):
                 stack.enter_context(mock.patch.object(module, "os", SimpleNamespace(stat=self.stat)))
             locks = {name: getattr(fcntl, name) for name in dir(fcntl) if name.startswith("LOCK_")}
             for module in (run_folders, sys.modules["ledgerbeam.io.storage.publish"]):

@@ -15,8 +15,8 @@ import numpy as np
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.lit.codecs import CODECS
+from ledgerbeam.io.lit.images import MOST_LABELS
 from ledgerbeam.io.lit.rle import decode_rle
-from ledgerbeam.io.lit.segmentation import MOST_LABELS
 from tests.io.damage import damaged, mangled
 from tests.io.fuzzing import Trial, fuzz_briefly, main
 

@@ -15,9 +15,9 @@ from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX
 from ledgerbeam.ledger import Job, LedgerStore, Output, Source
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.places import open_store
-from ledgerbeam.pipelines.jobs.cleanup import count_superseded, remove_superseded, sweep_temporaries
 from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.map import MapJob
+from ledgerbeam.pipelines.jobs.removal import count_superseded, remove_superseded, sweep_temporaries
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 
 _Job = TypeVar("_Job", IndexJob, MapJob)

@@ -15,7 +15,7 @@ from ledgerbeam.ledger import Job, LedgerStore, Source, Task
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.ledger.selection import PendingSource
-from ledgerbeam.pipelines.jobs.replaced import look_at_files
+from ledgerbeam.pipelines.jobs.recorded import look_at_files
 
 
 @pytest.fixture
