@@ -15,14 +15,16 @@ from ledgerbeam.errors import WorkerDiedError
 from ledgerbeam.ledger import LedgerStore, Source, Totals
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.selection import PendingSource
+from ledgerbeam.ledger.worker.inflight import has_tasks_in_work
 from ledgerbeam.ledger.worker.run_folders import RunFolder
 from ledgerbeam.pipelines.console import Reporter
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.replaced import look_at_files
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.transport import dump_job
+from ledgerbeam.pipelines.run_progress import RunProgress, Stage
 from ledgerbeam.pipelines.runners.supervise import WaveEnd, run_wave
-from ledgerbeam.pipelines.runners.wave_files import STORAGE_OPTIONS, dump_sources, written
+from ledgerbeam.pipelines.runners.wave_files import STARTED, STORAGE_OPTIONS, dump_sources, written
 
 __all__ = ["LocalRunner"]
 
@@ -76,6 +78,9 @@ class LocalRunner:
         self._passes = 0
         self._next_tick = 0.0
         self._next_refresh = 0.0
+        self._before = Totals()
+        self._began: float | None = None
+        self._expected = self._expected_bytes = 0
         self.deaths = 0
         self.done = Totals()
 
@@ -86,9 +91,27 @@ class LocalRunner:
             WorkerDiedError: If workers die again and again before anything is done.
             LedgerbeamError: The error with which a worker ended the run, or the listing.
         """
-        with self._reporter.progress():
-            for wave in _waves(listed.open_sources(), self._spec.sources().expected_tasks):
-                self._run_wave(wave, listed)
+        self._before = self._store.totals()
+        for wave in _waves(self._listing(listed), self._spec.sources().expected_tasks):
+            self._run_wave(wave, listed)
+
+    def _listing(self, listed: JobListing) -> Iterator[list[Source]]:
+        expected_tasks = self._spec.sources().expected_tasks
+        for page in listed.open_sources():
+            self._expected += sum(map(expected_tasks, page))
+            self._expected_bytes += sum(source.size for source in page)
+            self._report("listing", listed)
+            yield page
+
+    def _pending(self, sources: Sequence[Source], *, is_first: bool) -> list[PendingSource]:
+        found = look_at_files(sources, self._store)
+        if is_first:  # what earlier runs have done is nothing that this one will do
+            for row in found:
+                expected = self._spec.sources().expected_tasks(row.source)
+                done = min(len(row.applied), expected - 1)
+                self._expected -= done
+                self._expected_bytes -= row.source.size * done // expected
+        return found
 
     def _run_wave(self, sources: Sequence[Source], listed: JobListing) -> None:
         """Run the tasks of `sources` until each source is complete or has a recorded failure.
@@ -96,11 +119,12 @@ class LocalRunner:
         A source may need several passes: the index of a large file is assembled once its ranges are scanned, and a
         pass in which a worker died leaves work to the next.
         """
-        fruitless = 0
+        fruitless, is_first = 0, True
         while sources:
             before = self._store.totals()
             try:
-                end = self._pass(look_at_files(sources, self._store), listed)
+                end = self._pass(self._pending(sources, is_first=is_first), listed)
+                is_first = False
             finally:
                 self._store.refresh()
                 fresh = self._store.totals().minus(before)
@@ -130,6 +154,7 @@ class LocalRunner:
             with open(job, "xb") as file:
                 file.write(dump_job(dataclasses.replace(self._spec, run=listed.run, run_dir=folder)))
             dump_sources(wave, sources)
+        self._began = self._began or time.monotonic()
         end = run_wave(
             [
                 sys.executable,
@@ -143,7 +168,7 @@ class LocalRunner:
             folder,
             # Beam leaves a folder of its own there when it is killed.
             env={**os.environ, "TMPDIR": tmp, STORAGE_OPTIONS: orjson.dumps(self._spec.storage_options).decode()},
-            on_tick=lambda: self._tick(listed),
+            on_tick=lambda: self._tick(listed, folder),
             debug=self._debug,
         )
         self._folder.check()
@@ -172,7 +197,7 @@ class LocalRunner:
                 deaths = self._store.attempts(mark.source_id).get(mark.node, 0)
                 self._reporter.warn(f"  it was on {mark.name} (death {deaths} of {MAX_ATTEMPTS})")
 
-    def _tick(self, listed: JobListing) -> None:
+    def _tick(self, listed: JobListing, folder: str) -> None:
         now = time.monotonic()
         if now < self._next_tick:
             return
@@ -180,8 +205,29 @@ class LocalRunner:
         if now >= self._next_refresh:
             self._next_refresh = now + REFRESH_SECONDS
             self._store.refresh()
-        total = listed.found if listed.finished else None
-        self._reporter.update(done=self._store.completed_count(), total=total, totals=self._store.totals())
+        self._report(self._stage(folder), listed)
+
+    def _stage(self, folder: str) -> Stage:
+        if self._store.totals().tasks > self._before.tasks or has_tasks_in_work(folder):
+            return "working"
+        return "indexing" if os.path.exists(os.path.join(folder, STARTED)) else "starting workers"
+
+    def _report(self, stage: Stage, listed: JobListing) -> None:
+        done = self._store.totals().minus(self._before)
+        self._reporter.update(
+            RunProgress(
+                stage=stage,
+                sources_done=self._store.completed_count(),
+                sources=listed.found,
+                skipped=listed.skipped,
+                is_listed=listed.finished,
+                tasks=max(done.tasks, 0),
+                bytes=max(done.bytes, 0),
+                expected=self._expected,
+                expected_bytes=self._expected_bytes,
+                seconds=0.0 if self._began is None else time.monotonic() - self._began,
+            )
+        )
 
 
 def _waves(pages: Iterator[list[Source]], expected_tasks: Callable[[Source], int]) -> Iterator[list[Source]]:

@@ -16,7 +16,7 @@ from apache_beam.transforms.environments import Environment, SubprocessSDKEnviro
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners.fork_server import fork_server
-from ledgerbeam.pipelines.runners.wave_files import load_sources
+from ledgerbeam.pipelines.runners.wave_files import STARTED, load_sources, touch
 from ledgerbeam.transforms import CommitTasks, LedgerHandle, MatchSources, SkipCompleted
 
 __all__ = ["expand_job", "match_open_sources", "run_locally"]
@@ -40,6 +40,7 @@ def _run(spec: JobSpec, wave_path: str, beam_args: Sequence[str], workers: Envir
     pipeline = beam.Pipeline(FnApiRunner(workers, provision_info=_provision_info(spec)), options)
     wave = pipeline | "Wave" >> beam.Create([wave_path], reshuffle=False)
     expand_job(wave | "LoadSources" >> beam.FlatMap(load_sources).with_output_types(PendingSource), spec)
+    touch(str(spec.run_dir), STARTED)
     pipeline.run().wait_until_finish()
 
 

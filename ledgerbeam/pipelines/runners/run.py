@@ -18,6 +18,7 @@ from ledgerbeam.pipelines.jobs.owner import MOST_STRANGERS, OutputOwner
 from ledgerbeam.pipelines.jobs.recorded import forget_lost
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED, run_elsewhere, run_info
+from ledgerbeam.pipelines.run_progress import RunProgress
 from ledgerbeam.pipelines.runners.beam import BeamRunner
 from ledgerbeam.pipelines.runners.local import LocalRunner
 from ledgerbeam.redaction import printable, without_secrets
@@ -121,6 +122,8 @@ def run_job(
                 if _is_local(beam_args)
                 else BeamRunner(spec, store, beam_args)
             )
+            if not _is_local(beam_args):
+                reporter.update(RunProgress(stage="working"))
             try:
                 runner.run(listed)
                 tidied = clean and not runner.deaths
