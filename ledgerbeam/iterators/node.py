@@ -254,7 +254,8 @@ class IteratorNode(ABC):
         """Save where the graph stands.
 
         Returns:
-            What JSON can hold: position, buffers as tokens, and the identity of graph and data.
+            What JSON can hold: position, buffers as tokens, and the identity of graph and data; of a node with many
+            sources a digest of them.
 
             A state that was taken after an item was given goes on with the one after it.
 
@@ -265,7 +266,7 @@ class IteratorNode(ABC):
         if not self.is_checkpointable:
             raise self._not_checkpointable()
         state = {"epoch": self._epoch, "shard": list(self._shard), "state": self.save()}
-        return {"format": _FORMAT, "graph": self.identity(), **state}
+        return {"format": _FORMAT, "graph": identities.shortened(self.identity()), **state}
 
     def load_state_dict(self, state: Mapping[str, Any], *, trust_data: bool = False) -> None:
         """Put the graph to where a saved one stood. Takes the same time wherever that was.

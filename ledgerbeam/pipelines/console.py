@@ -13,10 +13,11 @@ from typing import Any
 import orjson
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Column, Table
 
-from ledgerbeam.ledger import LedgerStore, Totals
+from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.pipelines.run_progress import RunProgress, count, duration
 from ledgerbeam.redaction import plain_value
 
 __all__ = [
@@ -38,9 +39,9 @@ LINE_SECONDS = 10.0
 """How often a line of progress is printed where there is no terminal."""
 
 
-def count(number: int, noun: str) -> str:
-    """Return ``1 task`` or ``1,234 tasks``."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+def _console(**options: Any) -> Console:
+    """Return a console that prints text as it is: `[a]` is no markup, `:b:` no emoji, and numbers have no colours."""
+    return Console(highlight=False, markup=False, emoji=False, **options)
 
 
 def count_nulled(store: LedgerStore) -> int | None:
@@ -57,18 +58,6 @@ def count_nulled(store: LedgerStore) -> int | None:
 def timestamp(seconds: float) -> str:
     """Return a time in seconds since 1970 as ``2026-01-31T12:00:00+00:00``."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-
-
-def duration(seconds: float) -> str:
-    """Return ``3.2 s``, ``25 s``, ``4 min 10 s``, ``5 h 3 min`` or ``2 d 7 h``."""
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    for size, unit, small, small_unit in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            rest = whole % size // small
-            return f"{whole // size} {unit}" + (f" {rest} {small_unit}" if rest else "")
-    return f"{whole} s"
 
 
 def describe_set_ups(found: Mapping[str, Any]) -> str:
@@ -115,7 +104,7 @@ def print_facts(rows: Sequence[tuple[str, str]]) -> None:
 def print_table(columns: list[str], rows: list[list[str]]) -> None:
     """Print rows under column heads, wide where the output is no terminal so that nothing is cut."""
     terminal = sys.stdout.isatty()
-    console = Console(width=None if terminal else 10_000, highlight=False, markup=False)
+    console = _console(width=None if terminal else 10_000)
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
         table.add_row(*row)
@@ -137,7 +126,7 @@ def counting(noun: str) -> Iterator[Callable[[int, int], None]]:
     Yields:
         A function to call with how many were done, and their bytes, since it was called last.
     """
-    console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+    console = _console(stderr=True, soft_wrap=True)
     started = last = time.monotonic()
     done = size = 0
 
@@ -146,7 +135,7 @@ def counting(noun: str) -> Iterator[Callable[[int, int], None]]:
         return f"{count(done, noun)}, {decimal(size)}, {rate}/s" if size else count(done, noun)
 
     with Progress(
-        TextColumn("{task.description}"), console=console, transient=True, disable=not console.is_terminal
+        TextColumn("{task.description}", markup=False), console=console, transient=True, disable=not console.is_terminal
     ) as bar:
         task = bar.add_task("", total=None)
 
@@ -174,16 +163,17 @@ class Reporter:
     def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
         self.as_json = as_json
         self._quiet = quiet
-        self._out = Console(stderr=as_json, highlight=False, soft_wrap=True, markup=False)
-        self._err = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+        self._out = _console(stderr=as_json, soft_wrap=True)
+        self._err = _console(stderr=True, soft_wrap=True)
         self._bar: Progress | None = None
         self._task = TaskID(0)
-        self._started = self._last_line = time.monotonic()
-        self._at_start: Totals | None = None
+        self._last_line = time.monotonic()
 
     def say(self, text: str) -> None:
         """Print a line that belongs to the result."""
-        self._out.print(text)
+        # Over a bar on the same terminal, which the bar's console knows to draw again below it.
+        console = self._err if self._bar is not None and self._out.is_terminal else self._out
+        console.print(text)
 
     def warn(self, text: str) -> None:
         """Print a line that belongs to the course of the run."""
@@ -191,41 +181,29 @@ class Reporter:
 
     @contextmanager
     def progress(self) -> Iterator[None]:
-        """Show progress while the body runs."""
+        """Show progress while the body runs: what it lists, then what `update` is told."""
         if self._quiet or not self._err.is_terminal:
             yield
             return
         columns = (
-            TextColumn("sources"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
         )
-        with Progress(*columns, console=self._err, transient=True) as bar:
-            self._bar, self._task = bar, bar.add_task("", total=None, rate="")
-            yield
-        self._bar = None
+        bar = Progress(*columns, console=self._err, transient=True, redirect_stdout=False)
+        with bar:
+            self._bar, self._task = bar, bar.add_task("listing", total=None, text="")
+            try:
+                yield
+            finally:
+                self._bar = None
 
-    def update(self, *, done: int, total: int | None, totals: Totals) -> None:
-        """Show where the run stands.
-
-        Args:
-            done: Sources complete.
-            total: Sources listed; None while the listing goes on.
-            totals: What the recorded leaves of the ledger add up to.
-        """
-        self._at_start = self._at_start or totals
-        now = time.monotonic()
-        seconds = max(now - self._started, 0.001)
-        tasks, size = totals.tasks - self._at_start.tasks, totals.bytes - self._at_start.bytes
-        rate = f"{count(totals.tasks, 'task')}, {tasks / seconds:,.1f} tasks/s, {decimal(int(size / seconds))}/s"
+    def update(self, now: RunProgress) -> None:
+        """Show where the run stands: on the bar, or as a line now and then where there is no terminal."""
         if self._bar is not None:
-            self._bar.update(self._task, completed=done, total=total, rate=rate)
-        elif not self._quiet and not self._err.is_terminal and now - self._last_line > LINE_SECONDS:
-            self._last_line = now
-            sources = count(done, "source") if total is None else f"{done:,} of {count(total, 'source')}"
-            left = ""
-            if total and tasks and 0 < done < total:
-                left = f", about {seconds * (total - done) / done:,.0f} s left"
-            self._err.print(f"{sources}, {rate}{left}")
+            share = now.share
+            done = {"completed": 0, "total": None} if share is None else {"completed": 100 * share, "total": 100}
+            self._bar.update(self._task, description=now.stage, text=now.text(), **done)
+        elif not self._quiet and not self._err.is_terminal and time.monotonic() - self._last_line > LINE_SECONDS:
+            self._last_line = time.monotonic()
+            self._err.print(f"{now.stage}: {now.text()}")

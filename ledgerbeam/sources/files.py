@@ -21,9 +21,9 @@ from ledgerbeam.io import (
     SpanReader,
     StreamedRecords,
     StreamSpan,
+    index_bytes,
     recognize,
     scan_stream,
-    write_index,
 )
 from ledgerbeam.io.formats.registry import FileType, require_formats
 from ledgerbeam.io.formats.streamed import split_source, split_source_raw
@@ -123,7 +123,7 @@ class FileSources:
                 if not (self.build_index and kind.is_indexable):
                     raise
             offsets = kind.build_index(url, self.storage_options, listed=listed)
-        write_index(index.url, offsets, self.storage_options, not_before_ns=found.modified_ns)
+        self.index.publish(index.url, index_bytes(offsets), self.storage_options, not_before_ns=found.modified_ns)
         return offsets
 
     def scan(self, source: Source) -> StreamedRecords:

@@ -173,7 +173,8 @@ class _BuildIndexes(beam.DoFn):
     def _publish(self, task: Task, parts: int) -> WrittenTask:
         listed = listed_file(task.source)
         options = self._sources.storage_options
-        url = self._sources.index.url_for(listed.url)
+        where = self._sources.index
+        url = where.url_for(listed.url)
         with SourceWatch([listed]):
             offsets = self._offsets(task.source, parts)
             points = seek_points_of(listed.url, url, offsets, options, listed)
@@ -182,8 +183,8 @@ class _BuildIndexes(beam.DoFn):
         data = index_bytes(offsets)
         fault_point("publish.before")
         if points:  # before the index, so that who finds that finds them
-            publish_bytes(*points, options, not_before_ns=found.modified_ns)
-        publish_bytes(url, data, options, not_before_ns=found.modified_ns)
+            where.publish(*points, options, not_before_ns=found.modified_ns)
+        where.publish(url, data, options, not_before_ns=found.modified_ns)
         fault_point("publish.after")
         records = len(offsets) - 1
         self._records.inc(records)

@@ -39,8 +39,8 @@ class SequenceConformance(ABC):
     """What every reader does, whatever is its index; `open`, `store`, `records` and `key` are what a format brings."""
 
     @abstractmethod
-    def open(self, url: str, options: dict[str, Any] | None = None) -> Reader:
-        """Open what `store` wrote."""
+    def open(self, url: str, options: dict[str, Any] | None = None) -> Any:
+        """Open what `store` wrote: a `Reader`, but some have no raw records."""
 
     @abstractmethod
     def store(self, folder: str, count: int, options: dict[str, Any] | None = None) -> tuple[str, list[Any]]:

@@ -247,3 +247,12 @@ def test_a_state_written_as_json_is_gone_on_with_by_a_fresh_interpreter(tmp_path
     whole = run("none", 0)
     assert len(whole) > 20
     assert run("none", 7) + run(f"{lines}.state", 9) + run(f"{lines}.state", 0) == whole
+
+
+def test_a_chain_that_shuffles_keeps_its_order_within_another() -> None:
+    def shuffled() -> IteratorNode:
+        return Chain(*(numbers(2, 10 * n) for n in range(12)), shuffle=True, seed=3)
+
+    alone = list(shuffled())
+    assert alone != sorted(alone)
+    assert list(Chain(shuffled(), numbers(3, 500))) == [*alone, *numbers(3, 500)]

@@ -17,9 +17,10 @@ from ledgerbeam.errors import NonDeterministicTaskError
 from ledgerbeam.ledger.model.accounts import MOST_NAMES, NAME_CHARACTERS, STATISTIC_BYTES, RecordCounts, Statistic
 from ledgerbeam.ledger.model.identity import Lineage, node_id
 from ledgerbeam.ledger.model.job import Job
-from ledgerbeam.ledger.model.rows import REJECTS, Leaf, Output
+from ledgerbeam.ledger.model.rows import Leaf, Output
 from ledgerbeam.ledger.model.store import LedgerStore
 from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.names import REJECTS
 from tests.ledger.builders import counted_leaf, dropping_leaf, filtered_leaf, leaf_of, plain, sum_of
 
 ONE, TWO = Job("map", {"to": "jsonl"}), Job("map", {"to": "tar"})

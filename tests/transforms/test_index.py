@@ -14,6 +14,7 @@ import pytest
 
 from ledgerbeam.errors import DiskFullError, LedgerDamagedError
 from ledgerbeam.io import ObjectFolder, publish_bytes
+from ledgerbeam.io.index import location as location_module
 from ledgerbeam.io.listing.pages import list_pages
 from ledgerbeam.ledger import FailedTask, Job, Source, Task
 from ledgerbeam.ledger.model.identity import ROOT
@@ -136,7 +137,7 @@ def test_a_full_disk_ends_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def full(*_: Any, **__: Any) -> None:
         raise DiskFullError("no room")
 
-    monkeypatch.setattr(index_module, "publish_bytes", full)
+    monkeypatch.setattr(location_module, "publish_bytes", full)
     with pytest.raises(DiskFullError):
         build(tmp_path, last(make(tmp_path), 1))
 
@@ -210,7 +211,7 @@ def test_seek_points_are_there_before_the_index_that_needs_them(
         published.append(os.path.basename(url))
         publish_bytes(url, *args, **options)
 
-    monkeypatch.setattr(index_module, "publish_bytes", noting)
+    monkeypatch.setattr(location_module, "publish_bytes", noting)
     source = make(tmp_path, "a.jsonl.gz", os.urandom(2 << 20).hex().encode() + b"\n" + LINES)
     found = build(tmp_path, last(source, 1))
     assert published == ["a.jsonl.gz.gzidx", "a.jsonl.gz.idx"]
@@ -241,7 +242,7 @@ def test_a_task_is_in_work_while_it_is_done(tmp_path: Path, monkeypatch: pytest.
     def noting(*_: Any, **__: Any) -> None:
         seen.extend(mark.name for path in folder.iterdir() for mark in _decode(path.read_bytes()))
 
-    monkeypatch.setattr(index_module, "publish_bytes", noting)
+    monkeypatch.setattr(location_module, "publish_bytes", noting)
     handle = LedgerHandle(str(tmp_path / "L"), run_dir=str(folder))
     list(_BuildIndexes(handle, str(tmp_path / "work"), FileSources()).process(task))
     assert seen == [task.name]

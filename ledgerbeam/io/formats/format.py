@@ -235,6 +235,7 @@ class Format(ShardEncoder, Protocol):
             ArchiveError: They are not the records that `scan` found; also SourceError, where they cannot be told apart.
         """
 
+
 def json_value(record: Any) -> Any:
     """Return a record as a JSON value, as its `as_json` makes it, if it has one; else it is one."""
     as_json = getattr(type(record), "as_json", None)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from ledgerbeam.errors import UsageError
+from ledgerbeam.errors import DiskFullError, StorageError, UsageError
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.urls import canonical_url, split_scheme
 from ledgerbeam.names import INDEX_ENDING, beside, check_root, relative_name
 
@@ -64,6 +66,32 @@ class IndexLocation:
             return beside(f"{root}/{path}", INDEX_ENDING)
         name = relative_name(f"{scheme}/{rest.removeprefix('/')}", len(INDEX_ENDING), below=root or "/")
         return f"{root}/{name}{INDEX_ENDING}"
+
+    def publish(self, url: str, data: bytes, options: Options | None = None, *, not_before_ns: int = 0) -> None:
+        """Publish an index, or what belongs to one, where this rule puts it.
+
+        Args:
+            url: Where it goes, by `url_for`.
+            data: Its content.
+            options: Storage options.
+            not_before_ns: As in `publish_bytes`.
+
+        Raises:
+            DiskFullError: No space is left; nothing was published.
+            StorageError: No permission, or the store refused.
+            UsageError: Nothing can be published there.
+        """
+        try:
+            publish_bytes(url, data, options, not_before_ns=not_before_ns)
+        except DiskFullError:
+            raise
+        except (StorageError, UsageError) as error:
+            where = "beside their sources" if self.root is None else f"below {self.root}"
+            # Of the error's own class: it may be one of a store.
+            raise type(error)(
+                f"{error}; indexes are kept {where}: give a folder that you may write to as --index-root, and again to "
+                "whatever reads them"
+            ) from error
 
 
 def index_beside(url: str) -> str:

@@ -259,7 +259,11 @@ def _list_store(pattern: Pattern, options: Options | None, size: int) -> Iterato
     matches = pattern.regex().fullmatch
     names = sorted(url for url in found if url.startswith(root) and matches(url, len(root)))
     for begin in range(0, len(names), size):
-        infos = [info_of(url, found[url]) for url in names[begin : begin + size]]
+        page = names[begin : begin + size]
+        if any(found[url].get("size") is None for url in page):  # of a web server, whose listings are links
+            infos = stat_many(page, options)
+        else:
+            infos = [info_of(url, found[url]) for url in page]
         yield Page([i.url for i in infos], [i.size for i in infos], [i.version for i in infos])
 
 

@@ -7,7 +7,10 @@ error a caller sees is decided in one place.
 from __future__ import annotations
 
 import errno
+import logging
 import os
+import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ParamSpec, TypeVar
 
@@ -33,8 +36,16 @@ PAUSE_SECONDS = 0.2
 CONCURRENCY = 16
 """How many requests one call keeps in flight."""
 
+SILENT_SECONDS = 2.0
+"""How long a call is tried without a word."""
+
+WARNING_SECONDS = 10.0
+"""How long a process that has warned of a call tried again is silent about others."""
+
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+_log = logging.getLogger(__name__)
 
 _TRANSIENT_ERRNOS = frozenset(
     {
@@ -60,6 +71,20 @@ _TRANSIENT_NAMES = frozenset(
         "IncompleteReadError",
         "ServiceRequestError",
         "ServiceResponseError",
+        "TransportError",  # httpx
+    }
+)
+_UNREACHABLE_ERRNOS = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT})
+_UNREACHABLE_NAMES = frozenset(
+    {
+        "ClientConnectorError",
+        "ConnectError",
+        "ConnectTimeout",
+        "ConnectTimeoutError",
+        "ConnectionTimeoutError",
+        "EndpointConnectionError",
+        "OfflineModeIsEnabled",
+        "ServiceRequestError",
     }
 )
 _TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -70,13 +95,23 @@ _TRANSIENT_CODES = frozenset({"InvalidBlockList", "NoSuchUpload", "OperationAbor
 _EXPIRED_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
 _THROTTLED_CODES = frozenset({"SlowDown", "ServiceUnavailable", "Throttling", "TooManyRequests"})
 _THROTTLED_STATUS = frozenset({429, 503})
+_MISSING_STATUS = frozenset({404, 410})
 _REFUSED_STATUS = frozenset({401, 403})
 # Of botocore, google-auth and azure-identity: there are no credentials, or none that serve.
 _CREDENTIALS_NAMES = frozenset(
     {"ClientAuthenticationError", "DefaultCredentialsError", "NoCredentialsError", "RefreshError"}
 )
 
+_ACCESS_REMEDIES = {
+    "file": "check the permissions of the file and its folders",
+    "hf": "the Hub answers so too where there is no such repository: check its name, or set HF_TOKEN to a token that "
+    "may read it",
+    "http": "check the address, or give credentials as storage options",
+    "https": "check the address, or give credentials as storage options",
+}
+
 _filesystems: dict[tuple[int, str, str], Any] = {}
+_silent_until = 0.0
 
 
 def filesystem(url: str, options: Options | None = None) -> Any:
@@ -107,8 +142,8 @@ def _connect(scheme: str, options: Options) -> Any:
     try:
         return _client(scheme)(skip_instance_cache=True, **options)
     except ImportError as error:
-        extra = store_named(scheme).extra
-        remedy = f"pip install 'ledgerbeam[{extra}]'" if extra else str(error)
+        package = store_named(scheme).package
+        remedy = f"pip install {package}" if package else str(error)
         raise UsageError(f"{scheme}:// needs a package that is not installed: {remedy}") from error
     except ValueError as error:
         raise UsageError(f"{scheme}:// is not a file system that fsspec knows: {error}") from error
@@ -142,7 +177,8 @@ def call(url: str, doing: str, function: Callable[_P, _T], *args: _P.args, **kwa
         StorageError: The call failed; the cause is kept. See `storage_error` for its subclasses.
     """
     try:
-        return retrying()(function, *args, **kwargs)
+        policy = retrying().copy(before_sleep=lambda tries: _warn_of_retry(tries, url, doing))
+        return policy(function, *args, **kwargs)
     except LedgerbeamError:
         raise
     except Exception as error:
@@ -156,6 +192,23 @@ def retrying() -> tenacity.Retrying:
         wait=tenacity.wait_random_exponential(multiplier=PAUSE_SECONDS, max=5.0),
         retry=tenacity.retry_if_exception(is_transient),
         reraise=True,
+    )
+
+
+def _warn_of_retry(tries: tenacity.RetryCallState, url: str, doing: str) -> None:
+    """Warn that a call is tried again, once it has taken long enough to be missed; of many calls, of one now and then.
+
+    A store that throttles refuses some of many requests, and they succeed a moment later: that is no news.
+    """
+    global _silent_until  # noqa: PLW0603 - of the process, whoever calls
+    now = time.monotonic()
+    error = None if tries.outcome is None else tries.outcome.exception()
+    if error is None or now < _silent_until or now - tries.start_time < SILENT_SECONDS:
+        return
+    _silent_until = now + WARNING_SECONDS
+    _log.warning(
+        "%s: cannot %s yet, try %d of %d has failed (%s); it is tried again",
+        *(url, doing, tries.attempt_number, ATTEMPTS, _first_line(error)),
     )
 
 
@@ -189,6 +242,9 @@ def http_status(error: BaseException) -> int | None:
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
             if isinstance(status, int):
                 return status
+        status = getattr(response, "status_code", None)  # huggingface_hub, requests
+        if isinstance(status, int):
+            return status
         for name in ("status_code", "status", "code"):  # adlfs, aiohttp, gcsfs
             status = getattr(cause, name, None)
             if isinstance(status, int) and 100 <= status < 600:
@@ -217,6 +273,16 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         seen = seen.__cause__
 
 
+def is_unreachable(error: BaseException) -> bool:
+    """Return whether no connection to the host was made, so that nothing is known of what was asked for."""
+    for cause in _chain(error):
+        if isinstance(cause, socket.gaierror) or (isinstance(cause, OSError) and cause.errno in _UNREACHABLE_ERRNOS):
+            return True
+        if any(kind.__name__ in _UNREACHABLE_NAMES for kind in type(cause).__mro__):
+            return True
+    return False
+
+
 def is_full(error: BaseException) -> bool:
     """Return whether an error says that a disk, a quota or an object store is full."""
     return http_status(error) == 507 or (isinstance(error, OSError) and error.errno in NO_ROOM)
@@ -234,7 +300,7 @@ def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
         `SourceNotFoundError` when the URL names nothing, `DiskFullError` when there is no room, else
         `StorageError`, with a remedy where one is known.
     """
-    detail = str(error).partition("\n")[0] or type(error).__name__  # Azure's go on with the whole answer
+    detail = _first_line(error)
     code, status = error_code(error), http_status(error)
     if code in _EXPIRED_CODES:
         remedy = "renew them and run again"
@@ -245,7 +311,11 @@ def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
     if status == 400 and code is None and not store_of(url).explains_refusals:
         remedy = "it answers so to a HEAD request when credentials have expired; check them"
         return StorageError(f"{url}: cannot {doing}, the store gave no reason ({detail}); {remedy}")
-    missing = isinstance(error, FileNotFoundError) or status == 404
+    if status is None and not is_local(url) and is_unreachable(error):
+        remedy = "check the address and the network, then run again"
+        return StorageError(f"{url}: cannot {doing}, its host cannot be reached ({detail}); {remedy}")
+    # fsspec says of every failure to ask a web server that there is no such file; its cause knows better.
+    missing = status in _MISSING_STATUS or (status is None and isinstance(error, FileNotFoundError))
     if isinstance(error, ValueError) and is_local(url):  # it holds a zero byte, or what is no text
         return SourceNotFoundError(f"{url!r}: cannot {doing}, no file can have this name ({detail}); correct it")
     if missing and doing == "write":
@@ -255,13 +325,22 @@ def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
     if is_full(error):
         return DiskFullError(f"{url}: cannot {doing}, no space is left ({detail}); free some and run again")
     if isinstance(error, PermissionError) or status in _REFUSED_STATUS or _lacks_credentials(error):
-        remedy = (
-            "check the permissions of the file and its folders"
-            if is_local(url)
-            else "check the credentials (environment or storage options) and the bucket's policy"
-        )
-        return StorageError(f"{url}: cannot {doing}, permission denied ({detail}); {remedy}")
+        return StorageError(f"{url}: cannot {doing}, permission denied ({detail}); {_access_remedy(url)}")
     return StorageError(f"{url}: cannot {doing} ({detail})")
+
+
+def _first_line(error: BaseException) -> str:
+    """Return what an error says. Azure's go on with the whole answer; fsspec's about a web server hide the cause."""
+    while type(error) is FileNotFoundError and error.__cause__ is not None:
+        error = error.__cause__
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def _access_remedy(url: str) -> str:
+    scheme = "file" if is_local(url) else split_scheme(url)[0]
+    return _ACCESS_REMEDIES.get(
+        scheme, "check the credentials (environment or storage options) and the bucket's policy"
+    )
 
 
 def _lacks_credentials(error: BaseException) -> bool:

@@ -52,6 +52,8 @@ def fetch_many(
             answers = cat_listed(store, *ranges, [listed[i].version for i in left])
         again = []
         for position, answer in zip(left, answers, strict=True):
+            if isinstance(answer, StorageError):
+                raise answer
             if isinstance(answer, BaseException):
                 if not is_transient(answer):
                     raise _final(answer, urls[position], None if listed is None else listed[position]) from answer

@@ -9,6 +9,7 @@ import stat as stat_modes
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, SourceNotFoundError, StorageError, UsageError
@@ -22,6 +23,8 @@ _KINDS = (
     (stat_modes.S_ISBLK, "a device"),
 )
 
+_TIMES = ("LastModified", "last_modified", "mtime", "updated", "Last-Modified", "created")
+
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
@@ -31,7 +34,8 @@ class FileInfo:
         url: Canonical URL (`canonical_url`).
         size: Length in bytes.
         version: What changes when the content does: generation or ETag; where the store has neither, the time
-            of the last modification in nanoseconds since 1970, as decimal text.
+            of the last modification in nanoseconds since 1970, as decimal text, and of a remote store a hyphen and
+            the size.
         modified_ns: Time of the last modification in nanoseconds since 1970 (object stores: to the second); 0
             when the store does not tell. Not part of the comparison.
         changed_ns: Of a local file the time of the last change of its inode, which nobody can set, in nanoseconds
@@ -155,15 +159,17 @@ def info_of(url: str, info: Mapping[str, Any]) -> FileInfo:
 
     Raises:
         UsageError: It describes a folder.
-        StorageError: It tells neither a version nor a time, so a change could not be noticed.
+        StorageError: It tells no size, or neither a version nor a time, so that a change could not be noticed.
     """
     if info.get("type") == "directory":
         raise folder_error(url)
-    modified = next(
-        (info[key] for key in ("LastModified", "last_modified", "mtime", "updated", "created") if info.get(key)),
-        None,
-    )
-    modified_ns = _nanoseconds(modified)
+    if info.get("size") is None:
+        raise StorageError(
+            f"{url}: the store does not tell its size, as web servers do not of what they make or compress as they "
+            "send it; copy it to a store that does"
+        )
+    size = int(info["size"])
+    modified_ns = _nanoseconds(next((info[key] for key in _TIMES if info.get(key)), None))
     version = next((str(info[key]) for key in ("generation", "ETag", "etag") if info.get(key)), None)
     if version is None:
         if not modified_ns:
@@ -171,13 +177,21 @@ def info_of(url: str, info: Mapping[str, Any]) -> FileInfo:
                 f"{url}: the store tells neither ETag, generation nor time of modification, so a change of "
                 "the source could not be noticed; copy it to a store that does"
             )
-        version = str(modified_ns)
-    return FileInfo(url, int(info["size"] or 0), version.strip('"'), modified_ns)
+        version = f"{modified_ns}-{size}"  # a web server tells the time to the second
+    return FileInfo(url, size, version.strip('"'), modified_ns)
+
+
+def _date(text: str) -> dt.datetime | None:
+    """Read a date as stores write them, or web servers; None if it is none."""
+    for read in (dt.datetime.fromisoformat, parsedate_to_datetime):
+        with contextlib.suppress(ValueError):
+            return read(text)
+    return None
 
 
 def _nanoseconds(moment: object) -> int:
     if isinstance(moment, str):
-        moment = dt.datetime.fromisoformat(moment)
+        moment = _date(moment)
     if isinstance(moment, dt.datetime):
         since = moment.astimezone(dt.UTC) - dt.datetime.fromtimestamp(0, dt.UTC)
         return (since // dt.timedelta(microseconds=1)) * 1000

@@ -17,7 +17,7 @@ class Store:
 
     Attributes:
         api: Whose requests are made beyond what fsspec has: reads of a version, pages of listings, blocks of Azure.
-        extra: The extra of the package that brings its client.
+        package: What `pip install` brings its client with.
         has_buckets: Whether a key has no leading slash, so that `scheme:///b/k` can only mean `scheme://b/k`.
         publishes_whole: Whether a put appears whole or not at all.
         creates_exclusively: Whether a put can be made conditional on the name being free.
@@ -27,8 +27,8 @@ class Store:
         whole_read: Arguments of the client that read a whole object without a request for its length.
     """
 
-    api: Literal["s3", "gcs", "azure"] | None = None
-    extra: str | None = None
+    api: Literal["s3", "gcs", "azure", "http"] | None = None
+    package: str | None = None
     has_buckets: bool = False
     publishes_whole: bool = False
     creates_exclusively: bool = False
@@ -41,7 +41,8 @@ class Store:
 _UNKNOWN = Store()
 _OBJECTS = Store(publishes_whole=True)
 _EXCLUSIVE = Store(publishes_whole=True, creates_exclusively=True)
-_AZURE = replace(_EXCLUSIVE, api="azure", extra="azure")
+_WEB = Store(api="http", package="aiohttp")
+_AZURE = replace(_EXCLUSIVE, api="azure", package="'ledgerbeam[azure]'")
 
 _STORES = {
     "file": _EXCLUSIVE,
@@ -49,18 +50,21 @@ _STORES = {
     "s3": replace(
         _EXCLUSIVE,
         api="s3",
-        extra="s3",
+        package="'ledgerbeam[s3]'",
         has_buckets=True,
         joins_objects=True,
         deletes_many=1000,
         explains_refusals=False,
         whole_read={"max_concurrency": 1},
     ),
-    "gs": replace(_EXCLUSIVE, api="gcs", extra="gcs", has_buckets=True),
+    "gs": replace(_EXCLUSIVE, api="gcs", package="'ledgerbeam[gcs]'", has_buckets=True),
     "az": replace(_AZURE, has_buckets=True),
     "abfs": _AZURE,
     "abfss": _AZURE,
-    "adl": replace(_OBJECTS, extra="azure"),
+    "adl": replace(_OBJECTS, package="'ledgerbeam[azure]'"),
+    "http": _WEB,
+    "https": _WEB,
+    "hf": Store(package="huggingface_hub"),
     "oss": _OBJECTS,
     "oci": _OBJECTS,
 }

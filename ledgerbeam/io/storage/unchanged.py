@@ -1,7 +1,8 @@
 """Reads of an object in the version that was listed, by the condition that its store puts on a request.
 
 S3 and Azure take `If-Match` with the ETag, GCS a generation; what answers is compared too, for there are servers that
-pass over a condition. Other stores have none: they are asked after the read what they hold, one request more.
+pass over a condition. Of a web server only the answer is compared. Other stores have none: they are asked after the
+read what they hold, one request more.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerError, Stora
 from ledgerbeam.io.storage.client import CONCURRENCY, storage_error
 from ledgerbeam.io.storage.stat import FileInfo, changed_error, info_of, require_regular
 from ledgerbeam.io.storage.urls import is_local, store_of
+from ledgerbeam.io.storage.web import read_web
 
 __all__ = ["OtherVersionError", "SourceWatch", "cat_listed", "takes_conditions"]
 
@@ -108,6 +110,12 @@ async def _read_azure(store: Any, url: str, start: int | None, stop: int | None,
         return data
 
 
+async def _read_web(store: Any, url: str, start: int | None, stop: int | None, version: str) -> bytes:
+    found, data = await read_web(store, url, start, stop)
+    _require(version, found)
+    return data
+
+
 def _require(version: str, found: object) -> None:
     """Raise if an answer tells a version, and it is another."""
     if found and str(found).strip('"') != version:
@@ -130,6 +138,7 @@ _CONDITIONAL: dict[str, _Read] = {  # by `Store.api`
     "s3": _read_s3,
     "gcs": _read_gcs,
     "azure": _read_azure,
+    "http": _read_web,
 }
 
 

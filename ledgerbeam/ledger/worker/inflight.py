@@ -137,6 +137,28 @@ def live_pids(folder: str) -> list[int]:
     return sorted(pid for pid, _, alive in _scan(folder, remove_dead=False) if alive)
 
 
+def has_tasks_in_work(folder: str) -> bool:
+    """Return whether a worker, dead or alive, has marked a task."""
+    with contextlib.suppress(FileNotFoundError):  # no worker has made the folder yet
+        for name in os.listdir(folder):
+            if name.endswith(_SUFFIX) and _length(os.path.join(folder, name)) > len("[]"):
+                return True
+    return False
+
+
+def _length(path: str) -> int:
+    """Return the length of the marks in a file; 0 if it has gone, or is no regular file."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    try:
+        head = os.pread(fd, _HEAD.size, 0) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    finally:
+        os.close(fd)
+    return int(_HEAD.unpack(head)[0]) if len(head) == _HEAD.size else 0
+
+
 def dead_marks(folder: str) -> list[DeadWorker]:
     """List the workers that died, by process id, with what each had in work. They stay until `remove_dead`."""
     return sorted(DeadWorker(pid, marks) for pid, marks, alive in _scan(folder, remove_dead=False) if not alive)

@@ -48,21 +48,23 @@ def run_job_command(job: JobSpec, args: argparse.Namespace, beam_args: list[str]
         raise UsageError("--only-rejected and --only-failed choose different tasks; give one of them, then the other")
     if again is not None or args.only_failed is not None or job.task_limit is not None:
         require_local(beam_args)
-    pages = listed_pages(job, reporter.say)
-    opened = open_job(job, args.on_job_change, getattr(args, "existing", None))
-    store = opened.store
-    shown = os.path.relpath(job.ledger) if is_local(job.ledger) and not args.ledger else job.ledger
-    reporter.say(f"ledger: {shown} ({opened.state})")
-    only = None if args.only_failed is None else sources_that_failed(store, args.only_failed)
-    if again is not None:
-        only = withdraw_rejected(store, again)
-    run = partial(run_job, job, store, reporter=reporter, beam_args=beam_args, owner=opened.owner, debug=args.debug)
-    outcome: RunOutcome = run(pages, force=force, only=only)
+    with reporter.progress():
+        pages = listed_pages(job, reporter.say)
+        opened = open_job(job, args.on_job_change, getattr(args, "existing", None))
+        store = opened.store
+        shown = os.path.relpath(job.ledger) if is_local(job.ledger) and not args.ledger else job.ledger
+        reporter.say(f"ledger: {shown} ({opened.state})")
+        only = None if args.only_failed is None else sources_that_failed(store, args.only_failed)
+        if again is not None:
+            only = withdraw_rejected(store, again)
+        run = partial(run_job, job, store, reporter=reporter, beam_args=beam_args, owner=opened.owner, debug=args.debug)
+        outcome: RunOutcome = run(pages, force=force, only=only)
 
     def rewrite(lost: int) -> bool:
         nonlocal outcome
         warn_of_lost(lost, reporter)
-        outcome = run(listed_pages(job, reporter.say))
+        with reporter.progress():
+            outcome = run(listed_pages(job, reporter.say))
         return outcome.is_complete
 
     made: list[Any] = []

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 
 from ledgerbeam.errors import LedgerNotFoundError, StorageError, UsageError
+from ledgerbeam.io.listing.folder_files import list_files
+from ledgerbeam.io.listing.own_files import MARKS_FOLDER
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.job import OnJobChange
@@ -51,6 +53,9 @@ def open_job(job: JobSpec, on_change: OnJobChange, existing: Existing | None) ->
     """
     if job.output is not None and is_local(job.output):
         _require_writable(job.output)
+    for root in job.places().get("--index-root", ()):
+        if not is_local(root):  # in a bucket that is not there every task would fail
+            next(list_files(f"{root}/{MARKS_FOLDER}", job.storage_options), None)
     owner = None if job.output is None else OutputOwner(job, existing)
     known = _open_if_there(job)
     if owner is not None:

@@ -19,7 +19,7 @@ from ledgerbeam.pipelines.report.progress import JobProgress, job_progress, show
 from ledgerbeam.pipelines.report.run_info import Work
 from ledgerbeam.pipelines.report.statistics import StatisticRow, statistic_rows
 
-__all__ = ["DurationBin", "FailureKind", "ReportData", "Step", "report_data"]
+__all__ = ["DoneBytes", "DurationBin", "FailureKind", "ReportData", "Step", "report_data"]
 
 STEPS = 60
 SLOWEST = 15
@@ -78,6 +78,36 @@ class FailureKind:
     example: str
 
 
+@dataclass
+class DoneBytes:
+    """How much of the sources is done, by their sizes.
+
+    Attributes:
+        complete: Bytes of complete sources.
+        others: Of the others, what their recorded tasks took in; of compressed sources and graphs nothing, since their
+            tasks count other bytes.
+        failed: What is left of sources with a failure.
+        open: What is left of the rest.
+    """
+
+    complete: int = 0
+    others: int = 0
+    failed: int = 0
+    open: int = 0
+
+    def add(self, row: SourceRow) -> None:
+        """Count a source."""
+        if row.state == "complete":
+            self.complete += row.size
+        elif row.state != "gone":
+            done = row.totals.bytes if row.totals.bytes <= row.size else 0
+            self.others += done
+            if row.state == "failed":
+                self.failed += row.size - done
+            else:
+                self.open += row.size - done
+
+
 @dataclass(frozen=True)
 class ReportData:
     """Everything that a report shows.
@@ -86,6 +116,7 @@ class ReportData:
         ledger: Its URL.
         status: What `LedgerStore.status` gave.
         records: What became of all records.
+        done: How much of the sources is done.
         progress: Rates and time left.
         steps: Course of the job, in time order, without gaps; the first begins with the first run, the last ends with
             the last.
@@ -103,6 +134,7 @@ class ReportData:
     ledger: str
     status: Mapping[str, Any]
     records: RecordCounts
+    done: DoneBytes
     progress: JobProgress
     steps: Sequence[Step]
     step_seconds: int
@@ -122,12 +154,14 @@ def report_data(store: LedgerStore) -> ReportData:
     history = store.history()
     step_seconds = _step_seconds(history)
     statistics, statistics_error = _statistics(store)
+    done = DoneBytes()
     with counting("source") as advance:
-        slowest = heapq.nlargest(SLOWEST, _counted(store.sources(), advance), key=_task_time)
+        slowest = heapq.nlargest(SLOWEST, _counted(store.sources(), advance, done), key=_task_time)
     return ReportData(
         ledger=store.url,
         status=status,
         records=RecordCounts(**status["records"]),
+        done=done,
         progress=job_progress(store, status, runs),
         steps=_steps(history, step_seconds, runs),
         step_seconds=step_seconds,
@@ -151,9 +185,10 @@ def _statistics(store: LedgerStore) -> tuple[list[StatisticRow], str]:
     return [row for name, merged in found.items() for row in statistic_rows(name, merged)], ""
 
 
-def _counted(rows: Iterable[SourceRow], advance: Any) -> Iterable[SourceRow]:
+def _counted(rows: Iterable[SourceRow], advance: Any, done: DoneBytes) -> Iterable[SourceRow]:
     for row in rows:
         advance(1, 0)
+        done.add(row)
         yield row
 
 

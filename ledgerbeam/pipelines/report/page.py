@@ -112,20 +112,27 @@ def _state(data: ReportData) -> tuple[str, str]:
 
 
 def _shares(data: ReportData) -> dict[str, Any]:
-    """Return the bar of sources: a part for each state that any is in."""
-    sources = data.status["sources"]
-    total = sum(sources.values())
-    shares, x = [], 0.0
-    for name, fill in (("complete", "good-fill"), ("failed", "bad-fill"), ("open", "open-fill")):
-        if sources[name]:
-            width = 1000 * sources[name] / total
-            text = f"{sources[name]:,} {name} ({_percent(sources[name], total)})"
+    """Return the bar of sources, by their bytes: what is complete, what of the others is done, and what is left."""
+    sources, done = data.status["sources"], data.done
+    parts = [
+        (done.complete, "good-fill", f"{sources['complete']:,} complete", sources["complete"]),
+        (done.others, "part-fill", "done of sources that are not complete", done.others),
+        (done.failed, "bad-fill", f"{sources['failed']:,} failed", sources["failed"]),
+        (done.open, "open-fill", f"{sources['open']:,} open", sources["open"]),
+    ]
+    total = sum(part[0] for part in parts)
+    shares: list[dict[str, Any]] = []
+    x = 0.0
+    for size, fill, words, is_shown in parts:
+        if is_shown:
+            width = 1000 * size / total if total else 0.0
+            text = f"{words} ({_percent(size, total)})" if total else words
             shares.append({"fill": fill, "x": round(x, 2), "width": round(width, 2), "text": text})
             x += width
     gone = data.status["gone"]
     return {
         "shares": shares,
-        "shares_label": "Sources: " + (", ".join(share["text"] for share in shares) or "none yet"),
+        "shares_label": "Sources, by their bytes: " + (", ".join(share["text"] for share in shares) or "none yet"),
         "gone": f"{gone:,} not in the last listing" if gone else "",
     }
 
@@ -179,11 +186,14 @@ def _plots(data: ReportData) -> list[PlotSection]:
     total, fastest = steps[-1].tasks_so_far, max(step.rate(step.work.tasks) for step in steps)
     runs = len(data.runs) + data.runs_left_out
     course = f"{count(total, 'task')} from {_moment(begin)} to {_moment(end)}, in {count(runs, 'run')}"
+    again = total - data.status["tasks"]["done"]
+    if again > 0:
+        course += f"; {again:,} of them count no more, since their sources were done again"
     step = f"steps of {duration(data.step_seconds)}"
     plots = [
         PlotSection(
             "progress",
-            "JobProgress",
+            "Progress",
             f"{course}. Dashed lines: a run began.",
             progress_plot(steps, [run["began"] for run in data.runs], f"Tasks recorded over time: {course}"),
             [("until", "when"), ("tasks", "number"), ("sources", "number")],
@@ -193,7 +203,7 @@ def _plots(data: ReportData) -> list[PlotSection]:
             "throughput",
             "Throughput",
             f"At most {fastest:,.1f} tasks a second, in {step}.",
-            throughput_plot(steps, f"Tasks a second over time, at most {fastest:,.1f}"),
+            throughput_plot(steps, data.step_seconds, f"Tasks a second over time, at most {fastest:,.1f}"),
             [
                 ("from", "when"),
                 ("tasks/s", "number"),

@@ -18,6 +18,7 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.selection import PendingSource
+from ledgerbeam.ledger.worker.inflight import has_tasks_in_work
 from ledgerbeam.ledger.worker.run_folders import RunFolder
 from ledgerbeam.ledger.worker.set_ups import left_set_ups
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
@@ -26,8 +27,9 @@ from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.recorded import look_at_files
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.transport import dump_job
+from ledgerbeam.pipelines.run_progress import RunProgress, Stage
 from ledgerbeam.pipelines.runners.supervise import WaveEnd, run_wave
-from ledgerbeam.pipelines.runners.wave_files import STORAGE_OPTIONS, dump_sources, written
+from ledgerbeam.pipelines.runners.wave_files import STARTED, STORAGE_OPTIONS, dump_sources, written
 
 __all__ = ["LocalRunner"]
 
@@ -84,6 +86,9 @@ class LocalRunner:
         self._next_tick = 0.0
         self._next_refresh = 0.0
         self._left = spec.task_limit  # None for no limit
+        self._before = Totals()
+        self._began: float | None = None
+        self._expected = self._expected_bytes = 0
         self.deaths = 0
         self.done = Totals()
         self.stopped = False
@@ -99,13 +104,31 @@ class LocalRunner:
             WorkerDiedError: If workers die again and again before anything is done.
             LedgerbeamError: The error with which a worker ended the run, or the listing.
         """
-        with self._reporter.progress():
-            for wave in _waves(listed.open_sources(), self._spec.sources().expected_tasks, self._most_tasks):
-                if self._left == 0:
-                    self.stopped = True
-                    return
-                self._check_rejects()  # now that sources which changed have taken their share away
-                self._run_wave(wave, listed)
+        self._before = self._store.totals()
+        for wave in _waves(self._listing(listed), self._spec.sources().expected_tasks, self._most_tasks):
+            if self._left == 0:
+                self.stopped = True
+                return
+            self._check_rejects()  # now that sources which changed have taken their share away
+            self._run_wave(wave, listed)
+
+    def _listing(self, listed: JobListing) -> Iterator[list[Source]]:
+        expected_tasks = self._spec.sources().expected_tasks
+        for page in listed.open_sources():
+            self._expected += sum(map(expected_tasks, page))
+            self._expected_bytes += sum(source.size for source in page)
+            self._report("listing", listed)
+            yield page
+
+    def _pending(self, sources: Sequence[Source], *, is_first: bool) -> list[PendingSource]:
+        found = look_at_files(sources, self._store)
+        if is_first:  # what earlier runs have done is nothing that this one will do
+            for row in found:
+                expected = self._spec.sources().expected_tasks(row.source)
+                done = min(len(row.applied), expected - 1)
+                self._expected -= done
+                self._expected_bytes -= row.source.size * done // expected
+        return found
 
     def _run_wave(self, sources: Sequence[Source], listed: JobListing) -> None:
         """Run the tasks of `sources` until each source is complete or has a recorded failure.
@@ -113,11 +136,12 @@ class LocalRunner:
         A source may need several passes: the index of a large file is assembled once its ranges are scanned, and a
         pass in which a worker died leaves work to the next.
         """
-        fruitless = 0
+        fruitless, is_first = 0, True
         while sources and not self.stopped:
             before, records_before, failed = self._store.totals(), self._store.records(), self._failed()
             try:
-                end = self._pass(look_at_files(sources, self._store), listed)
+                end = self._pass(self._pending(sources, is_first=is_first), listed)
+                is_first = False
             finally:
                 self._store.refresh()
                 fresh = self._store.totals().minus(before)
@@ -166,6 +190,7 @@ class LocalRunner:
             dump_sources(wave, sources)
             if self._left is not None:
                 TaskBudget.below(folder).make(self._left)
+        self._began = self._began or time.monotonic()
         try:
             return self._wave(folder, job, wave, tmp, listed)
         finally:
@@ -236,8 +261,29 @@ class LocalRunner:
             self._store.refresh()
             self._check_rejects()
             self._note_set_ups(folder, listed.run)
-        total = listed.found if listed.finished else None
-        self._reporter.update(done=self._store.completed_count(), total=total, totals=self._store.totals())
+        self._report(self._stage(folder), listed)
+
+    def _stage(self, folder: str) -> Stage:
+        if self._store.totals().tasks > self._before.tasks or has_tasks_in_work(folder):
+            return "working"
+        return "indexing" if os.path.exists(os.path.join(folder, STARTED)) else "starting workers"
+
+    def _report(self, stage: Stage, listed: JobListing) -> None:
+        done = self._store.totals().minus(self._before)
+        self._reporter.update(
+            RunProgress(
+                stage=stage,
+                sources_done=self._store.completed_count(),
+                sources=listed.found,
+                skipped=listed.skipped,
+                is_listed=listed.finished,
+                tasks=max(done.tasks, 0),
+                bytes=max(done.bytes, 0),
+                expected=self._expected,
+                expected_bytes=self._expected_bytes,
+                seconds=0.0 if self._began is None else time.monotonic() - self._began,
+            )
+        )
 
 
 def _waves(

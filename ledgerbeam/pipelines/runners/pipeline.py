@@ -18,7 +18,7 @@ from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners.fork_server import fork_server, one_device
-from ledgerbeam.pipelines.runners.wave_files import load_sources
+from ledgerbeam.pipelines.runners.wave_files import STARTED, load_sources, touch
 from ledgerbeam.transforms import CommitTasks, LedgerHandle, MatchSources, SkipCompleted
 from ledgerbeam.transforms.limit import LimitTasks
 from ledgerbeam.transforms.user_object import close_objects
@@ -48,6 +48,7 @@ def _run(spec: JobSpec, wave_path: str, beam_args: Sequence[str], workers: Envir
     pipeline = beam.Pipeline(FnApiRunner(workers, provision_info=_provision_info(spec)), options)
     wave = pipeline | "Wave" >> beam.Create([wave_path], reshuffle=False)
     expand_job(wave | "LoadSources" >> beam.FlatMap(load_sources).with_output_types(PendingSource), spec)
+    touch(str(spec.run_dir), STARTED)
     pipeline.run().wait_until_finish()
 
 

@@ -19,6 +19,7 @@ from ledgerbeam.pipelines.jobs.recorded import forget_lost
 from ledgerbeam.pipelines.jobs.removal import count_superseded, remove_superseded, sweep_temporaries
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED, run_elsewhere, run_info
+from ledgerbeam.pipelines.run_progress import RunProgress
 from ledgerbeam.pipelines.runners.beam import BeamRunner
 from ledgerbeam.pipelines.runners.local import LocalRunner
 from ledgerbeam.redaction import printable, without_secrets
@@ -133,6 +134,8 @@ def run_job(
                 if is_local_runner(beam_args)
                 else BeamRunner(spec, store, beam_args)
             )
+            if not is_local_runner(beam_args):
+                reporter.update(RunProgress(stage="working"))
             try:
                 runner.run(listed)
                 if spec.reject_limit is not None:

@@ -16,6 +16,7 @@ from ledgerbeam.redaction import without_secrets
 __all__ = [
     "DIED",
     "DONE",
+    "STARTED",
     "STORAGE_OPTIONS",
     "TRACEBACK",
     "dump_sources",
@@ -33,6 +34,9 @@ DIED = "worker-died"
 
 DONE = "done"
 """Written when the wave has run to its end."""
+
+STARTED = "started"
+"""Written when the pipeline is handed to its workers."""
 
 TRACEBACK = "traceback"
 """What ended the wave, if it was an exception that no worker had reported."""

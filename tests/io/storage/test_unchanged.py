@@ -179,10 +179,10 @@ class Plain:
 
 
 def test_a_store_without_conditions_is_asked_afterwards_what_it_holds() -> None:
-    assert not takes_conditions("http://bucket/key")
+    assert not takes_conditions("sftp://bucket/key")
     version = "v1"
-    assert read(Plain("v1"), "http", (0, 10), (None, None), version=version) == [DATA[:10], DATA]
-    found = read(Plain("v2"), "http", (0, 10), version=version)
+    assert read(Plain("v1"), "sftp", (0, 10), (None, None), version=version) == [DATA[:10], DATA]
+    found = read(Plain("v2"), "sftp", (0, 10), version=version)
     assert [type(one) for one in found] == [OtherVersionError]
-    (gone,) = cat_listed(Plain("v1"), ["http://bucket/gone"], [None], [None], [version])
+    (gone,) = cat_listed(Plain("v1"), ["sftp://bucket/gone"], [None], [None], [version])
     assert isinstance(gone, FileNotFoundError)

@@ -69,6 +69,21 @@ def test_a_missing_bucket_is_one_clear_line(workspace: Workspace, s3: S3Server) 
     assert "Traceback" not in ran.err
 
 
+@pytest.mark.parametrize("option", ["--output", "--ledger", "--index-root"])
+def test_a_missing_bucket_of_what_is_written_is_found_before_anything_runs(
+    workspace: Workspace, s3: S3Server, option: str
+) -> None:
+    workspace.jsonl("in/a.jsonl", 5)
+    values = {"--output": "out", "--ledger": "L", "--index-root": "indexes", option: "s3://no-such-bucket-here/x"}
+    words = [word for pair in values.items() for word in pair]
+    ran = workspace.run("map", "functions:keep", "in/*.jsonl", "--to", "jsonl", *words, env=s3.env)
+    assert ran.status == 1
+    assert ran.err.count("no-such-bucket-here") >= 1
+    assert len(ran.err.splitlines()) == 1, ran.err
+    assert not (workspace.root / "L").exists()
+    assert workspace.files("indexes") == {}
+
+
 @pytest.mark.slow
 def test_texts_of_a_bucket_become_one_dataset_in_it(workspace: Workspace, s3: S3Server) -> None:
     bucket = s3.bucket()

@@ -1,0 +1,96 @@
+"""A digest of many sources in a few kilobytes, which still tells where they differ.
+
+The sources stand in a square grid, and besides all of them each row and each column has a hash. Of one source that is
+another the row and the column differ, which name it; of several, those that lie where a differing row and a differing
+column cross.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from math import isqrt
+from typing import Any
+
+__all__ = ["differing_places", "digest_of", "is_digest", "without_exact"]
+
+_KIND = "blake2b of a grid"
+_EXACT, _PLACELESS = "sources", "contents"
+_WHOLE_BYTES, _LINE_BYTES = 16, 4
+
+
+def digest_of(sources: Sequence[Any], contents: Sequence[Any]) -> dict[str, Any]:
+    """Return the digest of sources, of less than 4 kB up to 10,000 of them.
+
+    Args:
+        sources: Their descriptions.
+        contents: The same without what says where they lie.
+    """
+    return {"digest": _KIND, "count": len(sources), _EXACT: _grid(sources), _PLACELESS: _grid(contents)}
+
+
+def is_digest(found: Any) -> bool:
+    """Return whether a part of a description is a digest."""
+    return isinstance(found, Mapping) and found.get("digest") == _KIND
+
+
+def without_exact(digest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a digest that says nothing of where its sources lie."""
+    return {name: value for name, value in digest.items() if name != _EXACT}
+
+
+def differing_places(was: Mapping[str, Any], now: Sequence[Any]) -> tuple[int, list[int]]:
+    """Find which sources differ from those of a digest.
+
+    Args:
+        was: The digest; without its exact part, `now` is compared without places.
+        now: As many descriptions.
+
+    Returns:
+        How many differ at least, and the numbers of those among which they are: all of them differ if it is as many.
+    """
+    one = was.get(_EXACT, was.get(_PLACELESS))
+    other = _grid(now)
+    if one == other:
+        return 0, []
+    width = _width(len(now))
+    rows, columns = (_differing(one, other, name) for name in ("rows", "columns"))
+    places = [row * width + column for row in rows for column in columns if row * width + column < len(now)]
+    return max(len(rows), len(columns), 1), places or list(range(len(now)))
+
+
+def _grid(descriptions: Sequence[Any]) -> dict[str, str]:
+    hashes = [_hash([json.dumps(one, sort_keys=True).encode()], _WHOLE_BYTES) for one in descriptions]
+    width = _width(len(hashes))
+    rows = [_hash(hashes[begin : begin + width], _LINE_BYTES) for begin in range(0, len(hashes), width)]
+    columns = [_hash(hashes[column::width], _LINE_BYTES) for column in range(width)]
+    return {
+        "all": _hash(hashes, _WHOLE_BYTES).hex(),
+        "rows": b"".join(rows).hex(),
+        "columns": b"".join(columns).hex(),
+    }
+
+
+def _hash(parts: Iterable[bytes], size: int) -> bytes:
+    return hashlib.blake2b(b"".join(parts), digest_size=size).digest()
+
+
+def _width(count: int) -> int:
+    return isqrt(max(count - 1, 0)) + 1
+
+
+def _differing(one: Any, other: Mapping[str, str], name: str) -> list[int]:
+    """Return the numbers of the rows or columns that differ; all of them if `one` is no grid of this size."""
+    now = bytes.fromhex(other[name])
+    lines = range(0, len(now), _LINE_BYTES)
+    try:
+        was = bytes.fromhex(one[name])
+    except (KeyError, TypeError, ValueError):
+        was = b""
+    same_size = len(was) == len(now)
+    return [
+        number
+        for number, at in enumerate(lines)
+        if not same_size or was[at : at + _LINE_BYTES] != now[at : at + _LINE_BYTES]
+    ]

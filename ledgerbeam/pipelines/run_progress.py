@@ -1,0 +1,99 @@
+"""How far a run is: its stage, the share of its work that is done, and the time left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.filesize import decimal
+
+__all__ = ["RunProgress", "Stage", "count", "duration"]
+
+Stage = Literal["listing", "starting workers", "indexing", "working"]
+
+_MOST_SHARE = 0.99  # while a source is open, however the number of tasks was estimated
+
+
+@dataclass(frozen=True)
+class RunProgress:
+    """Where a run stands.
+
+    Attributes:
+        stage: What it does. Indexing is all that workers do before the first task: they read indexes, or build them.
+        sources_done: Sources complete, also before this run.
+        sources: Sources listed so far, complete or not.
+        skipped: Sources that were complete before this run.
+        is_listed: Whether the listing has ended.
+        tasks: Tasks recorded in this run.
+        bytes: Bytes that they took in.
+        expected: How many tasks the sources that were open are expected to make, by their sizes.
+        expected_bytes: How many bytes they have.
+        seconds: Since the first workers were started.
+    """
+
+    stage: Stage = "listing"
+    sources_done: int = 0
+    sources: int = 0
+    skipped: int = 0
+    is_listed: bool = False
+    tasks: int = 0
+    bytes: int = 0
+    expected: int = 0
+    expected_bytes: int = 0
+    seconds: float = 0.0
+
+    @property
+    def share(self) -> float | None:
+        """The share of this run's work that is done; None while the listing goes on.
+
+        It goes by bytes and by tasks, whichever is less, but for one that is past what was expected: sources may be
+        compressed, or counted in records. Where both are, it goes by sources.
+        """
+        if not self.is_listed or not self.expected:
+            return None
+        left, done = self.sources - self.skipped, self.sources_done - self.skipped
+        if done >= left:
+            return 1.0
+        pairs = ((self.bytes, self.expected_bytes), (self.tasks, self.expected))
+        shares = [part / whole for part, whole in pairs if part <= whole > 0]
+        return min(max(min(shares, default=done / left), 0.0), _MOST_SHARE)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The time left if what is left goes like what is done; None before anything is."""
+        share = self.share
+        return self.seconds * (1 - share) / share if share and share < 1 and self.tasks else None
+
+    def text(self) -> str:
+        """Return it in words, without the stage."""
+        if not self.sources:
+            return ""  # runners that are not local list for themselves
+        sources = f"{self.sources_done:,} of {count(self.sources, 'source')}"
+        if self.stage == "listing" and not self.tasks:
+            return count(self.sources, "source")
+        parts = [] if self.share is None else [f"{100 * self.share:.0f} %"]
+        whole = f" of {decimal(self.expected_bytes)}" if self.is_listed and self.bytes <= self.expected_bytes else ""
+        parts += [f"{decimal(self.bytes)}{whole}", count(self.tasks, "task"), sources]
+        if self.tasks:
+            seconds = max(self.seconds, 0.001)
+            parts += [f"{self.tasks / seconds:,.1f} tasks/s", f"{decimal(int(self.bytes / seconds))}/s"]
+        if self.seconds_left is not None:
+            parts.append(f"about {duration(self.seconds_left)} left")
+        return ", ".join(parts)
+
+
+def count(number: int, noun: str) -> str:
+    """Return ``1 task`` or ``1,234 tasks``."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def duration(seconds: float) -> str:
+    """Return ``3.2 s``, ``25 s``, ``4 min 10 s``, ``5 h 3 min`` or ``2 d 7 h``."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for size, unit, small, small_unit in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            rest = whole % size // small
+            return f"{whole // size} {unit}" + (f" {rest} {small_unit}" if rest else "")
+    return f"{whole} s"

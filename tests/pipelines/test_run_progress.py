@@ -1,0 +1,138 @@
+"""What a run tells while it goes on: stage, share, time left; on a terminal and in a pipe."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from dataclasses import replace
+
+import pytest
+
+from ledgerbeam.pipelines import console
+from ledgerbeam.pipelines.console import Reporter, print_table
+from ledgerbeam.pipelines.run_progress import RunProgress
+from tests.pipelines.conftest import Workspace
+
+HALF = RunProgress(
+    stage="working",
+    sources_done=3,
+    sources=10,
+    skipped=2,
+    is_listed=True,
+    tasks=20,
+    bytes=5_000_000,
+    expected=30,
+    expected_bytes=10_000_000,
+    seconds=10.0,
+)
+
+
+def test_it_tells_share_bytes_tasks_sources_rates_and_time_left() -> None:
+    assert HALF.text() == (
+        "50 %, 5.0 MB of 10.0 MB, 20 tasks, 3 of 10 sources, 2.0 tasks/s, 500.0 kB/s, about 10 s left"
+    )
+
+
+def test_without_a_task_it_tells_what_there_is_to_do() -> None:
+    begun = replace(HALF, tasks=0, bytes=0, sources_done=2, seconds=1.0)
+    assert begun.text() == "0 %, 0 bytes of 10.0 MB, 0 tasks, 2 of 10 sources"
+    assert RunProgress(sources=1).text() == "1 source"
+
+
+@pytest.mark.parametrize(
+    ("now", "share"),
+    [
+        (HALF, 0.5),
+        (replace(HALF, tasks=6), 0.2),
+        (replace(HALF, tasks=31), 0.5),  # more than their sizes said
+        (replace(HALF, bytes=20_000_000), 2 / 3),  # compressed
+        (replace(HALF, bytes=20_000_000, tasks=31), 1 / 8),
+        (replace(HALF, bytes=10_000_000, tasks=30), 0.99),
+        (replace(HALF, sources_done=10), 1.0),
+        (replace(HALF, is_listed=False), None),
+    ],
+)
+def test_the_share_goes_by_what_is_known(now: RunProgress, share: float | None) -> None:
+    assert now.share == (share if share is None else pytest.approx(share))
+
+
+def test_lines_come_where_there_is_no_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reporter = Reporter()
+    with reporter.progress():
+        reporter.update(HALF)
+        assert capsys.readouterr().err == ""
+        monkeypatch.setattr(console, "LINE_SECONDS", -1.0)
+        reporter.update(HALF)
+    assert capsys.readouterr().err == f"working: {HALF.text()}\n"
+
+
+def test_text_of_users_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = Reporter()
+    reporter.say("a:smile:.jsonl [red]x[/red]")
+    reporter.warn("b:rocket:.jsonl [/]")
+    print_table([":key:"], [["c:heart:.jsonl [b]"]])
+    assert capsys.readouterr() == ("a:smile:.jsonl [red]x[/red]\n:key:\nc:heart:.jsonl [b]\n", "b:rocket:.jsonl [/]\n")
+
+
+def on_a_terminal(workspace: Workspace, *args: str) -> tuple[int, str]:
+    """Run a command on a terminal of 120 columns; return its status and what it printed, without movements."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
+    env = {**workspace.env, "TERM": "xterm"}
+    command = [sys.executable, "-m", "ledgerbeam", *args]
+    process = subprocess.Popen(
+        command, cwd=workspace.root, env=env, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    said = bytearray()
+    while True:
+        try:
+            data = os.read(ours, 65536)
+        except OSError:  # the last of its ends was closed
+            break
+        if not data:
+            break
+        said += data
+    os.close(ours)
+    return process.wait(), re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said.decode())
+
+
+def test_a_terminal_shows_the_stages(workspace: Workspace) -> None:
+    for name in ("a:smile:", "b"):
+        workspace.jsonl(f"in/{name}.jsonl", 60)
+    status, said = on_a_terminal(
+        workspace,
+        *("map", "functions:slow", "in/*.jsonl", "--output", "out:rocket:", "--to", "jsonl", "--workers", "2"),
+        *("--task-bytes", "400", "--no-purity-check", "--ledger", "L"),
+    )
+    assert status == 0, said
+    places = [said.find(word) for word in ("listing", "starting workers", "working", "done: 2 sources complete")]
+    assert places == sorted(places)
+    assert min(places) >= 0
+    assert re.search(r"working \S+ +\d+ %, [^,]+ of [\d.]+ kB, \d+ tasks?, \d of 2 sources", said), said
+    assert "out:rocket:" in said
+    assert "🚀" not in said
+
+
+def test_nothing_is_padded_or_printed_twice_in_a_pipe(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 10)
+    ran = workspace.run("map", "functions:bad_seven", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")
+    assert ran.status == 3
+    for text in (
+        ran.out,
+        ran.err,
+        workspace.run("ledger", "failures", "L").out,
+        workspace.run("ledger", "status", "L").out,
+    ):
+        lines = text.splitlines()
+        assert [line for line in lines if line != line.rstrip()] == []
+        assert sorted(filter(None, lines)) == sorted(set(filter(None, lines)))
+    assert "1 task of 1 source failed" in ran.err
