@@ -46,8 +46,8 @@ class Chain:
         self._plan = _Plan(self.handle, sources, TaskLimits(self.task_bytes, self.task_records))
         self._commit = _Commit(self.handle)
         self._steps: list[Any] = [
-            _Read(sources, self.handle),
-            _Process(MapRecords(self.function, "jsonl", check_purity=False), self.handle),
+            _Read(sources, self.handle, "reject"),
+            _Process(MapRecords(self.function, "jsonl", check_purity=False, on_error="reject"), self.handle),
             _Write(str(self.outputs), JsonlFormat(), f"{self.sources}/", {}, self.handle),
         ]
 

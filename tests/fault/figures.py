@@ -16,10 +16,11 @@ class Figures:
         kills: Times that a process, or a whole group at once, was killed.
         targets: The same, by what was killed.
         jobs: Jobs that were run to their end.
-        false_completions: Sources; see `Findings`, as for the next three.
+        false_completions: Sources; see `Findings`, as for the next four.
         lost: Outputs.
         duplicated: Outputs.
         rework: Tasks.
+        miscounted: Sources and statistics.
         redone: Tasks begun more than once.
         tasks: Tasks that were executed at all.
         quarantined: Tasks that had met three kills, and were forgiven.
@@ -33,6 +34,7 @@ class Figures:
     lost: int = 0
     duplicated: int = 0
     rework: int = 0
+    miscounted: int = 0
     redone: int = 0
     tasks: int = 0
     quarantined: int = 0
@@ -40,7 +42,8 @@ class Figures:
 
     @property
     def ok(self) -> bool:
-        return not (self.false_completions or self.lost or self.duplicated or self.rework or self.anomalies)
+        wrong = (self.false_completions, self.lost, self.duplicated, self.rework, self.miscounted)
+        return not (any(wrong) or self.anomalies)
 
     def add(self, findings: Findings, tasks: int) -> None:
         """Add a job that was run to its end."""
@@ -50,6 +53,7 @@ class Figures:
         self.lost += len(findings.lost)
         self.duplicated += len(findings.duplicated)
         self.rework += len(findings.rework)
+        self.miscounted += len(findings.miscounted)
         self.redone += len(findings.redone)
 
     def __add__(self, other: Figures) -> Figures:
@@ -59,7 +63,7 @@ class Figures:
     def line(self) -> str:
         return (
             f"kills {self.kills}, false completions {self.false_completions}, lost {self.lost}, "
-            f"duplicated {self.duplicated}, rework {self.rework}"
+            f"duplicated {self.duplicated}, rework {self.rework}, miscounted {self.miscounted}"
         )
 
     def details(self) -> str:

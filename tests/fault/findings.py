@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ledgerbeam.errors import LedgerNotFoundError
 from ledgerbeam.io import stat
 from ledgerbeam.ledger import Source
+from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.identity import node_id
+from ledgerbeam.ledger.statistics import merged_statistics
 from ledgerbeam.opening import open_ledger
 from tests.fault.corpus import (
-    RECORDS,
     TASKS,
     Clean,
     Content,
     TaskName,
+    calls_of,
     content_of,
     contents_below,
     source_names,
@@ -44,6 +47,7 @@ class Findings:
         duplicated: Outputs that the clean run does not have.
         rework: Tasks executed again although their completion was recorded, or had to be.
         redone: Tasks begun more than once, for whatever reason.
+        miscounted: Sources of which the ledger has other counts than they come to, and statistics with other values.
     """
 
     false_completions: set[str] = field(default_factory=set)
@@ -51,11 +55,12 @@ class Findings:
     duplicated: set[str] = field(default_factory=set)
     rework: set[TaskName] = field(default_factory=set)
     redone: set[TaskName] = field(default_factory=set)
+    miscounted: set[str] = field(default_factory=set)
 
     @property
     def bad(self) -> bool:
         """Whether anything is wrong."""
-        return bool(self.false_completions or self.lost or self.duplicated or self.rework)
+        return bool(self.false_completions or self.lost or self.duplicated or self.rework or self.miscounted)
 
 
 @dataclass(frozen=True)
@@ -73,11 +78,12 @@ class JobFiles:
 
 
 class _Recorded(NamedTuple):
-    """What a ledger holds of a source: whether it is complete, the ordinals of finished tasks, the outputs."""
+    """What a ledger holds of a source: whether it is complete, the ordinals of finished tasks, outputs and counts."""
 
     complete: bool
     tasks: set[int]
     outputs: dict[str, Content]
+    counts: RecordCounts | None
 
 
 def check_ledger(files: JobFiles, clean: Clean, findings: Findings) -> set[TaskName]:
@@ -94,6 +100,8 @@ def check_ledger(files: JobFiles, clean: Clean, findings: Findings) -> set[TaskN
         findings.duplicated |= found.outputs.keys() - owed.keys()
         if found.complete and (missing or found.outputs != owed):
             findings.false_completions.add(source)
+        if found.complete and found.counts != clean.counts[source]:
+            findings.miscounted.add(source)
     return {TaskName(source, ordinal) for source, found in recorded.items() for ordinal in found.tasks}
 
 
@@ -112,6 +120,7 @@ def _read_ledger(files: JobFiles) -> dict[str, _Recorded]:
     try:
         # In this order: what is complete in an older view has all of its outputs in a newer one.
         complete = store.completed_mask(ids).tolist()
+        counts = {Path(row.url).name: row.counts for row in store.sources()}
         applied = [store.applied(source) for source in ids]
         outputs: dict[str, dict[str, Content]] = defaultdict(dict)
         for row in store.outputs(ordered=False):
@@ -121,7 +130,7 @@ def _read_ledger(files: JobFiles) -> dict[str, _Recorded]:
     recorded = {}
     for name, source, done, entries in zip(source_names(), ids, complete, applied, strict=True):
         tasks = {i for i in range(TASKS) if done or node_id(source, ((i, TASKS),)) in entries}
-        recorded[name] = _Recorded(done, tasks, outputs[name])
+        recorded[name] = _Recorded(done, tasks, outputs[name], counts.get(name))
     return recorded
 
 
@@ -131,6 +140,22 @@ def check_end(files: JobFiles, clean: Clean, findings: Findings) -> None:
         found = contents_below(folder)
         findings.lost |= {name for name, content in owed.items() if found.get(name) != content}
         findings.duplicated |= found.keys() - owed.keys()
+    store = open_ledger(files.ledger, create=False, read_only=True)
+    try:
+        records, statistics = store.status()["records"], merged_statistics(store)
+    finally:
+        store.close()
+    if records != functools.reduce(RecordCounts.plus, clean.counts.values()).as_dict():
+        findings.miscounted.add("the whole job")
+    found = {name: statistic.value() for name, statistic in statistics.items()}
+    findings.miscounted |= {name for name, owed in clean.statistics.items() if not _agree(found.get(name), owed)}
+
+
+def _agree(found: Any, owed: Any) -> bool:
+    """Return whether a statistic is what it has to be: the number of distinct values within 5 %, the rest exactly."""
+    if isinstance(owed, dict):
+        return isinstance(found, dict) and all(found.get(name) == value for name, value in owed.items())
+    return found == owed or (isinstance(found, float) and abs(found - owed) < 0.05 * owed)
 
 
 @dataclass
@@ -164,7 +189,7 @@ class _Execution:
 
     @property
     def finished(self) -> bool:
-        return len(set(self.records)) == RECORDS
+        return len(set(self.records)) == calls_of(task_of(self.records[0]))
 
 
 def check_trace(trace: Path, timeline: Timeline, findings: Findings) -> int:

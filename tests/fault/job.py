@@ -52,7 +52,8 @@ class Job:
         self._command = [
             *(sys.executable, "-m", "ledgerbeam", "map", function, "in/*.jsonl", "--output", "out", "--to", "jsonl"),
             *("--ledger", "ledger", "--workers", str(workers), "--task-bytes", str(TASK_BYTES)),
-            *("--flush-interval", str(FLUSH_SECONDS), "--no-purity-check"),  # which calls the function twice
+            *("--flush-interval", str(FLUSH_SECONDS), "--on-error", "reject"),
+            "--no-purity-check",  # which calls the function twice
         ]
 
     def start(self, fault: str | None = None) -> Launch:

@@ -7,6 +7,8 @@ import os
 import time
 from typing import Any
 
+from ledgerbeam import Drop, Reject, Route, stats
+
 TRACE_VARIABLE = "LEDGERBEAM_TEST_TRACE"
 """Names the trace; every line is ``<record id> <pid> <CLOCK_MONOTONIC in ns>``, written when the record is done."""
 
@@ -27,8 +29,21 @@ def quick(record: dict[str, Any]) -> Any:
 
 
 def result(record: dict[str, Any]) -> Any:
-    """Return what `work` returns, without its effects."""
+    """Return what `work` returns, without its effects but for its statistics, which are none outside of a job."""
+    number = int(record["id"].partition("-")[2])
+    stats.count("characters", len(record["id"]))
+    stats.observe("number", number)
+    stats.distinct("ids", record["id"])
     mapped = {**record, "text": record["text"].upper()}
+    match record["fate"]:
+        case "drop":
+            return Drop("even" if number % 2 == 0 else "odd")
+        case "reject":
+            return Reject("unfit", f"{record['id']} does not fit")
+        case "raise":
+            raise ValueError(f"{record['id']} cannot be mapped")
+        case "route":
+            return Route("aside", mapped)
     return {0: None, 1: mapped, 2: [mapped, {**mapped, "copy": True}]}[record["copies"]]
 
 

@@ -36,7 +36,7 @@ def reference(s3: S3Server, bucket: str, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("reference") / "jobs"
     jobs = Jobs(folder, s3, bucket, name="reference", options=["--workers", "1"], engine=None)
     jobs.finish("out")
-    found = jobs.contents("out")
+    found = jobs.left("out")
     assert len(found) > 30
     return found
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ledgerbeam.io import ObjectFolder
 from tests.servers import pins
@@ -79,7 +80,7 @@ class Jobs:
         to = ("--output", f"s3://{self._bucket}/{self._name}/{output}", "--to", "jsonl")
         ledger = ("--ledger", f"s3://{self._bucket}/{self._name}/{output}-ledger", "--flush-interval", "0.3")
         command = ["map", "tests.matrix.work:work", f"s3://{self._bucket}/in/*.jsonl", *to, *ledger]
-        return self._launch([*command, "--task-bytes", str(TASK_BYTES), *self._options])
+        return self._launch([*command, "--task-bytes", str(TASK_BYTES), "--on-error", "reject", *self._options])
 
     def index(self) -> int:
         """Index one source in ranges, with the indexes in a tree of their own; return the exit status."""
@@ -96,9 +97,29 @@ class Jobs:
         """
         to = ("--output", f"s3://{self._bucket}/{self._name}/tar", "--to", "tar")
         ledger = ("--ledger", f"s3://{self._bucket}/{self._name}/tar-ledger")
-        launcher = self._launch(["convert", f"s3://{self._bucket}/in/*.jsonl", *to, *ledger, *self._options])
+        launcher = self._launch(["convert", f"s3://{self._bucket}/in/[0-9]*.jsonl", *to, *ledger, *self._options])
         assert launcher.end() == 0, launcher.log()
         return self.contents("tar")
+
+    def left(self, output: str) -> dict[str, bytes | None]:
+        """Return `contents`, and as two more files what the ledger has counted, as far as it is exact."""
+        records = self._ask("status", output)["records"]
+        statistics = self._ask("stats", output)
+        for value in statistics.values():
+            if isinstance(value, dict):  # quantiles are estimated
+                del value["p50"], value["p99"]
+        return {
+            **self.contents(output),
+            "(records)": json.dumps(records, sort_keys=True).encode(),
+            "(statistics)": json.dumps(statistics, sort_keys=True).encode(),
+        }
+
+    def _ask(self, action: str, output: str) -> dict[str, Any]:
+        ledger = f"s3://{self._bucket}/{self._name}/{output}-ledger"
+        command = [sys.executable, "-m", "ledgerbeam", "ledger", action, ledger, "--json"]
+        told = subprocess.run(command, cwd=self._folder, env=self._env, capture_output=True, check=True)
+        found: dict[str, Any] = json.loads(told.stdout)
+        return found
 
     def _launch(self, command: Sequence[str]) -> Launcher:
         self._started += 1
@@ -223,5 +244,8 @@ def write_sources(server: S3Server) -> str:
 
     for number in range(SOURCES):
         objects.create(f"in/{number:02d}.jsonl", lines(number * RECORDS, RECORDS))
+    broken = lines(SOURCES * RECORDS, RECORDS).splitlines(keepends=True)
+    broken[3::7] = [line[:-3] + b"\n" for line in broken[3::7]]
+    objects.create("in/broken.jsonl", b"".join(broken))
     objects.create("large.jsonl", lines(0, 3000))
     return bucket
