@@ -13,6 +13,7 @@ import orjson
 
 from ledgerbeam import Drop, Reject, Route
 from ledgerbeam.ledger.model.accounts import RecordCounts
+from ledgerbeam.names import REJECTS
 from tests.fault.traced import result
 
 SOURCES = 16
@@ -88,19 +89,24 @@ def _line(record: dict[str, Any] | None) -> bytes:
     return line + b" " * (LINE_BYTES - 1 - len(line)) + b"\n"
 
 
-def content_of(path: Path) -> Content | None:
-    """Describe a file; None if there is none."""
+def content_of(path: Path, without: Path | None = None) -> Content | None:
+    """Describe a file; None if there is none. In rejected records the path `without` is left out."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         return None
+    if without is not None and path.parent.name == REJECTS:
+        data = data.replace(str(without).encode(), b"")
     return Content(len(data), hashlib.blake2b(data, digest_size=16).hexdigest())
 
 
 def contents_below(folder: Path) -> dict[str, Content]:
-    """Describe every file below a folder, hidden ones too, but the marks of its owners, by relative name."""
+    """Describe every file below a folder, hidden ones too, but the marks of its owners, by relative name.
+
+    Rejected records name their source by its whole path: they are described without that of the job.
+    """
     paths = [path for path in folder.rglob("*") if path.is_file() and path.parent.name != "_ledgerbeam"]
-    found = {str(path.relative_to(folder)): content_of(path) for path in paths}
+    found = {str(path.relative_to(folder)): content_of(path, folder.parent) for path in paths}
     return {name: content for name, content in found.items() if content is not None}
 
 
@@ -138,7 +144,7 @@ class Clean:
                     )
             rows = [
                 orjson.loads(line)
-                for shard in sorted((outputs / "_rejects").glob(f"{name}*.jsonl"))
+                for shard in sorted((outputs / REJECTS).glob(f"{name}*.jsonl"))
                 for line in shard.read_bytes().splitlines()
             ]
             if [(row["record"], row["reason"]) for row in rows] != made.rejects:
