@@ -110,21 +110,29 @@ def _state(data: ReportData) -> tuple[str, str]:
 
 
 def _shares(data: ReportData) -> dict[str, Any]:
-    """Return the bar of sources: a part for each state that any is in."""
-    sources = data.status["sources"]
-    total = sum(sources.values())
-    shares, x = [], 0.0
-    for name, fill in (("complete", "good-fill"), ("failed", "bad-fill"), ("open", "open-fill")):
-        if sources[name]:
-            width = 1000 * sources[name] / total
-            text = f"{sources[name]:,} {name} ({_percent(sources[name], total)})"
+    """Return the bar of tasks: those that are done, have failed, and, as an estimate, are left."""
+    tasks, sources = data.status["tasks"], data.status["sources"]
+    about = "about " if data.open_tasks else ""
+    total = tasks["done"] + tasks["failed"] + data.open_tasks
+    shares: list[dict[str, Any]] = []
+    x = 0.0
+    for number, fill, words in (
+        (tasks["done"], "good-fill", "done"),
+        (tasks["failed"], "bad-fill", "failed"),
+        (data.open_tasks, "open-fill", "open"),
+    ):
+        if number:
+            width = 1000 * number / total
+            text = f"{about if words == 'open' else ''}{number:,} {words} ({about}{_percent(number, total)})"
             shares.append({"fill": fill, "x": round(x, 2), "width": round(width, 2), "text": text})
             x += width
+    parts = [f"{sources[state]:,} {state}" for state in ("complete", "failed", "open") if sources[state]]
     gone = data.status["gone"]
     return {
         "shares": shares,
-        "shares_label": "Sources: " + (", ".join(share["text"] for share in shares) or "none yet"),
-        "gone": f"{gone:,} not in the last listing" if gone else "",
+        "shares_label": "Tasks: " + (", ".join(share["text"] for share in shares) or "none yet"),
+        "sources": f"Sources: {', '.join(parts) or 'none yet'}"
+        + (f"; {gone:,} not in the last listing" if gone else ""),
     }
 
 
@@ -170,11 +178,14 @@ def _plots(data: ReportData) -> list[PlotSection]:
     total, fastest = steps[-1].tasks_so_far, max(step.rate(step.work.tasks) for step in steps)
     runs = len(data.runs) + data.runs_left_out
     course = f"{count(total, 'task')} from {_moment(begin)} to {_moment(end)}, in {count(runs, 'run')}"
+    again = total - data.status["tasks"]["done"]
+    if again > 0:
+        course += f"; {again:,} of them count no more, since their sources were done again"
     step = f"steps of {duration(data.step_seconds)}"
     plots = [
         PlotSection(
             "progress",
-            "JobProgress",
+            "Progress",
             f"{course}. Dashed lines: a run began.",
             progress_plot(steps, [run["began"] for run in data.runs], f"Tasks recorded over time: {course}"),
             [("until", "when"), ("tasks", "number"), ("sources", "number")],
@@ -184,7 +195,7 @@ def _plots(data: ReportData) -> list[PlotSection]:
             "throughput",
             "Throughput",
             f"At most {fastest:,.1f} tasks a second, in {step}.",
-            throughput_plot(steps, f"Tasks a second over time, at most {fastest:,.1f}"),
+            throughput_plot(steps, data.step_seconds, f"Tasks a second over time, at most {fastest:,.1f}"),
             [
                 ("from", "when"),
                 ("tasks/s", "number"),

@@ -21,6 +21,10 @@ HEIGHT = 220
 BAR_HEIGHT = 26
 LABEL_WIDTH = 150
 LONG_NUMBER = 100_000  # from here on 0.1M is written
+FEW = 5  # up to here every whole number has its tick
+LEAST_BARS = 6  # a plot has room for so many bars, however few it shows: a single one would fill it
+CLOCK_SECONDS = 600  # up to here the ticks of time tell seconds
+NUMBERS = ",~r"
 LABEL_SHARE = 0.15  # of a plot's width, so that two labels do not meet
 
 _CONFIG: dict[str, Any] = {
@@ -63,6 +67,7 @@ def progress_plot(steps: Sequence[Step], runs: Sequence[float], label: str) -> P
         label: What the plot says, for those who do not see it.
     """
     first, end = steps[0].begin, steps[-1].end
+    axis = _time_axis(first, end)
     points = [(first, 0), *((step.end, step.tasks_so_far) for step in steps)]
     return _draw(
         label,
@@ -75,39 +80,44 @@ def progress_plot(steps: Sequence[Step], runs: Sequence[float], label: str) -> P
                     "fillOpacity": 0.16,
                     "line": {"color": "var(--accent)", "strokeWidth": 2},
                 },
-                "encoding": {"x": _time_axis(), "y": _tasks_axis(steps[-1].tasks_so_far)},
+                "encoding": {"x": axis, "y": _tasks_axis(steps[-1].tasks_so_far)},
             },
             {
                 "data": {"values": [{"time": 1000 * min(max(began, first), end)} for began in runs]},
                 "mark": {"type": "rule", "color": "var(--muted)", "strokeDash": [3, 3], "opacity": 0.7},
-                "encoding": {"x": _time_axis()},
+                "encoding": {"x": axis},
             },
         ],
     )
 
 
-def throughput_plot(steps: Sequence[Step], label: str) -> Plot:
+def throughput_plot(steps: Sequence[Step], step_seconds: int, label: str) -> Plot:
     """Draw tasks a second over time; see `progress_plot`."""
+    first, end = steps[0].begin, steps[-1].end
+    room = max(0.0, LEAST_BARS * step_seconds - (end - first)) / 2
     rows = [{"time": 1000 * step.begin, "end": 1000 * step.end, "rate": step.rate(step.work.tasks)} for step in steps]
     return _draw(
         label,
         data={"values": rows},
         mark={"type": "bar", "color": "var(--accent)", "binSpacing": 1},
         encoding={
-            "x": {**_time_axis(), "bin": "binned"},
+            "x": {**_time_axis(first - room, end + room), "bin": "binned"},
             "x2": {"field": "end"},
-            "y": {"field": "rate", "type": "quantitative", "axis": {"title": "tasks a second", "format": "~g"}},
+            "y": {"field": "rate", "type": "quantitative", "axis": {"title": "tasks a second", "format": NUMBERS}},
         },
     )
 
 
 def durations_plot(bins: Sequence[DurationBin], quantiles: Mapping[str, float], label: str) -> Plot:
     """Draw how many tasks took how long, on a logarithmic scale, with lines at some quantiles."""
-    scale = {"type": "log", "domain": [bins[0].low, bins[-1].high], "nice": False}
-    axis = {"title": "seconds", "format": "~g", "tickCount": 4}
+    ratio = bins[0].high / bins[0].low
+    room = ratio ** (max(0, LEAST_BARS - len(bins)) / 2)
+    low, high = bins[0].low / room, bins[-1].high * room
+    scale = {"type": "log", "domain": [low, high], "nice": False}
+    axis = {"title": "seconds", "format": NUMBERS, "tickCount": 4}
     half, most = quantiles["half"], quantiles["95 %"]
     marked = [{"at": half, "name": "half"}]
-    if (most / half) > (bins[-1].high / bins[0].low) ** LABEL_SHARE:
+    if (most / half) > (high / low) ** LABEL_SHARE:
         marked.append({"at": most, "name": "95 %"})
     at = {"field": "at", "type": "quantitative", "scale": scale}
     return _draw(
@@ -160,13 +170,20 @@ def failures_plot(kinds: Sequence[FailureKind], label: str) -> Plot:
     )
 
 
-def _time_axis() -> dict[str, Any]:
-    return {"field": "time", "type": "temporal", "scale": {"type": "utc"}, "axis": {"title": "time, UTC"}}
+def _time_axis(first: float, end: float) -> dict[str, Any]:
+    axis: dict[str, Any] = {"title": "time, UTC"}
+    if end - first <= CLOCK_SECONDS:
+        axis |= {"format": "%H:%M:%S", "tickCount": 4}
+    scale = {"type": "utc", "domain": [1000 * first, 1000 * end], "nice": False}
+    return {"field": "time", "type": "temporal", "scale": scale, "axis": axis}
 
 
 def _tasks_axis(largest: int) -> dict[str, Any]:
     form = ",d" if largest < LONG_NUMBER else "~s"
-    return {"field": "tasks", "type": "quantitative", "axis": {"title": "tasks", "tickMinStep": 1, "format": form}}
+    axis: dict[str, Any] = {"title": "tasks", "tickMinStep": 1, "format": form}
+    if largest <= FEW:
+        axis["values"] = list(range(largest + 1))
+    return {"field": "tasks", "type": "quantitative", "axis": axis}
 
 
 def _draw(label: str, **spec: Any) -> Plot:

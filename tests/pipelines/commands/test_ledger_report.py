@@ -18,9 +18,11 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.ledger import Job, Source
-from ledgerbeam.ledger.model.rows import Failure, Leaf
+from ledgerbeam.ledger.model.rows import Failure, Leaf, SourceRow, Totals
 from ledgerbeam.ledger.places import open_store
-from ledgerbeam.pipelines.report.data import report_data
+from ledgerbeam.pipelines.report.data import DurationBin, OpenTasks, Step, report_data
+from ledgerbeam.pipelines.report.plots import durations_plot, progress_plot, throughput_plot
+from ledgerbeam.pipelines.report.run_info import Work
 from tests.pipelines.conftest import Workspace, make_workspace
 
 MOST_BYTES = 500_000
@@ -87,7 +89,9 @@ def test_the_page_shows_what_the_ledger_holds(failed_job: Workspace, tmp_path: P
     status = failed_job.run("ledger", "status", "L", "--json").json
     page = Page(text)
     assert "not complete: 2 sources failed" in page.text
-    assert "1 complete (33.3 %)" in page.text
+    assert "3 done (50 %)3 failed (50 %)Sources: 1 complete, 2 failed" in page.text
+    assert "Progress" in page.text
+    assert "JobProgress" not in page.text
     assert f"{status['tasks']['done']}3 failed" in page.text
     for words in ("Progress", "Throughput", "Task durations", "Failures by reason", "Slowest sources", "Runs"):
         assert words in page.text
@@ -95,6 +99,63 @@ def test_the_page_shows_what_the_ledger_holds(failed_job: Workspace, tmp_path: P
     assert "c.jsonl" in page.text
     assert "hunter2" not in text
     assert len(text) < MOST_BYTES
+
+
+def test_open_tasks_are_estimated_by_sizes() -> None:
+    owed = OpenTasks(100)
+    for state, size, recorded in (
+        ("failed", 1000, 4),  # owes 6, of which 2 have failed
+        ("open", 950, 3),  # owes 7
+        ("open", 10, 50),  # compressed: at least 1
+        ("complete", 5000, 9),
+        ("gone", 70, 0),
+    ):
+        owed.add(SourceRow(bytes(16), "u", size, 0, state, 0, Totals(tasks=recorded)))  # type: ignore[arg-type]
+    assert owed.without(2) == 4 + 7 + 1
+    assert owed.without(20) == 7 + 1
+    assert owed.without(2, has_ended=True) == 7 + 1
+
+
+def short_step(tasks: int) -> Step:
+    return Step(1_700_000_000.0, 1_700_000_006.0, Work(tasks=tasks), 0, tasks)
+
+
+def labels_of(svg: str) -> list[str]:
+    return re.findall(r"<text [^>]*>([^<]+)</text>", svg)
+
+
+@needs_extra
+@pytest.mark.parametrize("tasks", [1, 2, 5, 12, 75])
+def test_plots_of_a_short_run_have_sensible_ticks_and_no_slab(tasks: int) -> None:
+    step = short_step(tasks)
+    for svg in progress_plot([step], [step.begin], "p"):
+        labels = labels_of(svg)
+        counts = [label for label in labels if label.isdecimal()]
+        assert len(counts) == len(set(counts)) > 1
+        assert any(re.fullmatch(r"22:13:2\d", label) for label in labels)
+    for svg in throughput_plot([step], 10, "t"):
+        labels = labels_of(svg)
+        assert len(labels) == len(set(labels))
+        assert not [label for label in labels if "e" in label and label[0].isdigit()]
+        (width,) = re.findall(r'd="M[\d.]+,[\d.]+h([\d.]+)v[^"]*" fill="var\(--accent\)"', svg)
+        assert float(width) < 70
+    for svg in durations_plot([DurationBin(0.01, 0.0141, tasks)], {"half": 0.012, "95 %": 0.012}, "d"):
+        labels = labels_of(svg)
+        assert len(labels) == len(set(labels))
+
+
+@needs_extra
+def test_tasks_that_count_no_more_are_told(workspace: Workspace) -> None:
+    source = workspace.jsonl("in/a.jsonl", 10)
+    command = ("map", "functions:keep", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")
+    assert workspace.run(*command).status == 0
+    source.write_text('{"id": 1, "text": "other"}\n')
+    assert workspace.run(*command).status == 0
+    assert workspace.run("ledger", "report", "L", "--output", "report.html").status == 0
+    page = Page((workspace.root / "report.html").read_text())
+    assert "Tasks done1none failed" in page.text
+    assert "2 tasks from " in page.text
+    assert "; 1 of them count no more, since their sources were done again" in page.text
 
 
 @needs_extra
