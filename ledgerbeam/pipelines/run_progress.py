@@ -11,6 +11,7 @@ __all__ = ["RunProgress", "Stage", "count", "duration"]
 
 Stage = Literal["listing", "starting workers", "indexing", "working"]
 
+_MOST_OVER = 1.1
 _MOST_SHARE = 0.99  # while a source is open, however the number of tasks was estimated
 
 
@@ -25,9 +26,8 @@ class RunProgress:
         skipped: Sources that were complete before this run.
         is_listed: Whether the listing has ended.
         tasks: Tasks recorded in this run.
-        bytes: Bytes that they took in.
+        bytes: Bytes of their outputs; of tasks that index, of what they read.
         expected: How many tasks the sources that were open are expected to make, by their sizes.
-        expected_bytes: How many bytes they have.
         seconds: Since the first workers were started.
     """
 
@@ -39,24 +39,22 @@ class RunProgress:
     tasks: int = 0
     bytes: int = 0
     expected: int = 0
-    expected_bytes: int = 0
     seconds: float = 0.0
 
     @property
     def share(self) -> float | None:
         """The share of this run's work that is done; None while the listing goes on.
 
-        It goes by bytes and by tasks, whichever is less, but for one that is past what was expected: sources may be
-        compressed, or counted in records. Where both are, it goes by sources.
+        It goes by tasks. Where they turn out to be many more than their sources' sizes said, as those of compressed
+        sources do, it goes by sources.
         """
         if not self.is_listed or not self.expected:
             return None
         left, done = self.sources - self.skipped, self.sources_done - self.skipped
         if done >= left:
             return 1.0
-        pairs = ((self.bytes, self.expected_bytes), (self.tasks, self.expected))
-        shares = [part / whole for part, whole in pairs if part <= whole > 0]
-        return min(max(min(shares, default=done / left), 0.0), _MOST_SHARE)
+        found = self.tasks / self.expected
+        return min(max(found if found <= _MOST_OVER else done / left, 0.0), _MOST_SHARE)
 
     @property
     def seconds_left(self) -> float | None:
@@ -72,8 +70,8 @@ class RunProgress:
         if self.stage == "listing" and not self.tasks:
             return count(self.sources, "source")
         parts = [] if self.share is None else [f"{100 * self.share:.0f} %"]
-        whole = f" of {decimal(self.expected_bytes)}" if self.is_listed and self.bytes <= self.expected_bytes else ""
-        parts += [f"{decimal(self.bytes)}{whole}", count(self.tasks, "task"), sources]
+        about = f"{self.tasks:,} of about {count(max(self.expected, self.tasks), 'task')}"
+        parts += [about if self.is_listed else count(self.tasks, "task"), sources]
         if self.tasks:
             seconds = max(self.seconds, 0.001)
             parts += [f"{self.tasks / seconds:,.1f} tasks/s", f"{decimal(int(self.bytes / seconds))}/s"]

@@ -160,7 +160,7 @@ class ListedFiles:
 
     def expected_tasks(self, source: Source) -> int:
         """Estimate from its size alone how many tasks a source makes."""
-        return 1 if source.members and not self.read_as else max(1, source.size // self.task_bytes)
+        return 1 if source.members and not self.read_as else max(1, -(-source.size // self.task_bytes))
 
     def opened(self, options: Options) -> Sources:
         """Return how workers open the files."""
@@ -276,7 +276,7 @@ class GraphPasses:
 
     def expected_tasks(self, source: Source) -> int:
         """Estimate how many tasks a pass makes; its size is its number of places."""
-        return max(1, source.size // (self.task_records or _GRAPH_TASK_RECORDS))
+        return max(1, -(-source.size // (self.task_records or _GRAPH_TASK_RECORDS)))
 
     def opened(self, options: Options) -> GraphSource:  # noqa: ARG002 - the code that builds a graph has its own
         """Return how workers open the graph."""

@@ -16,10 +16,10 @@ from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, FailureRow, HistoryRow
 from ledgerbeam.pipelines.console import counting
 from ledgerbeam.pipelines.report.failures import grouped_failures
 from ledgerbeam.pipelines.report.progress import JobProgress, job_progress, shown_runs
-from ledgerbeam.pipelines.report.run_info import Work
+from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED, Work
 from ledgerbeam.pipelines.report.statistics import StatisticRow, statistic_rows
 
-__all__ = ["DoneBytes", "DurationBin", "FailureKind", "ReportData", "Step", "report_data"]
+__all__ = ["DurationBin", "FailureKind", "OpenTasks", "ReportData", "Step", "report_data"]
 
 STEPS = 60
 SLOWEST = 15
@@ -79,33 +79,35 @@ class FailureKind:
 
 
 @dataclass
-class DoneBytes:
-    """How much of the sources is done, by their sizes.
+class OpenTasks:
+    """An estimate of the tasks that sources still owe, by their sizes.
 
     Attributes:
-        complete: Bytes of complete sources.
-        others: Of the others, what their recorded tasks took in; of compressed sources and graphs nothing, since their
-            tasks count other bytes.
-        failed: What is left of sources with a failure.
-        open: What is left of the rest.
+        task_size: Size of a task, in what the sizes of sources are counted in; None if it is not known.
+        open: Tasks that sources without a failure owe, at least one each.
+        in_failed: Tasks that sources with failures owe, those that failed among them.
     """
 
-    complete: int = 0
-    others: int = 0
-    failed: int = 0
+    task_size: int | None
     open: int = 0
+    in_failed: int = 0
 
     def add(self, row: SourceRow) -> None:
         """Count a source."""
-        if row.state == "complete":
-            self.complete += row.size
-        elif row.state != "gone":
-            done = row.totals.bytes if row.totals.bytes <= row.size else 0
-            self.others += done
-            if row.state == "failed":
-                self.failed += row.size - done
-            else:
-                self.open += row.size - done
+        expected = -(-row.size // self.task_size) if self.task_size and not row.members else 1
+        if row.state == "open":
+            self.open += max(expected - row.totals.tasks, 1)
+        elif row.state == "failed":
+            self.in_failed += max(expected - row.totals.tasks, 1)
+
+    def without(self, failed: int, *, has_ended: bool = False) -> int:
+        """Return how many tasks are owed that have not failed.
+
+        Args:
+            failed: How many have failed.
+            has_ended: Whether the last run went to its end: then all that sources with failures owe has failed.
+        """
+        return self.open + (0 if has_ended else max(self.in_failed - failed, 0))
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ class ReportData:
         ledger: Its URL.
         status: What `LedgerStore.status` gave.
         records: What became of all records.
-        done: How much of the sources is done.
+        open_tasks: About how many tasks are neither done nor failed.
         progress: Rates and time left.
         steps: Course of the job, in time order, without gaps; the first begins with the first run, the last ends with
             the last.
@@ -134,7 +136,7 @@ class ReportData:
     ledger: str
     status: Mapping[str, Any]
     records: RecordCounts
-    done: DoneBytes
+    open_tasks: int
     progress: JobProgress
     steps: Sequence[Step]
     step_seconds: int
@@ -154,14 +156,14 @@ def report_data(store: LedgerStore) -> ReportData:
     history = store.history()
     step_seconds = _step_seconds(history)
     statistics, statistics_error = _statistics(store)
-    done = DoneBytes()
+    owed = OpenTasks(_task_size(status))
     with counting("source") as advance:
-        slowest = heapq.nlargest(SLOWEST, _counted(store.sources(), advance, done), key=_task_time)
+        slowest = heapq.nlargest(SLOWEST, _counted(store.sources(), advance, owed), key=_task_time)
     return ReportData(
         ledger=store.url,
         status=status,
         records=RecordCounts(**status["records"]),
-        done=done,
+        open_tasks=owed.without(status["tasks"]["failed"], has_ended=_has_ended(runs)),
         progress=job_progress(store, status, runs),
         steps=_steps(history, step_seconds, runs),
         step_seconds=step_seconds,
@@ -185,11 +187,22 @@ def _statistics(store: LedgerStore) -> tuple[list[StatisticRow], str]:
     return [row for name, merged in found.items() for row in statistic_rows(name, merged)], ""
 
 
-def _counted(rows: Iterable[SourceRow], advance: Any, done: DoneBytes) -> Iterable[SourceRow]:
+def _counted(rows: Iterable[SourceRow], advance: Any, owed: OpenTasks) -> Iterable[SourceRow]:
     for row in rows:
         advance(1, 0)
-        done.add(row)
+        owed.add(row)
         yield row
+
+
+def _task_size(status: Mapping[str, Any]) -> int | None:
+    """Return the size of a task: of a graph, whose sources are counted in records, only if it is in records too."""
+    parameters = (status["job"] or {}).get("parameters", {})
+    found = parameters.get("task_records") or (None if "graph" in parameters else parameters.get("task_bytes"))
+    return found if isinstance(found, int) and found > 0 else None
+
+
+def _has_ended(runs: Sequence[Mapping[str, Any]]) -> bool:
+    return bool(runs) and runs[-1]["outcome"] in (DONE, TASKS_FAILED)
 
 
 def _task_time(row: SourceRow) -> int:

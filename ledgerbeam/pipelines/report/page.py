@@ -112,28 +112,29 @@ def _state(data: ReportData) -> tuple[str, str]:
 
 
 def _shares(data: ReportData) -> dict[str, Any]:
-    """Return the bar of sources, by their bytes: what is complete, what of the others is done, and what is left."""
-    sources, done = data.status["sources"], data.done
-    parts = [
-        (done.complete, "good-fill", f"{sources['complete']:,} complete", sources["complete"]),
-        (done.others, "part-fill", "done of sources that are not complete", done.others),
-        (done.failed, "bad-fill", f"{sources['failed']:,} failed", sources["failed"]),
-        (done.open, "open-fill", f"{sources['open']:,} open", sources["open"]),
-    ]
-    total = sum(part[0] for part in parts)
+    """Return the bar of tasks: those that are done, have failed, and, as an estimate, are left."""
+    tasks, sources = data.status["tasks"], data.status["sources"]
+    about = "about " if data.open_tasks else ""
+    total = tasks["done"] + tasks["failed"] + data.open_tasks
     shares: list[dict[str, Any]] = []
     x = 0.0
-    for size, fill, words, is_shown in parts:
-        if is_shown:
-            width = 1000 * size / total if total else 0.0
-            text = f"{words} ({_percent(size, total)})" if total else words
+    for number, fill, words in (
+        (tasks["done"], "good-fill", "done"),
+        (tasks["failed"], "bad-fill", "failed"),
+        (data.open_tasks, "open-fill", "open"),
+    ):
+        if number:
+            width = 1000 * number / total
+            text = f"{about if words == 'open' else ''}{number:,} {words} ({about}{_percent(number, total)})"
             shares.append({"fill": fill, "x": round(x, 2), "width": round(width, 2), "text": text})
             x += width
+    parts = [f"{sources[state]:,} {state}" for state in ("complete", "failed", "open") if sources[state]]
     gone = data.status["gone"]
     return {
         "shares": shares,
-        "shares_label": "Sources, by their bytes: " + (", ".join(share["text"] for share in shares) or "none yet"),
-        "gone": f"{gone:,} not in the last listing" if gone else "",
+        "shares_label": "Tasks: " + (", ".join(share["text"] for share in shares) or "none yet"),
+        "sources": f"Sources: {', '.join(parts) or 'none yet'}"
+        + (f"; {gone:,} not in the last listing" if gone else ""),
     }
 
 

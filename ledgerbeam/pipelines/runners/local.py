@@ -88,7 +88,7 @@ class LocalRunner:
         self._left = spec.task_limit  # None for no limit
         self._before = Totals()
         self._began: float | None = None
-        self._expected = self._expected_bytes = 0
+        self._expected = 0
         self.deaths = 0
         self.done = Totals()
         self.stopped = False
@@ -116,7 +116,6 @@ class LocalRunner:
         expected_tasks = self._spec.sources().expected_tasks
         for page in listed.open_sources():
             self._expected += sum(map(expected_tasks, page))
-            self._expected_bytes += sum(source.size for source in page)
             self._report("listing", listed)
             yield page
 
@@ -125,9 +124,7 @@ class LocalRunner:
         if is_first:  # what earlier runs have done is nothing that this one will do
             for row in found:
                 expected = self._spec.sources().expected_tasks(row.source)
-                done = min(len(row.applied), expected - 1)
-                self._expected -= done
-                self._expected_bytes -= row.source.size * done // expected
+                self._expected -= min(max(len(row.applied) - 1, 0), expected - 1)  # one entry is the source's own
         return found
 
     def _run_wave(self, sources: Sequence[Source], listed: JobListing) -> None:
@@ -280,7 +277,6 @@ class LocalRunner:
                 tasks=max(done.tasks, 0),
                 bytes=max(done.bytes, 0),
                 expected=self._expected,
-                expected_bytes=self._expected_bytes,
                 seconds=0.0 if self._began is None else time.monotonic() - self._began,
             )
         )
