@@ -10,7 +10,6 @@ from ledgerbeam.io.formats.base import IndexedFormat as IndexedFormat
 from ledgerbeam.io.formats.base import LineFormat as LineFormat
 from ledgerbeam.io.formats.base import RecordFormat as RecordFormat
 from ledgerbeam.io.formats.format import Format as Format
-from ledgerbeam.io.formats.format import RawRecord as RawRecord
 from ledgerbeam.io.formats.format import Reader as Reader
 from ledgerbeam.io.formats.format import ShardEncoder as ShardEncoder
 from ledgerbeam.io.formats.format import ShardFile as ShardFile
@@ -33,6 +32,7 @@ from ledgerbeam.io.index.file import index_bytes as index_bytes
 from ledgerbeam.io.index.file import write_index as write_index
 from ledgerbeam.io.index.location import IndexLocation as IndexLocation
 from ledgerbeam.io.index.newlines import build_jsonl_index as build_jsonl_index
+from ledgerbeam.io.index.raw import RawRecord as RawRecord
 from ledgerbeam.io.jsonl.format import JsonlFormat as JsonlFormat
 from ledgerbeam.io.jsonl.reader import JsonlReader as JsonlReader
 from ledgerbeam.io.jsonl.reader import encode_jsonl as encode_jsonl

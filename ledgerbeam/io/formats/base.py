@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from ledgerbeam.errors import ArchiveError, LedgerbeamError, RecordError
 from ledgerbeam.io.compression.streams import Stream, decompressed
-from ledgerbeam.io.formats.format import RawRecord, Reader, ShardFile, StreamedRecords, StreamSpan, raw_records
+from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
 from ledgerbeam.io.index.file import IndexFile, Offsets, RecordLayout, check_index, index_bytes
 from ledgerbeam.io.index.location import IndexLocation
 from ledgerbeam.io.index.newlines import build_jsonl_index, line_ends
+from ledgerbeam.io.index.raw import RawRecord, raw_records
 from ledgerbeam.io.index.reader import IndexedRecords
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo

@@ -4,60 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 from ledgerbeam.io.compression.streams import Stream
 from ledgerbeam.io.index.file import IndexFile, Offsets
 from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.index.raw import RawRecord
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
 
 __all__ = [
     "Format",
-    "RawRecord",
     "Reader",
     "ShardEncoder",
     "ShardFile",
     "StreamSpan",
     "StreamedRecords",
     "json_value",
-    "raw_records",
 ]
-
-
-class RawRecord(NamedTuple):
-    """A record as it lies in its source, with its place.
-
-    Attributes:
-        url: The source.
-        record: The number of the record in it, from 0; blank JSONL lines count.
-        start: Its first byte; of a compressed source in the decompressed data.
-        stop: One past its last byte. The newline that ends a line of JSONL is not among them.
-        data: Its bytes.
-    """
-
-    url: str
-    record: int
-    start: int
-    stop: int
-    data: bytes
-
-
-def raw_records(url: str, data: bytes, bounds: Sequence[int], record: int) -> list[RawRecord]:
-    """Return consecutive records that are in memory.
-
-    Args:
-        url: The source.
-        data: Their bytes, from the beginning of the first one.
-        bounds: Where each begins in the source, and where the last one ends.
-        record: The number of the first one.
-    """
-    first = bounds[0]
-    return [
-        RawRecord(url, number, start, stop, data[start - first : stop - first])
-        for number, (start, stop) in enumerate(pairwise(bounds), record)
-    ]
 
 
 class Reader(Protocol):

@@ -12,8 +12,9 @@ from typing import Any, Self
 from ledgerbeam.errors import ArchiveError, NotIndexableError, SourceError
 from ledgerbeam.io.compression.streams import Stream, decompressed_pieces
 from ledgerbeam.io.formats import base
-from ledgerbeam.io.formats.format import Format, RawRecord, StreamedRecords, StreamSpan
+from ledgerbeam.io.formats.format import Format, StreamedRecords, StreamSpan
 from ledgerbeam.io.formats.registry import recognize
+from ledgerbeam.io.index.raw import RawRecord
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
 

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.compression.content import open_content
-from ledgerbeam.io.formats.format import RawRecord
 from ledgerbeam.io.index.file import LAST_OFFSET, IndexFile, Offsets, RecordLayout, check_index
 from ledgerbeam.io.index.location import index_beside
+from ledgerbeam.io.index.raw import RawRecord
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.io.storage.unchanged import takes_conditions

@@ -9,9 +9,10 @@ from typing import Any
 from ledgerbeam.io.compression.streams import Stream
 from ledgerbeam.io.formats import base
 from ledgerbeam.io.formats.base import IndexedFormat, changed_span, find_line_ends, offsets_of_ends
-from ledgerbeam.io.formats.format import RawRecord, Reader, ShardFile, StreamedRecords, StreamSpan
+from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
 from ledgerbeam.io.index.file import IndexFile, Offsets
 from ledgerbeam.io.index.newlines import build_jsonl_index
+from ledgerbeam.io.index.raw import RawRecord
 from ledgerbeam.io.json_values import holds_wide
 from ledgerbeam.io.jsonl.lines import JsonLines
 from ledgerbeam.io.jsonl.reader import JsonlReader, decode_lines, encode_jsonl, raw_lines, split_jsonl

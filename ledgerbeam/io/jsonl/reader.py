@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.compression.streams import decompressed
-from ledgerbeam.io.formats.format import RawRecord
 from ledgerbeam.io.index.file import Offsets
+from ledgerbeam.io.index.raw import RawRecord
 from ledgerbeam.io.index.reader import IndexedRecords
 from ledgerbeam.io.json_values import exact, holds_wide, loads
 from ledgerbeam.io.jsonl.lines import JsonLines, JsonLinesBuilder

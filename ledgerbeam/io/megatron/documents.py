@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io.formats.format import RawRecord
 from ledgerbeam.io.index.file import IndexFile, Offsets
+from ledgerbeam.io.index.raw import RawRecord
 from ledgerbeam.io.megatron.index import MegatronIndex
 from ledgerbeam.io.megatron.layout import dataset_prefix
 from ledgerbeam.io.megatron.reader import MegatronReader

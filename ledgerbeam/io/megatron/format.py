@@ -8,9 +8,10 @@ from typing import Any
 
 from ledgerbeam.errors import NotIndexableError, SourceError
 from ledgerbeam.io.compression.streams import Stream
-from ledgerbeam.io.formats.format import RawRecord, Reader, ShardFile, StreamedRecords, StreamSpan
+from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
 from ledgerbeam.io.index.file import IndexFile, Offsets
 from ledgerbeam.io.index.location import IndexLocation
+from ledgerbeam.io.index.raw import RawRecord
 from ledgerbeam.io.megatron.documents import Document, DocumentOffsets, MegatronDocuments, encode_documents
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo

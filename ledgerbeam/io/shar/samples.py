@@ -12,8 +12,9 @@ from typing import Any, Protocol
 
 from ledgerbeam.errors import SourceError, SourceNotFoundError
 from ledgerbeam.io.compression.names import split_compression
-from ledgerbeam.io.formats.format import Format, RawRecord
+from ledgerbeam.io.formats.format import Format
 from ledgerbeam.io.formats.streamed import decode_raw
+from ledgerbeam.io.index.raw import RawRecord
 from ledgerbeam.io.index.reader import NumberedRecords
 from ledgerbeam.io.shar.cuts import cut_sample
 from ledgerbeam.io.shar.reader import put_field

@@ -13,8 +13,9 @@ from ledgerbeam.errors import ArchiveError, RecordError
 from ledgerbeam.io.compression.streams import Stream
 from ledgerbeam.io.formats import base
 from ledgerbeam.io.formats.base import IndexedFormat, changed_span, require_size
-from ledgerbeam.io.formats.format import RawRecord, Reader, ShardFile, StreamedRecords, StreamSpan, raw_records
+from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
 from ledgerbeam.io.index.file import IndexFile, Offsets
+from ledgerbeam.io.index.raw import RawRecord, raw_records
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.tar.encode import encode_tar

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import ArchiveError
-from ledgerbeam.io.formats.format import RawRecord, raw_records
 from ledgerbeam.io.index.file import IndexFile, Offsets
+from ledgerbeam.io.index.raw import RawRecord, raw_records
 from ledgerbeam.io.index.reader import IndexedRecords
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo

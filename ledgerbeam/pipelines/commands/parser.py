@@ -12,7 +12,6 @@ from ledgerbeam.pipelines.commands import (
     completion,
     convert,
     index,
-    ledger,
     map,  # noqa: A004 - as the command is called
     materialize,
     merge,
@@ -22,6 +21,7 @@ from ledgerbeam.pipelines.commands import (
     verify,
 )
 from ledgerbeam.pipelines.commands.arguments import Parser, add_base_options, must_be_given, set_usage
+from ledgerbeam.pipelines.commands.ledger import actions as ledger
 
 __all__ = ["build_parser", "synopsis"]
 

@@ -1,4 +1,4 @@
-"""``ledgerbeam index verify``, in short ``verify``: do indexes fit their sources? Of outputs: `ledger_verify`."""
+"""``ledgerbeam index verify``, in short ``verify``: do indexes fit their sources? Of outputs: `ledger.verify`."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def outputs(store: LedgerStore, args: argparse.Namespace) -> int:
             output.size,
             output.checksum,
             without_secrets(row.url),
-            without_secrets(output.route),
+            *([without_secrets(output.route)] if output.route else []),
             sep="\t",
         )
     return 0

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace, _: list[str]) -> int:
     action = _ACTIONS[args.action]
     store = open_ledger(args.url, args.storage_options, create=False, read_only=not action.changes)
     module, _colon, name = action.does.partition(":")
-    status: int = getattr(importlib.import_module(f"ledgerbeam.pipelines.commands.{module}"), name)(store, args)
+    status: int = getattr(importlib.import_module(f"ledgerbeam.pipelines.commands.ledger.{module}"), name)(store, args)
     return status
 
 
@@ -91,7 +91,7 @@ def _export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=["jsonl", "parquet"], default="jsonl", help="default: jsonl")
     parser.add_argument(
         "--table",
-        choices=["sources", "outputs", "failures", "runs", "history", "durations"],
+        choices=["sources", "counts", "outputs", "failures", "runs", "history", "durations"],
         help="what to write (default: every table, each to a file of its own below --output)",
     )
 
@@ -110,26 +110,24 @@ def _forget(parser: argparse.ArgumentParser) -> None:
 
 
 _ACTIONS = {
-    "status": _Action("how far the job is, how fast it goes, and what its runs did", "ledger_status:status", _status),
-    "failures": _Action(
-        "the tasks that failed, by reason, with the commands that try them again", "ledger_failures:failures"
-    ),
-    "rejects": _Action("the records that were rejected, by reason", "ledger_rejects:rejects", _rejects),
-    "outputs": _Action("what the job has written, in order", "ledger_outputs:outputs"),
+    "status": _Action("how far the job is, how fast it goes, and what its runs did", "status:status", _status),
+    "failures": _Action("the tasks that failed, by reason, with the commands that try them again", "failures:failures"),
+    "rejects": _Action("the records that were rejected, by reason", "rejects:rejects", _rejects),
+    "outputs": _Action("what the job has written, in order", "outputs:outputs"),
     "stats": _Action(
         "what the function has counted and measured by ledgerbeam.stats, over all recorded tasks",
-        "ledger_stats:stats",
+        "stats:stats",
         _stats,
     ),
     "verify": _Action(
         "check that every output exists with its recorded size and checksum (of indexes: 'index verify')",
-        "ledger_verify:verify",
+        "verify:verify",
         _verify,
     ),
-    "export": _Action("write the tables of the ledger to files", "ledger_export:export", _export),
-    "report": _Action("write one HTML page that shows how the job went", "ledger_report:report", _report),
+    "export": _Action("write the tables of the ledger to files", "export:export", _export),
+    "report": _Action("write one HTML page that shows how the job went", "report:report", _report),
     "compact": _Action(
-        "put one snapshot in the place of the many objects of a remote ledger", "ledger_changes:compact", changes=True
+        "put one snapshot in the place of the many objects of a remote ledger", "changes:compact", changes=True
     ),
-    "forget": _Action("make the job do sources again", "ledger_changes:forget", _forget, changes=True),
+    "forget": _Action("make the job do sources again", "changes:forget", _forget, changes=True),
 }

@@ -1,0 +1,1 @@
+"""``ledgerbeam ledger``: what can be done with a ledger, each action in a module of its own."""
