@@ -105,6 +105,8 @@ def run_job(
         info["existing"] = "keep"
     run = store.begin_run(info)
     listed = JobListing(spec, store, pages, run, only=only)
+    if not _is_local(beam_args):
+        reporter.update(RunProgress(stage="working"))
     outcome, tidied, deaths, done, left = "failed", False, 0, Totals(), 0
     strangers: list[str] = []
     try:
@@ -122,8 +124,6 @@ def run_job(
                 if _is_local(beam_args)
                 else BeamRunner(spec, store, beam_args)
             )
-            if not _is_local(beam_args):
-                reporter.update(RunProgress(stage="working"))
             try:
                 runner.run(listed)
                 tidied = clean and not runner.deaths
