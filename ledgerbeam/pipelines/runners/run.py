@@ -122,6 +122,8 @@ def run_job(
         info["existing"] = "keep"
     run = store.begin_run(info)
     listed = JobListing(spec, store, pages, run, only=only)
+    if not is_local_runner(beam_args):
+        reporter.update(RunProgress(stage="working"))
     outcome, tidied, deaths, done, left, limited = "failed", False, 0, Totals(), 0, False
     run_records = RecordCounts()
     strangers: list[str] = []
@@ -134,8 +136,6 @@ def run_job(
                 if is_local_runner(beam_args)
                 else BeamRunner(spec, store, beam_args)
             )
-            if not is_local_runner(beam_args):
-                reporter.update(RunProgress(stage="working"))
             try:
                 runner.run(listed)
                 if spec.reject_limit is not None:
