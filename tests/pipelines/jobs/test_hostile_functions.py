@@ -339,7 +339,7 @@ def split(text):
 
 
 def test_graphs_and_splitters_that_raise_fail_their_task(hostile: Workspace) -> None:
-    (hostile.root / "iterators/job_source.py").write_text(GRAPH)
+    (hostile.root / "graphs.py").write_text(GRAPH)
     assert hostile.run("index", "in/a.jsonl").status == 0
     command = ("--output", "out", "--to", "jsonl", "--task-records", "5")
     ran = hostile.run("materialize", "graphs:items", *command)
