@@ -19,8 +19,6 @@ from typing import Any, Protocol
 
 from ledgerbeam.sketches.packing import shown
 
-__all__ = ["KINDS", "Merging", "begin", "combined", "merging"]
-
 _CLASSES = {
     "count": ("counted", "Counted", "Counted"),
     "observe": ("observed", "Observed", "MergedObserved"),

@@ -103,7 +103,7 @@ def on_a_terminal(workspace: Workspace, *args: str) -> tuple[int, str]:
 
 def test_a_terminal_shows_the_stages(workspace: Workspace) -> None:
     for name in ("a:smile:", "b"):
-        workspace.jsonl(f"in/{name}.jsonl", 60)
+        workspace.jsonl(f"in/{name}.jsonl", 240)
     status, said = on_a_terminal(
         workspace,
         *("map", "functions:slow", "in/*.jsonl", "--output", "out:rocket:", "--to", "jsonl", "--workers", "2"),

@@ -144,7 +144,7 @@ def test_an_index_makes_them_random_access(workspace: Workspace) -> None:
     (workspace.root / "in/c.tar.gz").write_bytes(gzip.compress(encode_tar([sample(n) for n in range(5)])[0]))
     ran = workspace.run("index", "in/*", "--json")
     assert ran.status == 0, ran.err
-    assert ran.json["records"] == 1005
+    assert ran.json["records"]["read"] == 1005
     assert sorted(file.name for file in packed.parent.iterdir()) == [
         *("a.jsonl.gz", "a.jsonl.gz.gzidx", "a.jsonl.gz.idx", "b.jsonl.zst", "b.jsonl.zst.idx"),
         *("c.tar.gz", "c.tar.gz.gzidx", "c.tar.gz.idx"),

@@ -17,6 +17,7 @@ from ledgerbeam.errors import StorageError, UsageError
 from ledgerbeam.io import ObjectFolder
 from ledgerbeam.io.listing.folder_files import list_files
 from ledgerbeam.ledger import LedgerStore, Output, Source, Totals
+from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.pipelines.console import Reporter
@@ -296,7 +297,7 @@ def test_nothing_runs_before_the_mark_is_there_or_without_it(place: Place, monke
     ran: list[list[str]] = []
 
     class Runner:
-        deaths, done = 0, Totals()
+        deaths, done, records, stopped = 0, Totals(), RecordCounts(), False
 
         def __init__(self, *_: Any, **__: Any) -> None:
             pass
