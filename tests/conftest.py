@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from tests.inherited import hand_down_working_signals
 from tests.servers import azure, flink, gcs, hosts, pins, prism, s3, spark
@@ -24,6 +24,11 @@ __all__ = ["AzureServer", "GcsServer", "S3Server"]
 hand_down_working_signals()
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy one too
+settings.register_profile(
+    "first failure",
+    settings.get_profile("any machine"),
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)  # for who asks whether there is one, not which is the shortest
 settings.load_profile("any machine")
 
 

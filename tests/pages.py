@@ -112,7 +112,7 @@ def _type(command: _Command, folder: Path, env: Mapping[str, str]) -> None:
 def _comparable(text: str, folder: Path) -> list[str]:
     """Text without what differs from run to run: progress, the folder, figures, what is counted by the second (of which
     there may be one), and the width of columns."""
-    text = re.sub(r"^.* tasks/s, .*\n", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^(listing|starting workers|indexing|working)\b.*\n", "", text, flags=re.MULTILINE)
     text = text.replace(str(folder), HOME)
     text = re.sub(r"\b[0-9a-f]{12,}\b", "HASH", text)
     text = re.sub(r"\b1 row\b", "1 rows", text)

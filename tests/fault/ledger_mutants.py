@@ -53,7 +53,20 @@ _CONFORMANCE = "tests/ledger/lmdb/test_store.py"
 
 def conformance(names: str) -> None:
     """Return the tests of the conformance class whose names fit, on LMDB."""
-    status = pytest.main(["-q", "-n0", "-x", "-p", "no:cacheprovider", _CONFORMANCE, "-k", names])
+    status = pytest.main(
+        [
+            "-q",
+            "-n0",
+            "-x",
+            "-p",
+            "no:cacheprovider",
+            "--hypothesis-profile",
+            "first failure",
+            _CONFORMANCE,
+            "-k",
+            names,
+        ]
+    )
     if status:
         raise AssertionError(f"conformance: {status}")
 

@@ -11,7 +11,7 @@ from tests.fault.ledger_mutants import CHECKS, MUTANTS
 
 pytestmark = pytest.mark.slow
 
-LIMIT_SECONDS = 60
+LIMIT_SECONDS = 200
 
 
 def run(mutant: str, check: str) -> subprocess.CompletedProcess[str]:
