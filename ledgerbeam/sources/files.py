@@ -59,7 +59,7 @@ class FileSources:
             and its workers have not registered.
         index: Where the indexes lie.
         build_index: Whether a source without an index is indexed, and the index published where it belongs.
-        storage_options: Passed to fsspec untouched.
+        storage_options: Passed to fsspec unchanged.
     """
 
     formats: tuple[Format, ...] = ()

@@ -28,7 +28,7 @@ class SharSources:
     Attributes:
         index: Where the indexes lie.
         build_index: Whether files without an index are indexed.
-        storage_options: Passed to fsspec untouched.
+        storage_options: Passed to fsspec unchanged.
     """
 
     index: IndexLocation = field(default_factory=IndexLocation)

@@ -104,7 +104,7 @@ class BatchMapping(TaskMapping):
                     add(result)
                 else:
                     self._take(self._outcome(result, everything[position], position), position)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, it is laid to the record
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is attributed to the record
                 self._blame(error, position)
 
     def _called(self, records: list[Any], positions: Sequence[int]) -> Sequence[Any]:
@@ -171,7 +171,7 @@ class BatchMapping(TaskMapping):
             return message_of(error)
 
     def _after_raise(self, raised: _BatchRaisedError, positions: Sequence[int], start: int) -> None:
-        """See to a batch that raised: its records are mapped one by one, to find those that are to blame."""
+        """Handle a batch that raised: map its records one by one, to find those that raise."""
         if not self._rules.rejects or (len(positions) > 1 and not self._rules.invariant):
             said = f"{self._name} raised {describe_error(raised.error)}"
             raise self._batch_failed(raised.error, positions, said) from raised.error

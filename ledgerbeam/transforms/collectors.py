@@ -46,7 +46,7 @@ def collector(output: str | Format, nan: NanRule, *, one_by_one: bool) -> Collec
     Args:
         output: The format, or its name.
         nan: What becomes of NaN and infinities in JSONL.
-        one_by_one: Whether a result that cannot be written is to be told at once, not with all of its task.
+        one_by_one: Whether to report at once a result that cannot be written, not at the end of its task.
     """
     name = output if isinstance(output, str) else output.name
     if name == "jsonl":

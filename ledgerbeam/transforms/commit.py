@@ -28,8 +28,8 @@ class CommitTasks(beam.PTransform[PCollection[WrittenTask], PCollection[None]]):
 
     Attributes:
         ledger: The job's ledger, with the group commit's limits.
-        most_rejected: How many records the tasks of one worker may reject, where nobody looks at the ledger meanwhile;
-            more end the worker with a `RejectLimitError`, once they are recorded. None for any number.
+        most_rejected: How many records the tasks of one worker may reject, if the launcher does not read the ledger
+            meanwhile; more end the worker with a `RejectLimitError`, once they are recorded. None for any number.
     """
 
     ledger: LedgerHandle

@@ -93,7 +93,7 @@ class MapRecords:
         """Map the records of `task`.
 
         Raises:
-            NonDeterministicTaskError: If the object gives another result for the same record.
+            NonDeterministicTaskError: If the object returns another result for the same record.
             LedgerbeamError: As `set_up`, which is done on the first call.
         """
         ready = self.set_up()

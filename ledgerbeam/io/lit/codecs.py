@@ -1,7 +1,7 @@
 """The codecs of LIT: what the members of a sample are as Python objects, by extension.
 
-A codec goes by the last part of a modality's name: `semantic.seg16` by `seg16`. Pickles are decoded only where `PKL` is
-asked for by name, because decoding one runs whatever code it holds.
+The last part of a modality's name selects the codec: `seg16` for `semantic.seg16`. Pickles are decoded only where `PKL`
+is asked for by name, because decoding one runs whatever code it holds.
 """
 
 from __future__ import annotations

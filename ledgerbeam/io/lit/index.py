@@ -35,7 +35,7 @@ class Selection:
         keys: Of each sample.
         shards: Number of the shard of each sample; shape `(samples,)`.
         starts: First byte of each member's first header; shape `(samples, modalities)`.
-        stops: A byte by which the member has ended, as close as the index tells; shape `(samples, modalities)`.
+        stops: A byte at or after the end of the member, as close as the index shows; shape `(samples, modalities)`.
     """
 
     keys: list[str]

@@ -1,4 +1,4 @@
-"""What a store tells about a source: size, version and time of modification."""
+"""What a store reports about a source: size, version and modification time."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def require_regular(found: os.stat_result, url: str) -> None:
     """Check that what has a name is a file: a pipe has no byte offsets, and opening one may wait for ever.
 
     Args:
-        found: What the system tells of it.
+        found: Its properties from the operating system.
         url: Its name, for the message.
 
     Raises:
@@ -131,7 +131,7 @@ def require_listed(listed: FileInfo, options: Options | None = None) -> FileInfo
         options: Storage options.
 
     Returns:
-        What the store tells now, with the time of modification.
+        What the store reports now, with the modification time.
 
     Raises:
         ChangedSourceError: It is another, no file any more, or gone; also StorageError.
@@ -159,7 +159,7 @@ def info_of(url: str, info: Mapping[str, Any]) -> FileInfo:
 
     Raises:
         UsageError: It describes a folder.
-        StorageError: It tells no size, or neither a version nor a time, so that a change could not be noticed.
+        StorageError: It reports no size, or neither a version nor a time, so a change could not be detected.
     """
     if info.get("type") == "directory":
         raise folder_error(url)
@@ -195,7 +195,7 @@ def _nanoseconds(moment: object) -> int:
     if isinstance(moment, dt.datetime):
         since = moment.astimezone(dt.UTC) - dt.datetime.fromtimestamp(0, dt.UTC)
         return (since // dt.timedelta(microseconds=1)) * 1000
-    # A store may tell the same moment as a date here and as float seconds there; both hold microseconds.
+    # A store may report the same time once as a date and once as float seconds; both hold microseconds.
     return round(moment * 1e6) * 1000 if isinstance(moment, (int, float)) else 0
 
 

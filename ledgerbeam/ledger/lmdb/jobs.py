@@ -84,7 +84,7 @@ def require_info(info: Mapping[str, Any]) -> None:
 
 
 def begin_run(txn: Transaction, info: Mapping[str, Any], now: float) -> str:
-    """Add a run; gives its id."""
+    """Add a run and return its id."""
     run = f"{1 + newest_number(txn):06d}"
     add_run(txn, run, info, now)
     return run

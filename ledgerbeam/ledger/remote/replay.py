@@ -79,7 +79,7 @@ class SnapshotManifest(NamedTuple):
 
 
 def segment_name(segment: Segment, number: int, writer: str, sequence: int) -> str:
-    """Return the name of a writer's segment, which tells whether it registers sources or says what was deleted."""
+    """Return the name of a writer's segment, which shows whether it registers sources or lists deletions."""
     kind = "s" if segment.sources else "z" if segment.dropped else "t"
     return f"{SEGMENTS}/{number:06d}/{kind}-{writer}-{sequence:06d}.seg"
 

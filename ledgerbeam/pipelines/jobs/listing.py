@@ -51,7 +51,7 @@ class JobListing:
         self.finished = False
 
     def open_sources(self) -> Iterator[list[Source]]:
-        """Yield the sources that owe work, page by page (a page may owe none), registered in the ledger.
+        """Yield the sources that have work left, page by page (a page may owe none), registered in the ledger.
 
         Raises what the pages raise.
         """

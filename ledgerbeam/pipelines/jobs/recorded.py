@@ -205,7 +205,7 @@ def look_at_files(sources: Sequence[Source], store: LedgerStore) -> list[Pending
     the time, too, and fail the tasks if it is another by then.
 
     Args:
-        sources: Registered sources, which owe work.
+        sources: Registered sources, which have work left.
         store: The job's ledger.
     """
     found = with_progress(sources, store)

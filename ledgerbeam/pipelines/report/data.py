@@ -127,7 +127,7 @@ class ReportData:
         quantiles: Durations in seconds below which half, 95 % and 99 % of tasks are, and the longest, by their name.
         kinds: Failures by reason, most first; the last may stand for all further reasons.
         slowest: Sources whose tasks took longest, added up, slowest first.
-        runs: The newest runs, newest first, as `shown_runs` gives them.
+        runs: The newest runs, newest first, as `shown_runs` returns them.
         runs_left_out: Number of older runs.
         statistics: What the functions observed, as rows of a table.
         statistics_error: Why there are none, if they do not read.

@@ -186,7 +186,7 @@ Writer = Callable[[Table, LedgerStore, BinaryIO, Callable[[int, int], None]], in
 def export(store: LedgerStore, args: argparse.Namespace) -> int:
     """Write one table to a file, or without ``--table`` every table into a folder. Returns 0.
 
-    Each file appears whole or not at all.
+    Each file appears as a whole or not.
 
     Raises:
         UsageError: If the output cannot be written atomically, or names a folder where a file is meant.
