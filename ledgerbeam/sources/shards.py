@@ -1,4 +1,4 @@
-"""Shards of Shar datasets as sources: each of several files, of which the records are joined by position."""
+"""Shards of Shar datasets as sources: each has several files, and their records are joined by position."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ __all__ = ["BatchAgainError", "BatchMapping"]
 
 
 class BatchAgainError(Exception):
-    """A batch raised after something was observed: its task begins anew, with this batch cut up.
+    """A batch raised after something was observed: its task starts again, with this batch split into records.
 
     Attributes:
         start: The first position of the batch.
@@ -38,13 +38,13 @@ class BatchAgainError(Exception):
 
 
 class BatchMapping(TaskMapping):
-    """The mapping of one task whose records are given to the user's object in lists.
+    """The mapping of one task in lists of records, each a call of the user's object.
 
     Args:
         rules: Of the job.
         task: With its records.
         size: Records of a batch, at most.
-        cut_up: First positions of batches of which each record is mapped alone.
+        cut_up: First positions of batches that are mapped record by record.
         observed: Returns the names of what the object has observed in this task so far.
     """
 

@@ -1,4 +1,4 @@
-"""The chain for Beam YAML: each transform made of plain values, as a YAML file can give them.
+"""The chain for Beam YAML: each transform is built from plain values, as in a YAML file.
 
     providers:
       - type: python
@@ -6,8 +6,9 @@
         transforms:
           SkipCompleted: ledgerbeam.transforms.beam_yaml.SkipCompleted
 
-docs/engines.md has a whole file. Elements are sources and tasks, not rows: between `ReadTasks` and `CommitTasks` only
-transforms of this module can stand. There is no launcher beside the pipeline, so outputs that are out of date stay.
+docs/engines.md has a complete file. Elements are sources and tasks, not rows: between `ReadTasks` and `CommitTasks`
+only transforms of this module are possible. There is no launcher beside the pipeline, so outputs that are out of date
+stay.
 """
 
 # ruff: noqa: N802 - a YAML file calls these by the names that stand for transforms
@@ -93,7 +94,7 @@ class SpreadPlan(beam.PTransform[PCollection[Any], PCollection[Any]]):
     """Cuts sources into tasks, both spread over all workers.
 
     Args:
-        plan: What cuts them.
+        plan: The transform that cuts them.
     """
 
     def __init__(self, plan: transforms.PlanTasks) -> None:

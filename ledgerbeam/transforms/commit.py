@@ -23,8 +23,8 @@ __all__ = ["CommitTasks"]
 class CommitTasks(beam.PTransform[PCollection[WrittenTask], PCollection[None]]):
     """Records completions in the ledger, in groups, while the stage runs.
 
-    What it records must already be durable outside the pipeline, and no GroupByKey, Reshuffle, side input or stateful
-    DoFn may stand between it and `ReadTasks`: behind such a barrier nothing is recorded until all work is done.
+    The outputs must already be durable outside the pipeline. No GroupByKey, Reshuffle, side input or stateful DoFn may
+    be between this transform and `ReadTasks`: behind such a barrier nothing is recorded until all work is done.
 
     Attributes:
         ledger: The job's ledger, with the group commit's limits.

@@ -31,8 +31,7 @@ _FIRST_REMOTE_BLOCK = 512  # a request costs as much as some hundred records
 
 
 class RecordReader(Protocol):
-    """What `Records` needs from a reader or sequence. With a method `read_many(numbers)` it reads whole blocks at
-    once."""
+    """What `Records` needs of a reader or sequence; with `read_many(numbers)` it reads whole blocks at once."""
 
     def __len__(self) -> int: ...
 

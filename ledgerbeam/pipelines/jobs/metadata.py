@@ -267,7 +267,7 @@ class PublishedMetadata:
         return []
 
     def check(self, page: Page, job: JobSpec) -> None:
-        """Refuse sources whose shards would differ only in their folders, if the format cannot tell these apart."""
+        """Refuse sources with shards that differ only in their folders, if the format cannot distinguish these."""
         if self.form == "lit" and job.sources().are_apart:
             _require_base_names(page)
 

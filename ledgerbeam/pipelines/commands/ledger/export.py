@@ -43,8 +43,8 @@ class Table:
 
     Attributes:
         types: Type of each column by name, in order.
-        rows: Gives the rows of a ledger, tuples in the order of the columns; no more than a page is in memory,
-            of ``failures`` and of ``outputs`` also what `LedgerStore` says.
+        rows: Yields the rows of a ledger, tuples in the order of the columns; no more than a page is in memory, of
+            ``failures`` and of ``outputs`` also what `LedgerStore` says.
     """
 
     types: Mapping[str, ColumnType]
