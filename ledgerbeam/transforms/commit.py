@@ -106,7 +106,7 @@ def _leaf(element: Any) -> Leaf:
         return Leaf(task.source.id, task.lineage, "filtered", counts=element.counts, statistics=statistics)
     what = f"a task that was not written ({element.name})" if isinstance(element, Task) else type(element).__name__
     raise UnsupportedShapeError(
-        f"CommitTasks received {what}: expected what WriteTasks gives, or a WrittenTask made once its outputs are "
+        f"CommitTasks received {what}: expected the output of WriteTasks, or a WrittenTask made once its outputs are "
         "durable; recording anything else would lose work in a crash"
     )
 

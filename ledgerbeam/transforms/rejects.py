@@ -61,7 +61,7 @@ def encode_rejects(rejected: Sequence[RejectedRecord]) -> ShardFile:
 def _raw_records(task: Task) -> Sequence[RawRecord]:
     if task.raw is None:
         raise UnsupportedShapeError(
-            f"{task.name}: nobody knows what its records were read from, so none can be kept aside; expected a task "
+            f"{task.name}: the places of its records are not known, so none can be rejected; expected a task "
             "that ReadTasks read and that was not fanned out since"
         )
     raws = task.raw()

@@ -126,7 +126,7 @@ def recognize(url: str, configured: Iterable[Format] = ()) -> FileType:
             return FileType(url, kind, compression)
     *suffixes, last = by_suffix
     raise UsageError(
-        f"{url}: the name tells no known format; expected a suffix {', '.join(suffixes)} or {last} (docs/own-format.md "
+        f"{url}: the name has no known format; expected a suffix {', '.join(suffixes)} or {last} (docs/own-format.md "
         "says how to add one)"
     )
 

@@ -109,7 +109,7 @@ def walk_members(url: str, options: Options | None) -> Members:
         parts = split_key(name) if is_file else None
         if parts is not None and found.setdefault(f".{parts[1]}", {}).setdefault(parts[0], offset) != offset:
             raise ArchiveError(
-                f"{url}: the member {name!r} at byte {offset} is there twice; LIT finds members by name. Give the "
+                f"{url}: the member {name!r} at byte {offset} occurs twice; LIT finds members by name. Give the "
                 "samples keys of their own"
             )
     return found

@@ -165,8 +165,8 @@ def info_of(url: str, info: Mapping[str, Any]) -> FileInfo:
         raise folder_error(url)
     if info.get("size") is None:
         raise StorageError(
-            f"{url}: the store does not tell its size, as web servers do not of what they make or compress as they "
-            "send it; copy it to a store that does"
+            f"{url}: the store reports no size, as web servers do for files that they create or compress while "
+            "sending; copy it to a store that reports sizes"
         )
     size = int(info["size"])
     modified_ns = _nanoseconds(next((info[key] for key in _TIMES if info.get(key)), None))
@@ -174,10 +174,10 @@ def info_of(url: str, info: Mapping[str, Any]) -> FileInfo:
     if version is None:
         if not modified_ns:
             raise StorageError(
-                f"{url}: the store tells neither ETag, generation nor time of modification, so a change of "
-                "the source could not be noticed; copy it to a store that does"
+                f"{url}: the store reports neither ETag, generation nor modification time, so a change of the source "
+                "could not be detected; copy it to a store that reports one of these"
             )
-        version = f"{modified_ns}-{size}"  # a web server tells the time to the second
+        version = f"{modified_ns}-{size}"  # the time of a web server has whole seconds
     return FileInfo(url, size, version.strip('"'), modified_ns)
 
 

@@ -43,7 +43,7 @@ async def read_web(store: Any, url: str, start: int | None, stop: int | None) ->
         answer.raise_for_status()
         if wanted and not (answer.status == _PARTIAL and _first_byte(answer.headers) == start):
             raise StorageError(
-                f"{url}: the server gives no ranges of bytes, so records cannot be read from their places "
+                f"{url}: the server supports no byte ranges, so records cannot be read from their places "
                 f"(asked for {wanted}, it answered with status {answer.status}); copy the file to a store that "
                 "does, or to a local disk"
             )

@@ -153,7 +153,7 @@ def all_runs(txn: Transaction) -> list[dict[str, Any]]:
 def _get(txn: Transaction, run: str) -> dict[str, Any]:
     row = txn.get(RUNS, run.encode())
     if row is None:
-        raise LedgerError(f"run {run!r} is not in this ledger; begin_run gives the ids of runs")
+        raise LedgerError(f"run {run!r} is not in this ledger; begin_run returns the ids of runs")
     return read_run(row)
 
 

@@ -169,8 +169,8 @@ class Replayer:
                 return self._fold_listed()
             self._waited_for.update(self._listed)
         raise LedgerDamagedError(
-            f"ledger {self._objects.url}: objects that are listed cannot be read, {FOLDS} times in a row; somebody "
-            "deletes them, or the store lists what it does not have"
+            f"ledger {self._objects.url}: objects that are listed cannot be read, {FOLDS} times in a row; another "
+            "program deletes them, or the store lists objects that it does not have"
         )
 
     def _fold_listed(self) -> list[str]:

@@ -213,7 +213,7 @@ def add_limit(work: Options) -> None:
         "--limit-tasks",
         type=parse_count,
         metavar="N",
-        help="stop once N tasks have been done or have failed; the same command goes on with the others",
+        help="stop once N tasks have been done or have failed; the same command continues with the others",
     )
 
 

@@ -85,7 +85,7 @@ class OutputOwner:
             return
         if self._existing is None:
             raise UsageError(
-                f"{problem}\ngive another --output{self._owners_ledger()}, or choose what becomes of what is there:\n"
+                f"{problem}\ngive another --output{self._owners_ledger()}, or choose what becomes of the shards:\n"
                 "  --existing replace  removes the shards first\n"
                 "  --existing keep     leaves all of it, beside what this job writes"
             )
