@@ -124,7 +124,7 @@ class IndexMismatchError(IndexError_):
 
 
 class CheckpointError(LedgerbeamError, RuntimeError):
-    """An iterator graph that cannot be saved or restored exactly: what it takes is missing."""
+    """An iterator graph that cannot be saved or restored exactly: the required data is missing."""
 
 
 class CheckpointMismatchError(CheckpointError):
@@ -140,7 +140,7 @@ class UnsupportedShapeError(LedgerbeamError, ValueError):
 
 
 class RejectLimitError(LedgerbeamError, RuntimeError):
-    """More records were rejected than the limit of the run allows. All that was recorded stays recorded."""
+    """More records were rejected than the limit of the run allows. All recorded work stays recorded."""
 
 
 class PublicationError(LedgerbeamError, RuntimeError):

@@ -1,4 +1,4 @@
-"""Opening a ledger wherever it lies: in a local folder, or on an object store."""
+"""Opening a ledger in a local folder or on an object store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def open_ledger(
 
     Args:
         url: A local path, or the URL of a folder on an object store.
-        storage_options: Passed to fsspec untouched.
+        storage_options: Passed to fsspec unchanged.
         create: Whether to make it if there is none.
         read_only: For looking at it, also while a job runs.
         job: Fingerprint that the ledger must still have whenever something is committed through this store; None

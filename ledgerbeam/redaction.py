@@ -100,7 +100,7 @@ def _secrets(name: str, value: Any) -> Iterator[str]:
             yield text
             for inner, _, part in pairs:
                 yield from _secrets(inner, part)
-        # The id of a key is no secret, but it is nobody's business; those of clouds have 20 letters.
+        # The id of a key is not a secret, but private; those of clouds have 20 letters.
         is_secret = not name.endswith("key_id") and _SECRET_NAME.fullmatch(name) is not None
         is_long = len(text) >= (_SHORTEST if is_secret else _SHORTEST_OTHER)
         if is_long and name not in _PLAIN and (is_secret or isinstance(value, str)) and not os.path.isabs(text):

@@ -11,9 +11,9 @@ Call these anywhere in the function of a job:
         stats.top("languages", record["language"])
         return record
 
-What is called while a task runs is recorded with that task: a task counts once, however often it ran and whatever
-died. ``ledgerbeam ledger stats`` shows what all tasks come to. Outside of a job, as in a test of the function, the
-calls check their arguments and do nothing else.
+Calls while a task runs are recorded with that task. A task counts once, however often it ran and whichever process
+died. ``ledgerbeam ledger stats`` shows the merged statistics of all tasks. Outside of a job, as in a test of the
+function, the calls check their arguments and do nothing else.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def top(name: str, value: Any, n: SupportsIndex = 1) -> None:
     Args:
         name: Of the statistic, such as ``languages``.
         value: As of `distinct`. Of a text or bytes of more than 128 characters the beginning is shown at the end, with
-            a checksum that tells it apart.
+            a checksum that distinguishes it.
         n: How much it weighs, a whole number from 1.
 
     Raises:

@@ -26,7 +26,7 @@ from ledgerbeam.io.tar.sample import KEY, Sample
 __all__ = ["CONVERSIONS", "VERSION", "to_cut", "to_document", "to_json", "to_sample"]
 
 VERSION = 1
-"""Of the mapping; a job that used another one is not gone on with."""
+"""Version of the mapping; a job that used another version cannot be continued."""
 
 
 def to_json(record: Any) -> list[Any]:

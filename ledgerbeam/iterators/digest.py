@@ -1,8 +1,8 @@
-"""A digest of many sources in a few kilobytes, which still tells where they differ.
+"""A digest of many sources in a few kilobytes, which still shows where they differ.
 
-The sources stand in a square grid, and besides all of them each row and each column has a hash. Of one source that is
-another the row and the column differ, which name it; of several, those that lie where a differing row and a differing
-column cross.
+The sources are arranged in a square grid. There is a hash of all sources, and one of each row and each column. If one
+source differs, its row and its column differ and identify it. If several differ, they are among those at the crossings
+of a differing row and a differing column.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Iterator graphs as sources of jobs: named by who builds them, cut by the places of a pass."""
+"""Iterator graphs as sources of jobs: named by the object that builds them, cut by the places of a pass."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from ledgerbeam.sources import Cut, Opened, SourceKind, TaskLimits
 __all__ = ["GRAPH_SCHEME", "GraphPass", "GraphSource"]
 
 GRAPH_SCHEME = "graph://"
-"""How the URLs of passes of graphs begin. Nothing can be read there; only who builds the graph can."""
+"""The beginning of URLs of passes of graphs. Such a URL cannot be read; a process must build the graph."""
 
 _FIXED = (str, bytes, int, float, type(None))
 

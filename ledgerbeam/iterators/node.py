@@ -1,4 +1,4 @@
-"""What every node of an iterator graph is: a lazy pass over items that can be stopped, saved and gone on with."""
+"""The base of every node of an iterator graph: a lazy pass over items that can be stopped, saved and continued."""
 
 # ruff: noqa: ARG002 - what a node does not implement refuses whatever it is given
 
@@ -35,7 +35,7 @@ _FORMAT = 1
 class IteratorNode(ABC):
     """A node of an iterator graph.
 
-    `iter(node)` begins a pass, or goes on with the one that was loaded. Every pass is an epoch of its own, and what is
+    `iter(node)` begins a pass, or continues the pass that was loaded. Every pass is a separate epoch, and what is
     shuffled is shuffled anew in each. A node has one pass at a time.
 
     A class that is derived from this one implements `pairs`, and the hooks `begin`, `finish`, `save`, `load` and
@@ -102,7 +102,7 @@ class IteratorNode(ABC):
     def pairs(self) -> Iterator[tuple[Token | None, Any]]:
         """Go on with the pass from where the node stands, and return each item with its token.
 
-        The state is advanced before an item is given: one that is saved then goes on with the next item.
+        The state is advanced before an item is yielded: a state that is saved then continues with the next item.
 
         Yields:
             Token and item; the token is None where the item cannot be rebuilt.
@@ -257,7 +257,7 @@ class IteratorNode(ABC):
             What JSON can hold: position, buffers as tokens, and the identity of graph and data; of a node with many
             sources a digest of them.
 
-            A state that was taken after an item was given goes on with the one after it.
+            A state that was taken after an item was yielded continues with the next item.
 
         Raises:
             CheckpointError: It cannot be restored exactly; nothing is saved that would have to be replayed.

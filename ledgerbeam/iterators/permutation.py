@@ -1,7 +1,7 @@
 """A permutation of a range that takes no memory: any position's number in O(1), whole blocks of them as arrays.
 
-A balanced Feistel network of six rounds over the least even number of bits that holds the range; what falls outside
-is sent through again until it falls inside. Bit for bit the order of `lhotse.indexing.LazyShuffledRange` (2.0.0a7).
+A balanced Feistel network of six rounds over the least even number of bits that holds the range; a result outside the
+range is sent through again until it is inside. Bit for bit the order of `lhotse.indexing.LazyShuffledRange` (2.0.0a7).
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def load_chance(text: Any, owner: str) -> random.Random:
     """Make a generator that goes on where a saved one stood.
 
     Raises:
-        CheckpointError: The text is not what `save_chance` gives.
+        CheckpointError: The text is not a result of `save_chance`.
     """
     found = new_chance(0)
     try:

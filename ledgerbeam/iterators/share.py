@@ -1,7 +1,7 @@
-"""Which positions of a pass a shard takes: every S-th of what there is to do.
+"""Which positions of a pass a shard takes: every S-th of the remaining ones.
 
-What there is to do is a list of arithmetic progressions: at first one, the whole pass. When a job goes on with another
-number of shards, what the old ones have left is again a short list of them, and is dealt out anew.
+The remaining places are a list of arithmetic progressions: at first one, the whole pass. When a job continues with
+another number of shards, the places that the old ones have left are again a short list, and are distributed anew.
 """
 
 from __future__ import annotations

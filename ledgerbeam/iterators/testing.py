@@ -31,12 +31,13 @@ _OPTIONAL = {"of_all_shards", "left", "todo"}
 
 
 class NodeContract(ABC):
-    """What every node must do. A node that cannot be saved is tested to refuse.
+    """The behaviour that every node must have. A node that cannot be saved must refuse.
 
     Attributes:
-        most: How many items of a pass are looked at; give an endless node a number that fits it.
-        elastic: Whether what is left can be divided among another number of shards; if not, it is tested to refuse.
-        whole: Whether the shards of a pass together give what one shard gives, in some order.
+        most: How many items of a pass are checked; choose a suitable number for an endless node.
+        elastic: Whether the remaining items can be divided among another number of shards; if not, the node must
+            refuse.
+        whole: Whether the shards of a pass together yield the items that one shard yields, in some order.
     """
 
     most: int = 200

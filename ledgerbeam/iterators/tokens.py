@@ -1,4 +1,4 @@
-"""Tokens: what it takes to rebuild one item of a graph.
+"""Tokens: the data that rebuilds one item of a graph.
 
 Inside a graph tokens travel beside the items, in pairs, so that any value can be an item and none is changed. For code
 outside that keeps items in buffers of its own, a token can be attached to an item; it is bookkeeping of a process and

@@ -31,8 +31,8 @@ else:
 class GraphDataset(_Iterable):
     """A graph as `IterableDataset`: each worker of each rank reads its part of each pass, without any set-up.
 
-    With `StatefulDataLoader` its state is the loader's, in the main process or in workers. If the graph gives batches,
-    make the loader with `batch_size=None`.
+    With `StatefulDataLoader` its state is the loader's, in the main process or in workers. If the graph yields batches,
+    create the loader with `batch_size=None`.
 
     A loader without persistent workers sends this object to new workers for every pass: call `set_epoch` before each,
     or put the epochs into the graph with `Repeat`. Persistent workers, and the main process, count passes themselves.

@@ -1,4 +1,4 @@
-"""Which sources of a listing still owe work: looked up in bulk, page by page."""
+"""Which sources of a listing still have work left: looked up in bulk, page by page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PACKS_A_PAGE, MEMBERS_A_PAGE = 1000, 100_000
 
 @dataclass(frozen=True, slots=True)
 class PendingSource:
-    """A source that owes work, with what the ledger knows of its tasks.
+    """A source that has work left, with what the ledger knows of its tasks.
 
     Attributes:
         source: The source.
@@ -71,7 +71,7 @@ def open_sources(
     No Python object is made of a finished source but its id.
 
     Args:
-        ids: What `identity.source_ids` gives for the columns that follow.
+        ids: The result of `identity.source_ids` for the columns that follow.
         urls: Canonical URLs.
         sizes: Sizes in bytes.
         versions: ETags, generations or modification times.

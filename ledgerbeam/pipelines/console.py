@@ -1,4 +1,4 @@
-"""What a run tells: a progress bar on a terminal, plain lines elsewhere, one JSON object for machines."""
+"""The output of a run: a progress bar on a terminal, plain lines elsewhere, one JSON object for programs."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class Reporter:
 
     @contextmanager
     def progress(self) -> Iterator[None]:
-        """Show progress while the body runs: what it lists, then what `update` is told."""
+        """Show progress while the body runs: what it lists, then what is passed to `update`."""
         if self._quiet or not self._err.is_terminal:
             yield
             return

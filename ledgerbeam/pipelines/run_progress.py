@@ -45,8 +45,8 @@ class RunProgress:
     def share(self) -> float | None:
         """The share of this run's work that is done; None while the listing goes on.
 
-        It goes by tasks. Where they turn out to be many more than their sources' sizes said, as those of compressed
-        sources do, it goes by sources.
+        It counts tasks. If there are many more tasks than estimated from the sizes of their sources, as for compressed
+        sources, it counts sources.
         """
         if not self.is_listed or not self.expected:
             return None

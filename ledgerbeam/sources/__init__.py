@@ -1,4 +1,4 @@
-"""Sources of jobs: for each kind, what cuts a source into tasks and what reads them. Knows no Beam."""
+"""Sources of jobs: for each kind, the code that cuts a source into tasks and reads them. It does not import Beam."""
 
 from __future__ import annotations
 

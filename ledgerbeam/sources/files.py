@@ -55,11 +55,11 @@ class FileSources:
     """How files are opened as sources.
 
     Attributes:
-        formats: Formats with options, `Tar("key")`, in the place of those of their names; and others that this process
-            and its workers have not registered.
+        formats: Formats with options, such as `Tar("key")`, that replace those with the same names; also formats that
+            this process and its workers have not registered.
         index: Where the indexes lie.
-        build_index: Whether a source without an index is indexed, and the index published where it belongs.
-        storage_options: Passed to fsspec untouched.
+        build_index: Whether a source without an index is indexed, and the index published at its place.
+        storage_options: Passed to fsspec unchanged.
     """
 
     formats: tuple[Format, ...] = ()
@@ -176,7 +176,7 @@ class CompressedFile(SourceKind):
 
     Attributes:
         sources: How it is opened.
-        type: What its name says.
+        type: Its format and compression, by its name.
     """
 
     sources: FileSources
@@ -228,7 +228,7 @@ class CompressedFile(SourceKind):
 
 @dataclass(frozen=True)
 class PackedFiles(SourceKind):
-    """A pack of small files, read whole by one task. Its span counts files.
+    """A pack of small files, which one task reads as a whole. Its span counts files.
 
     Attributes:
         sources: How they are opened.

@@ -1,4 +1,4 @@
-"""What a kind of source is: what cuts one into spans, and what reads them.
+"""The protocol of a kind of source: it cuts a source into spans, and reads them.
 
 Sources      how the sources of a job are opened; finds the kind of each
 SourceKind   a file with an index, a compressed stream, a pack of files, a shard of Shar, a pass of a graph
@@ -49,14 +49,14 @@ class Unreadable:
     """Stands for a record that cannot be decoded, among the records of a task.
 
     Attributes:
-        error: Why, and where it lies.
+        error: The reason, and the record's place.
     """
 
     error: str
 
 
 class StreamReader(Protocol):
-    """Reads spans of a stream, each the one that was read last or one behind it."""
+    """Reads spans of a stream; each must be the one that was read last, or a later one."""
 
     def read(self, span: StreamSpan, /) -> list[Any]:
         """Return the records of a span."""
@@ -79,11 +79,10 @@ class TaskLimits(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamCut:
-    """What reads a source that has no positions: one pass from its beginning.
+    """The plan for a source without positions: one pass from its beginning.
 
     Attributes:
-        places: Where each span lies in the decompressed bytes.
-        format: Decodes them.
+        places: Where each span lies in the decompressed bytes. format: Decodes them.
     """
 
     places: tuple[StreamSpan, ...]
@@ -95,7 +94,7 @@ class Cut:
     """A source in spans.
 
     Attributes:
-        source: The source, with what a look at its files added.
+        source: The source, with what opening its files has added.
         spans: Half-open ranges in order, together all records; none for a source without records.
         stream: Set if the spans can only be read in one pass.
     """
@@ -131,7 +130,7 @@ class Opened(Protocol):
 
 
 class SourceKind(ABC):
-    """What cuts a kind of source into spans, and what reads them. Picklable."""
+    """Cuts the sources of one kind into spans, and reads them. Picklable."""
 
     counts_blanks: bool = False
     """Whether a span has one place for each record, so that records which are missing are blank lines."""

@@ -1,4 +1,4 @@
-"""Shards of Shar datasets as sources: each of several files, of which the records are joined by position."""
+"""Shards of Shar datasets as sources: each has several files, and their records are joined by position."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SharSources:
     Attributes:
         index: Where the indexes lie.
         build_index: Whether files without an index are indexed.
-        storage_options: Passed to fsspec untouched.
+        storage_options: Passed to fsspec unchanged.
     """
 
     index: IndexLocation = field(default_factory=IndexLocation)

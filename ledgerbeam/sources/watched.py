@@ -1,4 +1,4 @@
-"""Files beside the sources whose content shapes the outputs, known by their checksums: a word list, a model."""
+"""Other files than sources that shape the outputs, identified by their checksums: a word list, a model."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class LedgerHandle:
 
     @contextmanager
     def working_on(self, tasks: Sequence[Task]) -> Iterator[None]:
-        """Mark `tasks` as running in this process, so that a death in the body can be laid to them."""
+        """Mark `tasks` as running in this process, so that a death in the body counts against them."""
         if self.run_dir is None:
             yield
             return

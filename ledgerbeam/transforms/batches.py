@@ -26,7 +26,7 @@ __all__ = ["BatchAgainError", "BatchMapping"]
 
 
 class BatchAgainError(Exception):
-    """A batch raised after something was observed: its task begins anew, with this batch cut up.
+    """A batch raised after something was observed: its task starts again, with this batch split into records.
 
     Attributes:
         start: The first position of the batch.
@@ -38,13 +38,13 @@ class BatchAgainError(Exception):
 
 
 class BatchMapping(TaskMapping):
-    """The mapping of one task whose records are given to the user's object in lists.
+    """The mapping of one task in lists of records, each a call of the user's object.
 
     Args:
         rules: Of the job.
         task: With its records.
         size: Records of a batch, at most.
-        cut_up: First positions of batches of which each record is mapped alone.
+        cut_up: First positions of batches that are mapped record by record.
         observed: Returns the names of what the object has observed in this task so far.
     """
 
@@ -104,7 +104,7 @@ class BatchMapping(TaskMapping):
                     add(result)
                 else:
                     self._take(self._outcome(result, everything[position], position), position)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, it is laid to the record
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is attributed to the record
                 self._blame(error, position)
 
     def _called(self, records: list[Any], positions: Sequence[int]) -> Sequence[Any]:
@@ -171,7 +171,7 @@ class BatchMapping(TaskMapping):
             return message_of(error)
 
     def _after_raise(self, raised: _BatchRaisedError, positions: Sequence[int], start: int) -> None:
-        """See to a batch that raised: its records are mapped one by one, to find those that are to blame."""
+        """Handle a batch that raised: map its records one by one, to find those that raise."""
         if not self._rules.rejects or (len(positions) > 1 and not self._rules.invariant):
             said = f"{self._name} raised {describe_error(raised.error)}"
             raise self._batch_failed(raised.error, positions, said) from raised.error

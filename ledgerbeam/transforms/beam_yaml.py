@@ -1,4 +1,4 @@
-"""The chain for Beam YAML: each transform made of plain values, as a YAML file can give them.
+"""The chain for Beam YAML: each transform is built from plain values, as in a YAML file.
 
     providers:
       - type: python
@@ -6,8 +6,9 @@
         transforms:
           SkipCompleted: ledgerbeam.transforms.beam_yaml.SkipCompleted
 
-docs/engines.md has a whole file. Elements are sources and tasks, not rows: between `ReadTasks` and `CommitTasks` only
-transforms of this module can stand. There is no launcher beside the pipeline, so outputs that are out of date stay.
+docs/engines.md has a complete file. Elements are sources and tasks, not rows: between `ReadTasks` and `CommitTasks`
+only transforms of this module are possible. There is no launcher beside the pipeline, so outputs that are out of date
+stay.
 """
 
 # ruff: noqa: N802 - a YAML file calls these by the names that stand for transforms
@@ -48,7 +49,7 @@ def ReadListing(
         sources_from: URL of a list of sources, in place of patterns.
         graph: ``module:function`` of an iterator graph, in place of both.
         epochs: How many passes of the graph.
-        storage_options: Passed to fsspec untouched.
+        storage_options: Passed to fsspec unchanged.
     """
     if graph is not None:
         if patterns or sources_from:
@@ -93,7 +94,7 @@ class SpreadPlan(beam.PTransform[PCollection[Any], PCollection[Any]]):
     """Cuts sources into tasks, both spread over all workers.
 
     Args:
-        plan: What cuts them.
+        plan: The transform that cuts them.
     """
 
     def __init__(self, plan: transforms.PlanTasks) -> None:
@@ -101,7 +102,7 @@ class SpreadPlan(beam.PTransform[PCollection[Any], PCollection[Any]]):
         self.plan = plan
 
     def expand(self, sources: PCollection[Any]) -> PCollection[Any]:
-        """Apply the transform to what `SkipCompleted` gives."""
+        """Apply the transform to the output of `SkipCompleted`."""
         planned = sources | "SpreadSources" >> beam.Reshuffle() | self.plan
         tasks: PCollection[Any] = planned | "SpreadTasks" >> beam.Reshuffle()
         return tasks
@@ -126,7 +127,7 @@ def PlanTasks(
         group: How tar members make samples: ``auto``, ``pairs`` or ``key``.
         index_root: Tree that holds the indexes; by default they lie beside their sources.
         graph: As of `ReadListing`.
-        storage_options: Passed to fsspec untouched.
+        storage_options: Passed to fsspec unchanged.
     """
     opened = _sources(group, index_root, graph, storage_options)
     return SpreadPlan(transforms.PlanTasks(_handle(ledger, storage_options), opened, task_bytes, task_records))
@@ -146,7 +147,7 @@ def ReadTasks(
         group: As of `PlanTasks`.
         index_root: As of `PlanTasks`.
         graph: As of `ReadListing`.
-        storage_options: Passed to fsspec untouched.
+        storage_options: Passed to fsspec unchanged.
     """
     return transforms.ReadTasks(_sources(group, index_root, graph, storage_options), _handle(ledger, storage_options))
 
@@ -158,9 +159,9 @@ def MapRecords(ledger: str, function: str, to: str, storage_options: dict[str, A
         ledger: As of `SkipCompleted`, whose `functions` must name this one too, or edits of it would not be seen.
         function: ``module:function`` that takes a record and returns one, None or a list.
         to: Name of the format that is written later.
-        storage_options: Passed to fsspec untouched.
+        storage_options: Passed to fsspec unchanged.
     """
-    function_identity(function)  # what cannot be imported is told before anything runs
+    function_identity(function)  # an import error is raised before anything runs
     if function not in _job(ledger, storage_options).parameters.get("functions", {}):  # type: ignore[operator]
         raise UsageError(
             f"MapRecords: expected {function!r} among the functions of SkipCompleted, so that a ledger is refused when "
@@ -188,7 +189,7 @@ def WriteTasks(
         base: Folder that output names are relative to.
         patterns: As of `ReadListing`: their fixed part is the base then.
         graph: As of `ReadListing`: names are relative to it then.
-        storage_options: Passed to fsspec untouched.
+        storage_options: Passed to fsspec unchanged.
     """
     if graph is not None:
         folder: str | None = GraphSource(graph).base
@@ -204,7 +205,7 @@ def CommitTasks(ledger: str, storage_options: dict[str, Any] | None = None) -> T
 
     Args:
         ledger: As of `SkipCompleted`.
-        storage_options: Passed to fsspec untouched.
+        storage_options: Passed to fsspec unchanged.
     """
     return transforms.CommitTasks(_handle(ledger, storage_options))
 

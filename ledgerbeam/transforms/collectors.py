@@ -1,4 +1,4 @@
-"""Where the results of a function are kept until its task is written: each as it was at the moment it was returned."""
+"""The results of a function, kept until its task is written: each as it was when the function returned it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONVERTED = ("shar", "megatron")
 
 
 class Collector(Protocol):
-    """Takes the results of one dataset; a function may change or reuse an object once it was taken."""
+    """Takes the results of one dataset; after that a function may change or reuse a returned object."""
 
     def add(self, value: Any) -> None:
         """Take a result, the whole of what came of its record."""
@@ -46,7 +46,7 @@ def collector(output: str | Format, nan: NanRule, *, one_by_one: bool) -> Collec
     Args:
         output: The format, or its name.
         nan: What becomes of NaN and infinities in JSONL.
-        one_by_one: Whether a result that cannot be written is to be told at once, not with all of its task.
+        one_by_one: Whether to report at once a result that cannot be written, not at the end of its task.
     """
     name = output if isinstance(output, str) else output.name
     if name == "jsonl":
@@ -69,7 +69,7 @@ class _Lines(JsonLinesBuilder):
 
 
 class _CheckedLines(_Lines):
-    """Encodes at once, and refuses a line that is not one, which else is seen when all are there."""
+    """Encodes at once, and refuses a result that is not one line, which otherwise is found only at the end."""
 
     def hold(self, value: Any) -> tuple[bytes, int]:
         held = self.encode(value)
@@ -157,7 +157,7 @@ class _Copies:
 
 
 class _AsWritten:
-    """A result that is compared by the bytes that it is written as: equality of any other kind may be anything."""
+    """A result that is compared by its written bytes: the equality of an object may be arbitrary."""
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -23,13 +23,13 @@ __all__ = ["CommitTasks"]
 class CommitTasks(beam.PTransform[PCollection[WrittenTask], PCollection[None]]):
     """Records completions in the ledger, in groups, while the stage runs.
 
-    What it records must already be durable outside the pipeline, and no GroupByKey, Reshuffle, side input or stateful
-    DoFn may stand between it and `ReadTasks`: behind such a barrier nothing is recorded until all work is done.
+    The outputs must already be durable outside the pipeline. No GroupByKey, Reshuffle, side input or stateful DoFn may
+    be between this transform and `ReadTasks`: behind such a barrier nothing is recorded until all work is done.
 
     Attributes:
         ledger: The job's ledger, with the group commit's limits.
-        most_rejected: How many records the tasks of one worker may reject, where nobody looks at the ledger meanwhile;
-            more end the worker with a `RejectLimitError`, once they are recorded. None for any number.
+        most_rejected: How many records the tasks of one worker may reject, if the launcher does not read the ledger
+            meanwhile; more end the worker with a `RejectLimitError`, once they are recorded. None for any number.
     """
 
     ledger: LedgerHandle
@@ -106,7 +106,7 @@ def _leaf(element: Any) -> Leaf:
         return Leaf(task.source.id, task.lineage, "filtered", counts=element.counts, statistics=statistics)
     what = f"a task that was not written ({element.name})" if isinstance(element, Task) else type(element).__name__
     raise UnsupportedShapeError(
-        f"CommitTasks received {what}: expected what WriteTasks gives, or a WrittenTask made once its outputs are "
+        f"CommitTasks received {what}: expected the output of WriteTasks, or a WrittenTask made once its outputs are "
         "durable; recording anything else would lose work in a crash"
     )
 

@@ -24,7 +24,7 @@ RESTARTS = 3
 
 
 class MapRecords:
-    """A user's object, called with records, as a function of one task for `ProcessTask`.
+    """A function of one task for `ProcessTask` that calls a user's object with the records.
 
     It takes a record (JSONL: the decoded value; tar: a mapping of extension to bytes), or a list of them, and returns
     for each a record, None (dropped), a list of records, or `Drop`, `Reject` or `Route` of `ledgerbeam`. Each result is
@@ -39,12 +39,12 @@ class MapRecords:
         values: Keyword arguments, of the function or for building the object.
         batch: Records of a batch, at most, of one task; None calls the object with single records.
         watched: Checksums of files that the object reads, by their URLs.
-        storage_options: How those are reached.
-        check_purity: Whether the first records of each process, 16 of them and half a second at most, are mapped
-            twice, and the job is ended if the results differ: a rerun could then not end with the same bytes. Batches
-            are cut differently for that.
+        storage_options: Options of the stores with the watched files.
+        check_purity: Whether the first records of each process (at most 16, for at most half a second) are mapped
+            twice. The job ends if the results differ, since a rerun could then not end with the same bytes. For the
+            second call, batches are cut differently.
         nan: What becomes of NaN and infinities in JSONL.
-        on_error: What becomes of a record that cannot be decoded, that is a `Reject`, or of which the object raises.
+        on_error: What becomes of a record that cannot be decoded, or for which the object raises or returns `Reject`.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class MapRecords:
         """Map the records of `task`.
 
         Raises:
-            NonDeterministicTaskError: If the object gives another result for the same record.
+            NonDeterministicTaskError: If the object returns another result for the same record.
             LedgerbeamError: As `set_up`, which is done on the first call.
         """
         ready = self.set_up()

@@ -182,7 +182,7 @@ class _BuildIndexes(beam.DoFn):
             found = require_listed(listed, options) if parts or is_local(listed.url) else listed
         data = index_bytes(offsets)
         fault_point("publish.before")
-        if points:  # before the index, so that who finds that finds them
+        if points:  # before the index: if it exists, so do they
             where.publish(*points, options, not_before_ns=found.modified_ns)
         where.publish(url, data, options, not_before_ns=found.modified_ns)
         fault_point("publish.after")

@@ -1,4 +1,4 @@
-"""The limit of ``--limit-tasks``: so many planned tasks go on to be done, whatever the number of workers."""
+"""The limit of ``--limit-tasks``: exactly so many planned tasks are done, whatever the number of workers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["LimitTasks"]
 
 @dataclass
 class LimitTasks(beam.PTransform[PCollection[Task], PCollection[Task]]):
-    """Let so many planned tasks pass as the budget grants, and drop the others: they stay open.
+    """Lets as many planned tasks pass as the budget allows, and drops the others: they stay open.
 
     Attributes:
-        budget: That the workers of a wave share.
+        budget: The budget that the workers of a wave share.
     """
 
     budget: TaskBudget

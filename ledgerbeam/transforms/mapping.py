@@ -1,4 +1,4 @@
-"""The mapping of one task, record by record: what becomes of each, and whom a mistake is laid to."""
+"""The mapping of one task, record by record: what becomes of each, and whether an error is its own or the task's."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ class MappingRules:
         call: The object.
         output: The format that is written, or its name.
         nan: What becomes of NaN and infinities in JSONL.
-        rejects: Whether a record that cannot be used is put aside; else its task fails.
-        invariant: Whether what becomes of a record does not depend on the others of its batch.
+        rejects: Whether a record that cannot be used is rejected; else its task fails.
+        invariant: Whether the outcome of a record does not depend on the other records of its batch.
         purity: What is mapped twice.
     """
 
@@ -153,7 +153,7 @@ class TaskMapping:
                     add(result)
                 else:
                     self._take(self._outcome(result, record, position), position)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, it is laid to the record
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is attributed to the record
                 self._blame(error, position)
 
     def results(self, statistics: Mapping[str, Statistic]) -> Task | NoneTask:

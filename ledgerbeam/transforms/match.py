@@ -1,4 +1,4 @@
-"""From patterns to the sources that still owe work: `MatchSources` and `SkipCompleted`.
+"""From patterns to the sources that still have work left: `MatchSources` and `SkipCompleted`.
 
 Both work on pages of thousands of sources, so that a rerun of a finished job never makes a Beam element of a finished
 source.
@@ -32,7 +32,7 @@ Packer: TypeAlias = Callable[[Iterable[Source]], Iterable[Source]]
 
 
 class Listing(Protocol):
-    """What a job reads: a `SourceListing`, or a `GraphSource`, whose passes are the sources. Picklable."""
+    """The input of a job: a `SourceListing`, or a `GraphSource` with its passes as the sources. Picklable."""
 
     @property
     def title(self) -> str:
@@ -47,7 +47,7 @@ class MatchSources(beam.PTransform[PBegin, PCollection[Page]]):
     """Lists sources in pages: ``p | MatchSources(SourceListing(("s3://bucket/**/*.jsonl",)))``.
 
     Attributes:
-        listing: The patterns or the list; or a graph, whose passes are the sources.
+        listing: The patterns or the list; or a graph, with its passes as the sources.
     """
 
     listing: Listing
@@ -73,14 +73,14 @@ def _pages(listing: Listing) -> Iterator[Page]:
 
 @dataclass
 class SkipCompleted(beam.PTransform[PCollection[Page], PCollection[PendingSource]]):
-    """Drops the sources that the ledger holds as complete, registers the others as open, and says what of them is done.
+    """Drops the sources that are complete in the ledger, registers the others as open, and adds what is done of them.
 
-    From here on no transform reads the ledger: what is known of a source travels with it.
+    From here on no transform reads the ledger: the finished tasks of a source travel with it.
 
     Attributes:
         ledger: The job's ledger.
-        pack: If given, the sources that it makes of the listed files take their place; the listing's pages must then
-            come in order, as `MatchSources` fused before this transform gives them.
+        pack: If given, it makes packs of the listed files, and these packs are the sources; the listing's pages must
+            then come in order, as from a `MatchSources` that is fused with this transform.
     """
 
     ledger: LedgerHandle

@@ -1,4 +1,4 @@
-"""What the results of a function mean: records by route, a drop, a reject; and what a task has of each."""
+"""The meaning of a function's results (records by route, a drop, a reject), and their totals for a task."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ _OF_OBJECTS = ("jsonl", "tar")
 
 
 class CategoryError(FunctionError):
-    """Too many reasons or routes, or one that is no category: a mistake of the function, not of one record."""
+    """Too many reasons or routes, or one that is not a category: an error of the function, not of one record."""
 
 
 class Outcome(NamedTuple):
-    """What became of one record; two are equal if all that is written of it is.
+    """The outcome of one record. Two outcomes are equal if everything that would be written is equal.
 
     Attributes:
         end: `Drop` or `Reject`; None if it is kept.
-        held: Its results, as the collectors of their routes hold them, with the names of these.
+        held: Its results, as the collectors of their routes hold them, with the names of the routes.
     """
 
     end: Drop | Reject | None
@@ -54,12 +54,12 @@ class Outcome(NamedTuple):
 
 
 class Tally:
-    """What became of the records of one task so far.
+    """The outcomes of the records of one task so far.
 
     Attributes:
         dropped: Records by reason.
         rejected: Records by reason.
-        routes: Where the results of each route are kept; that of no route is always there.
+        routes: The collector of the results of each route; the one without a route always exists.
     """
 
     def __init__(self, main: Collector) -> None:

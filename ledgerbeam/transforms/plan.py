@@ -1,4 +1,4 @@
-"""From sources to tasks: `PlanTasks` cuts each source into spans of records and leaves out those already done."""
+"""From sources to tasks: `PlanTasks` cuts each source into spans of records and leaves out finished ones."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ["PlanTasks", "StreamedTasks"]
 
 @dataclass(frozen=True)
 class StreamedTasks:
-    """The tasks of a source that are left, one element: a single pass over the source reads them in order.
+    """The remaining tasks of a source, as one element: a single pass over the source reads them in order.
 
     Attributes:
         tasks: In order.
         spans: What to read for each.
-        format: Decodes the spans.
+        format: The format that decodes the spans.
     """
 
     tasks: tuple[Task, ...]
@@ -38,11 +38,11 @@ class StreamedTasks:
 
 @dataclass
 class PlanTasks(beam.PTransform[PCollection[PendingSource], PCollection[Task]]):
-    """Cut each source into tasks, spans of records or of places of a graph, and leaves out those that are done.
+    """Cuts each source into tasks, spans of records or of places of a graph, and leaves out finished ones.
 
-    The tasks of a source that is read in one pass stay together, as `StreamedTasks`.
-    A source that has nothing to read becomes one `NoneTask`, one that cannot be opened one `FailedTask`; both pass
-    through the rest of the chain to the ledger.
+    The tasks of a source that is read in one pass stay together, as `StreamedTasks`. A source without records becomes
+    one `NoneTask`, a source that cannot be opened one `FailedTask`. Both pass through the rest of the chain to the
+    ledger.
 
     Attributes:
         ledger: The job's ledger; it records which source a process worked on when it died.

@@ -39,7 +39,7 @@ class ProcessTask(beam.PTransform[PCollection[Task], PCollection[Task]]):
         function: Takes a `Task` and returns the task with other records (``task.replace(records=...)``), None or
             ``NoneTask(task)`` (filtered), ``FailedTask(task, reason)`` (tried again on a rerun), or the list that
             ``task.fan_out(lists_of_records)`` made. An exception makes the task a `FailedTask`. What it observes by
-            `ledgerbeam.stats` is recorded with the task; of a fan-out with the first child. If it has a method
+            `ledgerbeam.stats` is recorded with the task; after a fan-out, with the first child. If it has a method
             ``set_up``, as `MapRecords` has, that is called in each worker process before the first task.
         ledger: The job's ledger; carries errors that end the job to the launcher.
     """
@@ -61,9 +61,9 @@ class ProcessBatch(beam.PTransform[PCollection[Task], PCollection[Task]]):
     """Applies a function to batches of tasks, strictly by position.
 
     Attributes:
-        function: Takes a list of tasks and returns a list of the same length: in each slot the task of that slot
-            with other records, its `NoneTask` (or None) or its `FailedTask`. It can observe nothing by
-            `ledgerbeam.stats`: nobody could tell which task it belongs to.
+        function: Takes a list of tasks and returns a list of the same length: in each slot the task of that slot with
+            other records, its `NoneTask` (or None) or its `FailedTask`. It cannot use `ledgerbeam.stats`: an
+            observation could not be assigned to one task.
         batch_size: Tasks of a batch, at most; a bundle's last batch may be smaller.
         ledger: The job's ledger; carries errors that end the job to the launcher.
     """
@@ -134,7 +134,7 @@ class _Process(beam.DoFn):
         self._set_ups: list[float] = []
 
     def setup(self) -> None:
-        """Set the function up while no task is in work: whatever happens here is laid to none."""
+        """Set the function up while no task is in work: a failure here is attributed to no task."""
         set_up = getattr(self._function, "set_up", None)
         if set_up is None:
             return

@@ -90,9 +90,9 @@ class TaskReader:
 
 
 class RawSpan:
-    """Reads what the records of a task were decoded from, when that is asked for: `Task.raw`.
+    """Reads the bytes from which the records of a task were decoded, on request: `Task.raw`.
 
-    It uses the reader that read the records. A pickled one opens the source again; of a stream from its beginning.
+    It uses the reader that read the records. A pickled `RawSpan` opens the source again; a stream from its beginning.
 
     Args:
         read: Reads it while the source is open.
@@ -134,9 +134,9 @@ class ReadTasks(beam.PTransform[PCollection[Task], PCollection[Task]]):
     Attributes:
         sources: How sources are opened, as given to `PlanTasks`.
         ledger: The job's ledger; it records which task a process worked on when it died.
-        on_error: What becomes of a record that cannot be decoded: its task fails, or it is an `Unreadable` among the
-            records. What is not about one record (an archive that is cut off, an index that does not fit, a source
-            that changed) fails the task in any case.
+        on_error: What becomes of a record that cannot be decoded: its task fails, or an `Unreadable` takes its place
+            among the records. A problem that is not about one record (a truncated archive, an index that does not fit,
+            a source that changed) fails the task in any case.
 
     Raises:
         UsageError: For another `on_error`.

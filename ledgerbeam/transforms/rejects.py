@@ -1,4 +1,4 @@
-"""Rejected records: found in their source again, with place and bytes, and the file that they are kept in."""
+"""Rejected records: found again in their source, with place and bytes, and written to a file."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def rejected_records(task: Task, rejections: Sequence[Rejection]) -> list[Reject
 
 
 def source_record(task: Task, position: int) -> RawRecord | None:
-    """Return a record of a task as it lies in its source; None if that cannot be told."""
+    """Return a record of a task as it is in its source; None if that is not known."""
     try:
         return _raw_records(task)[position]
     except Exception:  # noqa: BLE001 - it is asked for to word another error
@@ -61,7 +61,7 @@ def encode_rejects(rejected: Sequence[RejectedRecord]) -> ShardFile:
 def _raw_records(task: Task) -> Sequence[RawRecord]:
     if task.raw is None:
         raise UnsupportedShapeError(
-            f"{task.name}: nobody knows what its records were read from, so none can be kept aside; expected a task "
+            f"{task.name}: the places of its records are not known, so none can be rejected; expected a task "
             "that ReadTasks read and that was not fanned out since"
         )
     raws = task.raw()

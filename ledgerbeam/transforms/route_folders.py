@@ -1,4 +1,4 @@
-"""The folders of routes: below an output folder, apart from those of what has no route."""
+"""The folders of routes: below an output folder, separate from the outputs without a route."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _OURS = re.compile(r"-\d{10}(?:-\d{6})*\.[^/]*\Z")
 
 
 class RouteFolders:
-    """Finds out whether routes can have folders of their own.
+    """Checks whether routes can have their own folders.
 
-    The outputs of sources in a folder lie in one of the same name, so a route with the name of such a folder could
-    write over them, now or with the next source.
+    The outputs of sources in a folder are in a folder of the same name, so a route with this name could overwrite them,
+    now or with the next source.
 
     Args:
         output: Canonical URL of the output folder.
         base: What output names are relative to, a URL ending in ``/``; or None, where they begin with the scheme of
             their sources.
-        storage_options: Passed to fsspec untouched.
+        storage_options: Passed to fsspec unchanged.
     """
 
     def __init__(self, output: str, base: str | None, storage_options: Mapping[str, Any]) -> None:

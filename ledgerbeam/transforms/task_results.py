@@ -1,4 +1,4 @@
-"""What a function made of the records of a task, before it is written: datasets by route, rejects, counts."""
+"""The results of a function for the records of a task, before they are written: datasets by route, rejects, counts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Rejection:
         position: In the records of the task, from 0.
         reason: A category.
         error: What is wrong with it, for people; cut and without secrets.
-        at: ``file:line`` of where that was raised; empty if nothing was.
+        at: ``file:line`` of the code that raised; empty if nothing was raised.
     """
 
     position: int
@@ -37,7 +37,7 @@ class RejectedRecord:
         record: Its number in the source, from 0.
         start: Its first byte in the source, of the decompressed data if that is compressed.
         stop: One past its last byte.
-        raw: Its bytes as they stand in the source.
+        raw: Its bytes in the source.
         rejection: Why.
     """
 
@@ -51,7 +51,7 @@ class RejectedRecord:
 
 @dataclass(frozen=True)
 class TaskResults:
-    """What `MapRecords` made of a task.
+    """The results of `MapRecords` for a task.
 
     Attributes:
         datasets: The records to write, by route, as the job's encoder takes them; the empty name has no route.

@@ -17,7 +17,7 @@ __all__ = ["TokenizeRecords"]
 
 
 class TokenizeRecords:
-    """A function of one task for `ProcessTask`: its records become, for each key, a document of each record.
+    """A function of one task for `ProcessTask`: for each key, each record becomes a document.
 
     A document is a list of sequences. The value under a key is a text, one sequence, or a list of texts, one each.
 
@@ -26,7 +26,7 @@ class TokenizeRecords:
         checksum: Of its file.
         keys: Names of texts in a record; a dot leads into a nested object unless the record has the whole name.
         split: ``module:function`` that makes a list of texts of one, or None.
-        storage_options: Passed to fsspec untouched.
+        storage_options: Passed to fsspec unchanged.
     """
 
     def __init__(

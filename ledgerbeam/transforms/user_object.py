@@ -34,8 +34,8 @@ class ReadyObject:
 
     Attributes:
         call: Takes a record, or a batch of them.
-        in_turn: To be held while it is called: an object that was built is called by one thread at a time.
-        depends_on_batches: Whether what it makes of a record may depend on the others of its batch.
+        in_turn: A lock to hold while it is called: only one thread at a time calls an object that was built.
+        depends_on_batches: Whether its result for a record may depend on the other records of the batch.
     """
 
     call: Callable[[Any], Any]
@@ -45,11 +45,11 @@ class ReadyObject:
 
 @dataclass(frozen=True)
 class UserObject:
-    """What a job calls with its records, by name.
+    """The object, by name, that a job calls with its records.
 
     Attributes:
         reference: ``module:object``: a function, an object with ``__call__``, or a class that makes such objects.
-        values: Keyword arguments: of the function, or of the class when it is built.
+        values: Keyword arguments of the function, or of the constructor of the class.
         watched: Checksums of the files that it reads, by their URLs.
         storage_options: How those are reached.
     """
@@ -111,7 +111,7 @@ class UserObject:
 def close_objects() -> None:
     """Close what was built in this process and has a method `close`, the last one first.
 
-    What raises, or does not return in time, is told and left: the records are done.
+    If `close` raises, or does not return in time, a warning says so and the process continues: the records are done.
     """
     atexit.unregister(close_objects)
     with _lock:

@@ -63,7 +63,7 @@ def output_name(task: Task, base: str | None, suffix: str, *, room: int = 0, bel
     long for what is added, is written as `names` says.
 
     Args:
-        task: The task; a composite source goes by its first member.
+        task: The task; a composite source is named by its first member.
         base: Fixed part of the patterns, a folder URL ending in ``/``; or None.
         suffix: Ending of the output format, for example ``.jsonl``.
         room: Length in bytes of the longest suffix of all outputs of the task, which begin alike.
@@ -100,20 +100,20 @@ def _shares_dashes(path: str, *, compressed: bool) -> bool:
 
 @dataclass
 class WriteTasks(beam.PTransform[PCollection[Task], PCollection[WrittenTask]]):
-    """Publishes each task's records as one shard with its index, atomically and under a name of its own.
+    """Publishes each task's records as one shard with its index, atomically and under a name that no other task has.
 
-    The shard is durable before its index is published and both are before the element goes on, so `CommitTasks`
-    after this transform records only what exists.
+    The shard is durable before its index is published, and both are durable before the element is emitted. So
+    `CommitTasks` after this transform records only outputs that exist.
 
-    The records of a task are one dataset, or `TaskResults`: of those each route is a dataset of its own, in a folder
-    with its name below the output folder, and rejected records go to a file in the folder `_rejects`. All of them are
-    outputs of the one task.
+    The records of a task are one dataset, or `TaskResults`: then each route is a separate dataset, in a folder with its
+    name below the output folder, and rejected records go to a file in the folder `_rejects`. All of these are outputs
+    of the one task.
 
     Attributes:
         output: URL of the folder to write below.
-        to: A format, ``Tar()``, or its name; or what else encodes records as the files of a shard.
+        to: A format, ``Tar()``, or its name; or another object that encodes records as the files of a shard.
         base: Fixed part of the source patterns; output names are relative to it.
-        storage_options: Passed to fsspec untouched.
+        storage_options: Passed to fsspec unchanged.
         ledger: The job's ledger; carries errors that end the job to the launcher.
     """
 

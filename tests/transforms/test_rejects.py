@@ -121,7 +121,7 @@ def test_records_that_are_not_those_that_were_read_have_no_place(tmp_path: Path)
     with pytest.raises(UnsupportedShapeError, match="expected the 2 records that were read, found 1"):
         rejected_records(task.replace(records=[1]), [Rejection(0, "x")])
     (child,) = task.fan_out([[1, 2]])
-    with pytest.raises(UnsupportedShapeError, match="nobody knows what its records were read from"):
+    with pytest.raises(UnsupportedShapeError, match="the places of its records are not known"):
         rejected_records(child, [Rejection(0, "x")])
 
 

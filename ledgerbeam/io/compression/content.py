@@ -41,7 +41,7 @@ def open_content(
 
 
 def is_older(made: FileInfo, source: FileInfo) -> bool:
-    """Return whether what was made of a source is older than it, as far as times tell.
+    """Return whether what was made of a source is older than it, as far as times show.
 
     A source whose time lies ahead of the clock is newer than anything that can be made of it, so its time says nothing.
     """
@@ -52,7 +52,7 @@ class ContentReader(RangeReader):
     """Positional reads of the decompressed bytes of a gzip or seekable Zstandard file.
 
     A range is decompressed from the seek point before it. The last segment that was read is kept, if it has at most
-    8 MiB, so that neighbours cost one. May be pickled, shared by threads and carried through a fork, as every
+    8 MiB, so that neighbours cost one. May be pickled, shared by threads and used after a fork, as every
     `RangeReader`. Nothing is read before it is needed; then the table of the seek points is loaded once.
 
     Args:

@@ -39,7 +39,7 @@ class PlainName(NamedTuple):
 
     Attributes:
         url: The name that the file would have decompressed.
-        compression: How it is compressed; None for not at all.
+        compression: How it is compressed; None if it is not.
     """
 
     url: str

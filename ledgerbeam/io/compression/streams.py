@@ -140,7 +140,7 @@ def decompressed(url: str, options: Options | None = None, listed: FileInfo | No
     """Read a source from its beginning, decompressed; one that is not compressed as it is.
 
     Args:
-        url: The source; its name tells the compression.
+        url: The source; its name shows the compression.
         options: Storage options.
         listed: What was listed; see `RangeReader`.
 

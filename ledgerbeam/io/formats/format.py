@@ -27,7 +27,7 @@ __all__ = [
 class Reader(Protocol):
     """Random access to the records of one source.
 
-    Deterministic, picklable, and safe to share between threads and to carry through a fork.
+    Deterministic, picklable, and safe to share between threads and to use after a fork.
     """
 
     @property
@@ -196,7 +196,7 @@ class Format(ShardEncoder, Protocol):
         A record of it alone is decoded by `split` with a span of that record.
 
         Raises:
-            ArchiveError: They are not the records that `scan` found; also SourceError, where they cannot be told apart.
+            ArchiveError: They are not the records that `scan` found; also SourceError, if they cannot be separated.
         """
 
 

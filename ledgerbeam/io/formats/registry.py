@@ -55,7 +55,7 @@ class FileType:
     Attributes:
         url: The source.
         format: Its format.
-        compression: How it is compressed; None for not at all.
+        compression: How it is compressed; None if it is not.
     """
 
     url: str
@@ -83,7 +83,7 @@ class FileType:
         return self.format
 
     def readable(self) -> Format:
-        """Return the format of a source that can be read at all, if only from its beginning.
+        """Return the format of a source that can be read, even if only from its beginning.
 
         Raises:
             NotIndexableError: It is compressed, and the format is not read so.
@@ -126,7 +126,7 @@ def recognize(url: str, configured: Iterable[Format] = ()) -> FileType:
             return FileType(url, kind, compression)
     *suffixes, last = by_suffix
     raise UsageError(
-        f"{url}: the name tells no known format; expected a suffix {', '.join(suffixes)} or {last} (docs/own-format.md "
+        f"{url}: the name has no known format; expected a suffix {', '.join(suffixes)} or {last} (docs/own-format.md "
         "says how to add one)"
     )
 

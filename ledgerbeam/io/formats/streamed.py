@@ -125,14 +125,14 @@ def split_source(data: bytes, url: str, configured: Iterable[Format] = ()) -> li
 
     Args:
         data: The content as it is stored.
-        url: The source; its name tells format and compression.
+        url: The source; its name shows format and compression.
         configured: As of `recognize`.
 
     Raises:
         RecordError: A record that cannot be decoded; also ArchiveError.
         SourceError: The compressed data is damaged, or more than `base.MOST_RECORD` bytes when decompressed; or the
-            format needs an index to tell records apart.
-        UsageError: The name tells no known format, or the compression takes a package that is not installed.
+            format needs an index to separate records.
+        UsageError: The name has no known format, or the compression takes a package that is not installed.
     """
     kind, data = _decompressed_source(data, url, configured)
     return kind.split(data, url)

@@ -47,7 +47,7 @@ class FormatContract(ABC):
     """What every format must do.
 
     Attributes:
-        takes_json: Whether `encode` also takes the JSON values of its records, as `convert` gives it.
+        takes_json: Whether `encode` also takes the JSON values of its records, as `convert` returns it.
     """
 
     takes_json: bool = True

@@ -27,7 +27,7 @@ _MOST_OPEN = 32
 class IndexPack:
     """A pack of indexes. Reads its header and catalog when it is made, offsets when they are needed.
 
-    May be pickled, shared by threads and carried through a fork.
+    May be pickled, shared by threads and used after a fork.
 
     Args:
         url: The pack.
@@ -35,7 +35,7 @@ class IndexPack:
 
     Raises:
         SourceNotFoundError: There is no such file.
-        IndexMismatchError: It is no pack, of another version, cut off, or its parts do not fit together.
+        IndexMismatchError: It is not a pack, has another version, is truncated, or its parts do not fit together.
     """
 
     def __init__(self, url: str, options: Options | None = None) -> None:
@@ -221,7 +221,7 @@ class IndexPack:
 class PackedRecords:
     """Random access to the records of all sources of a collection, one after the other.
 
-    At most 32 sources are open at a time. That a source is as long as when it was packed is checked when it is opened.
+    At most 32 sources are open at a time. When a source is opened, its size must be that at packing.
 
     Attributes:
         url: The pack.

@@ -45,11 +45,11 @@ class PackSources:
     """A collection of sources.
 
     Attributes:
-        role: Its purpose, for the key; not looked into.
+        role: Its purpose, for the key; not interpreted.
         kind: How the sources are stored, such as `"json-lines"`, for the key.
-        source_spec: What the sources were declared as, for the key: what JSON can hold.
-        sources: Paths or URLs in order. The pack has them as they are given here: a relative path is one of whoever
-            reads it.
+        source_spec: The declaration of the sources, for the key: a JSON value.
+        sources: Paths or URLs in order. The pack stores them unchanged: a relative path is relative to the working
+            folder of its reader.
         offsets: Whether the pack has the offsets of their records; else it only names them.
     """
 

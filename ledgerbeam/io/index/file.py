@@ -57,7 +57,7 @@ def write_index(url: str, offsets: Offsets, options: Options | None = None, *, n
 class IndexFile:
     """An index that lies in a store. Nothing is read before it is asked for.
 
-    May be pickled, shared by threads and carried through a fork.
+    May be pickled, shared by threads and used after a fork.
 
     Args:
         url: Where the index lies.

@@ -57,7 +57,7 @@ def numbers_of(indices: Sequence[int], count: int, url: str, kind: str = "record
 
 
 class NumberedRecords(ABC, Generic[_T]):
-    """Random access to records that are numbered through several files."""
+    """Random access to records that are numbered across several files."""
 
     url: str
     """What it was opened as."""
@@ -69,7 +69,7 @@ class NumberedRecords(ABC, Generic[_T]):
 
     @abstractmethod
     def _read(self, records: list[int]) -> list[_T]:
-        """Read records by number, `0 <= number < len(self)`, in the order given."""
+        """Read records by number, `0 <= number < len(self)`, in the given order."""
 
     @abstractmethod
     def close(self) -> None:
@@ -138,18 +138,18 @@ _FEW = 32  # so few records of a local source are read one by one: less work tha
 class IndexedRecords(ABC, Generic[_T]):
     """Random access to the records of a source with an index.
 
-    Deterministic, picklable, safe to share between threads and to carry through a fork. `[i]`, slices and iteration
+    Deterministic, picklable, safe to share between threads and to use after a fork. `[i]`, slices and iteration
     load the index once, 8 bytes a record, and so does `read_many`, but not for a few records of a large source;
     `read_span` reads only its part of it.
 
     Args:
-        url: The source; of one in gzip or seekable Zstandard the records are those of the decompressed bytes.
+        url: The source; for gzip or seekable Zstandard the records are those of the decompressed bytes.
         index: Its index, or where that lies. Default: `<url>.idx`.
         options: Storage options of both.
         check: Check now that the index fits the source (`check_index`): one request for the source, two for the
             index. Unpickling does not repeat it.
-        listed: What was listed of the source; see `RangeReader`. Default: what `check` finds, where a store can hold
-            reads to it at no extra request.
+        listed: The listed properties of the source; see `RangeReader`. Default: what `check` finds, if the store can
+            bind reads to it without an extra request.
 
     Raises:
         SourceNotFoundError: There is no such source.

@@ -19,7 +19,7 @@ LINE_BREAK = "holds a line break inside its JSON; expected one line. Return plai
 """What is said of a value whose JSON is not one line."""
 
 _ENCODED_AT_ONCE = 1000
-"""Lines that are held one by one: what orjson gives keeps some 4 KB each, however short the line."""
+"""Lines that are held one by one: each result of orjson keeps about 4 KB, even for a short line."""
 
 _NEWLINE = b"\n"
 

@@ -195,7 +195,7 @@ class JsonlReader(IndexedRecords[Any]):
     def _read_scattered(
         self, records: NDArray[np.int64], starts: Offsets, stops: Offsets, before: Offsets
     ) -> list[Any]:
-        del before  # a line tells where it begins by the byte before it
+        del before  # the byte before a line shows that it begins there
         values: list[Any] = []
         for lines in self._reader.iterate_lines(starts, stops):
             try:

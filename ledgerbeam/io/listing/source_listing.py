@@ -21,7 +21,7 @@ class SourceListing:
     Attributes:
         patterns: URLs with ``*``, ``?``, ``[...]``, ``**`` and ``{a,b}`` or ``{000..127}`` braces.
         sources_from: URL of a text file that lists source URLs, one a line, in place of patterns.
-        storage_options: Passed to fsspec untouched.
+        storage_options: Passed to fsspec unchanged.
         page_size: Sources of a page, at most.
         own: Where the job that reads them writes: that is left out.
 

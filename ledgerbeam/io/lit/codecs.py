@@ -1,7 +1,7 @@
 """The codecs of LIT: what the members of a sample are as Python objects, by extension.
 
-A codec goes by the last part of a modality's name: `semantic.seg16` by `seg16`. Pickles are decoded only where `PKL` is
-asked for by name, because decoding one runs whatever code it holds.
+The last part of a modality's name selects the codec: `seg16` for `semantic.seg16`. Pickles are decoded only where `PKL`
+is asked for by name, because decoding one runs any code in it.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def decoder_of(modality: str, override: str | Decoder | None, place: str) -> Dec
     codec = _codec_of(modality)
     if codec is CODECS["PKL"]:
         raise UsageError(
-            f"{place}: {modality!r} holds pickles, and decoding one runs whatever code it holds. If you trust whoever "
+            f"{place}: {modality!r} holds pickles, and decoding one runs any code in it. If you trust the people who "
             f"made the dataset, ask for it: decoders={{{modality!r}: 'PKL'}}; for the bytes: {{{modality!r}: bytes}}"
         )
     if codec is None:

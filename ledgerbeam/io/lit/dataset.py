@@ -23,12 +23,12 @@ _FEW = 8  # so few records of a local dataset are read one by one: less work tha
 
 
 class LitDataset(NumberedRecords[Any]):
-    """The samples of one fold that have all modalities asked for.
+    """The samples of one fold that have all requested modalities.
 
-    An item is a tuple of their values in the order asked, or what `map` makes of it. Samples are in the order of the
-    shards' names, then of their bytes. A map-style dataset for torch as it is: its loaders read a batch at once
-    (`__getitems__`). Deterministic, safe to share between threads and to carry through a fork, and picklable if its
-    decoders and mappings are. The places of the members are held in memory, 16 bytes and a key each.
+    An item is a tuple of their values in the requested order, or the result of `map`. Samples are in the order of the
+    shards' names, then of their bytes. It can be used directly as a map-style dataset for torch: its loaders read a
+    batch at once (`__getitems__`). Deterministic, safe to share between threads and to use after a fork, and picklable
+    if its decoders and mappings are. The places of the members are held in memory, 16 bytes and a key each.
 
     Args:
         root: The folder: a path, or a URL of any store.
@@ -42,14 +42,15 @@ class LitDataset(NumberedRecords[Any]):
     Attributes:
         url: The folder, canonical.
         fold: As given.
-        modalities: What an item is made of, without leading dots.
+        modalities: The modalities of an item, without leading dots.
         metadata: What the configuration says of the dataset.
 
     Raises:
-        UsageError: No such fold, no modalities, no codec for one, or one of pickles that was not asked for by name.
+        UsageError: No such fold, no modalities, no codec for one, or a modality of pickles that was not requested by
+            name.
         SourceNotFoundError: There is no such dataset, or no such shard; also StorageError.
         SourceError: The configuration is damaged; IndexMismatchError: the index is. Without an index the shards are
-            walked, and ArchiveError tells which is damaged.
+            scanned, and ArchiveError names the one that is damaged.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ class Selection:
         keys: Of each sample.
         shards: Number of the shard of each sample; shape `(samples,)`.
         starts: First byte of each member's first header; shape `(samples, modalities)`.
-        stops: A byte by which the member has ended, as close as the index tells; shape `(samples, modalities)`.
+        stops: A byte at or after the end of the member, as close as the index shows; shape `(samples, modalities)`.
     """
 
     keys: list[str]
@@ -109,7 +109,7 @@ def walk_members(url: str, options: Options | None) -> Members:
         parts = split_key(name) if is_file else None
         if parts is not None and found.setdefault(f".{parts[1]}", {}).setdefault(parts[0], offset) != offset:
             raise ArchiveError(
-                f"{url}: the member {name!r} at byte {offset} is there twice; LIT finds members by name. Give the "
+                f"{url}: the member {name!r} at byte {offset} occurs twice; LIT finds members by name. Give the "
                 "samples keys of their own"
             )
     return found

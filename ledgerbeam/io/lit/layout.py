@@ -40,7 +40,7 @@ class LitConfig:
     """What `config.json` says.
 
     Attributes:
-        url: Where it lies.
+        url: Where it is.
         folds: The shard pattern of each fold, as written.
         modalities: The default ones, without leading dots.
         metadata: Whatever the writer said, and `num_<fold>`.

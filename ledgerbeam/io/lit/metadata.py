@@ -83,7 +83,7 @@ def _pattern(root: str, fold: str, shards: Sequence[ShardLike]) -> str:
         base = posixpath.basename(name)
         if base in seen or set(name) & set("{},\\"):
             found = "again in another folder" if base in seen else "with a brace, comma or backslash"
-            raise UsageError(f"{root}: LIT tells shards apart by their base names; found {name!r} {found}")
+            raise UsageError(f"{root}: LIT distinguishes shards by their base names; found {name!r} {found}")
         seen.add(base)
     patterns = collapse_names(names)
     return "/" + (patterns[0] if len(patterns) == 1 else f"{{{','.join(names)}}}")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 __all__ = ["MOST_VALUES", "decode_rle", "encode_rle"]
 
 MOST_VALUES = 2**28
-"""Values that are decoded at most unless told otherwise: a few bytes can claim any number of them."""
+"""Default limit of decoded values: a few bytes can claim any number of them."""
 
 _HEAD = 17
 

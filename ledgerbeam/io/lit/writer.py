@@ -26,8 +26,8 @@ class LitWriter:
     """Writes samples to the folds of a dataset, which is there when the body ends.
 
     A context manager. The configuration of a former dataset in the folder goes first and that of the new one comes
-    last: whoever finds `config.json` finds the rest. A body that raises leaves full shards, but no dataset. Each shard
-    also has a `.idx`, so the shards are a WebDataset too.
+    last: if `config.json` exists, so do the others. If the body raises, full shards stay, but there is no dataset. Each
+    shard also has a `.idx`, so the shards are a WebDataset too.
 
     Args:
         root: The folder: a path, or a URL of an object store.

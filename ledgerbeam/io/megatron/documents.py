@@ -110,7 +110,7 @@ class DocumentOffsets(IndexFile):
 class MegatronDocuments:
     """Random access to the documents of a dataset, as `Document`. See `MegatronReader` for arguments.
 
-    Deterministic, picklable, safe to share between threads and to carry through a fork.
+    Deterministic, picklable, safe to share between threads and to use after a fork.
     """
 
     def __init__(

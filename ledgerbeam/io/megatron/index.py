@@ -51,7 +51,7 @@ class MegatronIndex:
     """The `.idx` of a dataset. Nothing is read before it is asked for.
 
     A local index is mapped, so that processes share its memory; of a remote one `load` takes all, everything else only
-    what it needs. May be pickled, shared by threads and carried through a fork.
+    what it needs. May be pickled, shared by threads and used after a fork.
 
     Args:
         prefix: What the names of the dataset's two files begin with.

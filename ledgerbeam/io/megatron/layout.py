@@ -12,7 +12,7 @@
 
 All little-endian, nothing aligned; `megatron.core.datasets.indexed_dataset` (megatron-core 0.16.1) writes it. fairseq,
 where the format comes from, has the same magic and version, but neither D nor documents: its arrays begin at 26. The
-two are told apart by the size of the file, which cannot be that of both.
+size of the file distinguishes the two layouts; it cannot fit both.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _LOAD = 8 * 1024 * 1024  # an index up to this size is read at once
 
 
 def merge_megatron(prefixes: Sequence[str], output: str, options: Options | None = None) -> Layout:
-    """Join datasets in the order given.
+    """Join datasets in the given order.
 
     The result is byte for byte what one builder writes that is given all documents, and what Megatron's `add_index`
     makes; so it does not matter into how many parts a build was cut. Each part is checked entry by entry on the way.

@@ -34,26 +34,26 @@ class MegatronReader:
     give lists. With `multimodal` each is a pair of tokens and mode. fairseq's datasets are read too: each of their
     sequences is a document.
 
-    Deterministic, picklable, safe to share between threads and to carry through a fork. Arrays outlive the reader. Of
-    mapped tokens they are views of the file: who cuts it ends a process that then looks at them (SIGBUS), as with any
-    map; with `mmap=False` a `.bin` that was cut is a `ChangedSourceError`. A local index is always mapped.
+    Deterministic, picklable, safe to share between threads and to use after a fork. Arrays outlive the reader. Of
+    mapped tokens they are views of the file: if the file is truncated, a process that then reads them ends (SIGBUS), as
+    with any map; with `mmap=False` a `.bin` that was cut is a `ChangedSourceError`. A local index is always mapped.
 
     Args:
-        prefix: What the names of the two files begin with; the name of one of them will do.
+        prefix: The common beginning of the names of both files; the name of one of them is also accepted.
         options: Storage options of both.
-        mmap: Map the `.bin`, or read it in ranges. Default: map what is local.
-        multimodal: Give pairs of tokens and mode (`np.int8`).
+        mmap: Map the `.bin`, or read it in ranges. Default: map it if it is local.
+        multimodal: Return pairs of tokens and mode (`np.int8`).
         compat: Read as Megatron does where it does not check: a slice is one run from its first sequence on, `get` may
             leave the sequence, an index may go on after its arrays and need not fill the `.bin`. See docs/megatron.md.
         check: Check now that both files fit by size and by the first and last entries of the index. Unpickling does not
             repeat it. Without, the first read opens the files.
-        listed: What was listed of the `.bin`, which is not mapped then; see `RangeReader`.
+        listed: The listed properties of the `.bin`, which is then not mapped; see `RangeReader`.
 
     Raises:
         IndexNotFoundError: There is no `.idx`.
         SourceNotFoundError: There is no `.bin`.
         IndexMismatchError: The `.idx` is no Megatron index, or not that of this `.bin`.
-        UsageError: `mmap` of what is remote, or `multimodal` of what has no modes.
+        UsageError: `mmap` of a remote dataset, or `multimodal` of a dataset without modes.
     """
 
     def __init__(

@@ -103,7 +103,7 @@ class RangedTokens:
     """A `.bin` that is read by position. Sequences that follow each other come with one read, as views of one block.
 
     Args:
-        url: Where it lies.
+        url: Where it is.
         dtype: Of the tokens.
         options: Storage options.
         size: Size in bytes; asked for if the file is local, and not needed if it is remote.

@@ -22,7 +22,7 @@ from ledgerbeam.io.tar.sample import Sample
 __all__ = ["VERSION", "cut_sample", "field_kinds", "parse_fields", "sample_cut"]
 
 VERSION = 1
-"""Of the mapping; a job that used another one is not gone on with."""
+"""Version of the mapping; a job that used another version cannot be continued."""
 
 _AUDIO = frozenset({"aac", "flac", "m4a", "mp3", "ogg", "opus", "wav"})
 _ARRAYS = frozenset({"llc", "npy"})

@@ -1,4 +1,4 @@
-"""What the headers of payloads tell of them: length and rate of audio, shape of arrays. Nothing is decoded."""
+"""Properties from the headers of payloads: length and rate of audio, shape of arrays. Nothing is decoded."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def audio_header(data: bytes, extension: str) -> AudioHeader:
         extension: For messages.
 
     Raises:
-        RecordError: It is neither, damaged, or does not tell its length.
+        RecordError: It is neither, is damaged, or has no length.
     """
     found = _flac(data) if data[:4] == b"fLaC" else _wav(data)
     if found is None or not (found.sampling_rate and found.channels and found.samples):

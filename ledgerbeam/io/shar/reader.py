@@ -1,10 +1,10 @@
-"""Shar: cuts and their fields, each field in a shard of its own beside the cuts' one, joined by position.
+"""Shar: cuts and their fields. Each field has its own shards beside those of the cuts, joined by position.
 
 `cuts.000000.jsonl` holds cuts as JSON, `<field>.000000.tar` for each of them a pair of members, payload and manifest,
 and `<field>.000000.jsonl` a row `{"cut_id": ..., "<field>": value}`. The layout is that of lhotse 2.0 (`lhotse.shar`).
 
-A dataset is a folder of such names, or JSON that lists the shards of each field, wherever they lie: what
-`CutSet.from_shar(fields=...)` takes.
+A dataset is a folder of such names, or JSON that lists the shards of each field in any place, as
+`CutSet.from_shar(fields=...)` takes it.
 """
 
 from __future__ import annotations

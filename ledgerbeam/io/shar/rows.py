@@ -39,9 +39,9 @@ def split_cut(
     """Take a cut apart.
 
     Args:
-        cut: As `SharReader` gives it: its values by name, and each field under its own, a `tar` field as a `Sample` or
-            a mapping of the payload's extension to the payload and `json` to its manifest. A value of a `jsonl` field
-            may also stand under `custom`. A field that is not there is missing.
+        cut: As `SharReader` returns it: its values by name, and each field under its own name, a `tar` field as a
+            `Sample` or a mapping of the payload's extension to the payload and `json` to its manifest. A value of a
+            `jsonl` field may also stand under `custom`. A field that is not there is missing.
         fields: The fields and their kinds.
         number: Of the cut, for messages.
 

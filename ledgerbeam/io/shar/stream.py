@@ -24,11 +24,11 @@ def stream_shar(shards: Mapping[str, Sequence[str]], options: Options | None = N
     """Read the cuts of a Shar dataset with their fields; memory is a block and a record of each field.
 
     Args:
-        shards: The shards of each field, `cuts` among them, as `find_shar` gives them.
+        shards: The shards of each field, `cuts` among them, as `find_shar` returns them.
         options: Storage options.
 
     Yields:
-        The cuts in order, as `SharReader` gives them.
+        The cuts in order, as `SharReader` returns them.
 
     Raises:
         RecordError: The record of a field is of another cut; also the errors of `stream_records` and `scan_stream`.

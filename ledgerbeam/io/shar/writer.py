@@ -24,15 +24,15 @@ from ledgerbeam.io.tar.encode import encode_pair, end_marker, pairs_sentinel
 __all__ = ["SHARD_SIZE", "SharWriter"]
 
 SHARD_SIZE = 1000
-"""Cuts of a shard, unless told otherwise; lhotse's default."""
+"""Default number of cuts in a shard, as in lhotse."""
 
 
 class SharWriter:
     """Writes cuts to `cuts.000000.jsonl` and their fields to `<field>.000000.tar` or `.jsonl`, each with its index.
 
     A context manager. A shard appears when it is full, the last one when the body ends: first the fields, then their
-    indexes, the cuts last, so that whoever finds cuts finds the rest. A body that raises leaves the shards that were
-    full, and nothing of the one in work. Memory: one cut, and 8 bytes for each cut and field of the shard in work.
+    indexes, the cuts last: if a shard's cuts exist, so do its other files. If the body raises, the full shards stay,
+    and the unfinished one is not written. Memory: one cut, and 8 bytes for each cut and field of the shard in work.
 
     Args:
         folder: A path, or a URL of an object store.
@@ -86,8 +86,8 @@ class SharWriter:
         """Write a cut with its fields.
 
         Args:
-            cut: As `SharReader` gives it. A `tar` field is a mapping of the payload's extension to the payload, bytes,
-                and `json` to its manifest, as an object or as bytes; a field that is not there is written as missing.
+            cut: As `SharReader` returns it. A `tar` field is a mapping of the payload's extension to its bytes, and
+                `json` to its manifest, as an object or as bytes; a field that is not there is written as missing.
 
         Raises:
             RecordError: A cut without an id, a field of another kind, or a value that JSON cannot hold. Nothing of it

@@ -219,7 +219,7 @@ def copied(sources: Sequence[FileInfo], target: str, options: Options | None = N
         yield
         ask("complete_multipart_upload", UploadId=upload, MultipartUpload={"Parts": tags})
     except BaseException:
-        with contextlib.suppress(StorageError):  # the first error tells more, and stores drop old uploads themselves
+        with contextlib.suppress(StorageError):  # the first error says more, and stores drop old uploads themselves
             ask("abort_multipart_upload", UploadId=upload)
         raise
     store.invalidate_cache(target)

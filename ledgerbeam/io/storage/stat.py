@@ -1,4 +1,4 @@
-"""What a store tells about a source: size, version and time of modification."""
+"""What a store reports about a source: size, version and modification time."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def require_regular(found: os.stat_result, url: str) -> None:
     """Check that what has a name is a file: a pipe has no byte offsets, and opening one may wait for ever.
 
     Args:
-        found: What the system tells of it.
+        found: Its properties from the operating system.
         url: Its name, for the message.
 
     Raises:
@@ -131,7 +131,7 @@ def require_listed(listed: FileInfo, options: Options | None = None) -> FileInfo
         options: Storage options.
 
     Returns:
-        What the store tells now, with the time of modification.
+        What the store reports now, with the modification time.
 
     Raises:
         ChangedSourceError: It is another, no file any more, or gone; also StorageError.
@@ -159,14 +159,14 @@ def info_of(url: str, info: Mapping[str, Any]) -> FileInfo:
 
     Raises:
         UsageError: It describes a folder.
-        StorageError: It tells no size, or neither a version nor a time, so that a change could not be noticed.
+        StorageError: It reports no size, or neither a version nor a time, so a change could not be detected.
     """
     if info.get("type") == "directory":
         raise folder_error(url)
     if info.get("size") is None:
         raise StorageError(
-            f"{url}: the store does not tell its size, as web servers do not of what they make or compress as they "
-            "send it; copy it to a store that does"
+            f"{url}: the store reports no size, as web servers do for files that they create or compress while "
+            "sending; copy it to a store that reports sizes"
         )
     size = int(info["size"])
     modified_ns = _nanoseconds(next((info[key] for key in _TIMES if info.get(key)), None))
@@ -174,10 +174,10 @@ def info_of(url: str, info: Mapping[str, Any]) -> FileInfo:
     if version is None:
         if not modified_ns:
             raise StorageError(
-                f"{url}: the store tells neither ETag, generation nor time of modification, so a change of "
-                "the source could not be noticed; copy it to a store that does"
+                f"{url}: the store reports neither ETag, generation nor modification time, so a change of the source "
+                "could not be detected; copy it to a store that reports one of these"
             )
-        version = f"{modified_ns}-{size}"  # a web server tells the time to the second
+        version = f"{modified_ns}-{size}"  # the time of a web server has whole seconds
     return FileInfo(url, size, version.strip('"'), modified_ns)
 
 
@@ -195,7 +195,7 @@ def _nanoseconds(moment: object) -> int:
     if isinstance(moment, dt.datetime):
         since = moment.astimezone(dt.UTC) - dt.datetime.fromtimestamp(0, dt.UTC)
         return (since // dt.timedelta(microseconds=1)) * 1000
-    # A store may tell the same moment as a date here and as float seconds there; both hold microseconds.
+    # A store may report the same time once as a date and once as float seconds; both hold microseconds.
     return round(moment * 1e6) * 1000 if isinstance(moment, (int, float)) else 0
 
 

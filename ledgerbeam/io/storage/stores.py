@@ -19,7 +19,7 @@ class Store:
         api: Whose requests are made beyond what fsspec has: reads of a version, pages of listings, blocks of Azure.
         package: What `pip install` brings its client with.
         has_buckets: Whether a key has no leading slash, so that `scheme:///b/k` can only mean `scheme://b/k`.
-        publishes_whole: Whether a put appears whole or not at all.
+        publishes_whole: Whether a put appears as a whole or not.
         creates_exclusively: Whether a put can be made conditional on the name being free.
         joins_objects: Whether the server makes an object of parts of others.
         deletes_many: How many objects one request deletes; those that are gone are no error.

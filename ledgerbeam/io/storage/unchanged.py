@@ -117,7 +117,7 @@ async def _read_web(store: Any, url: str, start: int | None, stop: int | None, v
 
 
 def _require(version: str, found: object) -> None:
-    """Raise if an answer tells a version, and it is another."""
+    """Raise if a response names a version, and it is another."""
     if found and str(found).strip('"') != version:
         raise OtherVersionError(str(found).strip('"'))
 
@@ -127,7 +127,7 @@ def _look_after(store: Any, url: str, start: int | None, stop: int | None, versi
         data: bytes = store.cat_file(url, start=start, end=stop)
         store.invalidate_cache()
         _require(version, info_of(url, store.info(url)).version)
-    except Exception as error:  # noqa: BLE001 - as `cat_ranges` gives them; who asked decides
+    except Exception as error:  # noqa: BLE001 - as `cat_ranges` returns them; who asked decides
         return error
     return data
 

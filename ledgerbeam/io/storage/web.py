@@ -1,6 +1,6 @@
-"""Reads from web servers: of the version that was listed, which the same answer tells.
+"""Reads from web servers: only of the listed version, which every response must name.
 
-A version is the ETag or, where a server gives none, the time of the last change with the size. No condition is sent:
+A version is the ETag or, if the server sends none, the time of the last change with the size. No condition is sent:
 servers pass over `If-Match` with weak ETags and over `If-Unmodified-Since` in ranges, but what they answer has its own
 version in its head, and is read only if that is the right one.
 """
@@ -31,7 +31,7 @@ async def read_web(store: Any, url: str, start: int | None, stop: int | None) ->
         The version of what was read, and its bytes.
 
     Raises:
-        StorageError: The server gives no ranges, or tells no version; also the errors of the client.
+        StorageError: The server supports no ranges, or sends no version; also the errors of the client.
     """
     request = dict(store.kwargs)
     heads = {**request.pop("headers", {}), "Accept-Encoding": "identity"}
@@ -43,7 +43,7 @@ async def read_web(store: Any, url: str, start: int | None, stop: int | None) ->
         answer.raise_for_status()
         if wanted and not (answer.status == _PARTIAL and _first_byte(answer.headers) == start):
             raise StorageError(
-                f"{url}: the server gives no ranges of bytes, so records cannot be read from their places "
+                f"{url}: the server supports no byte ranges, so records cannot be read from their places "
                 f"(asked for {wanted}, it answered with status {answer.status}); copy the file to a store that "
                 "does, or to a local disk"
             )
@@ -52,14 +52,14 @@ async def read_web(store: Any, url: str, start: int | None, stop: int | None) ->
 
 
 def web_version(url: str, heads: Mapping[str, str]) -> str:
-    """Return the version that an answer tells, as in `FileInfo.version`.
+    """Return the version that a response names, as in `FileInfo.version`.
 
     Args:
         url: What was asked for.
         heads: Of the answer, to a whole file or a range of it.
 
     Raises:
-        StorageError: It tells none.
+        StorageError: It names none.
     """
     size = heads.get("Content-Range", "").rpartition("/")[2] or heads.get("Content-Length", "")
     told = {name: heads.get(name) for name in ("ETag", "Last-Modified")}

@@ -40,7 +40,7 @@ def split_key(name: str) -> tuple[str, str] | None:
 
     Returns:
         Key and extension; None for names that belong to no sample: hidden ones, those without a dot, and those whose
-        first part is `__x__`. A hidden file in a folder goes by the folder: `d/.jpg` -> (`d/`, `jpg`).
+        first part is `__x__`. A hidden file in a folder has the folder as its key: `d/.jpg` -> (`d/`, `jpg`).
     """
     length = _key_length(name)
     return (name[:length], name[length + 1 :]) if length else None

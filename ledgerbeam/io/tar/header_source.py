@@ -102,7 +102,7 @@ class _StoredHeaders:
             data = self._blocks.take(position, size)
             if data is not None:
                 return data
-        # A damaged header can tell any size.
+        # A damaged header can claim any size.
         stop = min(position + size, self.size)
         if self._descriptor is not None:
             return os.pread(self._descriptor, max(0, stop - position), position)

@@ -1,7 +1,7 @@
 """Whether a range of an archive is a sample: by its own members and by those before and after it.
 
 An index has no name of the archive that it was made of. One of an archive of the same size, made earlier, passes every
-look at sizes and times; but where it parts a sample, or joins two, the names of the members tell.
+look at sizes and times; but if it splits a sample, or joins two, the names of the members show this.
 """
 
 from __future__ import annotations

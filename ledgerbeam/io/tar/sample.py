@@ -54,7 +54,7 @@ class Sample(dict[str, bytes]):
 
 
 class Taken(NamedTuple):
-    """A sample with what tells whether its range is that of one sample.
+    """A sample with the data that shows whether its range is that of one sample.
 
     Attributes:
         sample: The sample.

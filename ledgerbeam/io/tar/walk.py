@@ -1,6 +1,6 @@
 """Walking the headers of a tar archive without reading its payloads.
 
-Headers form a chain: each gives the size of its payload and so the place of the next. A run of plain headers is chased
+Headers form a chain: each gives the size of its payload and so the place of the next. A run of plain headers is scanned
 (`plain_headers`) and taken apart as an array. What is not plain is read by `next_member`, one member at a time.
 """
 

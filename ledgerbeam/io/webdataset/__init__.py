@@ -1,6 +1,6 @@
-"""WebDataset: shards of samples, and the metadata by which wids, Energon and DALI find their way in them.
+"""WebDataset: shards of samples, and the metadata with which wids, Energon and DALI read them.
 
-What is read and written, and where we differ from the peers, stands in docs/webdataset.md.
+docs/webdataset.md says what is read and written, and where we differ from the peers.
 """
 
 from __future__ import annotations

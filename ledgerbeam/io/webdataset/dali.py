@@ -1,7 +1,7 @@
 """DALI's index of a shard: text that gives the place and size of every file of every sample.
 
 Source: `wds2idx.py` of NVIDIA DALI, index version v1.2: a line `v1.2 <samples>`, then a line for each sample of
-`extension offset size name` for each of its files, all parted by blanks. Offsets are those of the content.
+`extension offset size name` for each of its files, all separated by blanks. Offsets are those of the content.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class _Files:
 class DaliReader(NumberedRecords[Sample]):
     """Random access to the samples of a shard through DALI's index, which is loaded at once.
 
-    Deterministic, picklable, safe to share between threads and to carry through a fork.
+    Deterministic, picklable, safe to share between threads and to use after a fork.
 
     Args:
         url: The shard.

@@ -43,7 +43,7 @@ class EnergonDataset:
         root: Canonical URL of the folder that holds `.nv-meta`.
         counts: Number of samples by the shard's name, which is relative to `root`; the order numbers the shards.
         splits: The names of the shards of each part, such as `train`; shards that are excluded are left out.
-        excluded: Samples that Energon leaves out, as `<shard's name>/<key>`; empty unless someone wrote some.
+        excluded: Samples that Energon leaves out, as `<shard's name>/<key>`; empty unless `split.yaml` excludes some.
     """
 
     root: str
@@ -63,7 +63,7 @@ def write_energon(
 ) -> list[str]:
     """Publish `.nv-meta` for shards that have their `.idx`.
 
-    `.info.json` goes last: whoever finds it finds the rest. Nothing in it depends on the time.
+    `.info.json` is written last: if it exists, so do the others. Nothing in it depends on the time.
 
     Args:
         root: The folder below which the shards lie.

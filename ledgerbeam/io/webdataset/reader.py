@@ -25,9 +25,9 @@ _MOST_OPEN = 64
 
 
 class ShardReader(NumberedRecords[Sample]):
-    """Random access to the samples of shards, numbered through all of them in order; each shard has its `.idx`.
+    """Random access to the samples of shards, numbered across all of them in order; each shard has its `.idx`.
 
-    Deterministic, picklable, safe to share between threads and to carry through a fork. Up to 64 shards are kept open,
+    Deterministic, picklable, safe to share between threads and to use after a fork. Up to 64 shards are kept open,
     with their indexes in memory, 8 bytes a sample. `open_wids`, `open_energon` and `open_shards` make one.
 
     Args:

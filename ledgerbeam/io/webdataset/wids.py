@@ -29,10 +29,10 @@ class WidsShard:
     """A shard as an index lists it.
 
     Attributes:
-        url: Where it lies, canonical.
+        url: Where it is, canonical.
         records: How many samples it holds.
-        size: Bytes, if the index tells.
-        md5: MD5 sum of its bytes in hexadecimal, if the index tells.
+        size: Bytes, if the index has it.
+        md5: MD5 sum of its bytes in hexadecimal, if the index has it.
     """
 
     url: str
@@ -43,10 +43,10 @@ class WidsShard:
 
 @dataclass(frozen=True, slots=True)
 class WidsIndex:
-    """What an index file says, its references resolved.
+    """The content of an index file, with its references resolved.
 
     Attributes:
-        url: Where it lies.
+        url: Where it is.
         shards: In the order of the dataset.
         name: Of the dataset, if given.
         info: A description, if given.

@@ -17,10 +17,10 @@ from ledgerbeam.io.webdataset.shards import Shard
 __all__ = ["MAX_BYTES", "MAX_SAMPLES", "ShardWriter", "sample_of"]
 
 MAX_SAMPLES = 100_000
-"""Samples of a shard, unless told otherwise; webdataset's default."""
+"""Default number of samples in a shard, as in webdataset."""
 
 MAX_BYTES = 3_000_000_000
-"""Bytes after which a shard takes no more samples, unless told otherwise; webdataset's default."""
+"""Default number of bytes after which a shard takes no more samples, as in webdataset."""
 
 _NUMBER = re.compile(r"%(0\d+)?d")
 
@@ -28,14 +28,14 @@ _NUMBER = re.compile(r"%(0\d+)?d")
 class ShardWriter:
     """Writes samples to `<pattern with a number>` and an index beside each shard.
 
-    A context manager. A shard and its index appear when the shard is full, the last one when the body ends. A body that
-    raises leaves the shards that were full, and nothing of the one in work. Without samples there are no shards.
+    A context manager. A shard and its index appear when the shard is full, the last one when the body ends. If the body
+    raises, the full shards stay, and the unfinished one is not written. Without samples there are no shards.
 
     Args:
         pattern: Path or URL with one `%d` or `%06d` in it for the number.
         options: Storage options.
-        max_samples: A shard takes no more samples than that.
-        max_bytes: A shard of so many bytes takes no more samples; so it may be larger by one sample.
+        max_samples: A shard takes no more samples than this.
+        max_bytes: A shard that has reached this size takes no more samples; so it may be larger by one sample.
         start: Number of the first shard.
         md5: Also compute the MD5 sum of each shard.
 
@@ -111,7 +111,7 @@ class ShardWriter:
         self.place(sample_of(sample, self._pattern))
 
     def place(self, sample: Sample) -> tuple[str, list[int]]:
-        """Write a sample and tell where.
+        """Write a sample and return its place.
 
         Returns:
             The name of its shard, and the byte at which the header of each member begins.

@@ -31,7 +31,7 @@ _FIRST_REMOTE_BLOCK = 512  # a request costs as much as some hundred records
 
 
 class RecordReader(Protocol):
-    """What `Records` asks of a reader or sequence. With a method `read_many(numbers)` it reads whole blocks at once."""
+    """What `Records` needs of a reader or sequence; with `read_many(numbers)` it reads whole blocks at once."""
 
     def __len__(self) -> int: ...
 
@@ -43,8 +43,8 @@ class Records(OrderedNode):
 
     Args:
         records: A reader with `read_many(numbers)`, or a sequence of items.
-        name: Names the data in checkpoints; a checkpoint of data of another name is refused. Give it something that
-            changes with the content. Not needed for readers that have a `url`.
+        name: Names the data in checkpoints; a checkpoint of data with another name is refused. Use a name that changes
+            with the content. Not needed for readers that have a `url`.
         shuffle: In a new order each epoch.
         seed: Chooses the orders.
 

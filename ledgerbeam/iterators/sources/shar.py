@@ -74,8 +74,8 @@ class IndexedShar(Records):
 class Shar(Manifest):
     """The cuts of a Shar folder with their fields, from its beginning, plain or compressed; it needs no index.
 
-    It can be saved, and going on takes time in proportion to the position, as with `Manifest`. `IndexedShar` goes on
-    at once.
+    It can be saved. Continuing takes time in proportion to the position, as with `Manifest`; `IndexedShar` continues at
+    once.
 
     Args:
         folder: A local folder or URL, or that of a list of fields.

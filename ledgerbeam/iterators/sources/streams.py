@@ -68,7 +68,7 @@ class Jsonl(IteratorNode):
 
 
 class Manifest(Jsonl):
-    """As `Jsonl`, and can be saved: going on reads the source again from its beginning and passes over what was done.
+    """As `Jsonl`, and can be saved: it then reads the source again from its beginning and skips finished records.
 
     That takes time in proportion to the position, and is exact; a buffer above this node cannot be rebuilt, so graphs
     with one cannot be saved. `IndexedManifest` can do both.

@@ -26,7 +26,7 @@ class BatchLimits:
         max_records: Most items, or None.
         max_cost: Most cost, or None. An item that costs more by itself is a batch of its own.
         cost: What an item costs: duration, tokens, bytes. Needed for `max_cost`.
-        padded: The cost of a batch is its number of items times the cost of its costliest: what padding makes of it.
+        padded: The cost of a batch is its number of items times the cost of its costliest item, as after padding.
 
     Raises:
         UsageError: There is no limit, one that is not positive, or a `max_cost` without `cost`.
@@ -72,7 +72,7 @@ class BatchLimits:
 
 
 class BatchingNode(Transform):
-    """What makes batches of items: a batch is a list of them, its token the tuple of their tokens."""
+    """A node that makes batches of items: a batch is a list of items, its token the tuple of their tokens."""
 
     limits: BatchLimits
     drop_last: bool

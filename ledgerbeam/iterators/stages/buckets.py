@@ -1,4 +1,4 @@
-"""Batches of items of like length, out of a buffer in buckets."""
+"""Batches of items of similar length, from a buffer in buckets."""
 
 # ruff: noqa: D102 - what overrides a method of IteratorNode is described there
 
@@ -20,23 +20,23 @@ __all__ = ["Buckets"]
 
 
 class Buckets(BatchingNode):
-    """Makes batches of items of like length, at random out of a buffer. A batch is a list; its token as in `Batches`.
+    """Makes batches of items of similar length, at random from a buffer. A batch is a list; its token as in `Batches`.
 
     The buffer is filled, a bucket that can fill a batch is drawn by its number of items (if none can, any), and the
-    batch is made of items of it drawn at random. The state has the tokens of the buffer; going on reads their items
+    batch is made of items of it drawn at random. The state has the tokens of the buffer; continuing reads their items
     again, with merged requests.
 
     Args:
         source: The node to read.
         length: The length of an item, which is also its cost.
-        boundaries: Increasing lengths that part the buckets: `n` of them make `n + 1` buckets; an item as long as a
+        boundaries: Increasing lengths that separate the buckets: `n` of them make `n + 1` buckets; an item as long as a
             boundary is below it.
         max_records: Most items in a batch.
         max_cost: Most cost of a batch; one item may cost more.
         padded: A batch costs its number of items times the cost of the costliest.
         buffer_size: Items on hold, of all buckets together.
         seed: Chooses what is drawn, together with the epoch: `seed + epoch`.
-        drop_last: At the end, leave out what does not fill a batch.
+        drop_last: At the end, leave out items that do not fill a batch.
 
     Raises:
         UsageError: As in `BatchLimits`; boundaries that do not increase; a buffer smaller than 1.
@@ -133,7 +133,7 @@ class Buckets(BatchingNode):
         self._costs = [float(sum(self.length(item) for _, item in bucket)) for bucket in self._buckets]
 
     def _fill(self, source: Iterator[Pair]) -> bool:
-        """Fill the buffer; tell whether the source may have more."""
+        """Fill the buffer; return whether the source may have more."""
         length, boundaries, buckets, costs = self.length, self.boundaries, self._buckets, self._costs
         for _ in range(self.buffer_size - sum(map(len, buckets))):
             pair = next(source, None)

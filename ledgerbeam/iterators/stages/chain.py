@@ -25,8 +25,8 @@ __all__ = ["Chain", "GlobalShuffle", "read_grouped"]
 class Chain(StagedNode):
     """One source after the other. Its tokens are `(number of the source, token of the source)`.
 
-    Of S shards each takes every S-th item of the whole, so that many short sources are shared out evenly. A chain among
-    the sources is taken as its sources.
+    Of S shards each takes every S-th item of the whole, so many short sources are distributed evenly. A chain among the
+    sources is replaced by its sources.
 
     Args:
         *sources: Nodes, at least one.

@@ -1,4 +1,4 @@
-"""Items that are collections, given piece by piece."""
+"""Items that are collections, yielded piece by piece."""
 
 # ruff: noqa: D102 - what overrides a method of IteratorNode is described there
 
@@ -19,12 +19,13 @@ __all__ = ["Flatten"]
 
 
 class Flatten(Transform):
-    """Gives the pieces of each item of its source, in order. Its tokens are `(token of the item, number of the piece)`.
+    """Yields the pieces of each item of its source, in order.
 
-    The state names the item that was begun and how many of its pieces were given.
+    Its tokens are `(token of the item, number of the piece)`.
+    The state names the current item and how many of its pieces were yielded.
 
     Args:
-        source: A node whose items are iterable; how many pieces they have may differ, and be none.
+        source: A node with iterable items; the number of pieces may differ, and may be zero.
     """
 
     def __init__(self, source: Any) -> None:

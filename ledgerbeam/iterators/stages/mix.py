@@ -24,8 +24,8 @@ _TRIES = 100
 class Mix(ItemTransform):
     """Combines items of a source with items drawn from another. Its tokens are its source's.
 
-    What is drawn for an item follows from the seed, the epoch and the item's token alone: an item that is rebuilt is
-    mixed with the same, and in another epoch with something else.
+    The item that is drawn depends only on the seed, the epoch and the token: a rebuilt item is mixed with the same
+    item, and in another epoch with another.
 
     Args:
         source: The node to read; needs constant time access.

@@ -24,14 +24,15 @@ __all__ = ["Mux"]
 
 
 class Mux(DerivedNode):
-    """Draws for each item the source that gives it. Its tokens are `(number of the source, token of the source)`.
+    """Draws, for each item, the source that yields it. Its tokens are `(number of the source, token of the source)`.
 
-    A source that ends is drawn no more; the pass ends when all have. All shards draw the same, each from its part of
-    the sources. The draws are lhotse's of a `LazyIteratorMultiplexer` with the same seed; each epoch has its own.
+    A source that has ended is no longer drawn; the pass ends when all sources have ended. All shards draw the same,
+    each from its part of the sources. The draws are lhotse's of a `LazyIteratorMultiplexer` with the same seed; each
+    epoch has its own.
 
     Args:
         *sources: Nodes, at least one.
-        weights: How often each is drawn, in proportion; positive. Default: all alike.
+        weights: How often each is drawn, in proportion; positive. Default: all equal.
         temperature: Weights are raised to `1 / temperature`: above 1 they become more alike, below 1 less.
         seed: Chooses the draws, together with the epoch: `seed + epoch`.
         stop_early: End the pass when the first source ends.

@@ -21,7 +21,7 @@ __all__ = ["Repeat"]
 class Repeat(StagedNode):
     """Goes through a source several times, or without end. Its tokens are `(number of the time, token of the source)`.
 
-    Each time is an epoch of the source: what shuffles below does so anew.
+    Each time is an epoch of the source: nodes below that shuffle use a new order.
 
     Args:
         source: The node to read.

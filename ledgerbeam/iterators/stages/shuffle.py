@@ -1,4 +1,4 @@
-"""Shuffling through a buffer, for what has no fixed order to be shuffled globally."""
+"""Shuffling through a buffer, for sources without a fixed order, which cannot be shuffled globally."""
 
 # ruff: noqa: D102 - what overrides a method of IteratorNode is described there
 
@@ -19,9 +19,9 @@ __all__ = ["Shuffle"]
 
 
 class Shuffle(Transform):
-    """Gives items out of a buffer, each time one at random, whose place the next of the source takes.
+    """Yields random items of a buffer. The next item of the source takes the place of each.
 
-    Its tokens are its source's. The state has the tokens of the buffer; going on reads their items again, with merged
+    Its tokens are its source's. The state has the tokens of the buffer; continuing reads their items again, with merged
     requests. Over a source without constant time access it cannot be saved. The order is lhotse's of a `LazyShuffler`
     with `random.Random(seed)`; each epoch has its own.
 

@@ -23,7 +23,7 @@ class Map(ItemTransform):
 
     Args:
         source: The node to read.
-        function: Called with an item. Must give the same for the same item, and must not change the item's source.
+        function: Called with an item. Must return the same for the same item, and must not change the item's source.
         seed: If given, the function is called with the item and a `random.Random`, which is the same whenever this item
             of this epoch is made, also when it is rebuilt.
     """
@@ -65,11 +65,11 @@ class Map(ItemTransform):
 class Filter(Transform):
     """Leaves out the items that a predicate refuses. Its tokens are its source's.
 
-    `read_span` addresses the places of the source and gives what passes of them.
+    `read_span` addresses the places of the source and returns those of their items that pass.
 
     Args:
         source: The node to read.
-        predicate: Called with an item; must answer the same for the same item.
+        predicate: Called with an item; must return the same for the same item.
     """
 
     def __init__(self, source: Any, predicate: Callable[[Any], bool]) -> None:
@@ -110,11 +110,12 @@ class Filter(Transform):
 class Slice(Transform):
     """Takes the `k`-th of every `n` items. Its tokens are `("source", token of the source)`.
 
-    Of a source whose order is known, what is left out is not read. Any other is counted through, each shard by itself.
+    If the order of the source is known, skipped items are not read. Otherwise each shard reads and counts all its
+    items.
 
     Args:
         source: The node to read.
-        k: Which, `0 <= k < n`.
+        k: The position of the chosen item among `n`, `0 <= k < n`.
         n: Of how many.
 
     Raises:

@@ -1,8 +1,8 @@
 """What became of the records of tasks, and their statistics: rows of tasks, for as long as these count.
 
 A task that wrote every record that it read has no row: its number of records, which the totals have, says all. So a
-ledger of millions of such tasks pays nothing, and for the others `counted` holds the sums of their rows, so that
-nobody has to add them up. A row comes and goes with the share of its task in the totals, in the same transaction.
+ledger of millions of such tasks pays nothing, and for the others `counted` holds the sums of their rows, so that they
+need not be added up. A row comes and goes with the share of its task in the totals, in the same transaction.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LETTERS = dict(zip(PARTS, (b"r", b"k", b"d", b"j", b"w"), strict=True))
 _PARTS = {letter: part for part, letter in _LETTERS.items()}
 
 PartSums = Counter[Part]
-"""Sums of numbers of `RecordCounts`, as `RecordCounts.parts` gives them."""
+"""Sums of numbers of `RecordCounts`, as `RecordCounts.parts` returns them."""
 
 
 class TaskAccount(NamedTuple):
@@ -144,12 +144,12 @@ def drop_accounts(txn: Transaction, source: bytes) -> None:
 
 
 def record_counts(txn: Transaction, totals: Totals) -> RecordCounts:
-    """Return what became of all records of which `totals` tells."""
+    """Return what became of all records that `totals` counts."""
     return _with_plain(_counted(txn), totals)
 
 
 def source_counts(txn: Transaction, source: bytes, totals: Totals) -> RecordCounts:
-    """Return what became of the records of a source, of which `totals` tells."""
+    """Return what became of the records of a source, as `totals` counts them."""
     rows_of = txn.rows(COUNTS, source) if txn.count(COUNTS) else ()
     return counts_of((decode_account(value) for _, value in rows_of), totals)
 
@@ -170,7 +170,7 @@ def _counted(txn: Transaction) -> PartSums:
 
 
 def _with_plain(counted: PartSums, totals: Totals) -> RecordCounts:
-    """Add what plain tasks have written, which is what no row tells of."""
+    """Add the records of plain tasks, which have no row."""
     plain = totals.records - sum(number for (part, _), number in counted.items() if part == "written")
     for part in ("read", "kept", "written"):
         counted[part, ""] += plain

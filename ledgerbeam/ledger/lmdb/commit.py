@@ -311,7 +311,7 @@ class PreparedLeaf:
 
     Attributes:
         leaf: What was finished.
-        is_all: No task above it fanned out into more than one, so it is all that its source owes.
+        is_all: No task above it fanned out into more than one, so it is the only task of its source.
         node: 16 bytes, the leaf's own.
         outputs: Its rows of `outputs`, in key order.
         share: What it adds to the totals.

@@ -1,4 +1,4 @@
-"""Rows as values, each checked where it is read: whoever can write to a ledger can put anything in it.
+"""Rows as values, each checked when it is read: a program that can write to a ledger can put anything in it.
 
 Every function raises ValueError for a row that no ledger writes; `errors.translated` makes it a
 LedgerDamagedError.
@@ -116,7 +116,7 @@ _WORK = {"tasks", "records", "bytes", "sources"}
 
 
 def shallow(value: Any, deepest: int = _DEEPEST) -> Any:
-    """Check that a JSON value is not nested more deeply than Python follows it. Gives the value."""
+    """Check that a JSON value is not nested too deeply for Python, and return it."""
     if not deepest:
         raise ValueError(f"expected a value of at most {_DEEPEST} levels, found more")
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()

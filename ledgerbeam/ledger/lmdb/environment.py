@@ -210,7 +210,7 @@ def acquire(path: str, *, read_only: bool, create: bool, map_bytes: int = INITIA
 
 
 def release(environment: Environment) -> None:
-    """Return an environment back; it is closed when nobody uses it any more."""
+    """Return an environment; it is closed when no user of it is left."""
     with _open_lock:
         environment.users -= 1
         if environment.users > 0 or environment.pid != os.getpid():

@@ -32,7 +32,7 @@ _ROOM_BYTES = 1 << 20
 def translated(path: str) -> Iterator[None]:
     """Turn errors of LMDB, of the operating system and of reading a damaged row into ours.
 
-    `lmdb.MapFullError` and `lmdb.MapResizedError` pass: whoever began the transaction handles them.
+    `lmdb.MapFullError` and `lmdb.MapResizedError` pass: the code that began the transaction handles them.
     """
     try:
         yield

@@ -172,7 +172,7 @@ def clear_passed(txn: Transaction, key: bytes, passed: Stamp | None) -> None:
 
 
 def record_failures(txn: Transaction, failures: Iterable[Failure], stamp: Stamp) -> int:
-    """Record the failures of one commit; gives the number of those that count."""
+    """Record the failures of one commit and return the number of those that count."""
     recorded = 0
     places: Counter[bytes] = Counter()
     for failure in failures:
@@ -203,7 +203,7 @@ def failure_row(failure: Failure, stamp: Stamp) -> dict[str, Any]:
 
 
 def count_deaths(txn: Transaction, marks: Iterable[Mark], stamp: Stamp) -> list[Mark]:
-    """Count worker deaths of one commit against the open tasks they had in work; gives those that are quarantined."""
+    """Count worker deaths of one commit against the open tasks in work; return those that are now quarantined."""
     quarantined = []
     places: Counter[bytes] = Counter()
     for mark in marks:

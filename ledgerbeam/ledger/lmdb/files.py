@@ -154,7 +154,7 @@ def _make_files(path: str, map_bytes: int) -> None:
 
 
 def _make_tables(file: str, path: str, map_bytes: int) -> None:
-    """Make a data file that nobody else knows yet, so it needs no lock."""
+    """Make a data file that no other process knows yet, so it needs no lock."""
     environment = lmdb.open(
         file, map_size=map_bytes, subdir=False, mode=0o644, max_dbs=len(TABLES), lock=False, lib_version=_ENGINE
     )

@@ -84,7 +84,7 @@ def require_info(info: Mapping[str, Any]) -> None:
 
 
 def begin_run(txn: Transaction, info: Mapping[str, Any], now: float) -> str:
-    """Add a run; gives its id."""
+    """Add a run and return its id."""
     run = f"{1 + newest_number(txn):06d}"
     add_run(txn, run, info, now)
     return run
@@ -153,7 +153,7 @@ def all_runs(txn: Transaction) -> list[dict[str, Any]]:
 def _get(txn: Transaction, run: str) -> dict[str, Any]:
     row = txn.get(RUNS, run.encode())
     if row is None:
-        raise LedgerError(f"run {run!r} is not in this ledger; begin_run gives the ids of runs")
+        raise LedgerError(f"run {run!r} is not in this ledger; begin_run returns the ids of runs")
     return read_run(row)
 
 

@@ -183,7 +183,7 @@ def urls_of_sources(txn: Transaction, sources: Iterable[bytes]) -> list[str]:
 
 
 def forget(txn: Transaction, sources: Iterable[bytes], *, failures_only: bool, number: int = 0) -> list[str]:
-    """Make registered sources run again; gives their URLs. See `store.LedgerStore.forget`."""
+    """Make registered sources run again and return their URLs. See `store.LedgerStore.forget`."""
     urls = []
     for source in sources:
         row = txn.get(SOURCES, source)
@@ -233,7 +233,7 @@ def restart(txn: Transaction, number: int, *, supersedes: bool) -> None:
 
 
 def count_withdrawal(txn: Transaction) -> None:
-    """Note that a completion was taken back: who holds completed ids in memory has to read them again."""
+    """Record that a completion was withdrawn: a process that holds completed ids in memory must read them again."""
     withdrawals = int(txn.get(META, KEY_WITHDRAWN) or b"0") + 1
     txn.put(META, KEY_WITHDRAWN, str(withdrawals).encode())
 

@@ -132,12 +132,12 @@ class LmdbStore:
         """Do nothing: what a process of this host commits is there for all."""
 
     def ledger_id(self) -> str:
-        """Return what tells this ledger from every other; see `LedgerStore.ledger_id`."""
+        """Return the id of this ledger; see `LedgerStore.ledger_id`."""
         with self._open().read() as txn:
             return lmdb_jobs.read_id(txn)
 
     def environment_id(self) -> str:
-        """Return what tells the local files apart that the ledger is read through; see `LedgerStore.environment_id`."""
+        """Return the id of the local files through which the ledger is read; see `LedgerStore.environment_id`."""
         with self._open().read() as txn:
             return lmdb_jobs.read_id(txn)
 
@@ -282,7 +282,7 @@ class LmdbStore:
         return key_pages(self._open(), SOURCES)
 
     def begin_run(self, info: Mapping[str, Any]) -> str:
-        """Record that a run begins; gives its id."""
+        """Record that a run begins, and return its id."""
         now = time.time()
         lmdb_jobs.require_info(info)
         return self._write(lambda txn: lmdb_jobs.begin_run(txn, info, now))

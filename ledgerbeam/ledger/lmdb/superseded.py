@@ -88,8 +88,8 @@ def drop_stale(txn: Transaction, names: Iterable[str], number: int | None = None
     Args:
         txn: Open for writing.
         names: Whose objects were deleted.
-        number: In a remote ledger: what was superseded after it stays, since it was not seen by who deleted. The rest
-            goes, also where its source runs again by now: who deleted had seen it replaced.
+        number: In a remote ledger: outputs superseded after this number stay, since the deleting process had not seen
+            them. The others go, also if their source runs again by now: that process had seen them replaced.
     """
     dropped = {name_key(name) for name in names}
     for source in list(txn.prefixes(SUPERSEDED, ID_BYTES)):

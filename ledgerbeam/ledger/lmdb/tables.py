@@ -90,7 +90,7 @@ TABLES = (
 """Every table of a ledger."""
 
 ADDED = (COUNTS, STATISTICS, COUNTED)
-"""Those of them that ledgers of older versions lack; who opens one for writing adds them."""
+"""The tables that ledgers of older versions lack; opening a ledger for writing adds them."""
 
 _KEY_BYTES = {
     **dict.fromkeys((COMPLETED, SOURCES, URLS, PENDING, RETIRED, GONE, CUTOFFS), ID_BYTES),
@@ -204,7 +204,7 @@ class Transaction:
         return list(self.rows(table, prefix))
 
     def rows(self, table: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield what `scan` gives, one by one; nothing may be written meanwhile."""
+        """Yield the results of `scan` one by one; nothing may be written meanwhile."""
         with self._txn.cursor(self._handles[table]) as cursor:
             if cursor.set_range(prefix):
                 for key, value in cursor.iternext():
@@ -259,7 +259,7 @@ class Transaction:
                 found = cursor.delete()
 
     def delete_prefix(self, table: str, prefix: bytes) -> list[tuple[bytes, bytes]]:
-        """Delete every row whose key starts with `prefix`; gives the rows."""
+        """Delete every row with a key that starts with `prefix`, and return the rows."""
         rows: list[tuple[bytes, bytes]] = []
         with self._txn.cursor(self._handles[table]) as cursor:
             found = cursor.set_range(prefix)

@@ -89,7 +89,7 @@ def attempts(txn: Transaction, source: bytes) -> dict[bytes, int]:
 
 
 def progress(txn: Transaction, source: bytes) -> SourceProgress | None:
-    """Return how far an open source is; None for one that owes nothing."""
+    """Return how far an open source is; None for a complete one."""
     known = applied(txn, source)
     row = txn.get(SOURCES, source)
     if not known or row is None:

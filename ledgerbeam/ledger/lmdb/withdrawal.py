@@ -49,7 +49,7 @@ class Withdrawal(NamedTuple):
 class _Recorded(NamedTuple):
     """What is recorded of a source: all of its leaves together, and each by its node.
 
-    There are no lineages if its tasks cannot be told apart.
+    There are no lineages if its tasks cannot be distinguished.
     """
 
     source: bytes

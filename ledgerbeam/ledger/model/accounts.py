@@ -1,4 +1,4 @@
-"""What became of the records of a task, as numbers that add up exactly, and statistics, which nothing here reads."""
+"""What became of the records of a task, as numbers that add up exactly, and its statistics as opaque bytes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PARTS = (*_PLAIN_PARTS, *_NAMED_PARTS)
 
 
 class Statistic(NamedTuple):
-    """A statistic of a task: what kind it is, and its sketch, which only `ledgerbeam.stats` understands."""
+    """A statistic of a task: its kind, and its sketch, which only `ledgerbeam.stats` can interpret."""
 
     kind: str
     data: bytes
@@ -51,8 +51,8 @@ class RecordCounts:
         kept: Records of which something was written.
         dropped: Records that were left out on purpose, by reason.
         rejected: Records that could not be used, by reason.
-        written: Records in the outputs, by route; the empty name stands for what has no route. A record that became
-            a list of records is kept once, and written as often as the list is long.
+        written: Records in the outputs, by route; the empty name stands for the main dataset. A record that became a
+            list of records counts once as kept, and as often as the list is long as written.
 
     Raises:
         UnsupportedShapeError: The numbers do not add up, or a name is no short text.
@@ -116,7 +116,7 @@ class RecordCounts:
 
     @property
     def is_plain(self) -> bool:
-        """Whether they are those that `plain` gives for the records that were written."""
+        """Whether they equal the result of `plain` for the records that were written."""
         return self.read == self.kept == self.records == self.written.get("", 0)
 
     def parts(self) -> Iterator[tuple[Part, int]]:
@@ -129,7 +129,7 @@ class RecordCounts:
 
     @classmethod
     def from_parts(cls, parts: Mapping[Part, int]) -> RecordCounts:
-        """Return the counts of numbers as `parts` gives them; those that are zero have no name.
+        """Return the counts of numbers as `parts` returns them; those that are zero have no name.
 
         Raises:
             UnsupportedShapeError: They do not add up, or one is below zero.

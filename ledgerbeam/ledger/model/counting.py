@@ -4,10 +4,10 @@
 fan-out into N adds N-1, a finished leaf adds -1. The lineage of a leaf names the size of every fan-out above it,
 so a leaf brings the entries of all its ancestors along, and entries are applied at most once each, by key.
 
-Why the count cannot be zero early: take any set of leaves that were applied, each with its ancestors. The count
-is then the number of subtrees that hang off those ancestors and of which no leaf has arrived. It is never
-negative, and zero exactly when there is no such subtree. Only a leaf applied without an ancestor could break
-this, hence a leaf's entries are one group: judge the count after the group, never inside it.
+Why the count cannot be zero early: take any set of leaves that were applied, each with its ancestors. The count is then
+the number of subtrees below those ancestors from which no leaf has arrived. It is never negative, and it is zero
+exactly when there is no such subtree. Only a leaf applied without an ancestor could break this, hence a leaf's entries
+are one group: judge the count after the group, never inside it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Entry(NamedTuple):
     """One change of a source's count.
 
     Attributes:
-        node: 16 bytes: `identity.ROOT` or an `identity.node_id`. The key of the entry within its source.
+        node: The key of the entry within its source, 16 bytes: `identity.ROOT` or an `identity.node_id`.
         delta: What it adds to the count, >= -1.
     """
 

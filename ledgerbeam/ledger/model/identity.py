@@ -58,7 +58,7 @@ def source_ids(urls: Sequence[str], sizes: Sequence[int], versions: Sequence[str
         versions: As many as there are URLs.
 
     Returns:
-        16 bytes for each URL, in the order given.
+        16 bytes for each URL, in the given order.
 
     Raises:
         ValueError: The three do not have the same length.

@@ -41,14 +41,14 @@ class OutputShard:
 class DatasetManifest:
     """The shards of a dataset, in the order of source URLs, then of records. `dataset_manifest` makes it.
 
-    Iterating reads the ledger, each time anew: the shards are never all in memory. It raises `LedgerError` at the
-    end if sources were completed or forgotten meanwhile, so make what depends on it visible only then.
+    Iterating reads the ledger, each time anew: the shards are never all in memory. It raises `LedgerError` at the end
+    if sources were completed or forgotten meanwhile, so publish nothing that depends on it before its end.
 
     Attributes:
         root: URL that names are relative to; None if the job's parameters name no ``output``.
-        route: Of which the shards are; empty for the main dataset.
+        route: The route of the shards; empty for the main dataset.
         fingerprint: Of the job.
-        complete: Whether the job is; if not, the shards of its complete sources are given.
+        complete: Whether the job is complete; if not, the manifest has the shards of its complete sources.
     """
 
     root: str | None
@@ -102,7 +102,7 @@ def dataset_manifest(store: LedgerStore, *, route: str = "", allow_incomplete: b
         store: The job's ledger.
         route: Name of the route, whose folder is the root of its names; empty for what has none.
         allow_incomplete: Also for a job that is not complete: its complete sources are then the dataset, so that
-            each source is in it whole or not at all.
+            each source is in it as a whole or not.
 
     Raises:
         LedgerError: The ledger is of no job yet, or its job is not complete.

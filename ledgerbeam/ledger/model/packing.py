@@ -1,8 +1,8 @@
 """Composite sources: many small sources packed into one unit of restart and one output shard.
 
-Packs are cut by content, as content-defined chunking cuts a byte stream: whether a member ends its pack depends on
-the member alone (its URL's hash against its share of the target size), so adding, removing or changing a member
-moves no boundary but those of its own pack and, where a size limit had cut, of its nearest neighbours.
+Packs are cut by content, as content-defined chunking cuts a byte stream: whether a member ends its pack depends on the
+member alone (its URL's hash against its share of the target size), so adding, removing or changing a member moves only
+the boundaries of its own pack and, if a size limit had cut, of its nearest neighbours.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HASH_RANGE = 2**64
 
 
 def pack_sources(members: Iterable[Source], target_bytes: int) -> Iterator[Source]:
-    """Pack a stream of sources into composite sources, in the order given.
+    """Pack a stream of sources into composite sources, in the given order.
 
     Args:
         members: Plain sources in a stable order (that of a listing).

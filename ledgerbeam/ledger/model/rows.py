@@ -36,7 +36,7 @@ class Output:
         checksum: Of its content, see `content_checksum`.
         records: How many it holds.
         first: Orders the outputs of one source, normally the first record of the task's span.
-        nulled: How many numbers that its format does not have, NaN and infinities, stand in it as null.
+        nulled: How many NaN and infinities, which its format does not have, were written as null.
         route: The dataset that it belongs to: empty for the main one, the name of a route, or `names.REJECTS`.
 
     Raises:
@@ -73,7 +73,7 @@ def content_checksum(chunks: Iterable[bytes]) -> str:
 class Totals(NamedTuple):
     """What the recorded leaves of a ledger add up to.
 
-    A source that changed, or that was forgotten, takes its share away and adds it again when it has run.
+    If a source changed or was forgotten, its share is subtracted, and added again when it has run.
 
     Attributes:
         tasks: Finished tasks, published or filtered.
@@ -110,7 +110,7 @@ class Leaf:
         records: Records that it wrote, over all routes; none when filtered.
         bytes: Bytes that it wrote.
         seconds: Time that it took, from reading to the durable output.
-        counts: What became of its records; None if all that were read are written, or nobody counted.
+        counts: What became of its records; None if all records that were read are written, or they were not counted.
         statistics: What its function observed, by name.
 
     Raises:
@@ -165,7 +165,7 @@ FAILURE_CHARACTERS = 4000
 
 
 def failure_text(text: str) -> str:
-    """Cut a text of a failure, so that no row is large; the end tells that there was more.
+    """Cut a text of a failure, so that no row is large; the end shows that there was more.
 
     Messages of user code hold anything: what is no text is escaped.
     """
@@ -247,9 +247,9 @@ class SourceProgress(NamedTuple):
     """How far an open source is.
 
     Attributes:
-        applied: What `LedgerStore.applied` gives.
-        attempts: What `LedgerStore.attempts` gives.
-        replaces: It took over a URL: what lies there has changed since this job entered it before.
+        applied: The result of `LedgerStore.applied`.
+        attempts: The result of `LedgerStore.attempts`.
+        replaces: It took over a URL: the content there has changed since this job registered it before.
     """
 
     applied: Mapping[bytes, int]

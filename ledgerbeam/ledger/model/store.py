@@ -1,10 +1,10 @@
-"""What every ledger can do, and the rows that go in and come out.
+"""What every ledger can do, and its rows.
 
 A store keeps four promises:
 
-- what `LedgerStore.commit` returned for is there after any crash;
-- a source is complete exactly when all of its leaves were committed, in whatever order, by however many writers,
-  however often each;
+- once `LedgerStore.commit` has returned, its rows are there after any crash;
+- a source is complete exactly when all of its leaves were committed, in any order, by any number of writers, any number
+of times each;
 - committing a leaf again changes nothing, and committing it with another result is an error;
 - every method that changes something does so entirely or not at all.
 """
@@ -43,7 +43,7 @@ MAX_ATTEMPTS = 3
 
 
 class LedgerSink(Protocol):
-    """What a worker needs of a ledger: to record. Every store is one."""
+    """The part of a ledger that a worker needs: recording. Every store is a sink."""
 
     def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
         """Record finished and failed tasks, durably; see `LedgerStore.commit`."""
@@ -53,7 +53,7 @@ class LedgerSink(Protocol):
 
 
 class LedgerStore(LedgerSink, Protocol):
-    """A ledger. Thread-safe; may be pickled and carried through fork: it is opened anew where it arrives."""
+    """A ledger. Thread-safe; may be pickled and used after a fork: each process opens it anew."""
 
     @property
     def url(self) -> str:
@@ -67,7 +67,7 @@ class LedgerStore(LedgerSink, Protocol):
         """
 
     def environment_id(self) -> str:
-        """Return what tells the local files apart that the ledger is read through: of a local ledger its own id.
+        """Return the id of the local files through which the ledger is read: for a local ledger its own id.
 
         Launchers that find the same one here lie on one host and share a folder, whatever name the host has.
         """
@@ -178,14 +178,14 @@ class LedgerStore(LedgerSink, Protocol):
     def withdraw(self, tasks: Iterable[tuple[bytes, Collection[bytes]]]) -> int:
         """Make single finished tasks run again, also those of complete sources; the other tasks stay done.
 
-        Their records count no more until they have run. What they have published is superseded, as that of a
-        source that is forgotten: it is not stale before the source is complete, and not if they publish it again. A
-        source whose tasks cannot be told apart any more, since some have fanned out, is forgotten as a whole. A crash
-        meanwhile may forget a whole source too: nothing is lost but time. Call it when no worker of this ledger runs,
-        and before the run begins that is to do them: in a remote ledger all that a run records has the run's number.
+        Their records count no more until they have run. What they have published is superseded, as that of a source
+        that is forgotten: it is not stale before the source is complete, and not if they publish it again. A source is
+        forgotten as a whole if its tasks can no longer be distinguished, since some have fanned out. A crash meanwhile
+        may forget a whole source too: nothing is lost but time. Call it when no worker of this ledger runs, and before
+        the run begins that is to do them: in a remote ledger all that a run records has the run's number.
 
         Args:
-            tasks: Nodes of tasks by source, as `rejected_tasks` gives them; those that are not finished are ignored.
+            tasks: Nodes of tasks by source, as `rejected_tasks` returns them; those that are not finished are ignored.
 
         Returns:
             Number of tasks that run again.

@@ -23,8 +23,8 @@ class Source:
         size: Bytes; for a pack the sum over its members.
         version: ETag, generation, or modification time in nanoseconds as decimal text; for a pack empty.
         members: The packed sources, in order; empty for a plain source. Packs do not nest.
-        changed_ns: When anything of the file was last changed, as its file system told when it was planned, in
-            nanoseconds since 1970; 0 if nobody asked. No part of the identity.
+        changed_ns: The last change of the file's inode (ctime), as the file system reported it at planning, in
+            nanoseconds since 1970; 0 if not requested. No part of the identity.
     """
 
     url: str
@@ -85,15 +85,15 @@ class Task:
     """The unit of work: a span of a source, later the records in it.
 
     Attributes:
-        source: What the task belongs to.
+        source: The source of the task.
         start: First record of the span, or first byte where a source is cut by bytes.
         stop: One past the last, >= start.
         lineage: Path from the source to this task; see `identity.Lineage`.
-        records: What earlier steps made of the span; None until it is read.
+        records: The records of the span, as earlier steps returned them; None until it is read.
         started: When reading it began, by `time.monotonic`; 0 until then.
-        raw: Reads what the records were decoded from, a `sources.RawRecord` for each; None until they are read. The
-            children of a fan-out have none.
-        statistics: What earlier steps observed, by name; of a fan-out the first child has all of it, so that it is
+        raw: Reads the bytes from which the records were decoded, a `sources.RawRecord` for each; None until they are
+            read. The children of a fan-out have None.
+        statistics: What earlier steps observed, by name. After a fan-out, the first child has all of it, so that it is
             recorded once.
     """
 
@@ -168,8 +168,8 @@ class NoneTask:
     """Stands for a task that was filtered out: it is finished and has no output.
 
     Attributes:
-        task: What was filtered out.
-        counts: What became of its records; None if nobody counted them.
+        task: The task that was filtered out.
+        counts: What became of its records; None if they were not counted.
         statistics: What its function observed, by name.
     """
 
@@ -183,11 +183,11 @@ class FailedTask:
     """Stands for a task that failed: it is recorded, and runs again in the next run.
 
     Attributes:
-        task: What failed.
+        task: The task that failed.
         reason: One line that groups failures, for instance the name of the exception.
         error: The full message, kept without secrets.
-        broke: Its function raised what no function should, and what would have ended the worker: it counts as a
-            worker's death, and `MAX_ATTEMPTS` of them quarantine the task.
+        broke: Its function raised something that would have ended the worker, such as `SystemExit`. This counts as a
+            worker's death, and `MAX_ATTEMPTS` deaths quarantine the task.
     """
 
     task: Task

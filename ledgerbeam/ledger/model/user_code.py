@@ -114,7 +114,7 @@ def _found_first(name: str) -> ModuleSpec | None:
     """Return what an import of a module finds on the path as it is."""
     try:
         return find_spec(name)
-    except (ImportError, ValueError):  # loaded by somebody who left no word of where it is from
+    except (ImportError, ValueError):  # loaded in a way that left no record of its file
         return ModuleSpec(name, None)
 
 

@@ -1,4 +1,4 @@
-"""What user code raised, in words: whatever it is, it makes one message of bounded length.
+"""Exceptions of user code as text: every exception becomes one message of bounded length.
 
 Nothing that the class of an exception may define is trusted: attributes and texts are taken by the methods of the
 built-in types, and classes are asked for by `type`, since `isinstance` asks the object, too.

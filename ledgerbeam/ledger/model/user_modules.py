@@ -1,7 +1,7 @@
-"""The modules of user code that a job's identity covers: what a module imports of the user's own files.
+"""The modules of user code that a job's identity covers: those of the user's own files that a module imports.
 
 They are found in the sources, without running anything: an import in a function counts like one at the top. What is
-installed (the standard library, packages, this one) is told apart from what is the user's own by where it lies.
+installed (the standard library, packages, this one) is distinguished from the user's own files by its folder.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _find(name: str) -> ModuleSpec | None:
             if spec is None or spec.submodule_search_locations is None:
                 return None
             spec = PathFinder.find_spec(f"{spec.name}.{part}", list(spec.submodule_search_locations))
-    except (ImportError, ValueError, AttributeError):  # loaded by somebody who left no word of where it is from
+    except (ImportError, ValueError, AttributeError):  # loaded in a way that left no record of its file
         return None
     return spec
 

@@ -1,4 +1,4 @@
-"""The checks of every value that a ledger holds: those who make values, write and read them run the same.
+"""The checks of every value in a ledger. Constructors, writers and readers run the same checks.
 
 Whatever passes here is read by every other host as it was written. Each function raises ValueError, which names the
 value.

@@ -1,9 +1,9 @@
 """Folding: taking the objects of a remote ledger into the local environment in which it is read.
 
-The entries of a ledger are a set, so segments may be folded in any order, each once (table `folded`). What is not a
-set - who owns a URL, what was forgotten, which job the ledger is of - is ordered by numbers (`controls`):
+The entries of a ledger are a set, so segments may be folded in any order, each once (table `folded`). What is not a set
+- the owner of a URL, forgotten sources, the ledger's job - is ordered by numbers (`controls`):
 
-- whoever writes knows the greatest number that it has seen, and every object carries that of its writer;
+- each writer knows the greatest number that it has seen, and every object carries that of its writer;
 - a source that is forgotten, or that comes back to its URL, has a cutoff from then on: leaves with a lower number,
   which were written before, do not count, however late they arrive (table `cutoffs`);
 - a job that restarts sets a cutoff for all sources. Whoever begins a run knows every number below that of the run, so
@@ -77,7 +77,7 @@ def fold_segment(txn: Transaction, name: str, segment: Segment, *, of_snapshot: 
 def apply_segment(
     txn: Transaction, segment: Segment, *, of_snapshot: bool = False
 ) -> tuple[lmdb_commit.CommitChanges, list[Mark]]:
-    """Make the changes that a segment says; whoever writes one and whoever folds it come to the same rows.
+    """Make the changes of a segment; its writer and its readers come to the same rows.
 
     Args:
         txn: Open for writing.

@@ -3,7 +3,7 @@
 A snapshot is made of objects in the format of segments, and folds as they do. It holds the registered sources, the
 leaves of those that are open as they were written, and for the rest what they had added up to (`snapshot`). Its
 manifest is created last and names what it stands for; only then is that deleted. A crash before the manifest leaves
-parts that nobody reads, a crash after it objects that the next compaction deletes.
+parts that no host reads, a crash after it leaves objects that the next compaction deletes.
 
 Others may write, read and compact meanwhile. Two snapshots may overlap: what they say is a set.
 """

@@ -8,7 +8,7 @@
 
 Numbers are a logical clock. Whoever wants one takes the greatest that it sees and creates the next; where the store
 creates exclusively, one of several wins and the others take the number after it. An object that carries number n was
-written by somebody who had seen n, so clocks of hosts do not matter.
+written by a host that had seen n, so clocks of hosts do not matter.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Control:
         number: >= 1.
         kind: What happened.
         at: When, seconds since 1970 UTC.
-        token: Random; tells the creation of one host from the same by another.
+        token: Random; distinguishes the creation by one host from the same by another.
         info: Of a run, shown by `status`.
         sources: That were forgotten.
         failures_only: Only their failures were.
@@ -90,7 +90,7 @@ class Control:
 
 
 def control_name(control: Control, *, exclusive: bool) -> str:
-    """Return the name of a control object: unique by its token where the store cannot decide who was first."""
+    """Return the name of a control object: unique by its token if the store cannot decide which host was first."""
     return f"{CONTROLS}/{control.number:06d}{'' if exclusive else f'-{control.token}'}.json"
 
 

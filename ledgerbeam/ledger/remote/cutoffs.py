@@ -140,7 +140,7 @@ def contradict(txn: Transaction, source: bytes) -> None:
 def note_contradiction(txn: Transaction, leaf: Leaf, error: LedgerError, now: float) -> None:
     """Hold the source of a leaf open that cannot be true beside those recorded, and keep the error as its failure.
 
-    A leaf of a source that nobody registered is dropped: no run asks for it.
+    A leaf of a source that was never registered is dropped: no run needs it.
     """
     if txn.get(SOURCES, leaf.source_id) is None:
         return

@@ -9,7 +9,7 @@ from ledgerbeam.errors import LedgerDamagedError
 
 
 def create_own(objects: Objects, name: str, data: bytes) -> None:
-    """Create an object under a name that nobody else should use.
+    """Create an object under a name that no other writer should use.
 
     Raises:
         LedgerDamagedError: The name holds other content; nothing was written.

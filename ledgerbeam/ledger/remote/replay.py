@@ -79,7 +79,7 @@ class SnapshotManifest(NamedTuple):
 
 
 def segment_name(segment: Segment, number: int, writer: str, sequence: int) -> str:
-    """Return the name of a writer's segment, which tells whether it registers sources or says what was deleted."""
+    """Return the name of a writer's segment, which shows whether it registers sources or lists deletions."""
     kind = "s" if segment.sources else "z" if segment.dropped else "t"
     return f"{SEGMENTS}/{number:06d}/{kind}-{writer}-{sequence:06d}.seg"
 
@@ -169,8 +169,8 @@ class Replayer:
                 return self._fold_listed()
             self._waited_for.update(self._listed)
         raise LedgerDamagedError(
-            f"ledger {self._objects.url}: objects that are listed cannot be read, {FOLDS} times in a row; somebody "
-            "deletes them, or the store lists what it does not have"
+            f"ledger {self._objects.url}: objects that are listed cannot be read, {FOLDS} times in a row; another "
+            "program deletes them, or the store lists objects that it does not have"
         )
 
     def _fold_listed(self) -> list[str]:

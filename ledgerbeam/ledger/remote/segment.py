@@ -59,7 +59,7 @@ class Segment:
     Attributes:
         number: The highest number of a control object (`controls`) that its writer had seen.
         at: When it was written, seconds since 1970 UTC.
-        job: Fingerprint of the job that it was written for; None if nobody said.
+        job: Fingerprint of the job for which it was written; None if not given.
         sources: Registered.
         leaves: Finished tasks.
         failures: Failed tasks.

@@ -8,8 +8,8 @@
 ``snapshots/NAME/000001.seg``   its parts
 ==============================  ======================================================================
 
-Nothing is ever changed or locked. An object is created, folded into the sidecars of those who read, and deleted once
-a snapshot stands for it.
+Nothing is ever changed or locked. An object is created, folded into the sidecars of its readers, and deleted once a
+snapshot stands for it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _BATCH_BYTES = 16 << 20
 
 
 def writer_name() -> str:
-    """Return a name for one writer that nobody else has: host, process and a random part."""
+    """Return a unique name for one writer: host, process and a random part."""
     host = re.sub(r"[^A-Za-z0-9.]", "-", os.uname().nodename)[:40]
     return f"{host}-{os.getpid()}-{secrets.token_hex(6)}"
 
@@ -217,7 +217,8 @@ class RemoteStore(LmdbStore):
         def change(txn: Transaction) -> Segment | None:
             ids = [source.id for source in sources]
             known = txn.get_many(SOURCES, ids)
-            # What is known is not entered again: for who has not seen yet that it was replaced, it would come back.
+            # A known source is not registered again: for a host that has not seen its replacement yet, it would come
+            # back.
             news = [source for source in sources if source.id not in known]
             back = list(txn.get_many(GONE, ids).keys() & known.keys())
             return _segment(sources=news, back=back) if news or back else None
@@ -281,7 +282,7 @@ class RemoteStore(LmdbStore):
 
         Args:
             kind: What happened.
-            due: Gives the fields of the control, as of all numbers before its own; None if it is not to happen.
+            due: Returns the fields of the control, given all numbers before its own; None if it is not to happen.
 
         Returns:
             The control; None if it was not due.
@@ -318,7 +319,7 @@ class RemoteStore(LmdbStore):
         self._job = job.fingerprint
 
     def _create_ledger(self, job: Job) -> Job:
-        """Create ``job.json``; of several launchers one wins. Gives the job that the ledger is of."""
+        """Create ``job.json``; of several launchers one wins. Return the job of the ledger."""
         self._require_writable()
         self._objects.create(JOB_NAME, encode_ledger(secrets.token_hex(16), job))
         (data,) = self._objects.read([JOB_NAME])
@@ -328,7 +329,7 @@ class RemoteStore(LmdbStore):
         return self.job() or decode_ledger(data, f"{self.url}/{JOB_NAME}")[1]
 
     def begin_run(self, info: Mapping[str, Any]) -> str:
-        """Record that a run begins; gives its id. What this store records from then on belongs to it.
+        """Record that a run begins, and return its id. What this store records from then on belongs to the run.
 
         Raises:
             JobMismatchError: Meanwhile the ledger was taken for another job.

@@ -1,9 +1,9 @@
-"""Which tasks a worker has in work, so that its death can be blamed on them.
+"""Which tasks a worker has in work, so that its death can count against them.
 
 Every worker process keeps one small file in a folder that all workers of a run share, and rewrites it when a task
-starts or ends. Nothing is flushed to disk: the page cache outlives a killed process, and after a power cut nobody is
-to blame. The file is locked for as long as its process lives; a file that can be locked belongs to a dead worker. A
-lock, unlike a process id, is never reused and means the same in every container on the host.
+starts or ends. Nothing is flushed to disk: the page cache outlives a killed process, and a power cut counts against no
+task. The file is locked for as long as its process lives; a file that can be locked belongs to a dead worker. A lock,
+unlike a process id, is never reused and means the same in every container on the host.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ def _inspect(path: str, *, remove_dead: bool) -> tuple[list[Mark], bool] | None:
 
 
 def _decode(data: bytes) -> list[Mark]:
-    """Decode a mark file. One that a kill left half-written, or that no worker wrote, blames nobody."""
+    """Decode a mark file. One that a kill left half-written, or that no worker wrote, names no tasks."""
     if len(data) < _HEAD.size:
         return []
     length, checksum = _HEAD.unpack_from(data)

@@ -5,7 +5,8 @@ alone, closed to other users, and has a marker, which says of which ledger it is
 launcher lives. A lock means the same in every container on the host, which process ids and host names do not. Whoever
 finds a marker of its ledger whose lock is free may remove the folder; nothing else in ``run`` is ever touched.
 
-The folder ``run`` has a lock too, which all launchers share: who gets it alone knows that no other is at work.
+The folder ``run`` has a lock, too, which all launchers share: a launcher that gets it alone knows that no other is at
+work.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ class RunFolders:
         return any(found.lives for found in self.launchers() if found.run == run)
 
     def remove_dead(self) -> list[Launcher]:
-        """Remove the folders of launchers that have died. Gives those that live."""
+        """Remove the folders of launchers that have died; return those of live ones."""
         with self._opened() as runs:
             found = [] if runs is None else list(self._launchers(runs))
             for launcher in found:

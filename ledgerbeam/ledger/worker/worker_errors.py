@@ -40,7 +40,7 @@ def left_errors(run_dir: str) -> list[LedgerbeamError]:
 
 
 def _error_of(text: bytes) -> LedgerbeamError | None:
-    """Read what `leave_error` wrote; None for what a kill cut short, and for what somebody else wrote."""
+    """Read what `leave_error` wrote; None if a kill cut it short, or another program wrote it."""
     try:
         row = decode(text)
         kind, message = row["type"], row["message"]

@@ -1,12 +1,12 @@
 """Group commit: leaves of all threads of a process, recorded together.
 
 A commit costs a disk flush, whatever it holds. A writer gathers leaves and commits them before the oldest has waited
-for `interval` seconds, when there are `max_entries`, or when somebody flushes. What is lost by a kill is therefore
-at most one interval of work, also while a single task runs for hours.
+for `interval` seconds, when there are `max_entries`, or when `flush` is called. What is lost by a kill is therefore at
+most one interval of work, also while a single task runs for hours.
 
-While commits are quick, whoever adds a leaf late in the interval makes the commit. Left to a background thread it
-would take ten times as long: a store lets go of the interpreter's lock at each of its calls, and a busy thread gives it
-back only after a switch interval. The background thread commits where no leaf comes in time, and where commits are
+While commits are quick, the thread that adds a leaf late in the interval makes the commit. Left to a background thread
+it would take ten times as long: a store lets go of the interpreter's lock at each of its calls, and a busy thread gives
+it back only after a switch interval. The background thread commits where no leaf comes in time, and where commits are
 slow: over a network, to a busy disk, beside many other writers.
 """
 
@@ -159,7 +159,7 @@ class LedgerWriter:
             raise error
 
     def _commit(self) -> None:
-        """Commit what waits. An error is kept: whoever calls `_flush` next raises it."""
+        """Commit waiting entries. An error is kept, and the next call of `_flush` raises it."""
         with self._committing:
             with self._changed:
                 leaves, failures = self._leaves, self._failures

@@ -90,7 +90,7 @@ def add_json(parser: Options, text: str = "print one JSON object") -> None:
 def add_storage(parser: Options) -> None:
     """Add ``--storage-options``."""
     parser.add_argument(
-        "--storage-options", type=parse_options, default={}, metavar="JSON", help="passed to fsspec untouched"
+        "--storage-options", type=parse_options, default={}, metavar="JSON", help="passed to fsspec unchanged"
     )
 
 
@@ -196,7 +196,7 @@ def add_shards(parser: argparse.ArgumentParser, sources: Options, output: Option
         "--base",
         metavar="URL",
         help="folder that output names are relative to (default: the fixed part of the patterns; for --sources-from: "
-        "none, names hold whole paths)",
+        "none, names have whole paths)",
     )
     output.add_argument(
         "--pack", type=parse_size, metavar="BYTES", help="pack small sources into output shards of about this size"
@@ -213,7 +213,7 @@ def add_limit(work: Options) -> None:
         "--limit-tasks",
         type=parse_count,
         metavar="N",
-        help="stop once N tasks have been done or have failed; the same command goes on with the others",
+        help="stop once N tasks have been done or have failed; the same command continues with the others",
     )
 
 
@@ -226,7 +226,7 @@ def add_index_place(sources: Options) -> None:
         "--index-rule",
         choices=["scheme", "lhotse"],
         default="scheme",
-        help="how the mirrored tree names sources: with the scheme kept apart, or as lhotse does",
+        help="how the mirrored tree names sources: by scheme and path, or as lhotse does",
     )
     sources.add_argument(
         "--group", choices=["auto", "pairs", "key"], default="auto", help="how tar members make samples"
@@ -285,7 +285,7 @@ def add_job(parser: argparse.ArgumentParser, *, task_bytes: str, task_help: str)
         "--log-level",
         choices=LOG_LEVELS,
         default="warning",
-        help="the lowest level of what functions log that is shown (default: warning)",
+        help="show log messages of functions from this level on (default: warning)",
     )
     parser.set_defaults(runs_beam=True)
     parser.epilog = "Beam options follow '--', for example: -- --runner=PrismRunner"

@@ -39,7 +39,7 @@ def dry_run(job: JobSpec, args: argparse.Namespace, *, force: bool) -> int:
     """
     for option in ("only_failed", "only_rejected"):
         if getattr(args, option, None) is not None:
-            raise UsageError(f"--dry-run tells of all that is open: leave --{option.replace('_', '-')} out")
+            raise UsageError(f"--dry-run shows everything that is open: leave --{option.replace('_', '-')} out")
     reporter = Reporter(as_json=args.json, quiet=args.quiet)
     pages = listed_pages(job, reporter.say)
     preview = preview_job(job, pages, args.on_job_change, getattr(args, "existing", None), force=force)

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_index_place(sources)
     sources.add_argument("--force", action="store_true", help="index again what the ledger holds as indexed")
     add_job(parser, task_bytes="256M", task_help="size of the byte ranges that a large JSONL file is scanned in")
-    parser.epilog = f"'ledgerbeam index verify' checks indexes that are there. {parser.epilog}"
+    parser.epilog = f"'ledgerbeam index verify' checks existing indexes. {parser.epilog}"
 
 
 def run(args: argparse.Namespace, beam_args: list[str]) -> int:

@@ -15,7 +15,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     parser.add_argument("graph", metavar="module:function", help="returns the graph; or module:object that is one")
     parser.add_argument(
-        "--epochs", type=parse_count, default=1, metavar="N", help="how many passes, each in its own order (default: 1)"
+        "--epochs",
+        type=parse_count,
+        default=1,
+        metavar="N",
+        help="number of passes, each in its own order (default: 1)",
     )
     add_storage(parser)
     add_conversion(parser)
@@ -29,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--task-records",
         type=parse_count,
         metavar="N",
-        help="places of a task, and so the most items of a shard (default: as --task-bytes has it)",
+        help="places of a task, the most items of a shard (default: set by --task-bytes)",
     )
 
 

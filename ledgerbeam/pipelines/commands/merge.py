@@ -1,4 +1,4 @@
-"""``ledgerbeam merge``: Megatron datasets joined in the order given."""
+"""``ledgerbeam merge``: Megatron datasets joined in the given order."""
 
 from __future__ import annotations
 

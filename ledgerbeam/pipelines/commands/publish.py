@@ -25,10 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"whose index files and metadata to write: {', '.join(formats)}",
     )
     parser.add_argument(
-        "--route", default="", metavar="NAME", help="the dataset of a route (default: of what has no route)"
+        "--route", default="", metavar="NAME", help="the dataset of a route (default: the main dataset)"
     )
-    parser.add_argument("--output", metavar="URL", help="where the file of idxpack or shar goes, or megatron's prefix")
-    parser.add_argument("--name", metavar="NAME", help="of the dataset (default: the last part of the job's output)")
+    parser.add_argument("--output", metavar="URL", help="URL of the file for idxpack or shar; prefix for megatron")
+    parser.add_argument("--name", metavar="NAME", help="name of the dataset (default: last part of job's output)")
     parser.add_argument(
         "--part",
         dest="parts",

@@ -136,7 +136,7 @@ class RunSummary:
         if outcome.limited:
             reporter.warn(
                 f"stopped after {count(int(job.task_limit or 0), 'task')}, as --limit-tasks asks; "
-                f"{count(left, 'source')} of those listed so far left open; the same command goes on with them"
+                f"{count(left, 'source')} of those listed so far left open; the same command continues with them"
             )
         elif left and self.is_partial:
             reporter.warn(f"{count(left, 'source')} left open, since this run was to do only some")

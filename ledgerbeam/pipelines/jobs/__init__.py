@@ -1,1 +1,1 @@
-"""What a job is: its sources, its outputs, who owns them, what is removed."""
+"""Jobs: their sources, their outputs, the owner of these, and what is removed."""

@@ -28,7 +28,7 @@ class JobListing:
         store: Its ledger, taken for the job.
         pages: The listing, as `listed_pages` returns it.
         run: Id of the run.
-        only: Ids of the only sources to do; None gives every open one.
+        only: Ids of the only sources to do; None for every open one.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class JobListing:
         self.finished = False
 
     def open_sources(self) -> Iterator[list[Source]]:
-        """Yield the sources that owe work, page by page (a page may owe none), registered in the ledger.
+        """Yield the sources that have work left, page by page (a page may be empty), registered in the ledger.
 
         Raises what the pages raise.
         """
@@ -85,7 +85,7 @@ class JobListing:
         self._seen[before : self.found] = _prefixes(ids)
 
     def _gone(self) -> Iterator[bytes]:
-        """Yield the ids that the ledger holds and the listing does not: 8 bytes a source tell them apart."""
+        """Yield the ids that the ledger holds and the listing does not: it keeps 8 bytes for each source."""
         seen = self._seen[: self.found]
         seen.sort()
         # The ledger holds all that was listed; if that is all it holds, nothing is gone, and none of it is read.

@@ -28,7 +28,7 @@ class MapJob(ShardJob):
         modules: Hashes of the user's modules that the object is made of, by name.
         values: What the function, or the class when it is built, is given by name.
         watched: Checksums of the files that the object reads, by their URLs.
-        batch: Records of a batch, at most; None gives it single records.
+        batch: Records of a batch, at most; None for single records.
         batch_matters: Whether the object says of itself that its results depend on the size of batches.
         nan: What becomes of NaN and infinities in JSONL.
         check_purity: Whether the first records are mapped twice.

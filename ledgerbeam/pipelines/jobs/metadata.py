@@ -267,7 +267,7 @@ class PublishedMetadata:
         return []
 
     def check(self, page: Page, job: JobSpec) -> None:
-        """Refuse sources whose shards would differ only in their folders, if the format cannot tell these apart."""
+        """Refuse sources with shards that differ only in their folders, if the format cannot distinguish these."""
         if self.form == "lit" and job.sources().are_apart:
             _require_base_names(page)
 
@@ -333,6 +333,6 @@ def _require_base_names(page: Page) -> None:
         other = seen.setdefault(url.rpartition("/")[2], url) if size else url
         if other != url:
             raise UsageError(
-                f"{other} and {url}: LIT tells shards apart by their base names, which come from those of the sources; "
+                f"{other} and {url}: LIT distinguishes shards by their base names, which come from those of sources; "
                 "rename one, or use --to webdataset, which keeps folders apart"
             )

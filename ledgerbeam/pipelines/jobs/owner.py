@@ -1,8 +1,8 @@
 """Who owns an output folder: the ledger whose mark lies in it.
 
 A ledger marks the folder that its job writes to, as ``_ledgerbeam/<ledger id>.json``, when a run begins and before
-anything is written. A folder that holds the mark of another ledger, or shards that nobody has marked, is refused:
-shards of two jobs side by side look like one dataset.
+anything is written. A folder that holds the mark of another ledger, or shards without a mark, is refused: shards of two
+jobs side by side look like one dataset.
 
 The ledger is the truth, and the mark says whose folder it is. So a mark of another job of the same ledger needs no
 word: the ledger was taken for a new job, knows what the old one has written, and removes that as the new one completes.
@@ -77,7 +77,7 @@ class OutputOwner:
             store: The job's ledger, up to date; None if there is none yet.
 
         Raises:
-            UsageError: If another ledger or nobody knows what lies there, and the user chose nothing.
+            UsageError: If the shards there are another ledger's or have no mark, and the user chose nothing.
         """
         problem = self._problem(store)
         self.keeps = self._existing == "keep" and problem is not None
@@ -85,7 +85,7 @@ class OutputOwner:
             return
         if self._existing is None:
             raise UsageError(
-                f"{problem}\ngive another --output{self._owners_ledger()}, or choose what becomes of what is there:\n"
+                f"{problem}\ngive another --output{self._owners_ledger()}, or choose what becomes of the shards:\n"
                 "  --existing replace  removes the shards first\n"
                 "  --existing keep     leaves all of it, beside what this job writes"
             )
@@ -116,7 +116,7 @@ class OutputOwner:
     def begin_restart(self, store: LedgerStore) -> None:
         """Remove what a killed run of the job that ends here has published and not recorded.
 
-        What it has recorded is superseded as the ledger is taken for another job; nobody would know of the rest.
+        What it has recorded is superseded when another job takes the ledger; the other shards would be in no ledger.
         """
         job = store.job()
         if job is None or job.fingerprint == self._spec.identity().fingerprint or self.is_new or not self._is_alone:
@@ -135,7 +135,7 @@ class OutputOwner:
         return list(islice(chain.from_iterable(shards), MOST_STRANGERS))
 
     def _problem(self, store: LedgerStore | None) -> str | None:
-        """Return why the folder is not this ledger's; None if it is, or nobody's."""
+        """Return why the folder is not this ledger's; None if it is, or if it has no owner."""
         runs = [] if store is None else [run["info"] for run in store.runs()]
         own = None if store is None else self._marks.get(_mark_name(store))
         self._is_marked = own is not None
@@ -252,7 +252,7 @@ def _mark_name(store: LedgerStore) -> str:
 
 
 def _parsed(data: bytes) -> Mapping[str, Any]:
-    """Read a mark; one that does not read is still somebody's."""
+    """Read a mark; one that cannot be read still counts as another ledger's."""
     try:
         mark = decode(data)
     except ValueError:

@@ -24,7 +24,7 @@ from ledgerbeam.pipelines.jobs.spec import JobSpec
 __all__ = ["WORK", "JobPreview", "as_json", "preview_job"]
 
 WORK = ("new", "changed", "failed", "open")
-"""States of sources that owe work."""
+"""States of sources that have work left."""
 
 EXAMPLES = 5
 
@@ -40,7 +40,7 @@ class JobPreview:
         refusals: Why the run would be refused; none if it would begin.
         sources: Number of sources by state: ``complete``, and those of `WORK`; ``gone`` are known and were not listed.
         examples: A few of their URLs.
-        tasks: How many tasks the sources that owe work are expected to make, by their sizes, without those done.
+        tasks: How many tasks the sources that have work left are expected to make, by their sizes, without those done.
         outputs: Names of outputs that the run would remove in the end, a few of them.
         removed: How many these are.
     """

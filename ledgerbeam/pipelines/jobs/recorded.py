@@ -200,12 +200,12 @@ def look_at_files(sources: Sequence[Source], store: LedgerStore) -> list[Pending
     """Return sources with what is done of them, as `with_progress`, for the next pass over them.
 
     A local file may be replaced by one of the same size and time, which is the same source by its identity. So the
-    ledger keeps when anything of a file was last changed, as its inode says and nobody can set. A source that is done
-    in part and of which that differs is begun anew: its parts would be of two contents. Planning and reading are told
-    the time, too, and fail the tasks if it is another by then.
+    ledger keeps the time of the last change of a file's inode (ctime), which cannot be set. A source that is done in
+    part and of which that differs is begun anew: its parts would be of two contents. Planning and reading are told the
+    time, too, and fail the tasks if it is another by then.
 
     Args:
-        sources: Registered sources, which owe work.
+        sources: Registered sources, which have work left.
         store: The job's ledger.
     """
     found = with_progress(sources, store)

@@ -119,7 +119,7 @@ def remove_below(root: str, names: Iterable[str], options: Options, *, ledger: s
 
 
 def _require_below(root: str, names: Sequence[str], *, ledger: str) -> set[str]:
-    """Check that names lie below a folder: whoever can write to a ledger can put any name in it.
+    """Check that names lie below a folder: a program that can write to a ledger can put any name in it.
 
     Args:
         root: The folder; it may be a link itself.

@@ -29,7 +29,7 @@ from ledgerbeam.transforms.task_results import TaskResults
 __all__ = ["SampleRun", "Sampled", "sample_places", "sampled_records", "try_function"]
 
 MOST_WHOLE = 64 * 2**20
-"""Bytes of a source that is read whole, since its format cannot tell the first records apart without an index."""
+"""Most bytes of a source that is read as a whole, if its format cannot separate records without an index."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _by_position(reader: Reader, source: Source, numbers: list[int]) -> Iterator
 
 
 def _from_beginning(files: FileSources, source: Source, number: int) -> Iterator[Sampled]:
-    """Read the first records of a source that has no index, in memory, no more of it than they take."""
+    """Read the first records of a source without an index, in memory, and no more bytes than they need."""
     kind = files.type_of(source.url).format
     options = files.storage_options
     if isinstance(kind, JsonlFormat):

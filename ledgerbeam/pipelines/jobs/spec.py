@@ -109,7 +109,7 @@ class JobSpec(ABC):
     Attributes:
         command: The command that runs such jobs.
         output: URL of the folder of its shards; None if its outputs lie elsewhere, and are named by their URLs.
-        storage_options: Passed to fsspec untouched.
+        storage_options: Passed to fsspec unchanged.
         ledger: Ledger URL; empty until `resolve_ledger`.
         workers: Local worker processes.
         devices: Ids of the CUDA devices of which each local worker process sees one; empty leaves that as it is.

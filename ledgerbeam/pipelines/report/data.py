@@ -80,12 +80,12 @@ class FailureKind:
 
 @dataclass
 class OpenTasks:
-    """An estimate of the tasks that sources still owe, by their sizes.
+    """An estimate of the open tasks of sources, by their sizes.
 
     Attributes:
         task_size: Size of a task, in what the sizes of sources are counted in; None if it is not known.
-        open: Tasks that sources without a failure owe, at least one each.
-        in_failed: Tasks that sources with failures owe, those that failed among them.
+        open: Open tasks of sources without a failure, at least one each.
+        in_failed: Open tasks of sources with failures, including those that failed.
     """
 
     task_size: int | None
@@ -101,11 +101,11 @@ class OpenTasks:
             self.in_failed += max(expected - row.totals.tasks, 1)
 
     def without(self, failed: int, *, has_ended: bool = False) -> int:
-        """Return how many tasks are owed that have not failed.
+        """Return how many tasks are open and have not failed.
 
         Args:
             failed: How many have failed.
-            has_ended: Whether the last run went to its end: then all that sources with failures owe has failed.
+            has_ended: Whether the last run reached its end: then all open tasks of sources with failures have failed.
         """
         return self.open + (0 if has_ended else max(self.in_failed - failed, 0))
 
@@ -127,7 +127,7 @@ class ReportData:
         quantiles: Durations in seconds below which half, 95 % and 99 % of tasks are, and the longest, by their name.
         kinds: Failures by reason, most first; the last may stand for all further reasons.
         slowest: Sources whose tasks took longest, added up, slowest first.
-        runs: The newest runs, newest first, as `shown_runs` gives them.
+        runs: The newest runs, newest first, as `shown_runs` returns them.
         runs_left_out: Number of older runs.
         statistics: What the functions observed, as rows of a table.
         statistics_error: Why there are none, if they do not read.

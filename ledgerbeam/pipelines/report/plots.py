@@ -64,7 +64,7 @@ def progress_plot(steps: Sequence[Step], runs: Sequence[float], label: str) -> P
     Args:
         steps: Course of the job.
         runs: When runs began, seconds since 1970; each is marked.
-        label: What the plot says, for those who do not see it.
+        label: The content of the plot in words, for readers who cannot see it.
     """
     first, end = steps[0].begin, steps[-1].end
     axis = _time_axis(first, end)

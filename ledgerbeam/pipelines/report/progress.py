@@ -18,7 +18,7 @@ __all__ = ["JobProgress", "job_progress", "shown_runs"]
 RECENT_SECONDS = 60
 
 WEIGHED_SOURCES = 100_000
-"""Up to so many sources, the time left is told from their sizes; looking at more would make people wait."""
+"""Up to this number of sources, the time left is estimated from their sizes; reading more would take too long."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def shown_runs(store: LedgerStore) -> list[dict[str, Any]]:
     """Return every run with its state, what was recorded in it, and without secrets.
 
     To what `LedgerStore.runs` gives of a run come ``state`` (see `run_state`), ``seconds`` (None unless it has ended)
-    and ``done``, a `Work` as a mapping, or None if the run did not tell where it began.
+    and ``done``, a `Work` as a mapping, or None if the run did not record where it began.
     """
     runs, history = store.runs(), store.history()
     living = {launcher.run for launcher in run_folders(store).launchers() if launcher.lives} if runs else set()

@@ -1,4 +1,4 @@
-"""What a run tells the ledger about itself when it begins, and what can be said of it later."""
+"""What a run records about itself when it begins, and what can be said about it later."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def run_info(store: LedgerStore, spec: JobSpec, runner: str) -> dict[str, Any]:
     ``{"pid", "host", "place", "workers", "runner", "command", "folder", "before", "token", "output"}``: where it can be
     seen whether it lives, see `is_seen`; the runner as the Beam options name it, or ``local``; the command line without
     secrets, as a list of words, left out if it is very long; the working folder; what had been recorded when the run
-    began, as a `Work`; what tells this run from all others, also of copies of the ledger; and the URL of the output
-    folder, of which `OutputOwner` had nothing to say.
+    began, as a `Work`; an id that distinguishes this run from all others, also in copies of the ledger; and the URL of
+    the output folder, of which `OutputOwner` had nothing to say.
     """
     command = ["ledgerbeam", *command_without_secrets(sys.argv[1:])]
     where = {"pid": os.getpid(), "host": os.uname().nodename, "place": store.environment_id(), "folder": os.getcwd()}
@@ -85,7 +85,7 @@ def run_info(store: LedgerStore, spec: JobSpec, runner: str) -> dict[str, Any]:
 
 
 def is_seen(run: Mapping[str, Any], store: LedgerStore) -> bool:
-    """Return whether it can be seen here, by locks, whether a run lives: names of hosts and processes tell nothing.
+    """Return whether locks can show here if a run is alive: names of hosts and processes cannot.
 
     The workers of a local run die with its launcher. That has its lock beside a local ledger, or beside what its host
     keeps of a remote one.
@@ -120,7 +120,7 @@ def run_state(run: Mapping[str, Any], store: LedgerStore, living: Collection[str
 
 
 def work_by_run(runs: Sequence[Mapping[str, Any]], recorded: Work) -> list[Work | None]:
-    """Return what was recorded from the beginning of each run to that of the next; None where a run did not tell.
+    """Return what was recorded from the beginning of each run to that of the next; None if a run did not record it.
 
     Args:
         runs: All runs of a ledger, in order.

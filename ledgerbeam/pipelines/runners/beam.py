@@ -97,7 +97,7 @@ class BeamRunner:
     def run(self, listed: JobListing) -> None:
         """Run the job's pipeline, and again while it leaves open what another pass does, as index ranges do.
 
-        The pipeline lists the sources itself; `listed` is told how many there are.
+        The pipeline lists the sources itself; `listed` receives their number.
 
         Raises:
             LedgerbeamError: If the pipeline failed; what it had recorded stays recorded.
@@ -144,7 +144,7 @@ class BeamRunner:
 
 
 def _counted_set_ups(result: Any) -> SetUps:
-    """Return the set-ups that a runner's counters tell of; some runners have none."""
+    """Return the set-ups in a runner's counters; some runners have none."""
     from apache_beam.metrics.metric import MetricsFilter  # noqa: PLC0415
 
     try:

@@ -64,7 +64,7 @@ def fork_server(run_dir: str, devices: Sequence[str] = ()) -> Iterator[str]:
         yield f'exec "{sys.executable}" -I -S "{worker_relay.__file__}" {name}'
     finally:
         os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)  # else whoever waits for the wave's process group waits for somebody to do it
+        os.waitpid(pid, 0)  # else the wait for the wave's process group would not end
 
 
 class _Server:
@@ -164,7 +164,7 @@ def _run(body: Callable[[], None]) -> Never:
     try:
         body()
         status = 0
-    except BaseException:  # noqa: BLE001 - shown, and told by the exit status
+    except BaseException:  # noqa: BLE001 - shown, and reported by the exit status
         traceback.print_exc()
     finally:
         sys.stdout.flush()

@@ -175,7 +175,7 @@ class LocalRunner:
 
     def _pass(self, sources: Sequence[PendingSource], listed: JobListing) -> WaveEnd:
         self._passes += 1
-        # A folder of its own, so that nobody who is slow to die is taken for a worker of the next pass.
+        # A separate folder, so that a process that dies slowly does not count as a worker of the next pass.
         folder = self._pass_folder = os.path.join(self._folder.path, f"pass-{self._passes:04d}")
         job, wave, tmp = (os.path.join(folder, name) for name in ("job.json", "wave", "tmp"))
         self._folder.check()
@@ -191,7 +191,7 @@ class LocalRunner:
         try:
             return self._wave(folder, job, wave, tmp, listed)
         finally:
-            with suppress(LedgerbeamError):  # why it cannot be noted is told by what needs more
+            with suppress(LedgerbeamError):  # a later step that needs more reports the reason
                 self._note_set_ups(folder, listed.run)
             self._set_ups_before = self._set_ups
 

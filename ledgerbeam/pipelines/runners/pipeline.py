@@ -53,7 +53,7 @@ def _run(spec: JobSpec, wave_path: str, beam_args: Sequence[str], workers: Envir
 
 
 def _provision_info(spec: JobSpec) -> ExtendedProvisionInfo:
-    """Return what FnApiRunner tells its worker processes of the options: by itself, nothing."""
+    """Return the options for FnApiRunner's worker processes, which by default get none."""
     told = {"beam:option:default_sdk_harness_log_level:v1": spec.log_level.upper()}
     return ExtendedProvisionInfo(
         beam_provision_api_pb2.ProvisionInfo(

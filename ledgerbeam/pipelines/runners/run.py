@@ -207,8 +207,8 @@ def _warn_of_strangers(names: list[str], folder: str, reporter: Reporter) -> Non
         more = "at least " if len(names) == MOST_STRANGERS else ""
         reporter.warn(
             f"{folder}: {more}{count(len(names), 'shard')} there that this ledger has not recorded, such as "
-            f"{printable(names[0])}: a run that was killed has left them, of sources that changed since, or somebody "
-            "has put them there; remove them, then run the same command again"
+            f"{printable(names[0])}: a killed run left them, and their sources have changed since, or another program "
+            "wrote them; remove them, then run the same command again"
         )
 
 

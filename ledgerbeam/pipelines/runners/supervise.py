@@ -64,7 +64,7 @@ def run_wave(
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, env=env, start_new_session=True)
     try:
         _wait(process, run_dir, on_tick)
-        # Judged before the group is ended: what dies with it is not to blame.
+        # Decided before the group is ended: processes that die with it do not count.
         running = process.poll() is None
         dead = dead_marks(run_dir) if running else [w for w in dead_marks(run_dir) if w.pid == process.pid]
     finally:

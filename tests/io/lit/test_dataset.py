@@ -291,5 +291,5 @@ def test_two_members_of_one_name_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"extensions": ["cls"], "train": "x.tar"}')
     samples = [Sample(key, {"cls": b"1"}) for key in ("a", "b", "a")]
     (tmp_path / "x.tar").write_bytes(encode_tar(samples, group="key")[0])
-    with pytest.raises(ArchiveError, match=r"x.tar: the member 'a.cls' at byte 2048 is there twice"):
+    with pytest.raises(ArchiveError, match=r"x.tar: the member 'a.cls' at byte 2048 occurs twice"):
         LitDataset(str(tmp_path))

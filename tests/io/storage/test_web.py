@@ -86,26 +86,26 @@ def test_a_range_is_one_request_and_gives_its_bytes(web: WebServer) -> None:
 
 
 def test_a_server_that_tells_no_version_is_refused(web: WebServer) -> None:
-    with pytest.raises(StorageError, match="tells neither ETag, generation nor time of modification"):
+    with pytest.raises(StorageError, match="reports neither ETag, generation nor modification time"):
         source(web, etag=None, tells_modified=False)
 
 
 def test_an_answer_without_a_version_is_not_believed(web: WebServer) -> None:
     listed = source(web)
     web.etag, web.tells_modified = None, False
-    with pytest.raises(StorageError, match=r"a\.jsonl: the store tells neither ETag"):
+    with pytest.raises(StorageError, match=r"a\.jsonl: the store reports neither ETag"):
         RangeReader(listed.url, listed=listed).read(0, 5)
 
 
 def test_a_server_that_tells_no_size_is_refused(web: WebServer) -> None:
     """It was taken for a source without a record."""
-    with pytest.raises(StorageError, match=r"a\.jsonl: the store does not tell its size"):
+    with pytest.raises(StorageError, match=r"a\.jsonl: the store reports no size"):
         source(web, tells_size=False)
 
 
 def test_a_server_without_ranges_is_refused_and_small_files_are_read_whole(web: WebServer) -> None:
     listed = source(web, has_ranges=False)
-    with pytest.raises(StorageError, match=r"gives no ranges of bytes.*bytes=0-4.*status 200"):
+    with pytest.raises(StorageError, match=r"supports no byte ranges.*bytes=0-4.*status 200"):
         RangeReader(listed.url, listed=listed).read(0, 5)
     assert read_bytes(listed.url, None, listed) == DATA
 

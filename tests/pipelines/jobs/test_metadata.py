@@ -175,7 +175,7 @@ def test_shards_that_cannot_be_the_dataset_are_kept_and_the_error_says_what_to_d
         workspace.jsonl(f"in/{folder}/a.jsonl", 3)
     ran = run(workspace, "lit", source="in/**/*.jsonl")
     assert ran.status == 2
-    assert "LIT tells shards apart by their base names" in ran.err
+    assert "LIT distinguishes shards by their base names" in ran.err
     assert not (workspace.root / "L").exists()
     for _ in range(2):
         ran = run(workspace, "energon", source="in/**/*.jsonl")

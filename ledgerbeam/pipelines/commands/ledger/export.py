@@ -43,8 +43,8 @@ class Table:
 
     Attributes:
         types: Type of each column by name, in order.
-        rows: Gives the rows of a ledger, tuples in the order of the columns; no more than a page is in memory,
-            of ``failures`` and of ``outputs`` also what `LedgerStore` says.
+        rows: Yields the rows of a ledger, tuples in the order of the columns; no more than a page is in memory, of
+            ``failures`` and of ``outputs`` also what `LedgerStore` says.
     """
 
     types: Mapping[str, ColumnType]
@@ -186,7 +186,7 @@ Writer = Callable[[Table, LedgerStore, BinaryIO, Callable[[int, int], None]], in
 def export(store: LedgerStore, args: argparse.Namespace) -> int:
     """Write one table to a file, or without ``--table`` every table into a folder. Returns 0.
 
-    Each file appears whole or not at all.
+    Each file appears as a whole or not.
 
     Raises:
         UsageError: If the output cannot be written atomically, or names a folder where a file is meant.
