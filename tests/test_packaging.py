@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -217,3 +218,11 @@ def test_help_answers_in_under_300_milliseconds(tmp_path: Path) -> None:
         after = os.times()  # of the processor: a busy machine is not the command's fault
         seconds.append(after.children_user + after.children_system - before.children_user - before.children_system)
     assert min(seconds) < 0.3
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "requirements-gcp.txt"])
+def test_the_image_brings_every_dependency(name: str) -> None:
+    pinned = set(re.findall(r"^([\w.-]+)==", (ROOT / "docker" / name).read_text(), re.MULTILINE))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = {re.split(r"[<>=~!\[; ]", each)[0] for each in project["dependencies"]}
+    assert needed - pinned == set()
