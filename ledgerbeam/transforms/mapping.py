@@ -20,8 +20,8 @@ from ledgerbeam.ledger.model.user_errors import (
     error_name,
     failed_by,
     is_interrupt,
-    last_frame,
     message_of,
+    raised_at,
 )
 from ledgerbeam.redaction import without_secrets
 from ledgerbeam.results import Drop, Reject
@@ -262,7 +262,7 @@ class TaskMapping:
         elif kind in (FunctionError, RecordError):
             self._put_aside(position, error_name(error), message_of(error))
         else:
-            self._put_aside(position, error_name(error), message_of(error), last_frame(error))
+            self._put_aside(position, error_name(error), message_of(error), raised_at(error))
 
     def _put_aside(self, position: int, reason: str, error: str, at: str = "") -> None:
         try:

@@ -19,7 +19,7 @@ class Rejection:
         position: In the records of the task, from 0.
         reason: A category.
         error: What is wrong with it, for people; cut and without secrets.
-        at: ``file:line`` of the code that raised; empty if nothing was raised.
+        at: ``package/file.py:line`` of the code that raised, the same on every host; empty if nothing was raised.
     """
 
     position: int

@@ -6,6 +6,7 @@ built-in types, and classes are asked for by `type`, since `isinstance` asks the
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import traceback
@@ -23,6 +24,7 @@ __all__ = [
     "is_interrupt",
     "last_frame",
     "message_of",
+    "raised_at",
 ]
 
 MOST_CHARACTERS = 2000
@@ -77,6 +79,17 @@ def last_frame(error: BaseException) -> str:
         traceback.walk_tb(BaseException.__dict__["__traceback__"].__get__(error)), limit=-1, lookup_lines=False
     )
     return _plain(f"{frames[-1].filename}:{frames[-1].lineno}", MOST_CHARACTERS) if frames else "unknown place"
+
+
+def raised_at(error: BaseException) -> str:
+    """Return ``package/file.py:line`` of where `error` was raised: the same wherever the code is installed."""
+    frames = list(traceback.walk_tb(BaseException.__dict__["__traceback__"].__get__(error)))
+    if not frames:
+        return ""
+    frame, line = frames[-1]
+    module, parts = frame.f_globals.get("__name__"), frame.f_code.co_filename.split(os.sep)
+    depth = 1 + (module.count(".") if type(module) is str else 0) + (parts[-1] == "__init__.py")
+    return _plain(f"{'/'.join(parts[-depth:])}:{line}", MOST_CHARACTERS)
 
 
 def failed_by(error: BaseException, task: Task, message: str) -> FailedTask:
