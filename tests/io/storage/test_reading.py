@@ -236,7 +236,7 @@ def test_versions_of_other_stores(info: dict[str, Any], version: str) -> None:
 
 
 def test_a_store_that_tells_no_version_is_refused() -> None:
-    with pytest.raises(StorageError, match="could not be noticed"):
+    with pytest.raises(StorageError, match="could not be detected"):
         stat.info_of("x://b/k", {"size": 1})
 
 

@@ -111,7 +111,9 @@ def test_random_kills_lose_nothing_acknowledged_and_complete_nothing_early(
 ) -> None:
     dice = random.Random(workers)
     early, late = 0, 0
-    for round_ in range(30):
+    for round_ in range(400):
+        if round_ >= 30 and early and late:  # on a busy machine nearly every kill may come when all is done
+            break
         store.register([source_of(round_, number) for number in range(SOURCES)])
         logs = [str(tmp_path / f"{round_}-{worker}.log") for worker in range(workers)]
         pids = [start_worker(store.url, log, round_, round_ * 10 + n) for n, log in enumerate(logs)]
