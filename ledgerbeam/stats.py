@@ -36,10 +36,10 @@ from ledgerbeam.sketches.packing import LARGEST, LIMIT
 __all__ = ["Collected", "collecting", "count", "discarded", "distinct", "observe", "top"]
 
 MOST_NAMES = 100
-"""A task has so many statistics at most: their names are categories, not texts of single records."""
+"""A task has so many statistics, reasons or routes at most: they are categories, not texts of single records."""
 
 NAME_CHARACTERS = 200
-"""No name is longer."""
+"""No name of a statistic or a route, and no reason, is longer."""
 
 _SHOWN_CHARACTERS = 128
 """Of a value of `top`; of a longer one the beginning is shown, with a checksum of all of it."""

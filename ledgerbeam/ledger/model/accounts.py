@@ -11,14 +11,9 @@ from typing import Any, NamedTuple
 
 from ledgerbeam.errors import UnsupportedShapeError
 from ledgerbeam.ledger.model.values import integer, row, rows, shown, text
+from ledgerbeam.stats import MOST_NAMES, NAME_CHARACTERS
 
-__all__ = ["MOST_NAMES", "RecordCounts", "Statistic"]
-
-MOST_NAMES = 100
-"""A task has so many reasons, routes or statistics at most: they are categories, not texts of single records."""
-
-NAME_CHARACTERS = 200
-"""No reason, route or name of a statistic is longer."""
+__all__ = ["MOST_NAMES", "NAME_CHARACTERS", "RecordCounts", "Statistic"]
 
 STATISTIC_BYTES = 1 << 20
 """No sketch is larger."""

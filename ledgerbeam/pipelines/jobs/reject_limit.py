@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from ledgerbeam.errors import RejectLimitError, UsageError
-from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger import LedgerStore, RecordCounts
 from ledgerbeam.pipelines.console import count
 from ledgerbeam.redaction import printable, without_secrets
 
@@ -46,9 +44,9 @@ class RejectLimit:
         """
         if self.most is None and self.percent is None:
             return
-        records = store.status()["records"]
-        rejected = sum(records["rejected"].values())
-        if self._is_exceeded(rejected, records["read"], ended=ended):
+        records = store.records()
+        rejected = sum(records.rejected.values())
+        if self._is_exceeded(rejected, records.read, ended=ended):
             raise RejectLimitError(self._message(store.url, rejected, records))
 
     def _is_exceeded(self, rejected: int, read: int, *, ended: bool) -> bool:
@@ -58,8 +56,8 @@ class RejectLimit:
             return False
         return rejected * 100 > self.percent * read
 
-    def _message(self, url: str, rejected: int, records: Mapping[str, Any]) -> str:
-        ordered = sorted(records["rejected"].items(), key=lambda item: (-item[1], item[0]))
+    def _message(self, url: str, rejected: int, records: RecordCounts) -> str:
+        ordered = sorted(records.rejected.items(), key=lambda item: (-item[1], item[0]))
         reasons = ", ".join(
             f"{printable(without_secrets(reason))} {number:,}" for reason, number in ordered[:_SHOWN_REASONS]
         )
@@ -68,7 +66,7 @@ class RejectLimit:
         allowed = f"{self.percent:g} % of the records" if self.most is None else count(self.most, "record")
         return (
             f"ledger {url}: --on-error {self.text}: expected at most {allowed} rejected, found {rejected:,} of "
-            f"{records['read']:,} read ({reasons}{more}). All that is recorded stays: look at them with "
+            f"{records.read:,} read ({reasons}{more}). All that is recorded stays: look at them with "
             f"'ledgerbeam ledger rejects {shlex.quote(url)}', then mend the sources or the function, or run the same "
             "command with a higher limit"
         )
