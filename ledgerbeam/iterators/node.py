@@ -172,10 +172,7 @@ class IteratorNode(ABC):
         Raises:
             UnsupportedShapeError: What is left cannot be divided anew.
         """
-        raise UnsupportedShapeError(
-            f"{self._name}: what it has left cannot be divided among another number of shards; go on with "
-            f"{self._shard[1]}, or start a new epoch with the other number"
-        )
+        raise self._indivisible()
 
     def parameters(self) -> dict[str, Any]:
         """Return what, beside the children, decides which items come in which order: names and plain values."""
@@ -297,6 +294,12 @@ class IteratorNode(ABC):
     @property
     def _name(self) -> str:
         return type(self).__name__
+
+    def _indivisible(self) -> UnsupportedShapeError:
+        return UnsupportedShapeError(
+            f"{self._name}: what it has left cannot be divided among another number of shards; go on with "
+            f"{self._shard[1]}, or start a new epoch with the other number"
+        )
 
     def _not_checkpointable(self) -> CheckpointError:
         streams = [node for node in walk(self) if not node.children and not node.has_constant_time_access]

@@ -6,8 +6,8 @@ import hashlib
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
-from typing import Any, TypeAlias
+from itertools import accumulate, chain
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,46 +147,20 @@ def write_index_pack(
     keys = _keys(url, collections)
     packer = _Packer(options, location or IndexLocation())
     packer.gather(collections)
-    strings = _Strings()
-    kinds = [strings.add(collection.kind) for collection in collections]
-    paths = [strings.add(segment.path) for segment in packer.segments]
-    ends = list(packer.ends())
-    version = 3 if any(isinstance(collection, PackArray) for collection in collections) else 2
-
-    lengths = [len(collections), sum(map(len, ends)), len(packer.segments), len(strings.data)]
-    sizes = [length * kind.itemsize for length, kind in zip(lengths, (COLLECTION, SEQUENCE, SEGMENT), strict=False)]
-    places = list(accumulate([*sizes, len(strings.data)], initial=HEADER_BYTES))
-    places[-1] = -(-places[-1] // ENTRY) * ENTRY
-    lengths.append(
-        sum(segment.items * (ITEM.itemsize if segment.flags & ARRAY else ENTRY) for segment in packer.segments)
-    )
-
-    rows = np.zeros(len(collections), COLLECTION)
-    sequences = np.zeros(lengths[1], SEQUENCE)
-    first = 0
-    for number, (collection, (text, size), numbers) in enumerate(zip(collections, kinds, packer.numbers, strict=True)):
-        stop = first + len(numbers)
-        sequences["segment"][first:stop], sequences["end"][first:stop] = numbers, ends[number]
-        records = ends[number][-1] if ends[number] else 0
-        rows[number] = (keys[number], first, len(numbers), records, places[3] + text, size, _flags(collection))
-        first = stop
-
+    layout = _Layout(collections, packer)
     digest = layout_hash(collections)
-    interleaved = [value for pair in zip(places, lengths, strict=True) for value in pair]
     with publish(url, options) as file:
-        file.write(HEADER.pack(MAGIC, version, HEADER_BYTES, *interleaved, digest).ljust(HEADER_BYTES, b"\0"))
-        file.write(rows.tobytes() + sequences.tobytes())
-        file.write(bytes(sizes[2]))  # the rows of segments come when their checksums are known
-        file.write(bytes(strings.data).ljust(places[4] - places[3], b"\0"))
-        table = np.zeros(lengths[2], SEGMENT)
-        position = places[4]
-        for number, (segment, (data, source_size)) in enumerate(zip(packer.segments, packer.payloads(), strict=True)):
-            text, size = paths[number]
-            row = (places[3] + text, position, size, segment.flags, segment.items, source_size, len(data))
-            table[number] = (*row, zlib.crc32(data), 0)
+        file.write(layout.header(digest))
+        file.write(layout.collections(keys).tobytes() + layout.sequences().tobytes())
+        file.write(bytes(layout.segments.stop - layout.segments.start))  # written when the checksums are known
+        file.write(bytes(layout.texts.data).ljust(layout.strings.stop - layout.strings.start, b"\0"))
+        table = np.zeros(layout.segments.rows, SEGMENT)
+        position = layout.payload.start
+        for number, (data, source_size) in enumerate(packer.payloads()):
+            table[number] = layout.segment(number, position, source_size, data)
             file.write(data)
             position += len(data)
-        file.seek(places[2])
+        file.seek(layout.segments.start)
         file.write(table.tobytes())
     return digest
 
@@ -269,6 +243,65 @@ class _Packer:
             raise index.mismatch(f"expected {segment.items} offsets, as a moment ago, found {len(offsets)}")
         offsets[-1] = source.size
         return index_bytes(offsets), source.size
+
+
+class _Section(NamedTuple):
+    """A part of a pack: its first byte, one past its last, and its rows, or bytes if it has none."""
+
+    start: int
+    stop: int
+    rows: int
+
+
+class _Layout:
+    """Where the parts of a pack lie, and their rows."""
+
+    def __init__(self, collections: Sequence[Collection], packer: _Packer) -> None:
+        self._collections = collections
+        self._packer = packer
+        self._ends = list(packer.ends())
+        self.texts = _Strings()
+        self._kinds = [self.texts.add(collection.kind) for collection in collections]
+        self._paths = [self.texts.add(segment.path) for segment in packer.segments]
+        rows = _section(HEADER_BYTES, len(collections), COLLECTION.itemsize)
+        sequences = _section(rows.stop, sum(map(len, self._ends)), SEQUENCE.itemsize)
+        self.segments = _section(sequences.stop, len(packer.segments), SEGMENT.itemsize)
+        strings = _section(self.segments.stop, len(self.texts.data), 1)
+        self.strings = strings._replace(stop=-(-strings.stop // ENTRY) * ENTRY)
+        self.payload = _section(self.strings.stop, sum(segment.size for segment in packer.segments), 1)
+        self._sections = (rows, sequences, self.segments, self.strings, self.payload)
+
+    def header(self, digest: bytes) -> bytes:
+        version = 3 if any(isinstance(collection, PackArray) for collection in self._collections) else 2
+        places = [value for section in self._sections for value in (section.start, section.rows)]
+        return HEADER.pack(MAGIC, version, HEADER_BYTES, *places, digest).ljust(HEADER_BYTES, b"\0")
+
+    def collections(self, keys: Sequence[bytes]) -> NDArray[Any]:
+        rows = np.zeros(len(self._collections), COLLECTION)
+        first = 0
+        for number, (collection, ends) in enumerate(zip(self._collections, self._ends, strict=True)):
+            text, size = self._kinds[number]
+            records = ends[-1] if ends else 0
+            kind = self.strings.start + text
+            rows[number] = (keys[number], first, len(ends), records, kind, size, _flags(collection))
+            first += len(ends)
+        return rows
+
+    def sequences(self) -> NDArray[Any]:
+        rows = np.zeros(sum(map(len, self._ends)), SEQUENCE)
+        rows["segment"] = list(chain.from_iterable(self._packer.numbers))
+        rows["end"] = list(chain.from_iterable(self._ends))
+        return rows
+
+    def segment(self, number: int, position: int, source_size: int, data: bytes) -> tuple[int, ...]:
+        segment = self._packer.segments[number]
+        text, size = self._paths[number]
+        place = (self.strings.start + text, position, size, segment.flags, segment.items)
+        return (*place, source_size, len(data), zlib.crc32(data), 0)
+
+
+def _section(start: int, rows: int, row_bytes: int) -> _Section:
+    return _Section(start, start + rows * row_bytes, rows)
 
 
 class _Strings:

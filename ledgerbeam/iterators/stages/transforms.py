@@ -181,7 +181,7 @@ class Slice(Transform):
 
     def merge(self, states: Sequence[Mapping[str, Any]]) -> State:
         if not self.is_positional:
-            return super(Transform, self).merge(states)  # refuses: each shard has counted by itself
+            raise self._indivisible()  # each shard has counted by itself
         return {**super().merge(states), "counted": 0}
 
     def parameters(self) -> dict[str, Any]:
