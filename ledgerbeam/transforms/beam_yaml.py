@@ -25,14 +25,20 @@ from ledgerbeam.errors import LedgerError, UsageError
 from ledgerbeam.io import Grouping, IndexLocation, SourceListing, TarFormat, canonical_url, common_base
 from ledgerbeam.iterators.job_source import GraphSource
 from ledgerbeam.ledger import Job, OnJobChange
-from ledgerbeam.ledger.model.user_code import function_identity
+from ledgerbeam.ledger.model.job import Json
+from ledgerbeam.ledger.model.user_modules import user_modules
+from ledgerbeam.ledger.model.user_objects import check_object, depends_on_batches
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.sources import FileSources, Sources
+from ledgerbeam.transforms.read import OnError
 
 __all__ = ["CommitTasks", "MapRecords", "PlanTasks", "ReadListing", "ReadTasks", "SkipCompleted", "WriteTasks"]
 
 Options = Mapping[str, Any]
 Transform = beam.PTransform[Any, Any]
+
+_VALUES = "set"
+"""The parameter of a job that holds the values of its functions, as of ``map``."""
 
 
 def ReadListing(
@@ -66,6 +72,7 @@ def SkipCompleted(
     *,
     parameters: dict[str, Any] | None = None,
     functions: list[str] | None = None,
+    values: dict[str, Any] | None = None,
     on_job_change: str = "refuse",
     storage_options: dict[str, Any] | None = None,
 ) -> Transform:
@@ -77,14 +84,17 @@ def SkipCompleted(
         ledger: URL of the ledger; made if it is not there.
         job: Name of what the pipeline does.
         parameters: What shapes the outputs: a ledger of a job with others is refused.
-        functions: ``module:function`` of user code; so are those of which the source has changed.
+        functions: ``module:object`` of user code; so is one of which a module has changed: its own, or one that it
+            imports from the user's own files.
+        values: What `MapRecords` gives its function, or the class when it is built, by name: as ``--set`` of ``map``.
         on_job_change: ``refuse``, ``restart`` or ``accept``.
         storage_options: How a remote ledger is reached; passed to fsspec untouched.
     """
     if on_job_change not in ("refuse", "restart", "accept"):
         raise UsageError(f"on_job_change: expected refuse, restart or accept, found {on_job_change!r}")
-    identities = {name: function_identity(name)["function_source"] for name in functions or ()}
-    described = Job(job, {**(parameters or {}), "functions": identities})
+    made_of: dict[str, Json] = {name: dict(user_modules(name)) for name in functions or ()}
+    given: dict[str, Json] = {_VALUES: values} if values else {}
+    described = Job(job, {**(parameters or {}), **given, "functions": made_of})
     store = open_ledger(canonical_url(ledger).rstrip("/"), storage_options or {}, create=True)
     store.open_job(described, on_change=cast(OnJobChange, on_job_change))
     return transforms.SkipCompleted(_handle(ledger, storage_options))
@@ -135,9 +145,11 @@ def PlanTasks(
 
 def ReadTasks(
     ledger: str,
+    *,
     group: str = "auto",
     index_root: str | None = None,
     graph: str | None = None,
+    on_error: str = "fail",
     storage_options: dict[str, Any] | None = None,
 ) -> Transform:
     """Read the records of each task.
@@ -147,27 +159,55 @@ def ReadTasks(
         group: As of `PlanTasks`.
         index_root: As of `PlanTasks`.
         graph: As of `ReadListing`.
+        on_error: ``fail``, or ``reject``, which `MapRecords` needs, too, to set aside a record that cannot be decoded.
         storage_options: Passed to fsspec unchanged.
     """
-    return transforms.ReadTasks(_sources(group, index_root, graph, storage_options), _handle(ledger, storage_options))
+    opened = _sources(group, index_root, graph, storage_options)
+    return transforms.ReadTasks(opened, _handle(ledger, storage_options), cast(OnError, on_error))
 
 
-def MapRecords(ledger: str, function: str, to: str, storage_options: dict[str, Any] | None = None) -> Transform:
-    """Apply a function to every record, as ``ledgerbeam map`` does.
+def MapRecords(
+    ledger: str,
+    function: str,
+    to: str,
+    *,
+    batch: int | None = None,
+    on_error: str = "fail",
+    storage_options: dict[str, Any] | None = None,
+) -> Transform:
+    """Apply a function to every record, as ``ledgerbeam map`` does, with the `values` of `SkipCompleted`.
 
     Args:
         ledger: As of `SkipCompleted`, whose `functions` must name this one too, or edits of it would not be seen.
-        function: ``module:function`` that takes a record and returns one, None or a list.
+        function: ``module:object``: a function of a record or a batch, or a class.
         to: Name of the format that is written later.
+        batch: Records of a batch, at most; without it the function takes single records. If results depend on it
+            (`batch_invariant`), the `parameters` of `SkipCompleted` must have it as ``batch``.
+        on_error: ``fail``, or ``reject``, as ``--on-error``, without a limit.
         storage_options: Passed to fsspec unchanged.
     """
-    function_identity(function)  # an import error is raised before anything runs
-    if function not in _job(ledger, storage_options).parameters.get("functions", {}):  # type: ignore[operator]
+    job = _job(ledger, storage_options)
+    values = cast(dict[str, Any], job.parameters.get(_VALUES, {}))
+    target = check_object(function, values)  # what is wrong with it is raised before anything runs
+    if function not in cast(dict[str, Any], job.parameters.get("functions", {})):
         raise UsageError(
             f"MapRecords: expected {function!r} among the functions of SkipCompleted, so that a ledger is refused when "
             "its code has changed; name it there"
         )
-    return transforms.ProcessTask(transforms.MapRecords(function, to), _handle(ledger, storage_options))
+    if depends_on_batches(target) and job.parameters.get("batch") != batch:
+        raise UsageError(
+            f"MapRecords: the results of {function} depend on the size of batches: expected batch: {batch} among the "
+            f"parameters of SkipCompleted, found {job.parameters.get('batch')}"
+        )
+    mapping = transforms.MapRecords(
+        function,
+        to,
+        values=values,
+        batch=batch,
+        storage_options=storage_options or {},
+        on_error=cast(OnError, on_error),
+    )
+    return transforms.ProcessTask(mapping, _handle(ledger, storage_options))
 
 
 def WriteTasks(

@@ -10,7 +10,7 @@ import pytest
 from ledgerbeam.errors import JobMismatchError, LedgerError, UsageError
 from ledgerbeam.io import TarFormat
 from ledgerbeam.iterators.job_source import GraphSource
-from ledgerbeam.ledger.model.user_code import function_identity
+from ledgerbeam.ledger.model.user_modules import user_modules
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.sources import FileSources
@@ -48,8 +48,8 @@ def test_the_ledger_is_made_for_the_job(ledger: str) -> None:
     job = store.job()
     store.close()
     assert job is not None
-    source = function_identity(FUNCTION)["function_source"]
-    assert (job.pipeline, dict(job.parameters)) == ("job", {"n": 1, "functions": {FUNCTION: source}})
+    made_of = user_modules(FUNCTION)
+    assert (job.pipeline, dict(job.parameters)) == ("job", {"n": 1, "functions": {FUNCTION: made_of}})
     skip: Any = beam_yaml.SkipCompleted(ledger, "job", parameters={"n": 1}, functions=[FUNCTION])
     assert (skip.ledger.url, skip.ledger.job) == (ledger, job.fingerprint)
 
@@ -81,7 +81,7 @@ def test_each_transform_is_given_what_it_needs(ledger: str, tmp_path: Path, monk
     )
     made = plan.plan
     assert (made.task_bytes, made.task_records, made.ledger.storage_options) == (7, 8, options)
-    read: Any = beam_yaml.ReadTasks(ledger, "key", "idx/", storage_options=options)
+    read: Any = beam_yaml.ReadTasks(ledger, group="key", index_root="idx/", storage_options=options)
     for opened in (made.sources, read.sources):
         assert (opened.formats, opened.index.root) == ((TarFormat("key"),), f"{tmp_path}/idx")
         assert opened.storage_options == options
@@ -90,7 +90,7 @@ def test_each_transform_is_given_what_it_needs(ledger: str, tmp_path: Path, monk
     assert beam_yaml.ReadTasks(ledger, graph=GRAPH).sources == GraphSource(GRAPH)  # type: ignore[attr-defined]
     assert beam_yaml.PlanTasks(ledger, graph=GRAPH).plan.sources == GraphSource(GRAPH)  # type: ignore[attr-defined]
     with pytest.raises(UsageError, match="expected auto, pairs or key, found 'keys'"):
-        beam_yaml.ReadTasks(ledger, "keys")
+        beam_yaml.ReadTasks(ledger, group="keys")
 
 
 def test_the_ledger_is_reached_with_the_options_of_its_store(ledger: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_the_ledger_is_reached_with_the_options_of_its_store(ledger: str, monkey
     monkeypatch.setattr(beam_yaml, "open_ledger", noting)
     options = {"endpoint_url": "http://store"}
     beam_yaml.SkipCompleted(ledger, "job", parameters={"n": 1}, functions=[FUNCTION], storage_options=options)
-    beam_yaml.MapRecords(ledger, FUNCTION, "jsonl", options)
+    beam_yaml.MapRecords(ledger, FUNCTION, "jsonl", storage_options=options)
     for make in (beam_yaml.PlanTasks, beam_yaml.ReadTasks, beam_yaml.CommitTasks):
         make(ledger, storage_options=options)
     beam_yaml.WriteTasks(ledger, "/out", "jsonl", storage_options=options)
@@ -136,3 +136,30 @@ def test_names_of_outputs_are_relative_to_what_is_read(
     assert base(patterns=["in/a/*.tar", "in/b/*.tar"]) == f"{tmp_path}/in/"
     assert base() is None
     assert base(graph=GRAPH, base="in") == f"{GraphSource(GRAPH).base.rstrip('/')}/"
+
+
+def test_the_values_of_a_job_are_those_of_its_function(tmp_path: Path) -> None:
+    url, function = str(tmp_path / "L"), "textwrap:shorten"
+    beam_yaml.SkipCompleted(url, "job", functions=[function])
+    with pytest.raises(UsageError, match="textwrap:shorten needs 'width'"):
+        beam_yaml.MapRecords(url, function, "jsonl")
+    beam_yaml.SkipCompleted(url, "job", functions=[function], values={"width": 9}, on_job_change="restart")
+    made: Any = beam_yaml.MapRecords(url, function, "jsonl", batch=4, on_error="reject")
+    assert (made.function.batch, made.function.on_error) == (4, "reject")
+    assert made.function.set_up().call("some long words") == "[...]"
+    with pytest.raises(JobMismatchError, match="width"):
+        beam_yaml.SkipCompleted(url, "job", functions=[function], values={"width": 8})
+    with pytest.raises(UsageError, match="on_error"):
+        beam_yaml.ReadTasks(url, on_error="ignore")
+
+
+def test_a_batch_that_shapes_the_outputs_is_one_of_the_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "yaml_batches.py").write_text("def work(records): return records\nwork.batch_invariant = False\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    url, function = str(tmp_path / "L"), "yaml_batches:work"
+    beam_yaml.SkipCompleted(url, "job", parameters={"batch": 4}, functions=[function])
+    assert beam_yaml.MapRecords(url, function, "jsonl", batch=4)
+    with pytest.raises(UsageError, match="expected batch: 5 among the parameters of SkipCompleted, found 4"):
+        beam_yaml.MapRecords(url, function, "jsonl", batch=5)

@@ -15,7 +15,7 @@ from ledgerbeam.errors import FunctionError, NonDeterministicTaskError
 from ledgerbeam.io import JsonlFormat, Sample
 from ledgerbeam.io.jsonl.lines import JsonLines
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
-from ledgerbeam.ledger.model.user_code import function_identity, import_function
+from ledgerbeam.ledger.model.user_code import import_function
 from ledgerbeam.transforms import MapRecords
 
 HERE = __name__
@@ -362,9 +362,3 @@ def test_it_travels_to_workers_by_name() -> None:
 def test_a_function_that_cannot_be_imported_says_why(reference: str, message: str) -> None:
     with pytest.raises(FunctionError, match=message):
         import_function(reference)
-
-
-def test_identity_is_the_path_and_the_source_of_the_module() -> None:
-    one, other = function_identity(f"{HERE}:upper"), function_identity("json:loads")
-    assert one["function"] == f"{HERE}:upper"
-    assert one["function_source"] != other["function_source"]

@@ -21,7 +21,7 @@ SAFE_PATH = "ledgerbeam"
 """Value of the environment variable PYTHONSAFEPATH that keeps the working folder off the path of Python processes that
 are not our own; whatever user code starts does without it."""
 
-__all__ = ["SAFE_PATH", "code_identity", "function_identity", "import_function", "import_object"]
+__all__ = ["SAFE_PATH", "code_identity", "import_function", "import_object"]
 
 
 class _WorkingFolder:
@@ -118,26 +118,10 @@ def _found_first(name: str) -> ModuleSpec | None:
         return ModuleSpec(name, None)
 
 
-def function_identity(reference: str) -> dict[str, str]:
-    """Return what of user code goes into a job's fingerprint: its import path and its module's source hash.
-
-    Args:
-        reference: ``module:function``; or ``module:object``, of which the module named counts, not that of its class.
-
-    Raises:
-        FunctionError: As `import_object`.
-    """
-    found = import_object(reference)
-    module = inspect.getmodule(found) if inspect.isroutine(found) or inspect.isclass(found) else None
-    # A compiled or built-in module has no source; its path alone names it.
-    source = _source(module or sys.modules[reference.partition(":")[0]]) or ""
-    return {"function": reference, "function_source": _digest(source)}
-
-
 def code_identity(*functions: Callable[..., Any]) -> dict[str, str]:
     """Return what of functions goes into a job's parameters: their names, and the hashes of their modules' sources.
 
-    An edit of such a module then makes another job of it, as `function_identity` does by name.
+    An edit of such a module then makes another job of it.
 
     Args:
         functions: Functions, methods and classes of modules; a `functools.partial` counts by its function alone.

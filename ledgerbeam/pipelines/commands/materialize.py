@@ -43,7 +43,7 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
     Raises:
         FunctionError: If the graph cannot be imported.
     """
-    from ledgerbeam.ledger.model.user_code import function_identity
+    from ledgerbeam.ledger.model.user_modules import user_modules
     from ledgerbeam.pipelines.commands.job import run_job_command
     from ledgerbeam.pipelines.commands.job_values import conversion, run_values
     from ledgerbeam.pipelines.jobs.convert import MaterializeJob
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
     written = conversion(args)
     passes = GraphPasses(
         reference=args.graph,
-        code=function_identity(args.graph)["function_source"],
+        modules=user_modules(args.graph),
         epochs=args.epochs,
         task_bytes=args.task_bytes,
         task_records=args.task_records,

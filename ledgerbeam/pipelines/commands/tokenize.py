@@ -66,7 +66,7 @@ def _job(args: argparse.Namespace) -> TokenizeJob:
     """
     from ledgerbeam.io import canonical_url
     from ledgerbeam.io.megatron.tokenizer import BYTES, read_tokenizer
-    from ledgerbeam.ledger.model.user_code import function_identity
+    from ledgerbeam.ledger.model.user_modules import user_modules
     from ledgerbeam.pipelines.commands.job_values import dataset, file_sources, run_values
     from ledgerbeam.pipelines.jobs.tokenize import TokenizeJob
 
@@ -88,7 +88,7 @@ def _job(args: argparse.Namespace) -> TokenizeJob:
         keys=tuple(keys),
         eod=eod,
         split=split,
-        split_source=split and function_identity(split)["function_source"],
+        modules=user_modules(split) if split else {},
         dataset=merged,
         output=output,
         **run_values(args),

@@ -222,14 +222,14 @@ class GraphPasses:
 
     Attributes:
         reference: ``module:function`` that returns the graph, or ``module:object`` that is one.
-        code: Hash of its module.
+        modules: Hashes of the user's modules that it is made of, by name.
         epochs: How many passes.
         task_bytes: Size of a task, by the mean size of the records that the graph reads.
         task_records: Places of a task, in place of a size.
     """
 
     reference: str
-    code: str
+    modules: dict[str, str]
     epochs: int = 1
     task_bytes: int = 16 * 2**20
     task_records: int | None = None
@@ -289,7 +289,7 @@ class GraphPasses:
     def parameters(self) -> dict[str, Json]:
         """Return what of the graph shapes the outputs of a job; a pass more is a source more."""
         sizes: dict[str, Json] = {"task_bytes": self.task_bytes, "task_records": self.task_records}
-        return {**sizes, "base": self.base, "graph": self.reference, "graph_source": self.code}
+        return {**sizes, "base": self.base, "graph": self.reference, "module": dict(self.modules)}
 
     def places(self) -> dict[str, list[str]]:
         """Return the URLs that workers must reach: those of the data that the graph reads."""

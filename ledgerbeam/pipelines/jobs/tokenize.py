@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ledgerbeam.io import ShardEncoder
@@ -27,7 +27,7 @@ class TokenizeJob(ShardJob):
         keys: Names of the texts in a record.
         eod: Token that ends each document; None for none.
         split: ``module:function`` that makes a list of texts of one; None splits nothing.
-        split_source: Hash of that function's module.
+        modules: Hashes of the user's modules that this function is made of, by name.
         dataset: What the shards are merged into: a dataset for each key.
     """
 
@@ -40,7 +40,7 @@ class TokenizeJob(ShardJob):
     keys: tuple[str, ...]
     eod: int | None
     split: str | None = None
-    split_source: str | None = None
+    modules: dict[str, str] = field(default_factory=dict)
     dataset: MergedParts
 
     def sources(self) -> ListedFiles:
@@ -55,7 +55,7 @@ class TokenizeJob(ShardJob):
             "suffixes": list(self.dataset.suffixes),
             "eod": self.eod,
             "split": self.split,
-            "split_source": self.split_source,
+            "module": dict(self.modules),
             "dtype": self.dataset.dtype,
         }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import functools
-import hashlib
 import importlib.util
 import json
 import os
@@ -22,7 +21,7 @@ import pytest
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.ledger import Source, Task, code_identity
 from ledgerbeam.ledger.model import user_code
-from ledgerbeam.ledger.model.user_code import SAFE_PATH, function_identity, import_function, import_object
+from ledgerbeam.ledger.model.user_code import SAFE_PATH, import_function, import_object
 from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, ignore_interrupt, is_break, is_interrupt
 
 TASK = Task(Source("/data/a.jsonl", 10, "1"), 0, 1, ((0, 1),))
@@ -136,7 +135,6 @@ def test_an_edit_of_a_module_changes_the_identity_of_its_functions(tmp_path: Pat
     module = load(path)
     first = code_identity(module.double, functools.partial(module.Work.run), module.Work)
     assert sorted(first) == ["Work", "Work.run", "double"]
-    assert first["double"] == function_identity("edited_module:double")["function_source"]
     path.write_text(path.read_text().replace("FACTOR = 2", "FACTOR = 30"))
     assert code_identity(load(path).double)["double"] != first["double"]
 
@@ -262,19 +260,6 @@ def test_functions_are_found_though_the_working_folder_is_gone(folder: Path) -> 
     os.chdir(folder / "gone")
     (folder / "gone").rmdir()
     assert import_object("json:dumps") is json.dumps
-
-
-def test_an_object_is_identified_by_the_module_that_is_named_and_a_function_by_its_own(folder: Path) -> None:
-    (folder / "defines.py").write_text("class Work:\n    def __call__(self, task): ...\ndef work(task): ...\n")
-    (folder / "names.py").write_text("import defines\nfrom defines import Work, work\nmade = Work()\n")
-    by_name = {name: function_identity(f"names:{name}") for name in ("Work", "work", "made")}
-    defined = function_identity("defines:work")["function_source"]
-    assert by_name["work"] == {"function": "names:work", "function_source": defined}
-    assert by_name["Work"]["function_source"] == defined
-    named = hashlib.blake2b((folder / "names.py").read_bytes(), digest_size=8).hexdigest()
-    assert by_name["made"]["function_source"] == named != defined
-    nothing = hashlib.blake2b(b"", digest_size=8).hexdigest()
-    assert function_identity("math:sqrt") == {"function": "math:sqrt", "function_source": nothing}
 
 
 def test_code_is_identified_below_its_wrappers_and_two_of_one_name_are_refused(folder: Path) -> None:

@@ -25,7 +25,7 @@ SPECS: list[JobSpec] = [
     MapJob(files=FILES, function="m:f", modules={"m": "ab"}, to="jsonl", nan="null", **WORDS),  # type: ignore[arg-type]
     ConvertJob(files=FILES, to="megatron", dataset=PARTS, **WORDS),  # type: ignore[arg-type]
     ConvertJob(files=FILES, to="shar", fields=(("recording", "wav"), ("label", "cls")), **WORDS),  # type: ignore[arg-type]
-    MaterializeJob(passes=GraphPasses(reference="m:g", code="cd", epochs=3), to="tar", published="lit", **WORDS),  # type: ignore[arg-type]
+    MaterializeJob(passes=GraphPasses(reference="m:g", modules={}, epochs=3), to="tar", published="lit", **WORDS),  # type: ignore[arg-type]
     TokenizeJob(files=FILES, tokenizer="bytes", checksum="bytes", keys=("a", "b"), eod=None, dataset=PARTS, **WORDS),  # type: ignore[arg-type]
 ]
 
