@@ -97,6 +97,19 @@ def _wait_for_wave(place: Place) -> None:
         time.sleep(0.005)
 
 
+def test_a_source_that_ends_in_a_record_is_named_until_it_is_whole(place: Place) -> None:
+    place.write_sources()
+    assert place.job().status == 0
+    place.change("truncated in a record")
+    ran = place.job()
+    assert ran.status == 3, ran.err
+    (failure,) = failures(place)
+    assert failure["source"].endswith("in/a.jsonl")
+    assert "expected JSON, found" in failure["error"], failure
+    place.change("overwritten")
+    check_right(place, place.job())
+
+
 def test_a_source_that_was_changed_and_restored(place: Place) -> None:
     """Object stores tell by the content, files by the time: either way nothing is wrong."""
     place.write_sources()

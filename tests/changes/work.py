@@ -53,8 +53,18 @@ def _change_object(what: str, url: str, new_url: str) -> None:
         store.rm_file(url)
         return
     before, new = store.cat_file(url), store.cat_file(new_url)
-    contents = {"appended": before + new, "truncated": before[: len(before) // 2], "emptied": b"", "touched": before}
+    contents = {
+        "appended": before + new,
+        "touched": before,
+        **{cut: before[:size] for cut, size in _cuts(before).items()},
+    }
     store.pipe_file(url, contents.get(what, new))
+
+
+def _cuts(data: bytes) -> dict[str, int]:
+    """Return the sizes that a source has after each way to cut it off, by the names of the changes."""
+    line_end = data.index(b"\n", len(data) // 2) + 1
+    return {"emptied": 0, "truncated": line_end, "truncated in a record": line_end + 9}
 
 
 def _change_file(what: str, path: str, new: bytes) -> None:
@@ -70,8 +80,10 @@ def _change_file(what: str, path: str, new: bytes) -> None:
     elif what == "appended":
         with open(path, "ab") as file:
             file.write(new)
-    elif what in ("truncated", "emptied"):
-        os.truncate(path, found.st_size // 2 if what == "truncated" else 0)
+    elif what.startswith(("truncated", "emptied")):
+        with open(path, "rb") as file:
+            size = _cuts(file.read())[what]
+        os.truncate(path, size)
     elif what == "touched":
         os.utime(path)
     else:
