@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ledgerbeam.errors import FunctionError, RecordError
 from ledgerbeam.io import Format, Sample, ShardFile
@@ -14,10 +14,17 @@ from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.io.jsonl.lines import LINE_BREAK, JsonLinesBuilder
 from ledgerbeam.ledger import Task
 
-__all__ = ["Collector", "as_samples", "collector"]
+if TYPE_CHECKING:  # only jobs of Arrow batches import it
+    import pyarrow as pa
+
+__all__ = ["TABLES", "Collector", "as_samples", "collector", "table_collector"]
 
 CONVERTED = ("shar", "megatron")
 """Formats that only conversions write, which make a new value of each record."""
+
+
+TABLES = ("jsonl", "parquet", "arrow")
+"""Formats that tables are written in."""
 
 
 class Collector(Protocol):
@@ -58,6 +65,12 @@ def collector(output: str | Format, nan: NanRule, *, one_by_one: bool) -> Collec
     return _Copies(format_named(output) if isinstance(output, str) else output, one_by_one=one_by_one)
 
 
+def table_collector(output: str | Format, nan: NanRule) -> Collector:
+    """Return where results that are tables are kept for a format of `TABLES`; args are those of `collector`."""
+    name = output if isinstance(output, str) else output.name
+    return _TableLines(nan) if name == "jsonl" else _Tables()
+
+
 class _Lines(JsonLinesBuilder):
     """Encodes at once."""
 
@@ -79,6 +92,47 @@ class _CheckedLines(_Lines):
 
     def add(self, value: Any) -> None:
         self.append(*self.hold(value))
+
+
+class _TableLines(JsonLinesBuilder):
+    """Encodes the rows of tables at once."""
+
+    def hold(self, value: pa.Table) -> list[tuple[bytes, int]]:
+        from ledgerbeam.io.columns.values import to_records  # noqa: PLC0415 - only jobs of Arrow batches import it
+
+        return [self.encode(record) for record in to_records(value)]
+
+    def take(self, held: list[tuple[bytes, int]]) -> None:
+        for line, nulled in held:
+            self.append(line, nulled)
+
+
+class _Tables:
+    """Takes tables, of which a frame of one batch may have narrower types than that of another."""
+
+    def __init__(self) -> None:
+        self._tables: list[pa.Table] = []
+
+    def add(self, value: pa.Table) -> None:
+        self._tables.append(value)
+
+    def hold(self, value: pa.Table) -> pa.Table:
+        return value
+
+    def take(self, held: pa.Table) -> None:
+        self._tables.append(held)
+
+    def finish(self) -> pa.Table:
+        import pyarrow as pa  # noqa: PLC0415 - only jobs of Arrow batches import it
+
+        if not self._tables:
+            return ()
+        try:
+            return pa.concat_tables(self._tables, promote_options="permissive")
+        except (pa.ArrowException, ValueError) as error:
+            raise RecordError(
+                f"the batches of a task have different columns: {error}; return the same of each"
+            ) from error
 
 
 class _Samples:

@@ -12,7 +12,10 @@ from ledgerbeam.io.conversion import CONVERSIONS
 from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import Statistic
-from ledgerbeam.transforms.batches import BatchAgainError, BatchMapping
+from ledgerbeam.sources.forms import RecordForm
+from ledgerbeam.transforms.batches import BatchAgainError
+from ledgerbeam.transforms.collectors import TABLES
+from ledgerbeam.transforms.list_batches import ListMapping
 from ledgerbeam.transforms.mapping import MappingRules, PurityCheck, TaskFailedError, TaskMapping
 from ledgerbeam.transforms.read import OnError
 from ledgerbeam.transforms.user_object import ReadyObject, UserObject
@@ -28,7 +31,8 @@ class MapRecords:
 
     It takes a record (JSONL: the decoded value; tar: a mapping of extension to bytes), or a list of them, and returns
     for each a record, None (dropped), a list of records, or `Drop`, `Reject` or `Route` of `ledgerbeam`. Each result is
-    encoded or copied before the next record is mapped: a function may return one object again and again.
+    encoded or copied before the next record is mapped: a function may return one object again and again. Of tasks that
+    were read as tables, see `FileSources`, it takes Arrow record batches and returns such, frames, or `Rows`.
 
     A call returns the task with `TaskResults`; `NoneTask` if nothing is to be written.
 
@@ -37,7 +41,9 @@ class MapRecords:
             builds one object.
         output_format: Format that the records are written in, or its name.
         values: Keyword arguments, of the function or for building the object.
-        batch: Records of a batch, at most, of one task; None calls the object with single records.
+        batch: Records of a batch, at most, of one task; None calls the object with single records, or with Arrow
+            batches of at most 65,536 rows.
+        form: What the object takes: ``records``, or ``arrow`` for `pyarrow.RecordBatch` of the tables of tasks.
         watched: Checksums of files that the object reads, by their URLs.
         storage_options: Options of the stores with the watched files.
         check_purity: Whether the first records of each process (at most 16, for at most half a second) are mapped
@@ -54,6 +60,7 @@ class MapRecords:
         *,
         values: Mapping[str, Any] | None = None,
         batch: int | None = None,
+        form: RecordForm = "records",
         watched: Mapping[str, str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
         check_purity: bool = True,
@@ -64,7 +71,13 @@ class MapRecords:
             raise UsageError(f"batch must be at least 1, found {batch}")
         self.reference = reference
         self.output_format = output_format if isinstance(output_format, str) else output_format.name
+        if form == "arrow" and self.output_format not in TABLES:
+            raise UsageError(
+                f"a function of Arrow batches writes one of {', '.join(TABLES)}, found {self.output_format}; give it "
+                "records, or convert its outputs afterwards"
+            )
         self.batch = batch
+        self.form: RecordForm = form
         self.nan: NanRule = nan
         self.on_error: OnError = on_error
         self._object = UserObject(reference, values or {}, watched or {}, storage_options or {})
@@ -116,6 +129,7 @@ class MapRecords:
             self.on_error == "reject",
             not ready.depends_on_batches,
             self._purity,
+            self.form == "arrow",
         )
 
     def _mapped(self, task: Task, rules: MappingRules) -> Task | NoneTask:
@@ -134,9 +148,13 @@ class MapRecords:
     def _mapping(
         self, rules: MappingRules, task: Task, cut_up: Collection[int], observed: Callable[[], Collection[str]]
     ) -> TaskMapping:
+        if self.form == "arrow":
+            from ledgerbeam.transforms.arrow_batches import ROWS, ArrowMapping  # noqa: PLC0415 - brings pyarrow
+
+            return ArrowMapping(rules, task, self.batch or ROWS, cut_up, observed)
         if self.batch is None:
             return TaskMapping(rules, task)
-        return BatchMapping(rules, task, self.batch, cut_up, observed)
+        return ListMapping(rules, task, self.batch, cut_up, observed)
 
 
 class ConvertRecords(MapRecords):

@@ -26,7 +26,7 @@ from ledgerbeam.ledger.model.user_errors import (
 from ledgerbeam.redaction import without_secrets
 from ledgerbeam.results import Drop, Reject
 from ledgerbeam.sources.kind import Unreadable
-from ledgerbeam.transforms.collectors import Collector, as_samples, collector
+from ledgerbeam.transforms.collectors import Collector, as_samples, collector, table_collector
 from ledgerbeam.transforms.outcomes import (
     NOTHING,
     CategoryError,
@@ -88,6 +88,7 @@ class MappingRules:
         rejects: Whether a record that cannot be used is rejected; else its task fails.
         invariant: Whether the outcome of a record does not depend on the other records of its batch.
         purity: What is mapped twice.
+        tables: Whether results are tables, of Arrow batches.
     """
 
     name: str
@@ -97,6 +98,7 @@ class MappingRules:
     rejects: bool
     invariant: bool
     purity: PurityCheck
+    tables: bool = False
 
     @property
     def output_name(self) -> str:
@@ -105,6 +107,8 @@ class MappingRules:
 
     def collector(self) -> Collector:
         """Return what takes the results of a route."""
+        if self.tables:
+            return table_collector(self.output, self.nan)
         return collector(self.output, self.nan, one_by_one=self.rejects)
 
 

@@ -1,0 +1,1 @@
+"""Columns: what Parquet and Arrow share, and rows as Arrow batches."""
