@@ -1,1 +1,1 @@
-"""Columns: what Parquet and Arrow share, and rows as Arrow batches."""
+"""What formats of columns share: their rows as records, and random access to rows in groups."""
