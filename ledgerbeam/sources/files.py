@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,11 +30,12 @@ from ledgerbeam.io import (
     scan_stream,
 )
 from ledgerbeam.io.formats.registry import FileType, formats, require_formats
-from ledgerbeam.io.formats.streamed import decode_each, split_source, split_source_each, split_source_raw
+from ledgerbeam.io.formats.streamed import decompressed_source, split_source_raw
 from ledgerbeam.io.storage.files import read_many_files
 from ledgerbeam.io.storage.stat import changed_error, require_listed
 from ledgerbeam.io.storage.unchanged import SourceWatch
 from ledgerbeam.ledger import Source
+from ledgerbeam.sources.forms import FORMS, Form, RecordForm
 from ledgerbeam.sources.kind import (
     Cut,
     Opened,
@@ -46,7 +48,6 @@ from ledgerbeam.sources.kind import (
     looked_at,
     plan_rows,
     plan_spans,
-    unreadable,
 )
 
 __all__ = ["ColumnFile", "CompressedFile", "FileSources", "IndexedFile", "PackedFiles"]
@@ -65,6 +66,7 @@ class FileSources:
         build_index: Whether a source without an index is indexed, and the index published at its place.
         storage_options: Passed to fsspec unchanged.
         columns: Which columns are read of files of columns; all for none.
+        form: In which form records are read: ``records``, a list; or ``arrow``, a `pyarrow.Table`.
     """
 
     formats: tuple[Format, ...] = ()
@@ -72,6 +74,12 @@ class FileSources:
     build_index: bool = True
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
+    form: RecordForm = "records"
+
+    @property
+    def reading(self) -> Form:
+        """What reads records in the form."""
+        return FORMS[self.form]
 
     @property
     def configured(self) -> tuple[Format, ...]:
@@ -101,7 +109,10 @@ class FileSources:
 
     def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
         """Check by their names that sources can be read; see `Sources`."""
-        require_formats(urls, self.formats, self.columns, by_position=by_position)
+        by_ending = {url.rpartition("/")[2].partition(".")[2]: url for url in urls}  # of millions: little for each
+        require_formats(by_ending.values(), self.formats, self.columns, by_position=by_position)
+        for url in by_ending.values():
+            self.reading.require(self.type_of(url).format, url)
 
     def index_of(self, url: str) -> IndexFile:
         """Return the index of a source, unopened."""
@@ -195,7 +206,7 @@ class IndexedFile(SourceKind):
 
     def open(self, source: Source) -> Opened:
         """Open a file of which `cut` has checked the index."""
-        return _OpenedFile(self.sources.open_file(source), self.format)
+        return _OpenedFile(self.sources.open_file(source), self.format, self.sources.reading)
 
 
 @dataclass(frozen=True)
@@ -228,7 +239,7 @@ class CompressedFile(SourceKind):
 
     def open(self, source: Source) -> Opened:
         """Open a file of which `cut` has checked the index."""
-        return _OpenedFile(self.sources.open_file(source), self.type.by_position())
+        return _OpenedFile(self.sources.open_file(source), self.type.by_position(), self.sources.reading)
 
     @contextmanager
     def open_stream(self, source: Source, kind: OffsetFormat) -> Iterator[StreamReader]:
@@ -236,7 +247,7 @@ class CompressedFile(SourceKind):
         listed, options = listed_file(source), self.sources.storage_options
         watch = SourceWatch([listed])
         with SpanReader(listed.url, options, kind, listed=listed) as reader:
-            yield _WatchedStream(reader, watch)
+            yield _WatchedStream(reader, kind, watch, self.sources.reading)
 
     def _load_index(self, source: Source) -> NDArray[np.uint64] | None:
         """Return the offsets in the decompressed bytes; None if there is no index, or none that fits."""
@@ -275,7 +286,7 @@ class ColumnFile(SourceKind):
 
     def open(self, source: Source) -> Opened:
         """Open a file."""
-        return _OpenedColumns(self.sources.open_columns(source, self.format))
+        return _OpenedColumns(self.sources.open_columns(source, self.format), self.sources.reading)
 
 
 @dataclass(frozen=True)
@@ -299,36 +310,35 @@ class PackedFiles(SourceKind):
 
 
 class _OpenedFile:
-    def __init__(self, reader: Reader, kind: OffsetFormat) -> None:
-        self._reader = reader
-        self._format = kind
-        self.read_span = reader.read_span
+    def __init__(self, reader: Reader, kind: OffsetFormat, form: Form) -> None:
+        self.read_span = partial(form.span, kind, reader)
+        self.read_each = partial(form.span_each, kind, reader)
         self.read_raw = reader.read_raw
         self.close = reader.close
-
-    def read_each(self, start: int, stop: int) -> list[Any]:
-        return unreadable(decode_each(self._format, self._reader.read_raw(start, stop)))
 
 
 class _OpenedColumns:
-    def __init__(self, reader: ColumnReader) -> None:
-        self._reader = reader
-        self.read_span = reader.read_span
+    def __init__(self, reader: ColumnReader, form: Form) -> None:
+        self.read_span = partial(form.rows, reader)
+        self.read_each = partial(form.rows_each, reader)
         self.read_raw = reader.read_raw
         self.close = reader.close
 
-    def read_each(self, start: int, stop: int) -> list[Any]:
-        return unreadable(self._reader.read_each(start, stop))
-
 
 class _WatchedStream:
-    def __init__(self, reader: SpanReader, watch: SourceWatch) -> None:
+    def __init__(self, reader: SpanReader, kind: OffsetFormat, watch: SourceWatch, form: Form) -> None:
         self._reader = reader
+        self._format = kind
         self._watch = watch
+        self._form = form
 
-    def read(self, span: StreamSpan) -> list[Any]:
+    def read(self, span: StreamSpan) -> Any:
         with self._watch:
-            return self._reader.read(span)
+            return self._form.split(self._format, self._reader.read_data(span), self._reader.url, span)
+
+    def read_each(self, span: StreamSpan) -> Any:
+        with self._watch:
+            return self._form.split_each(self._format, self._reader.read_data(span), self._reader.url, span)
 
     def read_raw(self, span: StreamSpan) -> list[RawRecord]:
         with self._watch:
@@ -339,23 +349,32 @@ class _Pack:
     def __init__(self, source: Source, sources: FileSources) -> None:
         self._files = listed_files(source)
         self._sources = sources
+        self._form = sources.reading
 
-    def read_span(self, start: int, stop: int) -> list[Any]:
-        configured = self._sources.configured
-        return [record for url, data in self._read(start, stop) for record in split_source(data, url, configured)]
+    def read_span(self, start: int, stop: int) -> Any:
+        return self._form.joined([self._records(url, data) for url, data in self._read(start, stop)])
 
     def read_raw(self, start: int, stop: int) -> list[RawRecord]:
         configured = self._sources.configured
         return [raw for url, data in self._read(start, stop) for raw in split_source_raw(data, url, configured)]
 
-    def read_each(self, start: int, stop: int) -> list[Any]:
-        records: list[Any] = []
+    def read_each(self, start: int, stop: int) -> Any:
+        parts = []
         for url, data in self._read(start, stop):
             try:
-                records += split_source(data, url, self._sources.configured)
+                parts.append(self._records(url, data))
             except RecordError:
-                records += unreadable(split_source_each(data, url, self._sources.configured))
-        return records
+                parts.append(self._records(url, data, each=True))
+        return self._form.joined(parts)
+
+    def _records(self, url: str, data: bytes, *, each: bool = False) -> Any:
+        """Return the records of one file."""
+        form = self._form
+        kind, plain = decompressed_source(data, url, self._sources.configured)
+        if isinstance(kind, ColumnFormat):
+            reader = kind.open_bytes(plain, url)
+            return (form.rows_each if each else form.rows)(reader, 0, len(reader))
+        return (form.split_each if each else form.split)(kind, plain, url)
 
     def _read(self, start: int, stop: int) -> Iterator[tuple[str, bytes]]:
         """Yield URL and content of each file of a span."""

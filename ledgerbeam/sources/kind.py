@@ -59,8 +59,11 @@ class Unreadable:
 class StreamReader(Protocol):
     """Reads spans of a stream; each must be the one that was read last, or a later one."""
 
-    def read(self, span: StreamSpan, /) -> list[Any]:
-        """Return the records of a span."""
+    def read(self, span: StreamSpan, /) -> Any:
+        """Return the records of a span, in the form of the sources."""
+
+    def read_each(self, span: StreamSpan, /) -> Any:
+        """Return what `read` does, with what cannot be decoded marked."""
 
     def read_raw(self, span: StreamSpan, /) -> list[RawRecord]:
         """Return what `read` decodes, as it lies in the stream."""
@@ -108,8 +111,8 @@ class Cut:
 class Opened(Protocol):
     """A source that is open, to be read by position."""
 
-    def read_span(self, start: int, stop: int) -> list[Any]:
-        """Return the records of a span that `SourceKind.cut` made, in order."""
+    def read_span(self, start: int, stop: int) -> Any:
+        """Return the records of a span that `SourceKind.cut` made, in order: a list, or a `pyarrow.Table`."""
 
     def read_raw(self, start: int, stop: int) -> list[RawRecord]:
         """Return what `read_span` decodes, in its order and number, as it lies in the source.
@@ -120,10 +123,10 @@ class Opened(Protocol):
             UnsupportedShapeError: The items of a graph lie nowhere.
         """
 
-    def read_each(self, start: int, stop: int) -> list[Any]:
+    def read_each(self, start: int, stop: int) -> Any:
         """Return what `read_span` does, with an `Unreadable` in the place of each record that cannot be decoded.
 
-        It takes longer: what is wrong with all of a span is an error here too.
+        Of rows it is a `PartialTable`. It takes longer: what is wrong with all of a span is an error here too.
         """
 
     def close(self) -> None:

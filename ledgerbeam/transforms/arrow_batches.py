@@ -18,10 +18,7 @@ from ledgerbeam.transforms.row_outcomes import RowsOutcome, difference, rows_out
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ROWS", "ArrowMapping"]
-
-ROWS = 65_536
-"""Rows of a batch, at most, if nothing is said: as many as pyarrow itself reads at once."""
+__all__ = ["ArrowMapping"]
 
 
 class ArrowMapping(BatchMapping):

@@ -12,7 +12,7 @@ from ledgerbeam.io.conversion import CONVERSIONS
 from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import Statistic
-from ledgerbeam.sources.forms import RecordForm
+from ledgerbeam.sources.forms import ARROW_ROWS, RecordForm
 from ledgerbeam.transforms.batches import BatchAgainError
 from ledgerbeam.transforms.collectors import TABLES
 from ledgerbeam.transforms.list_batches import ListMapping
@@ -149,9 +149,9 @@ class MapRecords:
         self, rules: MappingRules, task: Task, cut_up: Collection[int], observed: Callable[[], Collection[str]]
     ) -> TaskMapping:
         if self.form == "arrow":
-            from ledgerbeam.transforms.arrow_batches import ROWS, ArrowMapping  # noqa: PLC0415 - brings pyarrow
+            from ledgerbeam.transforms.arrow_batches import ArrowMapping  # noqa: PLC0415 - brings pyarrow
 
-            return ArrowMapping(rules, task, self.batch or ROWS, cut_up, observed)
+            return ArrowMapping(rules, task, self.batch or ARROW_ROWS, cut_up, observed)
         if self.batch is None:
             return TaskMapping(rules, task)
         return ListMapping(rules, task, self.batch, cut_up, observed)

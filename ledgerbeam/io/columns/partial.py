@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ledgerbeam.errors import SourceError
+
 if TYPE_CHECKING:  # only jobs that read columns import it
     import pyarrow as pa
 
@@ -32,6 +34,29 @@ class PartialTable:
     def __post_init__(self) -> None:
         places = np.delete(np.arange(len(self)), list(self.unreadable))
         object.__setattr__(self, "places", places)
+
+    @classmethod
+    def joined(cls, parts: Sequence[pa.Table | PartialTable]) -> pa.Table | PartialTable:
+        """Return tables and partial tables as one.
+
+        Raises:
+            SourceError: They have different columns.
+        """
+        import pyarrow as pa  # noqa: PLC0415 - only jobs that read columns import it
+
+        unreadable: dict[int, str] = {}
+        tables: list[pa.Table] = []
+        count = 0
+        for part in parts:
+            if isinstance(part, PartialTable):
+                unreadable.update({count + at: error for at, error in part.unreadable.items()})
+            tables.append(part.table if isinstance(part, PartialTable) else part)
+            count += len(part)
+        try:
+            table = pa.concat_tables(tables)
+        except pa.ArrowInvalid as error:
+            raise SourceError(f"the files of a pack have different columns: {error}; leave --pack out") from error
+        return cls(table, unreadable) if unreadable else table
 
     def __len__(self) -> int:
         return self.table.num_rows + len(self.unreadable)

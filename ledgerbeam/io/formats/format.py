@@ -32,6 +32,7 @@ __all__ = [
     "ShardFile",
     "StreamSpan",
     "StreamedRecords",
+    "TableFormat",
     "json_value",
 ]
 
@@ -274,6 +275,23 @@ class ColumnFormat(Format, Protocol):
             data: Its content.
             url: The source, for messages.
         """
+
+
+@runtime_checkable
+class TableFormat(Protocol):
+    """A format of offsets whose records are also read as rows of a table, without Python objects.
+
+    Its readers have a method `read_data(start, stop)`, which returns the bytes of the records `[start, stop)`, checked
+    to be these, and their `StreamSpan`.
+    """
+
+    def split_table(self, data: bytes, url: str, span: StreamSpan | None = None) -> pa.Table:
+        """Return consecutive whole records that are in memory as rows: those that `OffsetFormat.split` decodes."""
+
+    def split_table_each(
+        self, data: bytes, url: str, span: StreamSpan | None = None
+    ) -> tuple[pa.Table, dict[int, str]]:
+        """Return the records that can be decoded as rows; and why others cannot, by position among all of them."""
 
 
 def json_value(record: Any) -> Any:

@@ -22,9 +22,9 @@ __all__ = [
     "SpanReader",
     "decode_each",
     "decode_raw",
+    "decompressed_source",
     "scan_stream",
     "split_source",
-    "split_source_each",
     "split_source_raw",
 ]
 
@@ -103,7 +103,7 @@ class SpanReader:
             ArchiveError: The source is not what it was when it was scanned; also the errors of `scan_stream`.
             RecordError: A record that cannot be decoded; its byte range is that of the decompressed data.
         """
-        return self._format.split(self._bytes(span), self.url, span)
+        return self._format.split(self.read_data(span), self.url, span)
 
     def read_raw(self, span: StreamSpan) -> list[RawRecord]:
         """Read the bytes of the records of a span, the one that was read last or one behind it.
@@ -111,10 +111,14 @@ class SpanReader:
         Raises:
             ArchiveError: As `read`; also the errors of `scan_stream`.
         """
-        return self._format.split_raw(self._bytes(span), self.url, span)
+        return self._format.split_raw(self.read_data(span), self.url, span)
 
-    def _bytes(self, span: StreamSpan) -> bytes:
-        """Return the bytes of a span; those of the last one are held, for a stream does not go back."""
+    def read_data(self, span: StreamSpan) -> bytes:
+        """Return the bytes of a span; those of the last one are held, for a stream does not go back.
+
+        Raises:
+            ArchiveError: As `read`; also the errors of `scan_stream`.
+        """
         if self._held is not None and self._held[0] == span:
             return self._held[1]
         self._held = None
@@ -142,7 +146,7 @@ def split_source(data: bytes, url: str, configured: Iterable[Format] = ()) -> li
             format needs an index to separate records.
         UsageError: The name has no known format, or the compression takes a package that is not installed.
     """
-    kind, data = _decompressed_source(data, url, configured)
+    kind, data = decompressed_source(data, url, configured)
     if isinstance(kind, ColumnFormat):
         reader = kind.open_bytes(data, url)
         return reader.read_span(0, len(reader))
@@ -154,23 +158,11 @@ def split_source_raw(data: bytes, url: str, configured: Iterable[Format] = ()) -
 
     Args and errors are those of `split_source`.
     """
-    kind, data = _decompressed_source(data, url, configured)
+    kind, data = decompressed_source(data, url, configured)
     if isinstance(kind, ColumnFormat):
         reader = kind.open_bytes(data, url)
         return reader.read_raw(0, len(reader))
     return kind.split_raw(data, url)
-
-
-def split_source_each(data: bytes, url: str, configured: Iterable[Format] = ()) -> list[Any]:
-    """Return what `split_source` does, with a `RecordError` in the place of each record that cannot be decoded.
-
-    Args and errors are those of `split_source`.
-    """
-    kind, data = _decompressed_source(data, url, configured)
-    if isinstance(kind, ColumnFormat):
-        reader = kind.open_bytes(data, url)
-        return reader.read_each(0, len(reader))
-    return decode_each(kind, kind.split_raw(data, url))
 
 
 def decode_each(kind: OffsetFormat, records: Iterable[RawRecord]) -> list[Any]:
@@ -194,9 +186,13 @@ def decode_raw(kind: OffsetFormat, raw: RawRecord) -> Any:
     return record
 
 
-def _decompressed_source(
+def decompressed_source(
     data: bytes, url: str, configured: Iterable[Format]
 ) -> tuple[OffsetFormat | ColumnFormat, bytes]:
+    """Return the format of a whole source that is in memory, and its content without its compression.
+
+    Args and errors are those of `split_source`.
+    """
     found = recognize(url, configured)
     if found.columns() is None and found.compression is not None:
         plain = bytearray()
