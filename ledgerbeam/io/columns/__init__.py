@@ -1,0 +1,1 @@
+"""Records as columns: what Parquet and Arrow IPC share."""
