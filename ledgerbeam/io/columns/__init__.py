@@ -1,1 +1,1 @@
-"""What formats of columns share: their rows as records, and random access to rows in groups."""
+"""What formats of columns share: rows as records and records as rows, schemas, and random access to rows in groups."""
