@@ -7,6 +7,7 @@ from ledgerbeam.sources.files import CompressedFile as CompressedFile
 from ledgerbeam.sources.files import FileSources as FileSources
 from ledgerbeam.sources.files import IndexedFile as IndexedFile
 from ledgerbeam.sources.files import PackedFiles as PackedFiles
+from ledgerbeam.sources.forms import RecordForm as RecordForm
 from ledgerbeam.sources.kind import Cut as Cut
 from ledgerbeam.sources.kind import Opened as Opened
 from ledgerbeam.sources.kind import RawRecord as RawRecord
@@ -28,6 +29,7 @@ __all__ = [
     "Opened",
     "PackedFiles",
     "RawRecord",
+    "RecordForm",
     "SharShard",
     "SharSources",
     "SourceKind",

@@ -16,13 +16,16 @@ from ledgerbeam.sources.kind import unreadable
 if TYPE_CHECKING:  # only jobs that read columns import it
     import pyarrow as pa
 
-__all__ = ["ARROW_ROWS", "FORMS", "Form", "RecordForm"]
+__all__ = ["ARROW_OUTPUTS", "ARROW_ROWS", "FORMS", "Form", "RecordForm"]
 
 RecordForm: TypeAlias = Literal["records", "arrow"]
 """What the records of a task are: a list, or a `pyarrow.Table`, of which each row is a record."""
 
 ARROW_ROWS = 65_536
 """Rows of an Arrow batch, at most, if nothing is said: as many as pyarrow itself reads at once."""
+
+ARROW_OUTPUTS = ("jsonl", "parquet", "arrow")
+"""Formats in which Arrow batches are written."""
 
 
 class Form(Protocol):

@@ -17,14 +17,10 @@ from ledgerbeam.ledger import Task
 if TYPE_CHECKING:  # only jobs of Arrow batches import it
     import pyarrow as pa
 
-__all__ = ["TABLES", "Collector", "as_samples", "collector", "table_collector"]
+__all__ = ["Collector", "as_samples", "collector", "table_collector"]
 
 CONVERTED = ("shar", "megatron")
 """Formats that only conversions write, which make a new value of each record."""
-
-
-TABLES = ("jsonl", "parquet", "arrow")
-"""Formats that tables are written in."""
 
 
 class Collector(Protocol):
@@ -66,7 +62,7 @@ def collector(output: str | Format, nan: NanRule, *, one_by_one: bool) -> Collec
 
 
 def table_collector(output: str | Format, nan: NanRule) -> Collector:
-    """Return where results that are tables are kept for a format of `TABLES`; args are those of `collector`."""
+    """Return where results that are tables are kept for a format of `ARROW_OUTPUTS`; args are those of `collector`."""
     name = output if isinstance(output, str) else output.name
     return _TableLines(nan) if name == "jsonl" else _Tables()
 

@@ -12,9 +12,8 @@ from ledgerbeam.io.conversion import CONVERSIONS
 from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import Statistic
-from ledgerbeam.sources.forms import ARROW_ROWS, RecordForm
+from ledgerbeam.sources.forms import ARROW_OUTPUTS, ARROW_ROWS, RecordForm
 from ledgerbeam.transforms.batches import BatchAgainError
-from ledgerbeam.transforms.collectors import TABLES
 from ledgerbeam.transforms.list_batches import ListMapping
 from ledgerbeam.transforms.mapping import MappingRules, PurityCheck, TaskFailedError, TaskMapping
 from ledgerbeam.transforms.read import OnError
@@ -71,10 +70,10 @@ class MapRecords:
             raise UsageError(f"batch must be at least 1, found {batch}")
         self.reference = reference
         self.output_format = output_format if isinstance(output_format, str) else output_format.name
-        if form == "arrow" and self.output_format not in TABLES:
+        if form == "arrow" and self.output_format not in ARROW_OUTPUTS:
             raise UsageError(
-                f"a function of Arrow batches writes one of {', '.join(TABLES)}, found {self.output_format}; give it "
-                "records, or convert its outputs afterwards"
+                f"a function of Arrow batches writes one of {', '.join(ARROW_OUTPUTS)}, found {self.output_format}; "
+                "give it records, or convert its outputs afterwards"
             )
         self.batch = batch
         self.form: RecordForm = form

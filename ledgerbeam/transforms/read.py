@@ -43,7 +43,9 @@ class TaskReader:
         self._open: OrderedDict[bytes, tuple[Marks, Opened]] = OrderedDict()
 
     def read(self, task: Task) -> Any:
-        """Return the records of `task`, in order and in the form of the sources: one ranged read of the index, one of the data.
+        """Return the records of `task`, in order: one ranged read of the index, one of the data.
+
+        They are a list, or a `pyarrow.Table`, as the sources are opened.
 
         Raises:
             ChangedSourceError: If the source is not what was listed, or changes meanwhile.

@@ -271,6 +271,18 @@ class _RecordReader(IndexedRecords[Any]):
         data, base = self._checked(None, before, bounds, start)
         return raw_records(self.url, data[bounds[0] - base :], bounds, start)
 
+    def read_data(self, start: int, stop: int) -> tuple[StreamSpan, bytes]:
+        """Return the bytes of the records `[start, stop)`, checked to be these, and where they lie.
+
+        Raises:
+            IndexMismatchError: The source has other records there than the index says.
+        """
+        if start == stop:
+            return StreamSpan(start, 0, 0, 0), b""
+        before, bounds = self._span_bounds(start, stop)
+        data, base = self._checked(None, before, bounds, start)
+        return StreamSpan(start, stop - start, bounds[0], bounds[-1]), data[bounds[0] - base :]
+
     def _span_bounds(self, start: int, stop: int) -> tuple[int, list[int]]:
         """Return where the record before a span begins, and where those of the span do, and where the last one ends."""
         lead = 1 if start else 0

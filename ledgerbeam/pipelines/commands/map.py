@@ -59,7 +59,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--batch",
         type=parse_count,
         metavar="N",
-        help="call the function with lists of up to N records; it returns a list of as many results",
+        help="call the function with lists of up to N records; it returns a list of as many results. With --as arrow: "
+        "rows of a batch, at most (default: 65536)",
+    )
+    function.add_argument(
+        "--as",
+        dest="form",
+        choices=["records", "arrow"],
+        default="records",
+        help="call the function with records, or with pyarrow.RecordBatch; it returns a batch, a frame, or Rows",
     )
     function.add_argument(
         "--devices",
@@ -104,6 +112,8 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
         raise UsageError(f"--nan {args.nan} is for --to jsonl, found --to {args.to}")
     parse_on_error(args.on_error)
     to, published = target(args.to)
+    if args.form == "arrow":
+        _check_arrow(args, to)
     values = parse_set(args.values)
     target_object = check_object(args.function, values)
     job = MapJob(
@@ -112,6 +122,7 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
         modules=user_modules(args.function),
         values=values,
         watched=watched_checksums(args.watch_file, args.storage_options),
+        form=args.form,
         batch=args.batch,
         batch_matters=depends_on_batches(target_object),
         nan=args.nan,
@@ -126,6 +137,18 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
     if args.sample is not None:
         return sample(job, args)
     return run_job_command(job, args, beam_args)
+
+
+def _check_arrow(args: argparse.Namespace, to: str) -> None:
+    """Refuse what Arrow batches cannot be read of or written to."""
+    from ledgerbeam.sources.forms import ARROW_OUTPUTS
+
+    if to not in ARROW_OUTPUTS:
+        raise UsageError(
+            f"--as arrow writes one of {', '.join(ARROW_OUTPUTS)}, found --to {args.to}; leave --as arrow out"
+        )
+    if args.read_as is not None:
+        raise UsageError(f"--as arrow reads Parquet, Arrow, JSONL and text, found --from {args.read_as}; leave one out")
 
 
 def _parse_devices(text: str) -> tuple[str, ...]:

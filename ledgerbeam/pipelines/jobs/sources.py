@@ -19,7 +19,7 @@ from ledgerbeam.iterators.job_source import GraphSource
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.packing import pack_sources
-from ledgerbeam.sources import FileSources, SharSources, Sources
+from ledgerbeam.sources import FileSources, RecordForm, SharSources, Sources
 
 __all__ = ["GraphPasses", "JobSources", "ListedFiles", "OutputPlace"]
 
@@ -105,6 +105,7 @@ class ListedFiles:
         pack_bytes: Size of a pack of small sources; None packs nothing.
         read_as: ``shar`` if what is listed are files of Shar datasets; None takes each file as a source.
         columns: Which columns are read of files of columns; all for none.
+        form: In which form records are read; see `FileSources`.
     """
 
     patterns: tuple[str, ...] = ()
@@ -118,6 +119,7 @@ class ListedFiles:
     pack_bytes: int | None = None
     read_as: Literal["shar"] | None = None
     columns: tuple[str, ...] = ()
+    form: RecordForm = "records"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -173,7 +175,7 @@ class ListedFiles:
     def opened_files(self, options: Options) -> FileSources:
         """Return how workers open each file by itself, with the options of its format."""
         return FileSources(
-            (TarFormat(self.group),), self._index_location, self.build_index, options or {}, self.columns
+            (TarFormat(self.group),), self._index_location, self.build_index, options or {}, self.columns, self.form
         )
 
     @property
