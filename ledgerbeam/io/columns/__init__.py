@@ -1,1 +1,1 @@
-"""Records as columns: what Parquet and Arrow IPC share."""
+"""What formats of columns share: rows as records and records as rows, schemas, and random access to rows in groups."""
