@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.columns.leaves import ABSENT, ARROW_ERRORS, NONE, Column, MisfitError, describe, leaf_column
-from ledgerbeam.io.columns.marks import is_json_value, null_is_absent
+from ledgerbeam.io.columns.marks import is_json, null_is_absent
 from ledgerbeam.io.json_values import dumps
 
 __all__ = ["StructColumn", "column_of", "first_misfit"]
@@ -36,15 +36,46 @@ def first_misfit(make: Callable[[Sequence[Any]], Any], values: Sequence[Any]) ->
 
 
 class _Json(Column):
-    """A column of JSON text: of None it is `null`, and only an absent key is a null of the column."""
+    """A column of JSON text.
+
+    Args:
+        kind: Its type.
+        writes_null: Whether None is the text `null`, since a null of the column is an absent key.
+    """
+
+    def __init__(self, kind: pa.DataType, *, writes_null: bool) -> None:
+        super().__init__(kind, "a JSON value")
+        self._writes_null = writes_null
 
     def array(self, values: Sequence[Any]) -> pa.Array:
         try:
-            texts = [None if value is ABSENT else dumps(value).decode() for value in values]
-        except (RecordError, TypeError, UnicodeError) as error:
-            found = str(error) if len(values) == 1 else "others"
-            raise MisfitError(self.expected, found) from None
-        return _as_extension(self.type, pa.array(texts, _storage(self.type)))
+            texts = [self._text(value) for value in values]
+        except _UNWRITABLE as error:
+            raise MisfitError(self.expected, str(error) if len(values) == 1 else "others") from None
+        return _as_extension(self.type, pa.array(texts, self.type.storage_type))
+
+    def _text(self, value: Any) -> str | None:
+        if value is ABSENT or (value is None and not self._writes_null):
+            return None
+        _require_plain(value)
+        return dumps(value).decode()
+
+
+def _require_plain(value: Any) -> None:
+    """Refuse what JSON would change to something else."""
+    kind = type(value)
+    if kind is dict:
+        for part in value.values():
+            _require_plain(part)
+    elif kind is list:
+        for part in value:
+            _require_plain(part)
+    elif kind not in _OF_JSON:
+        raise TypeError(describe(value))
+
+
+_UNWRITABLE: tuple[type[Exception], ...] = (RecordError, *ARROW_ERRORS)
+_OF_JSON = frozenset({NONE, bool, int, float, str})
 
 
 class _Wrapped(Column):
@@ -219,16 +250,15 @@ class StructColumn(Column):
 
     def _present(self, field: pa.Field, column: Column, values: list[Any]) -> list[Any]:
         """Return the values of a field with None for what is a null of its column."""
-        if isinstance(column, _Json):
-            return values
         kinds = set(map(type, values))
-        if NONE in kinds and (null_is_absent(field) or not field.nullable):
+        is_text = isinstance(column, _Json) and null_is_absent(field)
+        if NONE in kinds and not is_text and (null_is_absent(field) or not field.nullable):
             what = f"{column.expected}, or no such key" if null_is_absent(field) else column.expected
             raise MisfitError(what, "null")
         if type(ABSENT) in kinds:
             if (self._exact and not null_is_absent(field)) or not field.nullable:
                 raise MisfitError(column.expected, "no such key")
-            return [None if value is ABSENT else value for value in values]
+            return values if is_text else [None if value is ABSENT else value for value in values]
         return values
 
     def _unknown_key(self, rows: Sequence[Mapping[Any, Any]]) -> MisfitError:
@@ -261,8 +291,8 @@ def column_of(field: pa.Field, *, exact: bool = False) -> Column:
         UsageError: No Python values are columns of this type.
     """
     kind = field.type
-    if is_json_value(field):
-        return _Json(kind, "a JSON value")
+    if is_json(kind):
+        return _Json(kind, writes_null=null_is_absent(field))
     if isinstance(kind, pa.BaseExtensionType):
         storage = column_of(pa.field(field.name, kind.storage_type), exact=exact)
         return _Wrapped(kind, storage, _READ_EXTENSION.get(kind.extension_name, _same))
@@ -279,7 +309,7 @@ def column_of(field: pa.Field, *, exact: bool = False) -> Column:
 
 def _item_column(field: pa.Field, exact: bool) -> Column:
     column = column_of(field, exact=exact)
-    return column if field.nullable or isinstance(column, _Json) else _Required(column)
+    return column if field.nullable else _Required(column)
 
 
 _LISTS = frozenset({list, tuple, NONE})
@@ -341,12 +371,6 @@ def _whole(array: pa.Array | pa.ChunkedArray) -> pa.Array:
     return array
 
 
-def _as_extension(kind: pa.DataType, storage: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return the values of a storage as those of its extension type; of JSON text without one as they are."""
-    if not isinstance(kind, pa.BaseExtensionType):
-        return storage
+def _as_extension(kind: pa.BaseExtensionType, storage: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return the values of a storage as those of its extension type."""
     return pa.ExtensionArray.from_storage(kind, _whole(storage))
-
-
-def _storage(kind: pa.DataType) -> pa.DataType:
-    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.columns.infer import EXACT_INT
+from ledgerbeam.io.json_values import BASE64
 
 __all__ = ["ABSENT", "ARROW_ERRORS", "NONE", "Column", "MisfitError", "describe", "leaf_column"]
 
@@ -30,7 +31,6 @@ NONE = type(None)
 ARROW_ERRORS: tuple[type[Exception], ...] = (pa.ArrowException, OverflowError, TypeError, ValueError)
 """What pyarrow raises for values that it does not take."""
 _SHOWN = 60
-_BASE64 = "__base64__"
 
 
 class MisfitError(Exception):
@@ -223,8 +223,8 @@ def _read_bytes(value: Any) -> bytes:
         return bytes(value)
     if isinstance(value, str):
         return value.encode()
-    if isinstance(value, dict) and value.keys() == {_BASE64}:
-        return b64decode(value[_BASE64], validate=True)
+    if isinstance(value, dict) and value.keys() == {BASE64}:
+        return b64decode(value[BASE64], validate=True)
     raise TypeError
 
 
@@ -278,7 +278,17 @@ def _read_time(value: Any) -> dt.time | _Nanoseconds:
     return _Nanoseconds(micros * 1000 + beyond) if beyond else found
 
 
+_PERIOD = re.compile(r"(-?)PT(\d+)(?:\.(\d{1,9}))?S")
+
+
 def _read_duration(value: Any) -> dt.timedelta | _Nanoseconds:
+    if isinstance(value, str):
+        found = _PERIOD.fullmatch(value)
+        if found is None:
+            raise ValueError(value)
+        nanoseconds = int(found[2]) * 10**9 + int((found[3] or "").ljust(9, "0"))
+        nanoseconds = -nanoseconds if found[1] else nanoseconds
+        return _Nanoseconds(nanoseconds) if nanoseconds % 1000 else dt.timedelta(microseconds=nanoseconds // 1000)
     if isinstance(value, dt.timedelta):  # of pandas
         if getattr(value, "nanoseconds", 0):
             return _Nanoseconds(value.value)  # type: ignore[attr-defined]

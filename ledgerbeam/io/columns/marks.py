@@ -5,7 +5,6 @@ key                   value    meaning
 ====================  =======  =============================================================================
 of a field:
 ``ledgerbeam:null``   absent   a null stands for a key that the record, or the object, does not have
-``ledgerbeam:json``   value    the column is JSON text, and the record holds the value that it is the text of
 of the schema:
 ``ledgerbeam:keys``   exact    a key that a record lacks is not taken for a null
 ``ledgerbeam:record`` value    the record is the value of the only column, not an object with it
@@ -16,7 +15,10 @@ With them JSON values become columns and the same values again. To other program
 
 from __future__ import annotations
 
-import pyarrow as pa
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # only jobs of columns import it
+    import pyarrow as pa
 
 __all__ = [
     "ELEMENT",
@@ -25,7 +27,7 @@ __all__ = [
     "absent_field",
     "exact_schema",
     "has_exact_keys",
-    "is_json_value",
+    "is_json",
     "json_field",
     "null_is_absent",
     "record_is_value",
@@ -35,7 +37,7 @@ __all__ = [
 ELEMENT = "element"
 """The name of the items of a list, as the specification of Parquet gives it."""
 
-_NULL, _JSON, _KEYS, _RECORD = (f"ledgerbeam:{name}".encode() for name in ("null", "json", "keys", "record"))
+_NULL, _KEYS, _RECORD = (f"ledgerbeam:{name}".encode() for name in ("null", "keys", "record"))
 _ABSENT, _VALUE, _EXACT = b"absent", b"value", b"exact"
 
 FIELD_WORDS = {"null": (_NULL, _ABSENT)}
@@ -44,8 +46,15 @@ SCHEMA_WORDS = {"keys": (_KEYS, _EXACT), "record": (_RECORD, _VALUE)}
 
 
 def json_field(name: str) -> pa.Field:
-    """Return the field of a column that holds any JSON values, as text; where it is null there is no such key."""
-    return pa.field(name, pa.json_(), metadata={_JSON: _VALUE, _NULL: _ABSENT})
+    """Return the field of a column that holds any JSON values, as their text."""
+    import pyarrow as pa  # noqa: PLC0415 - only jobs of columns import it
+
+    return pa.field(name, pa.json_())
+
+
+def is_json(kind: pa.DataType) -> bool:
+    """Return whether values of a type are JSON text, and the record holds what the text stands for."""
+    return getattr(kind, "extension_name", "") == "arrow.json"
 
 
 def absent_field(field: pa.Field) -> pa.Field:
@@ -55,22 +64,21 @@ def absent_field(field: pa.Field) -> pa.Field:
 
 def exact_schema(fields: list[pa.Field]) -> pa.Schema:
     """Return a schema of records that have all its keys, but for those of which nulls stand for absent ones."""
+    import pyarrow as pa  # noqa: PLC0415
+
     return pa.schema(fields, {_KEYS: _EXACT})
 
 
 def value_schema(field: pa.Field) -> pa.Schema:
     """Return a schema of records that are the values of one column."""
+    import pyarrow as pa  # noqa: PLC0415
+
     return pa.schema([field], {_KEYS: _EXACT, _RECORD: _VALUE})
 
 
 def null_is_absent(field: pa.Field) -> bool:
     """Return whether the nulls of a field stand for absent keys."""
     return _is(field, _NULL, _ABSENT)
-
-
-def is_json_value(field: pa.Field) -> bool:
-    """Return whether a field holds values as JSON text."""
-    return _is(field, _JSON, _VALUE)
 
 
 def has_exact_keys(schema: pa.Schema) -> bool:

@@ -68,11 +68,8 @@ def field_json(field: pa.Field) -> Any:
     """Return all of a field but its name as JSON: the name of its type, or an object with more."""
     metadata = dict(field.metadata or {})
     found = _type_json(field.type)
-    if marks.is_json_value(field) and found == _JSON_TEXT:
+    if found == _JSON_TEXT:
         found = {"type": _JSON}
-        for key, value in marks.json_field("").metadata.items():
-            if metadata.get(key) == value:
-                del metadata[key]
     if not field.nullable:
         found["nullable"] = False
     for word, (key, value) in marks.FIELD_WORDS.items():
@@ -93,10 +90,8 @@ def field_of(name: str, found: Any, where: str) -> pa.Field:
         raise UsageError(f"{where}: expected true or false under 'nullable', found {nullable!r:.80}")
     metadata = _metadata_of(found.get("metadata", {}), where) | _words_of(found, marks.FIELD_WORDS, where)
     rest = {key: part for key, part in found.items() if key not in {"nullable", "metadata", *marks.FIELD_WORDS}}
-    if rest == {"type": _JSON}:
-        field = marks.json_field(name)
-        return field.with_nullable(nullable).with_metadata({**metadata, **field.metadata})
-    return pa.field(name, _type_of(rest, where), nullable, metadata or None)
+    kind = pa.json_() if rest == {"type": _JSON} else _type_of(rest, where)
+    return pa.field(name, kind, nullable, metadata or None)
 
 
 _JSON = "json"

@@ -11,7 +11,7 @@
     other extension types          the value of their storage
 
 What has digits below a microsecond, which the objects of `datetime` cannot hold, is a string in ISO 8601.
-A null under a field with `ABSENT` in its metadata stands for a record without that key.
+What its metadata says besides, `io.columns.marks` lists: a null may stand for a key that a record does not have.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Any
 
+from ledgerbeam.io.columns.marks import null_is_absent, record_is_value
 from ledgerbeam.io.json_values import dumps, loads, period_text
 
 if TYPE_CHECKING:  # only jobs that read columns import it
     import pyarrow as pa
 
-__all__ = ["ABSENT", "record_json", "to_records"]
-
-ABSENT = (b"ledgerbeam:null", b"absent")
-"""Key and value in the metadata of a field whose nulls stand for keys that are not there."""
+__all__ = ["record_json", "to_records"]
 
 
-def to_records(table: pa.Table) -> list[dict[str, Any]]:
-    """Return the rows of a table as records.
+def to_records(table: pa.Table) -> list[Any]:
+    """Return the rows of a table as records: dicts, unless its schema says that they are the values of a column.
 
     Raises:
         ValueError: A value cannot be a Python object: text that is not UTF-8, a date beyond the year 9999.
     """
     if not table.num_columns:
         return [{} for _ in range(table.num_rows)]
+    if record_is_value(table.schema):
+        return _of_chunks(table.column(0))
     return _rows([table.field(i) for i in range(table.num_columns)], [_of_chunks(column) for column in table.columns])
 
 
@@ -59,7 +59,7 @@ def _finite(value: Any) -> Any:
 def _rows(fields: list[pa.Field], columns: list[list[Any]]) -> list[dict[str, Any]]:
     names = [field.name for field in fields]
     rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-    absent = [field.name for field in fields if (field.metadata or {}).get(ABSENT[0]) == ABSENT[1]]
+    absent = [field.name for field in fields if null_is_absent(field)]
     for name in absent:
         for row in rows:
             if row[name] is None:
