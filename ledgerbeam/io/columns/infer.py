@@ -75,13 +75,15 @@ _SIMPLE = {
 }
 
 
-def infer_schema(records: Iterable[Any]) -> pa.Schema:
+def infer_schema(records: Iterable[Any], *, exact: bool = True) -> pa.Schema:
     """Return the schema of some records, each an object, or anything that JSON can hold; or of tables.
 
     Of records that are not all objects it has one column, `text` if all are strings, else `value`.
 
     Args:
         records: The records, or `pyarrow.Table` and `RecordBatch`.
+        exact: Whether a null is another thing than a key that is not there, so that the records can be had back; if
+            not, the schema has no marks, and both are nulls.
 
     Raises:
         RecordError: There are none, or they hold values that no type of a column has in common.
@@ -91,13 +93,13 @@ def infer_schema(records: Iterable[Any]) -> pa.Schema:
         return _of_tables([table.schema for table in found])
     if not found:
         raise RecordError("expected at least one record to infer a schema from, found none; give --schema FILE")
-    seen = _Seen()
+    seen = _Seen(exact=exact)
     for record in found:
         seen.add(plain_value(record), 0)
     if set(seen.kinds) == {"object"} and not seen.nulls and not seen.is_scattered:
         fields = [_field(name, part, seen.count, (name,)) for name, part in seen.fields.items()]
         if fields:
-            return exact_schema(fields)
+            return exact_schema(fields) if exact else pa.schema(fields)
     if set(seen.kinds) == {"str"} and not seen.nulls:
         return value_schema(pa.field(_TEXT, pa.string()))
     _require_json(seen, (_VALUE,))
@@ -124,6 +126,7 @@ class _Seen:
     """What was seen of one field.
 
     Attributes:
+        exact: As of `infer_schema`.
         count: How many values, nulls included.
         nulls: How many of them are null.
         kinds: How many are of each kind, by name.
@@ -135,7 +138,8 @@ class _Seen:
         items: What was seen in the lists.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, exact: bool) -> None:
+        self.exact = exact
         self.count = 0
         self.nulls = 0
         self.kinds: Counter[str] = Counter()
@@ -166,7 +170,7 @@ class _Seen:
             elif kind == "object":
                 self._add_object(value, depth)
             else:
-                self.items = self.items or _Seen()
+                self.items = self.items or _Seen(exact=self.exact)
                 for item in value:
                     self.items.add(item, depth + 1)
 
@@ -175,7 +179,7 @@ class _Seen:
             if not isinstance(name, str):
                 raise RecordError(f"expected strings as keys of objects, found {type(name).__name__} {name!r:.60}")
             if name not in self.fields:
-                self.fields[name] = _Seen()
+                self.fields[name] = _Seen(exact=self.exact)
             self.fields[name].add(part, depth + 1)
 
     def _add_decimal(self, value: decimal.Decimal) -> None:
@@ -213,7 +217,7 @@ Path = tuple[str, ...]
 
 def _field(name: str, seen: _Seen, of: int, path: Path) -> pa.Field:
     """Return the field of a key that was seen in some of the objects it could be in."""
-    lacks = seen.count < of
+    lacks = seen.exact and seen.count < of
     kind = None if lacks and seen.nulls else _type(seen, path)
     if kind is None:
         _require_json(seen, path)

@@ -22,20 +22,35 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io.columns.infer import EXACT_INT
-from ledgerbeam.io.columns.schema_text import schema_of
-from ledgerbeam.io.columns.tables import TableMaker
+from ledgerbeam.io.columns.infer import EXACT_INT, infer_schema
+from ledgerbeam.io.columns.marks import is_json, record_is_value
+from ledgerbeam.io.columns.schema_text import schema_json, schema_of
+from ledgerbeam.io.columns.tables import REMEDY, TableMaker
 from ledgerbeam.io.index.raw import RawRecord
 from ledgerbeam.io.json_values import holds_wide
 from ledgerbeam.io.jsonl.reader import decode_line, decode_lines
 
-__all__ = ["JsonTables", "tables_of"]
+__all__ = ["JsonTables", "schema_of_lines", "tables_of"]
 
 PIECE = 64 * 2**20
 """Bytes that are parsed at once, unless a line has more."""
 
 _MOST = 2**31 - 64  # pyarrow counts the bytes of a block in 32 bits
 _NEWLINE, _RETURN, _OPEN, _CLOSE = b"\n\r{}"
+
+_REMEDY = "give a --batch-schema that holds it, set such records aside with --on-error reject, or leave --as arrow out"
+
+
+def schema_of_lines(records: Sequence[Any]) -> str:
+    """Return the schema of records of JSON lines as JSON, for `JsonlFormat`.
+
+    Raises:
+        RecordError: There are none, or they are no objects.
+    """
+    schema = infer_schema(records, exact=False)
+    if record_is_value(schema):
+        raise RecordError("expected lines that are objects with keys, found others; leave --as arrow out")
+    return orjson.dumps(schema_json(schema)).decode()
 
 
 @cache
@@ -107,7 +122,8 @@ class JsonTables:
             return self._maker.table([record])
         except RecordError as error:
             place = f"{raw.url}: record {raw.record}, bytes [{raw.start}, {raw.stop})"
-            raise RecordError(f"{place}: {str(error).removeprefix('record 0: ')}") from None
+            misfit = str(error).removeprefix("record 0: ").removesuffix(f"; {REMEDY}")
+            raise RecordError(f"{place}: {misfit}; {_REMEDY}") from None
 
     def _by_parser(self, data: bytes) -> pa.Table | None:
         """Return what pyarrow's parser makes of lines; None if that may not be what they hold."""
@@ -163,7 +179,7 @@ def _objects(data: bytes) -> int | None:
 
 def _parsed_type(kind: pa.DataType) -> pa.DataType | None:
     """Return the type that the parser is asked for: of JSON text null, which all values may be; None if it has none."""
-    if _is_json(kind):
+    if is_json(kind):
         return pa.null()
     if isinstance(kind, pa.StructType):
         parts = [(kind.field(place).name, _parsed_type(kind.field(place).type)) for place in range(kind.num_fields)]
@@ -181,7 +197,7 @@ def _typed(column: Any, kind: pa.DataType) -> Any:
         return column
     if isinstance(column, pa.ChunkedArray):
         return pa.chunked_array([_typed(chunk, kind) for chunk in column.chunks], kind)
-    if _is_json(kind):
+    if is_json(kind):
         return pa.nulls(len(column), kind)
     fields = [kind.field(place) for place in range(kind.num_fields)]
     arrays = [_typed(column.field(place), field.type) for place, field in enumerate(fields)]
@@ -201,7 +217,3 @@ def _is_exact(column: Any) -> bool:
         return True
     values = column.drop_null().to_numpy(zero_copy_only=False)
     return bool((np.abs(values) < EXACT_INT).all())
-
-
-def _is_json(kind: pa.DataType) -> bool:
-    return getattr(kind, "extension_name", "") == "arrow.json"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.commands.arguments import (
@@ -14,6 +15,9 @@ from ledgerbeam.pipelines.commands.arguments import (
     add_to,
     parse_count,
 )
+
+if TYPE_CHECKING:
+    from ledgerbeam.pipelines.jobs.map import MapJob
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
 
@@ -70,6 +74,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="call the function with records, or with pyarrow.RecordBatch; it returns a batch, a frame, or Rows",
     )
     function.add_argument(
+        "--batch-schema",
+        metavar="FILE",
+        help="with --as arrow: the columns of JSONL in JSON, as `ledgerbeam schema` prints them (default: of first lines)",
+    )
+    function.add_argument(
         "--devices",
         type=_parse_devices,
         default=(),
@@ -114,6 +123,8 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
     to, published = target(args.to)
     if args.form == "arrow":
         _check_arrow(args, to)
+    elif args.batch_schema is not None:
+        raise UsageError("--batch-schema is for --as arrow; leave it out")
     values = parse_set(args.values)
     target_object = check_object(args.function, values)
     job = MapJob(
@@ -134,6 +145,8 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
         devices=args.devices,
         **run_values(args),
     )
+    if args.form == "arrow":
+        job = _with_batch_schema(job, args)
     if args.sample is not None:
         return sample(job, args)
     return run_job_command(job, args, beam_args)
@@ -149,6 +162,17 @@ def _check_arrow(args: argparse.Namespace, to: str) -> None:
         )
     if args.read_as is not None:
         raise UsageError(f"--as arrow reads Parquet, Arrow, JSONL and text, found --from {args.read_as}; leave one out")
+
+
+def _with_batch_schema(job: MapJob, args: argparse.Namespace) -> MapJob:
+    """Decide the columns of JSON lines, if there are any among the sources."""
+    from ledgerbeam.io import canonical_url
+    from ledgerbeam.pipelines.jobs.batch_schema import with_batch_schema
+    from ledgerbeam.pipelines.jobs.listing import listed_pages
+
+    given = canonical_url(args.batch_schema) if args.batch_schema else None
+    resolved = job.resolve_ledger(args.ledger)
+    return with_batch_schema(resolved, given, listed_pages(job, lambda _: None), anew=args.on_job_change == "restart")
 
 
 def _parse_devices(text: str) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from ledgerbeam.io import Grouping, IndexLocation, Options, SourceListing, TarFormat, canonical_url
+from ledgerbeam.io.jsonl.format import JsonlFormat
 from ledgerbeam.io.listing.own_files import OwnFiles
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.listing.patterns import expand_braces, fixed_part, parse
@@ -106,6 +107,7 @@ class ListedFiles:
         read_as: ``shar`` if what is listed are files of Shar datasets; None takes each file as a source.
         columns: Which columns are read of files of columns; all for none.
         form: In which form records are read; see `FileSources`.
+        batch_schema: The columns of tables of JSON lines, as JSON; None if there are none.
     """
 
     patterns: tuple[str, ...] = ()
@@ -120,6 +122,7 @@ class ListedFiles:
     read_as: Literal["shar"] | None = None
     columns: tuple[str, ...] = ()
     form: RecordForm = "records"
+    batch_schema: str | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -174,8 +177,14 @@ class ListedFiles:
 
     def opened_files(self, options: Options) -> FileSources:
         """Return how workers open each file by itself, with the options of its format."""
+        lines = () if self.batch_schema is None else (JsonlFormat(schema=self.batch_schema),)
         return FileSources(
-            (TarFormat(self.group),), self._index_location, self.build_index, options or {}, self.columns, self.form
+            (TarFormat(self.group), *lines),
+            self._index_location,
+            self.build_index,
+            options or {},
+            self.columns,
+            self.form,
         )
 
     @property
@@ -193,6 +202,7 @@ class ListedFiles:
             "from": self.read_as,
             "pack_bytes": self.pack_bytes,
             "columns": list(self.columns) or None,
+            "batch schema": self.batch_schema,
         }
         return shaping | {name: value for name, value in choices.items() if value is not None}
 
