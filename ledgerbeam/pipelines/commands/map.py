@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     function.add_argument(
         "--batch-schema",
         metavar="FILE",
-        help="with --as arrow: the columns of JSONL in JSON, as `ledgerbeam schema` prints them (default: of first lines)",
+        help="with --as arrow: the columns of JSONL, in JSON (default: what the first lines hold)",
     )
     function.add_argument(
         "--devices",

@@ -39,13 +39,13 @@ class Sampled:
     Attributes:
         source: What it is of.
         number: Its number in the source.
-        record: The record, decoded.
+        records: The record, in the form of the records of a task.
         error: Why it, or its source, cannot be read; empty if it can.
     """
 
     source: Source
     number: int
-    record: Any = None
+    records: Any = None
     error: str = ""
 
 
@@ -116,7 +116,10 @@ def _of_source(files: FileSources, source: Source, shares: list[float]) -> Itera
         with closing(files.open_file(source)) as reader:
             count = len(reader)
             numbers = sorted({min(int(share * count), count - 1) for share in shares}) if count else []
-            yield from list(_by_position(reader, source, numbers))
+            if files.form == "records":
+                yield from list(_by_position(reader, source, numbers))
+            else:
+                yield from list(_one_by_one(files.kind_of(source).open(source).read_span, source, numbers))
     except (IndexNotFoundError, IndexMismatchError, NotIndexableError):
         yield from _from_beginning(files, source, len(shares))
 
@@ -125,13 +128,20 @@ def _by_position(reader: Reader, source: Source, numbers: list[int]) -> Iterator
     """Read records by number, in few requests; one by one where one of them cannot be read."""
     try:
         for number, record in zip(numbers, reader.read_many(numbers), strict=True):
-            yield Sampled(source, number, record)
+            yield Sampled(source, number, [record])
     except RecordError:
-        for number in numbers:
-            try:
-                yield from (Sampled(source, number, record) for record in reader.read_span(number, number + 1))
-            except RecordError as error:
-                yield Sampled(source, number, error=str(error))
+        yield from _one_by_one(reader.read_span, source, numbers)
+
+
+def _one_by_one(read: Callable[[int, int], Any], source: Source, numbers: list[int]) -> Iterator[Sampled]:
+    for number in numbers:
+        try:
+            records = read(number, number + 1)
+        except RecordError as error:
+            yield Sampled(source, number, error=str(error))
+        else:
+            if len(records):
+                yield Sampled(source, number, records)
 
 
 def _from_beginning(files: FileSources, source: Source, number: int) -> Iterator[Sampled]:
@@ -144,7 +154,7 @@ def _from_beginning(files: FileSources, source: Source, number: int) -> Iterator
         find_ends = kind.find_ends
     elif source.size <= MOST_WHOLE:
         records = split_source(read_bytes(source.url, options), source.url, files.formats)
-        yield from (Sampled(source, place, record) for place, record in enumerate(records[:number]))
+        yield from (Sampled(source, place, [record]) for place, record in enumerate(records[:number]))
         return
     else:
         yield Sampled(source, 0, error=f"{source.url}: no index, and too large to be read whole; index it first")
@@ -162,9 +172,11 @@ def _from_beginning(files: FileSources, source: Source, number: int) -> Iterator
         end = int(next(ends, len(data)))  # the last line of a text may have no newline
         if end <= begin:
             return
+        span = StreamSpan(place, 1, begin, end)
         try:
-            for record in kind.split(bytes(data[begin:end]), source.url, StreamSpan(place, 1, begin, end)):
-                yield Sampled(source, place, record)
+            records = files.reading.split(kind, bytes(data[begin:end]), source.url, span)
+            if len(records):
+                yield Sampled(source, place, records)
                 found += 1
         except RecordError as error:
             yield Sampled(source, place, error=str(error))
@@ -198,7 +210,7 @@ def try_function(job: MapJob, records: Iterable[Sampled], on_set_up: Callable[[f
         if sampled.error:
             yield SampleRun(sampled, "unreadable", error=sampled.error)
             continue
-        task = Task(sampled.source, sampled.number, sampled.number + 1, (), [sampled.record])
+        task = Task(sampled.source, sampled.number, sampled.number + 1, (), sampled.records)
         started = time.perf_counter()
         try:
             done = work(task)
