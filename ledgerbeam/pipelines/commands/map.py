@@ -7,6 +7,7 @@ import argparse
 from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.commands.arguments import (
     add_existing,
+    add_layout,
     add_on_error,
     add_read_as,
     add_shards,
@@ -31,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_read_as(sources)
     output = parser.add_argument_group("output")
     output.add_argument("--output", required=True, metavar="URL", help="folder to write below")
-    add_to(output, ["jsonl", "tar", "text"])
+    add_to(output, ["jsonl", "tar", "parquet", "arrow", "text"])
+    add_layout(output)
     add_existing(output)
     output.add_argument(
         "--nan",
@@ -94,7 +96,7 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
     from ledgerbeam.ledger.model.user_modules import user_modules
     from ledgerbeam.ledger.model.user_objects import check_object, depends_on_batches, parse_set
     from ledgerbeam.pipelines.commands.job import run_job_command
-    from ledgerbeam.pipelines.commands.job_values import file_sources, folder, run_values, target
+    from ledgerbeam.pipelines.commands.job_values import file_sources, folder, layout, run_values, target
     from ledgerbeam.pipelines.commands.sample import sample
     from ledgerbeam.pipelines.jobs.map import MapJob
     from ledgerbeam.pipelines.jobs.reject_limit import parse_on_error
@@ -118,6 +120,7 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
         check_purity=not args.no_purity_check,
         output=folder(args.output),
         to=to,
+        layout=layout(args),
         on_error=args.on_error,
         published=published,
         devices=args.devices,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from ledgerbeam.io import ShardEncoder
 from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.jobs.metadata import PublishedMetadata
@@ -75,7 +76,7 @@ class MapJob(ShardJob):
 
         return MapRecords(
             self.function,
-            self.to,
+            self.output_format,
             values=self.values,
             batch=self.batch,
             watched=self.watched,
@@ -90,9 +91,13 @@ class MapJob(ShardJob):
         """How many records may be rejected; None where one fails its task."""
         return parse_on_error(self.on_error)
 
-    def encoder(self) -> str:
+    def trial_work(self) -> MapRecords:
+        """Return what maps records that are only looked at: each once, and an error is one."""
+        return replace(self, check_purity=False, on_error="fail").work()
+
+    def encoder(self) -> str | ShardEncoder:
         """Return the format of the shards."""
-        return self.to
+        return self.output_format
 
     def product(self) -> Product | None:
         """Return the metadata to publish."""
