@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ledgerbeam import stats
@@ -14,6 +15,7 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.sources.forms import ARROW_OUTPUTS, ARROW_ROWS, RecordForm
 from ledgerbeam.transforms.batches import BatchAgainError
+from ledgerbeam.transforms.collectors import UnplacedError
 from ledgerbeam.transforms.list_batches import ListMapping
 from ledgerbeam.transforms.mapping import MappingRules, PurityCheck, TaskFailedError, TaskMapping
 from ledgerbeam.transforms.read import OnError
@@ -142,7 +144,12 @@ class MapRecords:
                 cut_up = {*cut_up, again.start} if len(cut_up) < RESTARTS else set(range(len(task.records)))
                 continue
             found = collected.statistics()
-            return mapping.results({name: Statistic(*statistic) for name, statistic in found.items()})
+            try:
+                return mapping.results({name: Statistic(*statistic) for name, statistic in found.items()})
+            except UnplacedError:
+                if rules.placed:
+                    raise
+                rules = replace(rules, placed=True)
 
     def _mapping(
         self, rules: MappingRules, task: Task, cut_up: Collection[int], observed: Callable[[], Collection[str]]
@@ -161,10 +168,10 @@ class ConvertRecords(MapRecords):
 
     Args:
         conversion: Its name in `io.conversion.CONVERSIONS`.
-        output_format: Name of the format that the records are written in.
+        output_format: Format that the records are written in, or its name.
     """
 
-    def __init__(self, conversion: str, output_format: str) -> None:
+    def __init__(self, conversion: str, output_format: str | Format) -> None:
         super().__init__(f"convert:{conversion}", output_format, check_purity=False)
         self._conversion = conversion
 

@@ -34,7 +34,7 @@ NOTHING = "returned nothing"
 
 EXPECTED = "expected a record, None or a list of records"
 
-_OF_OBJECTS = ("jsonl", "tar")
+_OF_OBJECTS = ("jsonl", "tar", "parquet", "arrow")
 """Formats of which a record is an object, as a rule: a function that returns something else is hardly meant to."""
 
 

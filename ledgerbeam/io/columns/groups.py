@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
+if TYPE_CHECKING:  # only jobs of columns import it
+    import pyarrow as pa
 
 __all__ = ["PAGE_BYTES", "ROW_GROUP_BYTES", "row_groups"]
 

@@ -290,6 +290,6 @@ def _shown(path: Path) -> str:
 
 def _of_tables(schemas: list[pa.Schema]) -> pa.Schema:
     try:
-        return pa.unify_schemas(schemas)
+        return pa.unify_schemas(schemas, promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise RecordError(f"the batches have different schemas: {error}; cast them, or give --schema FILE") from error

@@ -12,14 +12,16 @@ import pyarrow as pa
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io.columns.infer import infer_schema
 from ledgerbeam.io.columns.schema_text import schema_json, schema_of
+from ledgerbeam.io.columns.tables import TableMaker, table_of
 from ledgerbeam.io.json_values import loads
 
-__all__ = ["JobSchema", "common_schema"]
+__all__ = ["JobSchema", "common_schema", "maker_for", "written_table"]
 
 _ROUTES = "routes"
 _OF_ROUTE = "schema of route "
 _MAIN = "schema"
-_SAME = "as without a route"
+_OTHERS, _SAME = "of other routes", "as without a route"
+_ROWS, _COMPLETE = "rows", "complete"
 
 
 @dataclass(frozen=True)
@@ -29,10 +31,12 @@ class JobSchema:
     Attributes:
         by_route: The schema of each route; under the empty name that of what has no route.
         is_of_all: Whether routes that are not named have the schema of what has no route.
+        is_exact: Whether records must have every key, as those of sources do from which the schema is taken.
     """
 
     by_route: Mapping[str, pa.Schema]
     is_of_all: bool = False
+    is_exact: bool = False
 
     def of(self, route: str = "") -> pa.Schema:
         """Return the schema of a route.
@@ -113,7 +117,9 @@ class JobSchema:
         """Return the schemas as parameters of a job, which name each column, so that a change is named too."""
         found = {_OF_ROUTE + route if route else _MAIN: _parameters(one) for route, one in self.by_route.items()}
         if self.is_of_all:
-            found[_MAIN] |= {"of other routes": _SAME}
+            found[_MAIN] |= {_OTHERS: _SAME}
+        if self.is_exact:
+            found[_MAIN] |= {_ROWS: _COMPLETE}
         return found
 
     @classmethod
@@ -125,7 +131,8 @@ class JobSchema:
                 by_route[name.removeprefix(_MAIN).removeprefix(" of route ")] = _of_parameters(found)
         if not by_route:
             return None
-        return cls(by_route, parameters.get(_MAIN, {}).get("of other routes") == _SAME)
+        main = parameters.get(_MAIN, {})
+        return cls(by_route, main.get(_OTHERS) == _SAME, main.get(_ROWS) == _COMPLETE)
 
     @classmethod
     def inferred(cls, datasets: Mapping[str, Iterable[Any]]) -> JobSchema:
@@ -141,6 +148,25 @@ class JobSchema:
             except RecordError as error:
                 raise RecordError(f"{f'route {route!r}: ' if route else ''}{error}") from error
         return cls(by_route)
+
+
+def maker_for(schemas: JobSchema | pa.Schema | None, route: str) -> TableMaker | None:
+    """Return what makes tables of a route by what a format is given."""
+    if schemas is None:
+        return None
+    is_exact = isinstance(schemas, JobSchema) and schemas.is_exact
+    return TableMaker(schemas.of(route) if isinstance(schemas, JobSchema) else schemas, exact=is_exact)
+
+
+def written_table(records: Any, schemas: JobSchema | pa.Schema | None) -> pa.Table:
+    """Return records as a format writes them: a table of any of its schemas as it is, all others by the main one."""
+    if (
+        isinstance(records, pa.Table)
+        and isinstance(schemas, JobSchema)
+        and any(records.schema.equals(schema, check_metadata=True) for schema in schemas.by_route.values())
+    ):
+        return records
+    return table_of(records, maker_for(schemas, ""))
 
 
 def common_schema(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema | None:
@@ -195,5 +221,5 @@ def _parameters(schema: pa.Schema) -> dict[str, Any]:
 def _of_parameters(found: Mapping[str, Any]) -> pa.Schema:
     texts = found["column"]
     columns = {name: json.loads(texts[name]) if texts[name][:1] == "{" else texts[name] for name in found["columns"]}
-    rest = {name: part for name, part in found.items() if name not in ("columns", "column", "of other routes")}
+    rest = {name: part for name, part in found.items() if name not in ("columns", "column", _OTHERS, _ROWS)}
     return schema_of({"columns": columns, **rest})

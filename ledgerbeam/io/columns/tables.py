@@ -13,11 +13,11 @@ import pyarrow as pa
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.columns.columns import StructColumn, column_of, first_misfit
-from ledgerbeam.io.columns.infer import plain_value
+from ledgerbeam.io.columns.infer import infer_schema, plain_value
 from ledgerbeam.io.columns.leaves import MisfitError
 from ledgerbeam.io.columns.marks import has_exact_keys, record_is_value
 
-__all__ = ["TableMaker", "copied", "to_table"]
+__all__ = ["TableMaker", "copied", "table_of", "to_table"]
 
 REMEDY = "give a --schema that holds it, or put such records aside with --on-error reject"
 
@@ -41,19 +41,32 @@ def to_table(records: Any, schema: pa.Schema, *, url: str = "", first: int = 0) 
     return TableMaker(schema).table(records, url=url, first=first)
 
 
+def table_of(records: Any, maker: TableMaker | None) -> pa.Table:
+    """Return records as a table; of their own schema if nothing makes tables of another."""
+    if maker is not None:
+        return maker.table(records)
+    if isinstance(records, pa.Table):
+        return records
+    if isinstance(records, pa.RecordBatch):
+        return pa.Table.from_batches([records])
+    records = list(records)
+    return to_table(records, infer_schema(records))
+
+
 class TableMaker:
     """Makes tables of one schema.
 
     Args:
         schema: The schema.
+        exact: Whether a key that a record lacks is not taken for a null, also where the schema does not say so.
 
     Raises:
         UsageError: No records are rows of it.
     """
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, *, exact: bool = False) -> None:
         self.schema = schema
-        exact = has_exact_keys(schema)
+        exact = exact or has_exact_keys(schema)
         if record_is_value(schema):
             field = schema.field(0)
             self._value = column_of(field, exact=exact)
@@ -78,6 +91,22 @@ class TableMaker:
             raise RecordError(f"{place}the records from {first} fit one by one, but not together; {REMEDY}")
         number, misfit = found
         raise RecordError(f"{place}record {first + number}: {misfit}; {REMEDY}")
+
+    def require(self, record: Any) -> None:
+        """Check that a record fits.
+
+        Raises:
+            RecordError: It does not.
+        """
+        try:
+            self._arrays([plain_value(record)])
+        except MisfitError as error:
+            raise RecordError(f"{error}; {REMEDY}") from None
+
+    def encoded(self, record: Any) -> bytes:
+        """Return what the columns of a record are, to compare it with others; it must fit."""
+        written = self.table([record]).combine_chunks().to_batches()[0].serialize()
+        return bytes(written)
 
     def _arrays(self, rows: Sequence[Any]) -> list[pa.Array | pa.ChunkedArray]:
         return self._row.arrays(rows) if self._row is not None else [self._value.array(rows)]

@@ -17,6 +17,7 @@ What its metadata says besides, `io.columns.marks` lists: a null may stand for a
 from __future__ import annotations
 
 import datetime as dt
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ledgerbeam.io.columns.marks import null_is_absent, record_is_value
@@ -38,7 +39,7 @@ def to_records(table: pa.Table) -> list[Any]:
         return [{} for _ in range(table.num_rows)]
     if record_is_value(table.schema):
         return _of_chunks(table.column(0))
-    return _rows([table.field(i) for i in range(table.num_columns)], [_of_chunks(column) for column in table.columns])
+    return _rows([table.field(i) for i in range(table.num_columns)], table.columns)
 
 
 def record_json(record: Any) -> bytes:
@@ -56,15 +57,19 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def _rows(fields: list[pa.Field], columns: list[list[Any]]) -> list[dict[str, Any]]:
+def _rows(fields: list[pa.Field], columns: list[pa.Array | pa.ChunkedArray]) -> list[dict[str, Any]]:
     names = [field.name for field in fields]
-    rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-    absent = [field.name for field in fields if null_is_absent(field)]
-    for name in absent:
-        for row in rows:
-            if row[name] is None:
-                del row[name]
+    rows = [dict(zip(names, row, strict=True)) for row in zip(*map(_values_of, columns), strict=True)]
+    for field, column in zip(fields, columns, strict=True):
+        if column.null_count and null_is_absent(field):  # of JSON text, `null` is a value
+            for row, valid in zip(rows, column.is_valid().to_pylist(), strict=True):
+                if not valid:
+                    del row[field.name]
     return rows
+
+
+def _values_of(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    return _of_chunks(column) if hasattr(column, "chunks") else _values(column)
 
 
 def _of_chunks(column: pa.ChunkedArray) -> list[Any]:
@@ -94,7 +99,9 @@ def _values(array: pa.Array) -> list[Any]:
         as_lists = array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))
         keys, items = (_values(part) for part in as_lists.flatten().flatten())
         return _lists(as_lists, [list(pair) for pair in zip(keys, items, strict=True)])
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    if types.is_list(kind) or types.is_large_list(kind):
+        return _spans(array)
+    if types.is_fixed_size_list(kind):
         return _lists(array, _values(array.flatten()))
     if types.is_list_view(kind) or types.is_large_list_view(kind):
         flat = _values(array.values)
@@ -133,6 +140,15 @@ def _plain(array: pa.Array) -> list[Any]:
     return values
 
 
+def _spans(array: pa.Array) -> list[Any]:
+    """Return lists by where each begins and ends among the items; of those of extension types `flatten` may fail."""
+    ends = array.offsets.to_pylist()
+    first = ends[0] if ends else 0
+    flat = _values(array.values.slice(first, ends[-1] - first if ends else 0))
+    spans = zip(pairwise(ends), array.is_valid().to_pylist(), strict=True)
+    return [flat[start - first : stop - first] if valid else None for (start, stop), valid in spans]
+
+
 def _lists(array: pa.Array, flat: list[Any]) -> list[Any]:
     """Cut the values of all lists, those of nulls left out, by the lengths of the lists."""
     import pyarrow.compute as pc  # noqa: PLC0415
@@ -156,7 +172,7 @@ def _lists(array: pa.Array, flat: list[Any]) -> list[Any]:
 def _structs(array: pa.Array) -> list[Any]:
     kind = array.type
     fields = [kind.field(i) for i in range(kind.num_fields)]
-    rows: list[Any] = _rows(fields, [_values(part) for part in array.flatten()]) if fields else [{} for _ in array]
+    rows: list[Any] = _rows(fields, array.flatten()) if fields else [{} for _ in array]
     if array.null_count:
         rows = [row if valid else None for row, valid in zip(rows, array.is_valid().to_pylist(), strict=True)]
     return rows

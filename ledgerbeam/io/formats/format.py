@@ -21,6 +21,8 @@ from ledgerbeam.io.storage.stat import FileInfo
 if TYPE_CHECKING:  # only jobs that read columns import it
     import pyarrow as pa
 
+    from ledgerbeam.io.columns.tables import TableMaker
+
 __all__ = [
     "ColumnFormat",
     "ColumnReader",
@@ -266,6 +268,13 @@ class ColumnFormat(Format, Protocol):
         Raises:
             SourceError: It is damaged, encrypted, or no such file; also `ChangedSourceError` and StorageError.
             UsageError: It lacks one of the columns.
+        """
+
+    def written(self, route: str = "") -> TableMaker | None:
+        """Return what makes tables of what is written of a route; None if each file has a schema of its own.
+
+        Raises:
+            RecordError: There are schemas, and none for this route.
         """
 
     def open_bytes(self, data: bytes, url: str) -> ColumnReader:

@@ -13,7 +13,7 @@ from typing import Any
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.json_values import BASE64, dumps, loads
 
-__all__ = ["TEXT_EXTENSIONS", "json_bytes", "member_bytes", "text_or_json"]
+__all__ = ["TEXT_EXTENSIONS", "json_bytes", "member_bytes", "text_or_bytes", "text_or_json"]
 
 TEXT_EXTENSIONS = frozenset({"cls", "csv", "html", "md", "srt", "text", "transcript", "tsv", "txt", "vtt", "xml"})
 """Last parts of extensions whose members become strings."""
@@ -34,12 +34,24 @@ def text_or_json(extension: str, data: bytes) -> Any:
     return {BASE64: base64.b64encode(data).decode()}
 
 
+def text_or_bytes(extension: str, data: bytes) -> str | bytes:
+    """Return the content of a member as a value of a column: as text if it is that by its extension, else as it is."""
+    if extension.rpartition(".")[2].lower() in TEXT_EXTENSIONS:
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            pass
+    return data
+
+
 def member_bytes(extension: str, value: Any) -> bytes:
-    """Return the content of a member of a JSON value as `text_or_json` makes it.
+    """Return the content of a member of a value as `text_or_json` or `text_or_bytes` makes it.
 
     Raises:
         RecordError: No member under this extension has such a value.
     """
+    if isinstance(value, bytes):
+        return value
     if isinstance(value, dict) and value.keys() == {BASE64}:
         try:
             return base64.b64decode(value[BASE64], validate=True)

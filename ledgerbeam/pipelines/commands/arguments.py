@@ -23,6 +23,7 @@ __all__ = [
     "add_index_place",
     "add_job",
     "add_json",
+    "add_layout",
     "add_limit",
     "add_on_error",
     "add_read_as",
@@ -152,7 +153,8 @@ def add_conversion(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     output.add_argument(
         "--output", required=True, metavar="URL", help="folder to write below; for megatron prefix of the dataset"
     )
-    add_to(output, ["jsonl", "tar", "text", "shar", "megatron"])
+    add_to(output, ["jsonl", "tar", "parquet", "arrow", "text", "shar", "megatron"])
+    add_layout(output)
     output.add_argument(
         "--fields",
         metavar="NAME=EXTENSION,...",
@@ -161,6 +163,28 @@ def add_conversion(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     add_existing(output)
     add_dataset(output, "dtype of the tokens, for --to megatron (default: int32)")
     return output
+
+
+def add_layout(output: Options) -> None:
+    """Add how files of columns are written."""
+    output.add_argument(
+        "--schema",
+        metavar="FILE",
+        help="for --to parquet and arrow: a Parquet or Arrow file with this schema, or JSON as 'ledgerbeam schema' "
+        "prints it (default: that of the sources of convert if they are of columns, else inferred from some records)",
+    )
+    output.add_argument(
+        "--row-group-bytes",
+        type=parse_size,
+        metavar="BYTES",
+        help="for --to parquet and arrow: size of a row group in memory (default: 128M)",
+    )
+    output.add_argument(
+        "--page-bytes",
+        type=parse_size,
+        metavar="BYTES",
+        help="for --to parquet: size of a page in memory (default: 1M)",
+    )
 
 
 def add_on_error(parser: argparse.ArgumentParser) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.commands.arguments import (
     add_existing,
+    add_layout,
     add_on_error,
     add_read_as,
     add_shards,
@@ -15,9 +16,6 @@ from ledgerbeam.pipelines.commands.arguments import (
     add_to,
     parse_count,
 )
-
-if TYPE_CHECKING:
-    from ledgerbeam.pipelines.jobs.map import MapJob
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
 
@@ -35,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_read_as(sources)
     output = parser.add_argument_group("output")
     output.add_argument("--output", required=True, metavar="URL", help="folder to write below")
-    add_to(output, ["jsonl", "tar", "text"])
+    add_to(output, ["jsonl", "tar", "parquet", "arrow", "text"])
+    add_layout(output)
     add_existing(output)
     output.add_argument(
         "--nan",
@@ -111,8 +110,9 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
     from ledgerbeam.ledger.model.user_modules import user_modules
     from ledgerbeam.ledger.model.user_objects import check_object, depends_on_batches, parse_set
     from ledgerbeam.pipelines.commands.job import run_job_command
-    from ledgerbeam.pipelines.commands.job_values import file_sources, folder, run_values, target
+    from ledgerbeam.pipelines.commands.job_values import file_sources, folder, layout, run_values, target
     from ledgerbeam.pipelines.commands.sample import sample
+    from ledgerbeam.pipelines.jobs.batch_schema import read_batch_schema, with_batch_schema
     from ledgerbeam.pipelines.jobs.map import MapJob
     from ledgerbeam.pipelines.jobs.reject_limit import parse_on_error
     from ledgerbeam.sources.watched import watched_checksums
@@ -127,8 +127,11 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
         raise UsageError("--batch-schema is for --as arrow; leave it out")
     values = parse_set(args.values)
     target_object = check_object(args.function, values)
+    files = file_sources(args)
+    if args.batch_schema is not None:
+        files = replace(files, batch_schema=read_batch_schema(args.batch_schema, args.storage_options))
     job = MapJob(
-        files=file_sources(args),
+        files=files,
         function=args.function,
         modules=user_modules(args.function),
         values=values,
@@ -140,15 +143,14 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
         check_purity=not args.no_purity_check,
         output=folder(args.output),
         to=to,
+        layout=layout(args),
         on_error=args.on_error,
         published=published,
         devices=args.devices,
         **run_values(args),
     )
-    if args.form == "arrow":
-        job = _with_batch_schema(job, args)
     if args.sample is not None:
-        return sample(job, args)
+        return sample(with_batch_schema(job, None, args.on_job_change), args)
     return run_job_command(job, args, beam_args)
 
 
@@ -162,17 +164,6 @@ def _check_arrow(args: argparse.Namespace, to: str) -> None:
         )
     if args.read_as is not None:
         raise UsageError(f"--as arrow reads Parquet, Arrow, JSONL and text, found --from {args.read_as}; leave one out")
-
-
-def _with_batch_schema(job: MapJob, args: argparse.Namespace) -> MapJob:
-    """Decide the columns of JSON lines, if there are any among the sources."""
-    from ledgerbeam.io import canonical_url
-    from ledgerbeam.pipelines.jobs.batch_schema import with_batch_schema
-    from ledgerbeam.pipelines.jobs.listing import listed_pages
-
-    given = canonical_url(args.batch_schema) if args.batch_schema else None
-    resolved = job.resolve_ledger(args.ledger)
-    return with_batch_schema(resolved, given, listed_pages(job, lambda _: None), anew=args.on_job_change == "restart")
 
 
 def _parse_devices(text: str) -> tuple[str, ...]:

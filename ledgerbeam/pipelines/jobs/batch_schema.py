@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ledgerbeam.errors import LedgerError, LedgerNotFoundError, RecordError, UsageError
-from ledgerbeam.io import read_bytes
+from ledgerbeam.errors import RecordError
+from ledgerbeam.io import Options
 from ledgerbeam.io.jsonl.reader import stream_records
-from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.opening import open_ledger
-from ledgerbeam.pipelines.jobs.map import MapJob
+from ledgerbeam.ledger import Job
+from ledgerbeam.ledger.model.job import OnJobChange
+from ledgerbeam.pipelines.jobs.columns import read_schema
 
-__all__ = ["PARAMETER", "with_batch_schema"]
+if TYPE_CHECKING:  # which uses this
+    from ledgerbeam.pipelines.jobs.map import MapJob
+
+__all__ = ["PARAMETER", "read_batch_schema", "with_batch_schema"]
 
 PARAMETER = "batch schema"
 """The name of the schema among the parameters of a job."""
@@ -27,79 +30,72 @@ _PAGES = 10
 """Pages of the listing in which JSON lines are looked for."""
 
 
-def with_batch_schema(job: MapJob, given: str | None, pages: Iterable[Page], *, anew: bool) -> MapJob:
+_Job = TypeVar("_Job", bound="MapJob")
+
+
+def with_batch_schema(job: _Job, stored: Job | None, on_change: OnJobChange) -> _Job:
     """Return a job that knows the columns of the batches of its JSON lines, if it has such sources.
 
     Args:
-        job: The job, its ledger resolved.
-        given: URL of a file with the schema, as `ledgerbeam schema` prints it.
-        pages: Its listing.
-        anew: Whether what its ledger has recorded does not count.
+        job: The job.
+        stored: The job that its ledger holds.
+        on_change: What is to be done with that of another job.
 
     Raises:
         RecordError: The lines have no columns in common, or are no objects.
-        UsageError: What is given is no schema.
     """
-    if given is not None:
-        return _with(job, _read(given, job.storage_options))
-    recorded = None if anew else _recorded(job)
-    if recorded is not None:
+    if job.form != "arrow" or job.files.batch_schema is not None:
+        return job
+    recorded = None if stored is None or on_change == "restart" else stored.parameters.get(PARAMETER)
+    if isinstance(recorded, str):
         return _with(job, recorded)
-    urls = _lines(job, pages)
+    urls = _lines(job)
     if not urls:
         return job
     from ledgerbeam.io.jsonl.tables import schema_of_lines  # noqa: PLC0415 - brings pyarrow
 
     chosen = urls[:: max(1, len(urls) // SOURCES)][:SOURCES]
     records = [record for url in chosen for record in _first(url, job.storage_options)]
+    where = chosen[0] if len(chosen) == 1 else f"{chosen[0]} and {len(chosen) - 1} others"
     if not records:
         raise RecordError(
-            f"{urls[0]}: expected lines to take the columns of batches from, found none; give --batch-schema"
+            f"{where}: expected lines that say the columns of batches, found none; give --batch-schema"
         )
     try:
         return _with(job, schema_of_lines(records))
     except RecordError as error:
-        raise RecordError(f"{chosen[0]} and {len(chosen) - 1} other sources: {error}") from error
+        raise RecordError(f"{where}: {error}") from error
 
 
-def _with(job: MapJob, schema: str) -> MapJob:
+def _with(job: _Job, schema: str) -> _Job:
     return replace(job, files=replace(job.files, batch_schema=schema))
 
 
-def _read(url: str, options: dict[str, Any]) -> str:
-    """Return the schema that a file holds, in the form in which a job has it."""
+def read_batch_schema(url: str, options: Options) -> str:
+    """Return the schema that a file holds, in the form in which a job has it.
+
+    Raises:
+        UsageError: It holds none.
+    """
     import orjson  # noqa: PLC0415 - a job without a file needs none of it
 
-    from ledgerbeam.io.columns.schema_text import schema_json, schema_of  # noqa: PLC0415 - brings pyarrow
+    from ledgerbeam.io.columns.schema_text import schema_json  # noqa: PLC0415 - brings pyarrow
 
-    try:
-        found = orjson.loads(read_bytes(url, options))
-    except ValueError as error:
-        raise UsageError(f"{url}: expected a schema in JSON, as `ledgerbeam schema` prints it: {error}") from error
-    return orjson.dumps(schema_json(schema_of(found, url))).decode()
+    schema = read_schema(url, options).of()
+    return orjson.dumps(schema_json(schema)).decode()
 
 
-def _recorded(job: MapJob) -> str | None:
-    try:
-        store = open_ledger(job.ledger, job.storage_options, create=False, read_only=True)
-    except (LedgerNotFoundError, LedgerError):
-        return None  # what is wrong with it is said when it is opened for the job
-    known = store.job()
-    found = None if known is None else known.parameters.get(PARAMETER)
-    return found if isinstance(found, str) else None
-
-
-def _lines(job: MapJob, pages: Iterable[Page]) -> list[str]:
+def _lines(job: MapJob) -> list[str]:
     """Return URLs of JSON lines, of the first pages that list some."""
     files = job.files.opened_files(job.storage_options)
-    for page in islice(pages, _PAGES):
+    for page in islice(job.pages(lambda _: None), _PAGES):
         found = [url for url in page.urls if files.type_of(url).format.name == "jsonl"]
         if found:
             return found
     return []
 
 
-def _first(url: str, options: dict[str, Any]) -> Iterator[Any]:
+def _first(url: str, options: Options) -> Iterator[Any]:
     """Yield the first records of a source, up to one that cannot be decoded."""
     try:
         yield from islice(stream_records(url, options), RECORDS)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
+from ledgerbeam.io import ShardEncoder
 from ledgerbeam.io.json_values import NanRule
-from ledgerbeam.ledger.model.job import Json
+from ledgerbeam.ledger import Job
+from ledgerbeam.ledger.model.job import Json, OnJobChange
+from ledgerbeam.pipelines.jobs.batch_schema import with_batch_schema
 from ledgerbeam.pipelines.jobs.metadata import PublishedMetadata
 from ledgerbeam.pipelines.jobs.reject_limit import RejectLimit, parse_on_error
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
@@ -81,7 +85,7 @@ class MapJob(ShardJob):
 
         return MapRecords(
             self.function,
-            self.to,
+            self.output_format,
             values=self.values,
             batch=self.batch,
             form=self.form,
@@ -97,9 +101,17 @@ class MapJob(ShardJob):
         """How many records may be rejected; None where one fails its task."""
         return parse_on_error(self.on_error)
 
-    def encoder(self) -> str:
+    def decided(self, stored: Job | None, on_change: OnJobChange, say: Callable[[str], None]) -> Self:
+        """Return the job with the columns of its batches, and with the schemas of what comes of these."""
+        return super(MapJob, with_batch_schema(self, stored, on_change)).decided(stored, on_change, say)
+
+    def trial_work(self) -> MapRecords:
+        """Return what maps records that are only looked at: each once, and an error is one."""
+        return replace(self, check_purity=False, on_error="fail").work()
+
+    def encoder(self) -> str | ShardEncoder:
         """Return the format of the shards."""
-        return self.to
+        return self.output_format
 
     def product(self) -> Product | None:
         """Return the metadata to publish."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from typing import Any
 
@@ -22,8 +22,9 @@ from ledgerbeam.io.jsonl.format import JsonlFormat
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import Statistic
-from ledgerbeam.pipelines.jobs.map import MapJob
-from ledgerbeam.sources import FileSources
+from ledgerbeam.pipelines.jobs.spec import ShardJob
+from ledgerbeam.sources import FileSources, Sources
+from ledgerbeam.sources.kind import TaskLimits
 from ledgerbeam.transforms.task_results import TaskResults
 
 __all__ = ["SampleRun", "Sampled", "sample_places", "sampled_records", "try_function"]
@@ -93,28 +94,52 @@ def sample_places(sizes: Iterable[int], number: int) -> Iterator[tuple[int, list
     yield from chosen.items()
 
 
-def sampled_records(job: MapJob, pages: Iterable[Page], number: int) -> Iterator[Sampled]:
+def sampled_records(
+    job: ShardJob, pages: Iterable[Page], number: int, *, sources: int | None = None, most_bytes: int | None = None
+) -> Iterator[Sampled]:
     """Read records from all over the sources of a job: by index, or where there is none from the beginning.
 
     Args:
         job: The job.
         pages: Its listing.
         number: How many records; fewer come if the sources have fewer, or fewer that differ.
+        sources: Of how many sources they are, at most.
+        most_bytes: Bytes of all of them, at most and about; of each source there is one in any case.
     """
     rows = list(chain.from_iterable(zip(page.urls, page.sizes, page.versions, strict=True) for page in pages))
-    files = job.sources().opened_files(job.storage_options)
+    if sources is not None and len(rows) > sources:
+        rows = [rows[position] for position, _ in sample_places((size for _, size, _ in rows), sources)]
+    opened = job.sources().opened(job.storage_options)
+    room = None if most_bytes is None else most_bytes // max(1, len(rows))
     for position, shares in sample_places((size for _, size, _ in rows), number):
         source = Source(*rows[position])
         try:
-            yield from _of_source(files, source, shares)
+            if isinstance(opened, FileSources):
+                yield from _of_source(opened, source, shares, room)
+            else:
+                yield from _of_first_span(opened, source, len(shares))
         except LedgerbeamError as error:
             yield Sampled(source, 0, error=str(error))
 
 
-def _of_source(files: FileSources, source: Source, shares: list[float]) -> Iterator[Sampled]:
+def _of_first_span(opened: Sources, source: Source, number: int) -> Iterator[Sampled]:
+    """Read the first records of a source that is no file: of a pass of a graph, or a shard."""
+    kind = opened.kind_of(source)
+    cut = kind.cut(source, TaskLimits(task_records=number))
+    if not cut.spans:
+        return
+    start, stop = cut.spans[0]
+    with closing(kind.open(cut.source)) as reader:
+        for place, record in enumerate(reader.read_span(start, min(stop, start + number)), start):
+            yield Sampled(cut.source, place, [record])
+
+
+def _of_source(files: FileSources, source: Source, shares: list[float], room: int | None) -> Iterator[Sampled]:
     try:
         with closing(files.open_file(source)) as reader:
             count = len(reader)
+            if room is not None:
+                shares = shares[:: max(1, -(-len(shares) * source.size // max(1, count * room)))]
             numbers = sorted({min(int(share * count), count - 1) for share in shares}) if count else []
             if files.form == "records":
                 yield from list(_by_position(reader, source, numbers))
@@ -191,18 +216,21 @@ def _line_ends(blocks: Iterator[bytes]) -> Iterator[list[int]]:
         begin += len(block)
 
 
-def try_function(job: MapJob, records: Iterable[Sampled], on_set_up: Callable[[float], None]) -> Iterator[SampleRun]:
+def try_function(
+    job: ShardJob, records: Iterable[Sampled], on_set_up: Callable[[float], None], *, read_back: bool = True
+) -> Iterator[SampleRun]:
     """Call the function of a job with each record by itself, in this process.
 
     Args:
         job: The job.
         records: The sample.
         on_set_up: Called with the seconds that it took to import or build the function, before any record.
+        read_back: Whether the results are what would be read of what is written; else what the function returned.
 
     Raises:
         LedgerbeamError: The function cannot be imported or built.
     """
-    work = replace(job, check_purity=False, on_error="fail").work()
+    work = job.trial_work()
     started = time.perf_counter()
     work.set_up()
     on_set_up(time.perf_counter() - started)
@@ -214,24 +242,29 @@ def try_function(job: MapJob, records: Iterable[Sampled], on_set_up: Callable[[f
         started = time.perf_counter()
         try:
             done = work(task)
-            run = _run_of(done, sampled, job.to)
+            run = _run_of(done, sampled, job.to if read_back else None)
         except LedgerbeamError as error:
             run = SampleRun(sampled, "failed", reason=type(error).__name__, error=str(error))
         run.seconds = time.perf_counter() - started
         yield run
 
 
-def _run_of(done: Task | NoneTask | FailedTask, sampled: Sampled, to: str) -> SampleRun:
+def _run_of(done: Task | NoneTask | FailedTask, sampled: Sampled, to: str | None) -> SampleRun:
     match done:
         case FailedTask():
             return SampleRun(sampled, "failed", reason=done.reason, error=done.error)
         case NoneTask():
             reason = next(iter(done.counts.dropped), "") if done.counts else ""
             return SampleRun(sampled, "dropped", reason=reason, statistics=done.statistics)
-    read = _reading(to)
+    read = _returned if to is None else _reading(to)
     results: TaskResults = done.records
     shown = {route: read(dataset) for route, dataset in results.datasets.items()}
     return SampleRun(sampled, "kept", shown, statistics=results.statistics)
+
+
+def _returned(records: Any) -> list[Any]:
+    """Return results as the function returned them: records, or a table."""
+    return list(records) if isinstance(records, Sequence) else [records]
 
 
 def _reading(to: str) -> Callable[[Any], list[Any]]:
