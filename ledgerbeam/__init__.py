@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ledgerbeam.results import Drop as Drop
     from ledgerbeam.results import Reject as Reject
     from ledgerbeam.results import Route as Route
+    from ledgerbeam.results import Rows as Rows
 
 __version__ = "0.1.0"
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "RecordError",
     "Reject",
     "Route",
+    "Rows",
     "SourceError",
     "StorageError",
     "UsageError",
@@ -52,6 +54,7 @@ _ELSEWHERE = {
     "Drop": ("results", "Drop"),
     "Reject": ("results", "Reject"),
     "Route": ("results", "Route"),
+    "Rows": ("results", "Rows"),
     "open": ("io.formats.registry", "open_source"),
     "open_ledger": ("opening", "open_ledger"),
 }

@@ -3,9 +3,10 @@
     sample   {"__key__": key, extension: value, ...}      a JSON value
     document {"tokens": [...], "lengths": [...], "modes": [...]}
 
-What a member of a sample becomes, `io/tar/members.py` says. A JSON value without `__key__` becomes a sample with the
-one member `json`. Records of other formats are JSON values, or have a method `as_json()` that makes one. `lengths` are
-left out of a document of one sequence, `modes` where there are none.
+In columns a sample is the same with each member as it lies there: as text if that is what its extension says, else as
+bytes. What a member of a sample becomes, `io/tar/members.py` says. A JSON value without `__key__` becomes a sample with
+the one member `json`. Records of other formats are JSON values, or have a method `as_json()` that makes one. `lengths`
+are left out of a document of one sequence, `modes` where there are none.
 
 Each function takes one record of any format and returns a list of one, the shape that a function of `map` may return
 for every record, also for a `null` or a list.
@@ -20,10 +21,10 @@ from ledgerbeam.errors import RecordError
 from ledgerbeam.io.formats.format import json_value
 from ledgerbeam.io.json_values import loads
 from ledgerbeam.io.megatron.documents import Document
-from ledgerbeam.io.tar.members import json_bytes, member_bytes
+from ledgerbeam.io.tar.members import json_bytes, member_bytes, text_or_bytes
 from ledgerbeam.io.tar.sample import KEY, Sample
 
-__all__ = ["CONVERSIONS", "VERSION", "to_cut", "to_document", "to_json", "to_sample"]
+__all__ = ["CONVERSIONS", "VERSION", "to_cut", "to_document", "to_json", "to_row", "to_sample"]
 
 VERSION = 1
 """Version of the mapping; a job that used another version cannot be continued."""
@@ -52,6 +53,19 @@ def to_sample(record: Any) -> list[Any]:
     if not isinstance(value[KEY], str):
         raise RecordError(f"expected a string under {KEY!r}, found {type(value[KEY]).__name__}")
     return [Sample(value[KEY], {name: member_bytes(name, part) for name, part in value.items() if name != KEY})]
+
+
+def to_row(record: Any) -> list[Any]:
+    """Return a record as a row of columns: of a sample its key, and each member as text or bytes.
+
+    Raises:
+        RecordError: A sample has a member called ``__key__``.
+    """
+    if not isinstance(record, Sample):
+        return [json_value(record)]
+    if KEY in record:
+        raise RecordError(f"a sample with a member called {KEY!r} cannot be a row, in which that is the column of keys")
+    return [{KEY: record.key, **{name: text_or_bytes(name, data) for name, data in record.items()}}]
 
 
 def to_cut(record: Any) -> list[Any]:
@@ -98,6 +112,7 @@ CONVERSIONS: dict[str, Callable[[Any], list[Any]]] = {
     "cut": to_cut,
     "document": to_document,
     "json": to_json,
+    "row": to_row,
     "sample": to_sample,
 }
 """What a record can become. Jobs are known by these names, wherever the functions lie."""

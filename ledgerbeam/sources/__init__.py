@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from ledgerbeam.sources.files import ColumnFile as ColumnFile
 from ledgerbeam.sources.files import CompressedFile as CompressedFile
 from ledgerbeam.sources.files import FileSources as FileSources
 from ledgerbeam.sources.files import IndexedFile as IndexedFile
 from ledgerbeam.sources.files import PackedFiles as PackedFiles
+from ledgerbeam.sources.forms import RecordForm as RecordForm
 from ledgerbeam.sources.kind import Cut as Cut
 from ledgerbeam.sources.kind import Opened as Opened
 from ledgerbeam.sources.kind import RawRecord as RawRecord
@@ -19,6 +21,7 @@ from ledgerbeam.sources.shards import SharShard as SharShard
 from ledgerbeam.sources.shards import SharSources as SharSources
 
 __all__ = [
+    "ColumnFile",
     "CompressedFile",
     "Cut",
     "FileSources",
@@ -26,6 +29,7 @@ __all__ = [
     "Opened",
     "PackedFiles",
     "RawRecord",
+    "RecordForm",
     "SharShard",
     "SharSources",
     "SourceKind",

@@ -1,28 +1,21 @@
-"""The mapping of one task in batches: results by position, and the same however the records are cut."""
+"""The mapping of one task in batches, whatever these are: results by position, the same however records are cut."""
 
 from __future__ import annotations
 
-import copy
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from ledgerbeam import stats
-from ledgerbeam.errors import FunctionError, NonDeterministicTaskError
-from ledgerbeam.ledger import Task
+from ledgerbeam.errors import FunctionError, NonDeterministicTaskError, RecordError
+from ledgerbeam.ledger import FailedTask, Task
 from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, is_interrupt, message_of
 from ledgerbeam.sources.kind import Unreadable
-from ledgerbeam.transforms.mapping import (
-    MappingRules,
-    NotDecodedError,
-    TaskFailedError,
-    TaskMapping,
-    record_place,
-    twin_of,
-)
-from ledgerbeam.transforms.outcomes import Outcome
+from ledgerbeam.transforms.mapping import MappingRules, NotDecodedError, TaskFailedError, TaskMapping, record_place
+from ledgerbeam.transforms.outcomes import CategoryError
 
-__all__ = ["BatchAgainError", "BatchMapping"]
+__all__ = ["BatchAgainError", "BatchFailedError", "BatchMapping"]
 
 
 class BatchAgainError(Exception):
@@ -37,8 +30,22 @@ class BatchAgainError(Exception):
         self.start = start
 
 
+class BatchFailedError(Exception):
+    """A batch cannot be used, since of some of its records: the object raised, or a result cannot be written.
+
+    Attributes:
+        error: What was raised.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
 class BatchMapping(TaskMapping):
-    """The mapping of one task in lists of records, each a call of the user's object.
+    """The mapping of one task in batches, each a call of the user's object.
+
+    What a batch and its results are is said by the derived classes: lists of records, or of the rows of a table.
 
     Args:
         rules: Of the job.
@@ -61,6 +68,39 @@ class BatchMapping(TaskMapping):
         self._cut_up = cut_up
         self._observed = observed
 
+    @abstractmethod
+    def _batch_of(self, positions: Sequence[int]) -> Any:
+        """Return the records at some positions, as the object takes them."""
+
+    @abstractmethod
+    def _twin(self, batch: Any, start: int = 0, stop: int | None = None) -> Any:
+        """Return a copy of the records `[start, stop)` of a batch; None if they cannot be copied."""
+
+    @abstractmethod
+    def _understood(self, results: Any, positions: Sequence[int]) -> Any:
+        """Return what the object returned for a batch, if it is of the right form.
+
+        Raises:
+            FunctionError: It is not.
+            BatchFailedError: It cannot be read.
+        """
+
+    @abstractmethod
+    def _compared(self, results: Any, records: Any, positions: Sequence[int]) -> Any:
+        """Return what is compared of understood results: what would be written, and what becomes of the rest."""
+
+    @abstractmethod
+    def _difference(self, whole: Any, parts: Sequence[Any]) -> int | None:
+        """Return where in its batch a record is of which `parts`, one after the other, say something else."""
+
+    @abstractmethod
+    def _take_batch(self, results: Any, positions: Sequence[int]) -> None:
+        """Take understood results.
+
+        Raises:
+            BatchFailedError: Nothing of them was taken, since of a record that is not known.
+        """
+
     def run(self) -> None:
         """Map one batch after the other.
 
@@ -73,122 +113,100 @@ class BatchMapping(TaskMapping):
             for part in parts:
                 try:
                     self._batch(part)
-                except _BatchRaisedError as raised:
-                    self._after_raise(raised, part, start)
+                except BatchFailedError as failed:
+                    self._after_failure(failed, part, start)
 
     def _readable(self, positions: range) -> Sequence[int]:
         """Return the positions of records that were decoded; the others are rejected."""
         if not self._rules.rejects:
             return positions
-        broken = [position for position in positions if type(self._records[position]) is Unreadable]
-        for position in broken:
-            self._blame(NotDecodedError(self._records[position].error), position)
+        broken = self._broken(positions)
+        for position, error in broken.items():
+            self._blame(NotDecodedError(error), position)
         return [position for position in positions if position not in broken] if broken else positions
+
+    def _broken(self, positions: range) -> dict[int, str]:
+        """Return what is wrong with the records that could not be decoded, by position."""
+        records = self._records
+        return {at: records[at].error for at in positions if type(records[at]) is Unreadable}
 
     def _batch(self, positions: Sequence[int]) -> None:
         """Map one batch."""
-        everything = self._records
-        if isinstance(positions, range):
-            records: Any = everything[positions.start : positions.stop]
-        else:
-            records = [everything[position] for position in positions]
-        twins = twin_of(records) if self._rules.purity.is_on else None
+        batch = self._batch_of(positions)
+        twin = self._twin(batch) if self._rules.purity.is_on else None
         started = time.monotonic()
-        results = self._called(records, positions)
-        if twins is not None:
-            self._check_batch(results, twins, positions, started)
-        add, plain = self._tally.routes[""].add, self._plain
-        for position, result in zip(positions, results, strict=True):
-            try:
-                if type(result) is plain:
-                    add(result)
-                else:
-                    self._take(self._outcome(result, everything[position], position), position)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, it is attributed to the record
-                self._blame(error, position)
+        results = self._called(batch, positions)
+        if twin is not None:
+            self._check_batch(self._compared(results, batch, positions), twin, positions, started)
+        self._take_batch(results, positions)
 
-    def _called(self, records: list[Any], positions: Sequence[int]) -> Sequence[Any]:
+    def _called(self, batch: Any, positions: Sequence[int]) -> Any:
         try:
-            results = self._rules.call(records)
+            results = self._rules.call(batch)
         except BaseException as error:
             if is_interrupt(error):
                 raise
-            raise _BatchRaisedError(error) from error
-        count = len(positions)
-        is_list = issubclass(type(results), list | tuple)
-        if not is_list or len(results) != count:
-            kind = type(results).__name__
-            found = f"a {kind} of {len(results)}" if is_list else f"a {kind}"
-            mistake = FunctionError(
-                f"{self._name} returned {found} for a batch of {count} records: expected a list of {count} results, "
-                "one in each record's place; put None or Drop where a record is left out, and a list of records where "
-                "several come of it"
-            )
-            raise self._batch_failed(mistake, positions, message_of(mistake))
-        return results
+            raise BatchFailedError(error) from error
+        try:
+            return self._understood(results, positions)
+        except FunctionError as mistake:
+            raise self._batch_failed(mistake, positions, message_of(mistake)) from mistake
 
-    def _check_batch(self, results: Sequence[Any], twins: list[Any], positions: Sequence[int], started: float) -> None:
-        """Map the records of a batch again, each alone: the results must be the same."""
+    def _check_batch(self, whole: Any, twin: Any, positions: Sequence[int], started: float) -> None:
+        """Map the records of a batch again, the first ones alone: the results must be the same."""
         purity = self._rules.purity
-        outcomes = [
-            self._held(result, self._records[position], position)
-            for result, position in zip(results, positions, strict=True)
-        ]
         if not self._rules.invariant:
-            if self._again(twins, positions) != outcomes:
-                raise self._impure(positions[0])
+            if (number := self._difference(whole, [self._again(twin, positions)])) is not None:
+                raise self._impure(positions[number])
             purity.is_on = False
             return
-        for number, position in enumerate(positions):
-            if self._again([copy.deepcopy(twins[number])], [position]) != [outcomes[number]]:
-                is_impure = self._again(twins, positions)[number] != outcomes[number]
-                raise self._impure(position) if is_impure else self._variant(position, len(positions))
+        cut: list[Any] = []
+        while len(cut) < len(positions) and purity.is_on:
+            number = len(cut)
+            cut.append(self._again(self._twin(twin, number, number + 1), [positions[number]]))
             purity.count(started)
-            if not purity.is_on:
-                return
+        if rest := positions[len(cut) :]:
+            cut.append(self._again(self._twin(twin, len(cut)), rest))
+        if (number := self._difference(whole, cut)) is not None:
+            is_impure = self._difference(whole, [self._again(twin, positions)]) is not None
+            position = positions[number]
+            raise self._impure(position) if is_impure else self._variant(position, len(positions))
 
-    def _again(self, records: list[Any], positions: Sequence[int]) -> list[Outcome | str]:
-        """Return what becomes of records that were mapped before."""
+    def _again(self, batch: Any, positions: Sequence[int]) -> Any:
+        """Return what is compared of records that were mapped before."""
         try:
             with stats.discarded():
-                results = self._called(list(records), positions)
-        except _BatchRaisedError as raised:
+                results = self._called(batch, positions)
+            return self._compared(results, batch, positions)
+        except BatchFailedError as failed:
             raise self._batch_failed(
-                raised.error, positions, f"{self._name} raised {describe_error(raised.error)} when it was called again"
-            ) from raised
-        return [
-            self._held(result, record, position)
-            for result, record, position in zip(results, records, positions, strict=True)
-        ]
+                failed.error, positions, f"{self._name} raised {describe_error(failed.error)} when it was called again"
+            ) from failed
 
-    def _held(self, result: Any, record: Any, position: int) -> Outcome | str:
-        """Return an outcome, or what is wrong with it."""
-        try:
-            return self._outcome(result, record, position)
-        except BaseException as error:
-            if is_interrupt(error):
-                raise
-            return message_of(error)
-
-    def _after_raise(self, raised: _BatchRaisedError, positions: Sequence[int], start: int) -> None:
-        """Handle a batch that raised: map its records one by one, to find those that raise."""
+    def _after_failure(self, failed: BatchFailedError, positions: Sequence[int], start: int) -> None:
+        """Handle a batch that failed: map its halves, to find the records to blame."""
+        error = failed.error
         if not self._rules.rejects or (len(positions) > 1 and not self._rules.invariant):
-            said = f"{self._name} raised {describe_error(raised.error)}"
-            raise self._batch_failed(raised.error, positions, said) from raised.error
+            is_plain = type(error) in (FunctionError, RecordError)
+            said = message_of(error) if is_plain else f"{self._name} raised {describe_error(error)}"
+            raise self._batch_failed(error, positions, said) from error
         if len(positions) == 1:
-            self._blame(raised.error, positions[0])
+            self._blame(error, positions[0])
             return
-        if self._observed():  # what the batch has observed before it raised would count twice
+        if self._observed():  # what the batch has observed before it failed would count twice
             raise BatchAgainError(start)
-        for position in positions:
+        middle = len(positions) // 2
+        for half in (positions[:middle], positions[middle:]):
             try:
-                self._batch([position])
-            except _BatchRaisedError as alone:
-                self._blame(alone.error, position)
+                self._batch(half)
+            except BatchFailedError as again:
+                self._after_failure(again, half, start)
 
     def _batch_failed(self, error: BaseException, positions: Sequence[int], said: str) -> TaskFailedError:
         first, last = record_place(self._task, positions[0]), positions[-1] - positions[0]
         place = first if not last else f"{first}, and the {last} after it"
+        if type(error) is CategoryError:
+            return TaskFailedError(FailedTask(self._task, FunctionError.__name__, f"{place}: {said}"))
         return TaskFailedError(failed_by(error, self._task, f"{place}: {said}"))
 
     def _variant(self, position: int, size: int) -> NonDeterministicTaskError:
@@ -197,11 +215,3 @@ class BatchMapping(TaskMapping):
             f"a batch of {size}, so its outputs depend on --batch; make each result one of its own record only, or say "
             "`batch_invariant = False` of the function or class: then the size of a batch belongs to the job"
         )
-
-
-class _BatchRaisedError(Exception):
-    """The object raised when it was called with a batch."""
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__(error)
-        self.error = error

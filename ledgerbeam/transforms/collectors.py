@@ -5,16 +5,22 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ledgerbeam.errors import FunctionError, RecordError
 from ledgerbeam.io import Format, Sample, ShardFile
+from ledgerbeam.io.formats.format import ColumnFormat
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.io.jsonl.lines import LINE_BREAK, JsonLinesBuilder
 from ledgerbeam.ledger import Task
 
-__all__ = ["Collector", "as_samples", "collector"]
+if TYPE_CHECKING:  # only jobs of columns import it
+    import pyarrow as pa
+
+    from ledgerbeam.io.columns.tables import TableMaker
+
+__all__ = ["Collector", "UnplacedError", "as_samples", "collector", "table_collector"]
 
 CONVERTED = ("shar", "megatron")
 """Formats that only conversions write, which make a new value of each record."""
@@ -40,13 +46,21 @@ class Collector(Protocol):
         """Return what was taken, as the records of a task."""
 
 
-def collector(output: str | Format, nan: NanRule, *, one_by_one: bool) -> Collector:
+class UnplacedError(RecordError):
+    """A result cannot be written, and it is not known of which record it is: the task is to be mapped one by one."""
+
+
+def collector(
+    output: str | Format, nan: NanRule, route: str = "", *, one_by_one: bool, placed: bool = False
+) -> Collector:
     """Return where results are kept for a format.
 
     Args:
         output: The format, or its name.
         nan: What becomes of NaN and infinities in JSONL.
+        route: The route of the results.
         one_by_one: Whether to report at once a result that cannot be written, not at the end of its task.
+        placed: Whether columns, too, report it at once; else they raise UnplacedError at the end.
     """
     name = output if isinstance(output, str) else output.name
     if name == "jsonl":
@@ -55,7 +69,25 @@ def collector(output: str | Format, nan: NanRule, *, one_by_one: bool) -> Collec
         return _Samples()
     if name in CONVERTED:
         return _Values()
-    return _Copies(format_named(output) if isinstance(output, str) else output, one_by_one=one_by_one)
+    kind = format_named(output) if isinstance(output, str) else output
+    if isinstance(kind, ColumnFormat):
+        try:
+            maker = kind.written(route)
+        except RecordError as error:
+            return _Refused(str(error))
+        return _CopiedValues() if maker is None else _Columns(maker, placed=placed)
+    return _Copies(kind, one_by_one=one_by_one)
+
+
+def table_collector(output: str | Format, nan: NanRule, route: str = "") -> Collector:
+    """Return where results that are tables are kept for a format of `ARROW_OUTPUTS`; args are those of `collector`."""
+    kind = format_named(output) if isinstance(output, str) else output
+    if not isinstance(kind, ColumnFormat):
+        return _TableLines(nan)
+    try:
+        return _Tables(kind.written(route))
+    except RecordError as error:
+        return _Refused(str(error))
 
 
 class _Lines(JsonLinesBuilder):
@@ -79,6 +111,52 @@ class _CheckedLines(_Lines):
 
     def add(self, value: Any) -> None:
         self.append(*self.hold(value))
+
+
+class _TableLines(JsonLinesBuilder):
+    """Encodes the rows of tables at once."""
+
+    def hold(self, value: pa.Table) -> list[tuple[bytes, int]]:
+        from ledgerbeam.io.columns.values import to_records  # noqa: PLC0415 - only jobs of Arrow batches import it
+
+        return [self.encode(record) for record in to_records(value)]
+
+    def take(self, held: list[tuple[bytes, int]]) -> None:
+        for line, nulled in held:
+            self.append(line, nulled)
+
+
+class _Tables:
+    """Takes tables, each cast to the schema; without one, a frame of one batch may have narrower types than others.
+
+    Args:
+        maker: Casts them; None if there is no schema yet.
+    """
+
+    def __init__(self, maker: TableMaker | None) -> None:
+        self._maker = maker
+        self._tables: list[pa.Table] = []
+
+    def add(self, value: pa.Table) -> None:
+        self.take(self.hold(value))
+
+    def hold(self, value: pa.Table) -> pa.Table:
+        return value if self._maker is None else self._maker.table(value)
+
+    def take(self, held: pa.Table) -> None:
+        self._tables.append(held)
+
+    def finish(self) -> pa.Table:
+        import pyarrow as pa  # noqa: PLC0415 - only jobs of Arrow batches import it
+
+        if not self._tables:
+            return ()
+        try:
+            return pa.concat_tables(self._tables, promote_options="permissive")
+        except (pa.ArrowException, ValueError) as error:
+            raise RecordError(
+                f"the batches of a task have different columns: {error}; return the same of each"
+            ) from error
 
 
 class _Samples:
@@ -130,6 +208,87 @@ class _Values:
 
     def finish(self) -> list[Any]:
         return self._values
+
+
+class _CopiedValues(_Values):
+    """Takes copies of results, of which each dataset is to have a schema of its own."""
+
+    def add(self, value: Any) -> None:
+        super().add(_copied(value))
+
+    def hold(self, value: Any) -> Any:
+        return _copied(value)
+
+
+class _Refused:
+    """Refuses results of a route that has no schema."""
+
+    def __init__(self, error: str) -> None:
+        self._error = error
+
+    def add(self, value: Any) -> None:
+        self.hold(value)
+
+    def hold(self, value: Any) -> Any:
+        del value
+        raise RecordError(self._error)
+
+    def take(self, held: Any) -> None:
+        self.hold(held)
+
+    def finish(self) -> list[Any]:
+        return []
+
+
+class _Columns:
+    """Takes copies of results, which become columns at the end: in one go, if they all fit."""
+
+    def __init__(self, maker: TableMaker, *, placed: bool) -> None:
+        self._maker = maker
+        self._placed = placed
+        self._rows: list[Any] = []
+
+    def add(self, value: Any) -> None:
+        row = _copied(value)
+        if self._placed:
+            self._maker.require(row)
+        self._rows.append(row)
+
+    def hold(self, value: Any) -> _RowAsWritten:
+        row = _copied(value)
+        self._maker.require(row)
+        return _RowAsWritten(self._maker, row)
+
+    def take(self, held: _RowAsWritten) -> None:
+        self._rows.append(held.row)
+
+    def finish(self) -> pa.Table:
+        try:
+            return self._maker.table(self._rows)
+        except RecordError as error:
+            raise UnplacedError(f"result {error}") from error
+
+
+class _RowAsWritten:
+    """A result that is compared by the columns that it becomes, of which NaN is equal to NaN."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, maker: TableMaker, row: Any) -> None:
+        self._maker = maker
+        self.row = row
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _RowAsWritten) and self._written() == other._written()
+
+    def _written(self) -> bytes:
+        return self._maker.encoded(self.row)
+
+
+def _copied(value: Any) -> Any:
+    from ledgerbeam.io.columns.tables import copied  # noqa: PLC0415 - only jobs of columns import pyarrow
+
+    return copied(value)
 
 
 class _Copies:

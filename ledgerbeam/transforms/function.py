@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ledgerbeam import stats
@@ -12,7 +13,10 @@ from ledgerbeam.io.conversion import CONVERSIONS
 from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import Statistic
-from ledgerbeam.transforms.batches import BatchAgainError, BatchMapping
+from ledgerbeam.sources.forms import ARROW_OUTPUTS, ARROW_ROWS, RecordForm
+from ledgerbeam.transforms.batches import BatchAgainError
+from ledgerbeam.transforms.collectors import UnplacedError
+from ledgerbeam.transforms.list_batches import ListMapping
 from ledgerbeam.transforms.mapping import MappingRules, PurityCheck, TaskFailedError, TaskMapping
 from ledgerbeam.transforms.read import OnError
 from ledgerbeam.transforms.user_object import ReadyObject, UserObject
@@ -28,7 +32,8 @@ class MapRecords:
 
     It takes a record (JSONL: the decoded value; tar: a mapping of extension to bytes), or a list of them, and returns
     for each a record, None (dropped), a list of records, or `Drop`, `Reject` or `Route` of `ledgerbeam`. Each result is
-    encoded or copied before the next record is mapped: a function may return one object again and again.
+    encoded or copied before the next record is mapped: a function may return one object again and again. Of tasks that
+    were read as tables, see `FileSources`, it takes Arrow record batches and returns such, frames, or `Rows`.
 
     A call returns the task with `TaskResults`; `NoneTask` if nothing is to be written.
 
@@ -37,7 +42,9 @@ class MapRecords:
             builds one object.
         output_format: Format that the records are written in, or its name.
         values: Keyword arguments, of the function or for building the object.
-        batch: Records of a batch, at most, of one task; None calls the object with single records.
+        batch: Records of a batch, at most, of one task; None calls the object with single records, or with Arrow
+            batches of at most 65,536 rows.
+        form: What the object takes: ``records``, or ``arrow`` for `pyarrow.RecordBatch` of the tables of tasks.
         watched: Checksums of files that the object reads, by their URLs.
         storage_options: Options of the stores with the watched files.
         check_purity: Whether the first records of each process (at most 16, for at most half a second) are mapped
@@ -54,6 +61,7 @@ class MapRecords:
         *,
         values: Mapping[str, Any] | None = None,
         batch: int | None = None,
+        form: RecordForm = "records",
         watched: Mapping[str, str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
         check_purity: bool = True,
@@ -64,7 +72,13 @@ class MapRecords:
             raise UsageError(f"batch must be at least 1, found {batch}")
         self.reference = reference
         self.output_format = output_format if isinstance(output_format, str) else output_format.name
+        if form == "arrow" and self.output_format not in ARROW_OUTPUTS:
+            raise UsageError(
+                f"a function of Arrow batches writes one of {', '.join(ARROW_OUTPUTS)}, found {self.output_format}; "
+                "give it records, or convert its outputs afterwards"
+            )
         self.batch = batch
+        self.form: RecordForm = form
         self.nan: NanRule = nan
         self.on_error: OnError = on_error
         self._object = UserObject(reference, values or {}, watched or {}, storage_options or {})
@@ -116,6 +130,7 @@ class MapRecords:
             self.on_error == "reject",
             not ready.depends_on_batches,
             self._purity,
+            self.form == "arrow",
         )
 
     def _mapped(self, task: Task, rules: MappingRules) -> Task | NoneTask:
@@ -129,14 +144,23 @@ class MapRecords:
                 cut_up = {*cut_up, again.start} if len(cut_up) < RESTARTS else set(range(len(task.records)))
                 continue
             found = collected.statistics()
-            return mapping.results({name: Statistic(*statistic) for name, statistic in found.items()})
+            try:
+                return mapping.results({name: Statistic(*statistic) for name, statistic in found.items()})
+            except UnplacedError:
+                if rules.placed:
+                    raise
+                rules = replace(rules, placed=True)
 
     def _mapping(
         self, rules: MappingRules, task: Task, cut_up: Collection[int], observed: Callable[[], Collection[str]]
     ) -> TaskMapping:
+        if self.form == "arrow":
+            from ledgerbeam.transforms.arrow_batches import ArrowMapping  # noqa: PLC0415 - brings pyarrow
+
+            return ArrowMapping(rules, task, self.batch or ARROW_ROWS, cut_up, observed)
         if self.batch is None:
             return TaskMapping(rules, task)
-        return BatchMapping(rules, task, self.batch, cut_up, observed)
+        return ListMapping(rules, task, self.batch, cut_up, observed)
 
 
 class ConvertRecords(MapRecords):
@@ -144,10 +168,10 @@ class ConvertRecords(MapRecords):
 
     Args:
         conversion: Its name in `io.conversion.CONVERSIONS`.
-        output_format: Name of the format that the records are written in.
+        output_format: Format that the records are written in, or its name.
     """
 
-    def __init__(self, conversion: str, output_format: str) -> None:
+    def __init__(self, conversion: str, output_format: str | Format) -> None:
         super().__init__(f"convert:{conversion}", output_format, check_purity=False)
         self._conversion = conversion
 

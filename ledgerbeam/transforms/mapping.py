@@ -26,7 +26,7 @@ from ledgerbeam.ledger.model.user_errors import (
 from ledgerbeam.redaction import without_secrets
 from ledgerbeam.results import Drop, Reject
 from ledgerbeam.sources.kind import Unreadable
-from ledgerbeam.transforms.collectors import Collector, as_samples, collector
+from ledgerbeam.transforms.collectors import Collector, UnplacedError, as_samples, collector, table_collector
 from ledgerbeam.transforms.outcomes import (
     NOTHING,
     CategoryError,
@@ -88,6 +88,9 @@ class MappingRules:
         rejects: Whether a record that cannot be used is rejected; else its task fails.
         invariant: Whether the outcome of a record does not depend on the other records of its batch.
         purity: What is mapped twice.
+        tables: Whether results are tables, of Arrow batches.
+        placed: Whether a result that cannot be written is found at once, also where all of a task are written in one
+            go.
     """
 
     name: str
@@ -97,15 +100,19 @@ class MappingRules:
     rejects: bool
     invariant: bool
     purity: PurityCheck
+    tables: bool = False
+    placed: bool = False
 
     @property
     def output_name(self) -> str:
         """The name of the format."""
         return self.output if isinstance(self.output, str) else self.output.name
 
-    def collector(self) -> Collector:
+    def collector(self, route: str = "") -> Collector:
         """Return what takes the results of a route."""
-        return collector(self.output, self.nan, one_by_one=self.rejects)
+        if self.tables:
+            return table_collector(self.output, self.nan, route)
+        return collector(self.output, self.nan, route, one_by_one=self.rejects, placed=self.placed)
 
 
 class TaskFailedError(Exception):
@@ -157,7 +164,11 @@ class TaskMapping:
                 self._blame(error, position)
 
     def results(self, statistics: Mapping[str, Statistic]) -> Task | NoneTask:
-        """Return what the task became."""
+        """Return what the task became.
+
+        Raises:
+            UnplacedError: A result cannot be written, and the task is to be mapped again with `MappingRules.placed`.
+        """
         task, name = self._task, self._name
         datasets: dict[str, Any] = {}
         try:
@@ -165,6 +176,8 @@ class TaskMapping:
                 if len(records := collected.finish()):
                     datasets[route] = records
             rejects = rejected_records(task, self._rejections) if self._rejections else []
+        except UnplacedError:
+            raise
         except RecordError as error:
             raise TaskFailedError(FailedTask(task, type(error).__name__, f"{task.name}: {name}: {error}")) from error
         except LedgerbeamError as error:
@@ -226,7 +239,7 @@ class TaskMapping:
         routes = self._tally.routes
         if route not in routes:
             require_category(route, "routes", len(routes) - 1)
-            routes[route] = self._rules.collector()
+            routes[route] = self._rules.collector(route)
         return routes[route]
 
     def _take(self, outcome: Outcome, position: int) -> None:

@@ -25,6 +25,7 @@ __all__ = [
     "check_value",
     "require_category",
     "require_reason",
+    "route_name",
     "routed",
 ]
 
@@ -33,7 +34,7 @@ NOTHING = "returned nothing"
 
 EXPECTED = "expected a record, None or a list of records"
 
-_OF_OBJECTS = ("jsonl", "tar")
+_OF_OBJECTS = ("jsonl", "tar", "parquet", "arrow")
 """Formats of which a record is an object, as a rule: a function that returns something else is hardly meant to."""
 
 
@@ -67,9 +68,9 @@ class Tally:
         self.rejected: dict[str, int] = {}
         self.routes: dict[str, Collector] = {"": main}
 
-    def drop(self, reason: str) -> None:
-        """Count a record that is dropped."""
-        _count(self.dropped, reason, "reasons of Drop")
+    def drop(self, reason: str, records: int = 1) -> None:
+        """Count records that are dropped."""
+        _count(self.dropped, reason, "reasons of Drop", records)
 
     def reject(self, reason: str) -> None:
         """Count a record that is rejected."""
@@ -82,10 +83,10 @@ class Tally:
         return RecordCounts(read, kept, self.dropped, self.rejected, written)
 
 
-def _count(counts: dict[str, int], name: str, what: str) -> None:
+def _count(counts: dict[str, int], name: str, what: str, records: int = 1) -> None:
     if name not in counts:
         require_category(name, what, len(counts))
-    counts[name] = counts.get(name, 0) + 1
+    counts[name] = counts.get(name, 0) + records
 
 
 def require_category(name: str, what: str, known: int) -> None:
@@ -113,7 +114,7 @@ def routed(result: Any, function: str) -> Iterator[tuple[str, Any]]:
             _require_record(item, function, "a list")
             yield "", item
             continue
-        name = _route_name(item.name, function)
+        name = route_name(item.name, function)
         inner = item.record
         if inner is None:
             raise FunctionError(
@@ -148,7 +149,8 @@ def require_reason(end: Drop | Reject, function: str) -> None:
         raise FunctionError(f"{function} returned a Reject whose error is no text; expected Reject(reason, error)")
 
 
-def _route_name(name: Any, function: str) -> str:
+def route_name(name: Any, function: str) -> str:
+    """Return the name of a route that a function gave. Raises FunctionError: it cannot be one."""
     try:
         return check_route(name)
     except ValueError as error:

@@ -15,12 +15,11 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 
 from ledgerbeam.errors import FunctionError, IndexError_, RecordError, SourceError, StorageError, UsageError
-from ledgerbeam.io import Format, RawRecord, StreamSpan
+from ledgerbeam.io import OffsetFormat, RawRecord, StreamSpan
 from ledgerbeam.io.storage.unchanged import Marks, SourceWatch
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.user_errors import failed_by, message_of
 from ledgerbeam.sources import FileSources, Opened, SourceKind, Sources, StreamReader
-from ledgerbeam.sources.kind import decode_each
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.plan import StreamedTasks
 
@@ -43,8 +42,10 @@ class TaskReader:
         self._sources = sources
         self._open: OrderedDict[bytes, tuple[Marks, Opened]] = OrderedDict()
 
-    def read(self, task: Task) -> list[Any]:
+    def read(self, task: Task) -> Any:
         """Return the records of `task`, in order: one ranged read of the index, one of the data.
+
+        They are a list, or a `pyarrow.Table`, as the sources are opened.
 
         Raises:
             ChangedSourceError: If the source is not what was listed, or changes meanwhile.
@@ -55,8 +56,11 @@ class TaskReader:
         with self._watched(task) as opened:
             return opened.read_span(task.start, task.stop)
 
-    def read_each(self, task: Task) -> list[Any]:
-        """Return the records of `task`, with a `sources.Unreadable` for each that cannot be decoded; see `read`."""
+    def read_each(self, task: Task) -> Any:
+        """Return the records of `task`, with a `sources.Unreadable` for each that cannot be decoded; see `read`.
+
+        Of rows it is a `PartialTable`.
+        """
         with self._watched(task) as opened:
             return opened.read_each(task.start, task.stop)
 
@@ -106,7 +110,7 @@ class RawSpan:
         read: Callable[[], list[RawRecord]],
         sources: Sources,
         task: Task,
-        streamed: tuple[StreamSpan, Format] | None = None,
+        streamed: tuple[StreamSpan, OffsetFormat] | None = None,
     ) -> None:
         self._read: Callable[[], list[RawRecord]] | None = read
         self._sources = sources
@@ -192,14 +196,14 @@ class _Read(beam.DoFn):
 
             for task, span in zip(streamed.tasks, streamed.spans, strict=True):
 
-                def read(span: StreamSpan = span) -> list[Any]:
+                def read(span: StreamSpan = span) -> Any:
                     return opened().read(span)
 
                 def read_raw(span: StreamSpan = span) -> list[RawRecord]:
                     return opened().read_raw(span)
 
-                def read_each(span: StreamSpan = span) -> list[Any]:
-                    return decode_each(streamed.format, opened().read_raw(span))
+                def read_each(span: StreamSpan = span) -> Any:
+                    return opened().read_each(span)
 
                 raw = RawSpan(read_raw, self._sources, task, (span, streamed.format))
                 with self._working_on(task):
@@ -211,8 +215,8 @@ class _Read(beam.DoFn):
     def _read(
         self,
         task: Task,
-        read: Callable[[], list[Any]],
-        read_each: Callable[[], list[Any]] | None = None,
+        read: Callable[[], Any],
+        read_each: Callable[[], Any] | None = None,
         raw: RawSpan | None = None,
     ) -> Task | FailedTask:
         started = time.monotonic()

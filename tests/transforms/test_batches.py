@@ -126,7 +126,7 @@ def test_of_a_batch_that_raises_the_records_to_blame_are_found() -> None:
     found = mapped("three_is_bad", ids(6), check_purity=False, on_error="reject").records
     assert found.counts == RecordCounts(6, 5, {}, {"ValueError": 1}, {"": 5})
     assert [row.rejection.position for row in found.rejects] == [3]
-    assert sizes == [4, 1, 1, 1, 1, 2]
+    assert sizes == [4, 2, 2, 1, 1, 2]
 
 
 def three_is_bad_for_all(records: list[Any]) -> list[Any]:

@@ -1,10 +1,15 @@
-"""What a format is: the narrow protocol by which the rest of the library reads and writes all of them alike."""
+"""What a format is: the narrow protocols by which the rest of the library reads and writes all of them alike.
+
+Format          has a name, and encodes records
+├── OffsetFormat   its records lie one after the other: an index of byte offsets finds them
+└── ColumnFormat   its records are rows of columns: its footer finds them
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_checkable
 
 from ledgerbeam.io.compression.streams import Stream
 from ledgerbeam.io.index.file import IndexFile, Offsets
@@ -13,13 +18,23 @@ from ledgerbeam.io.index.raw import RawRecord
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
 
+if TYPE_CHECKING:  # only jobs that read columns import it
+    import pyarrow as pa
+
+    from ledgerbeam.io.columns.tables import TableMaker
+
 __all__ = [
+    "ColumnFormat",
+    "ColumnReader",
     "Format",
+    "OffsetFormat",
     "Reader",
+    "RowGroup",
     "ShardEncoder",
     "ShardFile",
     "StreamSpan",
     "StreamedRecords",
+    "TableFormat",
     "json_value",
 ]
 
@@ -58,6 +73,39 @@ class Reader(Protocol):
 
     def close(self) -> None:
         """Close what is open; a later read opens it again."""
+
+
+class RowGroup(NamedTuple):
+    """Consecutive rows that lie together in a file.
+
+    Attributes:
+        rows: How many.
+        size: Bytes of the chosen columns, as they lie in the file.
+    """
+
+    rows: int
+    size: int
+
+
+class ColumnReader(Reader, Protocol):
+    """Random access to the rows of one source, of which only the chosen columns are read. Spans count rows."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The chosen columns."""
+
+    @property
+    def groups(self) -> Sequence[RowGroup]:
+        """The row groups, in order."""
+
+    def read_batch(self, start: int, stop: int) -> pa.Table:
+        """Return the rows `[start, stop)` as columns."""
+
+    def read_each(self, start: int, stop: int) -> list[Any]:
+        """Return what `read_span` does, with a `RecordError` in the place of each record that cannot be decoded."""
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return what `show` prints of the source besides its name, size and number of records."""
 
 
 class ShardFile(NamedTuple):
@@ -114,14 +162,14 @@ class StreamedRecords:
     """
 
     offsets: Offsets
-    format: Format
+    format: OffsetFormat
 
 
 class Format(ShardEncoder, Protocol):
-    """How the records of a kind of file are found, read and written.
+    """How the records of a kind of file are written and, by one of the two protocols below, found and read.
 
-    What can be chosen (how a tar is grouped, in how many threads it is indexed) is an argument of the constructor.
-    A format is picklable and holds nothing open. `ledgerbeam.io.formats.base` has base classes that bring most of it.
+    What can be chosen (how a tar is grouped, which columns are read) is an argument of the constructor. A format is
+    picklable and holds nothing open.
     """
 
     @property
@@ -131,6 +179,13 @@ class Format(ShardEncoder, Protocol):
     @property
     def suffixes(self) -> tuple[str, ...]:
         """What the names of its files have in them, dot included, in lower case; outputs end with the first."""
+
+
+class OffsetFormat(Format, Protocol):
+    """A format whose records lie one after the other, so that an index of byte offsets finds them.
+
+    `ledgerbeam.io.formats.base` has base classes that bring most of it.
+    """
 
     @property
     def is_indexable(self) -> bool:
@@ -198,6 +253,54 @@ class Format(ShardEncoder, Protocol):
         Raises:
             ArchiveError: They are not the records that `scan` found; also SourceError, if they cannot be separated.
         """
+
+
+@runtime_checkable
+class ColumnFormat(Format, Protocol):
+    """A format whose records are rows of columns, in groups that a footer of the file lists: it has no other index."""
+
+    def select(self, columns: Sequence[str]) -> Self:
+        """Return this format reading only these columns; all for none."""
+
+    def open_columns(self, url: str, options: Options | None = None, *, listed: FileInfo | None = None) -> ColumnReader:
+        """Open a source for random access; `listed` is as in `RangeReader`.
+
+        Raises:
+            SourceError: It is damaged, encrypted, or no such file; also `ChangedSourceError` and StorageError.
+            UsageError: It lacks one of the columns.
+        """
+
+    def written(self, route: str = "") -> TableMaker | None:
+        """Return what makes tables of what is written of a route; None if each file has a schema of its own.
+
+        Raises:
+            RecordError: There are schemas, and none for this route.
+        """
+
+    def open_bytes(self, data: bytes, url: str) -> ColumnReader:
+        """Open a whole source that is in memory; raises as `open_columns`.
+
+        Args:
+            data: Its content.
+            url: The source, for messages.
+        """
+
+
+@runtime_checkable
+class TableFormat(Protocol):
+    """A format of offsets whose records are also read as rows of a table, without Python objects.
+
+    Its readers have a method `read_data(start, stop)`, which returns the bytes of the records `[start, stop)`, checked
+    to be these, and their `StreamSpan`.
+    """
+
+    def split_table(self, data: bytes, url: str, span: StreamSpan | None = None) -> pa.Table:
+        """Return consecutive whole records that are in memory as rows: those that `OffsetFormat.split` decodes."""
+
+    def split_table_each(
+        self, data: bytes, url: str, span: StreamSpan | None = None
+    ) -> tuple[pa.Table, dict[int, str]]:
+        """Return the records that can be decoded as rows; and why others cannot, by position among all of them."""
 
 
 def json_value(record: Any) -> Any:

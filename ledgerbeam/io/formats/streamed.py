@@ -7,24 +7,32 @@ later pass meets in the same order.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Any, Self, cast
 
-from ledgerbeam.errors import ArchiveError, NotIndexableError, SourceError
+from ledgerbeam.errors import ArchiveError, NotIndexableError, RecordError, SourceError
 from ledgerbeam.io.compression.streams import Stream, decompressed_pieces
 from ledgerbeam.io.formats import base
-from ledgerbeam.io.formats.format import Format, StreamedRecords, StreamSpan
+from ledgerbeam.io.formats.format import ColumnFormat, Format, OffsetFormat, StreamedRecords, StreamSpan
 from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.index.raw import RawRecord
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
 
-__all__ = ["SpanReader", "decode_raw", "scan_stream", "split_source", "split_source_raw"]
+__all__ = [
+    "SpanReader",
+    "decode_each",
+    "decode_raw",
+    "decompressed_source",
+    "scan_stream",
+    "split_source",
+    "split_source_raw",
+]
 
 
 def scan_stream(
     url: str,
     options: Options | None = None,
-    kind: Format | None = None,
+    kind: OffsetFormat | None = None,
     listed: FileInfo | None = None,
 ) -> StreamedRecords:
     """Read a compressed source once and find its records; memory is a block and what the result takes.
@@ -43,7 +51,7 @@ def scan_stream(
         SourceNotFoundError: There is no such source; also StorageError.
     """
     if kind is None:
-        kind = recognize(url).format
+        kind = recognize(url).in_one_pass()
     if not kind.is_streamable:
         raise NotIndexableError(f"{url}: {kind.name} is not read compressed; decompress it")
     stream = Stream(url, options, listed)
@@ -70,12 +78,12 @@ class SpanReader:
         self,
         url: str,
         options: Options | None = None,
-        kind: Format | None = None,
+        kind: OffsetFormat | None = None,
         *,
         listed: FileInfo | None = None,
     ) -> None:
         self.url = url
-        self._format = recognize(url).format if kind is None else kind
+        self._format = recognize(url).in_one_pass() if kind is None else kind
         self._stream = Stream(url, options, listed)
         self._held: tuple[StreamSpan, bytes] | None = None
 
@@ -95,7 +103,7 @@ class SpanReader:
             ArchiveError: The source is not what it was when it was scanned; also the errors of `scan_stream`.
             RecordError: A record that cannot be decoded; its byte range is that of the decompressed data.
         """
-        return self._format.split(self._bytes(span), self.url, span)
+        return self._format.split(self.read_data(span), self.url, span)
 
     def read_raw(self, span: StreamSpan) -> list[RawRecord]:
         """Read the bytes of the records of a span, the one that was read last or one behind it.
@@ -103,10 +111,14 @@ class SpanReader:
         Raises:
             ArchiveError: As `read`; also the errors of `scan_stream`.
         """
-        return self._format.split_raw(self._bytes(span), self.url, span)
+        return self._format.split_raw(self.read_data(span), self.url, span)
 
-    def _bytes(self, span: StreamSpan) -> bytes:
-        """Return the bytes of a span; those of the last one are held, for a stream does not go back."""
+    def read_data(self, span: StreamSpan) -> bytes:
+        """Return the bytes of a span; those of the last one are held, for a stream does not go back.
+
+        Raises:
+            ArchiveError: As `read`; also the errors of `scan_stream`.
+        """
         if self._held is not None and self._held[0] == span:
             return self._held[1]
         self._held = None
@@ -134,20 +146,37 @@ def split_source(data: bytes, url: str, configured: Iterable[Format] = ()) -> li
             format needs an index to separate records.
         UsageError: The name has no known format, or the compression takes a package that is not installed.
     """
-    kind, data = _decompressed_source(data, url, configured)
+    kind, data = decompressed_source(data, url, configured)
+    if isinstance(kind, ColumnFormat):
+        reader = kind.open_bytes(data, url)
+        return reader.read_span(0, len(reader))
     return kind.split(data, url)
 
 
-def split_source_raw(data: bytes, url: str, configured: Iterable[Format] = ()) -> tuple[Format, list[RawRecord]]:
-    """Return the format of a whole source that is in memory, and its records, undecoded.
+def split_source_raw(data: bytes, url: str, configured: Iterable[Format] = ()) -> list[RawRecord]:
+    """Return the records of a whole source that is in memory, undecoded.
 
     Args and errors are those of `split_source`.
     """
-    kind, data = _decompressed_source(data, url, configured)
-    return kind, kind.split_raw(data, url)
+    kind, data = decompressed_source(data, url, configured)
+    if isinstance(kind, ColumnFormat):
+        reader = kind.open_bytes(data, url)
+        return reader.read_raw(0, len(reader))
+    return kind.split_raw(data, url)
 
 
-def decode_raw(kind: Format, raw: RawRecord) -> Any:
+def decode_each(kind: OffsetFormat, records: Iterable[RawRecord]) -> list[Any]:
+    """Decode records one by one, with a `RecordError` in the place of each that cannot be."""
+    decoded: list[Any] = []
+    for raw in records:
+        try:
+            decoded.append(decode_raw(kind, raw))
+        except RecordError as error:
+            decoded.append(error)
+    return decoded
+
+
+def decode_raw(kind: OffsetFormat, raw: RawRecord) -> Any:
     """Decode a record by itself.
 
     Raises:
@@ -157,9 +186,15 @@ def decode_raw(kind: Format, raw: RawRecord) -> Any:
     return record
 
 
-def _decompressed_source(data: bytes, url: str, configured: Iterable[Format]) -> tuple[Format, bytes]:
+def decompressed_source(
+    data: bytes, url: str, configured: Iterable[Format]
+) -> tuple[OffsetFormat | ColumnFormat, bytes]:
+    """Return the format of a whole source that is in memory, and its content without its compression.
+
+    Args and errors are those of `split_source`.
+    """
     found = recognize(url, configured)
-    if found.compression is not None:
+    if found.columns() is None and found.compression is not None:
         plain = bytearray()
         for block in decompressed_pieces(iter([data]), found.compression.name, url):
             plain += block
@@ -169,4 +204,4 @@ def _decompressed_source(data: bytes, url: str, configured: Iterable[Format]) ->
                     "out"
                 )
         data = bytes(plain)
-    return found.format, data
+    return cast("OffsetFormat | ColumnFormat", found.format), data

@@ -29,7 +29,7 @@ import numpy as np
 
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io.compression.streams import Stream
-from ledgerbeam.io.formats.format import Format, Reader, StreamSpan, json_value
+from ledgerbeam.io.formats.format import OffsetFormat, Reader, StreamSpan, json_value
 from ledgerbeam.io.formats.registry import recognize, require_unused
 from ledgerbeam.io.formats.streamed import SpanReader, decode_raw, scan_stream, split_source
 from ledgerbeam.io.index.file import IndexFile, write_index
@@ -53,7 +53,7 @@ class FormatContract(ABC):
     takes_json: bool = True
 
     @abstractmethod
-    def format(self) -> Format:
+    def format(self) -> OffsetFormat:
         """Make the format."""
 
     @abstractmethod
@@ -156,7 +156,7 @@ class FormatContract(ABC):
                 _equal(self._scanned(url, pieces), expected, f"the offsets found in blocks of {size} bytes")
 
     def test_formats_and_readers_are_pickled_and_shared(self) -> None:
-        kind: Format = pickle.loads(pickle.dumps(self.format()))  # noqa: S301 - our own
+        kind: OffsetFormat = pickle.loads(pickle.dumps(self.format()))  # noqa: S301 - our own
         with self._source(_COUNT) as (url, records), self._open(url, kind) as reader:
             copied: Reader = pickle.loads(pickle.dumps(reader))  # noqa: S301 - our own
             self._same([copied[3], copied[-1]], [records[3], records[-1]], "what a pickled reader reads")
@@ -243,7 +243,7 @@ class FormatContract(ABC):
             yield f"{folder}/source{self._suffix}", records
 
     @contextmanager
-    def _open(self, url: str, kind: Format | None = None) -> Iterator[Reader]:
+    def _open(self, url: str, kind: OffsetFormat | None = None) -> Iterator[Reader]:
         reader = (kind or self.format()).open(url)
         try:
             yield reader

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io.compression.streams import Stream
 from ledgerbeam.io.formats import base
 from ledgerbeam.io.formats.base import IndexedFormat, changed_span, find_line_ends, offsets_of_ends
@@ -19,6 +20,11 @@ from ledgerbeam.io.jsonl.reader import JsonlReader, decode_lines, encode_jsonl, 
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
 
+if TYPE_CHECKING:  # only jobs of Arrow batches import it
+    import pyarrow as pa
+
+    from ledgerbeam.io.jsonl.tables import JsonTables
+
 __all__ = ["JsonlFormat"]
 
 
@@ -28,6 +34,7 @@ class JsonlFormat(IndexedFormat):
 
     Attributes:
         threads: How many threads look for the lines of one source.
+        schema: Of the tables that lines are read as, in JSON as `ledgerbeam schema` prints it; None if they are not.
     """
 
     name = "jsonl"
@@ -35,9 +42,10 @@ class JsonlFormat(IndexedFormat):
     ends_at_newlines = True
 
     threads: int = 1
+    schema: str | None = None
 
     def build_index(self, url: str, options: Options | None = None, *, listed: FileInfo | None = None) -> Offsets:
-        """Find the offsets of all lines; see `Format`."""
+        """Find the offsets of all lines; see `OffsetFormat`."""
         return build_jsonl_index(url, options, threads=self.threads, listed=listed)
 
     def open(
@@ -49,27 +57,56 @@ class JsonlFormat(IndexedFormat):
         check: bool = True,
         listed: FileInfo | None = None,
     ) -> Reader:
-        """Open a source for random access; see `Format`."""
+        """Open a source for random access; see `OffsetFormat`."""
         return JsonlReader(url, index, options, check=check, listed=listed)
 
     def scan(self, stream: Stream) -> StreamedRecords:
-        """Find the lines of a compressed source in one pass; see `Format`."""
+        """Find the lines of a compressed source in one pass; see `OffsetFormat`."""
         offsets = offsets_of_ends(
             find_line_ends, stream.blocks(), stream.url, ends_with_source=True, most=base.MOST_RECORD
         )
         return StreamedRecords(offsets, self)
 
     def split(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[Any]:
-        """Decode consecutive lines that are in memory, blank ones left out; see `Format`."""
+        """Decode consecutive lines that are in memory, blank ones left out; see `OffsetFormat`."""
         if span is None:
             return split_jsonl(data, url)
         return decode_lines(_span_lines(data, url, span), url, span.record, span.start, wide=holds_wide(data))
 
     def split_raw(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[RawRecord]:
-        """Return consecutive lines that are in memory, blank ones left out; see `Format`."""
+        """Return consecutive lines that are in memory, blank ones left out; see `OffsetFormat`."""
         if span is None:
             return raw_lines(data.split(b"\n"), url, 0, 0)
         return raw_lines(_span_lines(data, url, span), url, span.record, span.start)
+
+    def split_table(self, data: bytes, url: str, span: StreamSpan | None = None) -> pa.Table:
+        """Return consecutive lines that are in memory as rows, blank ones left out; see `TableFormat`.
+
+        Raises:
+            UsageError: There is no schema; also the errors of `split`.
+        """
+        tables = self._tables(url)
+        if span is not None and data.count(b"\n") + (data[-1:] not in (b"", b"\n")) != span.records:
+            raise changed_span(url, span)
+        try:
+            return tables.table(data)
+        except RecordError:
+            for raw in self.split_raw(data, url, span):
+                tables.one(raw)  # raises, and says which one it is
+            raise
+
+    def split_table_each(
+        self, data: bytes, url: str, span: StreamSpan | None = None
+    ) -> tuple[pa.Table, dict[int, str]]:
+        """Return consecutive lines that can be decoded and fit as rows; see `TableFormat`."""
+        return self._tables(url).each(self.split_raw(data, url, span))
+
+    def _tables(self, url: str) -> JsonTables:
+        from ledgerbeam.io.jsonl.tables import tables_of  # noqa: PLC0415 - only jobs of Arrow batches import it
+
+        if self.schema is None:
+            raise UsageError(f"{url}: JSON lines are read as tables by a schema; give JsonlFormat(schema=...)")
+        return tables_of(self.schema)
 
     def encode(self, records: Sequence[Any]) -> list[ShardFile]:
         """Encode values as the files of a shard; `JsonLines`, which are encoded, are taken as they are."""

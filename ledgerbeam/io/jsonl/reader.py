@@ -9,8 +9,9 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from ledgerbeam.errors import RecordError
+from ledgerbeam.errors import LedgerbeamError, RecordError
 from ledgerbeam.io.compression.streams import decompressed
+from ledgerbeam.io.formats.format import StreamSpan
 from ledgerbeam.io.index.file import Offsets
 from ledgerbeam.io.index.raw import RawRecord
 from ledgerbeam.io.index.reader import IndexedRecords
@@ -227,6 +228,23 @@ class JsonlReader(IndexedRecords[Any]):
         lines, start, _ = self._read_lines(first_record, last_record)
         return raw_lines(lines, self.url, first_record, start)
 
+    def read_data(self, start: int, stop: int) -> tuple[StreamSpan, bytes]:
+        """Return the bytes of the lines `[start, stop)`, checked to be these, and where they lie.
+
+        Raises:
+            IndexMismatchError: The source has other lines there than the index says.
+        """
+        if start == stop:
+            return StreamSpan(start, 0, 0, 0), b""
+        offsets = self._span_offsets(start, stop)
+        begin, end = int(offsets[0]), int(offsets[-1])
+        data = self._reader.read(begin - 1 if begin else 0, end)
+        lead, ends_line = 1 if begin else 0, data.endswith(_NEWLINE)
+        lines = data.count(_NEWLINE, lead) + (not ends_line)
+        if lines != stop - start or data[:lead] not in (b"", _NEWLINE) or not (ends_line or end == self._reader.size):
+            raise self._other_lines(start, stop - start, begin, end)
+        return StreamSpan(start, lines, begin, end), data[lead:]
+
     def _read_lines(self, first_record: int, last_record: int) -> tuple[list[bytes], int, bool]:
         """Return the lines of a span without their newlines, where the first begins, and what `holds_wide` says."""
         offsets = self._span_offsets(first_record, last_record)
@@ -238,11 +256,14 @@ class JsonlReader(IndexedRecords[Any]):
         elif lines and not lines[-1]:
             lines.pop()
         if len(lines) != len(offsets) - 1:
-            raise self.index.mismatch(
-                f"expected records [{first_record}, {first_record + len(offsets) - 1}) to be the lines of bytes "
-                f"[{start}, {stop}), found other line ends there"
-            )
+            raise self._other_lines(first_record, len(offsets) - 1, start, stop)
         return lines, start, holds_wide(data)
+
+    def _other_lines(self, first_record: int, count: int, start: int, stop: int) -> LedgerbeamError:
+        return self.index.mismatch(
+            f"expected records [{first_record}, {first_record + count}) to be the lines of bytes [{start}, {stop}), "
+            "found other line ends there"
+        )
 
     def _require_line(self, line: bytes, before: bytes, record: int, start: int) -> None:
         """Raise unless the line only lacks its newline because it ends the source."""

@@ -11,14 +11,12 @@ import binascii
 from typing import Any
 
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io.json_values import dumps, loads
+from ledgerbeam.io.json_values import BASE64, dumps, loads
 
-__all__ = ["TEXT_EXTENSIONS", "json_bytes", "member_bytes", "text_or_json"]
+__all__ = ["TEXT_EXTENSIONS", "json_bytes", "member_bytes", "text_or_bytes", "text_or_json"]
 
 TEXT_EXTENSIONS = frozenset({"cls", "csv", "html", "md", "srt", "text", "transcript", "tsv", "txt", "vtt", "xml"})
 """Last parts of extensions whose members become strings."""
-
-_BASE64 = "__base64__"
 
 
 def text_or_json(extension: str, data: bytes) -> Any:
@@ -27,24 +25,36 @@ def text_or_json(extension: str, data: bytes) -> Any:
     try:
         if kind == "json":
             value = loads(data)
-            if not (isinstance(value, dict) and _BASE64 in value):  # which would be read back as bytes
+            if not (isinstance(value, dict) and BASE64 in value):  # which would be read back as bytes
                 return value
         elif kind in TEXT_EXTENSIONS:
             return data.decode()
     except ValueError:
         pass  # not what its name says: kept as bytes
-    return {_BASE64: base64.b64encode(data).decode()}
+    return {BASE64: base64.b64encode(data).decode()}
+
+
+def text_or_bytes(extension: str, data: bytes) -> str | bytes:
+    """Return the content of a member as a value of a column: as text if it is that by its extension, else as it is."""
+    if extension.rpartition(".")[2].lower() in TEXT_EXTENSIONS:
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            pass
+    return data
 
 
 def member_bytes(extension: str, value: Any) -> bytes:
-    """Return the content of a member of a JSON value as `text_or_json` makes it.
+    """Return the content of a member of a value as `text_or_json` or `text_or_bytes` makes it.
 
     Raises:
         RecordError: No member under this extension has such a value.
     """
-    if isinstance(value, dict) and value.keys() == {_BASE64}:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, dict) and value.keys() == {BASE64}:
         try:
-            return base64.b64decode(value[_BASE64], validate=True)
+            return base64.b64decode(value[BASE64], validate=True)
         except (binascii.Error, TypeError, ValueError) as error:
             raise RecordError(f"expected base64 under {extension!r}: {error}") from error
     if extension.rpartition(".")[2].lower() == "json":
@@ -52,7 +62,7 @@ def member_bytes(extension: str, value: Any) -> bytes:
     if isinstance(value, str):
         return value.encode()
     raise RecordError(
-        f"expected text or {{{_BASE64!r}: ...}} under {extension!r} of a record with a '__key__', found "
+        f"expected text or {{{BASE64!r}: ...}} under {extension!r} of a record with a '__key__', found "
         f"{type(value).__name__}; only members whose extension ends with json hold other values"
     )
 

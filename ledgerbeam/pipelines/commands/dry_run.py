@@ -42,7 +42,9 @@ def dry_run(job: JobSpec, args: argparse.Namespace, *, force: bool) -> int:
             raise UsageError(f"--dry-run shows everything that is open: leave --{option.replace('_', '-')} out")
     reporter = Reporter(as_json=args.json, quiet=args.quiet)
     pages = listed_pages(job, reporter.say)
-    preview = preview_job(job, pages, args.on_job_change, getattr(args, "existing", None), force=force)
+    preview = preview_job(
+        job, pages, args.on_job_change, getattr(args, "existing", None), force=force, say=reporter.say
+    )
     if args.json:
         print_json(as_json(preview))
     else:

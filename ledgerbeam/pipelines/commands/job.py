@@ -50,8 +50,8 @@ def run_job_command(job: JobSpec, args: argparse.Namespace, beam_args: list[str]
         require_local(beam_args)
     with reporter.progress():
         pages = listed_pages(job, reporter.say)
-        opened = open_job(job, args.on_job_change, getattr(args, "existing", None))
-        store = opened.store
+        opened = open_job(job, args.on_job_change, getattr(args, "existing", None), reporter.say)
+        job, store = opened.job, opened.store
         shown = os.path.relpath(job.ledger) if is_local(job.ledger) and not args.ledger else job.ledger
         reporter.say(f"ledger: {shown} ({opened.state})")
         only = None if args.only_failed is None else sources_that_failed(store, args.only_failed)

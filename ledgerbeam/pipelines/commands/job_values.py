@@ -12,10 +12,11 @@ from ledgerbeam.io import canonical_url, common_base
 from ledgerbeam.io.megatron.layout import dataset_prefix, dtype_code
 from ledgerbeam.io.shar.cuts import parse_fields
 from ledgerbeam.pipelines.commands.arguments import TARS_WITH_METADATA
+from ledgerbeam.pipelines.jobs.columns import COLUMN_FORMATS, ColumnLayout, read_schema
 from ledgerbeam.pipelines.jobs.megatron_parts import PARTS_SUFFIX, MergedParts
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 
-__all__ = ["conversion", "dataset", "dtype_name", "file_sources", "folder", "run_values", "target"]
+__all__ = ["conversion", "dataset", "dtype_name", "file_sources", "folder", "layout", "run_values", "target"]
 
 
 def folder(url: str) -> str:
@@ -46,8 +47,10 @@ def file_sources(args: argparse.Namespace) -> ListedFiles:
     patterns = tuple(map(canonical_url, args.patterns))
     group = args.group
     if read_as is not None:  # folders of Shar datasets
-        if pack or group != "auto":
-            raise UsageError("--from shar reads whole shards, with payloads in pairs: leave --pack and --group out")
+        if pack or group != "auto" or args.columns:
+            raise UsageError(
+                "--from shar reads whole shards, with payloads in pairs: leave --pack, --group and --columns out"
+            )
         patterns, group = tuple(f"{pattern.rstrip('/')}/*" for pattern in patterns), "pairs"
     given = getattr(args, "base", None)
     base = canonical_url(given) if given else common_base(patterns)
@@ -62,12 +65,32 @@ def file_sources(args: argparse.Namespace) -> ListedFiles:
         task_bytes=args.task_bytes,
         pack_bytes=pack,
         read_as=read_as,
+        columns=getattr(args, "columns", ()),
     )
 
 
 def target(word: str) -> tuple[str, str | None]:
     """Return the format that ``--to`` asks for, and what is published of it: the job is the same either way."""
     return ("tar", word) if word in TARS_WITH_METADATA else (word, None)
+
+
+def layout(args: argparse.Namespace) -> ColumnLayout | None:
+    """Return how files of columns are written; None for other formats.
+
+    Raises:
+        UsageError: If an option is of another format, or the file of a schema has none.
+    """
+    given = {"schema": args.schema, "row_group_bytes": args.row_group_bytes, "page_bytes": args.page_bytes}
+    of_columns = args.to in COLUMN_FORMATS
+    for name, value in given.items():
+        if value is not None and not (of_columns and (name != "page_bytes" or args.to == "parquet")):
+            where = "parquet" if name == "page_bytes" else " and ".join(COLUMN_FORMATS)
+            raise UsageError(f"--{name.replace('_', '-')} is for --to {where}, found --to {args.to}")
+    if not of_columns:
+        return None
+    sizes = {name: size for name, size in given.items() if name != "schema" and size is not None}
+    made = ColumnLayout(**sizes)
+    return made if args.schema is None else made.decided(read_schema(args.schema, args.storage_options))
 
 
 def conversion(args: argparse.Namespace) -> dict[str, Any]:
@@ -77,7 +100,7 @@ def conversion(args: argparse.Namespace) -> dict[str, Any]:
         UsageError: If an option is of another format.
     """
     to, published = target(args.to)
-    values: dict[str, Any] = {"to": to, "published": published}
+    values: dict[str, Any] = {"to": to, "published": published, "layout": layout(args)}
     if to == "megatron":
         values["dataset"], values["output"] = dataset(args, dtype_name(args.dtype or "int32"), ("",))
     elif args.dtype or args.drop_parts:

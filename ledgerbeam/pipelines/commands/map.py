@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.commands.arguments import (
     add_existing,
+    add_layout,
     add_on_error,
     add_read_as,
     add_shards,
@@ -31,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_read_as(sources)
     output = parser.add_argument_group("output")
     output.add_argument("--output", required=True, metavar="URL", help="folder to write below")
-    add_to(output, ["jsonl", "tar"])
+    add_to(output, ["jsonl", "tar", "parquet", "arrow", "text"])
+    add_layout(output)
     add_existing(output)
     output.add_argument(
         "--nan",
@@ -59,7 +62,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--batch",
         type=parse_count,
         metavar="N",
-        help="call the function with lists of up to N records; it returns a list of as many results",
+        help="call the function with lists of up to N records; it returns a list of as many results. With --as arrow: "
+        "rows of a batch, at most (default: 65536)",
+    )
+    function.add_argument(
+        "--as",
+        dest="form",
+        choices=["records", "arrow"],
+        default="records",
+        help="call the function with records, or with pyarrow.RecordBatch; it returns a batch, a frame, or Rows",
+    )
+    function.add_argument(
+        "--batch-schema",
+        metavar="FILE",
+        help="with --as arrow: the columns of JSONL, in JSON (default: what the first lines hold)",
     )
     function.add_argument(
         "--devices",
@@ -94,8 +110,9 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
     from ledgerbeam.ledger.model.user_modules import user_modules
     from ledgerbeam.ledger.model.user_objects import check_object, depends_on_batches, parse_set
     from ledgerbeam.pipelines.commands.job import run_job_command
-    from ledgerbeam.pipelines.commands.job_values import file_sources, folder, run_values, target
+    from ledgerbeam.pipelines.commands.job_values import file_sources, folder, layout, run_values, target
     from ledgerbeam.pipelines.commands.sample import sample
+    from ledgerbeam.pipelines.jobs.batch_schema import read_batch_schema, with_batch_schema
     from ledgerbeam.pipelines.jobs.map import MapJob
     from ledgerbeam.pipelines.jobs.reject_limit import parse_on_error
     from ledgerbeam.sources.watched import watched_checksums
@@ -104,28 +121,49 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
         raise UsageError(f"--nan {args.nan} is for --to jsonl, found --to {args.to}")
     parse_on_error(args.on_error)
     to, published = target(args.to)
+    if args.form == "arrow":
+        _check_arrow(args, to)
+    elif args.batch_schema is not None:
+        raise UsageError("--batch-schema is for --as arrow; leave it out")
     values = parse_set(args.values)
     target_object = check_object(args.function, values)
+    files = file_sources(args)
+    if args.batch_schema is not None:
+        files = replace(files, batch_schema=read_batch_schema(args.batch_schema, args.storage_options))
     job = MapJob(
-        files=file_sources(args),
+        files=files,
         function=args.function,
         modules=user_modules(args.function),
         values=values,
         watched=watched_checksums(args.watch_file, args.storage_options),
+        form=args.form,
         batch=args.batch,
         batch_matters=depends_on_batches(target_object),
         nan=args.nan,
         check_purity=not args.no_purity_check,
         output=folder(args.output),
         to=to,
+        layout=layout(args),
         on_error=args.on_error,
         published=published,
         devices=args.devices,
         **run_values(args),
     )
     if args.sample is not None:
-        return sample(job, args)
+        return sample(with_batch_schema(job, None, args.on_job_change), args)
     return run_job_command(job, args, beam_args)
+
+
+def _check_arrow(args: argparse.Namespace, to: str) -> None:
+    """Refuse what Arrow batches cannot be read of or written to."""
+    from ledgerbeam.sources.forms import ARROW_OUTPUTS
+
+    if to not in ARROW_OUTPUTS:
+        raise UsageError(
+            f"--as arrow writes one of {', '.join(ARROW_OUTPUTS)}, found --to {args.to}; leave --as arrow out"
+        )
+    if args.read_as is not None:
+        raise UsageError(f"--as arrow reads Parquet, Arrow, JSONL and text, found --from {args.read_as}; leave one out")
 
 
 def _parse_devices(text: str) -> tuple[str, ...]:

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ledgerbeam.io import MegatronFormat, ShardEncoder, SharFormat, conversion
 from ledgerbeam.io.shar import cuts
-from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.jobs.megatron_parts import MergedParts
 from ledgerbeam.pipelines.jobs.metadata import PublishedMetadata
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
 from ledgerbeam.pipelines.jobs.spec import Product, ShardJob
 
+if TYPE_CHECKING:  # Beam takes a second to import
+    from ledgerbeam.transforms.function import ConvertRecords
+
 __all__ = ["ConvertJob", "MaterializeJob"]
 
-_CONVERSIONS = {"jsonl": "json", "tar": "sample", "shar": "cut", "megatron": "document"}
+_CONVERSIONS = {
+    "jsonl": "json",
+    "tar": "sample",
+    "shar": "cut",
+    "megatron": "document",
+    "parquet": "row",
+    "arrow": "row",
+}
 """What a record becomes for each format: a name of `io.conversion.CONVERSIONS`; a JSON value for all others."""
 
 
@@ -30,6 +38,8 @@ class _ConvertingJob(ShardJob):
         dataset: Of ``megatron``: the dataset that the shards are merged into.
         published: The format whose metadata is published beside the outputs; None publishes nothing.
     """
+
+    keeps_columns = True
 
     fields: tuple[tuple[str, str], ...] = ()
     dataset: MergedParts | None = None
@@ -44,17 +54,21 @@ class _ConvertingJob(ShardJob):
             shaping |= {"fields": ",".join("=".join(field) for field in self.fields), "cuts": cuts.VERSION}
         return shaping
 
-    def work(self) -> Callable[[Task], Any]:
+    def work(self) -> ConvertRecords:
         """Return the function of a task that converts its records."""
         from ledgerbeam.transforms.function import ConvertRecords  # noqa: PLC0415 - brings Beam
 
-        return ConvertRecords(self._conversion, self.to)
+        return ConvertRecords(self._conversion, self.output_format)
+
+    def trial_work(self) -> ConvertRecords:
+        """Return what converts records that are only looked at."""
+        return self.work()
 
     def encoder(self) -> str | ShardEncoder:
         """Return how converted records are written."""
         if self.to == "shar":
             return SharFormat(self.fields)
-        return self.to if self.dataset is None else MegatronFormat(self.dataset.dtype)
+        return self.output_format if self.dataset is None else MegatronFormat(self.dataset.dtype)
 
     def product(self) -> Product | None:
         """Return the dataset to merge, or the metadata to publish."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self
 
+from ledgerbeam.io import ShardEncoder
 from ledgerbeam.io.json_values import NanRule
-from ledgerbeam.ledger.model.job import Json
+from ledgerbeam.ledger import Job
+from ledgerbeam.ledger.model.job import Json, OnJobChange
+from ledgerbeam.pipelines.jobs.batch_schema import with_batch_schema
 from ledgerbeam.pipelines.jobs.metadata import PublishedMetadata
 from ledgerbeam.pipelines.jobs.reject_limit import RejectLimit, parse_on_error
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import Product, ShardJob
+from ledgerbeam.sources.forms import ARROW_ROWS, RecordForm
 
 if TYPE_CHECKING:  # Beam takes a second to import
     from ledgerbeam.transforms import MapRecords
@@ -28,7 +33,8 @@ class MapJob(ShardJob):
         modules: Hashes of the user's modules that the object is made of, by name.
         values: What the function, or the class when it is built, is given by name.
         watched: Checksums of the files that the object reads, by their URLs.
-        batch: Records of a batch, at most; None for single records.
+        form: What the object is called with: ``records``, or ``arrow`` for record batches.
+        batch: Records of a batch, at most; None for single records, or for Arrow batches of `ARROW_ROWS`.
         batch_matters: Whether the object says of itself that its results depend on the size of batches.
         nan: What becomes of NaN and infinities in JSONL.
         check_purity: Whether the first records are mapped twice.
@@ -44,6 +50,7 @@ class MapJob(ShardJob):
     modules: dict[str, str]
     values: dict[str, Any] = field(default_factory=dict)
     watched: dict[str, str] = field(default_factory=dict)
+    form: RecordForm = "records"
     batch: int | None = None
     batch_matters: bool = False
     nan: NanRule = "refuse"
@@ -53,7 +60,7 @@ class MapJob(ShardJob):
 
     def sources(self) -> ListedFiles:
         """Return the files whose records are mapped."""
-        return self.files
+        return replace(self.files, form=self.form)
 
     def parameters(self) -> dict[str, Json]:
         """Return what shapes the outputs: the object, its code, its values and the files that it reads.
@@ -65,8 +72,11 @@ class MapJob(ShardJob):
             shaping["set"] = dict(self.values)
         if self.watched:
             shaping["watched file"] = dict(self.watched)
-        if self.batch is not None and self.batch_matters:
-            shaping["batch"] = self.batch
+        if self.form != "records":
+            shaping["as"] = self.form
+        size = self.batch or (ARROW_ROWS if self.form == "arrow" else None)
+        if size is not None and self.batch_matters:
+            shaping["batch"] = size
         return shaping
 
     def work(self) -> MapRecords:
@@ -75,9 +85,10 @@ class MapJob(ShardJob):
 
         return MapRecords(
             self.function,
-            self.to,
+            self.output_format,
             values=self.values,
             batch=self.batch,
+            form=self.form,
             watched=self.watched,
             storage_options=self.storage_options,
             check_purity=self.check_purity,
@@ -90,9 +101,17 @@ class MapJob(ShardJob):
         """How many records may be rejected; None where one fails its task."""
         return parse_on_error(self.on_error)
 
-    def encoder(self) -> str:
+    def decided(self, stored: Job | None, on_change: OnJobChange, say: Callable[[str], None]) -> Self:
+        """Return the job with the columns of its batches, and with the schemas of what comes of these."""
+        return super(MapJob, with_batch_schema(self, stored, on_change)).decided(stored, on_change, say)
+
+    def trial_work(self) -> MapRecords:
+        """Return what maps records that are only looked at: each once, and an error is one."""
+        return replace(self, check_purity=False, on_error="fail").work()
+
+    def encoder(self) -> str | ShardEncoder:
         """Return the format of the shards."""
-        return self.to
+        return self.output_format
 
     def product(self) -> Product | None:
         """Return the metadata to publish."""

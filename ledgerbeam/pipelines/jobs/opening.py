@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ledgerbeam.errors import LedgerNotFoundError, StorageError, UsageError
@@ -25,17 +26,21 @@ class OpenedJob:
     """A job whose ledger was taken for it.
 
     Attributes:
+        job: The job, with what is decided before it begins.
         store: The ledger.
         owner: The claim to the output folder, checked; None if the job has none.
         state: What the ledger held before, for people.
     """
 
+    job: JobSpec
     store: LedgerStore
     owner: OutputOwner | None
     state: str
 
 
-def open_job(job: JobSpec, on_change: OnJobChange, existing: Existing | None) -> OpenedJob:
+def open_job(
+    job: JobSpec, on_change: OnJobChange, existing: Existing | None, say: Callable[[str], None] = lambda _: None
+) -> OpenedJob:
     """Take the ledger for a job, and check that the output folder is this ledger's.
 
     A job that is refused makes no ledger.
@@ -44,6 +49,7 @@ def open_job(job: JobSpec, on_change: OnJobChange, existing: Existing | None) ->
         job: The job.
         on_change: What to do with the ledger of another job.
         existing: What to do with shards of others in the output folder; None refuses them.
+        say: Called with lines for people.
 
     Raises:
         JobMismatchError: If the ledger is of another job, and `on_change` refuses that.
@@ -60,6 +66,7 @@ def open_job(job: JobSpec, on_change: OnJobChange, existing: Existing | None) ->
     known = _open_if_there(job)
     if owner is not None:
         owner.check(known)
+    job = job.decided(None if known is None else known.job(), on_change, say)
     store = known or open_ledger(job.ledger, job.storage_options, create=True)
     if owner is not None and on_change == "restart":
         owner.begin_restart(store)
@@ -68,7 +75,7 @@ def open_job(job: JobSpec, on_change: OnJobChange, existing: Existing | None) ->
     if owner is not None and owner.is_new:
         store.drop_stale(store.stale_outputs())  # they lie in another folder, where the ledger's job wrote before
     _check_routes(job, store)
-    return OpenedJob(store, owner, _state(store) if resumed else "new")
+    return OpenedJob(job, store, owner, _state(store) if resumed else "new")
 
 
 def _open_if_there(job: JobSpec) -> LedgerStore | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain
@@ -43,6 +43,7 @@ class JobPreview:
         tasks: How many tasks the sources that have work left are expected to make, by their sizes, without those done.
         outputs: Names of outputs that the run would remove in the end, a few of them.
         removed: How many these are.
+        schema: The schemas of the outputs as JSON, if they are files of columns.
     """
 
     ledger: str
@@ -54,6 +55,7 @@ class JobPreview:
     tasks: int = 0
     outputs: list[str] = field(default_factory=list)
     removed: int = 0
+    schema: dict[str, Any] | None = None
 
     def found(self, state: str, url: str) -> None:
         """Count a source."""
@@ -70,7 +72,13 @@ class JobPreview:
 
 
 def preview_job(
-    job: JobSpec, pages: Iterator[Page], on_change: OnJobChange, existing: Existing | None, *, force: bool = False
+    job: JobSpec,
+    pages: Iterator[Page],
+    on_change: OnJobChange,
+    existing: Existing | None,
+    *,
+    force: bool = False,
+    say: Callable[[str], None] = lambda _: None,
 ) -> JobPreview:
     """Find out what a run of a job would do. Nothing is written.
 
@@ -80,6 +88,7 @@ def preview_job(
         on_change: What to do with the ledger of another job.
         existing: What to do with shards of others in the output folder.
         force: Whether complete sources are done again.
+        say: Called with lines for people.
 
     Raises:
         LedgerError: The ledger does not read.
@@ -87,9 +96,12 @@ def preview_job(
     preview = JobPreview(job.ledger)
     store = _open_if_there(job)
     _look_at_owner(job, store, existing, preview)
-    if store is not None and (stored := store.job()) is not None:
+    stored = None if store is None else store.job()
+    decided = job.decided(stored, on_change, say)
+    preview.schema = decided.schemas_json()
+    if store is not None and stored is not None:
         preview.is_new = False
-        preview.differences = job.identity().differences(stored)
+        preview.differences = decided.identity().differences(stored)
         if preview.differences and on_change == "refuse":
             preview.refusals.append(
                 "the ledger holds another job; --on-job-change restart does all of it again, accept keeps what is done"
@@ -233,4 +245,5 @@ def as_json(preview: JobPreview) -> dict[str, Any]:
         "examples": preview.examples,
         "tasks": preview.tasks,
         "removed": {"count": preview.removed, "examples": preview.outputs},
+        **({} if preview.schema is None else {"schema": preview.schema}),
     }

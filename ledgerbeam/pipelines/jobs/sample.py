@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from typing import Any
 
@@ -22,8 +22,9 @@ from ledgerbeam.io.jsonl.format import JsonlFormat
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import Statistic
-from ledgerbeam.pipelines.jobs.map import MapJob
-from ledgerbeam.sources import FileSources
+from ledgerbeam.pipelines.jobs.spec import ShardJob
+from ledgerbeam.sources import FileSources, Sources
+from ledgerbeam.sources.kind import TaskLimits
 from ledgerbeam.transforms.task_results import TaskResults
 
 __all__ = ["SampleRun", "Sampled", "sample_places", "sampled_records", "try_function"]
@@ -39,13 +40,13 @@ class Sampled:
     Attributes:
         source: What it is of.
         number: Its number in the source.
-        record: The record, decoded.
+        records: The record, in the form of the records of a task.
         error: Why it, or its source, cannot be read; empty if it can.
     """
 
     source: Source
     number: int
-    record: Any = None
+    records: Any = None
     error: str = ""
 
 
@@ -93,30 +94,57 @@ def sample_places(sizes: Iterable[int], number: int) -> Iterator[tuple[int, list
     yield from chosen.items()
 
 
-def sampled_records(job: MapJob, pages: Iterable[Page], number: int) -> Iterator[Sampled]:
+def sampled_records(
+    job: ShardJob, pages: Iterable[Page], number: int, *, sources: int | None = None, most_bytes: int | None = None
+) -> Iterator[Sampled]:
     """Read records from all over the sources of a job: by index, or where there is none from the beginning.
 
     Args:
         job: The job.
         pages: Its listing.
         number: How many records; fewer come if the sources have fewer, or fewer that differ.
+        sources: Of how many sources they are, at most.
+        most_bytes: Bytes of all of them, at most and about; of each source there is one in any case.
     """
     rows = list(chain.from_iterable(zip(page.urls, page.sizes, page.versions, strict=True) for page in pages))
-    files = job.sources().opened_files(job.storage_options)
+    if sources is not None and len(rows) > sources:
+        rows = [rows[position] for position, _ in sample_places((size for _, size, _ in rows), sources)]
+    opened = job.sources().opened(job.storage_options)
+    room = None if most_bytes is None else most_bytes // max(1, len(rows))
     for position, shares in sample_places((size for _, size, _ in rows), number):
         source = Source(*rows[position])
         try:
-            yield from _of_source(files, source, shares)
+            if isinstance(opened, FileSources):
+                yield from _of_source(opened, source, shares, room)
+            else:
+                yield from _of_first_span(opened, source, len(shares))
         except LedgerbeamError as error:
             yield Sampled(source, 0, error=str(error))
 
 
-def _of_source(files: FileSources, source: Source, shares: list[float]) -> Iterator[Sampled]:
+def _of_first_span(opened: Sources, source: Source, number: int) -> Iterator[Sampled]:
+    """Read the first records of a source that is no file: of a pass of a graph, or a shard."""
+    kind = opened.kind_of(source)
+    cut = kind.cut(source, TaskLimits(task_records=number))
+    if not cut.spans:
+        return
+    start, stop = cut.spans[0]
+    with closing(kind.open(cut.source)) as reader:
+        for place, record in enumerate(reader.read_span(start, min(stop, start + number)), start):
+            yield Sampled(cut.source, place, [record])
+
+
+def _of_source(files: FileSources, source: Source, shares: list[float], room: int | None) -> Iterator[Sampled]:
     try:
         with closing(files.open_file(source)) as reader:
             count = len(reader)
+            if room is not None:
+                shares = shares[:: max(1, -(-len(shares) * source.size // max(1, count * room)))]
             numbers = sorted({min(int(share * count), count - 1) for share in shares}) if count else []
-            yield from list(_by_position(reader, source, numbers))
+            if files.form == "records":
+                yield from list(_by_position(reader, source, numbers))
+            else:
+                yield from list(_one_by_one(files.kind_of(source).open(source).read_span, source, numbers))
     except (IndexNotFoundError, IndexMismatchError, NotIndexableError):
         yield from _from_beginning(files, source, len(shares))
 
@@ -125,13 +153,20 @@ def _by_position(reader: Reader, source: Source, numbers: list[int]) -> Iterator
     """Read records by number, in few requests; one by one where one of them cannot be read."""
     try:
         for number, record in zip(numbers, reader.read_many(numbers), strict=True):
-            yield Sampled(source, number, record)
+            yield Sampled(source, number, [record])
     except RecordError:
-        for number in numbers:
-            try:
-                yield from (Sampled(source, number, record) for record in reader.read_span(number, number + 1))
-            except RecordError as error:
-                yield Sampled(source, number, error=str(error))
+        yield from _one_by_one(reader.read_span, source, numbers)
+
+
+def _one_by_one(read: Callable[[int, int], Any], source: Source, numbers: list[int]) -> Iterator[Sampled]:
+    for number in numbers:
+        try:
+            records = read(number, number + 1)
+        except RecordError as error:
+            yield Sampled(source, number, error=str(error))
+        else:
+            if len(records):
+                yield Sampled(source, number, records)
 
 
 def _from_beginning(files: FileSources, source: Source, number: int) -> Iterator[Sampled]:
@@ -144,7 +179,7 @@ def _from_beginning(files: FileSources, source: Source, number: int) -> Iterator
         find_ends = kind.find_ends
     elif source.size <= MOST_WHOLE:
         records = split_source(read_bytes(source.url, options), source.url, files.formats)
-        yield from (Sampled(source, place, record) for place, record in enumerate(records[:number]))
+        yield from (Sampled(source, place, [record]) for place, record in enumerate(records[:number]))
         return
     else:
         yield Sampled(source, 0, error=f"{source.url}: no index, and too large to be read whole; index it first")
@@ -162,9 +197,11 @@ def _from_beginning(files: FileSources, source: Source, number: int) -> Iterator
         end = int(next(ends, len(data)))  # the last line of a text may have no newline
         if end <= begin:
             return
+        span = StreamSpan(place, 1, begin, end)
         try:
-            for record in kind.split(bytes(data[begin:end]), source.url, StreamSpan(place, 1, begin, end)):
-                yield Sampled(source, place, record)
+            records = files.reading.split(kind, bytes(data[begin:end]), source.url, span)
+            if len(records):
+                yield Sampled(source, place, records)
                 found += 1
         except RecordError as error:
             yield Sampled(source, place, error=str(error))
@@ -179,18 +216,21 @@ def _line_ends(blocks: Iterator[bytes]) -> Iterator[list[int]]:
         begin += len(block)
 
 
-def try_function(job: MapJob, records: Iterable[Sampled], on_set_up: Callable[[float], None]) -> Iterator[SampleRun]:
+def try_function(
+    job: ShardJob, records: Iterable[Sampled], on_set_up: Callable[[float], None], *, read_back: bool = True
+) -> Iterator[SampleRun]:
     """Call the function of a job with each record by itself, in this process.
 
     Args:
         job: The job.
         records: The sample.
         on_set_up: Called with the seconds that it took to import or build the function, before any record.
+        read_back: Whether the results are what would be read of what is written; else what the function returned.
 
     Raises:
         LedgerbeamError: The function cannot be imported or built.
     """
-    work = replace(job, check_purity=False, on_error="fail").work()
+    work = job.trial_work()
     started = time.perf_counter()
     work.set_up()
     on_set_up(time.perf_counter() - started)
@@ -198,28 +238,33 @@ def try_function(job: MapJob, records: Iterable[Sampled], on_set_up: Callable[[f
         if sampled.error:
             yield SampleRun(sampled, "unreadable", error=sampled.error)
             continue
-        task = Task(sampled.source, sampled.number, sampled.number + 1, (), [sampled.record])
+        task = Task(sampled.source, sampled.number, sampled.number + 1, (), sampled.records)
         started = time.perf_counter()
         try:
             done = work(task)
-            run = _run_of(done, sampled, job.to)
+            run = _run_of(done, sampled, job.to if read_back else None)
         except LedgerbeamError as error:
             run = SampleRun(sampled, "failed", reason=type(error).__name__, error=str(error))
         run.seconds = time.perf_counter() - started
         yield run
 
 
-def _run_of(done: Task | NoneTask | FailedTask, sampled: Sampled, to: str) -> SampleRun:
+def _run_of(done: Task | NoneTask | FailedTask, sampled: Sampled, to: str | None) -> SampleRun:
     match done:
         case FailedTask():
             return SampleRun(sampled, "failed", reason=done.reason, error=done.error)
         case NoneTask():
             reason = next(iter(done.counts.dropped), "") if done.counts else ""
             return SampleRun(sampled, "dropped", reason=reason, statistics=done.statistics)
-    read = _reading(to)
+    read = _returned if to is None else _reading(to)
     results: TaskResults = done.records
     shown = {route: read(dataset) for route, dataset in results.datasets.items()}
     return SampleRun(sampled, "kept", shown, statistics=results.statistics)
+
+
+def _returned(records: Any) -> list[Any]:
+    """Return results as the function returned them: records, or a table."""
+    return list(records) if isinstance(records, Sequence) else [records]
 
 
 def _reading(to: str) -> Callable[[Any], list[Any]]:
@@ -228,6 +273,6 @@ def _reading(to: str) -> Callable[[Any], list[Any]]:
 
     def read(records: Any) -> list[Any]:
         data = kind.encode(records)[0].data
-        return list(kind.split(bytes(data), "the results"))
+        return split_source(bytes(data), f"the results{kind.suffixes[0]}", [kind])
 
     return read

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from ledgerbeam.io import Grouping, IndexLocation, Options, SourceListing, TarFormat, canonical_url
+from ledgerbeam.io.jsonl.format import JsonlFormat
 from ledgerbeam.io.listing.own_files import OwnFiles
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.listing.patterns import expand_braces, fixed_part, parse
@@ -19,7 +20,7 @@ from ledgerbeam.iterators.job_source import GraphSource
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.packing import pack_sources
-from ledgerbeam.sources import FileSources, SharSources, Sources
+from ledgerbeam.sources import FileSources, RecordForm, SharSources, Sources
 
 __all__ = ["GraphPasses", "JobSources", "ListedFiles", "OutputPlace"]
 
@@ -104,6 +105,9 @@ class ListedFiles:
         task_bytes: Size of a task; of a job that indexes, of a byte range.
         pack_bytes: Size of a pack of small sources; None packs nothing.
         read_as: ``shar`` if what is listed are files of Shar datasets; None takes each file as a source.
+        columns: Which columns are read of files of columns; all for none.
+        form: In which form records are read; see `FileSources`.
+        batch_schema: The columns of tables of JSON lines, as JSON; None if there are none.
     """
 
     patterns: tuple[str, ...] = ()
@@ -116,6 +120,9 @@ class ListedFiles:
     task_bytes: int = 16 * 2**20
     pack_bytes: int | None = None
     read_as: Literal["shar"] | None = None
+    columns: tuple[str, ...] = ()
+    form: RecordForm = "records"
+    batch_schema: str | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -170,7 +177,15 @@ class ListedFiles:
 
     def opened_files(self, options: Options) -> FileSources:
         """Return how workers open each file by itself, with the options of its format."""
-        return FileSources((TarFormat(self.group),), self._index_location, self.build_index, options or {})
+        lines = () if self.batch_schema is None else (JsonlFormat(schema=self.batch_schema),)
+        return FileSources(
+            (TarFormat(self.group), *lines),
+            self._index_location,
+            self.build_index,
+            options or {},
+            self.columns,
+            self.form,
+        )
 
     @property
     def _index_location(self) -> IndexLocation:
@@ -183,7 +198,12 @@ class ListedFiles:
     def parameters(self) -> dict[str, Json]:
         """Return what of the sources shapes the outputs of a job."""
         shaping: dict[str, Json] = {"group": self.group, "task_bytes": self.task_bytes, "base": self.base}
-        choices: dict[str, Json] = {"from": self.read_as, "pack_bytes": self.pack_bytes}
+        choices: dict[str, Json] = {
+            "from": self.read_as,
+            "pack_bytes": self.pack_bytes,
+            "columns": list(self.columns) or None,
+            "batch schema": self.batch_schema,
+        }
         return shaping | {name: value for name, value in choices.items() if value is not None}
 
     def places(self) -> dict[str, list[str]]:

@@ -16,22 +16,24 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
-from ledgerbeam.io import ShardEncoder, SourceListing, canonical_url
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io import Format, ShardEncoder, SourceListing, canonical_url
 from ledgerbeam.io.formats.registry import formats
 from ledgerbeam.io.listing.own_files import OwnFiles
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.iterators.job_source import GraphSource
 from ledgerbeam.ledger import Job, LedgerStore, Task
-from ledgerbeam.ledger.model.job import Json
+from ledgerbeam.ledger.model.job import Json, OnJobChange
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES
 from ledgerbeam.names import REJECTS
+from ledgerbeam.pipelines.jobs.columns import ColumnLayout, decide_schema
 from ledgerbeam.pipelines.jobs.reject_limit import RejectLimit
 from ledgerbeam.pipelines.jobs.sources import JobSources, OutputPlace
 
 if TYPE_CHECKING:  # Beam takes a second to import
     import apache_beam as beam
 
-    from ledgerbeam.transforms import LedgerHandle
+    from ledgerbeam.transforms import LedgerHandle, MapRecords
 
 __all__ = ["DEFAULT_LEDGERS", "JobSpec", "Product", "ShardJob", "shard_form"]
 
@@ -143,6 +145,20 @@ class JobSpec(ABC):
     def identity(self) -> Job:
         """Return what shapes the job's output: the ledger holds the progress of exactly this."""
 
+    def decided(self, stored: Job | None, on_change: OnJobChange, say: Callable[[str], None]) -> Self:  # noqa: ARG002
+        """Return the job with all that is decided before it begins, and is then a part of what it is.
+
+        Args:
+            stored: The job that its ledger holds, whose decisions count; None if there is none.
+            on_change: What is to be done with the ledger of another job.
+            say: Called with lines for people.
+        """
+        return self
+
+    def schemas_json(self) -> dict[str, Any] | None:
+        """Return the schemas of the outputs as JSON; None if they have none, or it is not decided."""
+        return None
+
     @abstractmethod
     def stages(self, ledger: LedgerHandle) -> list[beam.PTransform[Any, Any]]:
         """Return the transforms from open sources to what `CommitTasks` records; the first plans the tasks."""
@@ -225,11 +241,16 @@ class ShardJob(JobSpec):
 
     Attributes:
         output: URL of the folder of the shards.
-        to: Their format: ``jsonl``, ``tar``, ``shar`` or ``megatron``.
+        to: The name of their format.
+        layout: How they are written, if they are files of columns; None for all others.
     """
 
     output: str
     to: str
+    layout: ColumnLayout | None = None
+
+    keeps_columns: ClassVar[bool] = False
+    """Whether a row of columns is written as it was read."""
 
     @abstractmethod
     def work(self) -> Callable[[Task], Any]:
@@ -254,9 +275,31 @@ class ShardJob(JobSpec):
 
     def identity(self) -> Job:
         """Return what shapes the job's output."""
-        return Job(
-            self.command, {**self.sources().parameters(), "output": self.output, "to": self.to, **self.parameters()}
-        )
+        columns = {} if self.layout is None else self.layout.parameters(self.to)
+        shaping = {**self.sources().parameters(), "output": self.output, "to": self.to, **columns}
+        return Job(self.command, {**shaping, **self.parameters()})
+
+    def schemas_json(self) -> dict[str, Any] | None:
+        """Return the schemas of the outputs as JSON; None if they have none, or it is not decided."""
+        schemas = None if self.layout is None else self.layout.schemas()
+        return None if schemas is None else schemas.as_json()
+
+    @property
+    def output_format(self) -> str | Format:
+        """The format of the shards: its name, or of columns one that knows their schemas."""
+        return self.to if self.layout is None else self.layout.format(self.to)
+
+    def trial_work(self) -> MapRecords:
+        """Return what maps records that are only looked at.
+
+        Raises:
+            UsageError: The job does not map records one by one.
+        """
+        raise UsageError(f"{self.command} cannot be tried on some records")
+
+    def decided(self, stored: Job | None, on_change: OnJobChange, say: Callable[[str], None]) -> Self:
+        """Return the job with the schemas of its columns; see `decide_schema`."""
+        return decide_schema(self, stored, on_change, say)
 
     def stages(self, ledger: LedgerHandle) -> list[beam.PTransform[Any, Any]]:
         """Return the transforms that read, do and write each task."""

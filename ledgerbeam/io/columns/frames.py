@@ -1,0 +1,73 @@
+"""Frames of any library that speaks Arrow, as tables: record batches, pyarrow, Polars, pandas, DuckDB."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pyarrow as pa
+
+__all__ = ["as_array", "as_table", "record_batch"]
+
+_UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
+_OF_PANDAS = b"pandas"
+
+
+def as_table(frame: Any) -> pa.Table | None:
+    """Return a frame as a table, without a copy where the library of the frame needs none.
+
+    Of a pandas frame an index without a name is left out, and so is what pandas notes of itself: both are of the frame,
+    not of its rows.
+
+    Returns:
+        The table; None if it is no frame, that is, has no Arrow interface.
+    """
+    if isinstance(frame, pa.Table):
+        return frame
+    if isinstance(frame, pa.RecordBatch):
+        return pa.Table.from_batches([frame])
+    kind = type(frame)
+    if hasattr(kind, "__arrow_c_stream__") and not isinstance(frame, pa.ChunkedArray):
+        return _without_index(pa.table(frame))
+    if hasattr(kind, "__arrow_c_array__") and not isinstance(frame, pa.Array):
+        return pa.Table.from_batches([pa.record_batch(frame)])
+    return None
+
+
+def _without_index(table: pa.Table) -> pa.Table:
+    metadata = table.schema.metadata
+    if not metadata or _OF_PANDAS not in metadata:
+        return table
+    named = [name for name in table.column_names if not _UNNAMED_INDEX.fullmatch(name)]
+    kept = {key: value for key, value in metadata.items() if key != _OF_PANDAS}
+    return table.select(named).replace_schema_metadata(kept or None)
+
+
+def as_array(values: Any) -> pa.Array:
+    """Return a column of any library, or a list, as one array.
+
+    Raises:
+        pa.ArrowException, TypeError, ValueError: It cannot be one.
+    """
+    if isinstance(values, pa.Array):
+        return values
+    if not isinstance(values, pa.ChunkedArray):
+        if not hasattr(type(values), "__arrow_c_stream__"):
+            return pa.array(values)
+        values = pa.chunked_array(values)
+    whole = values.combine_chunks()
+    return pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
+
+
+def record_batch(table: pa.Table, start: int, stop: int) -> pa.RecordBatch:
+    """Return the rows `[start, stop)` of a table, one at least, as one batch; without a copy if they lie in one chunk.
+
+    Raises:
+        pa.ArrowInvalid: They are too many bytes for one batch.
+    """
+    found = table.slice(start, stop - start).combine_chunks().to_batches()
+    if len(found) != 1:
+        raise pa.ArrowInvalid(
+            f"{stop - start} rows have more bytes than one record batch can hold; use a smaller --batch"
+        )
+    return found[0]

@@ -1,0 +1,295 @@
+"""The schema that some records have in common: every type holds all of their values, or it is JSON text.
+
+========================================  =====================================================================
+what was seen of a field                  its type
+========================================  =====================================================================
+bool, str, bytes                          bool, string, binary (str and bytes mixed: binary, text as UTF-8)
+int                                       int64, uint64 where needed, JSON text beyond 64 bits
+float, int and float                      double while every int is exact as one, else JSON text
+object                                    struct; JSON text if it is always empty, or has very many different keys
+list                                      list; JSON text if it is always empty
+Decimal, date, datetime, time, timedelta  decimal128 or decimal256, date32, timestamp[us], time64[us], duration[us]
+only null, mixed types, null and absent   JSON text
+========================================  =====================================================================
+
+A field that some records lack is marked: its nulls stand for absent keys.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import decimal
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ledgerbeam.errors import RecordError
+from ledgerbeam.io.columns.marks import ELEMENT, absent_field, exact_schema, json_field, value_schema
+from ledgerbeam.io.formats.format import json_value
+
+__all__ = ["EXACT_INT", "MOST_DEPTH", "MOST_FIELDS", "infer_schema", "plain_value"]
+
+MOST_FIELDS = 256
+"""Different keys of an object up to which each is a field; beyond, only if an object has half of them on average."""
+
+MOST_DEPTH = 24
+"""Levels of objects and lists that are types of columns; what lies deeper is JSON text."""
+
+EXACT_INT = 2**53
+"""Integers up to this are exact as doubles."""
+
+_TEXT = "text"
+_VALUE = "value"
+
+_KINDS: dict[type, str] = {
+    bool: "bool",
+    int: "int",
+    float: "float",
+    str: "str",
+    bytes: "bytes",
+    list: "list",
+    tuple: "list",
+    dict: "object",
+    decimal.Decimal: "Decimal",
+    dt.date: "date",
+    dt.datetime: "datetime",
+    dt.time: "time",
+    dt.timedelta: "timedelta",
+}
+
+_OF_JSON = frozenset({"bool", "int", "float", "str", "list", "object"})
+
+_SIMPLE = {
+    "bool": pa.bool_(),
+    "str": pa.string(),
+    "bytes": pa.binary(),
+    "date": pa.date32(),
+    "datetime": pa.timestamp("us"),
+    "datetime with a zone": pa.timestamp("us", "UTC"),
+    "time": pa.time64("us"),
+    "timedelta": pa.duration("us"),
+}
+
+
+def infer_schema(records: Iterable[Any], *, exact: bool = True) -> pa.Schema:
+    """Return the schema of some records, each an object, or anything that JSON can hold; or of tables.
+
+    Of records that are not all objects it has one column, `text` if all are strings, else `value`.
+
+    Args:
+        records: The records, or `pyarrow.Table` and `RecordBatch`.
+        exact: Whether a null is another thing than a key that is not there, so that the records can be had back; if
+            not, the schema has no marks, and both are nulls.
+
+    Raises:
+        RecordError: There are none, or they hold values that no type of a column has in common.
+    """
+    found = list(records)
+    if found and all(isinstance(record, pa.Table | pa.RecordBatch) for record in found):
+        return _of_tables([table.schema for table in found])
+    if not found:
+        raise RecordError("expected at least one record to infer a schema from, found none; give --schema FILE")
+    seen = _Seen(exact=exact)
+    for record in found:
+        seen.add(plain_value(record), 0)
+    if set(seen.kinds) == {"object"} and not seen.nulls and not seen.is_scattered:
+        fields = [_field(name, part, seen.count, (name,)) for name, part in seen.fields.items()]
+        if fields:
+            return exact_schema(fields) if exact else pa.schema(fields)
+    if set(seen.kinds) == {"str"} and not seen.nulls:
+        return value_schema(pa.field(_TEXT, pa.string()))
+    _require_json(seen, (_VALUE,))
+    return value_schema(json_field(_VALUE))
+
+
+def plain_value(record: Any) -> Any:
+    """Return a record as a plain value: as its `as_json` makes it, the fields of a dataclass as a dict."""
+    value = json_value(record)
+    if type(value) is dict:
+        return value
+    if isinstance(value, Mapping):
+        return dict(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: getattr(value, field.name)
+            for field in dataclasses.fields(value)
+            if not field.name.startswith("_")
+        }
+    return value
+
+
+class _Seen:
+    """What was seen of one field.
+
+    Attributes:
+        exact: As of `infer_schema`.
+        count: How many values, nulls included.
+        nulls: How many of them are null.
+        kinds: How many are of each kind, by name.
+        low: The lowest integer.
+        high: The highest one.
+        digits: Most digits of a decimal before the point.
+        scale: Most of them after it.
+        fields: What was seen under each key of the objects.
+        items: What was seen in the lists.
+    """
+
+    def __init__(self, *, exact: bool) -> None:
+        self.exact = exact
+        self.count = 0
+        self.nulls = 0
+        self.kinds: Counter[str] = Counter()
+        self.low = self.high = 0
+        self.digits = self.scale = 0
+        self.fields: dict[str, _Seen] = {}
+        self.items: _Seen | None = None
+        self.is_deep = False
+
+    def add(self, value: Any, depth: int) -> None:
+        self.count += 1
+        if value is None:
+            self.nulls += 1
+            return
+        if isinstance(value, np.generic):
+            value = value.item()
+        elif isinstance(value, np.ndarray):
+            value = value.tolist()
+        kind = _kind(value)
+        self.kinds[kind] += 1
+        if kind == "int":
+            self.low, self.high = min(self.low, value), max(self.high, value)
+        elif kind == "Decimal":
+            self._add_decimal(value)
+        elif kind in ("object", "list"):
+            if depth >= MOST_DEPTH:
+                self.is_deep = True
+            elif kind == "object":
+                self._add_object(value, depth)
+            else:
+                self.items = self.items or _Seen(exact=self.exact)
+                for item in value:
+                    self.items.add(item, depth + 1)
+
+    def _add_object(self, value: Mapping[Any, Any], depth: int) -> None:
+        for name, part in value.items():
+            if not isinstance(name, str):
+                raise RecordError(f"expected strings as keys of objects, found {type(name).__name__} {name!r:.60}")
+            if name not in self.fields:
+                self.fields[name] = _Seen(exact=self.exact)
+            self.fields[name].add(part, depth + 1)
+
+    def _add_decimal(self, value: decimal.Decimal) -> None:
+        _, digits, exponent = value.as_tuple()
+        if not isinstance(exponent, int):
+            raise RecordError(f"expected numbers, found the decimal {value}, which no column holds")
+        self.scale = max(self.scale, -exponent)
+        self.digits = max(self.digits, len(digits) + exponent)
+
+    @property
+    def is_scattered(self) -> bool:
+        """Whether there are very many different keys, and few of them in one object."""
+        if len(self.fields) <= MOST_FIELDS:
+            return False
+        return 2 * sum(part.count for part in self.fields.values()) < len(self.fields) * self.kinds["object"]
+
+
+def _kind(value: Any) -> str:
+    kind = _KINDS.get(type(value))
+    if kind is None:
+        kind = next((name for base, name in _KINDS.items() if isinstance(value, base)), None)
+    if kind == "date" and isinstance(value, dt.datetime):  # which is a date, too
+        kind = "datetime"
+    if kind is None and isinstance(value, Mapping):
+        kind = "object"
+    if kind is None:
+        raise RecordError(
+            f"a {type(value).__name__} cannot be written to a column; return plain values, or give --schema FILE"
+        )
+    return "datetime with a zone" if kind == "datetime" and value.tzinfo is not None else kind
+
+
+Path = tuple[str, ...]
+
+
+def _field(name: str, seen: _Seen, of: int, path: Path) -> pa.Field:
+    """Return the field of a key that was seen in some of the objects it could be in."""
+    lacks = seen.exact and seen.count < of
+    kind = None if lacks and seen.nulls else _type(seen, path)
+    if kind is None:
+        _require_json(seen, path)
+        return absent_field(json_field(name))
+    return absent_field(pa.field(name, kind)) if lacks else pa.field(name, kind)
+
+
+def _type(seen: _Seen, path: Path) -> pa.DataType | None:
+    """Return the type that holds all values that were seen; None if that is JSON text only."""
+    kinds = set(seen.kinds)
+    if kinds == {"object"}:
+        return _struct(seen, path)
+    if kinds == {"list"}:
+        return _list(seen, path)
+    if kinds == {"int"}:
+        if seen.low >= -(2**63) and seen.high < 2**63:
+            return pa.int64()
+        return pa.uint64() if seen.low >= 0 and seen.high < 2**64 else None
+    if kinds in ({"float"}, {"int", "float"}):
+        return pa.float64() if max(-seen.low, seen.high) <= EXACT_INT else None
+    if kinds == {"str", "bytes"}:
+        return pa.binary()
+    if "Decimal" in kinds and kinds <= {"Decimal", "int"}:
+        return _decimal(seen, path)
+    return _SIMPLE[next(iter(kinds))] if len(kinds) == 1 else None
+
+
+def _struct(seen: _Seen, path: Path) -> pa.DataType | None:
+    if not seen.fields or seen.is_scattered or seen.is_deep:
+        return None
+    objects = seen.kinds["object"]
+    return pa.struct([_field(name, part, objects, (*path, name)) for name, part in seen.fields.items()])
+
+
+def _list(seen: _Seen, path: Path) -> pa.DataType | None:
+    if seen.items is None or not seen.items.count or seen.is_deep:
+        return None
+    path = (*path, "[]")
+    kind = _type(seen.items, path)
+    if kind is None:
+        _require_json(seen.items, path)
+        return pa.list_(json_field(ELEMENT))
+    return pa.list_(pa.field(ELEMENT, kind))
+
+
+def _decimal(seen: _Seen, path: Path) -> pa.DataType:
+    digits = max(seen.digits, len(str(max(-seen.low, seen.high)))) + seen.scale
+    if digits > 76:
+        raise RecordError(f"{_shown(path)}: expected decimals of at most 76 digits, found {digits}; make them strings")
+    digits = max(digits, 1)
+    return pa.decimal128(digits, seen.scale) if digits <= 38 else pa.decimal256(digits, seen.scale)
+
+
+def _require_json(seen: _Seen, path: Path) -> None:
+    """Refuse a field that can only be JSON text, but holds what JSON does not have."""
+    if not set(seen.kinds) <= _OF_JSON:
+        raise RecordError(
+            f"{_shown(path)}: expected values of one type, found {' and '.join(sorted(seen.kinds))}; return one, or "
+            "give --schema FILE"
+        )
+    for name, part in seen.fields.items():
+        _require_json(part, (*path, name))
+    if seen.items is not None:
+        _require_json(seen.items, (*path, "[]"))
+
+
+def _shown(path: Path) -> str:
+    return ".".join(path).replace(".[]", "[]")
+
+
+def _of_tables(schemas: list[pa.Schema]) -> pa.Schema:
+    try:
+        return pa.unify_schemas(schemas, promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise RecordError(f"the batches have different schemas: {error}; cast them, or give --schema FILE") from error

@@ -1,0 +1,338 @@
+"""Python values that hold no others as Arrow columns, exactly: a value that the type does not hold is an error.
+
+pyarrow alone would cut 1.5 to 1 and microseconds to seconds, and take bytes for text. So the types of all values are
+looked at first, and what pyarrow is given then it cannot change.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import math
+import re
+from abc import ABC, abstractmethod
+from base64 import b64decode
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io.columns.infer import EXACT_INT
+from ledgerbeam.io.json_values import BASE64
+
+__all__ = ["ABSENT", "ARROW_ERRORS", "NONE", "Column", "MisfitError", "describe", "leaf_column"]
+
+ABSENT: Any = object()
+"""Stands for the value of a key that an object does not have."""
+
+NONE = type(None)
+ARROW_ERRORS: tuple[type[Exception], ...] = (pa.ArrowException, OverflowError, TypeError, ValueError)
+"""What pyarrow raises for values that it does not take."""
+_SHOWN = 60
+
+
+class MisfitError(Exception):
+    """A value that the type of its column does not hold.
+
+    Attributes:
+        path: Where it is, below what was to be made a column.
+        expected: What the type holds.
+        found: What it is.
+    """
+
+    def __init__(self, expected: str, found: str, path: str = "") -> None:
+        super().__init__(path, expected, found)
+        self.path = path
+        self.expected = expected
+        self.found = found
+
+    def __str__(self) -> str:
+        field = f"field {self.path.lstrip('.')}: " if self.path else ""
+        return f"{field}expected {self.expected}, found {self.found}"
+
+    def below(self, path: str) -> MisfitError:
+        """Return the error with a place that it is below."""
+        return MisfitError(self.expected, self.found, path + self.path)
+
+
+class Column(ABC):
+    """Makes arrays of one type.
+
+    Attributes:
+        type: The type.
+        expected: What it holds, for messages.
+    """
+
+    def __init__(self, kind: pa.DataType, expected: str) -> None:
+        self.type = kind
+        self.expected = expected
+
+    @abstractmethod
+    def array(self, values: Sequence[Any]) -> pa.Array | pa.ChunkedArray:
+        """Return values, None for null, as an array.
+
+        Raises:
+            MisfitError: One does not fit; its path is exact only for a single value.
+        """
+
+    def misfit(self, values: Sequence[Any]) -> MisfitError:
+        """Return the error of a value, or of one among several."""
+        return MisfitError(self.expected, describe(values[0]) if len(values) == 1 else "others")
+
+
+def describe(value: Any) -> str:
+    """Describe a value for a message."""
+    if value is None:
+        return "null"
+    if value is ABSENT:
+        return "no such key"
+    if isinstance(value, dict | list | tuple):
+        return f"a {type(value).__name__} of {len(value)}"
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= _SHOWN else f'{text[:_SHOWN]}...'}"
+
+
+class _Leaf(Column):
+    """A column of values that hold no others.
+
+    Args:
+        kind: The type.
+        expected: For messages.
+        accepted: Types of values that pyarrow takes without a change.
+        read: Makes one of `accepted` of another value, or raises ValueError or TypeError.
+        via: A type that holds all values of the `accepted` types; casting from it finds what would be lost.
+    """
+
+    def __init__(
+        self,
+        kind: pa.DataType,
+        expected: str,
+        accepted: tuple[type, ...],
+        read: Callable[[Any], Any],
+        via: pa.DataType | None = None,
+    ) -> None:
+        super().__init__(kind, expected)
+        self._accepted = frozenset((*accepted, NONE))
+        self._read = read
+        self._via = via
+
+    def array(self, values: Sequence[Any]) -> pa.Array | pa.ChunkedArray:
+        try:
+            if not self._accepted.issuperset(map(type, values)):
+                values = [self._of_other(value) for value in values]
+            return self._made(values)
+        except ARROW_ERRORS:
+            raise self.misfit(values) from None
+
+    def _made(self, values: Sequence[Any]) -> pa.Array | pa.ChunkedArray:
+        if self._via is None:
+            return pa.array(values, self.type, from_pandas=False)
+        return pa.array(values, self._via, from_pandas=False).cast(self.type)
+
+    def _of_other(self, value: Any) -> Any:
+        if type(value) in self._accepted:
+            return value
+        if isinstance(value, np.generic):
+            value = value.item()
+            if type(value) in self._accepted:
+                return value
+        return self._read(value)
+
+
+class _Floats(_Leaf):
+    """Takes the nearest number of a narrower type, and refuses an infinity that comes of it."""
+
+    def _made(self, values: Sequence[Any]) -> pa.Array:
+        made = pa.array(values, pa.float64(), from_pandas=False)
+        if self.type == pa.float64():
+            return made
+        narrow = made.cast(self.type, safe=False)
+        for wide, found in zip(made.to_pylist(), narrow.to_pylist(), strict=True):
+            if wide is not None and math.isinf(found) and not math.isinf(wide):
+                raise ValueError("beyond the type")
+        return narrow
+
+
+class _Nanoseconds(int):
+    """A time, or a duration, that microseconds do not hold: since 1970, or since midnight."""
+
+
+class _Instants(_Leaf):
+    """Points in time: with a zone if the type has one, else without."""
+
+    def _made(self, values: Sequence[Any]) -> pa.Array:
+        zoned = self.type.tz is not None
+        if any((type(value) is dt.datetime) and (value.tzinfo is not None) != zoned for value in values):
+            raise ValueError("with a zone, or without")
+        return _in_units(values, self.type, pa.timestamp("us", self.type.tz), dt.datetime)
+
+
+class _Durations(_Leaf):
+    def _made(self, values: Sequence[Any]) -> pa.Array:
+        return _in_units(values, self.type, pa.duration("us"), dt.timedelta)
+
+
+class _Times(_Leaf):
+    def _made(self, values: Sequence[Any]) -> pa.Array:
+        if any(type(value) is dt.time and value.tzinfo is not None for value in values):
+            raise ValueError("a time with a zone")
+        return _in_units(values, self.type, pa.time64("us"), dt.time)
+
+
+def _in_units(values: Sequence[Any], kind: pa.DataType, micros: pa.DataType, plain: type) -> pa.Array:
+    """Return times in the unit of a type."""
+    if all(value is None or type(value) is plain for value in values):
+        return pa.array(values, micros, from_pandas=False).cast(kind)
+    if kind.unit != "ns":
+        raise ValueError("nanoseconds")
+    exact = pa.array([value if type(value) is plain else None for value in values], micros, from_pandas=False)
+    counts = exact.cast(pa.int64()).to_pylist()
+    nanos = [
+        value if type(value) is _Nanoseconds else None if count is None else 1000 * count
+        for value, count in zip(values, counts, strict=True)
+    ]
+    return pa.array(nanos, pa.int64()).cast(kind)
+
+
+def _read_int(value: Any) -> int:
+    if isinstance(value, float) and value.is_integer() and abs(value) <= EXACT_INT:
+        return int(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    raise TypeError
+
+
+def _read_float(value: Any) -> float | int:
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= EXACT_INT:
+        return float(value)
+    if isinstance(value, float):
+        return float(value)
+    raise TypeError
+
+
+def _read_text(value: Any) -> str:
+    if isinstance(value, str):
+        return str.__str__(value)
+    raise TypeError
+
+
+def _read_bytes(value: Any) -> bytes:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, dict) and value.keys() == {BASE64}:
+        return b64decode(value[BASE64], validate=True)
+    raise TypeError
+
+
+def _read_decimal(value: Any) -> decimal.Decimal:
+    if isinstance(value, str | decimal.Decimal) or (isinstance(value, int) and not isinstance(value, bool)):
+        try:
+            return decimal.Decimal(value)
+        except decimal.InvalidOperation:
+            raise ValueError from None
+    raise TypeError
+
+
+def _read_date(value: Any) -> dt.date:
+    if isinstance(value, str):
+        return dt.date.fromisoformat(value)
+    raise TypeError
+
+
+_FRACTION = re.compile(r"(?<=[.,])(\d{6})(\d{1,3})(?!\d)")
+_MICROSECOND = dt.timedelta(microseconds=1)
+
+
+def _read_instant(value: Any) -> dt.datetime | _Nanoseconds:
+    """Return a time of ISO 8601; with digits beyond microseconds as nanoseconds since 1970."""
+    if isinstance(value, str):
+        fraction = _FRACTION.search(value)
+        if fraction is None:
+            return dt.datetime.fromisoformat(value)
+        found = dt.datetime.fromisoformat(value[: fraction.end(1)] + value[fraction.end(2) :])
+        beyond = int(fraction[2].ljust(3, "0"))
+        if not beyond:
+            return found
+        since = found - dt.datetime(1970, 1, 1, tzinfo=None if found.tzinfo is None else dt.UTC)
+        return _Nanoseconds(since // _MICROSECOND * 1000 + beyond)
+    if isinstance(value, dt.datetime):  # of pandas
+        if getattr(value, "nanosecond", 0):
+            return _Nanoseconds(value.value)  # type: ignore[attr-defined]
+        return dt.datetime.fromisoformat(value.isoformat())
+    raise TypeError
+
+
+def _read_time(value: Any) -> dt.time | _Nanoseconds:
+    if not isinstance(value, str):
+        raise TypeError
+    fraction = _FRACTION.search(value)
+    if fraction is None:
+        return dt.time.fromisoformat(value)
+    found = dt.time.fromisoformat(value[: fraction.end(1)] + value[fraction.end(2) :])
+    beyond = int(fraction[2].ljust(3, "0"))
+    micros = ((found.hour * 60 + found.minute) * 60 + found.second) * 10**6 + found.microsecond
+    return _Nanoseconds(micros * 1000 + beyond) if beyond else found
+
+
+_PERIOD = re.compile(r"(-?)PT(\d+)(?:\.(\d{1,9}))?S")
+
+
+def _read_duration(value: Any) -> dt.timedelta | _Nanoseconds:
+    if isinstance(value, str):
+        found = _PERIOD.fullmatch(value)
+        if found is None:
+            raise ValueError(value)
+        nanoseconds = int(found[2]) * 10**9 + int((found[3] or "").ljust(9, "0"))
+        nanoseconds = -nanoseconds if found[1] else nanoseconds
+        return _Nanoseconds(nanoseconds) if nanoseconds % 1000 else dt.timedelta(microseconds=nanoseconds // 1000)
+    if isinstance(value, dt.timedelta):  # of pandas
+        if getattr(value, "nanoseconds", 0):
+            return _Nanoseconds(value.value)  # type: ignore[attr-defined]
+        return dt.timedelta(value.days, value.seconds, value.microseconds)
+    raise TypeError
+
+
+def _refuse(value: Any) -> Any:
+    raise TypeError(value)
+
+
+def leaf_column(kind: pa.DataType, name: str) -> Column:
+    """Return what makes arrays of a type whose values hold no others.
+
+    Args:
+        kind: The type.
+        name: Of the field, for messages.
+
+    Raises:
+        UsageError: No Python values are columns of this type.
+    """
+    is_ = pa.types
+    if is_.is_integer(kind):
+        return _Leaf(kind, f"an integer ({kind})", (int,), _read_int)
+    if is_.is_floating(kind):
+        return _Floats(kind, f"a number ({kind})", (float,), _read_float)
+    if is_.is_boolean(kind):
+        return _Leaf(kind, "true or false", (bool,), _refuse)
+    if is_.is_string(kind) or is_.is_large_string(kind) or is_.is_string_view(kind):
+        return _Leaf(kind, "a string", (str,), _read_text)
+    if is_.is_binary(kind) or is_.is_large_binary(kind) or is_.is_binary_view(kind) or is_.is_fixed_size_binary(kind):
+        size = f" of length {kind.byte_width}" if is_.is_fixed_size_binary(kind) else ""
+        return _Leaf(kind, f"bytes{size}", (bytes,), _read_bytes)
+    if is_.is_decimal(kind):
+        return _Leaf(kind, f"a decimal ({kind})", (decimal.Decimal,), _read_decimal)
+    if is_.is_date(kind):
+        return _Leaf(kind, "a date", (dt.date,), _read_date)
+    if is_.is_timestamp(kind):
+        zone = "without a zone" if kind.tz is None else "with a zone"
+        return _Instants(kind, f"a time {zone} ({kind})", (dt.datetime, _Nanoseconds), _read_instant)
+    if is_.is_time(kind):
+        return _Times(kind, f"a time of day ({kind})", (dt.time, _Nanoseconds), _read_time)
+    if is_.is_duration(kind):
+        return _Durations(kind, f"a duration ({kind})", (dt.timedelta, _Nanoseconds), _read_duration)
+    if is_.is_null(kind):
+        return _Leaf(kind, "null", (), _refuse)
+    raise UsageError(f"column {name!r}: records cannot be written to a column of type {kind}; give another --schema")

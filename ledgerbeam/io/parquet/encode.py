@@ -1,0 +1,39 @@
+"""Tables as Parquet files: the same bytes for the same table, by one version of pyarrow."""
+
+from __future__ import annotations
+
+import io
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ledgerbeam.io.columns.groups import row_groups
+
+__all__ = ["encode_parquet"]
+
+
+def encode_parquet(table: pa.Table, *, row_group_bytes: int, page_bytes: int) -> bytes:
+    """Return a table as a Parquet file: in Zstandard, with statistics and a page index.
+
+    Nothing in it depends on time, place or chance. The footer names the version of pyarrow.
+
+    Args:
+        table: The table.
+        row_group_bytes: Bytes of a row group in memory, about; one row may have more.
+        page_bytes: Bytes of a page before it is compressed, about.
+    """
+    data = io.BytesIO()
+    writer = pq.ParquetWriter(
+        data,
+        table.schema,
+        compression="zstd",
+        compression_level=3,
+        data_page_size=page_bytes,
+        write_page_index=True,
+        use_compliant_nested_type=False,  # keeps the names of the items of lists
+        store_schema=True,
+    )
+    with writer:
+        for part in row_groups(table, row_group_bytes):
+            writer.write_table(part, row_group_size=max(1, len(part)))
+    return data.getvalue()

@@ -1,0 +1,85 @@
+"""Batches that are Arrow record batches: rows of the table of a task, which becomes no Python objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ledgerbeam.errors import FunctionError
+from ledgerbeam.io.columns.frames import record_batch
+from ledgerbeam.io.columns.partial import PartialTable
+from ledgerbeam.ledger import Task
+from ledgerbeam.ledger.model.user_errors import is_interrupt, message_of
+from ledgerbeam.transforms.batches import BatchFailedError, BatchMapping
+from ledgerbeam.transforms.mapping import MappingRules
+from ledgerbeam.transforms.outcomes import CategoryError
+from ledgerbeam.transforms.row_outcomes import RowsOutcome, difference, rows_outcome
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["ArrowMapping"]
+
+
+class ArrowMapping(BatchMapping):
+    """The mapping of one task in record batches; args are those of `BatchMapping`."""
+
+    def __init__(
+        self,
+        rules: MappingRules,
+        task: Task,
+        size: int,
+        cut_up: Collection[int],
+        observed: Callable[[], Collection[str]],
+    ) -> None:
+        super().__init__(rules, task, size, cut_up, observed)
+        self._partial = task.records if isinstance(task.records, PartialTable) else None
+        self._table: pa.Table = task.records if self._partial is None else self._partial.table
+
+    def _broken(self, positions: range) -> dict[int, str]:
+        if self._partial is None:
+            return {}
+        return {at: error for at, error in self._partial.unreadable.items() if at in positions}
+
+    def _batch_of(self, positions: Sequence[int]) -> pa.RecordBatch:
+        if self._partial is not None:
+            positions = self._partial.rows_at(positions).tolist()
+        # What was decoded of consecutive records is consecutive in the table.
+        return record_batch(self._table, positions[0], positions[0] + len(positions))
+
+    def _twin(self, batch: pa.RecordBatch, start: int = 0, stop: int | None = None) -> pa.RecordBatch:
+        return batch.slice(start, None if stop is None else stop - start)  # nobody can change one
+
+    def _understood(self, results: Any, positions: Sequence[int]) -> RowsOutcome:
+        try:
+            return rows_outcome(results, len(positions), self._name)
+        except FunctionError:
+            raise
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            raise BatchFailedError(error) from error
+
+    def _compared(self, results: RowsOutcome, records: Any, positions: Sequence[int]) -> RowsOutcome:
+        del records, positions
+        return results
+
+    def _difference(self, whole: RowsOutcome, parts: Sequence[RowsOutcome]) -> int | None:
+        return difference(whole, parts)
+
+    def _take_batch(self, results: RowsOutcome, positions: Sequence[int]) -> None:
+        try:
+            held = [(self._route(route), table) for route, table in results.kept.items()]
+            written = [(collector, collector.hold(table)) for collector, table in held]
+            for reason, rows in results.dropped.items():
+                self._tally.drop(reason, rows)
+        except CategoryError as mistake:
+            raise self._batch_failed(mistake, positions, f"{self._name}: {message_of(mistake)}") from mistake
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            raise BatchFailedError(error) from error
+        for collector, table in written:
+            collector.take(table)
+        for row, end in results.rejected:
+            self._reject(end, positions[row])

@@ -1,0 +1,73 @@
+"""Batches that are lists of records: for each record a result, in a list of the same length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ledgerbeam.errors import FunctionError
+from ledgerbeam.ledger.model.user_errors import is_interrupt, message_of
+from ledgerbeam.transforms.batches import BatchMapping
+from ledgerbeam.transforms.mapping import twin_of
+from ledgerbeam.transforms.outcomes import Outcome
+
+__all__ = ["ListMapping"]
+
+
+class ListMapping(BatchMapping):
+    """The mapping of one task in lists of records."""
+
+    def _batch_of(self, positions: Sequence[int]) -> list[Any]:
+        everything = self._records
+        if isinstance(positions, range):
+            records: list[Any] = everything[positions.start : positions.stop]  # type: ignore[assignment]
+            return records
+        return [everything[position] for position in positions]
+
+    def _twin(self, batch: Any, start: int = 0, stop: int | None = None) -> Any:
+        return twin_of(batch[start:stop])
+
+    def _understood(self, results: Any, positions: Sequence[int]) -> Sequence[Any]:
+        count = len(positions)
+        is_list = issubclass(type(results), list | tuple)
+        if is_list and len(results) == count:
+            listed: Sequence[Any] = results
+            return listed
+        kind = type(results).__name__
+        found = f"a {kind} of {len(results)}" if is_list else f"a {kind}"
+        raise FunctionError(
+            f"{self._name} returned {found} for a batch of {count} records: expected a list of {count} results, "
+            "one in each record's place; put None or Drop where a record is left out, and a list of records where "
+            "several come of it"
+        )
+
+    def _compared(self, results: Sequence[Any], records: Any, positions: Sequence[int]) -> list[Outcome | str]:
+        """Return an outcome for each record, or what is wrong with its result."""
+        return [
+            self._held(result, record, position)
+            for result, record, position in zip(results, records, positions, strict=True)
+        ]
+
+    def _held(self, result: Any, record: Any, position: int) -> Outcome | str:
+        try:
+            return self._outcome(result, record, position)
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            return message_of(error)
+
+    def _difference(self, whole: list[Outcome | str], parts: Sequence[list[Outcome | str]]) -> int | None:
+        others = [outcome for part in parts for outcome in part]
+        differing = (number for number, outcome in enumerate(whole) if others[number] != outcome)
+        return next(differing, None)
+
+    def _take_batch(self, results: Sequence[Any], positions: Sequence[int]) -> None:
+        add, plain, everything = self._tally.routes[""].add, self._plain, self._records
+        for position, result in zip(positions, results, strict=True):
+            try:
+                if type(result) is plain:
+                    add(result)
+                else:
+                    self._take(self._outcome(result, everything[position], position), position)
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is attributed to the record
+                self._blame(error, position)
