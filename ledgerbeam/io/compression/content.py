@@ -20,7 +20,7 @@ from ledgerbeam.io.storage.stat import FileInfo, stat
 __all__ = ["ContentReader", "open_content"]
 
 _KEPT = 8 * 1024 * 1024
-"""Decompressed bytes of the segments that a reader keeps; a longer segment is decompressed as far as it is asked for."""
+"""Decompressed bytes of the segments that a reader keeps; a longer one is decompressed as far as it is asked for."""
 
 
 def open_content(
@@ -187,20 +187,20 @@ class ContentReader(RangeReader):
             first, last = bounds[number], bounds[number + 1]
             end = min(stop, last)
             kept = self._kept.get(number)
-            parts.append(
-                self._part(number, start - first, end - first, last - first, at, stored)
-                if kept is None
-                else kept[start - first : end - first]
-            )
+            if kept is None:
+                kept = self._part(number, self._pieces(number, at, stored), start - first, end - first)
+            else:
+                kept = kept[start - first : end - first]
+            parts.append(kept)
             start, number = end, number + 1
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _part(self, number: int, start: int, stop: int, size: int, at: int, stored: memoryview) -> bytes:
-        """Return a range of a segment of `size` bytes."""
-        pieces = self._pieces(number, at, stored)
+    def _part(self, number: int, pieces: Iterator[bytes], start: int, stop: int) -> bytes:
+        """Return a range of a segment, which is kept unless it is too long."""
+        size = self._bounds[number + 1] - self._bounds[number]
         if size > _KEPT:
-            return self._decompress(number, pieces, start, stop, size)
-        data = self._decompress(number, pieces, 0, size, size)
+            return self._decompress(number, pieces, start, stop)
+        data = self._decompress(number, pieces, 0, size)
         self._kept.put(number, data)
         return data[start:stop]
 
@@ -211,7 +211,8 @@ class ContentReader(RangeReader):
             return iter((bytes(stored[start - at : stop - at]),))
         return (self._source.read(here, min(here + REQUEST, stop)) for here in range(start, stop, REQUEST))
 
-    def _decompress(self, number: int, pieces: Iterator[bytes], start: int, stop: int, size: int) -> bytes:
+    def _decompress(self, number: int, pieces: Iterator[bytes], start: int, stop: int) -> bytes:
+        size = self._bounds[number + 1] - self._bounds[number]
         parts = []
         made = 0
         try:

@@ -114,7 +114,7 @@ class _MemberRest(DeflateFrame):
         super().__init__(lambda: zlib.decompressobj(-zlib.MAX_WBITS, zdict=window))
         self._after = b""
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
+    def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
         if self._decompressor.eof:
             self._after += data
             return

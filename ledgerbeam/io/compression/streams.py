@@ -51,9 +51,8 @@ class Frame:
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._decompressor = make()
-        self._pending = b""
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
+    def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
         """Take compressed bytes and yield what they give, in blocks."""
         while not self.ended:
             found = self._decompressor.decompress(data, BLOCK)
@@ -69,7 +68,7 @@ class Frame:
         return bool(self._decompressor.eof)
 
     @property
-    def rest(self) -> bytes:
+    def rest(self) -> bytes | memoryview:
         """The bytes after its end."""
         return bytes(self._decompressor.unused_data or b"")
 
@@ -80,7 +79,7 @@ class DeflateFrame(Frame):
     def __init__(self, make: Callable[[], Any] = lambda: zlib.decompressobj(wbits=31)) -> None:
         super().__init__(make)
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
+    def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
         """Take compressed bytes and yield what they give, in blocks."""
         while not self.ended:
             found = self._decompressor.decompress(data, BLOCK)
@@ -224,10 +223,10 @@ def decompressed_pieces(
     taken, made, frames = at, 0, 0
     try:
         for piece in pieces:
-            data = piece
+            data: bytes | memoryview = piece
             while data:
                 if frame is None:
-                    data = data.lstrip(codec.padding) if frames and codec.padding else data
+                    data = bytes(data).lstrip(codec.padding) if frames and codec.padding else data
                     if not data:
                         break
                     frame = codec.frame()

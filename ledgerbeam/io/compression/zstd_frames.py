@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.compression.zstd_table import zstd_table_bytes
 
-__all__ = ["FRAME", "LEVEL", "LIBRARY", "MOST_FRAME", "check_frames", "seekable_zstd"]
+__all__ = ["FRAME", "LEVEL", "LIBRARY", "MOST_FRAME", "check_frames", "parse_level", "seekable_zstd"]
 
 FRAME = 16 * 1024
 """Plain bytes of a frame: small enough that a record far from the one before it is read in some 20 microseconds."""
@@ -37,6 +37,18 @@ def check_frames(level: int, frame: int) -> None:
         raise UsageError(f"zstd: expected a level from 1 to {zstandard.MAX_COMPRESSION_LEVEL}, found {level}")
     if not 1 <= frame <= MOST_FRAME:
         raise UsageError(f"zstd: expected frames of 1 to {MOST_FRAME:,} plain bytes, found {frame:,}")
+
+
+def parse_level(text: str) -> int:
+    """Read `zstd` or `zstd:LEVEL`, and return the level.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    name, colon, level = text.partition(":")
+    if name != "zstd" or (colon and not level.isdecimal()):
+        raise UsageError(f"expected the compression zstd or zstd:LEVEL, found {text!r}")
+    return int(level) if colon else LEVEL
 
 
 def seekable_zstd(data: bytes, ends: NDArray[np.uint64], *, level: int = LEVEL, frame: int = FRAME) -> bytes:

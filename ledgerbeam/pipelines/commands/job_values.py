@@ -12,6 +12,7 @@ from ledgerbeam.io import canonical_url, common_base
 from ledgerbeam.io.megatron.layout import dataset_prefix, dtype_code
 from ledgerbeam.io.shar.cuts import parse_fields
 from ledgerbeam.pipelines.commands.arguments import TARS_WITH_METADATA
+from ledgerbeam.pipelines.jobs.compression import parse_compression
 from ledgerbeam.pipelines.jobs.megatron_parts import PARTS_SUFFIX, MergedParts
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 
@@ -77,7 +78,8 @@ def conversion(args: argparse.Namespace) -> dict[str, Any]:
         UsageError: If an option is of another format.
     """
     to, published = target(args.to)
-    values: dict[str, Any] = {"to": to, "published": published}
+    compression = parse_compression(args.compress, args.frame, args.to)
+    values: dict[str, Any] = {"to": to, "published": published, "compression": compression}
     if to == "megatron":
         values["dataset"], values["output"] = dataset(args, dtype_name(args.dtype or "int32"), ("",))
     elif args.dtype or args.drop_parts:

@@ -6,6 +6,7 @@ import argparse
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.commands.arguments import (
+    add_compression,
     add_existing,
     add_on_error,
     add_read_as,
@@ -32,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("output")
     output.add_argument("--output", required=True, metavar="URL", help="folder to write below")
     add_to(output, ["jsonl", "tar"])
+    add_compression(output)
     add_existing(output)
     output.add_argument(
         "--nan",
@@ -96,6 +98,7 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
     from ledgerbeam.pipelines.commands.job import run_job_command
     from ledgerbeam.pipelines.commands.job_values import file_sources, folder, run_values, target
     from ledgerbeam.pipelines.commands.sample import sample
+    from ledgerbeam.pipelines.jobs.compression import parse_compression
     from ledgerbeam.pipelines.jobs.map import MapJob
     from ledgerbeam.pipelines.jobs.reject_limit import parse_on_error
     from ledgerbeam.sources.watched import watched_checksums
@@ -118,6 +121,7 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
         check_purity=not args.no_purity_check,
         output=folder(args.output),
         to=to,
+        compression=parse_compression(args.compress, args.frame, args.to),
         on_error=args.on_error,
         published=published,
         devices=args.devices,

@@ -25,6 +25,7 @@ from ledgerbeam.ledger import Job, LedgerStore, Task
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES
 from ledgerbeam.names import REJECTS
+from ledgerbeam.pipelines.jobs.compression import OutputCompression
 from ledgerbeam.pipelines.jobs.reject_limit import RejectLimit
 from ledgerbeam.pipelines.jobs.sources import JobSources, OutputPlace
 
@@ -39,8 +40,8 @@ DEFAULT_LEDGERS = ".ledgerbeam"
 """Folder, below the working folder, of the ledgers of jobs that name none."""
 
 _ENDINGS = {
-    "jsonl": r"\.jsonl(?:\.idx)?",
-    "tar": r"\.tar(?:\.idx)?",
+    "jsonl": r"\.jsonl(?:\.zst)?(?:\.idx)?",
+    "tar": r"\.tar(?:\.zst)?(?:\.idx)?",
     "shar": r"\.[^./]+\.(?:jsonl|tar)(?:\.idx)?",
     "megatron": r"[^/]*\.(?:bin|idx)",
 }
@@ -55,7 +56,7 @@ def shard_form(to: Any) -> str:
     """
     ending = _ENDINGS.get(to)
     if ending is None and to in formats():  # of another package: a file and its index
-        ending = rf"{re.escape(formats()[to].suffixes[0])}(?:\.idx)?"
+        ending = rf"{re.escape(formats()[to].suffixes[0])}(?:\.zst)?(?:\.idx)?"
     task = r"-\d{10}(?:-\d{6})*"
     return r"(?!)" if ending is None else rf"(?:{task}{ending}|(?:^|/){REJECTS}/(?s:.*){task}\.jsonl)"
 
@@ -226,10 +227,12 @@ class ShardJob(JobSpec):
     Attributes:
         output: URL of the folder of the shards.
         to: Their format: ``jsonl``, ``tar``, ``shar`` or ``megatron``.
+        compression: How they are compressed; None if they are not.
     """
 
     output: str
     to: str
+    compression: OutputCompression | None = None
 
     @abstractmethod
     def work(self) -> Callable[[Task], Any]:
@@ -254,9 +257,9 @@ class ShardJob(JobSpec):
 
     def identity(self) -> Job:
         """Return what shapes the job's output."""
-        return Job(
-            self.command, {**self.sources().parameters(), "output": self.output, "to": self.to, **self.parameters()}
-        )
+        written = {"output": self.output, "to": self.to}
+        compressed = {} if self.compression is None else self.compression.parameters()
+        return Job(self.command, {**self.sources().parameters(), **written, **compressed, **self.parameters()})
 
     def stages(self, ledger: LedgerHandle) -> list[beam.PTransform[Any, Any]]:
         """Return the transforms that read, do and write each task."""
@@ -264,9 +267,10 @@ class ShardJob(JobSpec):
 
         sources = self.sources()
         opened = sources.opened(self.storage_options)
+        encoder = self.encoder() if self.compression is None else self.compression.encoder(self.encoder())
         return [
             PlanTasks(ledger, opened, *sources.limits()),
             ReadTasks(opened, ledger, "fail" if self.reject_limit is None else "reject"),
             ProcessTask(self.work(), ledger),
-            WriteTasks(self.output, self.encoder(), sources.base, self.storage_options, ledger),
+            WriteTasks(self.output, encoder, sources.base, self.storage_options, ledger),
         ]
