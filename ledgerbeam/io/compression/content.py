@@ -131,11 +131,20 @@ class ContentReader(RangeReader):
         """Read exactly the decompressed bytes `[start, stop)`; see `RangeReader`."""
         bounds = self._bounds
         number = bisect_right(bounds, start) - 1
-        data = self._kept.get(number)
-        if data is not None and start < stop <= bounds[number + 1]:  # the common case of what was read before
-            start -= bounds[number]
-            return data[start : stop - bounds[number]]
+        if 0 <= number < len(bounds) - 1 and start < stop <= bounds[number + 1]:  # the common case: in one segment
+            data = self._kept.get(number) or self._segment(number)
+            if data is not None:
+                first = bounds[number]
+                return data[start - first : stop - first]
         return super().read(start, stop)
+
+    def _segment(self, number: int) -> bytes | None:
+        """Return a segment, which is kept; None if it is long."""
+        size = self._bounds[number + 1] - self._bounds[number]
+        begin, end = self._loaded().extent(number)
+        if size > _KEPT or end - begin > REQUEST:
+            return None
+        return self._part(number, iter((self._source.read(begin, end),)), 0, size)
 
     def _loaded(self) -> SeekTable:
         table = self._table
