@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ledgerbeam.errors import UsageError
+from ledgerbeam.errors import NotIndexableError, UsageError
 from ledgerbeam.io import SeekableZstd, ShardEncoder
 from ledgerbeam.io.compression.zstd_frames import FRAME, LIBRARY, check_frames, parse_level
-from ledgerbeam.io.formats.registry import format_named, formats
+from ledgerbeam.io.formats.compressed import ZSTD_ENDING
+from ledgerbeam.io.formats.registry import format_named, formats, recognize
 from ledgerbeam.ledger.model.job import Json
 
 __all__ = ["OutputCompression", "parse_compression"]
@@ -49,16 +50,26 @@ def parse_compression(compress: str | None, frame: int | None, to: str) -> Outpu
         if frame is not None:
             raise UsageError(f"--frame {frame} is for compressed outputs: give --compress zstd too")
         return None
-    if to not in formats() or not formats()[to].is_streamable:
+    if not _is_readable(to):
         raise UsageError(
-            f"--compress {compress}: expected --to jsonl or tar, found --to {to}, {_WHY_NOT.get(to, _OTHER)}"
+            f"--compress {compress}: expected --to jsonl, tar or text, found --to {to}, {_WHY_NOT.get(to, _OTHER)}"
         )
     found = OutputCompression(parse_level(compress), FRAME if frame is None else frame)
     check_frames(found.level, found.frame)
     return found
 
 
+def _is_readable(to: str) -> bool:
+    """Return whether compressed files of a format can be read by position."""
+    try:
+        return to in formats() and bool(recognize(f"a{formats()[to].suffixes[0]}{ZSTD_ENDING}").by_position())
+    except NotIndexableError:
+        return False
+
+
 _WHY_NOT = {
+    "parquet": "which is compressed by itself",
+    "arrow": "which is read by its footer",
     "shar": "whose indexed shards lhotse reads by their place in plain files",
     "megatron": "which Megatron reads by its place in plain files",
     "webdataset": "which wids reads by the place of its members in plain tars; for tars alone: --to tar",

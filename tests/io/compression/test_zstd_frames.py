@@ -6,6 +6,7 @@ import io
 import random
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io import JsonlFormat, SeekableZstd, ShardFile, TarFormat, seekable_zstd
+from ledgerbeam.io import JsonlFormat, SeekableZstd, ShardEncoder, ShardFile, TarFormat, seekable_zstd
 from ledgerbeam.io.compression import zstd_frames
 from ledgerbeam.io.compression.content import ContentReader
 from ledgerbeam.io.compression.streams import decompressed
@@ -102,7 +103,8 @@ def test_nothing_can_be_written_otherwise() -> None:
 
 def test_shards_keep_the_index_of_their_plain_bytes() -> None:
     samples = [Sample(f"a{number}", {"txt": b"x" * number, "json": b"{}"}) for number in range(200)]
-    for plain, records in ((JsonlFormat(), [{"id": number} for number in range(5000)]), (TarFormat(), samples)):
+    pairs: list[tuple[ShardEncoder, list[Any]]] = [(JsonlFormat(), [{"id": number} for number in range(5000)])]
+    for plain, records in [*pairs, (TarFormat(), samples)]:
         data, index = plain.encode(records)
         packed, packed_index = SeekableZstd(plain, 3, 4096).encode(records)
         assert (packed.ending, packed_index.ending) == (f"{data.ending}.zst", f"{data.ending}.zst.idx")
