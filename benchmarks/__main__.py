@@ -14,6 +14,7 @@ from types import ModuleType
 
 from benchmarks import (
     commits,
+    compressed,
     datasets,
     graphs,
     indexing,
@@ -34,6 +35,7 @@ from benchmarks.table import render
 TABLES: dict[str, ModuleType] = {
     "indexing": indexing,
     "reads": reads,
+    "compressed": compressed,
     "native": native,
     "datasets": datasets,
     "megatron": megatron,

@@ -7,9 +7,11 @@ in all of them. Nothing here knows of Beam or of the ledger. `publish.publish` i
 from __future__ import annotations
 
 from ledgerbeam.io.arrow.format import ArrowFormat as ArrowFormat
+from ledgerbeam.io.compression.zstd_frames import seekable_zstd as seekable_zstd
 from ledgerbeam.io.formats.base import IndexedFormat as IndexedFormat
 from ledgerbeam.io.formats.base import LineFormat as LineFormat
 from ledgerbeam.io.formats.base import RecordFormat as RecordFormat
+from ledgerbeam.io.formats.compressed import SeekableZstd as SeekableZstd
 from ledgerbeam.io.formats.format import ColumnFormat as ColumnFormat
 from ledgerbeam.io.formats.format import ColumnReader as ColumnReader
 from ledgerbeam.io.formats.format import Format as Format
@@ -91,6 +93,7 @@ __all__ = [
     "Reader",
     "RecordFormat",
     "Sample",
+    "SeekableZstd",
     "SharFormat",
     "SharReader",
     "SharWriter",
@@ -118,6 +121,7 @@ __all__ = [
     "register",
     "scan_stream",
     "seek_points_of",
+    "seekable_zstd",
     "stat",
     "stream_records",
     "write_index",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from bisect import bisect_right
+from collections.abc import Iterator
 from typing import Any
 
 from ledgerbeam.errors import ChangedSourceError, SourceError, StorageError
 from ledgerbeam.io.compression.gzip_points import load_gzip_table, points_mismatch, points_url
 from ledgerbeam.io.compression.names import split_compression
+from ledgerbeam.io.compression.streams import REQUEST
 from ledgerbeam.io.compression.zstd_table import SeekTable, load_zstd_table
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
@@ -16,6 +20,7 @@ from ledgerbeam.io.storage.stat import FileInfo, stat
 __all__ = ["ContentReader", "open_content"]
 
 _KEPT = 8 * 1024 * 1024
+"""Decompressed bytes of the segments that a reader keeps; a longer one is decompressed as far as it is asked for."""
 
 
 def open_content(
@@ -51,9 +56,10 @@ def is_older(made: FileInfo, source: FileInfo) -> bool:
 class ContentReader(RangeReader):
     """Positional reads of the decompressed bytes of a gzip or seekable Zstandard file.
 
-    A range is decompressed from the seek point before it. The last segment that was read is kept, if it has at most
-    8 MiB, so that neighbours cost one. May be pickled, shared by threads and used after a fork, as every
-    `RangeReader`. Nothing is read before it is needed; then the table of the seek points is loaded once.
+    A range is decompressed from the seek point before it; of an object, what that takes is one request. The segments
+    that were read last are kept, 8 MiB of them, so that neighbours cost nothing. May be pickled, shared by threads and
+    used after a fork, as every `RangeReader`. Nothing is read before it is needed; then the table of the seek points is
+    loaded once.
 
     Args:
         url: The file.
@@ -63,7 +69,7 @@ class ContentReader(RangeReader):
         listed: What was listed of the file; see `RangeReader`.
     """
 
-    __slots__ = ("_index", "_is_gzip", "_kept", "_points", "_source", "_table")
+    __slots__ = ("_bounds", "_index", "_is_gzip", "_kept", "_points", "_source", "_table")
 
     def __init__(
         self,
@@ -81,7 +87,8 @@ class ContentReader(RangeReader):
         compression = split_compression(url).compression
         self._is_gzip = compression is not None and compression.name == "gzip"
         self._table: SeekTable | None = None
-        self._kept: tuple[int, bytes] = (-1, b"")
+        self._bounds: memoryview[int] | tuple[int, ...] = ()
+        self._kept = _Segments()
 
     def __repr__(self) -> str:
         return f"ContentReader({self.url!r}, {self._index!r})"
@@ -116,48 +123,109 @@ class ContentReader(RangeReader):
 
     def close(self) -> None:
         """Close both files, if they are open, and forget what was kept."""
-        self._kept = (-1, b"")
+        self._kept = _Segments()
         self._source.close()
         self._points.close()
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Read exactly the decompressed bytes `[start, stop)`; see `RangeReader`."""
+        bounds = self._bounds
+        number = bisect_right(bounds, start) - 1
+        if 0 <= number < len(bounds) - 1 and start < stop <= bounds[number + 1]:  # the common case: in one segment
+            data = self._kept.get(number) or self._segment(number)
+            if data is not None:
+                first = bounds[number]
+                return data[start - first : stop - first]
+        return super().read(start, stop)
+
+    def _segment(self, number: int) -> bytes | None:
+        """Return a segment, which is kept; None if it is long."""
+        size = self._bounds[number + 1] - self._bounds[number]
+        begin, end = self._loaded().extent(number)
+        if size > _KEPT or end - begin > REQUEST:
+            return None
+        return self._part(number, iter((self._source.read(begin, end),)), 0, size)
 
     def _loaded(self) -> SeekTable:
         table = self._table
         if table is None:
             table = load_gzip_table(self._points, self._source) if self._is_gzip else load_zstd_table(self._source)
+            self._bounds = table.starts.data
             self._table = table
         return table
 
     def _fetch(self, starts: list[int], stops: list[int]) -> list[bytes]:
-        return [self._content(start, stop) for start, stop in zip(starts, stops, strict=True)]
+        _ = self._loaded()
+        end = self._bounds[-1]
+        ranges = [(start, min(stop, end)) for start, stop in zip(starts, stops, strict=True)]
+        stored = self._stored(ranges)
+        return [self._content(start, stop, *found) for (start, stop), found in zip(ranges, stored, strict=True)]
 
-    def _content(self, start: int, stop: int) -> bytes:
-        bounds = self._loaded().starts
-        stop = min(stop, int(bounds[-1]))
-        number = int(bounds.searchsorted(start, "right")) - 1
+    def _missing(self, start: int, stop: int) -> tuple[int, int]:
+        """Return which segments of a range are to be read from the file: from a number to another; none if equal."""
+        bounds, kept = self._bounds, self._kept
+        first, last = bisect_right(bounds, start) - 1, bisect_right(bounds, stop - 1)
+        if start >= stop:
+            return 0, 0
+        while first < last and first in kept:
+            first += 1
+        while first < last and last - 1 in kept:
+            last -= 1
+        return first, last
+
+    def _stored(self, ranges: list[tuple[int, int]]) -> list[tuple[int, memoryview]]:
+        """Read what ranges are decompressed from, each with its place in the file; nothing of what is too much."""
+        extent = self._loaded().extent
+        extents = []
+        for start, stop in ranges:
+            first, last = self._missing(start, stop)
+            begin, end = (extent(first)[0], extent(last - 1)[1]) if first < last else (0, 0)
+            extents.append((begin, end) if end - begin <= REQUEST + 2 * (stop - start) else (0, 0))
+        if len(extents) == 1:
+            found = [self._source.read(*extents[0])]
+        else:
+            found = self._source.read_many([begin for begin, _ in extents], [end for _, end in extents])
+        return [(begin, memoryview(data)) for (begin, _), data in zip(extents, found, strict=True)]
+
+    def _content(self, start: int, stop: int, at: int, stored: memoryview) -> bytes:
+        """Return a range, some of whose segments were read from a place on."""
+        bounds = self._bounds
+        number = bisect_right(bounds, start) - 1
         parts = []
         while start < stop:
-            first, last = int(bounds[number]), int(bounds[number + 1])
+            first, last = bounds[number], bounds[number + 1]
             end = min(stop, last)
-            parts.append(self._part(number, start - first, end - first, last - first))
+            kept = self._kept.get(number)
+            if kept is None:
+                kept = self._part(number, self._pieces(number, at, stored), start - first, end - first)
+            else:
+                kept = kept[start - first : end - first]
+            parts.append(kept)
             start, number = end, number + 1
-        return b"".join(parts)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _part(self, number: int, start: int, stop: int, size: int) -> bytes:
-        """Return a range of a segment of `size` bytes."""
-        kept, data = self._kept  # one read of one name: another thread may set it
-        if kept == number:
-            return data[start:stop]
-        if size <= _KEPT:
-            data = self._decompress(number, 0, size, size)
-            self._kept = (number, data)
-            return data[start:stop]
-        return self._decompress(number, start, stop, size)
+    def _part(self, number: int, pieces: Iterator[bytes], start: int, stop: int) -> bytes:
+        """Return a range of a segment, which is kept unless it is too long."""
+        size = self._bounds[number + 1] - self._bounds[number]
+        if size > _KEPT:
+            return self._decompress(number, pieces, start, stop)
+        data = self._decompress(number, pieces, 0, size)
+        self._kept.put(number, data)
+        return data[start:stop]
 
-    def _decompress(self, number: int, start: int, stop: int, size: int) -> bytes:
+    def _pieces(self, number: int, at: int, stored: memoryview) -> Iterator[bytes]:
+        """Return the bytes that a segment is decompressed from: those at hand, or else read in pieces."""
+        start, stop = self._loaded().extent(number)
+        if at <= start and stop <= at + len(stored):
+            return iter((bytes(stored[start - at : stop - at]),))
+        return (self._source.read(here, min(here + REQUEST, stop)) for here in range(start, stop, REQUEST))
+
+    def _decompress(self, number: int, pieces: Iterator[bytes], start: int, stop: int) -> bytes:
+        size = self._bounds[number + 1] - self._bounds[number]
         parts = []
         made = 0
         try:
-            for block in self._loaded().blocks(number, self._source):
+            for block in self._loaded().blocks(number, pieces, self.url):
                 parts.append(block[max(0, start - made) : max(0, stop - made)])
                 made += len(block)
                 if made > size or (made >= stop and stop < size):
@@ -184,6 +252,28 @@ class ContentReader(RangeReader):
             f"{self.url}: expected {stop - start} bytes at [{start}, {stop}) of the decompressed data, found {got}; it "
             f"ends at {self.size}. It was replaced after it was listed or indexed: index it again and run again"
         )
+
+
+class _Segments(dict[int, bytes]):
+    """The segments that were decompressed last, 8 MiB of them; threads may share it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._size = 0
+        self._turn = threading.Lock()
+
+    def put(self, number: int, data: bytes) -> None:
+        """Keep a segment, unless another thread keeps one just now, or did so when this process was forked."""
+        if not self._turn.acquire(blocking=False):
+            return
+        try:
+            if number not in self:
+                self[number] = data
+                self._size += len(data)
+                while self._size > _KEPT:
+                    self._size -= len(self.pop(next(iter(self))))
+        finally:
+            self._turn.release()
 
 
 def _restore(url: str, index: str, source: RangeReader) -> ContentReader:

@@ -33,7 +33,6 @@ from ledgerbeam.errors import (
     UsageError,
 )
 from ledgerbeam.io.compression.streams import REQUEST, DeflateFrame, decompressed_pieces
-from ledgerbeam.io.compression.zstd_table import compressed_pieces
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo
@@ -95,15 +94,17 @@ class GzipTable:
         self._windows = windows
         self._window = window
 
-    def blocks(self, number: int, source: RangeReader) -> Iterator[bytes]:
+    def extent(self, number: int) -> tuple[int, int]:
+        """Return which bytes of the file a segment is decompressed from; it may begin inside of the first."""
+        return int(self._places[number]) - int(self._bits[number] > 0), int(self._places[number + 1])
+
+    def blocks(self, number: int, pieces: Iterator[bytes], url: str) -> Iterator[bytes]:
         """Decompress a segment."""
-        start, stop = int(self._places[number]), int(self._places[number + 1])
         bits, at = int(self._bits[number]), int(self._windows[number])
         window = b"" if at < 0 else self._points.read(at, at + self._window)
-        pieces = compressed_pieces(source, start - (bits > 0), stop)
         if bits:
             pieces = chain([_aligned(next(pieces), bits)], pieces)
-        return decompressed_pieces(pieces, "gzip", source.url, frame=_MemberRest(window), at=start)
+        return decompressed_pieces(pieces, "gzip", url, frame=_MemberRest(window), at=int(self._places[number]))
 
 
 class _MemberRest(DeflateFrame):
@@ -113,7 +114,7 @@ class _MemberRest(DeflateFrame):
         super().__init__(lambda: zlib.decompressobj(-zlib.MAX_WBITS, zdict=window))
         self._after = b""
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
+    def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
         if self._decompressor.eof:
             self._after += data
             return

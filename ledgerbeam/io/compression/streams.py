@@ -9,6 +9,7 @@ from __future__ import annotations
 import bz2
 import importlib
 import lzma
+import threading
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ __all__ = [
     "Stream",
     "decompressed",
     "decompressed_pieces",
+    "whole_zstd_frame",
 ]
 
 BLOCK = 1024 * 1024
@@ -49,9 +51,8 @@ class Frame:
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._decompressor = make()
-        self._pending = b""
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
+    def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
         """Take compressed bytes and yield what they give, in blocks."""
         while not self.ended:
             found = self._decompressor.decompress(data, BLOCK)
@@ -67,7 +68,7 @@ class Frame:
         return bool(self._decompressor.eof)
 
     @property
-    def rest(self) -> bytes:
+    def rest(self) -> bytes | memoryview:
         """The bytes after its end."""
         return bytes(self._decompressor.unused_data or b"")
 
@@ -78,7 +79,7 @@ class DeflateFrame(Frame):
     def __init__(self, make: Callable[[], Any] = lambda: zlib.decompressobj(wbits=31)) -> None:
         super().__init__(make)
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
+    def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
         """Take compressed bytes and yield what they give, in blocks."""
         while not self.ended:
             found = self._decompressor.decompress(data, BLOCK)
@@ -94,21 +95,54 @@ class _ZstdFrame(Frame):
 
     def __init__(self) -> None:
         zstandard = importlib.import_module("zstandard")
+        # Not that of the thread: two of its objects would share what they know.
         super().__init__(lambda: zstandard.ZstdDecompressor(max_window_size=_WINDOW).decompressobj())
-        self._unused = b""
+        self._unused: bytes | memoryview = b""
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        for start in range(0, len(data), _PIECE):
-            found = self._decompressor.decompress(data[start : start + _PIECE])
+    def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
+        view = memoryview(data)  # what follows a frame is not copied: there may be thousands of them
+        for start in range(0, len(view), _PIECE):
+            found = self._decompressor.decompress(view[start : start + _PIECE])
             if found:
                 yield found
             if self.ended:
-                self._unused = self._decompressor.unused_data + data[start + _PIECE :]
+                fed = min(start + _PIECE, len(view))
+                self._unused = view[fed - len(self._decompressor.unused_data) :]
                 return
 
     @property
-    def rest(self) -> bytes:
+    def rest(self) -> bytes | memoryview:
         return self._unused
+
+
+_decompressors = threading.local()
+
+
+def _zstd_decompressor() -> Any:
+    """Return what decompresses whole frames in this thread; making one costs as much as a small frame."""
+    found = getattr(_decompressors, "zstd", None)
+    if found is None:
+        zstandard = importlib.import_module("zstandard")
+        found = _decompressors.zstd = zstandard.ZstdDecompressor(max_window_size=_WINDOW)
+        _decompressors.size_in, _decompressors.error = zstandard.frame_content_size, zstandard.ZstdError
+    return found
+
+
+def whole_zstd_frame(data: bytes, size: int) -> bytes | None:
+    """Decompress one Zstandard frame at once; None if it is not one whole frame of that size, or is damaged.
+
+    Args:
+        data: The frame.
+        size: Its decompressed size in bytes; memory for it is taken at once.
+    """
+    decompressor = _zstd_decompressor()
+    try:
+        if _decompressors.size_in(data) != size:  # it would take the memory that the frame asks for
+            return None
+        whole: bytes = decompressor.decompress(data, allow_extra_data=False)
+    except _decompressors.error:
+        return None
+    return whole
 
 
 @dataclass(frozen=True)
@@ -189,10 +223,10 @@ def decompressed_pieces(
     taken, made, frames = at, 0, 0
     try:
         for piece in pieces:
-            data = piece
+            data: bytes | memoryview = piece
             while data:
                 if frame is None:
-                    data = data.lstrip(codec.padding) if frames and codec.padding else data
+                    data = bytes(data).lstrip(codec.padding) if frames and codec.padding else data
                     if not data:
                         break
                     frame = codec.frame()

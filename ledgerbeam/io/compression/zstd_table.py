@@ -7,17 +7,18 @@ compressed and decompressed size, and with a flag a checksum; then the number of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import NotIndexableError, SourceError
-from ledgerbeam.io.compression.streams import REQUEST, decompressed_pieces
+from ledgerbeam.io.compression.streams import decompressed_pieces, whole_zstd_frame
 from ledgerbeam.io.storage.ranges import RangeReader
 
-__all__ = ["SeekTable", "ZstdTable", "compressed_pieces", "load_zstd_table"]
+__all__ = ["SeekTable", "ZstdTable", "load_zstd_table", "zstd_table_bytes"]
 
 _FOOTER = 9
 _HEADER = 8
@@ -25,6 +26,7 @@ _MAGIC_FOOTER = 0x8F92EAB1
 _MAGIC_HEADER = 0x184D2A5E
 _CHECKSUMS = 0x80
 _RESERVED = 0x7C
+_NEAR_END = 64 * 1024  # read at once, with the table if it is no longer
 
 
 class SeekTable(Protocol):
@@ -33,18 +35,20 @@ class SeekTable(Protocol):
     starts: NDArray[np.int64]
     """Where each begins in the decompressed bytes, and the end of the last: increasing, from 0."""
 
-    def blocks(self, number: int, source: RangeReader) -> Iterator[bytes]:
+    def extent(self, number: int) -> tuple[int, int]:
+        """Return which bytes of the file a segment is decompressed from; they follow those of the one before."""
+
+    def blocks(self, number: int, pieces: Iterator[bytes], url: str) -> Iterator[bytes]:
         """Decompress a segment, in blocks; perhaps into what follows it.
+
+        Args:
+            number: The segment.
+            pieces: The bytes of its extent.
+            url: The file, for messages.
 
         Raises:
             SourceError: The data is cut off or damaged.
         """
-
-
-def compressed_pieces(source: RangeReader, start: int, stop: int) -> Iterator[bytes]:
-    """Read the compressed bytes `[start, stop)` in pieces of at most `REQUEST`."""
-    for at in range(start, stop, REQUEST):
-        yield source.read(at, min(at + REQUEST, stop))
 
 
 class ZstdTable:
@@ -57,24 +61,34 @@ class ZstdTable:
 
     def __init__(self, starts: NDArray[np.int64], places: NDArray[np.int64]) -> None:
         self.starts = starts
-        self._places = places
+        self._places = places.data  # single numbers of it are taken faster than of an array
 
-    def blocks(self, number: int, source: RangeReader) -> Iterator[bytes]:
+    def extent(self, number: int) -> tuple[int, int]:
+        """Return which bytes of the file a frame is, with empty ones after it."""
+        return self._places[number], self._places[number + 1]
+
+    def blocks(self, number: int, pieces: Iterator[bytes], url: str) -> Iterator[bytes]:
         """Decompress a frame."""
-        start, stop = int(self._places[number]), int(self._places[number + 1])
-        pieces = compressed_pieces(source, start, stop)
-        return decompressed_pieces(pieces, "zstd", source.url, at=start)
+        start, stop = self.extent(number)
+        first = next(pieces, b"")
+        whole = None
+        if len(first) == stop - start:
+            whole = whole_zstd_frame(first, int(self.starts[number + 1] - self.starts[number]))
+        if whole is not None:
+            return iter([whole])
+        return decompressed_pieces(chain([first], pieces), "zstd", url, at=start)
 
 
 def load_zstd_table(source: RangeReader) -> ZstdTable:
-    """Read the seek table at the end of a Zstandard file: two requests; 16 bytes of memory a frame.
+    """Read the seek table at the end of a Zstandard file: one request, or two; 16 bytes of memory a frame.
 
     Raises:
         NotIndexableError: It has none.
         SourceError: It is damaged, or not that of this file.
     """
     size = source.size
-    footer = source.read(max(0, size - _FOOTER), size)
+    end = source.read(max(0, size - _NEAR_END), size)
+    footer = end[-_FOOTER:]
     if len(footer) < _FOOTER or int.from_bytes(footer[5:], "little") != _MAGIC_FOOTER:
         raise NotIndexableError(
             f"{source.url}: this Zstandard file has no seek table, so it can only be read from its beginning, as map, "
@@ -86,7 +100,7 @@ def load_zstd_table(source: RangeReader) -> ZstdTable:
     length = _HEADER + count * entry + _FOOTER
     if flags & _RESERVED or length > size:
         raise _damaged(source.url, f"{count:,} frames and flags {flags:#x} in a file of {size:,} bytes")
-    table = source.read(size - length, size - _FOOTER)
+    table = (end if length <= len(end) else source.read(size - length, size))[-length:-_FOOTER]
     if int.from_bytes(table[:4], "little") != _MAGIC_HEADER or int.from_bytes(table[4:8], "little") != length - _HEADER:
         raise _damaged(source.url, f"no frame that holds it at byte {size - length:,}")
     sizes = np.frombuffer(table, "<u4", offset=_HEADER).reshape(count, entry // 4)[:, :2].astype(np.int64)
@@ -101,6 +115,18 @@ def load_zstd_table(source: RangeReader) -> ZstdTable:
         np.concatenate([begins[kept, 1], stops[:, 1] if len(kept) else np.zeros(1, np.int64)]),
         np.concatenate([begins[kept, 0], stops[:, 0] if len(kept) else np.zeros(1, np.int64)]),
     )
+
+
+def zstd_table_bytes(sizes: Sequence[tuple[int, int]]) -> bytes:
+    """Return the seek table of a file that consists of some frames, without checksums: the frames have their own.
+
+    Args:
+        sizes: Of each frame, compressed and decompressed; less than 4 GiB.
+    """
+    table = np.array(sizes, "<u4").tobytes()
+    footer = len(sizes).to_bytes(4, "little") + b"\0" + _MAGIC_FOOTER.to_bytes(4, "little")
+    length = len(table) + len(footer)
+    return _MAGIC_HEADER.to_bytes(4, "little") + length.to_bytes(4, "little") + table + footer
 
 
 def _damaged(url: str, found: str) -> SourceError:

@@ -130,9 +130,10 @@ class TarReader(IndexedRecords[Sample]):
         self.group: Grouping = group
 
     def _read_one(self, entries: memoryview[int], record: int) -> Sample:
-        start, stop = entries[record], entries[record + 1]
-        data = self._reader.read_near(start, stop + _AFTER)
-        return self._take(data, start, entries[record - 1] if record else 0, [start, stop], record)[0]
+        start, stop, previous = entries[record], entries[record + 1], entries[record - 1] if record else 0
+        base = previous if self._reader.local_path is None and start - previous <= _NEAR else start
+        data = self._reader.read_near(base, stop + _AFTER)
+        return self._take(data, base, previous, [start, stop], record)[0]
 
     def _read_scattered(
         self, records: NDArray[np.int64], starts: Offsets, stops: Offsets, before: Offsets

@@ -17,6 +17,7 @@ __all__ = [
     "Parser",
     "add_base_options",
     "add_columns",
+    "add_compression",
     "add_conversion",
     "add_dataset",
     "add_existing",
@@ -147,6 +148,23 @@ def add_to(output: Options, formats: list[str]) -> None:
     )
 
 
+def add_compression(output: Options) -> None:
+    """Add ``--compress`` and ``--frame``."""
+    output.add_argument(
+        "--compress",
+        metavar="zstd[:LEVEL]",
+        help="compress the shards of jsonl or tar, so that any record can still be read alone, at a level from 1 to "
+        "22 (default: 3)",
+    )
+    output.add_argument(
+        "--frame",
+        type=parse_size,
+        metavar="BYTES",
+        help="what is compressed as one piece and read for one record: larger is smaller files and slower random "
+        "reads (default: 16K)",
+    )
+
+
 def add_conversion(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Add where any records are written, and as what; returns the group of options of the output."""
     output = parser.add_argument_group("output")
@@ -155,6 +173,7 @@ def add_conversion(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     )
     add_to(output, ["jsonl", "tar", "parquet", "arrow", "text", "shar", "megatron"])
     add_layout(output)
+    add_compression(output)
     output.add_argument(
         "--fields",
         metavar="NAME=EXTENSION,...",

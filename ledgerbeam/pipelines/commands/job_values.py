@@ -13,6 +13,7 @@ from ledgerbeam.io.megatron.layout import dataset_prefix, dtype_code
 from ledgerbeam.io.shar.cuts import parse_fields
 from ledgerbeam.pipelines.commands.arguments import TARS_WITH_METADATA
 from ledgerbeam.pipelines.jobs.columns import COLUMN_FORMATS, ColumnLayout, read_schema
+from ledgerbeam.pipelines.jobs.compression import parse_compression
 from ledgerbeam.pipelines.jobs.megatron_parts import PARTS_SUFFIX, MergedParts
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 
@@ -100,7 +101,8 @@ def conversion(args: argparse.Namespace) -> dict[str, Any]:
         UsageError: If an option is of another format.
     """
     to, published = target(args.to)
-    values: dict[str, Any] = {"to": to, "published": published, "layout": layout(args)}
+    compression = parse_compression(args.compress, args.frame, args.to)
+    values: dict[str, Any] = {"to": to, "published": published, "layout": layout(args), "compression": compression}
     if to == "megatron":
         values["dataset"], values["output"] = dataset(args, dtype_name(args.dtype or "int32"), ("",))
     elif args.dtype or args.drop_parts:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.commands.arguments import (
+    add_compression,
     add_existing,
     add_layout,
     add_on_error,
@@ -35,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--output", required=True, metavar="URL", help="folder to write below")
     add_to(output, ["jsonl", "tar", "parquet", "arrow", "text"])
     add_layout(output)
+    add_compression(output)
     add_existing(output)
     output.add_argument(
         "--nan",
@@ -113,6 +115,7 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
     from ledgerbeam.pipelines.commands.job_values import file_sources, folder, layout, run_values, target
     from ledgerbeam.pipelines.commands.sample import sample
     from ledgerbeam.pipelines.jobs.batch_schema import read_batch_schema, with_batch_schema
+    from ledgerbeam.pipelines.jobs.compression import parse_compression
     from ledgerbeam.pipelines.jobs.map import MapJob
     from ledgerbeam.pipelines.jobs.reject_limit import parse_on_error
     from ledgerbeam.sources.watched import watched_checksums
@@ -144,6 +147,7 @@ def run(args: argparse.Namespace, beam_args: list[str]) -> int:
         output=folder(args.output),
         to=to,
         layout=layout(args),
+        compression=parse_compression(args.compress, args.frame, args.to),
         on_error=args.on_error,
         published=published,
         devices=args.devices,

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from ledgerbeam.errors import LedgerbeamError, PublicationError, SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io import Options, PackSources, collection_key, write_index_pack
+from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.lit import write_lit_metadata
 from ledgerbeam.io.megatron import merge_megatron
@@ -73,7 +74,16 @@ class _Dataset:
         if list(self.parts) != ["train"]:
             raise UsageError("--part is for --as energon and lit; other formats have no parts")
 
+    def require_plain(self) -> None:
+        for shard in self.shards:
+            if split_compression(shard.name).compression is not None:
+                raise UsageError(
+                    f"ledger {self.ledger}: expected plain shards, which are read by the bytes of their records, found "
+                    f"{shard.name}; run the job without --compress"
+                )
+
     def require_suffix(self, suffix: str, remedy: str) -> None:
+        self.require_plain()
         for shard in self.shards:
             if not shard.name.endswith(suffix):
                 raise UsageError(
@@ -185,6 +195,7 @@ def _publish_shar(dataset: _Dataset) -> _Published:
 
 def _publish_pack(dataset: _Dataset) -> _Published:
     dataset.require_whole()
+    dataset.require_plain()
     fields = {"manifest": [dataset.url(shard.name) for shard in dataset.shards]}
     if any(shard.name.endswith(f".{_CUTS}.jsonl") for shard in dataset.shards):
         fields = _fields(dataset)

@@ -27,6 +27,7 @@ from ledgerbeam.ledger.model.job import Json, OnJobChange
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES
 from ledgerbeam.names import REJECTS
 from ledgerbeam.pipelines.jobs.columns import ColumnLayout, decide_schema
+from ledgerbeam.pipelines.jobs.compression import OutputCompression
 from ledgerbeam.pipelines.jobs.reject_limit import RejectLimit
 from ledgerbeam.pipelines.jobs.sources import JobSources, OutputPlace
 
@@ -41,8 +42,8 @@ DEFAULT_LEDGERS = ".ledgerbeam"
 """Folder, below the working folder, of the ledgers of jobs that name none."""
 
 _ENDINGS = {
-    "jsonl": r"\.jsonl(?:\.idx)?",
-    "tar": r"\.tar(?:\.idx)?",
+    "jsonl": r"\.jsonl(?:\.zst)?(?:\.idx)?",
+    "tar": r"\.tar(?:\.zst)?(?:\.idx)?",
     "shar": r"\.[^./]+\.(?:jsonl|tar)(?:\.idx)?",
     "megatron": r"[^/]*\.(?:bin|idx)",
 }
@@ -57,7 +58,7 @@ def shard_form(to: Any) -> str:
     """
     ending = _ENDINGS.get(to)
     if ending is None and to in formats():  # of another package: a file and its index
-        ending = rf"{re.escape(formats()[to].suffixes[0])}(?:\.idx)?"
+        ending = rf"{re.escape(formats()[to].suffixes[0])}(?:\.zst)?(?:\.idx)?"
     task = r"-\d{10}(?:-\d{6})*"
     return r"(?!)" if ending is None else rf"(?:{task}{ending}|(?:^|/){REJECTS}/(?s:.*){task}\.jsonl)"
 
@@ -243,11 +244,13 @@ class ShardJob(JobSpec):
         output: URL of the folder of the shards.
         to: The name of their format.
         layout: How they are written, if they are files of columns; None for all others.
+        compression: How they are compressed; None if they are not.
     """
 
     output: str
     to: str
     layout: ColumnLayout | None = None
+    compression: OutputCompression | None = None
 
     keeps_columns: ClassVar[bool] = False
     """Whether a row of columns is written as it was read."""
@@ -276,7 +279,8 @@ class ShardJob(JobSpec):
     def identity(self) -> Job:
         """Return what shapes the job's output."""
         columns = {} if self.layout is None else self.layout.parameters(self.to)
-        shaping = {**self.sources().parameters(), "output": self.output, "to": self.to, **columns}
+        compressed = {} if self.compression is None else self.compression.parameters()
+        shaping = {**self.sources().parameters(), "output": self.output, "to": self.to, **columns, **compressed}
         return Job(self.command, {**shaping, **self.parameters()})
 
     def schemas_json(self) -> dict[str, Any] | None:
@@ -307,9 +311,10 @@ class ShardJob(JobSpec):
 
         sources = self.sources()
         opened = sources.opened(self.storage_options)
+        encoder = self.encoder() if self.compression is None else self.compression.encoder(self.encoder())
         return [
             PlanTasks(ledger, opened, *sources.limits()),
             ReadTasks(opened, ledger, "fail" if self.reject_limit is None else "reject"),
             ProcessTask(self.work(), ledger),
-            WriteTasks(self.output, self.encoder(), sources.base, self.storage_options, ledger),
+            WriteTasks(self.output, encoder, sources.base, self.storage_options, ledger),
         ]

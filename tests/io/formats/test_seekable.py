@@ -9,7 +9,7 @@ import random
 import sys
 import tracemalloc
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import indexed_gzip
 import numpy as np
@@ -28,10 +28,14 @@ from ledgerbeam.errors import (
     UsageError,
 )
 from ledgerbeam.io import (
+    Format,
+    JsonlFormat,
     JsonlReader,
     RangeReader,
     Reader,
     Sample,
+    SeekableZstd,
+    TarFormat,
     build_index,
     encode_jsonl,
     index_bytes,
@@ -46,7 +50,9 @@ from ledgerbeam.io.compression.content import ContentReader
 from ledgerbeam.io.compression.gzip_points import gzip_points, gzip_spacing
 from ledgerbeam.io.formats.streamed import split_source
 from ledgerbeam.io.tar.encode import encode_tar
+from tests.conftest import S3Requests
 from tests.io.conformance import SequenceConformance
+from tests.io.conftest import Place
 
 SPACING = 40_000
 
@@ -128,6 +134,79 @@ class TestTarInGzip(_Compressed):
 
     def encode(self, count: int) -> bytes:
         return encode_tar(self.records(count))[0]
+
+    def key(self, record: Any) -> Any:
+        return record.key, list(record.items())
+
+
+class _Written(SequenceConformance):
+    """What jobs write compressed."""
+
+    format: ClassVar[Format]
+    level = 3
+
+    def open(self, url: str, options: dict[str, Any] | None = None) -> Reader:
+        return recognize(url).by_position().open(url, None, options)
+
+    def files(self, url: str) -> list[str]:
+        return [url, f"{url}.idx"]
+
+    def store(self, folder: str, count: int, options: dict[str, Any] | None = None) -> tuple[str, list[Any]]:
+        records = self.records(count)
+        for file in SeekableZstd(self.format, frame=SPACING).encode(records):
+            publish_bytes(f"{folder}/source-{count}{file.ending}", file.data, options)
+        return f"{folder}/source-{count}{self.format.suffixes[0]}.zst", records
+
+    def records(self, count: int) -> list[Any]:
+        return lines(count)
+
+    def test_raw_records_joined_are_the_source(self, source: tuple[str, list[Any]]) -> None:
+        reader = self.open(source[0])
+        plain = pyzstd.decompress(Path(source[0]).read_bytes())
+        assert plain.startswith(b"".join(reader.raw(i) for i in range(len(reader))))
+
+    def test_the_index_is_the_one_that_a_scan_finds(self, source: tuple[str, list[Any]]) -> None:
+        assert index_bytes(build_index(source[0])) == Path(f"{source[0]}.idx").read_bytes()
+
+    @pytest.mark.s3
+    def test_a_record_of_an_object_is_one_request(self, s3_place: Place, s3_requests: S3Requests) -> None:
+        url, records = self.store(s3_place.url, 400, s3_place.options)
+        reader: Any = self.open(url, s3_place.options)
+        reader._load()
+        s3_requests.take()
+        for number in random.Random(4).sample(range(400), k=30):
+            reader._reader._kept.clear()
+            assert self.same([reader[number]], [records[number]])
+            assert s3_requests.take() == ["get_object"]
+        start = len(records) // 4
+        assert self.same(reader.read_span(start, 2 * start), records[start : 2 * start])
+        assert s3_requests.take() == ["get_object"]
+        reader[start]
+        reader[start + 1]
+        assert s3_requests.take() == []  # what was read last is kept
+
+    @pytest.mark.s3
+    def test_records_far_apart_are_requested_at_once(self, s3_place: Place, s3_requests: S3Requests) -> None:
+        url, records = self.store(s3_place.url, 400, s3_place.options)
+        reader: Any = self.open(url, s3_place.options)
+        reader._load()
+        s3_requests.take()
+        wanted = [390, 3, 200]
+        assert self.same(reader.read_many(wanted), [records[number] for number in wanted])
+        made = s3_requests.take()
+        assert 1 <= len(made) <= 3
+        assert set(made) == {"get_object"}
+
+
+class TestWrittenJsonl(_Written):
+    format = JsonlFormat()
+
+
+class TestWrittenTar(_Written):
+    format = TarFormat()
+
+    def records(self, count: int) -> list[Any]:
+        return [Sample(f"d/{i}", {"txt": text(i).encode(), "json": b"{}"}) for i in range(count)]
 
     def key(self, record: Any) -> Any:
         return record.key, list(record.items())
@@ -376,7 +455,7 @@ def test_what_may_have_an_index() -> None:
         with pytest.raises(NotIndexableError, match="decompress it"):
             recognize(name).by_position()
     with pytest.raises(UsageError, match="no known format"):
-        recognize("a.txt.gz")
+        recognize("a.doc.gz")
 
 
 def test_a_whole_file_in_memory_is_split() -> None:

@@ -1,0 +1,69 @@
+"""Shards that are compressed and can still be read by position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io.compression.zstd_frames import FRAME, LEVEL, LIBRARY, check_frames, seekable_zstd
+from ledgerbeam.io.formats.format import ShardEncoder, ShardFile
+from ledgerbeam.names import INDEX_ENDING
+
+__all__ = ["ZSTD_ENDING", "SeekableZstd"]
+
+ZSTD_ENDING = ".zst"
+"""What the names of compressed files end with."""
+
+
+@dataclass(frozen=True)
+class SeekableZstd:
+    """Writes the shards of an encoder as Zstandard files in the seekable format.
+
+    Every file but the indexes is compressed, in frames of whole records where it has an index, which stays that of the
+    plain bytes: `a.jsonl` with `a.jsonl.idx` becomes `a.jsonl.zst` with `a.jsonl.zst.idx`.
+
+    Attributes:
+        encoder: Encodes the plain shards, such as `JsonlFormat()`.
+        level: How hard to compress, 1 to 22.
+        frame: Plain bytes of a frame, unless one record has more.
+        library: The version of the Zstandard library, which shapes the bytes.
+
+    Raises:
+        UsageError: There is no such level or size.
+    """
+
+    encoder: ShardEncoder
+    level: int = LEVEL
+    frame: int = FRAME
+    library: str = LIBRARY
+
+    def __post_init__(self) -> None:
+        check_frames(self.level, self.frame)
+
+    def encode(self, records: Any) -> list[ShardFile]:
+        """Encode records as the files of a shard; see `ShardEncoder`.
+
+        Raises:
+            UsageError: The library is another here than where this was made.
+        """
+        if self.library != LIBRARY:
+            raise UsageError(
+                f"zstd: expected version {self.library} of the library, as where the job was started, found {LIBRARY}, "
+                "which may write other bytes; install the same version of zstandard on all workers"
+            )
+        return list(self._compressed(self.encoder.encode(records)))
+
+    def _compressed(self, files: list[ShardFile]) -> Iterator[ShardFile]:
+        indexes = {file.ending: file.data for file in files if file.ending.endswith(INDEX_ENDING)}
+        for file in files:
+            ending = file.ending.removesuffix(INDEX_ENDING) + ZSTD_ENDING
+            if file.ending in indexes:
+                yield file._replace(ending=f"{ending}{INDEX_ENDING}")
+                continue
+            ends = np.frombuffer(indexes.get(f"{file.ending}{INDEX_ENDING}", b""), "<u8")
+            data = seekable_zstd(file.data, ends, level=self.level, frame=self.frame)
+            yield file._replace(ending=ending, data=data)
