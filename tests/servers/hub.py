@@ -1,7 +1,7 @@
 """A Hub on the loopback: repositories with branches and commits, and the part of its HTTP interface that is used here.
 
-It answers as `huggingface_hub` asks: information on a repository, trees by pages, single paths, files by ranges behind a
-redirect, and the way of a commit (what is to be uploaded how, LFS batches, uploads, NDJSON). Buckets are read-only.
+It answers as `huggingface_hub` asks: information on a repository, trees by pages, single paths, files by ranges behind
+a redirect, and the way of a commit (what is to be uploaded how, LFS batches, uploads, NDJSON). Buckets are read-only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-TOKEN = "hf_loopbackTokenOfTheTests"  # noqa: S105 - of no real service
+TOKEN = "hf_loopbackTokenOfTheTests"
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def hub_server(**settings: Any) -> Iterator[HubServer]:
         server.server_close()
 
 
-class Refusal(Exception):
+class RefusalError(Exception):
     """An answer that is an error."""
 
     def __init__(self, status: int, code: str | None = None, said: str = "no") -> None:
@@ -224,7 +224,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             status, heads, body = self._answer(parts.path, path, parse_qs(parts.query))
-        except Refusal as no:
+        except RefusalError as no:
             heads = {"X-Error-Message": no.said, **({"X-Error-Code": no.code} if no.code else {})}
             status, body = no.status, json.dumps({"error": no.said}).encode()
         except (ConnectionError, TimeoutError):  # who asked was killed
@@ -285,7 +285,7 @@ class _Handler(BaseHTTPRequestHandler):
             if (found := pattern.fullmatch(raw)) is not None:
                 return serve(self, query, **{name: unquote(text or "") for name, text in found.groupdict().items()})
         self._body()
-        raise Refusal(404, None, f"no such route: {path}")
+        raise RefusalError(404, None, f"no such route: {path}")
 
     def _is_known(self) -> bool:
         return self.headers.get("Authorization") == f"Bearer {TOKEN}"
@@ -293,12 +293,12 @@ class _Handler(BaseHTTPRequestHandler):
     def _repository(self, kind: str, name: str, revision: str | None = None) -> Repository:
         sent = self.headers.get("Authorization")
         if sent is not None and not self._is_known():
-            raise Refusal(401, None, "Invalid credentials in Authorization header")
+            raise RefusalError(401, None, "Invalid credentials in Authorization header")
         repository = self.hub.repositories.get(f"{kind}/{name}")
         if repository is None or (repository.private and not self._is_known()):
-            raise Refusal(404 if self._is_known() else 401, "RepoNotFound", "Repository not found")
+            raise RefusalError(404 if self._is_known() else 401, "RepoNotFound", "Repository not found")
         if revision is not None and not repository.knows(revision):
-            raise Refusal(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+            raise RefusalError(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         return repository
 
     def _info(self, query: Any, kind: str, name: str, revision: str = "") -> tuple[int, dict[str, str], bytes]:
@@ -320,7 +320,7 @@ class _Handler(BaseHTTPRequestHandler):
         files = self._repository(kind, name, revision).files(revision)
         entries = _entries(files, path, recursive=query.get("recursive", [""])[0].lower() == "true")
         if path and not entries:
-            raise Refusal(404, "EntryNotFound", f"{path} does not exist")
+            raise RefusalError(404, "EntryNotFound", f"{path} does not exist")
         start = int(query.get("cursor", ["0"])[0])
         heads = {}
         if start + self.hub.page < len(entries):
@@ -334,10 +334,8 @@ class _Handler(BaseHTTPRequestHandler):
         asked = parse_qs(self._body().decode()).get("paths", [])
         files = self._repository(kind, name, revision).files(revision)
         found = [files[path].described(path) for path in asked if path in files]
-        for path in asked:
-            if path not in files and any(other.startswith(f"{path}/") for other in files):
-                found.append({"type": "directory", "oid": "0" * 40, "size": 0, "path": path})
-        return _json(found)
+        folders = [path for path in asked if any(other.startswith(f"{path}/") for other in files)]
+        return _json(found + [{"type": "directory", "oid": "0" * 40, "size": 0, "path": path} for path in folders])
 
     def _resolve(
         self, query: Any, name: str, revision: str, path: str, kind: str = ""
@@ -345,7 +343,7 @@ class _Handler(BaseHTTPRequestHandler):
         repository = self._repository(kind or "models", name, revision)
         files = repository.files(revision)
         if path not in files:
-            raise Refusal(404, "EntryNotFound", "Entry not found")
+            raise RefusalError(404, "EntryNotFound", "Entry not found")
         blob = files[path]
         heads = {"X-Repo-Commit": repository.branches.get(revision, revision)}
         if not blob.lfs:
@@ -375,7 +373,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _whoami(self, query: Any) -> tuple[int, dict[str, str], bytes]:
         if not self._is_known():
-            raise Refusal(401, None, "Invalid credentials in Authorization header")
+            raise RefusalError(401, None, "Invalid credentials in Authorization header")
         return _json({"type": "user", "name": "somebody", "auth": {"accessToken": {"role": "write"}}, "orgs": []})
 
     def _yaml(self, query: Any) -> tuple[int, dict[str, str], bytes]:
@@ -419,12 +417,15 @@ class _Handler(BaseHTTPRequestHandler):
             return {"upload": {"href": f"{url}/lfs/{oid}?X-Amz-Signature=ofTheLoopback"}, "verify": verify}
         numbers = range(1, -(-size // part) + 1)
         header = {str(n): f"{url}/part/{oid}/{n}?X-Amz-Signature=ofTheLoopback" for n in numbers}
-        return {"upload": {"href": f"{url}/join/{oid}", "header": {"chunk_size": str(part), **header}}, "verify": verify}
+        return {
+            "upload": {"href": f"{url}/join/{oid}", "header": {"chunk_size": str(part), **header}},
+            "verify": verify,
+        }
 
     def _lfs(self, query: Any, oid: str) -> tuple[int, dict[str, str], bytes]:
         data = self._body(content=True)
         if hashlib.sha256(data).hexdigest() != oid:
-            raise Refusal(400, None, "the content is not what it is named after")
+            raise RefusalError(400, None, "the content is not what it is named after")
         self.hub.store[oid] = data
         return 200, {"ETag": f'"{oid}"'}, b""
 
@@ -436,21 +437,21 @@ class _Handler(BaseHTTPRequestHandler):
         numbers = [one["partNumber"] for one in json.loads(self._body())["parts"]]
         data = b"".join(self.hub.parts[oid, number] for number in numbers)
         if hashlib.sha256(data).hexdigest() != oid:
-            raise Refusal(400, None, "the content is not what it is named after")
+            raise RefusalError(400, None, "the content is not what it is named after")
         self.hub.store[oid] = data
         return _json({})
 
     def _verify(self, query: Any, oid: str) -> tuple[int, dict[str, str], bytes]:
         self._body()
         if oid not in self.hub.store:
-            raise Refusal(404)
+            raise RefusalError(404)
         return _json({})
 
     def _require_writer(self) -> None:
         if self.headers.get("Authorization") is None:
-            raise Refusal(401, None, "Invalid username or password.")
+            raise RefusalError(401, None, "Invalid username or password.")
         if not self._is_known():
-            raise Refusal(401, None, "Invalid credentials in Authorization header")
+            raise RefusalError(401, None, "Invalid credentials in Authorization header")
 
     def _commit(self, query: Any, kind: str, name: str, revision: str) -> tuple[int, dict[str, str], bytes]:
         lines = [json.loads(line) for line in self._body().splitlines()]
@@ -465,40 +466,40 @@ class _Handler(BaseHTTPRequestHandler):
         self, repository: Repository, name: str, branch: str, lines: list[dict[str, Any]]
     ) -> tuple[int, dict[str, str], bytes]:
         if branch not in repository.branches:
-            raise Refusal(404, "RevisionNotFound", f"{branch} is no branch")
+            raise RefusalError(404, "RevisionNotFound", f"{branch} is no branch")
         files = dict(repository.files(branch))
         header = lines[0]["value"]
         if header.get("parentCommit") not in (None, repository.branches[branch]):
-            raise Refusal(412, None, "A commit has happened since. Please refresh and try again.")
+            raise RefusalError(412, None, "A commit has happened since. Please refresh and try again.")
         for line in lines[1:]:
             key, value = line["key"], line["value"]
             if key == "file":
                 files[value["path"]] = Blob(base64.b64decode(value["content"]), lfs=False)
             elif key == "lfsFile":
                 if value["oid"] not in self.hub.store:
-                    raise Refusal(400, None, f"{value['path']}: its content was not uploaded")
+                    raise RefusalError(400, None, f"{value['path']}: its content was not uploaded")
                 files[value["path"]] = Blob(self.hub.store[value["oid"]], lfs=True)
             elif key == "deletedFile":
                 if files.pop(value["path"], None) is None:
-                    raise Refusal(404, "EntryNotFound", "A file with this name doesn't exist")
+                    raise RefusalError(404, "EntryNotFound", "A file with this name doesn't exist")
             else:
-                raise Refusal(400, None, f"unknown: {key}")
+                raise RefusalError(400, None, f"unknown: {key}")
         made = repository.commit(files, branch)
         repository.messages.append(header["summary"])
         return _json({"commitUrl": f"{self.hub.url}/datasets/{name}/commit/{made}", "commitOid": made, "success": True})
 
     def _bucket(self, query: Any, name: str) -> tuple[int, dict[str, str], bytes]:
         self._bucket_files(name)
-        return _json({"id": name, "private": False, "createdAt": "2026-01-01T00:00:00.000Z", "size": 1, "totalFiles": 1})
+        return _json(
+            {"id": name, "private": False, "createdAt": "2026-01-01T00:00:00.000Z", "size": 1, "totalFiles": 1}
+        )
 
     def _bucket_files(self, name: str) -> dict[str, bytes]:
         if name not in self.hub.buckets:
-            raise Refusal(404, "RepoNotFound", "Bucket not found")
+            raise RefusalError(404, "RepoNotFound", "Bucket not found")
         return self.hub.buckets[name]
 
-    def _bucket_tree(
-        self, query: dict[str, list[str]], name: str, path: str = ""
-    ) -> tuple[int, dict[str, str], bytes]:
+    def _bucket_tree(self, query: dict[str, list[str]], name: str, path: str = "") -> tuple[int, dict[str, str], bytes]:
         files = {key: Blob(data, lfs=True) for key, data in self._bucket_files(name).items()}
         found = _entries(files, path, recursive=query.get("recursive", [""])[0].lower() == "true")
         return _json([_in_bucket(one) for one in found])
@@ -511,7 +512,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _bucket_resolve(self, query: Any, name: str, path: str) -> tuple[int, dict[str, str], bytes]:
         files = self._bucket_files(name)
         if path not in files:
-            raise Refusal(404, "EntryNotFound", "Entry not found")
+            raise RefusalError(404, "EntryNotFound", "Entry not found")
         blob = Blob(files[path], lfs=True)
         self.hub.store[blob.sha256] = blob.data
         heads = {
@@ -540,14 +541,12 @@ def _entries(files: Mapping[str, Blob], folder: str, *, recursive: bool) -> list
         {"type": "directory", "oid": "0" * 40, "size": 0, "path": path} for path in sorted(folders)
     ]
     return found + [
-        blob.described(path)
-        for path, blob in sorted(below.items())
-        if recursive or "/" not in path[len(prefix) :]
+        blob.described(path) for path, blob in sorted(below.items()) if recursive or "/" not in path[len(prefix) :]
     ]
 
 
 def _in_bucket(entry: dict[str, Any]) -> dict[str, Any]:
-    kept = {name: entry[name] for name in ("type", "path", "size", "xetHash") if name in entry}
+    kept: dict[str, Any] = {name: entry[name] for name in ("type", "path", "size", "xetHash") if name in entry}
     return {**kept, "uploadedAt": "2026-01-01T00:00:00.000Z"}
 
 
