@@ -6,6 +6,7 @@ pages by such links), no way up.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from html import unescape
 from urllib.parse import unquote
@@ -17,6 +18,7 @@ from ledgerbeam.io.storage.client import Options, call, filesystem
 
 __all__ = ["list_web"]
 
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _DEEPEST = 64  # a server may make up folders without end
 
 
@@ -57,8 +59,9 @@ def _links(folder: str, options: Options | None) -> list[str]:
         found = call(folder, "list", store.ls, folder, detail=False)
     except SourceNotFoundError:  # a base that is not there matches nothing; a folder was removed meanwhile
         return []
-    urls = map(unescape, found)
-    names = {url.removeprefix(folder) for url in urls if url.startswith(folder)}
+    links = {url.removeprefix(folder) for url in map(unescape, found) if url.startswith(folder)}
+    # What begins like a scheme is one, unless it is marked as a name: `mailto:a`, `./a:b`.
+    names = {link.removeprefix("./") for link in links if not _SCHEME.match(link)}
     return sorted(name for name in names if _is_below(name))
 
 

@@ -308,6 +308,8 @@ def http_status(error: BaseException) -> int | None:
             status = getattr(cause, name, None)
             if isinstance(status, int) and 100 <= status < 600:
                 return status
+            if status is not None and name == "status":  # aiohttp warns of its `code`, which is the same
+                break
     return None
 
 
@@ -349,7 +351,10 @@ def is_offline(error: BaseException) -> bool:
 
 def distrusts_certificate(error: BaseException) -> bool:
     """Return whether a host could not prove that it is the one that was asked for."""
-    return any(isinstance(cause, ssl.SSLCertVerificationError) for cause in _chain(error))
+    # httpcore keeps the cause of its errors in their arguments.
+    return any(
+        isinstance(what, ssl.SSLCertVerificationError) for cause in _chain(error) for what in (cause, *cause.args)
+    )
 
 
 def is_full(error: BaseException) -> bool:

@@ -135,8 +135,8 @@ def _version_read(url: str, where: HfUri, hops: Sequence[Mapping[str, str]]) -> 
     names = ("X-Xet-Hash",) if where.is_bucket else ("X-Linked-ETag", "ETag")
     for name in names:
         for heads in hops:
-            if heads.get(name):
-                return str(heads[name]).removeprefix("W/").strip('"')
+            if version := str(heads.get(name, "")).removeprefix("W/").strip('"'):
+                return version
     raise StorageError(
         f"{url}: the answer of the Hub does not name the version of the file, so a change of it could not be detected; "
         "download the file to a local disk"
