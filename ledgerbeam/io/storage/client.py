@@ -438,8 +438,11 @@ def _missing_repository(error: BaseException) -> str | None:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return what an error says. Azure's go on with the whole answer; fsspec's about a web server hide the cause."""
-    while type(error) is FileNotFoundError and error.__cause__ is not None:
+    """Return what an error says.
+
+    Azure's go on with the whole answer; fsspec's about a web server hide the cause, and those of uploads to the Hub.
+    """
+    while type(error) in (FileNotFoundError, RuntimeError) and error.__cause__ is not None:
         error = error.__cause__
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
