@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
 
+_WITH_PLACES = ("idxpack", "megatron", "shar")
+"""Formats whose metadata names shards by where they lie, or that write them anew elsewhere."""
+
 SUMMARY = "make a dataset of what a complete job has written, also on the Hub"
 
 
@@ -103,6 +106,10 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("publish: say what to make, --as FORMAT, or where to send it, --to hf://datasets/..., or both")
     if args.format is None and (args.output or args.name or args.parts):
         raise UsageError("publish: --output, --name and --part belong to --as FORMAT")
+    if args.to is not None and args.format in _WITH_PLACES:
+        raise UsageError(
+            f"publish: --as {args.format} names shards by where they lie here; send them without it: --to {args.to}"
+        )
     if args.to is not None and args.output is not None:
         raise UsageError(f"publish: --to {args.to} sends what lies with the shards; leave --output out")
     if args.overwrite and args.to is None:

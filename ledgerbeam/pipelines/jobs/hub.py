@@ -116,16 +116,12 @@ def files_of(shards: Sequence[OutputShard], root: str, made: Sequence[str], opti
     Args:
         shards: All of the dataset.
         root: The folder below which they lie.
-        made: URLs of its metadata.
+        made: URLs of its metadata, which lies there too.
         options: Storage options.
 
     Raises:
         SourceNotFoundError: An index is gone; also StorageError.
-        UsageError: Metadata does not lie below the folder.
     """
-    outside = next((url for url in made if not url.startswith(f"{root}/")), None)
-    if outside is not None:
-        raise UsageError(f"{outside}: does not lie below {root}, and names its shards by where they lie here; copy it")
     others = [f"{root}/{shard.index}" for shard in shards if shard.index is not None] + list(made)
     data = [LocalFile(shard.name, f"{root}/{shard.name}", shard.size, shard.checksum) for shard in shards]
     return data + [LocalFile(info.url[len(root) + 1 :], info.url, info.size) for info in stat_many(others, options)]
