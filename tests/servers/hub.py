@@ -1,7 +1,8 @@
 """A Hub on the loopback: repositories with branches and commits, and the part of its HTTP interface that is used here.
 
 It answers as `huggingface_hub` asks: information on a repository, trees by pages, single paths, files by ranges behind
-a redirect, and the way of a commit (what is to be uploaded how, LFS batches, uploads, NDJSON). Buckets are read-only.
+a redirect, and the way of a commit (what goes how, LFS batches, uploads, NDJSON). Buckets are read-only. Of
+Xet, whose contents are chunks that only its own server can join, it takes what comes and keeps nothing.
 """
 
 from __future__ import annotations
@@ -447,6 +448,19 @@ class _Handler(BaseHTTPRequestHandler):
             raise RefusalError(404)
         return _json({})
 
+    def _xet_token(self, query: Any, kind: str, name: str, revision: str) -> tuple[int, dict[str, str], bytes]:
+        self._repository(kind, name, revision)
+        return _json(
+            {"casUrl": f"{self.hub.url}/cas", "accessToken": "of the loopback", "exp": int(time.time()) + 3600}
+        )
+
+    def _xet(self, query: Any, what: str) -> tuple[int, dict[str, str], bytes]:
+        """Take what the client of Xet sends, and give it nothing to share chunks with."""
+        self._body()
+        if self.command == "GET":
+            raise RefusalError(404)
+        return _json({"type": "result", "result": 1} if "shards" in what else {"was_inserted": True})
+
     def _require_writer(self) -> None:
         if self.headers.get("Authorization") is None:
             raise RefusalError(401, None, "Invalid username or password.")
@@ -567,6 +581,8 @@ _ROUTES: list[tuple[re.Pattern[str], Callable[..., tuple[int, dict[str, str], by
         (rf"/api/buckets/{_NAME}", _Handler._bucket),
         (rf"/api/buckets/{_NAME}/tree(?:/(?P<path>.+))?", _Handler._bucket_tree),
         (rf"/api/buckets/{_NAME}/paths-info", _Handler._bucket_paths),
+        (rf"{_KIND}/{_NAME}/xet-write-token/(?P<revision>[^/]+)", _Handler._xet_token),
+        (r"/cas/(?P<what>.+)", _Handler._xet),
         (r"/cdn/(?P<oid>[0-9a-f]+)", _Handler._cdn),
         (r"/lfs/(?P<oid>[0-9a-f]+)", _Handler._lfs),
         (r"/part/(?P<oid>[0-9a-f]+)/(?P<number>\d+)", _Handler._part),

@@ -399,7 +399,7 @@ def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
     if status is None and not is_local(url) and is_unreachable(error):
         remedy = "check the address and the network, then run again"
         return StorageError(f"{url}: cannot {doing}, its host cannot be reached ({detail}); {remedy}")
-    if isinstance(error, ValueError) and store_of(url).api == "hub":
+    if status is None and isinstance(error, ValueError) and store_of(url).api == "hub":
         name = "hf://datasets/OWNER/NAME[@REVISION]/PATH"
         return SourceNotFoundError(f"{url}: cannot {doing}, no file of the Hub has such a name ({detail}); use {name}")
     # fsspec says of every failure to ask a web server that there is no such file; its cause knows better.
@@ -429,7 +429,8 @@ def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
 
 def lacks_repository(error: BaseException) -> bool:
     """Return whether there is not even the repository or the revision in which something was looked for."""
-    return _missing_repository(error) is not None or any(isinstance(cause, ValueError) for cause in _chain(error))
+    is_no_name = http_status(error) is None and any(isinstance(cause, ValueError) for cause in _chain(error))
+    return is_no_name or _missing_repository(error) is not None
 
 
 def _missing_repository(error: BaseException) -> str | None:
@@ -444,7 +445,9 @@ def _first_line(error: BaseException) -> str:
     """
     while type(error) in (FileNotFoundError, RuntimeError) and error.__cause__ is not None:
         error = error.__cause__
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    first = str(error).strip().partition("\n")[0] or type(error).__name__
+    said = getattr(error, "server_message", None)  # of the Hub
+    return f"{first.rstrip(':')}: {said}" if isinstance(said, str) and said not in first else first
 
 
 def _access_remedy(url: str, doing: str) -> str:

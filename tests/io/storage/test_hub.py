@@ -182,6 +182,7 @@ def test_ranges_are_of_the_answer_that_was_asked_for(hub: HubServer) -> None:
         (429, {"Retry-After": "0"}, StorageError, "refuses so many requests"),
         (429, {"RateLimit": '"api";r=0;t=1200'}, StorageError, "refuses so many requests .*in 1200 s, as it asks"),
         (500, {}, StorageError, "its server has failed .*run again later"),
+        (400, {"X-Error-Message": "too many parameters"}, StorageError, "Bad request: too many parameters"),
         (302, {"Location": "/api/datasets/some/one/round"}, StorageError, "redirects without end"),
     ],
 )

@@ -369,6 +369,25 @@ def test_a_kill_at_a_point_costs_nothing_that_was_sent(
     assert len(dataset.messages) == 1
 
 
+def test_the_way_of_xet_ends_in_the_same_commit_and_sends_known_chunks_once(
+    hub: HubServer, dataset: Repository, local: Local, tmp_path: Path
+) -> None:
+    """The client keeps in its cache which chunks it has sent; the server of the test cannot say so."""
+    pytest.importorskip("hf_xet")
+    local.write(a_jsonl=random.Random(1).randbytes(500_000))
+    # Nobody but a server of Xet could join the chunks; a commit needs the contents.
+    hub.store = {blob.sha256: blob.data for blob in (hub.blob("x", data) for data in local.files.values())}
+    env = {"HF_HUB_DISABLE_XET": "0", "HF_HOME": str(tmp_path / "home")}
+    hub.faults = [Fault("POST .*/commit/", 400)]
+    assert start(hub, local, **env).wait(60) == 1
+    sent = hub.count("POST /cas/v1/xorb")
+    assert sent == 1
+    assert start(hub, local, **env).wait(60) == 0
+    assert hub.count("POST /cas/v1/xorb") == sent
+    assert hub.count("objects/batch") == 0
+    assert there(dataset) == local.files
+
+
 @pytest.mark.slow
 def test_random_kills_send_each_file_once_but_those_in_flight(
     hub: HubServer, dataset: Repository, tmp_path: Path
