@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import formatdate
+from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import quote, unquote
 
 
 @dataclass
@@ -24,6 +27,11 @@ class WebServer:
         tells_size: Whether it gives `Content-Length`; else the body comes in one chunk.
         has_ranges: Whether it looks at `Range`.
         status: Of every answer, in place of the right one.
+        refusals: Status and headers of the next answers, in place of the right ones.
+        moved: Where paths lead to now.
+        pages: Whose pages of folders it makes, `"nginx"` or `"apache"`; None for none.
+        links: What these pages link to besides.
+        paths: Path of each request so far.
         asked: Method and `Range` of each request so far.
     """
 
@@ -34,8 +42,25 @@ class WebServer:
     tells_size: bool = True
     has_ranges: bool = True
     status: int | None = None
+    refusals: list[tuple[int, dict[str, str]]] = field(default_factory=list)
+    moved: dict[str, str] = field(default_factory=dict)
+    pages: str | None = None
+    links: list[str] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     asked: list[tuple[str, str | None]] = field(default_factory=list)
     url: str = ""
+
+    def page(self, folder: str) -> bytes | None:
+        """Return the page of a folder, whose name ends with a slash; None if there is no such folder."""
+        below = [path[len(folder) :] for path in self.files if path.startswith(folder)]
+        if self.pages is None or not below or (folder and not folder.endswith("/")):
+            return None
+        names = sorted({name.partition("/")[0] + ("/" if "/" in name else "") for name in below})
+        up = "../" if self.pages == "nginx" else "/" + folder.rstrip("/").rpartition("/")[0]
+        sorts = [] if self.pages == "nginx" else ["?C=N;O=D", "?C=M;O=A"]
+        links = [*sorts, up, *map(quote, names), *self.links]
+        rows = "".join(f'<a href="{escape(link)}">{escape(unquote(link))}</a> 01-Jan-2026 10:00 12\n' for link in links)
+        return f"<html><head><title>Index of /{folder}</title></head><body><pre>{rows}</pre></body></html>".encode()
 
     def heads(self, data: bytes) -> dict[str, str]:
         """Return the headers that tell a version."""
@@ -46,11 +71,13 @@ class WebServer:
 
 
 @contextmanager
-def web_server(**settings: Any) -> Iterator[WebServer]:
-    """Serve until the body ends."""
+def web_server(tls: ssl.SSLContext | None = None, **settings: Any) -> Iterator[WebServer]:
+    """Serve until the body ends, by TLS if its context is given."""
     web = WebServer(**settings)
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"web": web}))
-    web.url = f"http://127.0.0.1:{server.server_port}"
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    web.url = f"http{'' if tls is None else 's'}://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
@@ -76,8 +103,20 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         web, wanted = self.web, self.headers.get("Range")
+        path = unquote(self.path.lstrip("/"))
         web.asked.append((self.command, wanted))
-        data = web.files.get(self.path.lstrip("/"))
+        web.paths.append(path)
+        if web.refusals:
+            status, refused = web.refusals.pop(0)
+            self._send(status, refused, b"no")
+            return
+        if path in web.moved:
+            self._send(302, {"Location": web.moved[path]}, b"")
+            return
+        if (page := web.page(path)) is not None:
+            self._send(200, {"Content-Type": "text/html; charset=utf-8"}, page)
+            return
+        data = web.files.get(path)
         if web.status is not None or data is None:
             self._send(web.status or 404, {}, b"no")
             return

@@ -14,8 +14,10 @@ from typing import Any
 from ledgerbeam.errors import SourceNotFoundError
 from ledgerbeam.io import native
 from ledgerbeam.io.listing.folder_files import s3_pages
-from ledgerbeam.io.listing.patterns import Part, Pattern, expand_braces, parse
-from ledgerbeam.io.storage.client import Options, call, filesystem, storage_error
+from ledgerbeam.io.listing.levels import START, below, with_skipped
+from ledgerbeam.io.listing.patterns import Pattern, expand_braces, parse
+from ledgerbeam.io.listing.web_folders import list_web
+from ledgerbeam.io.storage.client import Options, call, filesystem, lacks_repository, storage_error
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import info_of, stat_many
 from ledgerbeam.io.storage.urls import is_local, split_scheme, store_of
@@ -98,8 +100,9 @@ def _chunks(patterns: Sequence[Pattern], options: Options | None, size: int) -> 
                 found += len(chunk)
                 yield chunk
             if not found:
+                links = ", which must link to it" if store_of(pattern.base).api == "http" else ""
                 raise SourceNotFoundError(
-                    f"{pattern.text}: nothing matches this pattern below {pattern.base}; check the name "
+                    f"{pattern.text}: nothing matches this pattern below {pattern.base}{links}; check the name "
                     "(hidden files, *.idx, *.gzidx and *.lbtmp are sources only when named without wildcards)"
                 )
 
@@ -109,6 +112,8 @@ def _matches(pattern: Pattern, options: Options | None, size: int) -> Iterator[P
         return _list_local(pattern, size)
     if store_of(pattern.base).api == "s3":
         return _list_s3(pattern, options)
+    if store_of(pattern.base).api == "http":
+        return stat_pages(list_web(pattern, options), options, size)
     return _list_store(pattern, options, size)
 
 
@@ -137,11 +142,11 @@ def _repage(chunks: Iterable[Page], page_size: int) -> Iterator[Page]:
 
 def _list_local(pattern: Pattern, size: int) -> Iterator[Page]:
     """Walk folders; a state is how many levels of the pattern a folder may stand for."""
-    waiting: list[tuple[str, frozenset[int]]] = [(pattern.base, frozenset({0}))]
+    waiting: list[tuple[str, frozenset[int]]] = [(pattern.base, START)]
     last = len(pattern.parts) - 1
     while waiting:
         folder, states = waiting.pop()
-        states = _with_skipped(pattern.parts, states)
+        states = with_skipped(pattern.parts, states)
         names, folders = _scan(folder)
         if last in states:
             names = pattern.parts[last].select(names)
@@ -149,30 +154,9 @@ def _list_local(pattern: Pattern, size: int) -> Iterator[Page]:
             for begin in range(0, len(names), size):
                 yield _stat_local(folder, names[begin : begin + size])
         for name, linked in sorted(folders, reverse=True):
-            below = _below(pattern.parts, states, name, linked)
-            if below:
-                waiting.append((os.path.join(folder, name), below))
-
-
-def _with_skipped(parts: tuple[Part, ...], states: frozenset[int]) -> frozenset[int]:
-    """Add the states in which a `**` stands for no folder at all."""
-    grown = set(states)
-    for level, part in enumerate(parts[:-1]):
-        if level in grown and part.any_depth:
-            grown.add(level + 1)
-    return frozenset(grown)
-
-
-def _below(parts: tuple[Part, ...], states: frozenset[int], name: str, linked: bool) -> frozenset[int]:
-    """Return the states of a subfolder."""
-    reached = set()
-    for level in states:
-        if parts[level].any_depth:
-            if not linked and not name.startswith("."):  # a link could lead back up
-                reached.add(level)
-        elif level + 1 < len(parts) and parts[level].select([name]):
-            reached.add(level + 1)
-    return frozenset(reached)
+            reached = below(pattern.parts, states, name, linked=linked)
+            if reached:
+                waiting.append((os.path.join(folder, name), reached))
 
 
 def _scan(folder: str) -> tuple[list[str], list[tuple[str, bool]]]:
@@ -260,10 +244,7 @@ def _list_store(pattern: Pattern, options: Options | None, size: int) -> Iterato
     names = sorted(url for url in found if url.startswith(root) and matches(url, len(root)))
     for begin in range(0, len(names), size):
         page = names[begin : begin + size]
-        if any(found[url].get("size") is None for url in page):  # of a web server, whose listings are links
-            infos = stat_many(page, options)
-        else:
-            infos = [info_of(url, found[url]) for url in page]
+        infos = [info_of(url, found[url]) for url in page]
         yield Page([i.url for i in infos], [i.size for i in infos], [i.version for i in infos])
 
 
@@ -273,8 +254,10 @@ def _find(store: Any, pattern: Pattern) -> dict[str, Mapping[str, Any]]:
             infos = call(pattern.text, "list", store.ls, pattern.base, detail=True)
         else:
             infos = call(pattern.text, "list", store.find, pattern.base, detail=True).values()
-    except SourceNotFoundError:  # a base that is not there matches nothing
-        return {}
+    except SourceNotFoundError as error:
+        if lacks_repository(error):
+            raise
+        return {}  # a base that is not there matches nothing
     scheme = split_scheme(pattern.base)[0]
     # Stores leave out what names none of their folders, such as the account of `abfs://container@account/folder`.
     inside = store._strip_protocol(pattern.base).rstrip("/")  # noqa: SLF001 - fsspec offers no public name for it

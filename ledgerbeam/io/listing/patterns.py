@@ -16,9 +16,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.io.storage.urls import canonical_url, is_local
+from ledgerbeam.io.storage.urls import canonical_url, is_local, store_of
 
 _MAGIC = re.compile(r"[*?[]")
+_QUERY = re.compile(r"\?[\w.~-]+=")
 _NUMBERS = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.(-?\d+))?")
 _NOT_SOURCES = (".idx", ".gzidx", ".lbtmp")
 _MOST_NUMBERS = 10_000_000
@@ -160,6 +161,11 @@ def parse(pattern: str) -> Pattern:
         UsageError: The scheme or the bucket of a URL varies, or the name is refused by `canonical_url`.
     """
     text = canonical_url(pattern)
+    if store_of(text).api == "http" and _QUERY.search(text):
+        raise UsageError(
+            f"{text}: in a pattern ? is a wildcard, and this looks like a query; leave it out, or name the URL in a "
+            "list: --sources-from FILE"
+        )
     if not _MAGIC.search(text) or (is_local(text) and os.path.lexists(text)):
         return Pattern(text, _folder_of(text), ())
     base = _fixed(text)

@@ -9,9 +9,13 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, ParamSpec, TypeVar
 
 import fsspec
@@ -36,11 +40,16 @@ PAUSE_SECONDS = 0.2
 CONCURRENCY = 16
 """How many requests one call keeps in flight."""
 
+LONGEST_WAIT_SECONDS = 300.0
+"""How long a call waits, at most, when a server says after which time it may be asked again."""
+
 SILENT_SECONDS = 2.0
 """How long a call is tried without a word."""
 
 WARNING_SECONDS = 10.0
 """How long a process that has warned of a call tried again is silent about others."""
+
+_LONG_PAUSE = 5.0  # of seconds that a server asked for
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -83,7 +92,6 @@ _UNREACHABLE_NAMES = frozenset(
         "ConnectTimeoutError",
         "ConnectionTimeoutError",
         "EndpointConnectionError",
-        "OfflineModeIsEnabled",
         "ServiceRequestError",
     }
 )
@@ -96,7 +104,7 @@ _EXPIRED_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefre
 _THROTTLED_CODES = frozenset({"SlowDown", "ServiceUnavailable", "Throttling", "TooManyRequests"})
 _THROTTLED_STATUS = frozenset({429, 503})
 _MISSING_STATUS = frozenset({404, 410})
-_REFUSED_STATUS = frozenset({401, 403})
+_UNAUTHORIZED, _FORBIDDEN, _SERVER_FAULT = 401, 403, 500
 # Of botocore, google-auth and azure-identity: there are no credentials, or none that serve.
 _CREDENTIALS_NAMES = frozenset(
     {"ClientAuthenticationError", "DefaultCredentialsError", "NoCredentialsError", "RefreshError"}
@@ -105,9 +113,15 @@ _CREDENTIALS_NAMES = frozenset(
 _ACCESS_REMEDIES = {
     "file": "check the permissions of the file and its folders",
     "hf": "the Hub answers so too where there is no such repository: check its name, or set HF_TOKEN to a token that "
-    "may read it",
+    "may {doing} it",
     "http": "check the address, or give credentials as storage options",
     "https": "check the address, or give credentials as storage options",
+}
+# Of huggingface_hub: what the name of a file leads to is not there.
+_NO_REPOSITORY = {
+    "BucketNotFoundError": "there is no such bucket on the Hub, or it is private",
+    "RepositoryNotFoundError": "there is no such repository on the Hub, or it is private",
+    "RevisionNotFoundError": "its repository has no such branch, tag or commit",
 }
 
 _filesystems: dict[tuple[int, str, str], Any] = {}
@@ -151,6 +165,10 @@ def _connect(scheme: str, options: Options) -> Any:
 
 def _client(scheme: str) -> Any:
     found = fsspec.get_filesystem_class(scheme)
+    if store_named(scheme).api == "hub":
+        from ledgerbeam.io.storage.hub import HubFileSystem  # noqa: PLC0415 - an optional package
+
+        return HubFileSystem
     # What gcsfs gives speaks gRPC with zonal buckets, where an object is seen while it is written, asks for the kind of
     # every bucket first, and does not survive a fork. Its base is the client of the HTTP interface.
     plain = (kind for kind in found.__mro__ if (kind.__module__, kind.__name__) == ("gcsfs.core", "GCSFileSystem"))
@@ -161,7 +179,7 @@ def call(url: str, doing: str, function: Callable[_P, _T], *args: _P.args, **kwa
     """Run a remote call, again when its failure is transient.
 
     Time-outs, broken connections and 5xx answers are tried up to `ATTEMPTS` times with exponential, jittered
-    pauses; everything else is final at once.
+    pauses, or after the time that the server asks for; everything else is final at once.
 
     Args:
         url: What is worked on, for the message.
@@ -186,13 +204,51 @@ def call(url: str, doing: str, function: Callable[_P, _T], *args: _P.args, **kwa
 
 
 def retrying() -> tenacity.Retrying:
-    """Return the retry policy of remote calls: transient errors only, after random pauses that grow up to 5 s."""
+    """Return the retry policy of remote calls: transient errors only, after random pauses that grow up to 5 s.
+
+    A server that says when it may be asked again is asked then, if that is within `LONGEST_WAIT_SECONDS`.
+    """
+    pause = tenacity.wait_random_exponential(multiplier=PAUSE_SECONDS, max=5.0)
     return tenacity.Retrying(
         stop=tenacity.stop_after_attempt(ATTEMPTS),
-        wait=tenacity.wait_random_exponential(multiplier=PAUSE_SECONDS, max=5.0),
-        retry=tenacity.retry_if_exception(is_transient),
+        wait=lambda tries: max(pause(tries), seconds_to_wait(_error_of(tries)) or 0.0),
+        retry=tenacity.retry_if_exception(
+            lambda error: is_transient(error) and (seconds_to_wait(error) or 0.0) <= LONGEST_WAIT_SECONDS
+        ),
         reraise=True,
     )
+
+
+def _error_of(tries: tenacity.RetryCallState) -> BaseException | None:
+    return None if tries.outcome is None else tries.outcome.exception()
+
+
+def seconds_to_wait(error: BaseException | None) -> float | None:
+    """Return after how many seconds a server may be asked again, as its answer says; None if it does not."""
+    for cause in () if error is None else _chain(error):
+        response = getattr(cause, "response", None)
+        if isinstance(response, Mapping):  # botocore
+            heads = response.get("ResponseMetadata", {}).get("HTTPHeaders")
+        else:
+            heads = getattr(response, "headers", None) or getattr(cause, "headers", None)
+        if not isinstance(heads, Mapping):
+            continue
+        told = {str(name).lower(): str(value) for name, value in heads.items()}
+        if (after := told.get("retry-after")) is not None:
+            return _seconds(after)
+        if (reset := re.search(r"\br=0\s*;\s*t=(\d+)", told.get("ratelimit", ""))) is not None:  # of the Hub
+            return float(reset[1])
+    return None
+
+
+def _seconds(after: str) -> float | None:
+    if after.strip().isdecimal():
+        return float(after)
+    try:
+        moment = parsedate_to_datetime(after)
+    except ValueError:
+        return None
+    return max(0.0, (moment.astimezone(UTC) - datetime.now(UTC)).total_seconds())
 
 
 def _warn_of_retry(tries: tenacity.RetryCallState, url: str, doing: str) -> None:
@@ -202,13 +258,14 @@ def _warn_of_retry(tries: tenacity.RetryCallState, url: str, doing: str) -> None
     """
     global _silent_until  # noqa: PLW0603 - of the process, whoever calls
     now = time.monotonic()
-    error = None if tries.outcome is None else tries.outcome.exception()
-    if error is None or now < _silent_until or now - tries.start_time < SILENT_SECONDS:
+    error, pause = _error_of(tries), tries.upcoming_sleep
+    if error is None or now < _silent_until or now - tries.start_time + pause < SILENT_SECONDS:
         return
     _silent_until = now + WARNING_SECONDS
     _log.warning(
-        "%s: cannot %s yet, try %d of %d has failed (%s); it is tried again",
+        "%s: cannot %s yet, try %d of %d has failed (%s); it is tried again%s",
         *(url, doing, tries.attempt_number, ATTEMPTS, _first_line(error)),
+        f" in {pause:.0f} s" if pause > _LONG_PAUSE else "",
     )
 
 
@@ -224,6 +281,8 @@ def is_transient(error: BaseException) -> bool:
     status = http_status(error)
     if status is not None:
         return status in _TRANSIENT_STATUS
+    if is_offline(error) or distrusts_certificate(error):
+        return False
     for cause in _chain(error):
         if isinstance(cause, (ConnectionError, TimeoutError)):
             return True
@@ -249,6 +308,8 @@ def http_status(error: BaseException) -> int | None:
             status = getattr(cause, name, None)
             if isinstance(status, int) and 100 <= status < 600:
                 return status
+            if status is not None and name == "status":  # aiohttp warns of its `code`, which is the same
+                break
     return None
 
 
@@ -283,6 +344,19 @@ def is_unreachable(error: BaseException) -> bool:
     return False
 
 
+def is_offline(error: BaseException) -> bool:
+    """Return whether the client of the Hub was told to ask nobody."""
+    return any(type(cause).__name__ == "OfflineModeIsEnabled" for cause in _chain(error))
+
+
+def distrusts_certificate(error: BaseException) -> bool:
+    """Return whether a host could not prove that it is the one that was asked for."""
+    # httpcore keeps the cause of its errors in their arguments.
+    return any(
+        isinstance(what, ssl.SSLCertVerificationError) for cause in _chain(error) for what in (cause, *cause.args)
+    )
+
+
 def is_full(error: BaseException) -> bool:
     """Return whether an error says that a disk, a quota or an object store is full."""
     return http_status(error) == 507 or (isinstance(error, OSError) and error.errno in NO_ROOM)
@@ -306,41 +380,81 @@ def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
         remedy = "renew them and run again"
         return StorageError(f"{url}: cannot {doing}, the credentials have expired ({code}: {detail}); {remedy}")
     if code in _THROTTLED_CODES or status in _THROTTLED_STATUS:
-        remedy = "run again, with fewer workers if it goes on"
+        wait = seconds_to_wait(error)
+        when = "" if wait is None else f" in {wait:.0f} s, as it asks"
+        remedy = f"run again{when}, with fewer workers if it goes on"
         return StorageError(f"{url}: cannot {doing}, the store refuses so many requests ({detail}); {remedy}")
     if status == 400 and code is None and not store_of(url).explains_refusals:
         remedy = "it answers so to a HEAD request when credentials have expired; check them"
         return StorageError(f"{url}: cannot {doing}, the store gave no reason ({detail}); {remedy}")
+    if is_offline(error):
+        remedy = "unset it, or name local files"
+        return StorageError(f"{url}: cannot {doing}, HF_HUB_OFFLINE is set, so the Hub is not asked; {remedy}")
+    if distrusts_certificate(error):
+        remedy = "check the address, or name the file of its authority in SSL_CERT_FILE"
+        return StorageError(f"{url}: cannot {doing}, the certificate of its host is not trusted ({detail}); {remedy}")
+    if any(type(cause).__name__ == "TooManyRedirects" for cause in _chain(error)):
+        remedy = "check the address in a browser"
+        return StorageError(f"{url}: cannot {doing}, its server redirects without end; {remedy}")
     if status is None and not is_local(url) and is_unreachable(error):
         remedy = "check the address and the network, then run again"
         return StorageError(f"{url}: cannot {doing}, its host cannot be reached ({detail}); {remedy}")
+    if status is None and isinstance(error, ValueError) and store_of(url).api == "hub":
+        name = "hf://datasets/OWNER/NAME[@REVISION]/PATH"
+        return SourceNotFoundError(f"{url}: cannot {doing}, no file of the Hub has such a name ({detail}); use {name}")
     # fsspec says of every failure to ask a web server that there is no such file; its cause knows better.
     missing = status in _MISSING_STATUS or (status is None and isinstance(error, FileNotFoundError))
     if isinstance(error, ValueError) and is_local(url):  # it holds a zero byte, or what is no text
         return SourceNotFoundError(f"{url!r}: cannot {doing}, no file can have this name ({detail}); correct it")
+    if missing and (what := _missing_repository(error)) is not None:
+        return SourceNotFoundError(f"{url}: cannot {doing}, {what}; check the name, or set HF_TOKEN")
     if missing and doing == "write":
         return StorageError(f"{url}: cannot write, its bucket or folder does not exist; create it first")
     if missing:
         return SourceNotFoundError(f"{url}: cannot {doing}, there is no such file or object; check the name")
     if is_full(error):
         return DiskFullError(f"{url}: cannot {doing}, no space is left ({detail}); free some and run again")
-    if isinstance(error, PermissionError) or status in _REFUSED_STATUS or _lacks_credentials(error):
-        return StorageError(f"{url}: cannot {doing}, permission denied ({detail}); {_access_remedy(url)}")
+    if status == _UNAUTHORIZED:
+        remedy = _access_remedy(url, doing)
+        return StorageError(f"{url}: cannot {doing}, the credentials are missing or refused ({detail}); {remedy}")
+    if any(type(cause).__name__ == "GatedRepoError" for cause in _chain(error)):
+        remedy = "accept its conditions on its page of the Hub, and set HF_TOKEN"
+        return StorageError(f"{url}: cannot {doing}, its repository is gated; {remedy}")
+    if isinstance(error, PermissionError) or status == _FORBIDDEN or _lacks_credentials(error):
+        return StorageError(f"{url}: cannot {doing}, permission denied ({detail}); {_access_remedy(url, doing)}")
+    if status is not None and status >= _SERVER_FAULT:
+        return StorageError(f"{url}: cannot {doing}, its server has failed ({detail}); run again later")
     return StorageError(f"{url}: cannot {doing} ({detail})")
 
 
+def lacks_repository(error: BaseException) -> bool:
+    """Return whether there is not even the repository or the revision in which something was looked for."""
+    is_no_name = http_status(error) is None and any(isinstance(cause, ValueError) for cause in _chain(error))
+    return is_no_name or _missing_repository(error) is not None
+
+
+def _missing_repository(error: BaseException) -> str | None:
+    found = (_NO_REPOSITORY.get(type(cause).__name__) for cause in _chain(error))
+    return next((what for what in found if what is not None), None)
+
+
 def _first_line(error: BaseException) -> str:
-    """Return what an error says. Azure's go on with the whole answer; fsspec's about a web server hide the cause."""
-    while type(error) is FileNotFoundError and error.__cause__ is not None:
+    """Return what an error says.
+
+    Azure's go on with the whole answer; fsspec's about a web server hide the cause, and those of uploads to the Hub.
+    """
+    while type(error) in (FileNotFoundError, RuntimeError) and error.__cause__ is not None:
         error = error.__cause__
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    first = str(error).strip().partition("\n")[0] or type(error).__name__
+    said = getattr(error, "server_message", None)  # of the Hub
+    return f"{first.rstrip(':')}: {said}" if isinstance(said, str) and said not in first else first
 
 
-def _access_remedy(url: str) -> str:
+def _access_remedy(url: str, doing: str) -> str:
     scheme = "file" if is_local(url) else split_scheme(url)[0]
     return _ACCESS_REMEDIES.get(
         scheme, "check the credentials (environment or storage options) and the bucket's policy"
-    )
+    ).format(doing=doing)
 
 
 def _lacks_credentials(error: BaseException) -> bool:

@@ -91,6 +91,11 @@ def publish_bytes(url: str, data: bytes, options: Options | None = None, *, not_
 
 
 def _require_atomic(url: str) -> None:
+    if store_of(url).api == "hub":
+        raise UsageError(
+            f"{url}: every file that is written to the Hub is a commit; write to a local path or an object store, and "
+            "send all of it in one: ledgerbeam publish LEDGER --to hf://datasets/OWNER/NAME"
+        )
     if not store_of(url).publishes_whole:
         raise UsageError(
             f"{url}: {split_scheme(url)[0]}:// cannot publish an output in one step, so a reader could see half of it; "

@@ -14,7 +14,7 @@ from typing import Any
 
 from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io.storage.client import CONCURRENCY, Options, call, filesystem, storage_error
-from ledgerbeam.io.storage.urls import canonical_url, is_local
+from ledgerbeam.io.storage.urls import canonical_url, is_local, store_of
 
 _KINDS = (
     (stat_modes.S_ISFIFO, "a pipe"),
@@ -23,6 +23,7 @@ _KINDS = (
     (stat_modes.S_ISBLK, "a device"),
 )
 
+_DESCRIBED_AT_ONCE = 500  # of the Hub
 _TIMES = ("LastModified", "last_modified", "mtime", "updated", "Last-Modified", "created")
 
 
@@ -33,9 +34,9 @@ class FileInfo:
     Attributes:
         url: Canonical URL (`canonical_url`).
         size: Length in bytes.
-        version: What changes when the content does: generation or ETag; where the store has neither, the time
-            of the last modification in nanoseconds since 1970, as decimal text, and of a remote store a hyphen and
-            the size.
+        version: What changes when the content does: generation, ETag or name of the content; where the store has
+            none of them, the time of the last modification in nanoseconds since 1970, as decimal text, and of a
+            remote store a hyphen and the size.
         modified_ns: Time of the last modification in nanoseconds since 1970 (object stores: to the second); 0
             when the store does not tell. Not part of the comparison.
         changed_ns: Of a local file the time of the last change of its inode, which nobody can set, in nanoseconds
@@ -90,7 +91,20 @@ def stat_many(urls: Sequence[str], options: Options | None = None) -> list[FileI
     if len(urls) < 2 or all(map(is_local, urls)):
         return [stat(url, options) for url in urls]
     with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-stat") as pool:
+        if all(store_of(url).api == "hub" for url in urls):
+            runs = [urls[start : start + _DESCRIBED_AT_ONCE] for start in range(0, len(urls), _DESCRIBED_AT_ONCE)]
+            return [info for run in pool.map(lambda run: _stat_hub(run, options), runs) for info in run]
         return list(pool.map(lambda url: stat(url, options), urls))
+
+
+def _stat_hub(urls: Sequence[str], options: Options | None) -> list[FileInfo]:
+    """Ask the Hub about many files: one request for each repository among them, for it counts requests."""
+    urls = [canonical_url(url) for url in urls]
+    found = call(urls[0], "read", filesystem(urls[0], options).describe, urls)
+    for url, info in zip(urls, found, strict=True):
+        if info is None:
+            raise storage_error(FileNotFoundError(url), url, "read")
+    return [info_of(url, info) for url, info in zip(urls, found, strict=True)]
 
 
 def require_regular(found: os.stat_result, url: str) -> None:
@@ -170,7 +184,7 @@ def info_of(url: str, info: Mapping[str, Any]) -> FileInfo:
         )
     size = int(info["size"])
     modified_ns = _nanoseconds(next((info[key] for key in _TIMES if info.get(key)), None))
-    version = next((str(info[key]) for key in ("generation", "ETag", "etag") if info.get(key)), None)
+    version = next((str(info[key]) for key in ("generation", "ETag", "etag") if info.get(key)), content_name(info))
     if version is None:
         if not modified_ns:
             raise StorageError(
@@ -179,6 +193,12 @@ def info_of(url: str, info: Mapping[str, Any]) -> FileInfo:
             )
         version = f"{modified_ns}-{size}"  # the time of a web server has whole seconds
     return FileInfo(url, size, version.strip('"'), modified_ns)
+
+
+def content_name(info: Mapping[str, Any]) -> str | None:
+    """Return the name of the content of a file that the Hub lists: its SHA-256, Git's name or its Xet hash."""
+    name = getattr(info.get("lfs"), "sha256", None) or info.get("blob_id") or info.get("xet_hash")
+    return None if name is None else str(name)
 
 
 def _date(text: str) -> dt.datetime | None:

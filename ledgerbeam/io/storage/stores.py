@@ -27,7 +27,7 @@ class Store:
         whole_read: Arguments of the client that read a whole object without a request for its length.
     """
 
-    api: Literal["s3", "gcs", "azure", "http"] | None = None
+    api: Literal["s3", "gcs", "azure", "http", "hub"] | None = None
     package: str | None = None
     has_buckets: bool = False
     publishes_whole: bool = False
@@ -64,7 +64,7 @@ _STORES = {
     "adl": replace(_OBJECTS, package="'ledgerbeam[azure]'"),
     "http": _WEB,
     "https": _WEB,
-    "hf": Store(package="huggingface_hub"),
+    "hf": Store(api="hub", package="'ledgerbeam[hf]'"),
     "oss": _OBJECTS,
     "oci": _OBJECTS,
 }

@@ -1,14 +1,15 @@
 """Reads of an object in the version that was listed, by the condition that its store puts on a request.
 
 S3 and Azure take `If-Match` with the ETag, GCS a generation; what answers is compared too, for there are servers that
-pass over a condition. Of a web server only the answer is compared. Other stores have none: they are asked after the
-read what they hold, one request more.
+pass over a condition. Of a web server and of the Hub the answer alone is compared. Other stores have none: they are
+asked after the read what they hold, one request more.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
@@ -51,6 +52,9 @@ def cat_listed(
     asked = list(zip(urls, starts, stops, versions, strict=True))
     if api is None:
         return [_look_after(store, *one) for one in asked]
+    if api == "hub":
+        with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-hub") as pool:
+            return list(pool.map(lambda one: _read_hub(store, *one), asked))
     found: list[bytes | BaseException] = asyn.sync(
         store.loop,
         asyn._run_coros_in_chunks,  # noqa: SLF001 - what `cat_ranges` of all these stores is made of
@@ -130,6 +134,15 @@ def _look_after(store: Any, url: str, start: int | None, stop: int | None, versi
     except Exception as error:  # noqa: BLE001 - as `cat_ranges` returns them; who asked decides
         return error
     return data
+
+
+def _read_hub(store: Any, url: str, start: int | None, stop: int | None, version: str) -> bytes | BaseException:
+    try:
+        found, data = store.read_version(url, start, stop)
+        _require(version, found)
+    except Exception as error:  # noqa: BLE001 - as above
+        return error
+    return bytes(data)
 
 
 _Read = Callable[[Any, str, int | None, int | None, str], Awaitable[bytes]]

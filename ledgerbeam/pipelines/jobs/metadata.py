@@ -23,7 +23,7 @@ from ledgerbeam.pipelines.console import count
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.stamp import OutputStamp
 
-__all__ = ["FORMATS", "Publication", "PublishedMetadata", "publish_shards", "routes_of"]
+__all__ = ["FORMATS", "Publication", "PublishedMetadata", "publish_shards", "require_shards", "routes_of"]
 
 _CUTS = "cuts"
 
@@ -122,10 +122,8 @@ def publish_shards(
         StorageError: A shard is gone or has another size than when it was written; or the store refused.
         UsageError: There are no shards, or they cannot be a dataset of this format.
     """
-    if not shards:
-        raise UsageError(f"ledger {ledger}: its job has written no shards; there is nothing to publish")
+    require_shards(shards, root, options, ledger=ledger)
     dataset = _Dataset(ledger, root, shards, _parts(parts, shards), output, name or root.rpartition("/")[2], options)
-    _require_shards(dataset)
     urls, keys = FORMATS[form](dataset)
     cuts = [shard for shard in shards if shard.name.endswith(f".{_CUTS}.jsonl")]
     return Publication(form, len(shards), sum(shard.records for shard in cuts or shards), urls, keys)
@@ -146,13 +144,21 @@ def _parts(given: Sequence[tuple[str, str]] | None, shards: Sequence[OutputShard
     return parts
 
 
-def _require_shards(dataset: _Dataset) -> None:
-    remedy = f"to see all: ledgerbeam ledger verify --sizes-only {dataset.ledger}"
+def require_shards(shards: Sequence[OutputShard], root: str, options: Options, *, ledger: str) -> None:
+    """Check that there are shards, and that each is there in the size that was recorded.
+
+    Raises:
+        StorageError: A shard is gone or has another size than when it was written; or the store refused.
+        UsageError: There are no shards.
+    """
+    if not shards:
+        raise UsageError(f"ledger {ledger}: its job has written no shards; there is nothing to publish")
+    remedy = f"to see all: ledgerbeam ledger verify --sizes-only {ledger}"
     try:
-        found = stat_many([dataset.url(shard.name) for shard in dataset.shards], dataset.options)
+        found = stat_many([f"{root}/{shard.name}" for shard in shards], options)
     except SourceNotFoundError as error:
         raise SourceNotFoundError(f"{error} Nothing was published; {remedy}") from error
-    for shard, info in zip(dataset.shards, found, strict=True):
+    for shard, info in zip(shards, found, strict=True):
         if info.size != shard.size:
             raise StorageError(
                 f"{info.url}: expected {shard.size:,} bytes, as were written, found {info.size:,}; nothing was "

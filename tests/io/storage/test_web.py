@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import logging
 import socket
+import ssl
+import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import formatdate
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from ledgerbeam.errors import ChangedSourceError, SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io import FileInfo, RangeReader, build_jsonl_index, stat
-from ledgerbeam.io.listing.pages import list_pages
 from ledgerbeam.io.storage import client
 from ledgerbeam.io.storage.files import read_bytes, read_many_files
 from tests.servers.web import WebServer, web_server
@@ -116,23 +125,15 @@ def test_a_range_past_the_end_is_an_error(web: WebServer) -> None:
         RangeReader(listed.url, listed=listed).read(200, 210)
 
 
-def test_the_links_of_a_page_are_listed_with_their_versions(web: WebServer) -> None:
-    web.files["in"] = b'<a href="/in/a.jsonl">a</a> <a href="/in/b.txt">b</a>'
-    (page,) = list_pages([f"{web.url}/in/*.jsonl"])
-    assert list(zip(page.urls, page.sizes, page.versions, strict=True)) == [
-        (f"{web.url}/in/a.jsonl", 100, stat(f"{web.url}/in/a.jsonl").version)
-    ]
-
-
 @pytest.mark.parametrize(
     ("status", "kind", "said"),
     [
         (404, SourceNotFoundError, "there is no such file"),
         (410, SourceNotFoundError, "there is no such file"),
-        (401, StorageError, "permission denied.*credentials as storage options"),
+        (401, StorageError, "credentials are missing or refused.*credentials as storage options"),
         (403, StorageError, "permission denied"),
         (429, StorageError, "refuses so many requests"),
-        (500, StorageError, r"cannot read \(500"),
+        (500, StorageError, r"its server has failed \(500.*run again later"),
     ],
 )
 def test_what_a_server_answers_is_what_is_said(web: WebServer, status: int, kind: type[Exception], said: str) -> None:
@@ -169,34 +170,71 @@ def test_a_call_that_is_tried_again_is_told_once_it_lasts(
     assert said.endswith("; it is tried again")
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "*.jsonl"])
-@pytest.mark.parametrize(
-    ("status", "kind", "said"),
-    [
-        (401, StorageError, "permission denied .*no such repository.*HF_TOKEN"),
-        (403, StorageError, "permission denied"),
-        (404, SourceNotFoundError, "there is no such file|nothing matches"),
-        (429, StorageError, "refuses so many requests"),
-    ],
-)
-def test_what_the_hub_answers_is_one_error_that_says_so(
-    web: WebServer, status: int, kind: type[Exception], said: str, name: str
+AFTER = {
+    "seconds": lambda: {"Retry-After": "1"},
+    "a date": lambda: {"Retry-After": formatdate(time.time() + 2, usegmt=True)},
+    "the Hub's way": lambda: {"RateLimit": '"resolvers";r=0;t=1'},
+}
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("heads", AFTER.values(), ids=AFTER)
+def test_a_server_that_says_when_is_asked_again_then(
+    web: WebServer, heads: Callable[[], dict[str, str]], status: int
 ) -> None:
-    pytest.importorskip("huggingface_hub")
-    web.status = status
-    with pytest.raises(StorageError, match=rf"^hf://datasets/some/one/{'[a*]'}\.jsonl: .*({said})") as caught:
-        list(list_pages([f"hf://datasets/some/one/{name}"], {"endpoint": web.url}))
-    assert type(caught.value) is kind
+    listed = source(web)
+    web.refusals = [(status, heads())]
+    began = time.monotonic()
+    assert RangeReader(listed.url, listed=listed).read(0, 5) == DATA[:5]
+    assert time.monotonic() - began > 0.9
 
 
-def test_a_hub_that_cannot_be_reached_is_one_error_that_says_so() -> None:
-    pytest.importorskip("huggingface_hub")
-    with pytest.raises(StorageError, match=r"a\.jsonl: cannot read, its host cannot be reached"):
-        stat("hf://datasets/some/one/a.jsonl", {"endpoint": "http://127.0.0.1:9"})
+def test_a_wait_of_minutes_is_an_error_that_says_how_long(web: WebServer) -> None:
+    listed = source(web)
+    web.refusals = [(429, {"Retry-After": "900"})]
+    with pytest.raises(StorageError, match=r"refuses so many requests .*run again in 900 s, as it asks"):
+        RangeReader(listed.url, listed=listed).read(0, 5)
+    assert web.asked[-1] == ("GET", "bytes=0-4")
+    assert web.refusals == []
+
+
+def test_a_redirect_is_followed_and_a_circle_is_an_error(web: WebServer) -> None:
+    web.moved = {"moved.jsonl": f"{web.url}/in/a.jsonl", "round.jsonl": "/round.jsonl"}
+    listed = stat(f"{web.url}/moved.jsonl")
+    assert RangeReader(listed.url, listed=listed).read(0, 5) == DATA[:5]
+    with pytest.raises(StorageError, match=r"round\.jsonl: cannot read, its server redirects without end; check"):
+        stat(f"{web.url}/round.jsonl")
+
+
+def test_a_host_that_cannot_prove_its_name_is_not_read(tmp_path: Path) -> None:
+    with web_server(tls=own_certificate(tmp_path), files={"a.jsonl": DATA}) as web:
+        said = "certificate of its host is not trusted .*SSL_CERT_FILE"
+        with pytest.raises(StorageError, match=rf"a\.jsonl: cannot read, the {said}"):
+            stat(f"{web.url}/a.jsonl")
+        with pytest.raises(StorageError, match=rf"a\.jsonl: cannot read, the {said}"):
+            stat("hf://datasets/some/one/a.jsonl", {"endpoint": web.url})
+        assert web.asked == []
+
+
+def own_certificate(folder: Path) -> ssl.SSLContext:
+    """Return the context of a server whose certificate nobody has signed but itself."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    built = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    built = built.serial_number(1).not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+    names = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    certificate = built.add_extension(names, critical=False).sign(key, hashes.SHA256())
+    pem = serialization.Encoding.PEM
+    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (folder / "server.pem").write_bytes(secret + certificate.public_bytes(pem))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "server.pem")
+    return context
 
 
 @pytest.mark.parametrize(
-    ("scheme", "module", "package"), [("hf", "huggingface_hub", "huggingface_hub"), ("http", "aiohttp", "aiohttp")]
+    ("scheme", "module", "package"), [("hf", "huggingface_hub", r"'ledgerbeam\[hf\]'"), ("http", "aiohttp", "aiohttp")]
 )
 def test_a_missing_client_is_named(monkeypatch: pytest.MonkeyPatch, scheme: str, module: str, package: str) -> None:
     def missing(name: str) -> Any:

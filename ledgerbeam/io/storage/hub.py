@@ -1,0 +1,143 @@
+"""Files of the Hub: one request describes many of them, one reads a range, and its answer names the version.
+
+What `huggingface_hub` has for fsspec lists a whole folder to describe one file, and does not say which version a read
+was of. A version is the name of the content: its SHA-256 in large file storage, Git's name of a regular file, the Xet
+hash in a bucket. A commit that leaves a file as it is, leaves its version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from huggingface_hub import HfFileSystem, hf_hub_url
+from huggingface_hub.hf_api import RepoFolder
+from huggingface_hub.utils import HfUri, get_session, hf_raise_for_status, parse_hf_uri
+
+from ledgerbeam.errors import StorageError
+from ledgerbeam.io.storage.client import CONCURRENCY
+
+__all__ = ["HubFileSystem"]
+
+READ_SECONDS = 60.0
+"""How long a read waits for the next bytes."""
+
+
+class HubFileSystem(HfFileSystem):
+    """The file system of `huggingface_hub`, which asks less, and knows the version of what it reads."""
+
+    def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
+        """Describe a file or a folder: one request."""
+        where = parse_hf_uri(self.unstrip_protocol(path))
+        found = self.describe([path])[0] if where.path_in_repo else None
+        if found is None:  # the root, or of a bucket perhaps a folder
+            found = super().info(path, **kwargs)
+        return found
+
+    def describe(self, paths: Sequence[str]) -> list[dict[str, Any] | None]:
+        """Describe files and folders: one request for each repository.
+
+        Args:
+            paths: Of files; of each repository at most 500.
+
+        Returns:
+            What `info` gives of each, None where there is none.
+        """
+        places = [parse_hf_uri(self.unstrip_protocol(path)) for path in paths]
+        found: dict[tuple[str, str, str | None, str], dict[str, Any]] = {}
+        for kind, name, revision in dict.fromkeys((place.type, place.id, place.revision) for place in places):
+            wanted = [one.path_in_repo for one in places if (one.type, one.id, one.revision) == (kind, name, revision)]
+            for entry in self._entries(kind, name, revision, wanted):
+                found[kind, name, revision, entry["path"]] = entry
+        return [
+            None if entry is None else {**entry, "name": self._strip_protocol(path)}
+            for path, place in zip(paths, places, strict=True)
+            for entry in [found.get((place.type, place.id, place.revision, place.path_in_repo))]
+        ]
+
+    def _entries(self, kind: str, name: str, revision: str | None, paths: list[str]) -> Iterable[dict[str, Any]]:
+        if kind == "bucket":
+            for file in self._api.get_bucket_paths_info(name, paths):
+                yield {"path": file.path, "type": "file", "size": file.size, "xet_hash": file.xet_hash}
+            return
+        for one in self._api.get_paths_info(name, paths, revision=revision, repo_type=kind):
+            if isinstance(one, RepoFolder):
+                yield {"path": one.path, "type": "directory", "size": 0}
+            else:
+                yield {"path": one.path, "type": "file", "size": one.size, "lfs": one.lfs, "blob_id": one.blob_id}
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+        """Read a range, or all: one request, and one more if the content lies elsewhere."""
+        return self.read_version(path, start, end)[1]
+
+    def cat_ranges(
+        self, paths: list[str], starts: Any, ends: Any, on_error: str = "return", **_: Any
+    ) -> list[bytes | BaseException]:
+        """Read ranges of files, several at a time; an error stands in the place of what it is of, or is raised."""
+
+        def read(path: str, start: int | None, end: int | None) -> bytes | BaseException:
+            try:
+                return self.cat_file(path, start, end)
+            except Exception as error:
+                if on_error == "raise":
+                    raise
+                return error
+
+        with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-hub") as pool:
+            return list(pool.map(read, paths, starts, ends))
+
+    def read_version(self, path: str, start: int | None, end: int | None) -> tuple[str, bytes]:
+        """Read a range, or all.
+
+        Args:
+            path: Of a file.
+            start: First byte; None for the whole file.
+            end: End, exclusive; None likewise.
+
+        Returns:
+            The version of what was read, and its bytes.
+
+        Raises:
+            StorageError: The answer names no version, or is no range; also the errors of the client.
+        """
+        where = parse_hf_uri(self.unstrip_protocol(path))
+        wanted = None if start is None or end is None else f"bytes={start}-{end - 1}"
+        # Their own spelling of the credentials of these options.
+        heads = {**self._api._build_hf_headers(), "Accept-Encoding": "identity"}  # noqa: SLF001
+        if wanted is not None:
+            heads["Range"] = wanted
+        answer = get_session().get(self._address(where), headers=heads, timeout=READ_SECONDS)
+        hf_raise_for_status(answer)
+        first = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
+        if wanted is not None and not (answer.status_code == 206 and first == str(start)):
+            raise StorageError(
+                f"{self.unstrip_protocol(path)}: the server supports no byte ranges, so records cannot be read from "
+                f"their places (asked for {wanted}, it answered with status {answer.status_code}); download the file "
+                "to a local disk"
+            )
+        hops = [hop.headers for hop in (*answer.history, answer)]
+        return _version_read(self.unstrip_protocol(path), where, hops), answer.content
+
+    def _address(self, where: HfUri) -> str:
+        if where.is_bucket:
+            return where.to_url(endpoint=self.endpoint).replace("/tree/", "/resolve/", 1)
+        return hf_hub_url(
+            where.id, where.path_in_repo, repo_type=where.type, revision=where.revision, endpoint=self.endpoint
+        )
+
+
+def _version_read(url: str, where: HfUri, hops: Sequence[Mapping[str, str]]) -> str:
+    """Return the version that the answers to a read name, from the Hub to where the content lies.
+
+    What the Hub says comes first; the store behind it has ETags of its own.
+    """
+    names = ("X-Xet-Hash",) if where.is_bucket else ("X-Linked-ETag", "ETag")
+    for name in names:
+        for heads in hops:
+            if version := str(heads.get(name, "")).removeprefix("W/").strip('"'):
+                return version
+    raise StorageError(
+        f"{url}: the answer of the Hub does not name the version of the file, so a change of it could not be detected; "
+        "download the file to a local disk"
+    )

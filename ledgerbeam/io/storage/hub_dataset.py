@@ -1,0 +1,199 @@
+"""A dataset of the Hub to write to: what it holds, contents sent ahead, and one commit that names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
+
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, hf_hub_url
+from huggingface_hub.hf_api import RepoFile
+from huggingface_hub.utils import (
+    are_progress_bars_disabled,
+    disable_progress_bars,
+    enable_progress_bars,
+    get_session,
+    hf_raise_for_status,
+    parse_hf_uri,
+)
+
+from ledgerbeam.errors import SourceNotFoundError, StorageError, UsageError
+from ledgerbeam.io.storage.client import Options, call, http_status, lacks_repository
+from ledgerbeam.io.storage.stat import content_name
+
+__all__ = ["HubDataset", "HubFile", "Upload"]
+
+_CONFLICTS = frozenset({409, 412})  # HTTP status of a commit whose parent is not the last one any more
+_EXAMPLE = "hf://datasets/OWNER/NAME[@BRANCH][/FOLDER]"
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class HubFile:
+    """A file of a commit.
+
+    Attributes:
+        size: Bytes.
+        version: Name of its content: SHA-256 in large file storage, else Git's name of the blob.
+    """
+
+    size: int
+    version: str
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A file that the next commit puts into the dataset.
+
+    Attributes:
+        sha256: Of the content that was sent; None if it travels in the commit itself.
+        size: Bytes.
+        operation: For the commit.
+    """
+
+    sha256: str | None
+    size: int
+    operation: CommitOperationAdd
+
+
+class HubDataset:
+    """A folder on a branch of a dataset of the Hub.
+
+    Args:
+        url: `hf://datasets/OWNER/NAME[@BRANCH][/FOLDER]`.
+        options: `endpoint` and `token`; else those of the environment.
+
+    Raises:
+        UsageError: The URL names no dataset.
+    """
+
+    def __init__(self, url: str, options: Options) -> None:
+        try:
+            place = parse_hf_uri(url)
+        except ValueError as error:
+            raise UsageError(f"{url}: expected {_EXAMPLE}, found no such name ({error})") from error
+        if place.type != "dataset":
+            raise UsageError(f"{url}: expected a dataset of the Hub, {_EXAMPLE}, found a {place.type}")
+        self.url = url
+        self.folder = place.path_in_repo.rstrip("/")
+        self._name, self._branch = place.id, place.revision or "main"
+        self._endpoint = options.get("endpoint")
+        self._api = HfApi(endpoint=self._endpoint, token=options.get("token"))
+
+    def _path(self, name: str) -> str:
+        return f"{self.folder}/{name}" if self.folder else name
+
+    def head(self) -> str:
+        """Return the name of the last commit.
+
+        Raises:
+            SourceNotFoundError: There is no such dataset or branch, or it is private; also StorageError.
+        """
+        try:
+            info = call(self.url, "read", self._api.repo_info, self._name, repo_type="dataset", revision=self._branch)
+        except SourceNotFoundError as error:
+            raise SourceNotFoundError(
+                f"{error}\nTo make the dataset, private or public: hf repos create {self._name} --repo-type dataset"
+            ) from error
+        return str(info.sha)
+
+    def files(self, commit: str) -> dict[str, HubFile]:
+        """Return the files of the folder in a commit, by their names in it; none if there is no such folder."""
+        start = len(self._path(""))
+
+        def read() -> dict[str, HubFile]:
+            tree = self._api.list_repo_tree(
+                self._name, self.folder or None, recursive=True, revision=commit, repo_type="dataset"
+            )
+            return {
+                one.path[start:]: HubFile(one.size, str(content_name(vars(one))))
+                for one in tree
+                if isinstance(one, RepoFile)
+            }
+
+        try:
+            return call(self.url, "list", read)
+        except SourceNotFoundError as error:
+            if lacks_repository(error):
+                raise
+            return {}
+
+    def read(self, name: str, commit: str) -> bytes:
+        """Read a small file as it is in a commit."""
+
+        def read() -> bytes:
+            url = hf_hub_url(
+                self._name, self._path(name), repo_type="dataset", revision=commit, endpoint=self._endpoint
+            )
+            heads = self._api._build_hf_headers()  # noqa: SLF001 - their own spelling of the credentials
+            answer = get_session().get(url, headers=heads)
+            hf_raise_for_status(answer)
+            return bytes(answer.content)
+
+        return call(self.url, "read", read)
+
+    def send(self, files: Mapping[str, str | bytes]) -> dict[str, Upload]:
+        """Send the contents of files ahead, unless the Hub has them; small ones wait for the commit.
+
+        Args:
+            files: By their names in the folder: the path of a local file, which stays there until the commit, or bytes.
+        """
+        operations = {name: CommitOperationAdd(self._path(name), content) for name, content in files.items()}
+        additions = list(operations.values())
+        self._write(self._api.preupload_lfs_files, self._name, additions, repo_type="dataset", revision=self._branch)
+        return {name: Upload(_sent(one), one.upload_info.size, one) for name, one in operations.items()}
+
+    def commit(self, uploads: Sequence[Upload], removed: Sequence[str], parent: str, message: str) -> str | None:
+        """Make one commit.
+
+        Args:
+            uploads: What it adds or replaces.
+            removed: Names of files that it removes.
+            parent: The commit that it follows.
+            message: Its title.
+
+        Returns:
+            Its name; None if another commit has followed the parent, perhaps this one, whose answer was lost.
+        """
+        deletions = [CommitOperationDelete(self._path(name), is_folder=False) for name in removed]
+        try:
+            made = self._write(
+                self._api.create_commit,
+                self._name,
+                [*(upload.operation for upload in uploads), *deletions],
+                commit_message=message,
+                repo_type="dataset",
+                revision=self._branch,
+                parent_commit=parent,
+            )
+        except StorageError as error:
+            if http_status(error) in _CONFLICTS:
+                return None
+            raise
+        return str(made.oid)
+
+    def _write(self, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        with _without_bars():
+            return call(self.url, "write", function, *args, **kwargs)
+
+
+def _sent(operation: CommitOperationAdd) -> str | None:
+    """Return the SHA-256 of a content that was sent: the client then lets go of it."""
+    is_sent = operation.path_or_fileobj == b"" and operation.upload_info.size > 0
+    return str(operation.upload_info.sha256.hex()) if is_sent else None
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """Keep the client from drawing bars of its own."""
+    if are_progress_bars_disabled():
+        yield
+        return
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        enable_progress_bars()
