@@ -23,6 +23,7 @@ from benchmarks import (
     native,
     object_store,
     observing,
+    parquet,
     reads,
     scale,
     skipping,
@@ -46,6 +47,7 @@ TABLES: dict[str, ModuleType] = {
     "skipping": skipping,
     "workers": workers,
     "observing": observing,
+    "parquet": parquet,
 }
 
 

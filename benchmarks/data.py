@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 VERSION = 2
 """Part of the folder's name: a change of what is made here needs another."""
@@ -18,6 +20,7 @@ MANY_SOURCES = 1_000_000
 LINE_TEXT = (350, 750)  # characters of text a line, so that lines have about 600 bytes
 MEMBER_BYTES = 20_000
 PAIR_BYTES = 20_480
+ROW_GROUPS = 64
 
 _POOL = 4 * 1024 * 1024
 
@@ -56,6 +59,17 @@ class Data:
     def pairs(self) -> Path:
         """A Shar archive of pairs: an array of 20,480 bytes and its manifest."""
         return _once(self.folder / "pairs.tar", lambda path: _write_pairs(path, self.size))
+
+    @property
+    def parquet(self) -> Path:
+        """Rows of the lines' fields, in 64 row groups."""
+        return _once(self.folder / "rows.parquet", lambda path: _write_parquet(path, self.size, ROW_GROUPS))
+
+    @property
+    def parquet_part(self) -> Path:
+        """An eighth of such a file, with an eighth of the row groups."""
+        size, groups = self.size // 8, ROW_GROUPS // 8
+        return _once(self.folder / "part.parquet", lambda path: _write_parquet(path, size, groups))
 
     @property
     def work(self) -> Path:
@@ -130,3 +144,16 @@ def _write_tar(path: Path, size: int, sample: Callable[[int], list[tuple[str, by
                 file.write(data + bytes(-len(data) % tarfile.BLOCKSIZE))
                 archive.offset = file.tell()
             number += 1
+
+
+def _write_parquet(path: Path, size: int, groups: int) -> None:
+    """Write row groups of the same number of rows, so many that the file has about `size` bytes."""
+    rows = [orjson.loads(line) for line in lines(10_000)]
+    sample = pa.Table.from_pylist(rows)
+    data = pa.BufferOutputStream()
+    pq.write_table(sample, data, compression="zstd", compression_level=3)
+    each = max(1, size * len(rows) // (groups * data.tell()))
+    with pq.ParquetWriter(path, sample.schema, compression="zstd", compression_level=3) as writer:
+        for group in range(groups):
+            made = [orjson.loads(line) for line in lines(each, seed=group)]
+            writer.write_table(pa.Table.from_pylist(made, schema=sample.schema))

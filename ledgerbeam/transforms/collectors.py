@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ledgerbeam.errors import FunctionError, RecordError
@@ -213,11 +213,15 @@ class _Values:
 class _CopiedValues(_Values):
     """Takes copies of results, of which each dataset is to have a schema of its own."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._copied = _copier()
+
     def add(self, value: Any) -> None:
-        super().add(_copied(value))
+        super().add(self._copied(value))
 
     def hold(self, value: Any) -> Any:
-        return _copied(value)
+        return self._copied(value)
 
 
 class _Refused:
@@ -245,17 +249,18 @@ class _Columns:
 
     def __init__(self, maker: TableMaker, *, placed: bool) -> None:
         self._maker = maker
+        self._copied = _copier()
         self._placed = placed
         self._rows: list[Any] = []
 
     def add(self, value: Any) -> None:
-        row = _copied(value)
+        row = self._copied(value)
         if self._placed:
             self._maker.require(row)
         self._rows.append(row)
 
     def hold(self, value: Any) -> _RowAsWritten:
-        row = _copied(value)
+        row = self._copied(value)
         self._maker.require(row)
         return _RowAsWritten(self._maker, row)
 
@@ -285,10 +290,10 @@ class _RowAsWritten:
         return self._maker.encoded(self.row)
 
 
-def _copied(value: Any) -> Any:
+def _copier() -> Callable[[Any], Any]:
     from ledgerbeam.io.columns.tables import copied  # noqa: PLC0415 - only jobs of columns import pyarrow
 
-    return copied(value)
+    return copied
 
 
 class _Copies:

@@ -261,7 +261,7 @@ SAID = {
     "no columns": "a frame without columns",
     "rows of fewer": "returned Rows of 3 rows for a batch of 4: expected one in each row's place",
     "rows of none": "returned a NoneType: expected",
-    "a short mask": "drop 'x': expected 4 values, one for each row, found 1",
+    "a short mask": "drop 'x': expected 4 values, one by position for each row, found 1",
     "no mask": "drop 'x': expected a mask of true and false, found int64",
     "a mask with null": "drop 'x': expected a mask of true and false, found 1 nulls in it; use fill_null",
     "names of numbers": "drop: expected names, null for none, or masks by name, found int64",

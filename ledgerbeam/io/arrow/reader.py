@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ledgerbeam.errors import SourceError
 from ledgerbeam.io.arrow.footer import FOOTER_END, Batch, Block, buffers_of, parse_batch, parse_footer
-from ledgerbeam.io.columns.content import PlacedFile
+from ledgerbeam.io.columns.content import PlacedFile, first_read
 from ledgerbeam.io.columns.reader import GroupedRows
 from ledgerbeam.io.formats.format import RowGroup
 
@@ -20,7 +20,6 @@ __all__ = ["ArrowReader"]
 _MAGIC = b"ARROW1"
 _FEATHER_1 = b"FEA1"
 _STREAM = b"\xff\xff\xff\xff"
-_FIRST_READ = 64 * 1024
 _ALIGNED = 64  # buffers begin at multiples of it at most
 
 
@@ -30,21 +29,28 @@ class ArrowReader(GroupedRows):
     See `GroupedRows` for arguments and methods.
     """
 
+    _known: list[tuple[int, bytes]]
     _blocks: list[Block]
     _batches: list[Batch]
     _spans: list[list[tuple[int, int]]]
     _fields: list[int] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"_blocks": [], "_batches": [], "_spans": [], "_fields": None}
+        return super().__getstate__() | {
+            "_known": [],
+            "_blocks": [],
+            "_batches": [],
+            "_spans": [],
+            "_fields": None,
+        }
 
     def _facts(self) -> dict[str, Any]:
         return {"record_batches": len(self.groups)}
 
     def _read_footer(self) -> tuple[pa.Schema, list[RowGroup]]:
-        footer = self._footer_bytes()
+        start, end = self._end_bytes()
         size = self._content.size
-        self._blocks = parse_footer(footer)
+        self._blocks = parse_footer(end[:-FOOTER_END])
         for block in self._blocks:
             if min(block) < 0 or sum(block) > size:
                 raise SourceError(f"{self.url}: a record batch lies outside of the file; it is damaged, write it again")
@@ -52,7 +58,8 @@ class ArrowReader(GroupedRows):
             [block.start for block in self._blocks], [block.start + block.head for block in self._blocks]
         )
         self._batches = [parse_batch(head) for head in heads]
-        schema = self._opened(PlacedFile(self._content)).schema
+        self._known = [(start, end), *((block.start, head) for block, head in zip(self._blocks, heads, strict=True))]
+        schema = self._opened().schema
         names = schema.names
         self._fields = [place for place, name in enumerate(names) if name in self.columns] if self.columns else None
         self._spans = [self._span_of(schema, batch) for batch in self._batches]
@@ -61,9 +68,11 @@ class ArrowReader(GroupedRows):
             for block, batch, spans in zip(self._blocks, self._batches, self._spans, strict=True)
         ]
 
-    def _footer_bytes(self) -> bytes:
+    def _end_bytes(self) -> tuple[int, bytes]:
+        """Return where the footer begins, and the bytes from there to the end of the file."""
         size = self._content.size
-        data = self._content.read(max(0, size - _FIRST_READ), size)
+        first = size - first_read(size)
+        data = self._content.read(first, size)
         if data[-len(_MAGIC) :] != _MAGIC or size < 2 * FOOTER_END:
             begin = self._content.read(0, min(4, size))
             if begin == _FEATHER_1:
@@ -77,11 +86,7 @@ class ArrowReader(GroupedRows):
         if not 0 < length <= size - FOOTER_END:
             raise SourceError(f"{self.url}: its end says that the footer has {length} bytes; it is damaged")
         start = size - FOOTER_END - length
-        return (
-            data[-FOOTER_END - length : -FOOTER_END]
-            if length + FOOTER_END <= len(data)
-            else self._content.read(start, start + length)
-        )
+        return start, data[start - first :] if start >= first else self._content.read(start, size)
 
     def _span_of(self, schema: pa.Schema, batch: Batch) -> list[tuple[int, int]]:
         """Return where in the body of a batch the chosen columns lie."""
@@ -99,10 +104,15 @@ class ArrowReader(GroupedRows):
         ]
         return [(start, start + size) for start, size in spans if size > 0]
 
-    def _opened(self, file: PlacedFile) -> Any:
+    def _opened(self, wanted: Sequence[tuple[int, int]] = ()) -> Any:
+        """Open the file with some ranges of it fetched, besides those that are known."""
         import pyarrow as pa  # noqa: PLC0415 - only jobs that read columns import it
         from pyarrow import ipc  # noqa: PLC0415
 
+        file = PlacedFile(self._content)
+        file.fetch(wanted)
+        for start, data in self._known:
+            file.hold(start, data)
         options = ipc.IpcReadOptions(use_threads=False, included_fields=self._fields)
         return ipc.open_file(pa.PythonFile(file, mode="r"), options=options)
 
@@ -110,19 +120,16 @@ class ArrowReader(GroupedRows):
         import pyarrow as pa  # noqa: PLC0415
 
         names = self.schema.names
-        file = PlacedFile(self._content)
-        wanted = []
+        wanted: list[tuple[int, int]] = []
         for number in numbers:
             block = self._blocks[number]
             body = block.start + block.head
-            wanted.append((block.start, body))
             wanted += [
                 (body + start, min(body + stop + -stop % _ALIGNED, body + block.body))
                 for start, stop in self._spans[number]
                 if 0 <= start < stop <= block.body
             ]
-        file.fetch(wanted)
-        opened = self._opened(file)
+        opened = self._opened(wanted)
         for number in numbers:
             batch = opened.get_batch(number)
             batch.validate(full=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -235,7 +236,7 @@ class StructColumn(Column):
         arrays, found = [], 0
         for name, path, field, column in self._parts:
             try:
-                values = [row[name] for row in rows]
+                values = list(map(itemgetter(name), rows))
                 found += len(values)
             except KeyError:
                 values = [row.get(name, ABSENT) for row in rows]

@@ -10,13 +10,18 @@ from typing import Protocol
 
 from ledgerbeam.errors import LedgerbeamError, SourceError
 
-__all__ = ["Content", "HeldBytes", "PlacedFile", "damage_of"]
+__all__ = ["Content", "HeldBytes", "PlacedFile", "damage_of", "first_read"]
 
 _NEXT = 64  # ranges no further apart are one
 _MOST_AT_ONCE = 16 * 2**20  # unless a single range has more
 _GAP = 64 * 1024
 _MOST_WASTE = 0.1
 """Of what is asked for, so much may be read besides it to save requests."""
+
+
+def first_read(size: int) -> int:
+    """Return how many bytes of the end of a file are read at first: most footers have fewer, and are little of it."""
+    return min(size, max(8 * 1024, min(64 * 1024, size // 100)))
 
 
 class Content(Protocol):

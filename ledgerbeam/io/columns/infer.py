@@ -221,7 +221,7 @@ def _field(name: str, seen: _Seen, of: int, path: Path) -> pa.Field:
     kind = None if lacks and seen.nulls else _type(seen, path)
     if kind is None:
         _require_json(seen, path)
-        return absent_field(json_field(name))
+        return absent_field(json_field(name)) if seen.exact else json_field(name)
     return absent_field(pa.field(name, kind)) if lacks else pa.field(name, kind)
 
 

@@ -91,6 +91,8 @@ def field_of(name: str, found: Any, where: str) -> pa.Field:
     metadata = _metadata_of(found.get("metadata", {}), where) | _words_of(found, marks.FIELD_WORDS, where)
     rest = {key: part for key, part in found.items() if key not in {"nullable", "metadata", *marks.FIELD_WORDS}}
     kind = pa.json_() if rest == {"type": _JSON} else _type_of(rest, where)
+    if pa.types.is_null(kind) and not nullable:
+        raise UsageError(f"{where}: expected a column of nulls to be nullable")
     return pa.field(name, kind, nullable, metadata or None)
 
 

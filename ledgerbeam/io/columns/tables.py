@@ -82,7 +82,7 @@ class TableMaker:
                 return _cast(records, self.schema)
             except MisfitError as error:
                 raise RecordError(f"{place}rows from {first}: {error}; {REMEDY}") from None
-        rows = list(map(plain_value, records))
+        rows = records if set(map(type, records)) == {dict} else list(map(plain_value, records))
         try:
             return pa.Table.from_arrays(self._arrays(rows), schema=self.schema)
         except MisfitError:
@@ -135,6 +135,8 @@ def copied(value: Any) -> Any:
     if kind in _FIXED:
         return value
     if kind is dict:
+        if _FIXED.issuperset(map(type, value.values())):
+            return value.copy()
         return {name: part if type(part) in _FIXED else copied(part) for name, part in value.items()}
     if kind is list or kind is tuple:
         return [part if type(part) in _FIXED else copied(part) for part in value]

@@ -17,7 +17,7 @@ What its metadata says besides, `io.columns.marks` lists: a null may stand for a
 from __future__ import annotations
 
 import datetime as dt
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Any
 
 from ledgerbeam.io.columns.marks import null_is_absent, record_is_value
@@ -59,7 +59,8 @@ def _finite(value: Any) -> Any:
 
 def _rows(fields: list[pa.Field], columns: list[pa.Array | pa.ChunkedArray]) -> list[dict[str, Any]]:
     names = [field.name for field in fields]
-    rows = [dict(zip(names, row, strict=True)) for row in zip(*map(_values_of, columns), strict=True)]
+    values = zip(*map(_values_of, columns), strict=True)
+    rows = list(map(dict, map(zip, repeat(names), values)))  # type: ignore[arg-type] # without a step of Python a row
     for field, column in zip(fields, columns, strict=True):
         if column.null_count and null_is_absent(field):  # of JSON text, `null` is a value
             for row, valid in zip(rows, column.is_valid().to_pylist(), strict=True):

@@ -81,11 +81,11 @@ class JsonTables:
             RecordError: A line is no JSON, or does not fit the schema; `one` says more.
         """
         parts = [self._part(piece) for piece in _pieces(data)]
-        return pa.concat_tables(parts) if parts else self.schema.empty_table()
+        return pa.concat_tables(parts) if parts else self._none()
 
     def each(self, raws: Sequence[RawRecord]) -> tuple[pa.Table, dict[int, str]]:
         """Return the lines that can be decoded and fit as a table; and why others do not, by position."""
-        tables: list[pa.Table] = [self.schema.empty_table()]
+        tables: list[pa.Table] = [self._none()]
         errors: dict[int, str] = {}
         left = [(0, len(raws))] if raws else []
         while left:
@@ -125,11 +125,14 @@ class JsonTables:
             misfit = str(error).removeprefix("record 0: ").removesuffix(f"; {REMEDY}")
             raise RecordError(f"{place}: {misfit}; {_REMEDY}") from None
 
+    def _none(self) -> pa.Table:
+        return self._maker.table([])  # pyarrow has no empty column of some types
+
     def _by_parser(self, data: bytes) -> pa.Table | None:
         """Return what pyarrow's parser makes of lines; None if that may not be what they hold."""
         count = _objects(data)
         if self._parsed is None or not count or len(data) > _MOST:
-            return self.schema.empty_table() if count == 0 else None
+            return self._none() if count == 0 else None
         try:
             found = pj.read_json(
                 pa.BufferReader(data),

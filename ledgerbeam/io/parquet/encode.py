@@ -29,6 +29,8 @@ def encode_parquet(table: pa.Table, *, row_group_bytes: int, page_bytes: int) ->
         compression="zstd",
         compression_level=3,
         data_page_size=page_bytes,
+        dictionary_pagesize_limit=page_bytes,  # which is read with each page
+        write_batch_size=_looked_at(table, page_bytes),
         write_page_index=True,
         use_compliant_nested_type=False,  # keeps the names of the items of lists
         store_schema=True,
@@ -37,3 +39,12 @@ def encode_parquet(table: pa.Table, *, row_group_bytes: int, page_bytes: int) ->
         for part in row_groups(table, row_group_bytes):
             writer.write_table(part, row_group_size=max(1, len(part)))
     return data.getvalue()
+
+
+def _looked_at(table: pa.Table, page_bytes: int) -> int:
+    """Return after how many rows the writer is to look whether a page is full: a few times, also of long rows."""
+    widest = max((column.nbytes for column in table.columns), default=0) / max(1, len(table))
+    return max(1, min(_ROWS_AT_ONCE, int(page_bytes / (4 * max(widest, 1)))))
+
+
+_ROWS_AT_ONCE = 1024

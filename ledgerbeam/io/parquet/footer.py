@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ledgerbeam.errors import SourceError
-from ledgerbeam.io.columns.content import Content
+from ledgerbeam.io.columns.content import Content, first_read
 
 if TYPE_CHECKING:  # only jobs that read columns import it
     import pyarrow as pa
@@ -21,15 +21,12 @@ FOOTER_END = 8
 MOST_FOOTER = 256 * 2**20
 """Bytes of a footer, at most: more is taken for damage."""
 
-_FIRST_READ = 64 * 1024
-"""Most footers are shorter, and then one request reads them."""
 
-
-def footer_bytes(content: Content, url: str) -> tuple[int, bytes]:
+def footer_bytes(content: Content, url: str) -> bytes:
     """Read the footer of a file.
 
     Returns:
-        Where what was read begins, and the bytes from there to the end of the file.
+        It, and what follows it to the end of the file.
 
     Raises:
         SourceError: It is no Parquet file, cut off, or encrypted.
@@ -37,7 +34,7 @@ def footer_bytes(content: Content, url: str) -> tuple[int, bytes]:
     size = content.size
     if size < len(_MAGIC) + FOOTER_END:
         raise SourceError(f"{url}: expected a Parquet file, found {size} bytes; it is cut off, write it again")
-    start = max(0, size - _FIRST_READ)
+    start = size - first_read(size)
     data = content.read(start, size)
     if data[-4:] == _ENCRYPTED:
         raise SourceError(f"{url}: the file is encrypted, and its footer too; decrypt it, then read it")
@@ -53,10 +50,7 @@ def footer_bytes(content: Content, url: str) -> tuple[int, bytes]:
             f"{url}: its end says that the footer has {length:,} bytes; expected at most "
             f"{min(size - FOOTER_END - len(_MAGIC), MOST_FOOTER):,}. It is damaged, write it again"
         )
-    if begin < start:
-        data = content.read(begin, start) + data
-        start = begin
-    return start, data
+    return data[begin - start :] if begin >= start else content.read(begin, start) + data
 
 
 def leaves_of(kind: pa.DataType) -> int:

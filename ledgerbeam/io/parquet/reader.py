@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from ledgerbeam.errors import SourceError
-from ledgerbeam.io.columns.content import PlacedFile, damage_of
+from ledgerbeam.io.columns.content import HeldBytes, PlacedFile, damage_of
 from ledgerbeam.io.columns.reader import GroupedRows
 from ledgerbeam.io.formats.format import RowGroup
 from ledgerbeam.io.parquet.footer import FOOTER_END, footer_bytes, leaves_of
@@ -87,12 +87,10 @@ class ParquetReader(GroupedRows):
     def _read_footer(self) -> tuple[pa.Schema, list[RowGroup]]:
         import pyarrow.parquet as pq  # noqa: PLC0415 - only jobs that read columns import it
 
-        start, data = footer_bytes(self._content, self.url)
-        length = int.from_bytes(data[-FOOTER_END:-4], "little")
-        self._footer = parse_footer(data[-FOOTER_END - length : -FOOTER_END])
-        file = PlacedFile(self._content)
-        file.hold(start, data)
-        opened = pq.ParquetFile(file, pre_buffer=False, **_LIMITS)
+        data = footer_bytes(self._content, self.url)
+        self._footer = parse_footer(data[:-FOOTER_END])
+        # As a file of nothing else: pyarrow would read more of the end than there may be of the footer.
+        opened = pq.ParquetFile(PlacedFile(HeldBytes(data[-4:] + data)), pre_buffer=False, **_LIMITS)
         schema = opened.schema_arrow
         self._metadata = opened.metadata
         self._check(opened.metadata)

@@ -58,9 +58,7 @@ def with_batch_schema(job: _Job, stored: Job | None, on_change: OnJobChange) -> 
     records = [record for url in chosen for record in _first(url, job.storage_options)]
     where = chosen[0] if len(chosen) == 1 else f"{chosen[0]} and {len(chosen) - 1} others"
     if not records:
-        raise RecordError(
-            f"{where}: expected lines that say the columns of batches, found none; give --batch-schema"
-        )
+        raise RecordError(f"{where}: expected lines that say the columns of batches, found none; give --batch-schema")
     try:
         return _with(job, schema_of_lines(records))
     except RecordError as error:

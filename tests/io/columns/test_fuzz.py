@@ -1,7 +1,7 @@
 """Damaged Parquet and Arrow files: typed errors only.
 
-A long run: `python -m tests.io.columns.test_fuzz parquet|arrow INPUTS [SEED [FIRST]]`. What ends the process is kept as a
-file in the working folder.
+A long run: `python -m tests.io.columns.test_fuzz parquet|arrow INPUTS [SEED [FIRST]]`. What ends the process is kept
+as a file in the working folder.
 """
 
 from __future__ import annotations
