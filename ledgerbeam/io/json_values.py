@@ -17,7 +17,7 @@ import json
 import marshal
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any, Literal
 
@@ -121,26 +121,6 @@ def loads(data: bytes | bytearray | memoryview) -> Any:
     return exact(bytes(data), orjson.loads(data))
 
 
-def dumps(value: Any, option: int = 0) -> bytes:
-    """Encode a value of plain data.
-
-    Args:
-        value: What orjson can encode, integers of any width that a float can approach included.
-        option: Of orjson.
-
-    Raises:
-        RecordError: It holds NaN or an infinity; the message says where.
-        orjson.JSONEncodeError: It holds something else that JSON cannot; a TypeError.
-    """
-    try:
-        data = orjson.dumps(value, json_form, option)
-    except orjson.JSONEncodeError as error:
-        data = dumps_wide(value, option, error)
-    if NULL in data:
-        require_finite(value)
-    return data
-
-
 def json_form(value: Any) -> Any:
     """Return what stands in JSON for a value of a type that JSON does not have; the `default` of orjson.
 
@@ -165,7 +145,28 @@ def period_text(nanoseconds: int) -> str:
     return f"{'-' if nanoseconds < 0 else ''}PT{whole}{digits}S"
 
 
-def dumps_wide(value: Any, option: int, error: TypeError) -> bytes:
+def dumps(value: Any, option: int = 0, default: Callable[[Any], Any] | None = json_form) -> bytes:
+    """Encode a value of plain data.
+
+    Args:
+        value: What orjson can encode, integers of any width that a float can approach included.
+        option: Of orjson.
+        default: Returns what stands for a value of another type; None refuses them.
+
+    Raises:
+        RecordError: It holds NaN or an infinity; the message says where.
+        orjson.JSONEncodeError: It holds something else that JSON cannot; a TypeError.
+    """
+    try:
+        data = orjson.dumps(value, default, option)
+    except orjson.JSONEncodeError as error:
+        data = dumps_wide(value, option, error, default)
+    if NULL in data:
+        require_finite(value)
+    return data
+
+
+def dumps_wide(value: Any, option: int, error: TypeError, default: Callable[[Any], Any] | None = json_form) -> bytes:
     """Encode a value that orjson refused.
 
     Raises:
@@ -179,7 +180,7 @@ def dumps_wide(value: Any, option: int, error: TypeError) -> bytes:
         raise error from None
     if replaced is value:
         raise error
-    return orjson.dumps(replaced, json_form, option)
+    return orjson.dumps(replaced, default, option)
 
 
 def require_finite(value: Any, rule: NanRule = "refuse") -> int:

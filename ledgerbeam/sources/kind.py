@@ -222,6 +222,10 @@ def plan_spans(
     return list(pairwise(edges))
 
 
+LEAST_ROW = 32
+"""What a row of columns counts for at least, in bytes: it takes memory however well it is compressed."""
+
+
 def plan_rows(
     groups: Sequence[RowGroup], *, task_bytes: int | None = None, task_records: int | None = None
 ) -> list[tuple[int, int]]:
@@ -230,7 +234,8 @@ def plan_rows(
     Args:
         groups: The row groups, in order.
         task_bytes: Size of a span in bytes; a span holds the row groups that begin within one multiple of it. A row
-            group of more is cut by itself, into as many parts of equal rows as it has multiples.
+            group of more is cut by itself, into as many parts of equal rows as it has multiples. A row counts for
+            `LEAST_ROW` at least.
         task_records: Records of a span, at most. Both limits may be given.
 
     Returns:
@@ -240,12 +245,12 @@ def plan_rows(
     count = int(first_rows[-1])
     cuts = [np.array([0, count], np.int64)]
     if task_bytes:
-        sizes = np.array([group.size for group in groups], np.uint64)
+        sizes = np.array([max(group.size, group.rows * LEAST_ROW) for group in groups], np.uint64)
         begins = np.cumsum([0, *sizes.tolist()])
         joined = plan_spans(begins.astype(np.uint64), task_bytes=task_bytes)
         cuts.append(first_rows[[start for start, _ in joined]])
         for number in np.flatnonzero(sizes > task_bytes).tolist():
-            rows, parts = groups[number].rows, -(-groups[number].size // task_bytes)
+            rows, parts = groups[number].rows, -(-int(sizes[number]) // task_bytes)
             cuts.append(first_rows[number] + np.arange(min(parts, rows) + 1) * rows // max(1, min(parts, rows)))
     if task_records:
         cuts.append(np.arange(0, count, task_records))

@@ -10,11 +10,18 @@ from typing import Protocol
 
 from ledgerbeam.errors import LedgerbeamError, SourceError
 
-__all__ = ["Content", "HeldBytes", "PlacedFile", "damage_of"]
+__all__ = ["Content", "HeldBytes", "PlacedFile", "damage_of", "first_read"]
 
+_NEXT = 64  # ranges no further apart are one
+_MOST_AT_ONCE = 16 * 2**20  # unless a single range has more
 _GAP = 64 * 1024
 _MOST_WASTE = 0.1
 """Of what is asked for, so much may be read besides it to save requests."""
+
+
+def first_read(size: int) -> int:
+    """Return how many bytes of the end of a file are read at first: most footers have fewer, and are little of it."""
+    return min(size, max(8 * 1024, min(64 * 1024, size // 100)))
 
 
 class Content(Protocol):
@@ -63,15 +70,12 @@ class PlacedFile(io.RawIOBase):
 
     Args:
         content: The source.
-        base: Where the file begins in it.
-        size: Its length. Default: to the end of the source.
     """
 
-    def __init__(self, content: Content, base: int = 0, size: int | None = None) -> None:
+    def __init__(self, content: Content) -> None:
         super().__init__()
         self._content = content
-        self._base = base
-        self._size = content.size - base if size is None else size
+        self._size = content.size
         self._place = 0
         self._starts: list[int] = []
         self._blocks: list[bytes] = []
@@ -88,16 +92,23 @@ class PlacedFile(io.RawIOBase):
         Args:
             ranges: First byte and end of each.
         """
-        wanted = sorted((start, stop) for start, stop in ranges if start < stop)
+        wanted: list[tuple[int, int]] = []
+        for start, stop in sorted(ranges):
+            if start >= stop:
+                continue
+            first, end = wanted[-1] if wanted else (0, -_NEXT)
+            if not wanted or start > end + _NEXT:
+                wanted.append((start, stop))
+            elif max(stop, end) - first <= _MOST_AT_ONCE:
+                wanted[-1] = first, max(stop, end)
+            else:
+                wanted[-1] = first, max(start, end)
+                wanted.append((max(start, end), max(stop, end)))
         if not wanted:
             return
         most = int(sum(stop - start for start, stop in wanted) * _MOST_WASTE) // len(wanted)
         starts, stops = [start for start, _ in wanted], [stop for _, stop in wanted]
-        blocks = self._content.read_many(
-            [self._base + start for start in starts],
-            [self._base + stop for stop in stops],
-            gap=min(_GAP, most),
-        )
+        blocks = self._content.read_many(starts, stops, gap=min(_GAP, most))
         for start, data in zip(starts, blocks, strict=True):
             self.hold(start, data)
 
@@ -129,12 +140,22 @@ class PlacedFile(io.RawIOBase):
         if start >= stop:
             return b""
         self._place = stop
-        at = bisect_right(self._starts, start) - 1
-        if at >= 0:
+        held = self._held(start, stop)
+        return self._content.read(start, stop) if held is None else held
+
+    def _held(self, start: int, stop: int) -> bytes | None:
+        """Return bytes from memory; None if not all of them are there."""
+        parts = []
+        place, at = start, bisect_right(self._starts, start) - 1
+        while 0 <= at < len(self._starts) and self._starts[at] <= place < stop:
             first, block = self._starts[at], self._blocks[at]
-            if stop <= first + len(block):
-                return block if (first, len(block)) == (start, stop - start) else block[start - first : stop - first]
-        return self._content.read(self._base + start, self._base + stop)
+            if place >= first + len(block):
+                break
+            whole = place == first and stop >= first + len(block)
+            parts.append(block if whole else block[place - first : stop - first])
+            place += len(parts[-1])
+            at += 1
+        return None if place < stop else parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 @contextmanager

@@ -31,8 +31,11 @@ __all__ = ["CACHE_BYTES", "GroupedRows"]
 CACHE_BYTES = 64 * 2**20
 """Of decoded row groups, so many bytes are held by a reader; the last one in any case."""
 
+_MOST_ROWS = 2**31 - 1
+"""Rows of a row group, at most: more is taken for damage."""
+
 _UNDECODABLE = (ValueError, ArithmeticError, LookupError, NotImplementedError, TypeError)
-"""What the conversion of a value to Python's can raise."""
+"""What comes of a value that Python has no object for."""
 
 _AT_ONCE = 1024  # rows that iteration makes objects of at once
 
@@ -104,9 +107,22 @@ class GroupedRows(ABC):
     def _read_groups(self, numbers: Sequence[int]) -> Iterator[pa.Table]:
         """Read row groups, the chosen columns of each; they are fetched together."""
 
+    def _is_streamed(self, group: int) -> bool:  # noqa: ARG002 - of most formats none is
+        """Return whether a row group is too large to be held decoded, so that `_read_part` reads it."""
+        return False
+
+    def _read_part(self, group: int, start: int, stop: int) -> pa.Table:
+        """Read the rows `[start, stop)` of a row group that is too large to be held."""
+        raise NotImplementedError
+
     @abstractmethod
+    def _facts(self) -> dict[str, Any]:
+        """Return what `show` prints of the source besides its size, number of records and columns."""
+
     def facts(self) -> Mapping[str, Any]:
         """Return what `show` prints of the source besides its name, size and number of records."""
+        with damage_of(self.url, "the footer"):
+            return self._facts() | {"columns": {field.name: str(field.type) for field in self.schema}}
 
     @property
     def schema(self) -> pa.Schema:
@@ -158,14 +174,17 @@ class GroupedRows(ABC):
         numbers = numbers_of(indices, len(self), self.url)
         of_groups = np.searchsorted(np.array(ends, np.int64), numbers, "right")
         records: list[Any] = [None] * len(numbers)
-        needed = np.unique(of_groups).tolist()
+        streamed = [group for group in np.unique(of_groups).tolist() if self._is_streamed(group)]
+        needed = [group for group in np.unique(of_groups).tolist() if group not in streamed]
         for group, table in zip(needed, self._tables(needed), strict=True):
             places = np.flatnonzero(of_groups == group)
             first = ends[group] - self._groups[group].rows
             rows = numbers[places] - first
-            picked = table.slice(int(rows[0]), 1) if len(rows) == 1 else table.take(rows)
+            picked = _picked(table, rows.tolist())
             for place, record in zip(places.tolist(), self._decoded(picked, numbers[places].tolist()), strict=True):
                 records[place] = record
+        for place in sorted(np.flatnonzero(np.isin(of_groups, streamed)).tolist(), key=numbers.__getitem__):
+            records[place] = self.read_span(int(numbers[place]), int(numbers[place]) + 1)[0]
         return records
 
     def read_batch(self, start: int, stop: int) -> pa.Table:
@@ -190,11 +209,16 @@ class GroupedRows(ABC):
             return self._schema.empty_table()
         touched = range(bisect_right(ends, start), bisect_right(ends, stop - 1) + 1)
         needed = [group for group in touched if self._groups[group].rows]
+        tables = self._tables([group for group in needed if not self._is_streamed(group)])
         parts = []
-        for group, table in zip(needed, self._tables(needed), strict=True):
+        for group in needed:
             first = ends[group] - self._groups[group].rows
-            begin = max(start - first, 0)
-            parts.append(table.slice(begin, min(stop, ends[group]) - first - begin))
+            begin, end = max(start - first, 0), min(stop, ends[group]) - first
+            if self._is_streamed(group):
+                with damage_of(self.url, f"row group {group}"):
+                    parts.append(self._read_part(group, begin, end))
+            else:
+                parts.append(next(tables).slice(begin, end - begin))
         return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
 
     def read_span(self, start: int, stop: int) -> list[dict[str, Any]]:
@@ -246,7 +270,13 @@ class GroupedRows(ABC):
         if self._ends is None:
             with damage_of(self.url, "the footer"):
                 schema, groups = self._read_footer()
-            self._schema = self._chosen(schema)
+                for number, group in enumerate(groups):
+                    if not 0 <= group.rows <= _MOST_ROWS:
+                        raise SourceError(
+                            f"{self.url}: expected 0 to {_MOST_ROWS:,} rows in row group {number}, found "
+                            f"{group.rows:,}; it is damaged, write it again"
+                        )
+                self._schema = self._chosen(schema)
             self._groups = groups
             self._ends = list(accumulate(group.rows for group in groups))
         return self._ends
@@ -315,6 +345,17 @@ class GroupedRows(ABC):
                 f"{self.url}: record {numbers[0]}: column {name!r}: {reason}; write the file again, read the other "
                 "columns (--columns), or set such records aside (--on-error reject)"
             ) from error
+
+
+def _picked(table: pa.Table, rows: list[int]) -> pa.Table:
+    import pyarrow as pa  # noqa: PLC0415
+
+    if len(rows) == 1:
+        return table.slice(rows[0], 1)
+    try:
+        return table.take(rows)
+    except NotImplementedError:  # of views
+        return pa.concat_tables([table.slice(row, 1) for row in rows])
 
 
 def _undecodable(table: pa.Table, error: Exception) -> tuple[str, str]:

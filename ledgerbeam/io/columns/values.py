@@ -134,7 +134,10 @@ def _plain(array: pa.Array) -> list[Any]:
         or types.is_large_string(kind)
         or (array.null_count == 0 and (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)))
     ):
-        values = array.to_numpy(zero_copy_only=False).tolist()
+        try:
+            values = array.to_numpy(zero_copy_only=False).tolist()
+        except Exception:  # noqa: BLE001 - text that is not UTF-8: an error that says no more than that
+            values = array.to_pylist()
     else:
         values = array.to_pylist()
     return values

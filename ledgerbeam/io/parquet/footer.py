@@ -1,60 +1,56 @@
-"""The footer of a Parquet file: its bytes, in one or two requests, and where in the file each column lies."""
+"""The end of a Parquet file, read in one or two requests."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ledgerbeam.errors import SourceError
-from ledgerbeam.io.columns.content import Content
+from ledgerbeam.io.columns.content import Content, first_read
 
 if TYPE_CHECKING:  # only jobs that read columns import it
     import pyarrow as pa
 
-__all__ = ["MAGIC", "MOST_FOOTER", "chunk_range", "footer_bytes", "leaves_of"]
+__all__ = ["FOOTER_END", "MOST_FOOTER", "footer_bytes", "leaves_of"]
 
-MAGIC = b"PAR1"
+_MAGIC = b"PAR1"
 _ENCRYPTED = b"PARE"
-_END = 8  # the length of the footer, and the magic
+
+FOOTER_END = 8
+"""Bytes behind the footer: its length, and the magic."""
 
 MOST_FOOTER = 256 * 2**20
 """Bytes of a footer, at most: more is taken for damage."""
 
-_FIRST_READ = 64 * 1024
-"""Most footers are shorter, and then one request reads them."""
 
-
-def footer_bytes(content: Content, url: str) -> tuple[int, bytes]:
+def footer_bytes(content: Content, url: str) -> bytes:
     """Read the footer of a file.
 
     Returns:
-        Where what was read begins, and the bytes from there to the end of the file.
+        It, and what follows it to the end of the file.
 
     Raises:
         SourceError: It is no Parquet file, cut off, or encrypted.
     """
     size = content.size
-    if size < len(MAGIC) + _END:
+    if size < len(_MAGIC) + FOOTER_END:
         raise SourceError(f"{url}: expected a Parquet file, found {size} bytes; it is cut off, write it again")
-    start = max(0, size - _FIRST_READ)
+    start = size - first_read(size)
     data = content.read(start, size)
     if data[-4:] == _ENCRYPTED:
         raise SourceError(f"{url}: the file is encrypted, and its footer too; decrypt it, then read it")
-    if data[-4:] != MAGIC:
+    if data[-4:] != _MAGIC:
         raise SourceError(
-            f"{url}: expected {MAGIC!r} at the end, found {data[-4:]!r}; it is cut off or no Parquet file, write it "
+            f"{url}: expected {_MAGIC!r} at the end, found {data[-4:]!r}; it is cut off or no Parquet file, write it "
             "again"
         )
-    length = int.from_bytes(data[-_END:-4], "little")
-    begin = size - _END - length
-    if begin < len(MAGIC) or length > MOST_FOOTER:
+    length = int.from_bytes(data[-FOOTER_END:-4], "little")
+    begin = size - FOOTER_END - length
+    if begin < len(_MAGIC) or length > MOST_FOOTER:
         raise SourceError(
             f"{url}: its end says that the footer has {length:,} bytes; expected at most "
-            f"{min(size - _END - len(MAGIC), MOST_FOOTER):,}. It is damaged, write it again"
+            f"{min(size - FOOTER_END - len(_MAGIC), MOST_FOOTER):,}. It is damaged, write it again"
         )
-    if begin < start:
-        data = content.read(begin, start) + data
-        start = begin
-    return start, data
+    return data[begin - start :] if begin >= start else content.read(begin, start) + data
 
 
 def leaves_of(kind: pa.DataType) -> int:
@@ -69,18 +65,3 @@ def leaves_of(kind: pa.DataType) -> int:
     if types.is_dictionary(kind) or not types.is_nested(kind):
         return 1
     return sum(leaves_of(kind.field(i).type) for i in range(kind.num_fields))
-
-
-def chunk_range(column: Any, size: int) -> tuple[int, int]:
-    """Return where a column of a row group lies, as its metadata says; the end of the file at most.
-
-    Args:
-        column: `pyarrow.parquet.ColumnChunkMetaData`.
-        size: Of the file.
-    """
-    start = column.data_page_offset
-    dictionary = column.dictionary_page_offset
-    if dictionary is not None and 0 < dictionary < start:
-        start = dictionary
-    start = min(max(0, start), size)
-    return start, min(start + max(0, column.total_compressed_size), size)
