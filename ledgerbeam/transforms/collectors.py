@@ -25,6 +25,9 @@ __all__ = ["Collector", "UnplacedError", "as_samples", "collector", "table_colle
 CONVERTED = ("shar", "megatron")
 """Formats that only conversions write, which make a new value of each record."""
 
+ROWS_AT_ONCE = 1024
+"""Results that become columns in one go."""
+
 
 class Collector(Protocol):
     """Takes the results of one dataset; after that a function may change or reuse a returned object."""
@@ -245,19 +248,22 @@ class _Refused:
 
 
 class _Columns:
-    """Takes copies of results, which become columns at the end: in one go, if they all fit."""
+    """Takes copies of results, which become columns some at a time: a task of copies would be long in collecting."""
 
     def __init__(self, maker: TableMaker, *, placed: bool) -> None:
         self._maker = maker
         self._copied = _copier()
         self._placed = placed
+        self._copied = maker.copied
         self._rows: list[Any] = []
+        self._tables: list[pa.Table] = []
+        self._error: RecordError | None = None
 
     def add(self, value: Any) -> None:
         row = self._copied(value)
         if self._placed:
             self._maker.require(row)
-        self._rows.append(row)
+        self._append(row)
 
     def hold(self, value: Any) -> _RowAsWritten:
         row = self._copied(value)
@@ -265,13 +271,26 @@ class _Columns:
         return _RowAsWritten(self._maker, row)
 
     def take(self, held: _RowAsWritten) -> None:
-        self._rows.append(held.row)
+        self._append(held.row)
 
     def finish(self) -> pa.Table:
+        self._make()
+        if self._error is not None:
+            raise UnplacedError(f"result {self._error}") from self._error
+        return self._maker.joined(self._tables)
+
+    def _append(self, row: Any) -> None:
+        self._rows.append(row)
+        if len(self._rows) == ROWS_AT_ONCE:
+            self._make()
+
+    def _make(self) -> None:
+        rows, self._rows = self._rows, []
         try:
-            return self._maker.table(self._rows)
+            if self._error is None:
+                self._tables.append(self._maker.table(rows, first=len(self._tables) * ROWS_AT_ONCE))
         except RecordError as error:
-            raise UnplacedError(f"result {error}") from error
+            self._error = error
 
 
 class _RowAsWritten:

@@ -238,11 +238,13 @@ class StructColumn(Column):
             try:
                 values = list(map(itemgetter(name), rows))
                 found += len(values)
+                is_whole = field.nullable and not null_is_absent(field)
             except KeyError:
                 values = [row.get(name, ABSENT) for row in rows]
                 found += sum(value is not ABSENT for value in values)
+                is_whole = False
             try:
-                arrays.append(column.array(self._present(field, column, values)))
+                arrays.append(column.array(values if is_whole else self._present(field, column, values)))
             except MisfitError as error:
                 raise error.below(path) from None
         if found != sum(map(len, rows)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import datetime as dt
 import decimal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,7 @@ class TableMaker:
             self._row: StructColumn | None = None
         else:
             self._row = StructColumn(list(schema), exact=exact)
+        self._copied = copied if self._row is None else _dict_copier(list(schema))
 
     def table(self, records: Any, *, url: str = "", first: int = 0) -> pa.Table:
         """Return records as a table; see `to_table`."""
@@ -82,7 +83,9 @@ class TableMaker:
                 return _cast(records, self.schema)
             except MisfitError as error:
                 raise RecordError(f"{place}rows from {first}: {error}; {REMEDY}") from None
-        rows = records if set(map(type, records)) == {dict} else list(map(plain_value, records))
+        rows = list(records)
+        if set(map(type, rows)) - {dict}:
+            rows = list(map(plain_value, rows))
         try:
             return pa.Table.from_arrays(self._arrays(rows), schema=self.schema)
         except MisfitError:
@@ -91,6 +94,16 @@ class TableMaker:
             raise RecordError(f"{place}the records from {first} fit one by one, but not together; {REMEDY}")
         number, misfit = found
         raise RecordError(f"{place}record {first + number}: {misfit}; {REMEDY}")
+
+    def joined(self, tables: Sequence[pa.Table]) -> pa.Table:
+        """Return tables of this schema as one, each column in one piece, with one dictionary."""
+        if len(tables) == 1:
+            return tables[0]
+        return pa.concat_tables(tables).unify_dictionaries().combine_chunks() if tables else self.table([])
+
+    def copied(self, record: Any) -> Any:
+        """Return a copy of a record that is to be a row, which what made it may change then."""
+        return self._copied(record)
 
     def require(self, record: Any) -> None:
         """Check that a record fits.
@@ -143,6 +156,38 @@ def copied(value: Any) -> Any:
     if isinstance(value, pa.Table | pa.RecordBatch):
         return value
     return value.tolist() if isinstance(value, np.ndarray) else copy.deepcopy(value)
+
+
+def _copier(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """Return what copies the values of a type; None if they are of types that cannot change."""
+    if isinstance(kind, pa.ListType | pa.LargeListType) and _copier(kind.value_type) is None:
+        return _list_copied
+    if isinstance(kind, pa.StructType):
+        return _dict_copier([kind.field(place) for place in range(kind.num_fields)])
+    is_fixed = not pa.types.is_nested(kind) and not isinstance(kind, pa.BaseExtensionType | pa.DictionaryType)
+    is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    return None if is_fixed and not is_bytes and not pa.types.is_binary_view(kind) else copied
+
+
+def _list_copied(value: Any) -> Any:
+    return value.copy() if type(value) is list else copied(value)
+
+
+def _dict_copier(fields: Sequence[pa.Field]) -> Callable[[Any], Any]:
+    """Return what copies objects with some fields."""
+    deep = [(field.name, copy_of) for field in fields if (copy_of := _copier(field.type)) is not None]
+
+    def copy_dict(value: Any) -> Any:
+        if type(value) is not dict:
+            return copied(value)
+        row = value.copy()
+        for name, copy_of in deep:
+            part = row.get(name)
+            if part is not None:
+                row[name] = copy_of(part)
+        return row
+
+    return copy_dict
 
 
 def _cast(table: pa.Table | pa.RecordBatch, schema: pa.Schema) -> pa.Table:

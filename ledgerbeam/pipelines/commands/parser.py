@@ -16,6 +16,7 @@ from ledgerbeam.pipelines.commands import (
     materialize,
     merge,
     publish,
+    schema,
     show,
     tokenize,
     verify,
@@ -47,7 +48,7 @@ _GROUPS: dict[str, dict[str, Command]] = {
         "materialize": materialize,
     },
     "datasets": {"merge": merge, "publish": publish},
-    "sources and their indexes": {"verify": verify, "show": show},
+    "sources and their indexes": {"verify": verify, "show": show, "schema": schema},
     "ledgers": {"ledger": ledger},
     "shells": {"completion": completion},
 }

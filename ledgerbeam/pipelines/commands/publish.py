@@ -25,7 +25,7 @@ SUMMARY = "make a dataset of what a complete job has written, also on the Hub"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    formats = sorted([*TARS_WITH_METADATA, "idxpack", "megatron", "shar"])
+    formats = sorted([*TARS_WITH_METADATA, "hf", "idxpack", "megatron", "shar"])
     parser.add_argument("url", metavar="LEDGER", help="the job's ledger")
     parser.add_argument(
         "--as",
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         type=parse_part,
         metavar="NAME=PATTERN",
-        help="a part of energon or lit and the shards in it, a shell pattern; the first that matches counts "
+        help="a part of energon, hf or lit and the shards in it, a shell pattern; the first that matches counts "
         "(default: train=*)",
     )
     add_storage(parser)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # only jobs of columns import pyarrow
     from ledgerbeam.io.columns.schema import JobSchema
     from ledgerbeam.pipelines.jobs.spec import ShardJob
 
-__all__ = ["COLUMN_FORMATS", "ColumnLayout", "decide_schema", "read_schema"]
+__all__ = ["COLUMN_FORMATS", "ColumnLayout", "decide_schema", "is_schema_file", "read_schema", "recorded_schema"]
 
 COLUMN_FORMATS = ("parquet", "arrow")
 """Formats of columns that jobs write."""
@@ -86,6 +86,18 @@ class ColumnLayout:
         return {**sizes, **(json.loads(self.schema) if self.schema is not None else {})}
 
 
+def is_schema_file(url: str) -> bool:
+    """Return whether a name is that of a file that has a schema, or gives one as JSON."""
+    return url.endswith((".json", *(suffix for name in COLUMN_FORMATS for suffix in format_named(name).suffixes)))
+
+
+def recorded_schema(job: Job) -> JobSchema | None:
+    """Return the schemas among what a ledger holds of a job; None if it has none."""
+    from ledgerbeam.io.columns.schema import JobSchema  # noqa: PLC0415
+
+    return JobSchema.recorded(job.parameters)
+
+
 def read_schema(url: str, options: Options) -> JobSchema:
     """Return the schemas that a file has, or gives as JSON.
 
@@ -122,8 +134,6 @@ def decide_schema(job: _Job, stored: Job | None, on_change: OnJobChange, say: Ca
         RecordError: Records have no schema in common, or a sampled record cannot be read.
         UsageError: The sources have different schemas, or nothing came of the sampled records.
     """
-    from ledgerbeam.io.columns.schema import JobSchema  # noqa: PLC0415
-
     layout = job.layout
     if layout is None or layout.schema is not None:
         return job
@@ -131,7 +141,7 @@ def decide_schema(job: _Job, stored: Job | None, on_change: OnJobChange, say: Ca
     if stored is not None:
         differs = any(not line.startswith("schema") for line in job.identity().differences(stored))
         if not (differs and on_change == "restart"):
-            found = JobSchema.recorded(stored.parameters)
+            found = recorded_schema(stored)
         if found is None and differs and on_change == "refuse":
             return job  # which the ledger refuses
     if found is None:

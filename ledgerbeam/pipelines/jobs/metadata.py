@@ -10,6 +10,7 @@ from typing import ClassVar
 from ledgerbeam.errors import LedgerbeamError, PublicationError, SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io import Options, PackSources, collection_key, write_index_pack
 from ledgerbeam.io.compression.names import split_compression
+from ledgerbeam.io.dataset_card import write_card
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.lit import write_lit_metadata
 from ledgerbeam.io.megatron import merge_megatron
@@ -26,6 +27,9 @@ from ledgerbeam.pipelines.jobs.stamp import OutputStamp
 __all__ = ["FORMATS", "Publication", "PublishedMetadata", "publish_shards", "require_shards", "routes_of"]
 
 _CUTS = "cuts"
+
+_ON_HUB = (".parquet", ".arrow", ".jsonl", ".jsonl.zst", ".tar", ".txt")
+"""What the names of files end with that `datasets` reads."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ class _Dataset:
 
     def require_whole(self) -> None:
         if list(self.parts) != ["train"]:
-            raise UsageError("--part is for --as energon and lit; other formats have no parts")
+            raise UsageError("--part is for --as energon, hf and lit; other formats have no parts")
 
     def require_plain(self) -> None:
         for shard in self.shards:
@@ -192,6 +196,14 @@ def _publish_lit(dataset: _Dataset) -> _Published:
     return write_lit_metadata(dataset.root, dataset.parts, dataset.options), {}
 
 
+def _publish_hf(dataset: _Dataset) -> _Published:
+    dataset.require_root()
+    suffix = next((suffix for suffix in _ON_HUB if dataset.shards[0].name.endswith(suffix)), _ON_HUB[0])
+    dataset.require_suffix(suffix, "use --to parquet")
+    splits = {part: [shard.name for shard in shards] for part, shards in dataset.parts.items()}
+    return write_card(dataset.root, splits, dataset.options, name=dataset.name, suffix=suffix), {}
+
+
 def _publish_shar(dataset: _Dataset) -> _Published:
     dataset.require_whole()
     url = dataset.place("fields.json")
@@ -247,6 +259,7 @@ def _fields(dataset: _Dataset) -> dict[str, list[str]]:
 
 FORMATS: dict[str, Callable[[_Dataset], _Published]] = {
     "energon": _publish_energon,
+    "hf": _publish_hf,
     "idxpack": _publish_pack,
     "lit": _publish_lit,
     "megatron": _publish_megatron,
