@@ -1,0 +1,1 @@
+"""WARC: the archives of web crawls."""
