@@ -27,6 +27,8 @@ def parse_record(data: bytes) -> dict[str, Any]:
     """
     record = _parsed(data, "none")
     headers = _headers(record.headers.items())
+    if _first(headers, "WARC-Type") is None:
+        raise ValueError(f"expected a header WARC-Type, found {', '.join(headers) or 'none'}")
     http = record.http_headers
     if http is not None and _END not in data[data.index(_END) + len(_END) : -len(_END)]:
         http = None  # what says that it is HTTP, and is not
