@@ -58,7 +58,7 @@ FLOORS_OF_IO = (
     ("listing", "compression"),
     ("index",),
     ("formats",),
-    ("jsonl", "tar", "megatron", "idxpack", "text", "columns"),
+    ("jsonl", "tar", "megatron", "idxpack", "text", "warc", "columns"),
     ("shar", "webdataset", "conversion", "parquet", "arrow"),
     ("lit",),
 )

@@ -46,9 +46,11 @@ __all__ = [
     "POINTS_ENDING",
     "SPACING",
     "GzipTable",
+    "cut_while_indexed",
     "gzip_points",
     "gzip_spacing",
     "load_gzip_table",
+    "points_bytes",
     "points_mismatch",
     "points_url",
 ]
@@ -278,11 +280,30 @@ def gzip_points(
             raise SourceError(f"{reader.url}: the gzip data is damaged ({error}); write the file again") from error
     total = _HEADER.unpack_from(found.getbuffer())[4]
     if total < size:
-        raise ChangedSourceError(
-            f"{reader.url}: expected {size:,} decompressed bytes, found {total:,}: it was cut while it was indexed; "
-            "index it again when it is complete"
-        )
+        raise cut_while_indexed(reader.url, size, total)
     return found.getvalue()
+
+
+def cut_while_indexed(url: str, size: int, total: int) -> ChangedSourceError:
+    """Return the error of a file that has less decompressed bytes than a moment ago."""
+    return ChangedSourceError(
+        f"{url}: expected {size:,} decompressed bytes, found {total:,}: it was cut while it was indexed; index it "
+        "again when it is complete"
+    )
+
+
+def points_bytes(size: int, total: int, places: NDArray[np.uint64], starts: NDArray[np.uint64]) -> bytes:
+    """Return the content of a file of points at which members begin, which need no windows.
+
+    Args:
+        size: Of the gzip file.
+        total: Its decompressed size.
+        places: Where in the file the data of each member begins.
+        starts: Where each member begins in the decompressed bytes.
+    """
+    points = np.zeros(len(places), _POINT)
+    points["place"], points["start"] = places, starts
+    return _HEADER.pack(b"GZIDX", 1, 0, size, total, SPACING, 1 << 15, len(points)) + points.tobytes()
 
 
 def gzip_spacing(size: int, spacing: int = SPACING) -> int:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgerbeam.errors import ArchiveError, LedgerbeamError, RecordError
+from ledgerbeam.errors import ArchiveError, LedgerbeamError, RecordError, UsageError
 from ledgerbeam.io.compression.streams import Stream, decompressed
 from ledgerbeam.io.formats.format import Reader, ShardFile, StreamedRecords, StreamSpan
 from ledgerbeam.io.index.file import IndexFile, Offsets, RecordLayout, check_index, index_bytes
@@ -195,6 +195,8 @@ class RecordFormat(IndexedFormat, ABC):
         for number, (begin, end) in enumerate(pairwise(bounds), record):
             try:
                 records.append(self.decode(data[begin:end]))
+            except UsageError:
+                raise  # a package that is not installed: no record is to blame
             except ValueError as error:
                 raise RecordError(
                     f"{url}: record {number}, bytes [{start + begin}, {start + end}): {error}; correct it and index "

@@ -41,6 +41,7 @@ _BUILT_IN = {
     "parquet": "ledgerbeam.io.parquet.format:ParquetFormat",
     "arrow": "ledgerbeam.io.arrow.format:ArrowFormat",
     "text": "ledgerbeam.io.text.format:TextFormat",
+    "warc": "ledgerbeam.io.warc.format:WarcFormat",
 }
 """As entry points name them; loaded late, since the packages of formats use this module."""
 

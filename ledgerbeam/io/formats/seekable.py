@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ledgerbeam.io.compression.content import open_content
+from ledgerbeam.io.compression.gzip_members import member_points
 from ledgerbeam.io.compression.gzip_points import gzip_points, points_url
 from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.formats.format import Format
@@ -66,9 +67,13 @@ def seek_points_of(
         URL and content of the seek points of a gzip file; None for what needs none.
 
     Raises:
-        UsageError: The package that finds them is not installed; also the errors of `gzip_points`.
+        UsageError: The package that finds them in long members is not installed; also the errors of `gzip_points`.
     """
     compression = split_compression(url).compression
     if compression is None or compression.name != "gzip":
         return None
-    return points_url(index), gzip_points(url, options, size=int(offsets[-1]), listed=listed)
+    size = int(offsets[-1])
+    points = member_points(url, options, size=size, listed=listed)
+    if points is None:
+        points = gzip_points(url, options, size=size, listed=listed)
+    return points_url(index), points

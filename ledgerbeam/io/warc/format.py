@@ -1,0 +1,90 @@
+"""WARC as a format: a record is a page, a request, or whatever else a crawler kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ledgerbeam.io.formats.base import RecordFormat
+from ledgerbeam.io.warc.records import parse_record, record_bytes
+
+__all__ = ["WarcFormat"]
+
+_END = b"\r\n\r\n"
+_MAGIC = b"WARC/"
+_LENGTH = re.compile(rb"\r\ncontent-length[ \t]*:[ \t]*(\d{1,18})[ \t]*(?=\r\n|\Z)", re.IGNORECASE)
+_MOST_HEADERS = 1 << 20
+
+
+@dataclass(frozen=True)
+class WarcFormat(RecordFormat):
+    """Archives of web crawls. A record is a mapping: type, url, date, id, mime, headers, http, payload."""
+
+    name = "warc"
+    suffixes = (".warc",)
+
+    def find_ends(self, blocks: Iterable[bytes]) -> Iterator[Sequence[int]]:
+        """Find where records end: by the length in the headers of each, without a look at what it holds.
+
+        Raises:
+            ValueError: What should begin a record does not, or one does not end where it says.
+        """
+        data, base = b"", 0
+        start, content_end = 0, -1  # of the record that is looked at; its end is not known before its headers are whole
+        for block in blocks:
+            data = data + block if data else block
+            reached = base + len(data)
+            ends: list[int] = []
+            while True:
+                if content_end < 0:
+                    content_end = _content_end(data, start - base, base)
+                if content_end < 0 or reached < content_end + len(_END):
+                    break
+                found = data[content_end - base : content_end - base + len(_END)]
+                if found != _END:
+                    raise ValueError(f"expected an empty line after its {content_end - start:,} bytes, found {found!r}")
+                start, content_end = content_end + len(_END), -1
+                ends.append(start)
+            kept = min(start if content_end < 0 else content_end, reached)
+            data, base = data[kept - base :], kept
+            yield ends
+
+    def decode(self, data: bytes) -> dict[str, Any]:
+        """Return a record.
+
+        Raises:
+            UsageError: The library that reads it is not installed.
+            ValueError: It is none.
+        """
+        return parse_record(data)
+
+    def encode_record(self, record: Any) -> bytes:
+        """Return the bytes of a record; see `record_bytes`.
+
+        Raises:
+            ValueError: It is none.
+        """
+        return record_bytes(record)
+
+
+def _content_end(data: bytes, start: int, base: int) -> int:
+    """Return where the content of a record ends that begins at `start` of some bytes; -1 if its headers go on.
+
+    Args:
+        data: The bytes.
+        start: In them.
+        base: What is added to the result.
+    """
+    if data[start : start + len(_MAGIC)] != _MAGIC[: len(data) - start]:
+        raise ValueError(f"expected 'WARC/', found {data[start : start + 20]!r}")
+    end = data.find(_END, start)
+    if end < 0:
+        if len(data) - start > _MOST_HEADERS:
+            raise ValueError(f"expected headers of at most {_MOST_HEADERS:,} bytes, found more")
+        return -1
+    lengths = {int(length) for length in _LENGTH.findall(data, start, end)}
+    if len(lengths) != 1:
+        raise ValueError(f"expected headers with one Content-Length, found {len(lengths)}")
+    return base + end + len(_END) + lengths.pop()

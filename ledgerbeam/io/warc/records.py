@@ -1,0 +1,133 @@
+"""Records of WARC files as values, and back: by the library FastWARC, which reads one without those before it."""
+
+from __future__ import annotations
+
+import importlib
+import io
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ledgerbeam.errors import UsageError
+
+__all__ = ["decoded_payload", "parse_record", "record_bytes"]
+
+_END = b"\r\n\r\n"
+_LENGTH = "Content-Length"
+
+
+def parse_record(data: bytes) -> dict[str, Any]:
+    """Return a record as a value.
+
+    Args:
+        data: Its bytes, from `WARC/` to the empty line that ends it.
+
+    Raises:
+        UsageError: The library is not installed.
+        ValueError: They are no record.
+    """
+    record = _parsed(data, "none")
+    headers = _headers(record.headers.items())
+    if _first(headers, "WARC-Type") is None:
+        raise ValueError(f"expected a header WARC-Type, found {', '.join(headers) or 'none'}")
+    http = record.http_headers
+    if http is not None and _END not in data[data.index(_END) + len(_END) : -len(_END)]:
+        http = None  # what says that it is HTTP, and is not
+        record = _parsed(data, "none", parse_http=False)
+    kind = headers.get("Content-Type") if http is None else record.http_content_type
+    return {
+        "type": _first(headers, "WARC-Type"),
+        "url": _first(headers, "WARC-Target-URI"),
+        "date": _first(headers, "WARC-Date"),
+        "id": _first(headers, "WARC-Record-ID"),
+        "mime": None if kind is None else str(kind).partition(";")[0].strip().lower(),
+        "headers": headers,
+        "http": None
+        if http is None
+        else {"line": http.status_line, "status": http.status_code, "headers": _headers(http.items())},
+        "payload": bytes(record.reader.read()),
+    }
+
+
+def record_bytes(record: Any) -> bytes:
+    """Return the bytes of a record, with the `Content-Length` of what it holds.
+
+    Args:
+        record: As `parse_record` returns it: `headers`, `http` and `payload` are written.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if not isinstance(record, Mapping) or not isinstance(record.get("headers"), Mapping):
+        raise ValueError(f"expected a record with headers and a payload, found {record!r:.80}")
+    payload, http = record.get("payload"), record.get("http")
+    if not isinstance(payload, bytes):
+        raise ValueError(f"payload: expected bytes, found {type(payload).__name__}")
+    if http is not None:
+        if not isinstance(http, Mapping) or not isinstance(http.get("headers"), Mapping):
+            raise ValueError(f"http: expected a line and headers, found {http!r:.80}")
+        payload = _lines(str(http.get("line")), http["headers"]) + payload
+    headers = {name: value for name, value in record["headers"].items() if name.lower() != _LENGTH.lower()}
+    return _lines("WARC/1.1", {**headers, _LENGTH: str(len(payload))}) + payload + _END
+
+
+def decoded_payload(record: Mapping[str, Any]) -> bytes:
+    """Return the payload of a record as the page was, without the transfer and content encodings of HTTP.
+
+    Args:
+        record: As a reader returns it.
+
+    Raises:
+        UsageError: The library is not installed.
+        ValueError: The payload is not in the encoding that its headers name.
+    """
+    return bytes(_parsed(record_bytes(record), "all").reader.read())
+
+
+def _parsed(data: bytes, decode: str, *, parse_http: bool = True) -> Any:
+    try:
+        library: Any = importlib.import_module("fastwarc.warc")
+    except ImportError as error:
+        raise UsageError("WARC needs a package that is not installed: pip install 'ledgerbeam[warc]'") from error
+    try:
+        return next(
+            library.ArchiveIterator(
+                io.BytesIO(data),
+                parse_http=parse_http,
+                auto_decode=decode,
+                stream_detect=False,
+                max_header_len=len(data),
+            )
+        )
+    except (OSError, StopIteration) as error:
+        raise ValueError(f"expected a record of WARC, found {data[:60]!r} ({error})") from error
+
+
+def _headers(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """Return headers by name; the values of a name that comes again as a list."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name not in found:
+            found[name] = value
+        elif isinstance(found[name], list):
+            found[name].append(value)
+        else:
+            found[name] = [found[name], value]
+    return found
+
+
+def _first(headers: Mapping[str, Any], name: str) -> str | None:
+    """Return a header, whatever the case of its name."""
+    for other, value in headers.items():
+        if other.lower() == name.lower():
+            return str(value[0] if isinstance(value, list) else value)
+    return None
+
+
+def _lines(first: str, headers: Mapping[str, Any]) -> bytes:
+    lines = [first]
+    for name, values in headers.items():
+        lines += [f"{name}: {value}" for value in (values if isinstance(values, list) else [values])]
+    for line in lines:
+        if "\r" in line or "\n" in line:
+            raise ValueError(f"expected headers of one line each, found {line!r:.80}")
+    return "\r\n".join(lines).encode() + _END

@@ -1,0 +1,152 @@
+"""Seek points at the members of gzip files: what is read through them, and which files get others."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import struct
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import indexed_gzip
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ledgerbeam.errors import SourceError
+from ledgerbeam.io import build_index, index_bytes, open_source, publish_bytes, seek_points_of
+from ledgerbeam.io.compression.content import ContentReader
+from ledgerbeam.io.compression.gzip_members import member_points
+from ledgerbeam.io.warc.records import record_bytes
+from tests.conftest import S3Requests
+from tests.io.conftest import Place
+from tests.io.warc.content import by_record, records
+
+
+def member(data: bytes, flags: int) -> bytes:
+    """Compress data with the parts of a header that flags ask for."""
+    head = b"\x1f\x8b\x08" + bytes([flags]) + b"\0\0\0\0\0\xff"
+    head += struct.pack("<H", 5) + b"extra" if flags & 4 else b""
+    head += b"a name\0" if flags & 8 else b""
+    head += b"a comment\0" if flags & 16 else b""
+    head += struct.pack("<H", zlib.crc32(head) & 0xFFFF) if flags & 2 else b""
+    packer = zlib.compressobj(wbits=-15)
+    return head + packer.compress(data) + packer.flush() + struct.pack("<II", zlib.crc32(data), len(data))
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    parts=st.lists(st.tuples(st.binary(max_size=3000), st.sampled_from([0, 2, 4, 8, 16, 30])), min_size=2, max_size=12),
+    padding=st.integers(0, 600),
+    seed=st.integers(0, 2**32),
+)
+def test_any_members_are_read_by_position(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[tuple[bytes, int]], padding: int, seed: int
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "a.jsonl.gz"
+    path.write_bytes(b"".join(member(*part) for part in parts) + bytes(padding))
+    data = b"".join(part for part, _ in parts)
+    assert gzip.decompress(path.read_bytes()) == data
+    points = member_points(str(path))
+    assert points is not None
+    publish_bytes(f"{path}.gzidx", points)
+    chance = random.Random(seed)
+    with ContentReader(str(path), f"{path}.idx") as reader:
+        assert reader.size == len(data)
+        for _ in range(10):
+            start, stop = sorted(chance.choices(range(len(data) + 1), k=2))
+            assert reader.read(start, stop) == data[start:stop]
+
+
+def put(folder: str, parts: list[bytes], options: Any = None) -> str:
+    """Write a WARC by record with its index."""
+    url = f"{folder}/a.warc.gz"
+    publish_bytes(url, by_record(parts), options)
+    offsets = build_index(url, options)
+    found = seek_points_of(url, f"{url}.idx", offsets, options)
+    assert found is not None
+    publish_bytes(*found, options)
+    publish_bytes(f"{url}.idx", index_bytes(offsets), options)
+    return url
+
+
+RECORDS = records(400)
+PARTS = [record_bytes(record) for record in RECORDS]
+
+
+def test_a_warc_by_record_needs_no_package_for_its_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "indexed_gzip", None)
+    url = put(str(tmp_path), PARTS)
+    reader = open_source(url)
+    assert reader[:] == RECORDS
+    assert [reader[number] for number in (399, 0, 17)] == [RECORDS[399], RECORDS[0], RECORDS[17]]
+    assert Path(f"{url}.gzidx").stat().st_size == 35 + 18 * 400
+
+
+def test_the_points_are_read_by_the_library(tmp_path: Path) -> None:
+    url, plain = put(str(tmp_path), PARTS), b"".join(PARTS)
+    with indexed_gzip.IndexedGzipFile(url, index_file=f"{url}.gzidx") as file:
+        for at in (len(plain) - 90, len(plain) // 2, 0):
+            file.seek(at)
+            assert file.read(80) == plain[at : at + 80]
+
+
+@pytest.mark.s3
+def test_a_record_of_an_object_is_one_request(s3_place: Place, s3_requests: S3Requests) -> None:
+    reader: Any = open_source(put(s3_place.url, PARTS, s3_place.options), None, s3_place.options)
+    reader._load()
+    reader._reader._loaded()
+    s3_requests.take()
+    for number in (5, 300, 0, 399, 200):
+        assert reader[number] == RECORDS[number]
+        assert s3_requests.take() == ["get_object"]
+    assert reader.read_span(100, 150) == RECORDS[100:150]
+    assert s3_requests.take() == ["get_object"]
+
+
+def test_long_members_are_left_to_points_inside_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    for content in (gzip.compress(b"x\n" * 20_000_000, 1), gzip.compress(b"x\n")):
+        path.write_bytes(content)
+        assert member_points(str(path)) is None
+    small = [gzip.compress(b"small\n")] * 50
+    path.write_bytes(b"".join([*small, gzip.compress(b"x\n" * 9_000_000, 1), *small]))
+    assert member_points(str(path)) is not None  # one long record among many
+
+
+def test_a_damaged_member_leaves_the_others(tmp_path: Path) -> None:
+    url = put(str(tmp_path), PARTS)
+    packed = [by_record([part]) for part in PARTS]
+    place = sum(map(len, packed[:201]))
+    data = bytearray(Path(url).read_bytes())
+    for at in range(place + 12, place + len(packed[201]) - 12):
+        data[at] ^= 0x55
+    Path(url).write_bytes(data)
+    os.utime(url, (0, 0))
+    reader = open_source(url)
+    assert reader[199] == RECORDS[199]
+    assert reader[203] == RECORDS[203]
+    with pytest.raises(SourceError, match=r"a\.warc\.gz"):
+        reader[201]
+    with pytest.raises(SourceError, match=r"a\.warc\.gz: the gzip data is damaged"):
+        member_points(url)
+
+
+def test_damaged_headers_give_typed_errors(tmp_path: Path) -> None:
+    path = tmp_path / "a.warc.gz"
+    whole = by_record(PARTS[:40])
+    chance = random.Random(2)
+    failed = 0
+    for _ in range(400):
+        data = bytearray(whole[: chance.randrange(30, len(whole))])
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        path.write_bytes(data)
+        try:
+            member_points(str(path), size=len(b"".join(PARTS[:40])))
+        except (SourceError, OSError) as error:
+            assert str(path) in str(error)  # noqa: PT017
+            failed += 1
+    assert failed > 300
