@@ -95,7 +95,7 @@ class _Content:
 
 
 @dataclass
-class _Plan:
+class _Changes:
     """What a commit has to do."""
 
     added: list[LocalFile] = field(default_factory=list)
@@ -212,7 +212,7 @@ class _Publisher:
         fault_point("hub.committed")
         return None if made is None else self._done(plan, made)
 
-    def _done(self, plan: _Plan, commit: str | None) -> HubPublication:
+    def _done(self, plan: _Changes, commit: str | None) -> HubPublication:
         added, replaced = ([file.name for file in files] for files in (plan.added, plan.replaced))
         return HubPublication(self._place.url, commit, added, replaced, plan.removed, len(plan.same), plan.kept)
 
@@ -231,8 +231,8 @@ class _Publisher:
                 "version of ledgerbeam that wrote it, or delete it there and use --overwrite"
             ) from error
 
-    def _plan(self, there: Mapping[str, HubFile], noted: Mapping[str, _Content], *, overwrite: bool) -> _Plan:
-        plan = _Plan()
+    def _plan(self, there: Mapping[str, HubFile], noted: Mapping[str, _Content], *, overwrite: bool) -> _Changes:
+        plan = _Changes()
         for file in self._files:
             found, before = there.get(file.name), noted.get(file.name)
             if found is None:
@@ -289,7 +289,7 @@ class _Publisher:
             self._contents[file.name] = _content_of(file, _copied(_blocks(file, self._options), copy))
         return path
 
-    def _new_note(self, plan: _Plan, noted: Mapping[str, _Content]) -> dict[str, _Content]:
+    def _new_note(self, plan: _Changes, noted: Mapping[str, _Content]) -> dict[str, _Content]:
         kept = {name: noted[name] for name in plan.kept if name == CARD}
         return kept | {
             file.name: self._content(file, noted.get(file.name)) for file in self._files if file.name not in kept
@@ -351,7 +351,7 @@ def _encoded(note: Mapping[str, _Content]) -> bytes:
     return encode({"format": FORMAT, "files": files})
 
 
-def _title(plan: _Plan) -> str:
+def _title(plan: _Changes) -> str:
     done = [
         f"{verb} {count(len(files), 'file')}"
         for verb, files in (("add", plan.added), ("replace", plan.replaced), ("remove", plan.removed))
