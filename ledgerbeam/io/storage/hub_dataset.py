@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, hf_hub_url
+from huggingface_hub.errors import RevisionNotFoundError
 from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import (
     are_progress_bars_disabled,
@@ -95,9 +96,11 @@ class HubDataset:
         try:
             info = call(self.url, "read", self._api.repo_info, self._name, repo_type="dataset", revision=self._branch)
         except SourceNotFoundError as error:
-            raise SourceNotFoundError(
-                f"{error}\nTo make the dataset, private or public: hf repos create {self._name} --repo-type dataset"
-            ) from error
+            if isinstance(error.__cause__, RevisionNotFoundError):
+                to = f"the branch: hf repos branch create {self._name} {self._branch} --type dataset"
+            else:
+                to = f"the dataset, private or public: hf repos create {self._name} --type dataset"
+            raise SourceNotFoundError(f"{error}\nTo make {to}") from error
         return str(info.sha)
 
     def files(self, commit: str) -> dict[str, HubFile]:

@@ -34,6 +34,9 @@ CARD = "README.md"
 FORMAT = 1
 """Version of the note."""
 
+MOST_IN_COMMIT = 256 * 1024 * 1024
+"""Bytes of regular files that one commit takes."""
+
 _TRIES = 5  # of a commit, when others commit meanwhile
 _SENT_AT_ONCE = 64 * 1024 * 1024  # a kill costs so much of smaller files, or what was sent of one
 _MOST_AT_ONCE = 256
@@ -206,6 +209,7 @@ class _Publisher:
         if not plan.changes and note == noted:
             return self._done(plan, None)
         uploads = [self._uploads[file.name] for file in (*plan.added, *plan.replaced)]
+        self._require_small(uploads)
         fault_point("hub.commit")
         uploads += self._place.send({self._note: _encoded(note)}).values()
         made = self._place.commit(uploads, plan.removed, head, _title(plan))
@@ -277,6 +281,16 @@ class _Publisher:
             self._uploads[file.name] = upload
             if self._on_file is not None:
                 self._on_file(1, upload.size)
+
+    def _require_small(self, uploads: Sequence[Upload]) -> None:
+        """Refuse a commit that would hold too much itself: the client makes one text of all that the Hub takes so."""
+        held = [upload.size for upload in uploads if upload.sha256 is None]
+        if sum(held) > MOST_IN_COMMIT:
+            raise UsageError(
+                f"{self._place.url}: {count(len(held), 'file')} of {sum(held):,} bytes are regular files for the Hub, "
+                f"and a commit holds at most {MOST_IN_COMMIT:,}; make larger shards, or say in .gitattributes of the "
+                "dataset which names are large files (*.jsonl filter=lfs diff=lfs merge=lfs -text)"
+            )
 
     def _local(self, file: LocalFile, scratch: str) -> str:
         """Return the path of a file, or of a copy of it, and note the names of its content."""

@@ -292,7 +292,10 @@ def test_a_large_file_goes_in_parts(hub: HubServer, dataset: Repository, local: 
 
 WRONG = {
     "hf://datasets/some/none": (SourceNotFoundError, "no such repository.*\nTo make .*hf repos create some/none"),
-    "hf://datasets/some/one@nope": (SourceNotFoundError, "no such branch, tag or commit"),
+    "hf://datasets/some/one@nope": (
+        SourceNotFoundError,
+        "no such branch, tag or commit.*\nTo make the branch: hf repos branch",
+    ),
     "hf://buckets/some/one": (UsageError, "expected a dataset of the Hub, .* found a bucket"),
     "hf://some/one": (UsageError, "expected a dataset of the Hub, .* found a model"),
     "hf://datasets/one": (UsageError, r"expected hf://datasets/OWNER/NAME\[@BRANCH\]\[/FOLDER\], found no such name"),
@@ -334,6 +337,18 @@ def test_outputs_on_a_store_come_by_way_of_a_local_copy(
     publish_to_hub(TO, listed, ledger_id="ledger", options={})
     assert there(dataset) == files
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_commit_of_many_regular_files_is_refused_with_the_remedy(
+    hub: HubServer, dataset: Repository, local: Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ledgerbeam.pipelines.jobs.hub.MOST_IN_COMMIT", 2_500)
+    publish(hub, local)
+    hub.regular = (".jsonl", ".idx", ".json")
+    local.write(c_jsonl=b"c" * 2000, d_jsonl=b"d" * 1000)
+    with pytest.raises(UsageError, match=r"2 files of 3,000 bytes are regular files .*\.gitattributes"):
+        publish(hub, local)
+    assert len(dataset.messages) == 1
 
 
 def test_a_damaged_note_is_refused(hub: HubServer, dataset: Repository, local: Local) -> None:
