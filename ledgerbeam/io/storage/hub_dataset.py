@@ -146,7 +146,14 @@ class HubDataset:
         """
         operations = {name: CommitOperationAdd(self._path(name), content) for name, content in files.items()}
         additions = list(operations.values())
-        self._write(self._api.preupload_lfs_files, self._name, additions, repo_type="dataset", revision=self._branch)
+        self._write(
+            self._api.preupload_lfs_files,
+            self._name,
+            additions,
+            repo_type="dataset",
+            revision=self._branch,
+            num_threads=1,  # of LFS, where a kill costs what is in flight; Xet sends chunks side by side anyway
+        )
         return {name: Upload(_sent(one), one.upload_info.size, one) for name, one in operations.items()}
 
     def commit(self, uploads: Sequence[Upload], removed: Sequence[str], parent: str, message: str) -> str | None:

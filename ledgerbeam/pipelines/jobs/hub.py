@@ -38,7 +38,7 @@ MOST_IN_COMMIT = 256 * 1024 * 1024
 """Bytes of regular files that one commit takes."""
 
 _TRIES = 5  # of a commit, when others commit meanwhile
-_SENT_AT_ONCE = 64 * 1024 * 1024  # a kill costs so much of smaller files, or what was sent of one
+_SENT_AT_ONCE = 64 * 1024 * 1024  # by Xet a kill costs at most so much of small files, or one larger one
 _MOST_AT_ONCE = 256
 _BLOCK = 8 * 1024 * 1024
 _LARGEST_REGULAR = 16 * 1024 * 1024  # of larger files Git's name is not asked for: they are in large file storage
