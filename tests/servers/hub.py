@@ -118,7 +118,7 @@ class HubServer:
         page: Entries of one page of a tree.
         regular: Files with these endings are regular, others go to large file storage.
         part: Bytes of a part of an upload; None for one request.
-        pause: Seconds that each kilobyte of an upload takes.
+        pause: Seconds that every 64 KiB of an upload take.
         faults: Answers in place of the right ones.
         asked: Method and path of each request.
         uploaded: Bytes that were received as contents, whole or not.
@@ -261,7 +261,7 @@ class _Handler(BaseHTTPRequestHandler):
         left = int(self.headers.get("Content-Length") or 0)
         found = bytearray()
         while left:
-            piece = self.rfile.read(min(left, 1024 if self.hub.pause else 1 << 20))
+            piece = self.rfile.read(min(left, 1 << 16))
             if not piece:
                 raise ConnectionError("cut")
             found += piece
@@ -277,7 +277,7 @@ class _Handler(BaseHTTPRequestHandler):
                 if content:
                     with self.hub.lock:
                         self.hub.uploaded += size
-                    time.sleep(self.hub.pause * size / 1024)
+                    time.sleep(self.hub.pause)
             self.rfile.readline()
         return bytes(found)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, hf_hub_url
+from huggingface_hub.errors import RevisionNotFoundError
 from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import (
     are_progress_bars_disabled,
@@ -95,9 +96,11 @@ class HubDataset:
         try:
             info = call(self.url, "read", self._api.repo_info, self._name, repo_type="dataset", revision=self._branch)
         except SourceNotFoundError as error:
-            raise SourceNotFoundError(
-                f"{error}\nTo make the dataset, private or public: hf repos create {self._name} --repo-type dataset"
-            ) from error
+            if isinstance(error.__cause__, RevisionNotFoundError):
+                to = f"the branch: hf repos branch create {self._name} {self._branch} --type dataset"
+            else:
+                to = f"the dataset, private or public: hf repos create {self._name} --type dataset"
+            raise SourceNotFoundError(f"{error}\nTo make {to}") from error
         return str(info.sha)
 
     def files(self, commit: str) -> dict[str, HubFile]:
@@ -143,7 +146,14 @@ class HubDataset:
         """
         operations = {name: CommitOperationAdd(self._path(name), content) for name, content in files.items()}
         additions = list(operations.values())
-        self._write(self._api.preupload_lfs_files, self._name, additions, repo_type="dataset", revision=self._branch)
+        self._write(
+            self._api.preupload_lfs_files,
+            self._name,
+            additions,
+            repo_type="dataset",
+            revision=self._branch,
+            num_threads=1,  # of LFS, where a kill costs what is in flight; Xet sends chunks side by side anyway
+        )
         return {name: Upload(_sent(one), one.upload_info.size, one) for name, one in operations.items()}
 
     def commit(self, uploads: Sequence[Upload], removed: Sequence[str], parent: str, message: str) -> str | None:

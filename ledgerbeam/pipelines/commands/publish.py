@@ -20,7 +20,7 @@ __all__ = ["SUMMARY", "add_arguments", "run"]
 _WITH_PLACES = ("idxpack", "megatron", "shar")
 """Formats whose metadata names shards by where they lie, or that write them anew elsewhere."""
 
-SUMMARY = "make a dataset of what a complete job has written, also on the Hub"
+SUMMARY = "make a dataset of what a job has written, or send it"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -34,8 +34,11 @@ CARD = "README.md"
 FORMAT = 1
 """Version of the note."""
 
+MOST_IN_COMMIT = 256 * 1024 * 1024
+"""Bytes of regular files that one commit takes."""
+
 _TRIES = 5  # of a commit, when others commit meanwhile
-_SENT_AT_ONCE = 64 * 1024 * 1024  # a kill costs so much of smaller files, or what was sent of one
+_SENT_AT_ONCE = 64 * 1024 * 1024  # by Xet a kill costs at most so much of small files, or one larger one
 _MOST_AT_ONCE = 256
 _BLOCK = 8 * 1024 * 1024
 _LARGEST_REGULAR = 16 * 1024 * 1024  # of larger files Git's name is not asked for: they are in large file storage
@@ -95,7 +98,7 @@ class _Content:
 
 
 @dataclass
-class _Plan:
+class _Changes:
     """What a commit has to do."""
 
     added: list[LocalFile] = field(default_factory=list)
@@ -206,13 +209,14 @@ class _Publisher:
         if not plan.changes and note == noted:
             return self._done(plan, None)
         uploads = [self._uploads[file.name] for file in (*plan.added, *plan.replaced)]
+        self._require_small(uploads)
         fault_point("hub.commit")
         uploads += self._place.send({self._note: _encoded(note)}).values()
         made = self._place.commit(uploads, plan.removed, head, _title(plan))
         fault_point("hub.committed")
         return None if made is None else self._done(plan, made)
 
-    def _done(self, plan: _Plan, commit: str | None) -> HubPublication:
+    def _done(self, plan: _Changes, commit: str | None) -> HubPublication:
         added, replaced = ([file.name for file in files] for files in (plan.added, plan.replaced))
         return HubPublication(self._place.url, commit, added, replaced, plan.removed, len(plan.same), plan.kept)
 
@@ -231,8 +235,8 @@ class _Publisher:
                 "version of ledgerbeam that wrote it, or delete it there and use --overwrite"
             ) from error
 
-    def _plan(self, there: Mapping[str, HubFile], noted: Mapping[str, _Content], *, overwrite: bool) -> _Plan:
-        plan = _Plan()
+    def _plan(self, there: Mapping[str, HubFile], noted: Mapping[str, _Content], *, overwrite: bool) -> _Changes:
+        plan = _Changes()
         for file in self._files:
             found, before = there.get(file.name), noted.get(file.name)
             if found is None:
@@ -278,6 +282,16 @@ class _Publisher:
             if self._on_file is not None:
                 self._on_file(1, upload.size)
 
+    def _require_small(self, uploads: Sequence[Upload]) -> None:
+        """Refuse a commit that would hold too much itself: the client makes one text of all that the Hub takes so."""
+        held = [upload.size for upload in uploads if upload.sha256 is None]
+        if sum(held) > MOST_IN_COMMIT:
+            raise UsageError(
+                f"{self._place.url}: {count(len(held), 'file')} of {sum(held):,} bytes are regular files for the Hub, "
+                f"and a commit holds at most {MOST_IN_COMMIT:,}; make larger shards, or say in .gitattributes of the "
+                "dataset which names are large files (*.jsonl filter=lfs diff=lfs merge=lfs -text)"
+            )
+
     def _local(self, file: LocalFile, scratch: str) -> str:
         """Return the path of a file, or of a copy of it, and note the names of its content."""
         if is_local(file.url):
@@ -289,7 +303,7 @@ class _Publisher:
             self._contents[file.name] = _content_of(file, _copied(_blocks(file, self._options), copy))
         return path
 
-    def _new_note(self, plan: _Plan, noted: Mapping[str, _Content]) -> dict[str, _Content]:
+    def _new_note(self, plan: _Changes, noted: Mapping[str, _Content]) -> dict[str, _Content]:
         kept = {name: noted[name] for name in plan.kept if name == CARD}
         return kept | {
             file.name: self._content(file, noted.get(file.name)) for file in self._files if file.name not in kept
@@ -351,7 +365,7 @@ def _encoded(note: Mapping[str, _Content]) -> bytes:
     return encode({"format": FORMAT, "files": files})
 
 
-def _title(plan: _Plan) -> str:
+def _title(plan: _Changes) -> str:
     done = [
         f"{verb} {count(len(files), 'file')}"
         for verb, files in (("add", plan.added), ("replace", plan.replaced), ("remove", plan.removed))
