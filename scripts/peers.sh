@@ -6,11 +6,15 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 PEERS=(
   array-record==0.8.6
+  datasets==5.2.0
+  duckdb==2.0.0
   grain==0.2.18
   lhotse==2.0.0a7
   megatron-core==0.16.1
   megatron-energon==7.4.1
   orjson==3.13.0
+  pandas==3.1.1
+  polars==2.1.0
   tenacity==9.2.1 # of ours, which runs among the peers in torch's workers
   torch==2.13.0
   torchdata==0.11.0
