@@ -6,6 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 PEERS=(
   array-record==0.8.6
+  datasets==5.2.0
   datatrove==0.10.1
   duckdb==2.0.0
   grain==0.2.18
@@ -13,6 +14,7 @@ PEERS=(
   megatron-core==0.16.1
   megatron-energon==7.4.1
   orjson==3.13.0
+  pandas==3.1.1
   polars==2.1.0
   "ray[data]==2.60.0"
   tenacity==9.2.1 # of ours, which runs among the peers in torch's workers

@@ -21,7 +21,7 @@ _CONFIG = "default"
 _SPLIT = re.compile(r"\w+(?:\.\w+)*")
 _HEAD = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 _CONFIGS = re.compile(r"^configs:[^\n]*\n(?:(?:[ \t-][^\n]*)?\n)*", re.MULTILINE)
-_NAMED = re.compile(r"""config_name:\s*["']?([^"'\n#]*?)["']?\s*$""", re.MULTILINE)
+_NAMED = re.compile(r"""config_name:\s*["']?([^"'\n#]*?)["']?\s*(?:#.*)?$""", re.MULTILINE)
 
 
 def write_card(

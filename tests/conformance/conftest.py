@@ -56,3 +56,8 @@ def megatron() -> Iterator[Peer]:
 @pytest.fixture(scope="session")
 def torch() -> Iterator[Peer]:
     yield from start("peer_torch")
+
+
+@pytest.fixture(scope="session")
+def columns() -> Iterator[Peer]:
+    yield from start("peer_columns")

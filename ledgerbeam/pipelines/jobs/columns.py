@@ -19,6 +19,7 @@ from ledgerbeam.io.formats.format import ColumnFormat
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.ledger import Job, Source
 from ledgerbeam.ledger.model.job import Json, OnJobChange
+from ledgerbeam.pipelines.console import count
 from ledgerbeam.sources import FileSources
 
 if TYPE_CHECKING:  # only jobs of columns import pyarrow
@@ -210,10 +211,10 @@ def _inferred(job: ShardJob, say: Callable[[str], None]) -> JobSchema:
             f"no schema can be inferred, since nothing is kept of the first {len(sampled)} records; give --schema FILE"
         )
     found = JobSchema.inferred(datasets)
-    count = len({one.source.url for one in sampled})
+    of_sources = count(len({one.source.url for one in sampled}), "source")
     for route, schema in found.by_route.items():
         of = f" of route {route}" if route else ""
-        say(f"schema{of}: inferred from {len(sampled):,} records of {count:,} sources, {_shown(schema)}")
+        say(f"schema{of}: inferred from {count(len(sampled), 'record')} of {of_sources}, {_shown(schema)}")
     return found
 
 

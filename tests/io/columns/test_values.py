@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledgerbeam.io.columns.values import ABSENT, record_json, to_records
+from ledgerbeam.io.columns.marks import FIELD_WORDS
+from ledgerbeam.io.columns.values import record_json, to_records
 from ledgerbeam.io.json_values import dumps
 from tests.io.columns.tables import columns, table
 
@@ -112,7 +113,7 @@ def test_digits_below_a_microsecond_are_kept_as_text() -> None:
 
 
 def test_a_null_that_stands_for_an_absent_key_is_left_out() -> None:
-    absent = pa.field("a", pa.int64(), metadata=dict([ABSENT]))
+    absent = pa.field("a", pa.int64(), metadata=dict([FIELD_WORDS["null"]]))
     inner = pa.field("b", pa.struct([absent, pa.field("c", pa.int64())]))
     schema = pa.schema([absent, inner])
     rows = [{"a": None, "b": {"a": None, "c": None}}, {"a": 1, "b": {"a": 2, "c": 3}}, {"a": None, "b": None}]

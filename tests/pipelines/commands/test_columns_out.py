@@ -303,3 +303,19 @@ def test_a_graph_is_written_as_columns(work: Workspace) -> None:
     found = [row["id"] for name in work.files("out") for row in table(work, f"out/{name}").to_pylist()]
     assert sorted(found) == list(range(25))
     assert found != sorted(found)
+
+
+def test_a_complete_job_is_published_for_the_hub_with_its_parts(work: Workspace) -> None:
+    for name in ("a", "b"):
+        lines(work, f"in/{name}.jsonl", [{"id": number} for number in range(5)])
+    ran(work, "convert", "in/*.jsonl", "--to", "parquet", "--output", "out", "--ledger", "L")
+    found = ran(work, "publish", "L", "--as", "hf", "--part", "test=b*", "--part", "train=*", "--json")
+    card = work.root / "out/README.md"
+    assert found.json == {"format": "hf", "shards": 2, "records": 10, "published": [str(card)]}
+    text = card.read_text()
+    assert '- split: test\n    path:\n    - "b.jsonl-0000000000.parquet"' in text
+    assert '- split: train\n    path:\n    - "a.jsonl-0000000000.parquet"' in text
+    ran(work, "convert", "in/*.jsonl", "--to", "parquet", "--output", "out", "--ledger", "L")
+    assert card.read_text() == text
+    refused = ran(work, "publish", "L", "--as", "hf", "--part", "all-of-it=*", status=2)
+    assert "--part all-of-it: expected letters" in refused.err
