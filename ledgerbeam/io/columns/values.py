@@ -81,11 +81,14 @@ def _of_chunks(column: pa.ChunkedArray) -> list[Any]:
 
 
 def _values(array: pa.Array) -> list[Any]:
-    """Return an array as Python values, by the way of its type."""
+    """Return an array as Python values: by pyarrow, unless its type holds something that pyarrow gives otherwise."""
     import pyarrow as pa  # noqa: PLC0415 - only jobs that read columns import it
     from pyarrow import types  # noqa: PLC0415
 
     kind = array.type
+    if not _is_special(kind):
+        values: list[Any] = array.to_pylist()
+        return values
     if isinstance(kind, pa.BaseExtensionType):
         values = _values(array.storage)
         return [None if text is None else loads(text.encode()) for text in values] if _is_json(kind) else values
@@ -110,38 +113,26 @@ def _values(array: pa.Array) -> list[Any]:
         return [flat[start : start + size] if valid else None for start, size, valid in spans]
     if types.is_struct(kind):
         return _structs(array)
-    if types.is_union(kind):
-        return [None if item is None else item for item in array.to_pylist()]
-    if types.is_temporal(kind):
-        return _times(array)
-    return _plain(array)
+    return _times(array) if types.is_temporal(kind) else array.to_pylist()
+
+
+def _is_special(kind: pa.DataType) -> bool:
+    """Return whether pyarrow gives other values of a type than records have, or of one in it."""
+    import pyarrow as pa  # noqa: PLC0415
+    from pyarrow import types  # noqa: PLC0415
+
+    if isinstance(kind, pa.BaseExtensionType) or types.is_map(kind) or types.is_interval(kind):
+        return True
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return _is_special(kind.value_type)
+    fields = [kind.field(number) for number in range(kind.num_fields)] if types.is_nested(kind) else []
+    return getattr(kind, "unit", "") == "ns" or any(
+        null_is_absent(field) or _is_special(field.type) for field in fields
+    )
 
 
 def _is_json(kind: Any) -> bool:
     return bool(kind.extension_name == "arrow.json")
-
-
-def _plain(array: pa.Array) -> list[Any]:
-    """Return an array of numbers, text or bytes; numpy makes lists of them faster than pyarrow does."""
-    from pyarrow import types  # noqa: PLC0415
-
-    kind = array.type
-    if types.is_decimal(kind) or types.is_null(kind):
-        values: list[Any] = array.to_pylist()
-    elif (
-        types.is_binary(kind)
-        or types.is_string(kind)
-        or types.is_large_binary(kind)
-        or types.is_large_string(kind)
-        or (array.null_count == 0 and (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)))
-    ):
-        try:
-            values = array.to_numpy(zero_copy_only=False).tolist()
-        except Exception:  # noqa: BLE001 - text that is not UTF-8: an error that says no more than that
-            values = array.to_pylist()
-    else:
-        values = array.to_pylist()
-    return values
 
 
 def _spans(array: pa.Array) -> list[Any]:
