@@ -60,7 +60,7 @@ def _finite(value: Any) -> Any:
 def _rows(fields: list[pa.Field], columns: list[pa.Array | pa.ChunkedArray]) -> list[dict[str, Any]]:
     names = [field.name for field in fields]
     values = zip(*map(_values_of, columns), strict=True)
-    rows = list(map(dict, map(zip, repeat(names), values)))  # type: ignore[arg-type] # without a step of Python a row
+    rows = list(map(dict, map(zip, repeat(names), values)))  # without a step of Python a row
     for field, column in zip(fields, columns, strict=True):
         if column.null_count and null_is_absent(field):  # of JSON text, `null` is a value
             for row, valid in zip(rows, column.is_valid().to_pylist(), strict=True):
