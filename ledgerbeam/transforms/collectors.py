@@ -250,11 +250,12 @@ class _Columns:
     def __init__(self, maker: TableMaker, *, placed: bool) -> None:
         self._maker = maker
         self._copied = _copier()
+        self._is_flat = maker.is_flat
         self._placed = placed
         self._rows: list[Any] = []
 
     def add(self, value: Any) -> None:
-        row = self._copied(value)
+        row = value.copy() if self._is_flat and type(value) is dict else self._copied(value)
         if self._placed:
             self._maker.require(row)
         self._rows.append(row)
