@@ -85,7 +85,7 @@ def table_collector(output: str | Format, nan: NanRule, route: str = "") -> Coll
     if not isinstance(kind, ColumnFormat):
         return _TableLines(nan)
     try:
-        return _Tables(kind.written(route))
+        return _TableParts(kind.written(route))
     except RecordError as error:
         return _Refused(str(error))
 
@@ -126,7 +126,7 @@ class _TableLines(JsonLinesBuilder):
             self.append(line, nulled)
 
 
-class _Tables:
+class _TableParts:
     """Takes tables, each cast to the schema; without one, a frame of one batch may have narrower types than others.
 
     Args:
