@@ -58,7 +58,8 @@ FLOORS_OF_IO = (
     ("listing", "compression"),
     ("index",),
     ("formats",),
-    ("jsonl", "tar", "megatron", "idxpack", "text", "warc", "columns"),
+    ("columns",),
+    ("jsonl", "tar", "megatron", "idxpack", "text", "warc"),
     ("shar", "webdataset", "conversion", "parquet", "arrow"),
     ("lit",),
 )

@@ -90,10 +90,7 @@ class _Tables:
 
     def require(self, kind: Format, url: str) -> None:
         if not isinstance(kind, ColumnFormat | TableFormat):
-            raise UsageError(
-                f"{url}: {kind.name} is not read as Arrow batches; map it with --as records, or convert it to parquet "
-                "first"
-            )
+            raise _not_as_tables(kind, url)
 
     def span(self, kind: OffsetFormat, reader: Reader, start: int, stop: int) -> pa.Table:
         span, data = _data(reader, start, stop)
@@ -119,9 +116,15 @@ class _Tables:
         return PartialTable.joined(parts)
 
     def _of(self, kind: OffsetFormat, url: str) -> TableFormat:
-        self.require(kind, url)
-        assert isinstance(kind, TableFormat)
+        if not isinstance(kind, TableFormat):
+            raise _not_as_tables(kind, url)
         return kind
+
+
+def _not_as_tables(kind: Format, url: str) -> UsageError:
+    return UsageError(
+        f"{url}: {kind.name} is not read as Arrow batches; map it with --as records, or convert it to parquet first"
+    )
 
 
 def _data(reader: Any, start: int, stop: int) -> tuple[StreamSpan, bytes]:

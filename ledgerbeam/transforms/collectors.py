@@ -88,7 +88,7 @@ def table_collector(output: str | Format, nan: NanRule, route: str = "") -> Coll
     if not isinstance(kind, ColumnFormat):
         return _TableLines(nan)
     try:
-        return _Tables(kind.written(route))
+        return _TableParts(kind.written(route))
     except RecordError as error:
         return _Refused(str(error))
 
@@ -129,7 +129,7 @@ class _TableLines(JsonLinesBuilder):
             self.append(line, nulled)
 
 
-class _Tables:
+class _TableParts:
     """Takes tables, each cast to the schema; without one, a frame of one batch may have narrower types than others.
 
     Args:
@@ -253,6 +253,7 @@ class _Columns:
     def __init__(self, maker: TableMaker, *, placed: bool) -> None:
         self._maker = maker
         self._copied = _copier()
+        self._is_flat = maker.is_flat
         self._placed = placed
         self._copied = maker.copied
         self._rows: list[Any] = []
@@ -260,7 +261,7 @@ class _Columns:
         self._error: RecordError | None = None
 
     def add(self, value: Any) -> None:
-        row = self._copied(value)
+        row = value.copy() if self._is_flat and type(value) is dict else self._copied(value)
         if self._placed:
             self._maker.require(row)
         self._append(row)

@@ -11,6 +11,7 @@ __all__ = ["as_array", "as_table", "record_batch"]
 
 _UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 _OF_PANDAS = b"pandas"
+_LISTS = {pa.ListType: pa.list_, pa.LargeListType: pa.large_list}
 
 
 def as_table(frame: Any) -> pa.Table | None:
@@ -23,14 +24,14 @@ def as_table(frame: Any) -> pa.Table | None:
         The table; None if it is no frame, that is, has no Arrow interface.
     """
     if isinstance(frame, pa.Table):
-        return frame
+        return _without_views(frame)
     if isinstance(frame, pa.RecordBatch):
-        return pa.Table.from_batches([frame])
+        return _without_views(pa.Table.from_batches([frame]))
     kind = type(frame)
     if hasattr(kind, "__arrow_c_stream__") and not isinstance(frame, pa.ChunkedArray):
-        return _without_index(pa.table(frame))
+        return _without_views(_without_index(pa.table(frame)))
     if hasattr(kind, "__arrow_c_array__") and not isinstance(frame, pa.Array):
-        return pa.Table.from_batches([pa.record_batch(frame)])
+        return _without_views(pa.Table.from_batches([pa.record_batch(frame)]))
     return None
 
 
@@ -41,6 +42,45 @@ def _without_index(table: pa.Table) -> pa.Table:
     named = [name for name in table.column_names if not _UNNAMED_INDEX.fullmatch(name)]
     kept = {key: value for key, value in metadata.items() if key != _OF_PANDAS}
     return table.select(named).replace_schema_metadata(kept or None)
+
+
+def _without_views(table: pa.Table) -> pa.Table:
+    """Return a table whose texts are strings: of views of strings, as Polars has them, pyarrow cannot take rows."""
+    for place, field in enumerate(table.schema):
+        if _has_views(field.type):
+            column = pa.chunked_array([_plain(chunk) for chunk in table.column(place).chunks], _plain_type(field.type))
+            table = table.set_column(place, field.with_type(column.type), column)
+    return table
+
+
+def _has_views(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.DictionaryType):
+        return _has_views(kind.value_type)
+    nested = any(_has_views(kind.field(place).type) for place in range(kind.num_fields))
+    return nested or pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    if isinstance(array, pa.DictionaryArray):  # of which pyarrow cannot cast the words
+        words = _plain(array.dictionary)
+        return pa.DictionaryArray.from_arrays(array.indices, words, ordered=array.type.ordered)
+    return array.cast(_plain_type(array.type))
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return a type with strings and bytes in place of views of them."""
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
+    if isinstance(kind, pa.DictionaryType):
+        return pa.dictionary(kind.index_type, _plain_type(kind.value_type), kind.ordered)
+    if isinstance(kind, pa.StructType):
+        parts = [kind.field(place) for place in range(kind.num_fields)]
+        return pa.struct([part.with_type(_plain_type(part.type)) for part in parts])
+    if type(kind) in _LISTS:
+        return _LISTS[type(kind)](kind.value_field.with_type(_plain_type(kind.value_type)))
+    return kind
 
 
 def as_array(values: Any) -> pa.Array:

@@ -16,7 +16,7 @@ from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import stat
 
-__all__ = ["BLOCK", "MegatronIndex", "Rows"]
+__all__ = ["BLOCK", "IndexRows", "MegatronIndex"]
 
 BLOCK = 1 << 20
 """How many sequences or documents are handled at a time."""
@@ -28,7 +28,7 @@ _AHEAD = 4
 Bytes: TypeAlias = bytes | memoryview
 
 
-class Rows(NamedTuple):
+class IndexRows(NamedTuple):
     """Consecutive sequences as an index describes them.
 
     Attributes:
@@ -41,10 +41,10 @@ class Rows(NamedTuple):
     pointers: NDArray[np.int64]
     modes: NDArray[np.int8] | None
 
-    def part(self, start: int, stop: int) -> Rows:
+    def part(self, start: int, stop: int) -> IndexRows:
         """Return the sequences `[start, stop)` of these."""
         modes = None if self.modes is None else self.modes[start:stop]
-        return Rows(self.lengths[start:stop], self.pointers[start:stop], modes)
+        return IndexRows(self.lengths[start:stop], self.pointers[start:stop], modes)
 
 
 class MegatronIndex:
@@ -154,7 +154,7 @@ class MegatronIndex:
             content[layout.pointers_at : layout.documents_at].cast("Q"),
         )
 
-    def rows(self, start: int, stop: int) -> Rows:
+    def rows(self, start: int, stop: int) -> IndexRows:
         """Return the sequences `[start, stop)`: of a remote index that is not loaded, by ranged reads of that part.
 
         Args:
@@ -164,7 +164,7 @@ class MegatronIndex:
         layout = self.layout
         arrays = [(layout.lengths_at, 4), (layout.pointers_at, 8), *[(layout.modes_at, 1)] * layout.modes]
         lengths, pointers, *modes = self._read([(at + width * start, at + width * stop) for at, width in arrays])
-        return Rows(
+        return IndexRows(
             np.frombuffer(lengths, "<i4"),
             np.frombuffer(pointers, "<i8"),
             np.frombuffer(modes[0], "i1") if modes else None,
@@ -246,7 +246,7 @@ class MegatronIndex:
             ends = self.document_ends(start, min(start + BLOCK, layout.documents))
             document = self.check_document_ends(ends, start, document)
 
-    def check_rows(self, rows: Rows, first: int, place: int) -> int:
+    def check_rows(self, rows: IndexRows, first: int, place: int) -> int:
         """Check that sequences have lengths and follow each other without gaps.
 
         Args:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ledgerbeam.errors import IndexMismatchError, UsageError
 from ledgerbeam.io.index.reader import number_of, numbers_of
 from ledgerbeam.io.megatron.compat import compat_part, compat_slice
-from ledgerbeam.io.megatron.index import MegatronIndex, Rows
+from ledgerbeam.io.megatron.index import IndexRows, MegatronIndex
 from ledgerbeam.io.megatron.layout import dataset_prefix
 from ledgerbeam.io.megatron.tokens import FEW, MappedTokens, RangedTokens, Tokens, TokenSource
 from ledgerbeam.io.storage.client import Options
@@ -196,7 +196,7 @@ class MegatronReader:
         self._open()
         numbers = numbers_of(indices, len(self), self.url, "sequence")
         modes = None if self._modes is None else self._modes[numbers]
-        return self._read_rows(Rows(self.index.lengths[numbers], self.index.pointers[numbers], modes), numbers)
+        return self._read_rows(IndexRows(self.index.lengths[numbers], self.index.pointers[numbers], modes), numbers)
 
     def read_span(self, start: int, stop: int) -> list[Any]:
         """Read the sequences `[start, stop)`.
@@ -361,7 +361,7 @@ class MegatronReader:
         found = [run[first:last] for first, last in pairwise(cuts)]
         return found if self._modes is None else (found, self._modes[part])
 
-    def _read_rows(self, rows: Rows, numbers: Sequence[int] | NDArray[np.int64]) -> list[Any]:
+    def _read_rows(self, rows: IndexRows, numbers: Sequence[int] | NDArray[np.int64]) -> list[Any]:
         """Read the sequences of index entries, whose numbers are for messages."""
         source = self._open_tokens()
         starts = rows.pointers
