@@ -59,7 +59,7 @@ FLOORS_OF_IO = (
     ("index",),
     ("formats",),
     ("jsonl", "tar", "megatron", "idxpack", "text", "columns"),
-    ("shar", "webdataset", "conversion", "parquet", "arrow"),
+    ("shar", "webdataset", "conversion", "parquet", "arrow", "dataset_card"),
     ("lit",),
 )
 """Packages and modules of io: each may import those before its own group, and none of its group but itself."""
