@@ -60,7 +60,7 @@ FLOORS_OF_IO = (
     ("formats",),
     ("columns",),
     ("jsonl", "tar", "megatron", "idxpack", "text", "warc"),
-    ("shar", "webdataset", "conversion", "parquet", "arrow"),
+    ("shar", "webdataset", "conversion", "parquet", "arrow", "dataset_card"),
     ("lit",),
 )
 """Packages and modules of io: each may import those before its own group, and none of its group but itself."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ledgerbeam.errors import FunctionError, RecordError
 from ledgerbeam.io import Format, Sample, ShardFile
-from ledgerbeam.io.formats.format import ColumnFormat
+from ledgerbeam.io.formats.format import ColumnFormat, TableMaking
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.io.jsonl.lines import LINE_BREAK, JsonLinesBuilder
@@ -17,8 +17,6 @@ from ledgerbeam.ledger import Task
 
 if TYPE_CHECKING:  # only jobs of columns import it
     import pyarrow as pa
-
-    from ledgerbeam.io.columns.tables import TableMaker
 
 __all__ = ["Collector", "UnplacedError", "as_samples", "collector", "table_collector"]
 
@@ -136,7 +134,7 @@ class _TableParts:
         maker: Casts them; None if there is no schema yet.
     """
 
-    def __init__(self, maker: TableMaker | None) -> None:
+    def __init__(self, maker: TableMaking | None) -> None:
         self._maker = maker
         self._tables: list[pa.Table] = []
 
@@ -250,10 +248,8 @@ class _Refused:
 class _Columns:
     """Takes copies of results, which become columns some at a time: a task of copies would be long in collecting."""
 
-    def __init__(self, maker: TableMaker, *, placed: bool) -> None:
+    def __init__(self, maker: TableMaking, *, placed: bool) -> None:
         self._maker = maker
-        self._copied = _copier()
-        self._is_flat = maker.is_flat
         self._placed = placed
         self._copied = maker.copied
         self._rows: list[Any] = []
@@ -261,7 +257,7 @@ class _Columns:
         self._error: RecordError | None = None
 
     def add(self, value: Any) -> None:
-        row = value.copy() if self._is_flat and type(value) is dict else self._copied(value)
+        row = self._copied(value)
         if self._placed:
             self._maker.require(row)
         self._append(row)
@@ -299,7 +295,7 @@ class _RowAsWritten:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, maker: TableMaker, row: Any) -> None:
+    def __init__(self, maker: TableMaking, row: Any) -> None:
         self._maker = maker
         self.row = row
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io.columns.leaves import ABSENT, ARROW_ERRORS, NONE, Column, MisfitError, describe, leaf_column
+from ledgerbeam.io.columns.leaves import ABSENT, ARROW_ERRORS, NONE, MisfitError, TypedColumn, describe, leaf_column
 from ledgerbeam.io.columns.marks import is_json, null_is_absent
 from ledgerbeam.io.json_values import dumps
 
@@ -36,7 +36,7 @@ def first_misfit(make: Callable[[Sequence[Any]], Any], values: Sequence[Any]) ->
     return None
 
 
-class _Json(Column):
+class _Json(TypedColumn):
     """A column of JSON text.
 
     Args:
@@ -79,7 +79,7 @@ _UNWRITABLE: tuple[type[Exception], ...] = (RecordError, *ARROW_ERRORS)
 _OF_JSON = frozenset({NONE, bool, int, float, str})
 
 
-class _Wrapped(Column):
+class _Wrapped(TypedColumn):
     """An extension type, by the values of its storage.
 
     Args:
@@ -88,7 +88,7 @@ class _Wrapped(Column):
         read: Makes a value of the storage of one of the type.
     """
 
-    def __init__(self, kind: pa.DataType, storage: Column, read: Callable[[Any], Any]) -> None:
+    def __init__(self, kind: pa.DataType, storage: TypedColumn, read: Callable[[Any], Any]) -> None:
         super().__init__(kind, storage.expected)
         self._storage = storage
         self._read = read
@@ -101,10 +101,10 @@ class _Wrapped(Column):
         return _as_extension(self.type, _whole(self._storage.array(read)))
 
 
-class _Encoded(Column):
+class _Encoded(TypedColumn):
     """A dictionary column: each different value once, in the order in which they come."""
 
-    def __init__(self, kind: pa.DictionaryType, values: Column) -> None:
+    def __init__(self, kind: pa.DictionaryType, values: TypedColumn) -> None:
         super().__init__(kind, values.expected)
         self._values = values
 
@@ -118,10 +118,10 @@ class _Encoded(Column):
             raise MisfitError(f"what a {self.type.index_type} can number", found) from None
 
 
-class _List(Column):
+class _List(TypedColumn):
     """A list of any layout."""
 
-    def __init__(self, kind: pa.DataType, item: Column) -> None:
+    def __init__(self, kind: pa.DataType, item: TypedColumn) -> None:
         super().__init__(
             kind, "a list" if not isinstance(kind, pa.FixedSizeListType) else f"a list of {kind.list_size}"
         )
@@ -171,10 +171,10 @@ def _listed(kind: pa.DataType, items: pa.Array, lengths: list[int], mask: pa.Arr
     return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), items, type=kind, mask=mask)
 
 
-class _Map(Column):
+class _Map(TypedColumn):
     """A map: of a dict, or of a list of pairs."""
 
-    def __init__(self, kind: pa.MapType, keys: Column, items: Column) -> None:
+    def __init__(self, kind: pa.MapType, keys: TypedColumn, items: TypedColumn) -> None:
         super().__init__(kind, "an object, or a list of pairs")
         self._keys, self._items = keys, items
 
@@ -192,7 +192,7 @@ class _Map(Column):
         made = pa.MapArray.from_arrays(offsets, keys, items, type=self.type)
         return made if all(valid) else _nulled(made, valid)
 
-    def _part(self, column: Column, values: list[Any], of: int, what: str) -> pa.Array:
+    def _part(self, column: TypedColumn, values: list[Any], of: int, what: str) -> pa.Array:
         try:
             return _whole(column.array(values))
         except MisfitError as error:
@@ -200,7 +200,7 @@ class _Map(Column):
             raise (error if found is None else found[1].below(f".{what}[{found[0]}]")) from None
 
 
-class StructColumn(Column):
+class StructColumn(TypedColumn):
     """Objects with the keys that fields name.
 
     Args:
@@ -251,7 +251,7 @@ class StructColumn(Column):
             raise self._unknown_key(rows)
         return arrays
 
-    def _present(self, field: pa.Field, column: Column, values: list[Any]) -> list[Any]:
+    def _present(self, field: pa.Field, column: TypedColumn, values: list[Any]) -> list[Any]:
         """Return the values of a field with None for what is a null of its column."""
         kinds = set(map(type, values))
         is_text = isinstance(column, _Json) and null_is_absent(field)
@@ -270,10 +270,10 @@ class StructColumn(Column):
         return MisfitError("no such key in the schema", describe(value), _path(name))
 
 
-class _Required(Column):
+class _Required(TypedColumn):
     """Values of which none may be null."""
 
-    def __init__(self, column: Column) -> None:
+    def __init__(self, column: TypedColumn) -> None:
         super().__init__(column.type, column.expected)
         self._column = column
 
@@ -283,7 +283,7 @@ class _Required(Column):
         return self._column.array(values)
 
 
-def column_of(field: pa.Field, *, exact: bool = False) -> Column:
+def column_of(field: pa.Field, *, exact: bool = False) -> TypedColumn:
     """Return what makes arrays of the type of a field.
 
     Args:
@@ -310,7 +310,7 @@ def column_of(field: pa.Field, *, exact: bool = False) -> Column:
     return leaf_column(kind, field.name)
 
 
-def _item_column(field: pa.Field, exact: bool) -> Column:
+def _item_column(field: pa.Field, exact: bool) -> TypedColumn:
     column = column_of(field, exact=exact)
     return column if field.nullable else _Required(column)
 
@@ -332,7 +332,7 @@ _READ_EXTENSION: dict[str, Callable[[Any], Any]] = {"arrow.uuid": _uuid_bytes}
 """How values of an extension type become those of its storage, where they differ."""
 
 
-def _as_list(column: Column, value: Any) -> Any:
+def _as_list(column: TypedColumn, value: Any) -> Any:
     if value is None or isinstance(value, list | tuple):
         return value
     if isinstance(value, np.ndarray):
@@ -340,7 +340,7 @@ def _as_list(column: Column, value: Any) -> Any:
     raise column.misfit([value])
 
 
-def _as_dict(column: Column, value: Any) -> Any:
+def _as_dict(column: TypedColumn, value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     raise column.misfit([value])

@@ -22,7 +22,7 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.io.columns.infer import EXACT_INT
 from ledgerbeam.io.json_values import BASE64
 
-__all__ = ["ABSENT", "ARROW_ERRORS", "NONE", "Column", "MisfitError", "describe", "leaf_column"]
+__all__ = ["ABSENT", "ARROW_ERRORS", "NONE", "MisfitError", "TypedColumn", "describe", "leaf_column"]
 
 ABSENT: Any = object()
 """Stands for the value of a key that an object does not have."""
@@ -57,7 +57,7 @@ class MisfitError(Exception):
         return MisfitError(self.expected, self.found, path + self.path)
 
 
-class Column(ABC):
+class TypedColumn(ABC):
     """Makes arrays of one type.
 
     Attributes:
@@ -94,7 +94,7 @@ def describe(value: Any) -> str:
     return f"{type(value).__name__} {text if len(text) <= _SHOWN else f'{text[:_SHOWN]}...'}"
 
 
-class _Leaf(Column):
+class _Leaf(TypedColumn):
     """A column of values that hold no others.
 
     Args:
@@ -300,7 +300,7 @@ def _refuse(value: Any) -> Any:
     raise TypeError(value)
 
 
-def leaf_column(kind: pa.DataType, name: str) -> Column:
+def leaf_column(kind: pa.DataType, name: str) -> TypedColumn:
     """Return what makes arrays of a type whose values hold no others.
 
     Args:

@@ -60,16 +60,12 @@ class TableMaker:
         schema: The schema.
         exact: Whether a key that a record lacks is not taken for a null, also where the schema does not say so.
 
-    Attributes:
-        is_flat: Whether no value of a record can be changed, so that a shallow copy of it is a copy.
-
     Raises:
         UsageError: No records are rows of it.
     """
 
     def __init__(self, schema: pa.Schema, *, exact: bool = False) -> None:
         self.schema = schema
-        self.is_flat = all(map(_is_flat, schema.types))
         exact = exact or has_exact_keys(schema)
         if record_is_value(schema):
             field = schema.field(0)
@@ -127,11 +123,6 @@ class TableMaker:
 
     def _arrays(self, rows: Sequence[Any]) -> list[pa.Array | pa.ChunkedArray]:
         return self._row.arrays(rows) if self._row is not None else [self._value.array(rows)]
-
-
-def _is_flat(kind: pa.DataType) -> bool:
-    """Return whether the values of a type cannot be changed; bytes may be given as what can."""
-    return bool(pa.types.is_primitive(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 _FIXED = frozenset(

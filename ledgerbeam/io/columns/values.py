@@ -20,7 +20,7 @@ import datetime as dt
 from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Any
 
-from ledgerbeam.io.columns.marks import null_is_absent, record_is_value
+from ledgerbeam.io.columns.marks import is_json, null_is_absent, record_is_value
 from ledgerbeam.io.json_values import dumps, loads, period_text
 
 if TYPE_CHECKING:  # only jobs that read columns import it
@@ -91,7 +91,7 @@ def _values(array: pa.Array) -> list[Any]:
         return values
     if isinstance(kind, pa.BaseExtensionType):
         values = _values(array.storage)
-        return [None if text is None else loads(text.encode()) for text in values] if _is_json(kind) else values
+        return [None if text is None else loads(text.encode()) for text in values] if is_json(kind) else values
     if types.is_dictionary(kind):
         words, places = _values(array.dictionary), array.indices.to_pylist()
         return [None if place is None else words[place] for place in places]
@@ -105,14 +105,14 @@ def _values(array: pa.Array) -> list[Any]:
         return _lists(as_lists, [list(pair) for pair in zip(keys, items, strict=True)])
     if types.is_list(kind) or types.is_large_list(kind):
         return _spans(array)
-    if types.is_fixed_size_list(kind):
-        return _lists(array, _values(array.flatten()))
     if types.is_list_view(kind) or types.is_large_list_view(kind):
         flat = _values(array.values)
         spans = zip(array.offsets.to_pylist(), array.sizes.to_pylist(), array.is_valid().to_pylist(), strict=True)
         return [flat[start : start + size] if valid else None for start, size, valid in spans]
     if types.is_struct(kind):
         return _structs(array)
+    if types.is_nested(kind) and not types.is_union(kind):
+        return _lists(array, _values(array.flatten()))
     return _times(array) if types.is_temporal(kind) else array.to_pylist()
 
 
@@ -129,10 +129,6 @@ def _is_special(kind: pa.DataType) -> bool:
     return getattr(kind, "unit", "") == "ns" or any(
         null_is_absent(field) or _is_special(field.type) for field in fields
     )
-
-
-def _is_json(kind: Any) -> bool:
-    return bool(kind.extension_name == "arrow.json")
 
 
 def _spans(array: pa.Array) -> list[Any]:

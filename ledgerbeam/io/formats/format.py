@@ -21,8 +21,6 @@ from ledgerbeam.io.storage.stat import FileInfo
 if TYPE_CHECKING:  # only jobs that read columns import it
     import pyarrow as pa
 
-    from ledgerbeam.io.columns.tables import TableMaker
-
 __all__ = [
     "ColumnFormat",
     "ColumnReader",
@@ -35,6 +33,7 @@ __all__ = [
     "StreamSpan",
     "StreamedRecords",
     "TableFormat",
+    "TableMaking",
     "json_value",
 ]
 
@@ -255,6 +254,34 @@ class OffsetFormat(Format, Protocol):
         """
 
 
+class TableMaking(Protocol):
+    """Makes tables of records, by one schema."""
+
+    def copied(self, record: Any) -> Any:
+        """Return a copy of a record that is to be a row, which what made it may change then."""
+
+    def require(self, record: Any) -> None:
+        """Raise RecordError unless a record fits."""
+
+    def table(self, records: Any, *, url: str = "", first: int = 0) -> pa.Table:
+        """Return records as a table.
+
+        Args:
+            records: The records; or columns.
+            url: What they are of, for messages.
+            first: The number of the first one in it.
+
+        Raises:
+            RecordError: One does not fit; the message names it, and the field.
+        """
+
+    def joined(self, tables: Sequence[pa.Table]) -> pa.Table:
+        """Return such tables as one."""
+
+    def encoded(self, record: Any) -> bytes:
+        """Return what the columns of a record are, to compare it with others; it must fit."""
+
+
 @runtime_checkable
 class ColumnFormat(Format, Protocol):
     """A format whose records are rows of columns, in groups that a footer of the file lists: it has no other index."""
@@ -270,7 +297,7 @@ class ColumnFormat(Format, Protocol):
             UsageError: It lacks one of the columns.
         """
 
-    def written(self, route: str = "") -> TableMaker | None:
+    def written(self, route: str = "") -> TableMaking | None:
         """Return what makes tables of what is written of a route; None if each file has a schema of its own.
 
         Raises:
