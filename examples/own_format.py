@@ -1,12 +1,12 @@
-"""A format of one's own: plain text, of which a record is a line. docs/own-format.md has what there is to know.
+"""A format of one's own: text in any encoding, a record is a line. docs/own-format.md has what there is to know.
 
-    python examples/own_format.py texts.txt
+    python examples/own_format.py texts.lines
 
 indexes a text and prints its lines in a random order. A package that names `TextLines` as an entry point makes it a
 format of the command line too:
 
     [project.entry-points."ledgerbeam.formats"]
-    text = "own_format:TextLines"
+    lines = "own_format:TextLines"
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from ledgerbeam.iterators import Records
 
 @dataclass(frozen=True)
 class TextLines(LineFormat):
-    """Plain text.
+    """Text in any encoding.
 
     Attributes:
         encoding: How characters are written; one in which a newline is the one byte 10.
     """
 
-    name = "text"
-    suffixes = (".txt",)
+    name = "lines"
+    suffixes = (".lines",)
 
     encoding: str = "utf-8"
 

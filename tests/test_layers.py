@@ -58,8 +58,8 @@ FLOORS_OF_IO = (
     ("listing", "compression"),
     ("index",),
     ("formats",),
-    ("jsonl", "tar", "megatron", "idxpack"),
-    ("shar", "webdataset", "conversion"),
+    ("jsonl", "tar", "megatron", "idxpack", "text", "columns"),
+    ("shar", "webdataset", "conversion", "parquet", "arrow"),
     ("lit",),
 )
 """Packages and modules of io: each may import those before its own group, and none of its group but itself."""

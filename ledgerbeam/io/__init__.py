@@ -6,10 +6,14 @@ in all of them. Nothing here knows of Beam or of the ledger. `publish.publish` i
 
 from __future__ import annotations
 
+from ledgerbeam.io.arrow.format import ArrowFormat as ArrowFormat
 from ledgerbeam.io.formats.base import IndexedFormat as IndexedFormat
 from ledgerbeam.io.formats.base import LineFormat as LineFormat
 from ledgerbeam.io.formats.base import RecordFormat as RecordFormat
+from ledgerbeam.io.formats.format import ColumnFormat as ColumnFormat
+from ledgerbeam.io.formats.format import ColumnReader as ColumnReader
 from ledgerbeam.io.formats.format import Format as Format
+from ledgerbeam.io.formats.format import OffsetFormat as OffsetFormat
 from ledgerbeam.io.formats.format import Reader as Reader
 from ledgerbeam.io.formats.format import ShardEncoder as ShardEncoder
 from ledgerbeam.io.formats.format import ShardFile as ShardFile
@@ -40,6 +44,8 @@ from ledgerbeam.io.jsonl.reader import stream_records as stream_records
 from ledgerbeam.io.listing.patterns import common_base as common_base
 from ledgerbeam.io.listing.source_listing import SourceListing as SourceListing
 from ledgerbeam.io.megatron.format import MegatronFormat as MegatronFormat
+from ledgerbeam.io.parquet.format import ParquetFormat as ParquetFormat
+from ledgerbeam.io.parquet.reader import ParquetReader as ParquetReader
 from ledgerbeam.io.shar.format import SharFormat as SharFormat
 from ledgerbeam.io.shar.reader import SharReader as SharReader
 from ledgerbeam.io.shar.writer import SharWriter as SharWriter
@@ -56,8 +62,12 @@ from ledgerbeam.io.tar.format import TarFormat as TarFormat
 from ledgerbeam.io.tar.grouping import Grouping as Grouping
 from ledgerbeam.io.tar.reader import TarReader as TarReader
 from ledgerbeam.io.tar.sample import Sample as Sample
+from ledgerbeam.io.text.format import TextFormat as TextFormat
 
 __all__ = [
+    "ArrowFormat",
+    "ColumnFormat",
+    "ColumnReader",
     "FileInfo",
     "Format",
     "Grouping",
@@ -70,9 +80,12 @@ __all__ = [
     "LineFormat",
     "MegatronFormat",
     "ObjectFolder",
+    "OffsetFormat",
     "Options",
     "PackArray",
     "PackSources",
+    "ParquetFormat",
+    "ParquetReader",
     "RangeReader",
     "RawRecord",
     "Reader",
@@ -89,6 +102,7 @@ __all__ = [
     "StreamedRecords",
     "TarFormat",
     "TarReader",
+    "TextFormat",
     "build_index",
     "build_jsonl_index",
     "canonical_url",

@@ -1,18 +1,24 @@
 """JSON values in and out, without loss: by orjson, and by the standard library where orjson is not exact.
 
+What JSON does not have and columns do is written in one form each: bytes as `{"__base64__": ...}`, decimals as strings,
+dates, times and periods as strings in ISO 8601.
+
 orjson reads integers beyond 64 bits as floats, and writes NaN and infinities as null. Both are looked for in a way that
 costs ordinary data next to nothing.
 """
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import datetime as dt
 import enum
 import json
 import marshal
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +26,22 @@ import orjson
 
 from ledgerbeam.errors import RecordError
 
-__all__ = ["NULL", "NanRule", "dumps", "dumps_wide", "exact", "holds_wide", "loads", "require_finite"]
+__all__ = [
+    "BASE64",
+    "NULL",
+    "NanRule",
+    "dumps",
+    "dumps_wide",
+    "exact",
+    "holds_wide",
+    "json_form",
+    "loads",
+    "period_text",
+    "require_finite",
+]
+
+BASE64 = "__base64__"
+"""The one key of an object that stands for bytes."""
 
 NanRule = Literal["refuse", "null"]
 """What becomes of NaN and infinities, which JSON does not have: an error, or null."""
@@ -100,27 +121,52 @@ def loads(data: bytes | bytearray | memoryview) -> Any:
     return exact(bytes(data), orjson.loads(data))
 
 
-def dumps(value: Any, option: int = 0) -> bytes:
+def json_form(value: Any) -> Any:
+    """Return what stands in JSON for a value of a type that JSON does not have; the `default` of orjson.
+
+    Raises:
+        TypeError: Nothing stands for it.
+    """
+    if isinstance(value, bytes | bytearray | memoryview):
+        return {BASE64: base64.b64encode(value).decode()}
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, dt.timedelta):
+        return period_text((value.days * 86_400 + value.seconds) * 10**9 + value.microseconds * 1000)
+    if isinstance(value, dt.date | dt.time):  # which orjson knows, and the standard library does not
+        return value.isoformat()
+    raise TypeError(f"Type is not JSON serializable: {type(value).__name__}")
+
+
+def period_text(nanoseconds: int) -> str:
+    """Return a period as ISO 8601 writes it, in seconds: `PT1.5S`."""
+    whole, rest = divmod(abs(nanoseconds), 10**9)
+    digits = f".{rest:09d}".rstrip("0") if rest else ""
+    return f"{'-' if nanoseconds < 0 else ''}PT{whole}{digits}S"
+
+
+def dumps(value: Any, option: int = 0, default: Callable[[Any], Any] | None = json_form) -> bytes:
     """Encode a value of plain data.
 
     Args:
         value: What orjson can encode, integers of any width that a float can approach included.
         option: Of orjson.
+        default: Returns what stands for a value of another type; None refuses them.
 
     Raises:
         RecordError: It holds NaN or an infinity; the message says where.
         orjson.JSONEncodeError: It holds something else that JSON cannot; a TypeError.
     """
     try:
-        data = orjson.dumps(value, None, option)
+        data = orjson.dumps(value, default, option)
     except orjson.JSONEncodeError as error:
-        data = dumps_wide(value, option, error)
+        data = dumps_wide(value, option, error, default)
     if NULL in data:
         require_finite(value)
     return data
 
 
-def dumps_wide(value: Any, option: int, error: TypeError) -> bytes:
+def dumps_wide(value: Any, option: int, error: TypeError, default: Callable[[Any], Any] | None = json_form) -> bytes:
     """Encode a value that orjson refused.
 
     Raises:
@@ -134,7 +180,7 @@ def dumps_wide(value: Any, option: int, error: TypeError) -> bytes:
         raise error from None
     if replaced is value:
         raise error
-    return orjson.dumps(replaced, None, option)
+    return orjson.dumps(replaced, default, option)
 
 
 def require_finite(value: Any, rule: NanRule = "refuse") -> int:

@@ -16,6 +16,7 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column, Table
 
+from ledgerbeam.io.json_values import json_form
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.pipelines.run_progress import RunProgress, count, duration
 from ledgerbeam.redaction import plain_value
@@ -69,9 +70,9 @@ def describe_set_ups(found: Mapping[str, Any]) -> str:
 def json_bytes(value: Any, *, indent: bool = False) -> bytes:
     """Encode JSON. Names that are not UTF-8 travel as escaped surrogates, which orjson refuses."""
     try:
-        return orjson.dumps(value, option=orjson.OPT_INDENT_2 if indent else None)
+        return orjson.dumps(value, json_form, orjson.OPT_INDENT_2 if indent else None)
     except TypeError:
-        return json.dumps(value, indent=2 if indent else None).encode("ascii")
+        return json.dumps(value, indent=2 if indent else None, default=json_form).encode("ascii")
 
 
 def print_json(value: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ledgerbeam.sources.files import ColumnFile as ColumnFile
 from ledgerbeam.sources.files import CompressedFile as CompressedFile
 from ledgerbeam.sources.files import FileSources as FileSources
 from ledgerbeam.sources.files import IndexedFile as IndexedFile
@@ -19,6 +20,7 @@ from ledgerbeam.sources.shards import SharShard as SharShard
 from ledgerbeam.sources.shards import SharSources as SharSources
 
 __all__ = [
+    "ColumnFile",
     "CompressedFile",
     "Cut",
     "FileSources",

@@ -1,10 +1,10 @@
-"""Files as sources: with an index, as a compressed stream, or many small ones in a pack."""
+"""Files as sources: with an index, of columns, as a compressed stream, or many small ones in a pack."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +13,12 @@ from numpy.typing import NDArray
 
 from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, NotIndexableError, RecordError
 from ledgerbeam.io import (
+    ColumnFormat,
+    ColumnReader,
     Format,
     IndexFile,
     IndexLocation,
+    OffsetFormat,
     RawRecord,
     Reader,
     SpanReader,
@@ -25,8 +28,8 @@ from ledgerbeam.io import (
     recognize,
     scan_stream,
 )
-from ledgerbeam.io.formats.registry import FileType, require_formats
-from ledgerbeam.io.formats.streamed import split_source, split_source_raw
+from ledgerbeam.io.formats.registry import FileType, formats, require_formats
+from ledgerbeam.io.formats.streamed import decode_each, split_source, split_source_each, split_source_raw
 from ledgerbeam.io.storage.files import read_many_files
 from ledgerbeam.io.storage.stat import changed_error, require_listed
 from ledgerbeam.io.storage.unchanged import SourceWatch
@@ -38,14 +41,15 @@ from ledgerbeam.sources.kind import (
     StreamCut,
     StreamReader,
     TaskLimits,
-    decode_each,
     listed_file,
     listed_files,
     looked_at,
+    plan_rows,
     plan_spans,
+    unreadable,
 )
 
-__all__ = ["CompressedFile", "FileSources", "IndexedFile", "PackedFiles"]
+__all__ = ["ColumnFile", "CompressedFile", "FileSources", "IndexedFile", "PackedFiles"]
 
 _log = logging.getLogger(__name__)
 
@@ -60,28 +64,44 @@ class FileSources:
         index: Where the indexes lie.
         build_index: Whether a source without an index is indexed, and the index published at its place.
         storage_options: Passed to fsspec unchanged.
+        columns: Which columns are read of files of columns; all for none.
     """
 
     formats: tuple[Format, ...] = ()
     index: IndexLocation = field(default_factory=IndexLocation)
     build_index: bool = True
     storage_options: Mapping[str, Any] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
+
+    @property
+    def configured(self) -> tuple[Format, ...]:
+        """The formats with options, among them those of the columns."""
+        if not self.columns:
+            return self.formats
+        known = {kind.name: kind for kind in (*formats().values(), *self.formats)}
+        chosen = (kind.select(self.columns) for kind in known.values() if isinstance(kind, ColumnFormat))
+        return (*self.formats, *chosen)
 
     def type_of(self, url: str) -> FileType:
         """Return what the name of a file says; raises as `recognize`."""
-        return recognize(url, self.formats)
+        return recognize(url, self.configured)
 
     def kind_of(self, source: Source) -> SourceKind:
         """Return the kind of a source; see `Sources`."""
         if source.members:
             return PackedFiles(self)
         found = self.type_of(source.url)
-        kind = found.readable()
-        return IndexedFile(self, kind) if found.compression is None else CompressedFile(self, found)
+        columns = found.columns()
+        if columns is not None:
+            return ColumnFile(self, columns)
+        if found.compression is None:
+            return IndexedFile(self, found.plain())
+        found.in_one_pass()
+        return CompressedFile(self, found)
 
     def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
         """Check by their names that sources can be read; see `Sources`."""
-        require_formats(urls, self.formats, by_position=by_position)
+        require_formats(urls, self.formats, self.columns, by_position=by_position)
 
     def index_of(self, url: str) -> IndexFile:
         """Return the index of a source, unopened."""
@@ -134,15 +154,23 @@ class FileSources:
         """
         url, listed = source.url, listed_file(source)
         with SourceWatch([listed]):
-            return scan_stream(url, self.storage_options, self.type_of(url).format, listed)
+            return scan_stream(url, self.storage_options, self.type_of(url).in_one_pass(), listed)
 
     def open_file(self, source: Source) -> Reader:
         """Open a file that is read by position, and of which the index was checked."""
         url = source.url
-        kind = self.type_of(url).by_position()
+        found = self.type_of(url)
+        columns = found.columns()
+        if columns is not None:
+            return self.open_columns(source, columns)
+        kind = found.by_position()
         index = kind.index_file(url, self.index, self.storage_options)
         # Checked here again, it would cost a task two requests.
         return kind.open(url, index, self.storage_options, check=False, listed=listed_file(source))
+
+    def open_columns(self, source: Source, kind: ColumnFormat) -> ColumnReader:
+        """Open a file of columns; see `ColumnFormat.open_columns`."""
+        return kind.open_columns(source.url, self.storage_options, listed=listed_file(source))
 
 
 @dataclass(frozen=True)
@@ -155,7 +183,7 @@ class IndexedFile(SourceKind):
     """
 
     sources: FileSources
-    format: Format
+    format: OffsetFormat
 
     counts_blanks = True
 
@@ -200,10 +228,10 @@ class CompressedFile(SourceKind):
 
     def open(self, source: Source) -> Opened:
         """Open a file of which `cut` has checked the index."""
-        return _OpenedFile(self.sources.open_file(source), self.type.format)
+        return _OpenedFile(self.sources.open_file(source), self.type.by_position())
 
     @contextmanager
-    def open_stream(self, source: Source, kind: Format) -> Iterator[StreamReader]:
+    def open_stream(self, source: Source, kind: OffsetFormat) -> Iterator[StreamReader]:
         """Open a file to be read in one pass; memory is a block and a span."""
         listed, options = listed_file(source), self.sources.storage_options
         watch = SourceWatch([listed])
@@ -227,6 +255,30 @@ class CompressedFile(SourceKind):
 
 
 @dataclass(frozen=True)
+class ColumnFile(SourceKind):
+    """A file of columns, whose footer lists its row groups.
+
+    Attributes:
+        sources: How it is opened.
+        format: Its format, with the columns that are read.
+    """
+
+    sources: FileSources
+    format: ColumnFormat
+
+    def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
+        """Cut a file between row groups, and within those that exceed a task."""
+        del changed  # the footer is a part of the file
+        source = looked_at(source)
+        with SourceWatch([listed_file(source)]), closing(self.sources.open_columns(source, self.format)) as reader:
+            return Cut(source, plan_rows(reader.groups, **limits._asdict()))
+
+    def open(self, source: Source) -> Opened:
+        """Open a file."""
+        return _OpenedColumns(self.sources.open_columns(source, self.format))
+
+
+@dataclass(frozen=True)
 class PackedFiles(SourceKind):
     """A pack of small files, which one task reads as a whole. Its span counts files.
 
@@ -247,7 +299,7 @@ class PackedFiles(SourceKind):
 
 
 class _OpenedFile:
-    def __init__(self, reader: Reader, kind: Format) -> None:
+    def __init__(self, reader: Reader, kind: OffsetFormat) -> None:
         self._reader = reader
         self._format = kind
         self.read_span = reader.read_span
@@ -255,7 +307,18 @@ class _OpenedFile:
         self.close = reader.close
 
     def read_each(self, start: int, stop: int) -> list[Any]:
-        return decode_each(self._format, self._reader.read_raw(start, stop))
+        return unreadable(decode_each(self._format, self._reader.read_raw(start, stop)))
+
+
+class _OpenedColumns:
+    def __init__(self, reader: ColumnReader) -> None:
+        self._reader = reader
+        self.read_span = reader.read_span
+        self.read_raw = reader.read_raw
+        self.close = reader.close
+
+    def read_each(self, start: int, stop: int) -> list[Any]:
+        return unreadable(self._reader.read_each(start, stop))
 
 
 class _WatchedStream:
@@ -278,20 +341,20 @@ class _Pack:
         self._sources = sources
 
     def read_span(self, start: int, stop: int) -> list[Any]:
-        formats = self._sources.formats
-        return [record for url, data in self._read(start, stop) for record in split_source(data, url, formats)]
+        configured = self._sources.configured
+        return [record for url, data in self._read(start, stop) for record in split_source(data, url, configured)]
 
     def read_raw(self, start: int, stop: int) -> list[RawRecord]:
-        formats = self._sources.formats
-        return [raw for url, data in self._read(start, stop) for raw in split_source_raw(data, url, formats)[1]]
+        configured = self._sources.configured
+        return [raw for url, data in self._read(start, stop) for raw in split_source_raw(data, url, configured)]
 
     def read_each(self, start: int, stop: int) -> list[Any]:
         records: list[Any] = []
         for url, data in self._read(start, stop):
             try:
-                records += split_source(data, url, self._sources.formats)
+                records += split_source(data, url, self._sources.configured)
             except RecordError:
-                records += decode_each(*split_source_raw(data, url, self._sources.formats))
+                records += unreadable(split_source_each(data, url, self._sources.configured))
         return records
 
     def _read(self, start: int, stop: int) -> Iterator[tuple[str, bytes]]:

@@ -1,7 +1,7 @@
 """The protocol of a kind of source: it cuts a source into spans, and reads them.
 
 Sources      how the sources of a job are opened; finds the kind of each
-SourceKind   a file with an index, a compressed stream, a pack of files, a shard of Shar, a pass of a graph
+SourceKind   a file with an index or of columns, a compressed stream, a pack, a shard of Shar, a pass of a graph
 Cut          a source in spans of records, each of them a task
 Opened       reads spans by position
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import RecordError, UnsupportedShapeError
-from ledgerbeam.io import FileInfo, Format, RawRecord, StreamSpan
-from ledgerbeam.io.formats.streamed import decode_raw
+from ledgerbeam.io import FileInfo, OffsetFormat, RawRecord, StreamSpan
+from ledgerbeam.io.formats.format import RowGroup
 from ledgerbeam.io.storage.unchanged import SourceWatch
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.user_errors import message_of
@@ -36,11 +36,12 @@ __all__ = [
     "StreamReader",
     "TaskLimits",
     "Unreadable",
-    "decode_each",
     "listed_file",
     "listed_files",
     "looked_at",
+    "plan_rows",
     "plan_spans",
+    "unreadable",
 ]
 
 
@@ -86,7 +87,7 @@ class StreamCut:
     """
 
     places: tuple[StreamSpan, ...]
-    format: Format
+    format: OffsetFormat
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ class SourceKind(ABC):
     def open(self, source: Source) -> Opened:
         """Open a source that `cut` has cut into spans to be read by position."""
 
-    def open_stream(self, source: Source, kind: Format) -> AbstractContextManager[StreamReader]:
+    def open_stream(self, source: Source, kind: OffsetFormat) -> AbstractContextManager[StreamReader]:
         """Open a source that `cut` has cut into spans of a stream.
 
         Args:
@@ -221,15 +222,44 @@ def plan_spans(
     return list(pairwise(edges))
 
 
-def decode_each(kind: Format, records: Iterable[RawRecord]) -> list[Any]:
-    """Decode records one by one, with an `Unreadable` in the place of each that cannot be."""
-    decoded: list[Any] = []
-    for raw in records:
-        try:
-            decoded.append(decode_raw(kind, raw))
-        except RecordError as error:
-            decoded.append(Unreadable(message_of(error)))
-    return decoded
+LEAST_ROW = 32
+"""What a row of columns counts for at least, in bytes: it takes memory however well it is compressed."""
+
+
+def plan_rows(
+    groups: Sequence[RowGroup], *, task_bytes: int | None = None, task_records: int | None = None
+) -> list[tuple[int, int]]:
+    """Cut rows into spans, as a pure function of the row groups.
+
+    Args:
+        groups: The row groups, in order.
+        task_bytes: Size of a span in bytes; a span holds the row groups that begin within one multiple of it. A row
+            group of more is cut by itself, into as many parts of equal rows as it has multiples. A row counts for
+            `LEAST_ROW` at least.
+        task_records: Records of a span, at most. Both limits may be given.
+
+    Returns:
+        Half-open row ranges in order, together all rows; empty for none.
+    """
+    first_rows = np.cumsum([0, *(group.rows for group in groups)])
+    count = int(first_rows[-1])
+    cuts = [np.array([0, count], np.int64)]
+    if task_bytes:
+        sizes = np.array([max(group.size, group.rows * LEAST_ROW) for group in groups], np.uint64)
+        begins = np.cumsum([0, *sizes.tolist()])
+        joined = plan_spans(begins.astype(np.uint64), task_bytes=task_bytes)
+        cuts.append(first_rows[[start for start, _ in joined]])
+        for number in np.flatnonzero(sizes > task_bytes).tolist():
+            rows, parts = groups[number].rows, -(-int(sizes[number]) // task_bytes)
+            cuts.append(first_rows[number] + np.arange(min(parts, rows) + 1) * rows // max(1, min(parts, rows)))
+    if task_records:
+        cuts.append(np.arange(0, count, task_records))
+    return list(pairwise(np.unique(np.concatenate(cuts)).tolist()))
+
+
+def unreadable(found: Iterable[Any]) -> list[Any]:
+    """Return records with an `Unreadable` in the place of each error that says why one cannot be decoded."""
+    return [Unreadable(message_of(record)) if isinstance(record, RecordError) else record for record in found]
 
 
 def listed_file(file: Source) -> FileInfo:

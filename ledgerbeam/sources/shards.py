@@ -93,7 +93,8 @@ class SharShard(SourceKind):
         if self.files_of.type_of(file.url).compression is None:
             return self.files_of.open_file(file)
         data = read_bytes(file.url, self.files_of.storage_options, listed_file(file))
-        return HeldRecords(file.url, *split_source_raw(data, file.url))
+        kind = self.files_of.type_of(file.url).in_one_pass()
+        return HeldRecords(file.url, kind, split_source_raw(data, file.url))
 
 
 class _OpenedShard:

@@ -95,7 +95,7 @@ class _PlanIndexes(beam.DoFn):
 
     def _is_scanned_in_ranges(self, url: str) -> bool:
         found = self._sources.type_of(url)
-        return found.compression is None and found.format.ends_at_newlines
+        return found.compression is None and found.plain().ends_at_newlines
 
 
 @dataclass

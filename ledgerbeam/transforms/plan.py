@@ -12,7 +12,7 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerError, UsageError
-from ledgerbeam.io import Format, StreamSpan
+from ledgerbeam.io import OffsetFormat, StreamSpan
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.sources import Cut, FileSources, Sources, TaskLimits
@@ -33,7 +33,7 @@ class StreamedTasks:
 
     tasks: tuple[Task, ...]
     spans: tuple[StreamSpan, ...]
-    format: Format
+    format: OffsetFormat
 
 
 @dataclass

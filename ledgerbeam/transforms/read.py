@@ -15,12 +15,13 @@ from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 
 from ledgerbeam.errors import FunctionError, IndexError_, RecordError, SourceError, StorageError, UsageError
-from ledgerbeam.io import Format, RawRecord, StreamSpan
+from ledgerbeam.io import OffsetFormat, RawRecord, StreamSpan
+from ledgerbeam.io.formats.streamed import decode_each
 from ledgerbeam.io.storage.unchanged import Marks, SourceWatch
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.user_errors import failed_by, message_of
 from ledgerbeam.sources import FileSources, Opened, SourceKind, Sources, StreamReader
-from ledgerbeam.sources.kind import decode_each
+from ledgerbeam.sources.kind import unreadable
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.plan import StreamedTasks
 
@@ -106,7 +107,7 @@ class RawSpan:
         read: Callable[[], list[RawRecord]],
         sources: Sources,
         task: Task,
-        streamed: tuple[StreamSpan, Format] | None = None,
+        streamed: tuple[StreamSpan, OffsetFormat] | None = None,
     ) -> None:
         self._read: Callable[[], list[RawRecord]] | None = read
         self._sources = sources
@@ -199,7 +200,7 @@ class _Read(beam.DoFn):
                     return opened().read_raw(span)
 
                 def read_each(span: StreamSpan = span) -> list[Any]:
-                    return decode_each(streamed.format, opened().read_raw(span))
+                    return unreadable(decode_each(streamed.format, opened().read_raw(span)))
 
                 raw = RawSpan(read_raw, self._sources, task, (span, streamed.format))
                 with self._working_on(task):

@@ -10,6 +10,7 @@ import orjson
 
 from ledgerbeam.errors import UnsupportedShapeError
 from ledgerbeam.io import RawRecord, ShardFile
+from ledgerbeam.io.index.raw import NO_BYTES
 from ledgerbeam.ledger import Task
 from ledgerbeam.redaction import without_secrets
 from ledgerbeam.transforms.task_results import RejectedRecord, Rejection
@@ -78,7 +79,7 @@ def _row(record: RejectedRecord) -> dict[str, Any]:
     row: dict[str, Any] = {
         "source": _text(without_secrets(record.source)),
         "record": record.record,
-        "bytes": [record.start, record.stop],
+        "bytes": None if record.start == NO_BYTES else [record.start, record.stop],
         "reason": _text(rejection.reason),
         "error": _text(rejection.error),
         "at": _text(rejection.at),

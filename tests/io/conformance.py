@@ -24,7 +24,7 @@ from ledgerbeam.errors import (
     SourceNotFoundError,
     UsageError,
 )
-from ledgerbeam.io.formats.format import Format, Reader
+from ledgerbeam.io.formats.format import OffsetFormat, Reader
 from ledgerbeam.io.index.file import IndexFile, write_index
 from ledgerbeam.io.storage.client import filesystem
 from ledgerbeam.io.storage.publish import publish_bytes
@@ -226,7 +226,7 @@ class SequenceConformance(ABC):
 class ReaderConformance(SequenceConformance):
     """The cases of formats with a `.idx` of offsets; `format` is what one brings besides."""
 
-    format: Format
+    format: OffsetFormat
     shift = 512
     """Bytes by which wrong boundaries are off; less than the shortest record."""
 

@@ -70,8 +70,8 @@ def test_a_pipe(workspace: Workspace) -> None:
 
 
 def test_an_unknown_format(workspace: Workspace) -> None:
-    (workspace.root / "a.txt").write_text("hello")
-    ran = mapped(workspace, "a.txt")
+    (workspace.root / "a.doc").write_text("hello")
+    ran = mapped(workspace, "a.doc")
     assert ran.status == 2
     assert ".jsonl" in ran.err
 

@@ -81,7 +81,7 @@ class RawContract(ABC):
         """Write a source of five records, of which two may not be decodable; return what lies in it."""
 
     def decoded(self, raw: RawRecord) -> Any:
-        kind = FileSources().type_of(raw.url).format
+        kind = FileSources().type_of(raw.url).in_one_pass()
         return decode_raw(kind, raw)
 
     def test_raw_records_are_what_was_decoded(self, tmp_path: Path) -> None:

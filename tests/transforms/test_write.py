@@ -142,8 +142,8 @@ def test_markers_pass(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_written_to_is_refused_before_anything_runs() -> None:
-    with pytest.raises(UsageError, match="unknown output format 'parquet': expected one of jsonl, megatron, tar"):
-        WriteTasks("/out", "parquet")
+    with pytest.raises(UsageError, match="unknown output format 'orc': expected one of arrow, jsonl, megatron, parq"):
+        WriteTasks("/out", "orc")
     with pytest.raises(UsageError):
         WriteTasks("s3://key:secret@bucket/out", "jsonl")
     written = WriteTasks("file:///out/", "tar", base="/data")

@@ -118,7 +118,7 @@ class RecordFormat(IndexedFormat, ABC):
         """
 
     def build_index(self, url: str, options: Options | None = None, *, listed: FileInfo | None = None) -> Offsets:
-        """Find the offsets of all records; see `Format`."""
+        """Find the offsets of all records; see `OffsetFormat`."""
         url = canonical_url(url)
         return self._offsets(decompressed(url, options, listed), url)
 
@@ -131,20 +131,20 @@ class RecordFormat(IndexedFormat, ABC):
         check: bool = True,
         listed: FileInfo | None = None,
     ) -> Reader:
-        """Open a source for random access; see `Format`."""
+        """Open a source for random access; see `OffsetFormat`."""
         return _RecordReader(self, url, index, options, check=check, listed=listed)
 
     def scan(self, stream: Stream) -> StreamedRecords:
-        """Find the records of a compressed source in one pass; see `Format`."""
+        """Find the records of a compressed source in one pass; see `OffsetFormat`."""
         return StreamedRecords(self._offsets(stream.blocks(), stream.url, most=MOST_RECORD), self)
 
     def split(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[Any]:
-        """Decode consecutive whole records that are in memory; see `Format`."""
+        """Decode consecutive whole records that are in memory; see `OffsetFormat`."""
         record, start = (0, 0) if span is None else (span.record, span.start)
         return self.decode_all(data, self._bounds_of(data, url, span), url, record, start)
 
     def split_raw(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[RawRecord]:
-        """Return consecutive whole records that are in memory, undecoded; see `Format`."""
+        """Return consecutive whole records that are in memory, undecoded; see `OffsetFormat`."""
         record, start = (0, 0) if span is None else (span.record, span.start)
         return raw_records(url, data, [start + bound for bound in self._bounds_of(data, url, span)], record)
 
@@ -226,7 +226,7 @@ class LineFormat(RecordFormat):
         return find_line_ends(blocks)
 
     def build_index(self, url: str, options: Options | None = None, *, listed: FileInfo | None = None) -> Offsets:
-        """Find the offsets of all lines; see `Format`."""
+        """Find the offsets of all lines; see `OffsetFormat`."""
         return build_jsonl_index(url, options, listed=listed)
 
 

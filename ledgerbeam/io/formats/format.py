@@ -1,10 +1,15 @@
-"""What a format is: the narrow protocol by which the rest of the library reads and writes all of them alike."""
+"""What a format is: the narrow protocols by which the rest of the library reads and writes all of them alike.
+
+Format          has a name, and encodes records
+├── OffsetFormat   its records lie one after the other: an index of byte offsets finds them
+└── ColumnFormat   its records are rows of columns: its footer finds them
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_checkable
 
 from ledgerbeam.io.compression.streams import Stream
 from ledgerbeam.io.index.file import IndexFile, Offsets
@@ -13,9 +18,16 @@ from ledgerbeam.io.index.raw import RawRecord
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
 
+if TYPE_CHECKING:  # only jobs that read columns import it
+    import pyarrow as pa
+
 __all__ = [
+    "ColumnFormat",
+    "ColumnReader",
     "Format",
+    "OffsetFormat",
     "Reader",
+    "RowGroup",
     "ShardEncoder",
     "ShardFile",
     "StreamSpan",
@@ -58,6 +70,39 @@ class Reader(Protocol):
 
     def close(self) -> None:
         """Close what is open; a later read opens it again."""
+
+
+class RowGroup(NamedTuple):
+    """Consecutive rows that lie together in a file.
+
+    Attributes:
+        rows: How many.
+        size: Bytes of the chosen columns, as they lie in the file.
+    """
+
+    rows: int
+    size: int
+
+
+class ColumnReader(Reader, Protocol):
+    """Random access to the rows of one source, of which only the chosen columns are read. Spans count rows."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The chosen columns."""
+
+    @property
+    def groups(self) -> Sequence[RowGroup]:
+        """The row groups, in order."""
+
+    def read_batch(self, start: int, stop: int) -> pa.Table:
+        """Return the rows `[start, stop)` as columns."""
+
+    def read_each(self, start: int, stop: int) -> list[Any]:
+        """Return what `read_span` does, with a `RecordError` in the place of each record that cannot be decoded."""
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return what `show` prints of the source besides its name, size and number of records."""
 
 
 class ShardFile(NamedTuple):
@@ -114,14 +159,14 @@ class StreamedRecords:
     """
 
     offsets: Offsets
-    format: Format
+    format: OffsetFormat
 
 
 class Format(ShardEncoder, Protocol):
-    """How the records of a kind of file are found, read and written.
+    """How the records of a kind of file are written and, by one of the two protocols below, found and read.
 
-    What can be chosen (how a tar is grouped, in how many threads it is indexed) is an argument of the constructor.
-    A format is picklable and holds nothing open. `ledgerbeam.io.formats.base` has base classes that bring most of it.
+    What can be chosen (how a tar is grouped, which columns are read) is an argument of the constructor. A format is
+    picklable and holds nothing open.
     """
 
     @property
@@ -131,6 +176,13 @@ class Format(ShardEncoder, Protocol):
     @property
     def suffixes(self) -> tuple[str, ...]:
         """What the names of its files have in them, dot included, in lower case; outputs end with the first."""
+
+
+class OffsetFormat(Format, Protocol):
+    """A format whose records lie one after the other, so that an index of byte offsets finds them.
+
+    `ledgerbeam.io.formats.base` has base classes that bring most of it.
+    """
 
     @property
     def is_indexable(self) -> bool:
@@ -197,6 +249,30 @@ class Format(ShardEncoder, Protocol):
 
         Raises:
             ArchiveError: They are not the records that `scan` found; also SourceError, if they cannot be separated.
+        """
+
+
+@runtime_checkable
+class ColumnFormat(Format, Protocol):
+    """A format whose records are rows of columns, in groups that a footer of the file lists: it has no other index."""
+
+    def select(self, columns: Sequence[str]) -> Self:
+        """Return this format reading only these columns; all for none."""
+
+    def open_columns(self, url: str, options: Options | None = None, *, listed: FileInfo | None = None) -> ColumnReader:
+        """Open a source for random access; `listed` is as in `RangeReader`.
+
+        Raises:
+            SourceError: It is damaged, encrypted, or no such file; also `ChangedSourceError` and StorageError.
+            UsageError: It lacks one of the columns.
+        """
+
+    def open_bytes(self, data: bytes, url: str) -> ColumnReader:
+        """Open a whole source that is in memory; raises as `open_columns`.
+
+        Args:
+            data: Its content.
+            url: The source, for messages.
         """
 
 

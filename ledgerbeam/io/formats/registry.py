@@ -6,7 +6,7 @@ A format of another package is found through the entry-point group `ledgerbeam.f
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -14,7 +14,7 @@ from typing import cast
 
 from ledgerbeam.errors import NotIndexableError, UsageError
 from ledgerbeam.io.compression.names import Compression, split_compression
-from ledgerbeam.io.formats.format import Format, Reader
+from ledgerbeam.io.formats.format import ColumnFormat, Format, OffsetFormat, Reader
 from ledgerbeam.io.index.file import IndexFile
 from ledgerbeam.io.storage.client import Options
 
@@ -27,6 +27,7 @@ __all__ = [
     "recognize",
     "register",
     "require_formats",
+    "require_no_columns",
     "require_unused",
 ]
 
@@ -37,6 +38,9 @@ _BUILT_IN = {
     "jsonl": "ledgerbeam.io.jsonl.format:JsonlFormat",
     "tar": "ledgerbeam.io.tar.format:TarFormat",
     "megatron": "ledgerbeam.io.megatron.format:MegatronFormat",
+    "parquet": "ledgerbeam.io.parquet.format:ParquetFormat",
+    "arrow": "ledgerbeam.io.arrow.format:ArrowFormat",
+    "text": "ledgerbeam.io.text.format:TextFormat",
 }
 """As entry points name them; loaded late, since the packages of formats use this module."""
 
@@ -62,25 +66,49 @@ class FileType:
     format: Format
     compression: Compression | None = None
 
-    def plain(self) -> Format:
-        """Return the format of a source that is read as it lies there.
+    def columns(self) -> ColumnFormat | None:
+        """Return the format of a source of columns; None if its records lie one after the other.
 
         Raises:
-            NotIndexableError: It is compressed.
+            NotIndexableError: It is of columns, and compressed as a whole.
         """
+        if not isinstance(self.format, ColumnFormat):
+            return None
         if self.compression is not None:
             raise self._not_indexable()
         return self.format
 
-    def by_position(self) -> Format:
-        """Return the format of a source that can be read by position: not compressed, or in gzip or Zstandard.
+    def plain(self) -> OffsetFormat:
+        """Return the format of a source that is read as it lies there, by offsets.
 
         Raises:
-            NotIndexableError: It is compressed in another way.
+            NotIndexableError: It is compressed, or of columns.
         """
-        if self.compression is not None and not (self.compression.seekable and self.format.is_streamable):
+        if self.compression is not None:
             raise self._not_indexable()
-        return self.format
+        return self._by_offsets()
+
+    def by_position(self) -> OffsetFormat:
+        """Return the format of a source that can be read by offsets: not compressed, or in gzip or Zstandard.
+
+        Raises:
+            NotIndexableError: It is compressed in another way, or of columns.
+        """
+        kind = self._by_offsets()
+        if self.compression is not None and not (self.compression.seekable and kind.is_streamable):
+            raise self._not_indexable()
+        return kind
+
+    def in_one_pass(self) -> OffsetFormat:
+        """Return the format of a source that can be read from its beginning to its end, compressed or not.
+
+        Raises:
+            NotIndexableError: Its format is not read so.
+        """
+        kind = self._by_offsets()
+        if not kind.is_streamable:
+            raise NotIndexableError(f"{self.url}: {kind.name} is not read compressed; decompress it")
+        return kind
 
     def readable(self) -> Format:
         """Return the format of a source that can be read, even if only from its beginning.
@@ -88,14 +116,28 @@ class FileType:
         Raises:
             NotIndexableError: It is compressed, and the format is not read so.
         """
-        if self.compression is not None and not self.format.is_streamable:
+        if self.compression is not None and not self._is_streamable:
             raise self._not_indexable()
         return self.format
+
+    @property
+    def _is_streamable(self) -> bool:
+        return not isinstance(self.format, ColumnFormat) and self._by_offsets().is_streamable
+
+    def _by_offsets(self) -> OffsetFormat:
+        if isinstance(self.format, ColumnFormat):
+            if self.compression is not None:
+                raise self._not_indexable()
+            raise NotIndexableError(
+                f"{self.url}: the footer of a file of {self.format.name} is its index, so it needs no other; leave it "
+                "out here: map, convert, tokenize, show and verify read it as it is"
+            )
+        return cast(OffsetFormat, self.format)
 
     def _not_indexable(self) -> NotIndexableError:
         how = self.compression
         command = "" if how is None else f"decompress it, e.g. {how.command} {self.url.rpartition('/')[2]}"
-        if self.format.is_streamable:
+        if self._is_streamable:
             command = f"map, convert and tokenize read it from its beginning; for the rest {command}"
         return NotIndexableError(f"{self.url}: it is compressed and has no byte offsets to index: {command}")
 
@@ -131,22 +173,43 @@ def recognize(url: str, configured: Iterable[Format] = ()) -> FileType:
     )
 
 
-def require_formats(urls: Iterable[str], configured: Iterable[Format] = (), *, by_position: bool = False) -> None:
+def require_formats(
+    urls: Iterable[str],
+    configured: Iterable[Format] = (),
+    columns: Collection[str] = (),
+    *,
+    by_position: bool = False,
+) -> None:
     """Check that sources can be read, each ending of names once.
 
     Args:
         urls: The sources.
         configured: As of `recognize`.
+        columns: Which columns are read.
         by_position: Whether they must be readable by position.
 
     Raises:
         NotIndexableError: One is compressed in a way in which it cannot be read, or a pipe.
-        UsageError: The name of one has no suffix of a known format.
+        UsageError: The name of one has no suffix of a known format, or shows no columns though some are named.
     """
     by_ending = {url.rpartition("/")[2].partition(".")[2]: url for url in urls}  # of millions: little for each
     for url in by_ending.values():
         found = recognize(url, configured)
         _ = found.by_position() if by_position else found.readable()
+        if found.columns() is None:
+            require_no_columns(url, columns)
+
+
+def require_no_columns(url: str, columns: Collection[str]) -> None:
+    """Check that no columns are chosen of a source whose records lie one after the other.
+
+    Raises:
+        UsageError: Some are.
+    """
+    if columns:
+        raise UsageError(
+            f"{url}: --columns {','.join(columns)} is for files of columns, such as Parquet; leave it out, or the file"
+        )
 
 
 def open_source(
@@ -166,8 +229,15 @@ def open_source(
 
     Raises:
         IndexNotFoundError: It has no index; also the other errors of `recognize` and of the reader.
+        UsageError: An index is given, and its format has none.
     """
-    return recognize(url, configured).by_position().open(url, index, options)
+    found = recognize(url, configured)
+    columns = found.columns()
+    if columns is None:
+        return found.by_position().open(url, index, options)
+    if index is not None:
+        raise UsageError(f"{url}: the footer of a file of {columns.name} is its index; leave the index {index} out")
+    return columns.open_columns(url, options)
 
 
 def formats() -> Mapping[str, Format]:

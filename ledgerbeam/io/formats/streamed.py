@@ -7,24 +7,32 @@ later pass meets in the same order.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Any, Self, cast
 
-from ledgerbeam.errors import ArchiveError, NotIndexableError, SourceError
+from ledgerbeam.errors import ArchiveError, NotIndexableError, RecordError, SourceError
 from ledgerbeam.io.compression.streams import Stream, decompressed_pieces
 from ledgerbeam.io.formats import base
-from ledgerbeam.io.formats.format import Format, StreamedRecords, StreamSpan
+from ledgerbeam.io.formats.format import ColumnFormat, Format, OffsetFormat, StreamedRecords, StreamSpan
 from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.index.raw import RawRecord
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
 
-__all__ = ["SpanReader", "decode_raw", "scan_stream", "split_source", "split_source_raw"]
+__all__ = [
+    "SpanReader",
+    "decode_each",
+    "decode_raw",
+    "scan_stream",
+    "split_source",
+    "split_source_each",
+    "split_source_raw",
+]
 
 
 def scan_stream(
     url: str,
     options: Options | None = None,
-    kind: Format | None = None,
+    kind: OffsetFormat | None = None,
     listed: FileInfo | None = None,
 ) -> StreamedRecords:
     """Read a compressed source once and find its records; memory is a block and what the result takes.
@@ -43,7 +51,7 @@ def scan_stream(
         SourceNotFoundError: There is no such source; also StorageError.
     """
     if kind is None:
-        kind = recognize(url).format
+        kind = recognize(url).in_one_pass()
     if not kind.is_streamable:
         raise NotIndexableError(f"{url}: {kind.name} is not read compressed; decompress it")
     stream = Stream(url, options, listed)
@@ -70,12 +78,12 @@ class SpanReader:
         self,
         url: str,
         options: Options | None = None,
-        kind: Format | None = None,
+        kind: OffsetFormat | None = None,
         *,
         listed: FileInfo | None = None,
     ) -> None:
         self.url = url
-        self._format = recognize(url).format if kind is None else kind
+        self._format = recognize(url).in_one_pass() if kind is None else kind
         self._stream = Stream(url, options, listed)
         self._held: tuple[StreamSpan, bytes] | None = None
 
@@ -135,19 +143,48 @@ def split_source(data: bytes, url: str, configured: Iterable[Format] = ()) -> li
         UsageError: The name has no known format, or the compression takes a package that is not installed.
     """
     kind, data = _decompressed_source(data, url, configured)
+    if isinstance(kind, ColumnFormat):
+        reader = kind.open_bytes(data, url)
+        return reader.read_span(0, len(reader))
     return kind.split(data, url)
 
 
-def split_source_raw(data: bytes, url: str, configured: Iterable[Format] = ()) -> tuple[Format, list[RawRecord]]:
-    """Return the format of a whole source that is in memory, and its records, undecoded.
+def split_source_raw(data: bytes, url: str, configured: Iterable[Format] = ()) -> list[RawRecord]:
+    """Return the records of a whole source that is in memory, undecoded.
 
     Args and errors are those of `split_source`.
     """
     kind, data = _decompressed_source(data, url, configured)
-    return kind, kind.split_raw(data, url)
+    if isinstance(kind, ColumnFormat):
+        reader = kind.open_bytes(data, url)
+        return reader.read_raw(0, len(reader))
+    return kind.split_raw(data, url)
 
 
-def decode_raw(kind: Format, raw: RawRecord) -> Any:
+def split_source_each(data: bytes, url: str, configured: Iterable[Format] = ()) -> list[Any]:
+    """Return what `split_source` does, with a `RecordError` in the place of each record that cannot be decoded.
+
+    Args and errors are those of `split_source`.
+    """
+    kind, data = _decompressed_source(data, url, configured)
+    if isinstance(kind, ColumnFormat):
+        reader = kind.open_bytes(data, url)
+        return reader.read_each(0, len(reader))
+    return decode_each(kind, kind.split_raw(data, url))
+
+
+def decode_each(kind: OffsetFormat, records: Iterable[RawRecord]) -> list[Any]:
+    """Decode records one by one, with a `RecordError` in the place of each that cannot be."""
+    decoded: list[Any] = []
+    for raw in records:
+        try:
+            decoded.append(decode_raw(kind, raw))
+        except RecordError as error:
+            decoded.append(error)
+    return decoded
+
+
+def decode_raw(kind: OffsetFormat, raw: RawRecord) -> Any:
     """Decode a record by itself.
 
     Raises:
@@ -157,9 +194,11 @@ def decode_raw(kind: Format, raw: RawRecord) -> Any:
     return record
 
 
-def _decompressed_source(data: bytes, url: str, configured: Iterable[Format]) -> tuple[Format, bytes]:
+def _decompressed_source(
+    data: bytes, url: str, configured: Iterable[Format]
+) -> tuple[OffsetFormat | ColumnFormat, bytes]:
     found = recognize(url, configured)
-    if found.compression is not None:
+    if found.columns() is None and found.compression is not None:
         plain = bytearray()
         for block in decompressed_pieces(iter([data]), found.compression.name, url):
             plain += block
@@ -169,4 +208,4 @@ def _decompressed_source(data: bytes, url: str, configured: Iterable[Format]) ->
                     "out"
                 )
         data = bytes(plain)
-    return found.format, data
+    return cast("OffsetFormat | ColumnFormat", found.format), data

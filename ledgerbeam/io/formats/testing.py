@@ -6,6 +6,8 @@ class TestTextLines(FormatContract):
 
     def records(self, count):
         return [f"line {number}" for number in range(count)]
+
+`ColumnContract` is the same for formats of columns.
 """
 
 # ruff: noqa: D102, S311 - the names of the tests say what they hold; chance is for tests
@@ -19,7 +21,7 @@ import pickle
 import random
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -27,9 +29,9 @@ from typing import Any
 
 import numpy as np
 
-from ledgerbeam.errors import LedgerbeamError
+from ledgerbeam.errors import LedgerbeamError, NotIndexableError, UsageError
 from ledgerbeam.io.compression.streams import Stream
-from ledgerbeam.io.formats.format import Format, Reader, StreamSpan, json_value
+from ledgerbeam.io.formats.format import ColumnFormat, ColumnReader, OffsetFormat, Reader, StreamSpan, json_value
 from ledgerbeam.io.formats.registry import recognize, require_unused
 from ledgerbeam.io.formats.streamed import SpanReader, decode_raw, scan_stream, split_source
 from ledgerbeam.io.index.file import IndexFile, write_index
@@ -37,7 +39,7 @@ from ledgerbeam.io.json_values import dumps, loads
 from ledgerbeam.io.storage.publish import publish_bytes
 from ledgerbeam.io.storage.stat import stat
 
-__all__ = ["FormatContract"]
+__all__ = ["ColumnContract", "FormatContract"]
 
 _COUNT = 60
 _TRIALS = 60
@@ -53,7 +55,7 @@ class FormatContract(ABC):
     takes_json: bool = True
 
     @abstractmethod
-    def format(self) -> Format:
+    def format(self) -> OffsetFormat:
         """Make the format."""
 
     @abstractmethod
@@ -156,7 +158,7 @@ class FormatContract(ABC):
                 _equal(self._scanned(url, pieces), expected, f"the offsets found in blocks of {size} bytes")
 
     def test_formats_and_readers_are_pickled_and_shared(self) -> None:
-        kind: Format = pickle.loads(pickle.dumps(self.format()))  # noqa: S301 - our own
+        kind: OffsetFormat = pickle.loads(pickle.dumps(self.format()))  # noqa: S301 - our own
         with self._source(_COUNT) as (url, records), self._open(url, kind) as reader:
             copied: Reader = pickle.loads(pickle.dumps(reader))  # noqa: S301 - our own
             self._same([copied[3], copied[-1]], [records[3], records[-1]], "what a pickled reader reads")
@@ -243,7 +245,7 @@ class FormatContract(ABC):
             yield f"{folder}/source{self._suffix}", records
 
     @contextmanager
-    def _open(self, url: str, kind: Format | None = None) -> Iterator[Reader]:
+    def _open(self, url: str, kind: OffsetFormat | None = None) -> Iterator[Reader]:
         reader = (kind or self.format()).open(url)
         try:
             yield reader
@@ -252,6 +254,135 @@ class FormatContract(ABC):
 
     def _same(self, found: list[Any], expected: list[Any], what: str) -> None:
         _equal([self.key(record) for record in found], [self.key(record) for record in expected], what)
+
+
+class ColumnContract(ABC):
+    """What every format of columns must do: read what was written, by rows and by columns."""
+
+    @abstractmethod
+    def format(self) -> ColumnFormat:
+        """Make the format."""
+
+    @abstractmethod
+    def records(self, count: int) -> list[dict[str, Any]]:
+        """Return distinct records with the same keys, at least two."""
+
+    @abstractmethod
+    def content(self, records: list[dict[str, Any]]) -> bytes:
+        """Return a file of records, in several row groups if they are many."""
+
+    def test_its_name_and_suffixes_can_be_registered(self) -> None:
+        require_unused(self.format())
+        found = recognize(f"s3://bucket/a{self._suffix}", [self.format()])
+        _equal(found.format.name, self.format().name, "a name")
+        _refused(found.by_position, NotIndexableError, "an index of a file of columns")
+        _refused(
+            recognize(f"a{self._suffix}.gz", [self.format()]).columns, NotIndexableError, "a file compressed as a whole"
+        )
+
+    def test_records_come_back_as_they_were_written(self) -> None:
+        with self._opened(_COUNT) as (reader, records):
+            _equal(len(reader), _COUNT, "the number of records")
+            _equal(sum(group.rows for group in reader.groups), _COUNT, "the rows of the row groups")
+            _equal(list(reader), records, "all records")
+            _equal([reader[number] for number in range(_COUNT)], records, "records one by one")
+            _equal([reader[-1], reader[-_COUNT]], [records[-1], records[0]], "records counted from the end")
+            _equal(reader[7:40:3], records[7:40:3], "a slice")
+            _equal(reader[50:], records[50:], "the end")
+            numbers = random.Random(3).choices(range(-_COUNT, _COUNT), k=90)
+            _equal(reader.read_many(numbers), [records[number] for number in numbers], "records in the order asked")
+            for number in (_COUNT, -_COUNT - 1):
+                _refused(partial(reader.__getitem__, number), IndexError, f"record {number} of {_COUNT}")
+
+    def test_spans_begin_and_end_anywhere(self) -> None:
+        with self._opened(_COUNT) as (reader, records):
+            for start, stop in ((0, _COUNT), (0, 1), (17, 41), (_COUNT - 1, _COUNT), (5, 5), (_COUNT, _COUNT)):
+                _equal(reader.read_span(start, stop), records[start:stop], f"the span [{start}, {stop})")
+                _equal(reader.read_each(start, stop), records[start:stop], f"the span [{start}, {stop}) one by one")
+                _equal(reader.read_batch(start, stop).num_rows, stop - start, "the rows of a batch")
+                raws = reader.read_raw(start, stop)
+                _equal([raw.record for raw in raws], list(range(start, stop)), "the numbers of raw records")
+                values = [loads(dumps(json_value(record))) for record in records[start:stop]]
+                _equal([loads(raw.data) for raw in raws], values, "raw records")
+            _equal(loads(reader.raw(3)), loads(dumps(json_value(records[3]))), "a raw record")
+            _refused(partial(reader.read_span, 0, _COUNT + 1), LedgerbeamError, "a span beyond the end")
+            _refused(partial(reader.read_span, 5, 4), UsageError, "a span that ends before it begins")
+
+    def test_an_empty_source_has_no_records(self) -> None:
+        with self._opened(0) as (reader, _):
+            _equal((len(reader), list(reader), reader.read_span(0, 0)), (0, [], []), "an empty source")
+
+    def test_chosen_columns_are_all_that_is_read(self) -> None:
+        names = list(self.records(1)[0])
+        for chosen in ([names[0]], [names[-1], names[0]], names):
+            with self._opened(_COUNT, chosen) as (reader, records):
+                kept = [{name: record[name] for name in names if name in chosen} for record in records]
+                _equal(list(reader), kept, f"the columns {chosen}")
+                _equal(reader.read_batch(3, 9).column_names, [name for name in names if name in chosen], "their names")
+        _refused(lambda: self._opened(1, ["no such column"]).__enter__(), UsageError, "an unknown column")
+
+    def test_a_source_in_memory_is_read_alike(self) -> None:
+        records = self.records(_COUNT)
+        data = self.content(records)
+        reader = self.format().open_bytes(data, f"a{self._suffix}")
+        _equal((list(reader), reader[-1]), (records, records[-1]), "a source in memory")
+        _equal(split_source(data, f"a{self._suffix}", [self.format()]), records, "the same, split")
+
+    def test_formats_and_readers_are_pickled_and_shared(self) -> None:
+        kind: ColumnFormat = pickle.loads(pickle.dumps(self.format()))  # noqa: S301 - our own
+        _equal(kind.name, self.format().name, "the name of a pickled format")
+        with self._opened(_COUNT) as (reader, records):
+            _equal(reader[0], records[0], "a record")
+            copied: ColumnReader = pickle.loads(pickle.dumps(reader))  # noqa: S301 - our own
+            _equal([copied[3], copied[-1]], [records[3], records[-1]], "what a pickled reader reads")
+            numbers = random.Random(1).choices(range(_COUNT), k=500)
+            with ThreadPoolExecutor(4) as pool:
+                found = list(pool.map(reader.__getitem__, numbers))
+            _equal(found, [records[number] for number in numbers], "what threads read")
+            copied.close()
+            _equal(copied[5], records[5], "what a closed reader reads when it opens again")
+
+    def test_a_source_that_was_cut_is_an_error(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            url = f"{folder}/a{self._suffix}"
+            publish_bytes(url, self.content(self.records(_COUNT)))
+            reader = self.format().open_columns(url)
+            os.truncate(url, 100)
+            _refused(lambda: reader.read_span(0, _COUNT), LedgerbeamError, "reading a source that was cut")
+            _refused(lambda: self.format().open_columns(url), LedgerbeamError, "opening a source that was cut")
+            reader.close()
+
+    def test_damage_gives_no_other_errors_than_those_of_the_library(self) -> None:
+        chance = random.Random(11)
+        whole = self.content(self.records(_COUNT))
+        for _ in range(_TRIALS):
+            data = bytearray(whole[: chance.randrange(1, len(whole) + 1)] if chance.random() < 0.3 else whole)
+            for _ in range(chance.randrange(1, 5)):
+                data[chance.randrange(len(data))] = chance.randrange(256)
+            try:
+                reader = self.format().open_bytes(bytes(data), f"a{self._suffix}")
+                reader.read_span(0, min(len(reader), 10 * _COUNT))
+            except LedgerbeamError:
+                pass
+            except Exception as error:
+                raise AssertionError(f"damaged data: expected a LedgerbeamError, found {error!r}") from error
+
+    @property
+    def _suffix(self) -> str:
+        return self.format().suffixes[0]
+
+    @contextmanager
+    def _opened(self, count: int, columns: Sequence[str] = ()) -> Iterator[tuple[ColumnReader, list[dict[str, Any]]]]:
+        """Write a file of so many records; yield its reader and the records."""
+        records = self.records(max(count, 1))[:count]
+        with tempfile.TemporaryDirectory() as folder:
+            url = f"{folder}/a{self._suffix}"
+            publish_bytes(url, self.content(records))
+            reader = self.format().select(columns).open_columns(url)
+            try:
+                yield reader, records
+            finally:
+                reader.close()
 
 
 def _read(url: str) -> bytes:

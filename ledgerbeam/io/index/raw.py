@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-__all__ = ["RawRecord", "raw_records"]
+__all__ = ["NO_BYTES", "RawRecord", "raw_records"]
+
+NO_BYTES = -1
+"""Stands for the place of what has no bytes of its own."""
 
 
 class RawRecord(NamedTuple):
@@ -15,9 +18,10 @@ class RawRecord(NamedTuple):
     Attributes:
         url: The source.
         record: The number of the record in it, from 0; blank JSONL lines count.
-        start: Its first byte; of a compressed source in the decompressed data.
-        stop: One past its last byte. The newline that ends a line of JSONL is not among them.
-        data: Its bytes.
+        start: Its first byte; of a compressed source in the decompressed data. Of a row of columns, which has no bytes
+            of its own, `NO_BYTES`.
+        stop: One past its last byte, or `NO_BYTES`. The newline that ends a line of JSONL is not among them.
+        data: Its bytes; of a row its JSON.
     """
 
     url: str

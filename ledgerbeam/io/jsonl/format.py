@@ -37,7 +37,7 @@ class JsonlFormat(IndexedFormat):
     threads: int = 1
 
     def build_index(self, url: str, options: Options | None = None, *, listed: FileInfo | None = None) -> Offsets:
-        """Find the offsets of all lines; see `Format`."""
+        """Find the offsets of all lines; see `OffsetFormat`."""
         return build_jsonl_index(url, options, threads=self.threads, listed=listed)
 
     def open(
@@ -49,24 +49,24 @@ class JsonlFormat(IndexedFormat):
         check: bool = True,
         listed: FileInfo | None = None,
     ) -> Reader:
-        """Open a source for random access; see `Format`."""
+        """Open a source for random access; see `OffsetFormat`."""
         return JsonlReader(url, index, options, check=check, listed=listed)
 
     def scan(self, stream: Stream) -> StreamedRecords:
-        """Find the lines of a compressed source in one pass; see `Format`."""
+        """Find the lines of a compressed source in one pass; see `OffsetFormat`."""
         offsets = offsets_of_ends(
             find_line_ends, stream.blocks(), stream.url, ends_with_source=True, most=base.MOST_RECORD
         )
         return StreamedRecords(offsets, self)
 
     def split(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[Any]:
-        """Decode consecutive lines that are in memory, blank ones left out; see `Format`."""
+        """Decode consecutive lines that are in memory, blank ones left out; see `OffsetFormat`."""
         if span is None:
             return split_jsonl(data, url)
         return decode_lines(_span_lines(data, url, span), url, span.record, span.start, wide=holds_wide(data))
 
     def split_raw(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[RawRecord]:
-        """Return consecutive lines that are in memory, blank ones left out; see `Format`."""
+        """Return consecutive lines that are in memory, blank ones left out; see `OffsetFormat`."""
         if span is None:
             return raw_lines(data.split(b"\n"), url, 0, 0)
         return raw_lines(_span_lines(data, url, span), url, span.record, span.start)

@@ -11,7 +11,7 @@ import orjson
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.index.file import Offsets
-from ledgerbeam.io.json_values import NULL, NanRule, dumps_wide, loads, require_finite
+from ledgerbeam.io.json_values import NULL, NanRule, dumps_wide, json_form, loads, require_finite
 
 __all__ = ["LINE_BREAK", "JsonLines", "JsonLinesBuilder"]
 
@@ -87,7 +87,7 @@ class JsonLinesBuilder:
             RecordError: JSON cannot hold it; the message has its position and type. Nothing is added then.
         """
         try:
-            line = orjson.dumps(value, None, orjson.OPT_APPEND_NEWLINE)
+            line = orjson.dumps(value, json_form, orjson.OPT_APPEND_NEWLINE)
         except orjson.JSONEncodeError as error:
             line = self._encode_wide(value, error)
         if NULL in line:
@@ -103,7 +103,7 @@ class JsonLinesBuilder:
             RecordError: As `add`.
         """
         try:
-            line = orjson.dumps(value, None, orjson.OPT_APPEND_NEWLINE)
+            line = orjson.dumps(value, json_form, orjson.OPT_APPEND_NEWLINE)
         except orjson.JSONEncodeError as error:
             line = self._encode_wide(value, error)
         return line, self._count_nulled(value) if NULL in line else 0

@@ -61,7 +61,7 @@ class MegatronFormat:
         check: bool = True,
         listed: FileInfo | None = None,
     ) -> Reader:
-        """Open a dataset for random access, through the index beside it; see `Format`."""
+        """Open a dataset for random access, through the index beside it; see `OffsetFormat`."""
         del index
         return MegatronDocuments(url, options, check=check, listed=listed)
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from ledgerbeam.errors import SourceError, SourceNotFoundError
 from ledgerbeam.io.compression.names import split_compression
-from ledgerbeam.io.formats.format import Format
+from ledgerbeam.io.formats.format import OffsetFormat
 from ledgerbeam.io.formats.streamed import decode_raw
 from ledgerbeam.io.index.raw import RawRecord
 from ledgerbeam.io.index.reader import NumberedRecords
@@ -103,7 +103,7 @@ class HeldRecords:
         records: What is in it.
     """
 
-    def __init__(self, url: str, kind: Format, records: list[RawRecord]) -> None:
+    def __init__(self, url: str, kind: OffsetFormat, records: list[RawRecord]) -> None:
         self.url = url
         self._format = kind
         self._records = records

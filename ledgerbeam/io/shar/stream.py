@@ -53,7 +53,7 @@ def stream_shar(shards: Mapping[str, Sequence[str]], options: Options | None = N
 
 
 def _records(url: str, options: Options | None) -> Generator[Any, None, None]:
-    kind = recognize(url, [TarFormat("pairs")]).format
+    kind = recognize(url, [TarFormat("pairs")]).in_one_pass()
     if kind.name == "jsonl":
         yield from stream_records(url, options)
         return

@@ -115,7 +115,7 @@ class SharWriter:
 
     def _line(self, row: Mapping[str, Any]) -> bytes:
         try:
-            return dumps(row, orjson.OPT_APPEND_NEWLINE)
+            return dumps(row, orjson.OPT_APPEND_NEWLINE, None)  # bytes belong into a field
         except orjson.JSONEncodeError as error:
             raise RecordError(
                 f"cut {self.count}: it cannot be written as JSON: {error}; name what has payloads among the fields"

@@ -48,7 +48,7 @@ class TarFormat(IndexedFormat):
     paired: bool = False
 
     def build_index(self, url: str, options: Options | None = None, *, listed: FileInfo | None = None) -> Offsets:
-        """Find the offsets of all samples; see `Format`."""
+        """Find the offsets of all samples; see `OffsetFormat`."""
         return build_tar_index(url, options, self.group, listed=listed)
 
     def open(
@@ -60,11 +60,11 @@ class TarFormat(IndexedFormat):
         check: bool = True,
         listed: FileInfo | None = None,
     ) -> Reader:
-        """Open an archive for random access; see `Format`."""
+        """Open an archive for random access; see `OffsetFormat`."""
         return TarReader(url, index, options, group=self.group, check=check, listed=listed)
 
     def scan(self, stream: Stream) -> StreamedRecords:
-        """Find the samples of a compressed archive in one pass; see `Format`.
+        """Find the samples of a compressed archive in one pass; see `OffsetFormat`.
 
         Raises:
             ArchiveError: The archive is damaged, or its members do not group so.
@@ -78,14 +78,14 @@ class TarFormat(IndexedFormat):
         return StreamedRecords(found, replace(self, paired=paired))
 
     def split(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[Any]:
-        """Take consecutive samples out of bytes that are in memory; see `Format`."""
+        """Take consecutive samples out of bytes that are in memory; see `OffsetFormat`."""
         if span is None:
             return list(split_tar(data, url, group=self.group))
         bounds = self._span_bounds(data, url, span)
         return [take_sample(data, 0, start, stop, url=url, group=self.group).sample for start, stop in pairwise(bounds)]
 
     def split_raw(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[RawRecord]:
-        """Return consecutive samples as they lie in memory, headers included; see `Format`."""
+        """Return consecutive samples as they lie in memory, headers included; see `OffsetFormat`."""
         if span is None:
             bounds = tar_bounds(data, url, group=self.group)
             return raw_records(url, data[bounds[0] :], bounds, 0)

@@ -11,14 +11,12 @@ import binascii
 from typing import Any
 
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io.json_values import dumps, loads
+from ledgerbeam.io.json_values import BASE64, dumps, loads
 
 __all__ = ["TEXT_EXTENSIONS", "json_bytes", "member_bytes", "text_or_json"]
 
 TEXT_EXTENSIONS = frozenset({"cls", "csv", "html", "md", "srt", "text", "transcript", "tsv", "txt", "vtt", "xml"})
 """Last parts of extensions whose members become strings."""
-
-_BASE64 = "__base64__"
 
 
 def text_or_json(extension: str, data: bytes) -> Any:
@@ -27,13 +25,13 @@ def text_or_json(extension: str, data: bytes) -> Any:
     try:
         if kind == "json":
             value = loads(data)
-            if not (isinstance(value, dict) and _BASE64 in value):  # which would be read back as bytes
+            if not (isinstance(value, dict) and BASE64 in value):  # which would be read back as bytes
                 return value
         elif kind in TEXT_EXTENSIONS:
             return data.decode()
     except ValueError:
         pass  # not what its name says: kept as bytes
-    return {_BASE64: base64.b64encode(data).decode()}
+    return {BASE64: base64.b64encode(data).decode()}
 
 
 def member_bytes(extension: str, value: Any) -> bytes:
@@ -42,9 +40,9 @@ def member_bytes(extension: str, value: Any) -> bytes:
     Raises:
         RecordError: No member under this extension has such a value.
     """
-    if isinstance(value, dict) and value.keys() == {_BASE64}:
+    if isinstance(value, dict) and value.keys() == {BASE64}:
         try:
-            return base64.b64decode(value[_BASE64], validate=True)
+            return base64.b64decode(value[BASE64], validate=True)
         except (binascii.Error, TypeError, ValueError) as error:
             raise RecordError(f"expected base64 under {extension!r}: {error}") from error
     if extension.rpartition(".")[2].lower() == "json":
@@ -52,7 +50,7 @@ def member_bytes(extension: str, value: Any) -> bytes:
     if isinstance(value, str):
         return value.encode()
     raise RecordError(
-        f"expected text or {{{_BASE64!r}: ...}} under {extension!r} of a record with a '__key__', found "
+        f"expected text or {{{BASE64!r}: ...}} under {extension!r} of a record with a '__key__', found "
         f"{type(value).__name__}; only members whose extension ends with json hold other values"
     )
 

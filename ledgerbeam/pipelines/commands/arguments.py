@@ -16,6 +16,7 @@ __all__ = [
     "TARS_WITH_METADATA",
     "Parser",
     "add_base_options",
+    "add_columns",
     "add_conversion",
     "add_dataset",
     "add_existing",
@@ -30,6 +31,7 @@ __all__ = [
     "add_storage",
     "add_to",
     "must_be_given",
+    "parse_columns",
     "parse_count",
     "parse_options",
     "parse_part",
@@ -120,6 +122,17 @@ def add_read_as(sources: Options) -> None:
     )
 
 
+def add_columns(sources: Options) -> None:
+    """Add ``--columns``."""
+    sources.add_argument(
+        "--columns",
+        type=parse_columns,
+        default=(),
+        metavar="NAME,...",
+        help="read only these columns of Parquet and Arrow files (default: all)",
+    )
+
+
 def add_to(output: Options, formats: list[str]) -> None:
     """Add ``--to``: some formats, those of other packages, and the tars with metadata."""
     formats = [*formats, *sorted(entry_points(group=FORMATS_GROUP).names)]
@@ -139,7 +152,7 @@ def add_conversion(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     output.add_argument(
         "--output", required=True, metavar="URL", help="folder to write below; for megatron prefix of the dataset"
     )
-    add_to(output, ["jsonl", "tar", "shar", "megatron"])
+    add_to(output, ["jsonl", "tar", "text", "shar", "megatron"])
     output.add_argument(
         "--fields",
         metavar="NAME=EXTENSION,...",
@@ -202,6 +215,7 @@ def add_shards(parser: argparse.ArgumentParser, sources: Options, output: Option
         "--pack", type=parse_size, metavar="BYTES", help="pack small sources into output shards of about this size"
     )
     sources.add_argument("--no-index", action="store_true", help="refuse sources without an index instead of indexing")
+    add_columns(sources)
     add_index_place(sources)
     work = add_job(parser, task_bytes="16M", task_help="size of a task, the unit of restart inside a source")
     add_limit(work)
@@ -314,6 +328,14 @@ def parse_count(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number from 1, found {text!r}")
     return int(text)
+
+
+def parse_columns(text: str) -> tuple[str, ...]:
+    """Read names of columns; their order and repetitions mean nothing."""
+    names = text.split(",")
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"expected names of columns such as text,url, found {text!r}")
+    return tuple(sorted(set(names)))
 
 
 def parse_seconds(text: str) -> float:

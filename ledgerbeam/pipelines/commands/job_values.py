@@ -46,8 +46,10 @@ def file_sources(args: argparse.Namespace) -> ListedFiles:
     patterns = tuple(map(canonical_url, args.patterns))
     group = args.group
     if read_as is not None:  # folders of Shar datasets
-        if pack or group != "auto":
-            raise UsageError("--from shar reads whole shards, with payloads in pairs: leave --pack and --group out")
+        if pack or group != "auto" or args.columns:
+            raise UsageError(
+                "--from shar reads whole shards, with payloads in pairs: leave --pack, --group and --columns out"
+            )
         patterns, group = tuple(f"{pattern.rstrip('/')}/*" for pattern in patterns), "pairs"
     given = getattr(args, "base", None)
     base = canonical_url(given) if given else common_base(patterns)
@@ -62,6 +64,7 @@ def file_sources(args: argparse.Namespace) -> ListedFiles:
         task_bytes=args.task_bytes,
         pack_bytes=pack,
         read_as=read_as,
+        columns=getattr(args, "columns", ()),
     )
 
 

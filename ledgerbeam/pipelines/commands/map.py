@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_read_as(sources)
     output = parser.add_argument_group("output")
     output.add_argument("--output", required=True, metavar="URL", help="folder to write below")
-    add_to(output, ["jsonl", "tar"])
+    add_to(output, ["jsonl", "tar", "text"])
     add_existing(output)
     output.add_argument(
         "--nan",

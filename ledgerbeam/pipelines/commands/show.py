@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ledgerbeam.pipelines.commands.arguments import add_index_place, add_json, add_storage
+from ledgerbeam.pipelines.commands.arguments import add_columns, add_index_place, add_json, add_storage
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
 
@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "records", metavar="N", nargs="*", type=int, help="record numbers; negative ones count from the end"
     )
     add_storage(parser)
+    add_columns(parser)
     add_index_place(parser)
     add_json(parser, "print JSON")
 
@@ -25,12 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, _: list[str]) -> int:
     """Print the source's facts, or the records asked for, one a line. Returns 0."""
     from ledgerbeam.io import IndexLocation, canonical_url
-    from ledgerbeam.pipelines.report.records import print_facts_of, print_records
+    from ledgerbeam.pipelines.report.records import Shown, print_facts_of, print_records
 
     location = IndexLocation(root=args.index_root and canonical_url(args.index_root), rule=args.index_rule)
-    where = (canonical_url(args.source), location, args.storage_options)
+    shown = Shown(canonical_url(args.source), location, args.storage_options, args.group, args.columns)
     if args.records:
-        print_records(*where, args.records, group=args.group, as_json=args.json)
+        print_records(shown, args.records, as_json=args.json)
     else:
-        print_facts_of(*where, as_json=args.json)
+        print_facts_of(shown, as_json=args.json)
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ledgerbeam.pipelines.commands.arguments import add_index_place, add_json, add_sources
+from ledgerbeam.pipelines.commands.arguments import add_columns, add_index_place, add_json, add_sources
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
 
@@ -13,7 +13,9 @@ SUMMARY = "check that indexes fit their sources; in short: verify"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    add_index_place(add_sources(parser))
+    sources = add_sources(parser)
+    add_columns(sources)
+    add_index_place(sources)
     parser.add_argument("--deep", action="store_true", help="scan the sources again and decode every record")
     add_json(parser)
     parser.epilog = "'ledgerbeam ledger verify' checks the outputs of a job."
@@ -28,7 +30,7 @@ def run(args: argparse.Namespace, _: list[str]) -> int:
     patterns = tuple(map(canonical_url, args.patterns))
     sources_from = canonical_url(args.sources_from) if args.sources_from else None
     location = IndexLocation(root=args.index_root and canonical_url(args.index_root), rule=args.index_rule)
-    check = IndexCheck(location, args.group, args.storage_options, deep=args.deep)
+    check = IndexCheck(location, args.group, args.storage_options, args.deep, args.columns)
     checked = records = 0
     problems: list[dict[str, str]] = []
     for url, outcome in check.run(SourceListing(patterns, sources_from, args.storage_options).pages()):

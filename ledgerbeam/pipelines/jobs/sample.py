@@ -228,6 +228,6 @@ def _reading(to: str) -> Callable[[Any], list[Any]]:
 
     def read(records: Any) -> list[Any]:
         data = kind.encode(records)[0].data
-        return list(kind.split(bytes(data), "the results"))
+        return split_source(bytes(data), f"the results{kind.suffixes[0]}", [kind])
 
     return read

@@ -104,6 +104,7 @@ class ListedFiles:
         task_bytes: Size of a task; of a job that indexes, of a byte range.
         pack_bytes: Size of a pack of small sources; None packs nothing.
         read_as: ``shar`` if what is listed are files of Shar datasets; None takes each file as a source.
+        columns: Which columns are read of files of columns; all for none.
     """
 
     patterns: tuple[str, ...] = ()
@@ -116,6 +117,7 @@ class ListedFiles:
     task_bytes: int = 16 * 2**20
     pack_bytes: int | None = None
     read_as: Literal["shar"] | None = None
+    columns: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -170,7 +172,9 @@ class ListedFiles:
 
     def opened_files(self, options: Options) -> FileSources:
         """Return how workers open each file by itself, with the options of its format."""
-        return FileSources((TarFormat(self.group),), self._index_location, self.build_index, options or {})
+        return FileSources(
+            (TarFormat(self.group),), self._index_location, self.build_index, options or {}, self.columns
+        )
 
     @property
     def _index_location(self) -> IndexLocation:
@@ -183,7 +187,11 @@ class ListedFiles:
     def parameters(self) -> dict[str, Json]:
         """Return what of the sources shapes the outputs of a job."""
         shaping: dict[str, Json] = {"group": self.group, "task_bytes": self.task_bytes, "base": self.base}
-        choices: dict[str, Json] = {"from": self.read_as, "pack_bytes": self.pack_bytes}
+        choices: dict[str, Json] = {
+            "from": self.read_as,
+            "pack_bytes": self.pack_bytes,
+            "columns": list(self.columns) or None,
+        }
         return shaping | {name: value for name, value in choices.items() if value is not None}
 
     def places(self) -> dict[str, list[str]]:

@@ -1,10 +1,11 @@
-"""Whether indexes fit their sources."""
+"""Whether indexes fit their sources, and footers their files."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 
@@ -12,17 +13,19 @@ import numpy as np
 
 from ledgerbeam.errors import IndexMismatchError, LedgerbeamError
 from ledgerbeam.io import (
+    ColumnFormat,
     FileInfo,
-    Format,
     Grouping,
     IndexFile,
     IndexLocation,
+    OffsetFormat,
     Options,
     TarFormat,
     build_index,
     recognize,
     stat,
 )
+from ledgerbeam.io.formats.registry import require_no_columns
 from ledgerbeam.io.listing.pages import Page
 
 __all__ = ["IndexCheck"]
@@ -40,12 +43,14 @@ class IndexCheck:
         group: How tar members make samples.
         options: Storage options.
         deep: Whether the sources are scanned again and every record is decoded.
+        columns: Which columns are read of files of columns; all for none.
     """
 
     location: IndexLocation
     group: Grouping
     options: Options
     deep: bool = False
+    columns: tuple[str, ...] = ()
 
     def run(self, pages: Iterator[Page]) -> Iterator[tuple[str, int | str]]:
         """Check the sources of a listing.
@@ -73,7 +78,12 @@ class IndexCheck:
                 not.
             SourceError: If a deep check finds a record that does not decode.
         """
-        kind = recognize(url, [TarFormat(self.group)]).by_position()
+        found = recognize(url, [TarFormat(self.group)])
+        columns = found.columns()
+        if columns is not None:
+            return self._check_columns(columns.select(self.columns), url)
+        require_no_columns(url, self.columns)
+        kind = found.by_position()
         source = stat(url, self.options)
         index = kind.index_file(source.url, self.location, self.options)
         kind.check_index(index, source, deep=self.deep)
@@ -81,14 +91,25 @@ class IndexCheck:
             self._check_content(kind, index, source)
         return index.count
 
-    def _check_content(self, kind: Format, index: IndexFile, source: FileInfo) -> None:
+    def _check_columns(self, kind: ColumnFormat, url: str) -> int:
+        """Check the footer of a file of columns; a deep check also decodes every row."""
+        with closing(kind.open_columns(url, self.options)) as reader:
+            count = len(reader)
+            start = 0
+            for group in reader.groups if self.deep else ():
+                for begin in range(start, start + group.rows, DEEP_CHUNK_RECORDS):
+                    reader.read_span(begin, min(begin + DEEP_CHUNK_RECORDS, start + group.rows))
+                start += group.rows
+            return count
+
+    def _check_content(self, kind: OffsetFormat, index: IndexFile, source: FileInfo) -> None:
         if kind.is_indexable:
             self._check_offsets(kind, index, source)
         reader = kind.open(source.url, index, self.options, check=False)
         for start in range(0, index.count, DEEP_CHUNK_RECORDS):
             reader.read_span(start, min(start + DEEP_CHUNK_RECORDS, index.count))
 
-    def _check_offsets(self, kind: Format, index: IndexFile, source: FileInfo) -> None:
+    def _check_offsets(self, kind: OffsetFormat, index: IndexFile, source: FileInfo) -> None:
         found = index.load()
         expected = build_index(source.url, self.options, configured=[kind])
         # The sentinel may lie anywhere in the padding that ends a tar; check_index has judged it.

@@ -4,93 +4,107 @@ from __future__ import annotations
 
 import base64
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io import (
-    FileInfo,
-    Format,
-    Grouping,
-    IndexFile,
-    IndexLocation,
-    Options,
-    Sample,
-    TarFormat,
-    recognize,
-    stat,
-)
+from ledgerbeam.io import Grouping, IndexLocation, Options, Reader, Sample, TarFormat, recognize, stat
 from ledgerbeam.io.formats.format import json_value
+from ledgerbeam.io.formats.registry import require_no_columns
 from ledgerbeam.io.json_values import dumps
 from ledgerbeam.pipelines.console import print_json, print_json_stream
 
-__all__ = ["print_facts_of", "print_records"]
+__all__ = ["Shown", "print_facts_of", "print_records"]
 
 
-def print_facts_of(url: str, location: IndexLocation, options: Options, *, as_json: bool) -> None:
-    """Print the format, size and number of records of a source, and where its index lies.
+@dataclass(frozen=True)
+class Shown:
+    """A source, and how it is read to be shown.
 
-    Args:
-        url: Of the source.
+    Attributes:
+        url: The source.
         location: Where its index lies.
         options: Storage options.
+        group: How tar members make samples.
+        columns: Which columns are read of a file of columns; all for none.
+    """
+
+    url: str
+    location: IndexLocation
+    options: Options
+    group: Grouping = "auto"
+    columns: tuple[str, ...] = ()
+
+    @contextmanager
+    def opened(self) -> Iterator[tuple[Reader, dict[str, Any]]]:
+        """Open the source; yield what reads it, and its facts.
+
+        Raises:
+            IndexNotFoundError, IndexMismatchError: It has no index, or another's; also the errors of its format.
+        """
+        source = stat(self.url, self.options)
+        found = recognize(source.url, [TarFormat(self.group)])
+        columns = found.columns()
+        facts: dict[str, Any] = {"source": source.url, "format": found.format.name, "size": source.size}
+        if columns is not None:
+            with closing(columns.select(self.columns).open_columns(source.url, self.options)) as reader:
+                yield reader, facts | {"records": len(reader), "version": source.version} | dict(reader.facts())
+            return
+        require_no_columns(source.url, self.columns)
+        kind = found.by_position()
+        index = kind.index_file(source.url, self.location, self.options)
+        kind.check_index(index, source)
+        facts |= {"records": index.count, "index": index.url, "version": source.version}
+        with closing(kind.open(source.url, index, self.options, check=False)) as opened:
+            yield opened, facts
+
+
+def print_facts_of(shown: Shown, *, as_json: bool) -> None:
+    """Print the format, size and number of records of a source, and where its index lies or which columns it has.
+
+    Args:
+        shown: The source.
         as_json: Whether to print one JSON object.
     """
-    source, kind, index = _looked_up(url, location, options, "auto")
-    facts = {
-        "source": source.url,
-        "format": kind.name,
-        "size": source.size,
-        "records": index.count,
-        "index": index.url,
-        "version": source.version,
-    }
-    if as_json:
-        print_json(facts)
-    else:
-        print("\n".join(f"{name + ':':<9} {value}" for name, value in facts.items()))
+    with shown.opened() as (_, facts):
+        if as_json:
+            print_json(facts)
+            return
+        columns: dict[str, str] = facts.pop("columns", {})
+        width = max(9, *(len(name) + 1 for name in facts))
+        print("\n".join(f"{name.replace('_', ' ') + ':':<{width}} {value}" for name, value in facts.items()))
+        for name, kind in columns.items():
+            print(f"{'column:':<{width}} {name} ({kind})")
 
 
-def print_records(
-    url: str, location: IndexLocation, options: Options, numbers: Sequence[int], *, group: Grouping, as_json: bool
-) -> None:
+def print_records(shown: Shown, numbers: Sequence[int], *, as_json: bool) -> None:
     """Print records of a source, one a line.
 
     Args:
-        url: Of the source.
-        location: Where its index lies.
-        options: Storage options.
+        shown: The source.
         numbers: Of the records; negative ones count from the end.
-        group: How tar members make samples.
         as_json: Whether to print one JSON object.
 
     Raises:
         RecordError: If there is no such record.
     """
-    source, kind, index = _looked_up(url, location, options, group)
-    for number in numbers:
-        if not -index.count <= number < index.count:
-            raise RecordError(
-                f"{source.url}: no record {number}: it has {index.count:,}, from 0 to {index.count - 1:,}"
-            )
-    reader = kind.open(source.url, index, options, check=False)
-    records = reader.read_many([number % index.count for number in numbers])
+    with shown.opened() as (reader, facts):
+        count = facts["records"]
+        for number in numbers:
+            if not -count <= number < count:
+                raise RecordError(
+                    f"{reader.url}: no record {number}: it has {count:,}"
+                    + (f", from 0 to {count - 1:,}" if count else "")
+                )
+        records = reader.read_many([number % count for number in numbers])
     if as_json:
         rows = [{"record": n, "value": _as_json(r)} for n, r in zip(numbers, records, strict=True)]
-        print_json_stream({"source": source.url}, "records", rows)
+        print_json_stream({"source": reader.url}, "records", rows)
     else:
         for record in records:
             sys.stdout.buffer.write(_as_line(record) + b"\n")
-
-
-def _looked_up(
-    url: str, location: IndexLocation, options: Options, group: Grouping
-) -> tuple[FileInfo, Format, IndexFile]:
-    source = stat(url, options)
-    kind = recognize(source.url, [TarFormat(group)]).by_position()
-    index = kind.index_file(source.url, location, options)
-    kind.check_index(index, source)
-    return source, kind, index
 
 
 def _as_json(record: Any) -> Any:

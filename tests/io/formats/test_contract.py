@@ -10,7 +10,7 @@ import pytest
 
 from examples.own_format import TextLines
 from ledgerbeam.errors import ArchiveError, RecordError
-from ledgerbeam.io import Format, JsonlFormat, RecordFormat, Sample, TarFormat
+from ledgerbeam.io import JsonlFormat, OffsetFormat, RecordFormat, Sample, TarFormat
 from ledgerbeam.io.formats.testing import FormatContract
 
 
@@ -48,7 +48,7 @@ class Prefixed(RecordFormat):
 
 
 class TestPrefixed(FormatContract):
-    def format(self) -> Format:
+    def format(self) -> OffsetFormat:
         return Prefixed()
 
     def records(self, count: int) -> list[Any]:
@@ -56,7 +56,7 @@ class TestPrefixed(FormatContract):
 
 
 class TestText(FormatContract):
-    def format(self) -> Format:
+    def format(self) -> OffsetFormat:
         return TextLines()
 
     def records(self, count: int) -> list[Any]:
@@ -64,7 +64,7 @@ class TestText(FormatContract):
 
 
 class TestJsonl(FormatContract):
-    def format(self) -> Format:
+    def format(self) -> OffsetFormat:
         return JsonlFormat()
 
     def records(self, count: int) -> list[Any]:
@@ -74,7 +74,7 @@ class TestJsonl(FormatContract):
 class TestTar(FormatContract):
     takes_json = False
 
-    def format(self) -> Format:
+    def format(self) -> OffsetFormat:
         return TarFormat("key")
 
     def records(self, count: int) -> list[Any]:
@@ -88,10 +88,10 @@ class TestTar(FormatContract):
 
 
 class _Broken(FormatContract):
-    def __init__(self, kind: Format) -> None:
+    def __init__(self, kind: OffsetFormat) -> None:
         self._format = kind
 
-    def format(self) -> Format:
+    def format(self) -> OffsetFormat:
         return self._format
 
     def records(self, count: int) -> list[Any]:

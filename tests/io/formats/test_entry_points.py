@@ -32,21 +32,21 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, points: str, code: st
 
 
 def test_an_entry_point_is_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(tmp_path, monkeypatch, "text = examples.own_format:TextLines")
-    assert recognize("s3://b/a.TXT").format == format_named("text") == TextLines()
-    assert recognize("a.txt.gz").by_position() == TextLines()
-    assert recognize("a.jsonl-0000000000.txt").format == TextLines()
+    install(tmp_path, monkeypatch, "lines = examples.own_format:TextLines")
+    assert recognize("s3://b/a.LINES").format == format_named("lines") == TextLines()
+    assert recognize("a.lines.gz").by_position() == TextLines()
+    assert recognize("a.jsonl-0000000000.lines").format == TextLines()
 
 
 def test_a_format_is_registered_and_configured() -> None:
     with pytest.raises(UsageError, match="no known format"):
-        recognize("a.txt")
+        recognize("a.lines")
     latin = TextLines(encoding="latin-1")
-    assert recognize("a.txt", [latin]).format is latin
+    assert recognize("a.lines", [latin]).format is latin
     register(TextLines())
     register(TextLines())  # as when a module is loaded twice
-    assert recognize("a.txt").format == TextLines()
-    assert recognize("a.txt", [latin]).format is latin
+    assert recognize("a.lines").format == TextLines()
+    assert recognize("a.lines", [latin]).format is latin
     assert recognize("a.jsonl", [JsonlFormat(threads=3)]).format == JsonlFormat(threads=3)
 
 
@@ -90,16 +90,20 @@ def test_what_would_be_mistaken_is_refused(kind: TextLines, found: str) -> None:
 
 def test_two_formats_of_one_suffix_are_refused() -> None:
     register(TextLines())
-    with pytest.raises(UsageError, match=r"Other: the suffix \.txt is that of 'text'"):
+    with pytest.raises(UsageError, match=r"Other: the suffix \.lines is that of 'lines'"):
         register(Other())
 
 
 @pytest.mark.parametrize(
     ("point", "code", "found"),
     [
-        ("text = its_format:Missing", "", r"text = its_format:Missing of ledgerbeam\.formats in its-format cannot be"),
-        ("text = its_format:make", "def make():\n    1 / 0\n", "ZeroDivisionError"),
-        ("word = examples.own_format:TextLines", "", "expected the format 'word', found 'text'"),
+        (
+            "lines = its_format:Missing",
+            "",
+            r"lines = its_format:Missing of ledgerbeam\.formats in its-format cannot",
+        ),
+        ("lines = its_format:make", "def make():\n    1 / 0\n", "ZeroDivisionError"),
+        ("word = examples.own_format:TextLines", "", "expected the format 'word', found 'lines'"),
     ],
 )
 def test_an_entry_point_that_cannot_be_loaded_is_named(
@@ -117,5 +121,5 @@ def test_a_module_that_registers_its_format_may_have_an_entry_point_too(
     code = (
         "from examples.own_format import TextLines as T\nfrom ledgerbeam.io import register\nregister(T())\nmake = T\n"
     )
-    install(tmp_path, monkeypatch, "text = its_format:make", code)
-    assert recognize("a.txt").format == TextLines()
+    install(tmp_path, monkeypatch, "lines = its_format:make", code)
+    assert recognize("a.lines").format == TextLines()

@@ -65,7 +65,7 @@ def test_what_has_no_offsets_is_refused_with_a_remedy(name: str, remedy: str) ->
         recognize(name).plain()
 
 
-@pytest.mark.parametrize("name", ["x", "x.txt", "tar", "a.jsonl/x", ".idx"])
+@pytest.mark.parametrize("name", ["x", "x.doc", "tar", "a.jsonl/x", ".idx"])
 def test_other_names_are_usage_errors(name: str) -> None:
     with pytest.raises(UsageError, match="has no known format"):
         recognize(name)

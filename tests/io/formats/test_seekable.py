@@ -376,7 +376,7 @@ def test_what_may_have_an_index() -> None:
         with pytest.raises(NotIndexableError, match="decompress it"):
             recognize(name).by_position()
     with pytest.raises(UsageError, match="no known format"):
-        recognize("a.txt.gz")
+        recognize("a.doc.gz")
 
 
 def test_a_whole_file_in_memory_is_split() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import LedgerbeamError, RecordError, SourceError
-from ledgerbeam.io import Format, JsonlFormat, Sample, TarFormat
+from ledgerbeam.io import JsonlFormat, OffsetFormat, Sample, TarFormat
 from ledgerbeam.io.shar.cuts import sample_cut
 from ledgerbeam.io.shar.samples import HeldRecords, SharSamples, group_shards
 
@@ -41,7 +41,7 @@ def test_a_shard_that_lacks_a_file_is_told(names: list[str], message: str) -> No
         group_shards(names)
 
 
-def held(url: str, kind: Format, records: list[Any]) -> HeldRecords:
+def held(url: str, kind: OffsetFormat, records: list[Any]) -> HeldRecords:
     return HeldRecords(url, kind, kind.split_raw(kind.encode(records)[0].data, url))
 
 

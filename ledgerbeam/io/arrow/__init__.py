@@ -1,0 +1,1 @@
+"""Arrow IPC files: record batches of columns, found by the footer."""

@@ -1,0 +1,182 @@
+"""What an Arrow IPC file says of its record batches: where they lie, their rows, and where the buffers of columns are.
+
+pyarrow tells none of it before it has read the batches. Sources: `File.fbs`, `Message.fbs` and the columnar format of
+Arrow; the FlatBuffers internals.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:  # only jobs that read columns import it
+    import pyarrow as pa
+
+__all__ = ["FOOTER_END", "Batch", "Block", "buffers_of", "parse_batch", "parse_footer"]
+
+FOOTER_END = 10
+"""Bytes behind the footer: its length, and the magic."""
+
+_BLOCK = struct.Struct("<qi4xq")
+_BUFFER = struct.Struct("<qq")
+_RECORD_BATCH = 3
+_DEEPEST = 64
+
+
+class Block(NamedTuple):
+    """Where a message lies.
+
+    Attributes:
+        start: Its first byte.
+        head: Bytes of what describes it.
+        body: Bytes of its buffers, which follow.
+    """
+
+    start: int
+    head: int
+    body: int
+
+
+class Batch(NamedTuple):
+    """A record batch.
+
+    Attributes:
+        rows: How many rows it has.
+        buffers: Begin and length of each buffer in the body.
+        variadic: How many buffers the data of each column of views has.
+    """
+
+    rows: int
+    buffers: list[tuple[int, int]]
+    variadic: list[int]
+
+
+def parse_footer(data: bytes) -> list[Block]:
+    """Return where the record batches lie.
+
+    Args:
+        data: The footer, without what follows it.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        return [Block(*block) for block in _Table.root(data).structs(3, _BLOCK)]
+    except struct.error as error:
+        raise ValueError("the footer points outside of itself") from error
+
+
+def parse_batch(data: bytes) -> Batch:
+    """Return what the head of a message says of a record batch.
+
+    Args:
+        data: The head, with its length before it.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        at = 8 if data[:4] == b"\xff\xff\xff\xff" else 4
+        message = _Table.root(data[at:])
+        if message.number(1, "B") != _RECORD_BATCH:
+            raise ValueError(f"expected a record batch, found a message of type {message.number(1, 'B')}")
+        batch = message.table(2)
+        variadic = [count for (count,) in batch.structs(4, struct.Struct("<q"))]
+        return Batch(batch.number(0, "q"), [(at, size) for at, size in batch.structs(2, _BUFFER)], variadic)
+    except struct.error as error:
+        raise ValueError("the head of a record batch points outside of itself") from error
+
+
+def buffers_of(kind: pa.DataType, variadic: list[int], depth: int = 0) -> int:
+    """Return how many buffers a column of a type has in a record batch.
+
+    Args:
+        kind: The type.
+        variadic: How many buffers the data of the columns of views have; those of this column are taken from its front.
+        depth: How deep it lies in other types.
+
+    Raises:
+        ValueError: It is nested too deeply, or there is no number for a column of views.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - only jobs that read columns import it
+    from pyarrow import types  # noqa: PLC0415
+
+    if depth > _DEEPEST:
+        raise ValueError(f"a column is nested more than {_DEEPEST} times")
+    if isinstance(kind, pa.BaseExtensionType):
+        return buffers_of(kind.storage_type, variadic, depth)
+    if types.is_dictionary(kind):
+        return 2
+    if types.is_null(kind):
+        return 0
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        if not variadic:
+            raise ValueError("a column of views has no number of buffers")
+        return 2 + variadic.pop(0)
+    if types.is_run_end_encoded(kind):
+        return buffers_of(kind.run_end_type, variadic, depth + 1) + buffers_of(kind.value_type, variadic, depth + 1)
+    if not types.is_nested(kind):
+        return 3 if any(is_of(kind) for is_of in (types.is_binary, types.is_string, *_large(types))) else 2
+    parts = [kind.field(number).type for number in range(kind.num_fields)]
+    if types.is_map(kind):
+        parts = [kind.key_type, kind.item_type]
+    own = 1  # validity; of a sparse union the types
+    if types.is_list_view(kind) or types.is_large_list_view(kind) or types.is_map(kind):
+        own = 3  # of a map with the validity of its pairs
+    elif types.is_list(kind) or types.is_large_list(kind) or (types.is_union(kind) and kind.mode == "dense"):
+        own = 2
+    return own + sum(buffers_of(part, variadic, depth + 1) for part in parts)
+
+
+def _large(types: Any) -> tuple[Any, Any]:
+    return types.is_large_binary, types.is_large_string
+
+
+class _Table:
+    """A table of a FlatBuffer. Reads outside of it raise struct.error."""
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self._data = data
+        self._at = at
+        self._fields = at - self._read("<i", at)
+        self._size = self._read("<H", self._fields)
+
+    @classmethod
+    def root(cls, data: bytes) -> _Table:
+        """Return the first table."""
+        (at,) = struct.unpack_from("<I", data, 0)
+        return cls(data, at)
+
+    def number(self, field: int, kind: str) -> int:
+        """Return a number; 0 where there is none."""
+        at = self._place(field)
+        return self._read(f"<{kind}", at) if at else 0
+
+    def table(self, field: int) -> _Table:
+        """Return a table."""
+        at = self._place(field)
+        if not at:
+            raise ValueError(f"expected a table in field {field}, found none")
+        return _Table(self._data, at + self._read("<I", at))
+
+    def structs(self, field: int, kind: struct.Struct) -> list[tuple[int, ...]]:
+        """Return a vector of structs; an empty one where there is none."""
+        at = self._place(field)
+        if not at:
+            return []
+        at += self._read("<I", at)
+        count = self._read("<I", at)
+        if count * kind.size > len(self._data):
+            raise ValueError(f"a list claims {count:,} values, more than it has bytes")
+        return [kind.unpack_from(self._data, at + 4 + number * kind.size) for number in range(count)]
+
+    def _place(self, field: int) -> int:
+        inside = 4 + 2 * field
+        offset = self._read("<H", self._fields + inside) if inside + 2 <= self._size else 0
+        return self._at + offset if offset else 0
+
+    def _read(self, kind: str, at: int) -> int:
+        if at < 0:  # which would count from the end
+            raise struct.error(at)
+        number: int = struct.unpack_from(kind, self._data, at)[0]
+        return number

@@ -1,0 +1,189 @@
+"""The bytes of a file of columns, as pyarrow reads them: what was fetched beforehand, and the rest by position."""
+
+from __future__ import annotations
+
+import io
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from ledgerbeam.errors import LedgerbeamError, SourceError
+
+__all__ = ["Content", "HeldBytes", "PlacedFile", "damage_of", "first_read"]
+
+_NEXT = 64  # ranges no further apart are one
+_MOST_AT_ONCE = 16 * 2**20  # unless a single range has more
+_GAP = 64 * 1024
+_MOST_WASTE = 0.1
+"""Of what is asked for, so much may be read besides it to save requests."""
+
+
+def first_read(size: int) -> int:
+    """Return how many bytes of the end of a file are read at first: most footers have fewer, and are little of it."""
+    return min(size, max(8 * 1024, min(64 * 1024, size // 100)))
+
+
+class Content(Protocol):
+    """Positional reads of a source; `RangeReader` is one."""
+
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Read exactly the bytes `[start, stop)`."""
+
+    def read_many(self, starts: Sequence[int], stops: Sequence[int], *, gap: int | None = None) -> list[bytes]:
+        """Read many ranges; neighbours share a request."""
+
+    def close(self) -> None:
+        """Close what is open; a later read opens it again."""
+
+
+class HeldBytes:
+    """A whole source that is in memory.
+
+    Args:
+        data: Its content.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.size = len(data)
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return the bytes `[start, stop)`."""
+        return self._data[start:stop]
+
+    def read_many(self, starts: Sequence[int], stops: Sequence[int], *, gap: int | None = None) -> list[bytes]:
+        """Return the bytes of many ranges."""
+        del gap
+        return [self._data[start:stop] for start, stop in zip(starts, stops, strict=True)]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class PlacedFile(io.RawIOBase):
+    """A file object over a source. Ranges that were fetched are served from memory, others by a read of their own.
+
+    Args:
+        content: The source.
+    """
+
+    def __init__(self, content: Content) -> None:
+        super().__init__()
+        self._content = content
+        self._size = content.size
+        self._place = 0
+        self._starts: list[int] = []
+        self._blocks: list[bytes] = []
+
+    def hold(self, start: int, data: bytes) -> None:
+        """Serve the bytes from `start` on from memory."""
+        at = bisect_right(self._starts, start)
+        self._starts.insert(at, start)
+        self._blocks.insert(at, data)
+
+    def fetch(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Fetch ranges in few requests, and hold them.
+
+        Args:
+            ranges: First byte and end of each.
+        """
+        wanted: list[tuple[int, int]] = []
+        for start, stop in sorted(ranges):
+            if start >= stop:
+                continue
+            first, end = wanted[-1] if wanted else (0, -_NEXT)
+            if not wanted or start > end + _NEXT:
+                wanted.append((start, stop))
+            elif max(stop, end) - first <= _MOST_AT_ONCE:
+                wanted[-1] = first, max(stop, end)
+            else:
+                wanted[-1] = first, max(start, end)
+                wanted.append((max(start, end), max(stop, end)))
+        if not wanted:
+            return
+        most = int(sum(stop - start for start, stop in wanted) * _MOST_WASTE) // len(wanted)
+        starts, stops = [start for start, _ in wanted], [stop for _, stop in wanted]
+        blocks = self._content.read_many(starts, stops, gap=min(_GAP, most))
+        for start, data in zip(starts, blocks, strict=True):
+            self.hold(start, data)
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def tell(self) -> int:
+        """Return where the next read begins."""
+        return self._place
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Move to a place, and return it."""
+        self._place = offset + (0, self._place, self._size)[whence]
+        return self._place
+
+    def size(self) -> int:
+        """Return the length of the file."""
+        return self._size
+
+    def read(self, size: int = -1) -> bytes:
+        """Read so many bytes, fewer at the end of the file."""
+        start = self._place
+        stop = self._size if size is None or size < 0 else min(start + size, self._size)
+        if start >= stop:
+            return b""
+        self._place = stop
+        held = self._held(start, stop)
+        return self._content.read(start, stop) if held is None else held
+
+    def _held(self, start: int, stop: int) -> bytes | None:
+        """Return bytes from memory; None if not all of them are there."""
+        parts = []
+        place, at = start, bisect_right(self._starts, start) - 1
+        while 0 <= at < len(self._starts) and self._starts[at] <= place < stop:
+            first, block = self._starts[at], self._blocks[at]
+            if place >= first + len(block):
+                break
+            whole = place == first and stop >= first + len(block)
+            parts.append(block if whole else block[place - first : stop - first])
+            place += len(parts[-1])
+            at += 1
+        return None if place < stop else parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+@contextmanager
+def damage_of(url: str, what: str) -> Iterator[None]:
+    """Word whatever pyarrow raises as an error of the source.
+
+    Args:
+        url: The source.
+        what: What was read of it, for the message.
+
+    Raises:
+        SourceError: In place of every error that is not one of ours.
+    """
+    try:
+        yield
+    except LedgerbeamError:
+        raise
+    except MemoryError as error:
+        raise SourceError(
+            f"{url}: {what} cannot be read: {_words(error)}; expected data that fits into memory. Write the file again "
+            "with smaller row groups, or free memory"
+        ) from error
+    except Exception as error:
+        raise SourceError(
+            f"{url}: {what} cannot be read: {_words(error)}; if the file is damaged, write it again, or leave it out"
+        ) from error
+
+
+def _words(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:500]}".removesuffix(".")

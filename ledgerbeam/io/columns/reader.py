@@ -1,0 +1,388 @@
+"""Random access to rows that lie in groups: what the readers of all formats of columns share."""
+
+from __future__ import annotations
+
+import operator
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Self, overload
+
+import numpy as np
+
+from ledgerbeam.errors import RecordError, SourceError, UsageError
+from ledgerbeam.io.columns.content import Content, HeldBytes, damage_of
+from ledgerbeam.io.columns.values import record_json, to_records
+from ledgerbeam.io.formats.format import RowGroup
+from ledgerbeam.io.index.raw import NO_BYTES, RawRecord
+from ledgerbeam.io.index.reader import number_of, numbers_of
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.stat import FileInfo, stat
+from ledgerbeam.io.storage.urls import canonical_url
+
+if TYPE_CHECKING:  # only jobs that read columns import it
+    import pyarrow as pa
+
+__all__ = ["CACHE_BYTES", "GroupedRows"]
+
+CACHE_BYTES = 64 * 2**20
+"""Of decoded row groups, so many bytes are held by a reader; the last one in any case."""
+
+_MOST_ROWS = 2**31 - 1
+"""Rows of a row group, at most: more is taken for damage."""
+
+_UNDECODABLE = (ValueError, ArithmeticError, LookupError, NotImplementedError, TypeError)
+"""What comes of a value that Python has no object for."""
+
+_AT_ONCE = 1024  # rows that iteration makes objects of at once
+
+
+class GroupedRows(ABC):
+    """Random access to the rows of a source. A record is a dict of column to value; see `io.columns.values`.
+
+    Deterministic, picklable, safe to share between threads and to use after a fork. The footer is read when the reader
+    is made. A row is read with its row group, of which the chosen columns come in as few requests as they lie in;
+    decoded row groups are held up to a limit, so neighbours cost nothing.
+
+    Args:
+        url: The source.
+        options: Storage options.
+        columns: Names of the columns that are read; all for none. They come in the order of the file.
+        listed: What was listed; see `RangeReader`. Default: what the source is now.
+        cache_bytes: How many bytes of decoded row groups are held.
+        data: The whole content, if it is in memory; nothing is read of the URL then.
+
+    Raises:
+        SourceError: It is damaged, encrypted, or no such file.
+        SourceNotFoundError: There is no such source; also `ChangedSourceError` and StorageError.
+        UsageError: It lacks one of the columns.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        options: Options | None = None,
+        *,
+        columns: Sequence[str] = (),
+        listed: FileInfo | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        data: bytes | None = None,
+    ) -> None:
+        self.url = canonical_url(url)
+        self.options = options
+        self.columns = tuple(columns)
+        self.cache_bytes = cache_bytes
+        self._content: Content
+        if data is None:
+            self._content = RangeReader(self.url, options, listed=listed or stat(self.url, options))
+        else:
+            self._content = HeldBytes(data)
+        self._ends: list[int] | None = None
+        self._groups: list[RowGroup] = []
+        self._schema: pa.Schema = None
+        self._held: OrderedDict[int, pa.Table] = OrderedDict()
+        self._load()
+
+    def __repr__(self) -> str:
+        chosen = f", columns={self.columns!r}" if self.columns else ""
+        return f"{type(self).__name__}({self.url!r}{chosen})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_ends": None, "_groups": [], "_schema": None, "_held": OrderedDict()}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def _read_footer(self) -> tuple[pa.Schema, list[RowGroup]]:
+        """Read what lists the row groups; return the schema of all columns, and the row groups."""
+
+    @abstractmethod
+    def _read_groups(self, numbers: Sequence[int]) -> Iterator[pa.Table]:
+        """Read row groups, the chosen columns of each; they are fetched together."""
+
+    def _is_streamed(self, group: int) -> bool:  # noqa: ARG002 - of most formats none is
+        """Return whether a row group is too large to be held decoded, so that `_read_part` reads it."""
+        return False
+
+    def _read_part(self, group: int, start: int, stop: int) -> pa.Table:
+        """Read the rows `[start, stop)` of a row group that is too large to be held."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def _facts(self) -> dict[str, Any]:
+        """Return what `show` prints of the source besides its size, number of records and columns."""
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return what `show` prints of the source besides its name, size and number of records."""
+        with damage_of(self.url, "the footer"):
+            return self._facts() | {"columns": {field.name: str(field.type) for field in self.schema}}
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The chosen columns."""
+        self._load()
+        return self._schema
+
+    @property
+    def groups(self) -> Sequence[RowGroup]:
+        """The row groups, in order, with the bytes of the chosen columns."""
+        self._load()
+        return self._groups
+
+    def __len__(self) -> int:
+        ends = self._load()
+        return ends[-1] if ends else 0
+
+    @overload
+    def __getitem__(self, item: int, /) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, item: slice, /) -> list[dict[str, Any]]: ...
+    def __getitem__(self, item: int | slice, /) -> dict[str, Any] | list[dict[str, Any]]:
+        if isinstance(item, slice):
+            numbers = range(*item.indices(len(self)))
+            if numbers.step == 1:
+                return self.read_span(numbers.start, max(numbers.start, numbers.stop))
+            return self.read_many(numbers)
+        return self.read_many([item])[0]
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Read all records in order."""
+        for start in range(0, len(self), _AT_ONCE):
+            yield from self.read_span(start, min(start + _AT_ONCE, len(self)))
+
+    def read_many(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Read records by number; each row group that they lie in is read once.
+
+        Args:
+            indices: Their numbers, in any order, negative ones counting from the end.
+
+        Returns:
+            The records in the order asked.
+
+        Raises:
+            IndexError: A number out of range.
+            RecordError: A record that cannot be decoded; also SourceError.
+        """
+        ends = self._load()
+        numbers = numbers_of(indices, len(self), self.url)
+        of_groups = np.searchsorted(np.array(ends, np.int64), numbers, "right")
+        records: list[Any] = [None] * len(numbers)
+        streamed = [group for group in np.unique(of_groups).tolist() if self._is_streamed(group)]
+        needed = [group for group in np.unique(of_groups).tolist() if group not in streamed]
+        for group, table in zip(needed, self._tables(needed), strict=True):
+            places = np.flatnonzero(of_groups == group)
+            first = ends[group] - self._groups[group].rows
+            rows = numbers[places] - first
+            picked = _picked(table, rows.tolist())
+            for place, record in zip(places.tolist(), self._decoded(picked, numbers[places].tolist()), strict=True):
+                records[place] = record
+        for place in sorted(np.flatnonzero(np.isin(of_groups, streamed)).tolist(), key=numbers.__getitem__):
+            records[place] = self.read_span(int(numbers[place]), int(numbers[place]) + 1)[0]
+        return records
+
+    def read_batch(self, start: int, stop: int) -> pa.Table:
+        """Read the rows `[start, stop)` as columns, without making Python objects.
+
+        Args:
+            start: First row, `0 <= start`.
+            stop: End of the span, exclusive, `start <= stop <= len(self)`.
+
+        Raises:
+            SourceError: The source is damaged there, or has fewer rows.
+            UsageError: Not `0 <= start <= stop`.
+        """
+        import pyarrow as pa  # noqa: PLC0415 - only jobs that read columns import it
+
+        if not 0 <= start <= stop:
+            raise UsageError(f"{self.url}: [{start}, {stop}) is not a span of records; 0 <= start <= stop is needed")
+        ends = self._load()
+        if stop > len(self):
+            raise SourceError(f"{self.url}: expected at least {stop} rows, found {len(self)}; run the job again")
+        if start == stop:
+            return self._schema.empty_table()
+        touched = range(bisect_right(ends, start), bisect_right(ends, stop - 1) + 1)
+        needed = [group for group in touched if self._groups[group].rows]
+        tables = self._tables([group for group in needed if not self._is_streamed(group)])
+        parts = []
+        for group in needed:
+            first = ends[group] - self._groups[group].rows
+            begin, end = max(start - first, 0), min(stop, ends[group]) - first
+            if self._is_streamed(group):
+                with damage_of(self.url, f"row group {group}"):
+                    parts.append(self._read_part(group, begin, end))
+            else:
+                parts.append(next(tables).slice(begin, end - begin))
+        return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
+
+    def read_span(self, start: int, stop: int) -> list[dict[str, Any]]:
+        """Read the records `[start, stop)`; args and errors are those of `read_batch`.
+
+        Raises:
+            RecordError: A record that cannot be decoded; also the errors of `read_batch`.
+        """
+        return self._decoded(self.read_batch(start, stop), range(start, stop))
+
+    def read_each(self, start: int, stop: int) -> list[Any]:
+        """Read the records `[start, stop)`, with a `RecordError` in the place of each that cannot be decoded."""
+        table = self.read_batch(start, stop)
+        found: list[Any] = []
+        for number in range(start, stop):
+            try:
+                found += self._decoded(table.slice(number - start, 1), [number])
+            except RecordError as error:
+                found.append(error)
+        return found
+
+    def read_raw(self, start: int, stop: int) -> list[RawRecord]:
+        """Return the records `[start, stop)` as JSON, each with the number of its row.
+
+        What of a record cannot be decoded is in it as `null`.
+        """
+        table = self.read_batch(start, stop)
+        return [
+            RawRecord(self.url, number, NO_BYTES, NO_BYTES, _json_of(table.slice(number - start, 1)))
+            for number in range(start, stop)
+        ]
+
+    def raw(self, index: int) -> bytes:
+        """Return one record as JSON.
+
+        Raises:
+            IndexError: The number is out of range.
+        """
+        number = number_of(operator.index(index), len(self), self.url)
+        return self.read_raw(number, number + 1)[0].data
+
+    def close(self) -> None:
+        """Close what is open, and forget what is held; a later read opens it again."""
+        self._held.clear()
+        self._content.close()
+
+    def _load(self) -> list[int]:
+        """Return up to which row each row group goes, reading the footer first if need be."""
+        if self._ends is None:
+            with damage_of(self.url, "the footer"):
+                schema, groups = self._read_footer()
+                for number, group in enumerate(groups):
+                    if not 0 <= group.rows <= _MOST_ROWS:
+                        raise SourceError(
+                            f"{self.url}: expected 0 to {_MOST_ROWS:,} rows in row group {number}, found "
+                            f"{group.rows:,}; it is damaged, write it again"
+                        )
+                self._schema = self._chosen(schema)
+            self._groups = groups
+            self._ends = list(accumulate(group.rows for group in groups))
+        return self._ends
+
+    def _chosen(self, schema: pa.Schema) -> pa.Schema:
+        import pyarrow as pa  # noqa: PLC0415
+
+        names = schema.names
+        double = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
+        if double is not None:
+            raise SourceError(
+                f"{self.url}: has more than one column {double!r}; expected names that differ, so that a record can be "
+                "a dict. Write the file again with other names"
+            )
+        lacking = next((name for name in self.columns if name not in names), None)
+        if lacking is not None:
+            raise UsageError(
+                f"{self.url}: has no column {lacking!r}; expected one of {', '.join(map(repr, names)) or 'none'}"
+            )
+        if not self.columns:
+            return schema
+        return pa.schema([field for field in schema if field.name in self.columns], schema.metadata)
+
+    def _tables(self, needed: Sequence[int]) -> Iterator[pa.Table]:
+        """Return the decoded row groups, those that are held without reading them again."""
+        held = {group: table for group in needed if (table := self._held.get(group)) is not None}
+        missing = [group for group in needed if group not in held]
+        reading = self._read_checked(missing)
+        for group in needed:
+            table = held[group] if group in held else next(reading)
+            self._hold(group, table)
+            yield table
+
+    def _read_checked(self, numbers: Sequence[int]) -> Iterator[pa.Table]:
+        with damage_of(self.url, f"row groups {_shown(numbers)}"):
+            for number, table in zip(numbers, self._read_groups(numbers), strict=True):
+                if table.num_rows != self._groups[number].rows:
+                    raise SourceError(
+                        f"{self.url}: expected {self._groups[number].rows} rows in row group {number}, as its footer "
+                        f"says, found {table.num_rows}; it is damaged, write it again"
+                    )
+                yield table
+
+    def _hold(self, group: int, table: pa.Table) -> None:
+        # No lock, which a fork could carry over locked: each step is atomic, and what is lost is read again.
+        self._held[group] = table
+        self._held.move_to_end(group)
+        size = sum(held.nbytes for held in list(self._held.values()))
+        while size > self.cache_bytes and len(self._held) > 1:
+            try:
+                size -= self._held.popitem(last=False)[1].nbytes
+            except KeyError:
+                break
+
+    def _decoded(self, table: pa.Table, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        """Return the rows of a table as records; `numbers` are theirs, for messages."""
+        try:
+            return to_records(table)
+        except _UNDECODABLE as error:
+            if len(numbers) > 1:
+                half = len(numbers) // 2
+                first = self._decoded(table.slice(0, half), numbers[:half])
+                return first + self._decoded(table.slice(half), numbers[half:])
+            name, reason = _undecodable(table, error)
+            raise RecordError(
+                f"{self.url}: record {numbers[0]}: column {name!r}: {reason}; write the file again, read the other "
+                "columns (--columns), or set such records aside (--on-error reject)"
+            ) from error
+
+
+def _picked(table: pa.Table, rows: list[int]) -> pa.Table:
+    import pyarrow as pa  # noqa: PLC0415
+
+    if len(rows) == 1:
+        return table.slice(rows[0], 1)
+    try:
+        return table.take(rows)
+    except NotImplementedError:  # of views
+        return pa.concat_tables([table.slice(row, 1) for row in rows])
+
+
+def _undecodable(table: pa.Table, error: Exception) -> tuple[str, str]:
+    """Return the column of a table of one row that cannot be decoded, and why."""
+    for name in table.column_names:
+        try:
+            to_records(table.select([name]))
+        except _UNDECODABLE as found:
+            return name, str(found)
+    return table.column_names[0], str(error)
+
+
+def _json_of(table: pa.Table) -> bytes:
+    """Return the one row of a table as JSON; a value that cannot be decoded is null."""
+    try:
+        return record_json(to_records(table)[0])
+    except _UNDECODABLE:
+        record: dict[str, Any] = {}
+        for name in table.column_names:
+            try:
+                value = to_records(table.select([name]))[0]
+                record_json(value)
+                record |= value
+            except _UNDECODABLE:
+                record[name] = None
+        return record_json(record)
+
+
+def _shown(numbers: Sequence[int]) -> str:
+    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}" if numbers else "of none"

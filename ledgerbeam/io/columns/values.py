@@ -1,0 +1,201 @@
+"""Columns as records: Arrow's values as Python's, without loss.
+
+    null, bool, integers, floats   None, bool, int, float
+    strings; binary                str; bytes
+    decimals                       decimal.Decimal
+    dates and times                datetime.date, time, datetime, timedelta
+    list; struct                   list; dict
+    map                            list of [key, value]
+    dictionary                     the value
+    JSON (`pa.json_()`)            the value that the text stands for
+    other extension types          the value of their storage
+
+What has digits below a microsecond, which the objects of `datetime` cannot hold, is a string in ISO 8601.
+A null under a field with `ABSENT` in its metadata stands for a record without that key.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+
+from ledgerbeam.io.json_values import dumps, loads, period_text
+
+if TYPE_CHECKING:  # only jobs that read columns import it
+    import pyarrow as pa
+
+__all__ = ["ABSENT", "record_json", "to_records"]
+
+ABSENT = (b"ledgerbeam:null", b"absent")
+"""Key and value in the metadata of a field whose nulls stand for keys that are not there."""
+
+
+def to_records(table: pa.Table) -> list[dict[str, Any]]:
+    """Return the rows of a table as records.
+
+    Raises:
+        ValueError: A value cannot be a Python object: text that is not UTF-8, a date beyond the year 9999.
+    """
+    if not table.num_columns:
+        return [{} for _ in range(table.num_rows)]
+    return _rows([table.field(i) for i in range(table.num_columns)], [_of_chunks(column) for column in table.columns])
+
+
+def record_json(record: Any) -> bytes:
+    """Return a record as JSON text, with NaN and infinities as strings: what shows it in a report."""
+    return dumps(_finite(record))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and value - value != 0:
+        return str(value)
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_finite(part) for part in value]
+    return value
+
+
+def _rows(fields: list[pa.Field], columns: list[list[Any]]) -> list[dict[str, Any]]:
+    names = [field.name for field in fields]
+    rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    absent = [field.name for field in fields if (field.metadata or {}).get(ABSENT[0]) == ABSENT[1]]
+    for name in absent:
+        for row in rows:
+            if row[name] is None:
+                del row[name]
+    return rows
+
+
+def _of_chunks(column: pa.ChunkedArray) -> list[Any]:
+    values: list[Any] = []
+    for chunk in column.chunks:
+        values += _values(chunk)
+    return values
+
+
+def _values(array: pa.Array) -> list[Any]:
+    """Return an array as Python values, by the way of its type."""
+    import pyarrow as pa  # noqa: PLC0415 - only jobs that read columns import it
+    from pyarrow import types  # noqa: PLC0415
+
+    kind = array.type
+    if isinstance(kind, pa.BaseExtensionType):
+        values = _values(array.storage)
+        return [None if text is None else loads(text.encode()) for text in values] if _is_json(kind) else values
+    if types.is_dictionary(kind):
+        words, places = _values(array.dictionary), array.indices.to_pylist()
+        return [None if place is None else words[place] for place in places]
+    if types.is_run_end_encoded(kind):
+        import pyarrow.compute as pc  # noqa: PLC0415
+
+        return _values(pc.run_end_decode(array))
+    if types.is_map(kind):
+        as_lists = array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))
+        keys, items = (_values(part) for part in as_lists.flatten().flatten())
+        return _lists(as_lists, [list(pair) for pair in zip(keys, items, strict=True)])
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _lists(array, _values(array.flatten()))
+    if types.is_list_view(kind) or types.is_large_list_view(kind):
+        flat = _values(array.values)
+        spans = zip(array.offsets.to_pylist(), array.sizes.to_pylist(), array.is_valid().to_pylist(), strict=True)
+        return [flat[start : start + size] if valid else None for start, size, valid in spans]
+    if types.is_struct(kind):
+        return _structs(array)
+    if types.is_union(kind):
+        return [None if item is None else item for item in array.to_pylist()]
+    if types.is_temporal(kind):
+        return _times(array)
+    return _plain(array)
+
+
+def _is_json(kind: Any) -> bool:
+    return bool(kind.extension_name == "arrow.json")
+
+
+def _plain(array: pa.Array) -> list[Any]:
+    """Return an array of numbers, text or bytes; numpy makes lists of them faster than pyarrow does."""
+    from pyarrow import types  # noqa: PLC0415
+
+    kind = array.type
+    if types.is_decimal(kind) or types.is_null(kind):
+        values: list[Any] = array.to_pylist()
+    elif (
+        types.is_binary(kind)
+        or types.is_string(kind)
+        or types.is_large_binary(kind)
+        or types.is_large_string(kind)
+        or (array.null_count == 0 and (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)))
+    ):
+        try:
+            values = array.to_numpy(zero_copy_only=False).tolist()
+        except Exception:  # noqa: BLE001 - text that is not UTF-8: an error that says no more than that
+            values = array.to_pylist()
+    else:
+        values = array.to_pylist()
+    return values
+
+
+def _lists(array: pa.Array, flat: list[Any]) -> list[Any]:
+    """Cut the values of all lists, those of nulls left out, by the lengths of the lists."""
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    from_lists: list[Any] = []
+    start = 0
+    lengths = (
+        [array.type.list_size if valid else None for valid in array.is_valid().to_pylist()]
+        if hasattr(array.type, "list_size")
+        else pc.list_value_length(array).to_pylist()
+    )
+    for length in lengths:
+        if length is None:
+            from_lists.append(None)
+        else:
+            from_lists.append(flat[start : start + length])
+            start += length
+    return from_lists
+
+
+def _structs(array: pa.Array) -> list[Any]:
+    kind = array.type
+    fields = [kind.field(i) for i in range(kind.num_fields)]
+    rows: list[Any] = _rows(fields, [_values(part) for part in array.flatten()]) if fields else [{} for _ in array]
+    if array.null_count:
+        rows = [row if valid else None for row, valid in zip(rows, array.is_valid().to_pylist(), strict=True)]
+    return rows
+
+
+def _times(array: pa.Array) -> list[Any]:
+    """Return dates and times; those with digits that Python's objects do not hold as text."""
+    import pyarrow as pa  # noqa: PLC0415
+    from pyarrow import types  # noqa: PLC0415
+
+    kind = array.type
+    if types.is_interval(kind):
+        return [None if value is None else list(value) for value in array.to_pylist()]
+    if getattr(kind, "unit", "") != "ns":
+        found: list[Any] = array.to_pylist()
+        return found
+    ticks = array.cast(pa.int64()).to_pylist()
+    whole = pa.array([None if tick is None else tick // 1000 for tick in ticks], pa.int64())
+    if types.is_timestamp(kind):
+        near, word = whole.cast(pa.timestamp("us", kind.tz)), _instant
+    elif types.is_duration(kind):
+        near, word = whole.cast(pa.duration("us")), _period
+    else:
+        near, word = whole.cast(pa.time64("us")), _instant
+    return [
+        value if value is None or tick % 1000 == 0 else word(value, tick % 1000)
+        for value, tick in zip(near.to_pylist(), ticks, strict=True)
+    ]
+
+
+def _instant(value: Any, nanoseconds: int) -> str:
+    """Return a time with three digits more than it has itself."""
+    text = value.isoformat(timespec="microseconds")
+    place = text.index(".") + 7
+    return f"{text[:place]}{nanoseconds:03d}{text[place:]}"
+
+
+def _period(value: dt.timedelta, nanoseconds: int) -> str:
+    return period_text((value.days * 86_400 + value.seconds) * 10**9 + value.microseconds * 1000 + nanoseconds)

@@ -1,0 +1,1 @@
+"""Parquet: rows of columns, found by the footer."""

@@ -1,0 +1,1 @@
+"""Plain text: a line is a record."""
