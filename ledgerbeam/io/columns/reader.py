@@ -231,14 +231,7 @@ class GroupedRows(ABC):
 
     def read_each(self, start: int, stop: int) -> list[Any]:
         """Read the records `[start, stop)`, with a `RecordError` in the place of each that cannot be decoded."""
-        table = self.read_batch(start, stop)
-        found: list[Any] = []
-        for number in range(start, stop):
-            try:
-                found += self._decoded(table.slice(number - start, 1), [number])
-            except RecordError as error:
-                found.append(error)
-        return found
+        return self._each(self.read_batch(start, stop), start)
 
     def read_raw(self, start: int, stop: int) -> list[RawRecord]:
         """Return the records `[start, stop)` as JSON, each with the number of its row.
@@ -247,8 +240,14 @@ class GroupedRows(ABC):
         """
         table = self.read_batch(start, stop)
         return [
-            RawRecord(self.url, number, NO_BYTES, NO_BYTES, _json_of(table.slice(number - start, 1)))
-            for number in range(start, stop)
+            RawRecord(
+                self.url,
+                number,
+                NO_BYTES,
+                NO_BYTES,
+                _json_of(table.slice(number - start, 1)) if isinstance(record, RecordError) else record_json(record),
+            )
+            for number, record in enumerate(self._each(table, start), start)
         ]
 
     def raw(self, index: int) -> bytes:
@@ -322,8 +321,8 @@ class GroupedRows(ABC):
 
     def _hold(self, group: int, table: pa.Table) -> None:
         # No lock, which a fork could carry over locked: each step is atomic, and what is lost is read again.
+        self._held.pop(group, None)
         self._held[group] = table
-        self._held.move_to_end(group)
         size = sum(held.nbytes for held in list(self._held.values()))
         while size > self.cache_bytes and len(self._held) > 1:
             try:
@@ -333,18 +332,40 @@ class GroupedRows(ABC):
 
     def _decoded(self, table: pa.Table, numbers: Sequence[int]) -> list[dict[str, Any]]:
         """Return the rows of a table as records; `numbers` are theirs, for messages."""
-        try:
-            return to_records(table)
-        except _UNDECODABLE as error:
-            if len(numbers) > 1:
+        with damage_of(self.url, "what the rows hold"):
+            try:
+                return to_records(table)
+            except _UNDECODABLE as error:
+                if len(numbers) == 1:
+                    raise self._undecodable(table, numbers[0], error) from error
                 half = len(numbers) // 2
                 first = self._decoded(table.slice(0, half), numbers[:half])
                 return first + self._decoded(table.slice(half), numbers[half:])
-            name, reason = _undecodable(table, error)
-            raise RecordError(
-                f"{self.url}: record {numbers[0]}: column {name!r}: {reason}; write the file again, read the other "
-                "columns (--columns), or set such records aside (--on-error reject)"
-            ) from error
+
+    def _each(self, table: pa.Table, first: int) -> list[Any]:
+        """Return the rows of a table as records, the first of this number, with errors in the places of some."""
+        with damage_of(self.url, "what the rows hold"):
+            try:
+                return to_records(table)
+            except _UNDECODABLE as error:
+                if table.num_rows == 1:
+                    return [self._undecodable(table, first, error)]
+                half = table.num_rows // 2
+                return self._each(table.slice(0, half), first) + self._each(table.slice(half), first + half)
+
+    def _undecodable(self, table: pa.Table, number: int, error: Exception) -> RecordError:
+        """Return the error of a table of one row that cannot be decoded; it names the column."""
+        column, reason = table.column_names[0], str(error)
+        for name in table.column_names:
+            try:
+                to_records(table.select([name]))
+            except _UNDECODABLE as found:
+                column, reason = name, str(found)
+                break
+        return RecordError(
+            f"{self.url}: record {number}: column {column!r}: {reason}; write the file again, read the other columns "
+            "(--columns), or set such records aside (--on-error reject)"
+        )
 
 
 def _picked(table: pa.Table, rows: list[int]) -> pa.Table:
@@ -356,16 +377,6 @@ def _picked(table: pa.Table, rows: list[int]) -> pa.Table:
         return table.take(rows)
     except NotImplementedError:  # of views
         return pa.concat_tables([table.slice(row, 1) for row in rows])
-
-
-def _undecodable(table: pa.Table, error: Exception) -> tuple[str, str]:
-    """Return the column of a table of one row that cannot be decoded, and why."""
-    for name in table.column_names:
-        try:
-            to_records(table.select([name]))
-        except _UNDECODABLE as found:
-            return name, str(found)
-    return table.column_names[0], str(error)
 
 
 def _json_of(table: pa.Table) -> bytes:

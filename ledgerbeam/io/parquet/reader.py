@@ -66,6 +66,7 @@ class ParquetReader(GroupedRows):
     _metadata: Any = None
     _footer: Footer
     _leaves: list[int]
+    _has_int96: bool = False
     _cursor: _Cursor | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -104,6 +105,7 @@ class ParquetReader(GroupedRows):
             if not self.columns or field.name in self.columns
             for leaf in range(end - count, end)
         ]
+        self._has_int96 = any(opened.schema.column(leaf).physical_type == "INT96" for leaf in self._leaves)
         size = self._content.size
         return schema, [
             RowGroup(group.rows, sum(min(max(0, group.chunks[leaf].size), size) for leaf in self._leaves))
@@ -152,6 +154,8 @@ class ParquetReader(GroupedRows):
             yield chunk.start, chunk.start + chunk.size
 
     def _is_streamed(self, group: int) -> bool:
+        if self._has_int96:
+            return False
         found = self._footer.groups[group]
         return found.rows > MOST_ROWS or sum(found.chunks[leaf].plain_size for leaf in self._leaves) > MOST_DECODED
 
@@ -199,4 +203,18 @@ class ParquetReader(GroupedRows):
             opened = pq.ParquetFile(file, metadata=self._metadata, pre_buffer=False, page_checksum_verification=True)
         for number in numbers:
             table = opened.read_row_group(number, columns=names, use_threads=False)
+            if self._has_int96:
+                self._check_int96(file, number, table)
             yield table if table.column_names == names else table.select(names)
+
+    def _check_int96(self, file: PlacedFile, number: int, table: pa.Table) -> None:
+        """Compare timestamps of 96 bits with what they are in microseconds: those in nanoseconds may have wrapped."""
+        import pyarrow.parquet as pq  # noqa: PLC0415
+
+        opened = pq.ParquetFile(file, metadata=self._metadata, pre_buffer=False, coerce_int96_timestamp_unit="us")
+        other = opened.read_row_group(number, columns=self.schema.names, use_threads=False)
+        if not table.cast(other.schema, safe=False).equals(other):
+            raise SourceError(
+                f"{self.url}: row group {number} has timestamps of 96 bits outside of the years 1678 to 2261, which "
+                "nanoseconds do not hold; write them as timestamps in microseconds, or read other columns (--columns)"
+            )

@@ -93,8 +93,9 @@ def _is_asked_for(row: Mapping[str, Any], args: argparse.Namespace) -> bool:
 
 def _described(row: Mapping[str, Any]) -> str:
     """Return one record as a line: its place, and what is wrong with it unless that names the place itself."""
-    start, stop = row["bytes"]
-    place = f"{row['source']}: record {row['record']}, bytes [{start}, {stop})"
+    place = f"{row['source']}: record {row['record']}"
+    if row["bytes"] is not None:  # as of a row of columns
+        place += ", bytes [{}, {})".format(*row["bytes"])
     error = " ".join(str(row["error"]).split())
     error = error.removeprefix(f"{place}: ")
     at = f" (at {row['at']})" if row["at"] else ""

@@ -1,0 +1,163 @@
+"""Jobs over Parquet and Arrow files, and over lines of text, as a user starts them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ledgerbeam.io import MegatronFormat, ParquetReader
+from ledgerbeam.io.columns.values import to_records
+from ledgerbeam.io.json_values import dumps
+from tests.io.columns.tables import arrow_bytes, parquet_bytes, table
+from tests.pipelines.conftest import Workspace
+
+NAMES = ("int64", "string", "binary", "decimal", "stamp", "list", "map", "struct", "words")
+
+
+def written(folder: Path) -> list[Any]:
+    return [json.loads(line) for path in sorted(folder.glob("*.jsonl")) for line in path.read_bytes().splitlines()]
+
+
+def as_json(of: pa.Table) -> list[Any]:
+    return [json.loads(dumps(record)) for record in to_records(of)]
+
+
+def put(workspace: Workspace, rows: int = 100) -> pa.Table:
+    (workspace.root / "a.parquet").write_bytes(parquet_bytes(table(rows, *NAMES), row_group_size=16))
+    (workspace.root / "b.arrow").write_bytes(arrow_bytes(table(rows, *NAMES), 16))
+    return table(rows, *NAMES)
+
+
+def test_rows_become_lines_of_json_and_a_change_of_columns_is_another_job(workspace: Workspace) -> None:
+    whole = put(workspace)
+    command = ("convert", "a.parquet", "b.arrow", "--output", "out", "--to", "jsonl", "--task-bytes", "2K")
+    ran = workspace.run(*command, "--ledger", "progress", "--json")
+    assert ran.status == 0, ran.err
+    assert written(workspace.root / "out") == as_json(whole) * 2
+    assert ran.json["tasks"]["done"] if "tasks" in ran.json else True
+    assert len(list((workspace.root / "out").glob("a.parquet-*.jsonl"))) > 3
+    again = workspace.run(*command, "--ledger", "progress", "--columns", "words,int64")
+    assert again.status != 0
+    assert "columns" in again.err
+    chosen = workspace.run(*command[:3], "--output", "two", "--to", "jsonl", "--columns", "words,int64")
+    assert chosen.status == 0, chosen.err
+    assert written(workspace.root / "two") == as_json(whole.select(["int64", "words"])) * 2
+
+
+def test_a_row_that_is_rejected_is_named_by_its_number_and_kept_as_json(workspace: Workspace) -> None:
+    texts = pa.array([b"good", b"\xff", b"fine"]).view(pa.string())
+    (workspace.root / "a.parquet").write_bytes(parquet_bytes(pa.table({"id": [6, 7, 8], "text": texts})))
+    command = ("map", "functions:bad_seven", "a.parquet", "--output", "out", "--to", "jsonl")
+    failed = workspace.run(*command)
+    assert failed.status == 3
+    assert "a.parquet: record 1: column 'text'" in failed.err
+    ran = workspace.run(*command, "--on-error", "reject")
+    assert ran.status == 0, ran.err
+    assert written(workspace.root / "out") == [{"id": 6, "text": "good"}, {"id": 8, "text": "fine"}]
+    (row,) = written(workspace.root / "out/_rejects")
+    assert (row["record"], row["bytes"], row["raw"]) == (1, None, '{"id":7,"text":null}')
+    ids = workspace.run("map", *command[1:], "--columns", "id", "--output", "ids", "--on-error", "reject")
+    assert ids.status == 0, ids.err
+    (row,) = written(workspace.root / "ids/_rejects")
+    assert (row["record"], row["error"], row["raw"]) == (1, "seven is bad", '{"id":7}')
+
+
+def test_small_files_are_packed_also_with_lines_of_json(workspace: Workspace) -> None:
+    whole = put(workspace, 10)
+    workspace.jsonl("c.jsonl", 3)
+    ran = workspace.run(
+        "convert", "a.parquet", "b.arrow", "c.jsonl", "--output", "out", "--to", "jsonl", "--pack", "1M"
+    )
+    assert ran.status == 0, ran.err
+    found = written(workspace.root / "out")
+    assert found[:20] == as_json(whole) * 2
+    assert len(found) == 23
+    mixed = workspace.run("convert", "*.parquet", "*.jsonl", "--output", "x", "--to", "jsonl", "--columns", "int64")
+    assert mixed.status == 2
+    assert "c.jsonl: --columns int64 is for files of columns" in mixed.err
+
+
+def test_texts_of_a_column_are_tokenized(workspace: Workspace) -> None:
+    (workspace.root / "a.parquet").write_bytes(
+        parquet_bytes(pa.table({"id": [1, 2], "meta": [{"text": "ab"}, {"text": "c"}]}))
+    )
+    command = ("tokenize", "a.parquet", "--output", "tokens", "--tokenizer", "bytes", "--key", "meta.text")
+    ran = workspace.run(*command, "--columns", "meta", "--no-append-eod")
+    assert ran.status == 0, ran.err
+    (data,) = workspace.root.glob("tokens*.bin")
+    reader = MegatronFormat().open(str(data))
+    assert [list(document.tokens) for document in reader] == [[97, 98], [99]]
+
+
+def test_what_a_file_holds_is_shown_and_verified(workspace: Workspace) -> None:
+    whole = put(workspace)
+    facts = workspace.run("show", "a.parquet", "--json").json
+    assert (facts["format"], facts["records"], facts["row_groups"]) == ("parquet", 100, 7)
+    assert facts["columns"]["stamp"] == "timestamp[us]"
+    shown = workspace.run("show", "b.arrow", "3", "-1", "--columns", "int64,binary", "--json").json
+    assert [row["value"] for row in shown["records"]] == [
+        as_json(whole.select(["int64", "binary"]))[number] for number in (3, -1)
+    ]
+    assert "column:         stamp (timestamp[us])" in workspace.run("show", "b.arrow").out
+    ran = workspace.run("verify", "--deep", "a.parquet", "b.arrow")
+    assert (ran.status, ran.out) == (0, "2 sources, 200 records, 0 problems\n")
+    data = bytearray((workspace.root / "a.parquet").read_bytes())
+    data[20:60] = bytes(40)
+    (workspace.root / "a.parquet").write_bytes(data)
+    assert workspace.run("verify", "a.parquet").status == 0, "the footer is sound"
+    damaged = workspace.run("verify", "--deep", "a.parquet", "b.arrow")
+    assert damaged.status == 1
+    assert "a.parquet: row groups 0 cannot be read" in damaged.out
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "b.arrow"])
+def test_a_file_of_columns_needs_no_index(workspace: Workspace, name: str) -> None:
+    put(workspace)
+    ran = workspace.run("index", name)
+    assert ran.status == 1
+    assert f"{name}: the footer of a file of " in ran.err
+    assert "is its index, so it needs no other" in ran.err
+    (workspace.root / f"{name}.gz").write_bytes(gzip.compress((workspace.root / name).read_bytes()))
+    packed = workspace.run("convert", f"{name}.gz", "--output", "out", "--to", "jsonl")
+    assert packed.status == 1
+    assert "decompress it, e.g. gunzip" in packed.err
+
+
+def test_a_source_that_changed_is_done_again(workspace: Workspace) -> None:
+    put(workspace)
+    command = ("convert", "a.parquet", "--output", "out", "--to", "jsonl", "--task-bytes", "2K", "--ledger", "l")
+    assert workspace.run(*command).status == 0
+    (workspace.root / "a.parquet").write_bytes(parquet_bytes(table(30, "int64")))
+    ran = workspace.run(*command)
+    assert ran.status == 0, ran.err
+    assert written(workspace.root / "out") == [{"int64": number} for number in range(30)]
+
+
+def test_lines_of_text_are_records(workspace: Workspace) -> None:
+    (workspace.root / "a.txt").write_bytes("ä\n\nlast".encode())
+    (workspace.root / "b.txt.gz").write_bytes(gzip.compress(b"zipped\n"))
+    ran = workspace.run("convert", "a.txt", "b.txt.gz", "--output", "out", "--to", "jsonl")
+    assert ran.status == 0, ran.err
+    assert written(workspace.root / "out") == ["ä", "", "last", "zipped"]
+    back = workspace.run("convert", "out/*.jsonl", "--output", "back", "--to", "text")
+    assert back.status == 0, back.err
+    texts = [path.read_bytes() for path in sorted((workspace.root / "back").glob("*.txt"))]
+    assert b"".join(texts).decode() == "ä\n\nlast\nzipped\n"
+    workspace.jsonl("c.jsonl", 1)
+    refused = workspace.run("convert", "c.jsonl", "--output", "no", "--to", "text")
+    assert refused.status == 3
+    assert "expected a string, found dict; text holds nothing else" in refused.err
+
+
+def test_a_sample_of_a_function_is_taken_from_all_over_a_file(workspace: Workspace) -> None:
+    put(workspace)
+    ran = workspace.run("map", "functions:keep", "a.parquet", "--output", "out", "--to", "jsonl", "--sample", "3")
+    assert ran.status == 0, ran.err
+    rows = list(ParquetReader(str(workspace.root / "a.parquet"), columns=["int64"]))
+    assert len(rows) == 100
+    assert "{'int64': 16, " in ran.out
