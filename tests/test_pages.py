@@ -27,6 +27,7 @@ PAGES = {
     "ledger": 10,
     "lit": 8,
     "megatron": 15,
+    "parquet": 8,
     "rejects": 7,
     "restart": 3,
     "shar": 8,

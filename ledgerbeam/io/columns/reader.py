@@ -28,8 +28,8 @@ if TYPE_CHECKING:  # only jobs that read columns import it
 
 __all__ = ["CACHE_BYTES", "GroupedRows"]
 
-_MOST_ROWS = 2**31 - 1
-"""Rows of a row group, at most: more is taken for damage."""
+_MOST_ROWS, _MOST_IN_ALL = 2**31 - 1, 2**36
+"""Rows of a row group and of a file, at most: more is taken for damage."""
 
 _UNDECODABLE = (ValueError, ArithmeticError, LookupError, NotImplementedError, TypeError)
 """What comes of a value that Python has no object for."""
@@ -278,6 +278,12 @@ class GroupedRows(ABC):
                             f"{group.rows:,}; it is damaged, write it again"
                         )
                 self._schema = self._chosen(schema)
+                rows = sum(group.rows for group in groups)
+                if rows > _MOST_IN_ALL:
+                    raise SourceError(
+                        f"{self.url}: expected at most {_MOST_IN_ALL:,} rows, found {rows:,}; it is damaged, write it "
+                        "again"
+                    )
             self._groups = groups
             self._ends = list(accumulate(group.rows for group in groups))
         return self._ends

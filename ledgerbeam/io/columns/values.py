@@ -58,8 +58,8 @@ def _finite(value: Any) -> Any:
 
 def _rows(fields: list[pa.Field], columns: list[list[Any]]) -> list[dict[str, Any]]:
     names = [field.name for field in fields]
-    rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-    absent = [field.name for field in fields if (field.metadata or {}).get(ABSENT[0]) == ABSENT[1]]
+    rows = [dict(zip(names, row, strict=False)) for row in zip(*columns, strict=True)]
+    absent = [field.name for field in fields if _is_absent(field)]
     for name in absent:
         for row in rows:
             if row[name] is None:
@@ -75,11 +75,14 @@ def _of_chunks(column: pa.ChunkedArray) -> list[Any]:
 
 
 def _values(array: pa.Array) -> list[Any]:
-    """Return an array as Python values, by the way of its type."""
+    """Return an array as Python values: by pyarrow, unless its type holds something that pyarrow gives otherwise."""
     import pyarrow as pa  # noqa: PLC0415 - only jobs that read columns import it
     from pyarrow import types  # noqa: PLC0415
 
     kind = array.type
+    if not _is_special(kind):
+        values: list[Any] = array.to_pylist()
+        return values
     if isinstance(kind, pa.BaseExtensionType):
         values = _values(array.storage)
         return [None if text is None else loads(text.encode()) for text in values] if _is_json(kind) else values
@@ -94,46 +97,36 @@ def _values(array: pa.Array) -> list[Any]:
         as_lists = array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))
         keys, items = (_values(part) for part in as_lists.flatten().flatten())
         return _lists(as_lists, [list(pair) for pair in zip(keys, items, strict=True)])
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return _lists(array, _values(array.flatten()))
     if types.is_list_view(kind) or types.is_large_list_view(kind):
         flat = _values(array.values)
         spans = zip(array.offsets.to_pylist(), array.sizes.to_pylist(), array.is_valid().to_pylist(), strict=True)
         return [flat[start : start + size] if valid else None for start, size, valid in spans]
     if types.is_struct(kind):
         return _structs(array)
-    if types.is_union(kind):
-        return [None if item is None else item for item in array.to_pylist()]
-    if types.is_temporal(kind):
-        return _times(array)
-    return _plain(array)
+    if types.is_nested(kind) and not types.is_union(kind):
+        return _lists(array, _values(array.flatten()))
+    return _times(array) if types.is_temporal(kind) else array.to_pylist()
+
+
+def _is_special(kind: pa.DataType) -> bool:
+    """Return whether pyarrow gives other values of a type than records have, or of one in it."""
+    import pyarrow as pa  # noqa: PLC0415
+    from pyarrow import types  # noqa: PLC0415
+
+    if isinstance(kind, pa.BaseExtensionType) or types.is_map(kind) or types.is_interval(kind):
+        return True
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return _is_special(kind.value_type)
+    fields = [kind.field(number) for number in range(kind.num_fields)] if types.is_nested(kind) else []
+    return getattr(kind, "unit", "") == "ns" or any(_is_absent(field) or _is_special(field.type) for field in fields)
+
+
+def _is_absent(field: pa.Field) -> bool:
+    return bool((field.metadata or {}).get(ABSENT[0]) == ABSENT[1])
 
 
 def _is_json(kind: Any) -> bool:
     return bool(kind.extension_name == "arrow.json")
-
-
-def _plain(array: pa.Array) -> list[Any]:
-    """Return an array of numbers, text or bytes; numpy makes lists of them faster than pyarrow does."""
-    from pyarrow import types  # noqa: PLC0415
-
-    kind = array.type
-    if types.is_decimal(kind) or types.is_null(kind):
-        values: list[Any] = array.to_pylist()
-    elif (
-        types.is_binary(kind)
-        or types.is_string(kind)
-        or types.is_large_binary(kind)
-        or types.is_large_string(kind)
-        or (array.null_count == 0 and (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)))
-    ):
-        try:
-            values = array.to_numpy(zero_copy_only=False).tolist()
-        except Exception:  # noqa: BLE001 - text that is not UTF-8: an error that says no more than that
-            values = array.to_pylist()
-    else:
-        values = array.to_pylist()
-    return values
 
 
 def _lists(array: pa.Array, flat: list[Any]) -> list[Any]:

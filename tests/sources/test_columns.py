@@ -1,0 +1,94 @@
+"""Files of columns as sources: cut between row groups and inside large ones, and read by rows, on every store."""
+
+from __future__ import annotations
+
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ledgerbeam.errors import ChangedSourceError, UsageError
+from ledgerbeam.io import publish_bytes, stat
+from ledgerbeam.io.formats.format import RowGroup
+from ledgerbeam.ledger import Source
+from ledgerbeam.sources import FileSources, TaskLimits
+from ledgerbeam.sources.files import ColumnFile
+from ledgerbeam.sources.kind import LEAST_ROW, plan_rows
+from tests.io.columns.tables import arrow_bytes, parquet_bytes, table
+from tests.io.conftest import Place, place, s3_place  # noqa: F401 - fixtures
+
+CONTENTS = {"a.parquet": parquet_bytes(table(90, "int64", "string"), row_group_size=10)}
+CONTENTS["a.arrow"] = arrow_bytes(table(90, "int64", "string"), 10)
+
+
+def source_of(url: str, options: dict[str, object] | None = None) -> Source:
+    found = stat(url, options)
+    return Source(found.url, found.size, found.version)
+
+
+GROUPS = st.lists(st.builds(RowGroup, st.integers(0, 50), st.integers(0, 5000)), max_size=12)
+
+
+@given(GROUPS, st.none() | st.integers(1, 10_000), st.none() | st.integers(1, 100))
+def test_spans_are_all_rows_in_order(groups: list[RowGroup], task_bytes: int | None, task_records: int | None) -> None:
+    spans = plan_rows(groups, task_bytes=task_bytes, task_records=task_records)
+    count = sum(group.rows for group in groups)
+    edges = [start for start, _ in spans] + [stop for _, stop in spans[-1:]]
+    assert edges == sorted(set(edges))
+    assert spans == list(pairwise(edges))
+    assert (edges[0], edges[-1]) == (0, count) if spans else count == 0
+    if task_records:
+        assert all(stop - start <= task_records for start, stop in spans)
+
+
+def test_row_groups_stay_whole_until_one_exceeds_a_task() -> None:
+    small, large = RowGroup(10, 1000), RowGroup(10, 3500)
+    assert plan_rows([small] * 4, task_bytes=2000) == [(0, 20), (20, 40)]
+    assert plan_rows([small, large, small], task_bytes=1000) == [
+        (0, 10),
+        (10, 12),
+        (12, 15),
+        (15, 17),
+        (17, 20),
+        (20, 30),
+    ]
+    assert plan_rows([RowGroup(1000, 1)], task_bytes=LEAST_ROW * 500) == [(0, 500), (500, 1000)]
+    assert plan_rows([RowGroup(2, 10**6)], task_bytes=1) == [(0, 1), (1, 2)]
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+def test_a_file_is_read_by_spans_wherever_it_lies(place: Place, name: str) -> None:  # noqa: F811
+    publish_bytes(place / name, CONTENTS[name], place.options)
+    sources = FileSources(storage_options=place.options or {}, columns=("int64",))
+    source = source_of(place / name, place.options)
+    kind = sources.kind_of(source)
+    assert isinstance(kind, ColumnFile)
+    cut = kind.cut(source, TaskLimits(task_records=25))
+    assert [stop - start for start, stop in cut.spans] == [25, 25, 25, 15]
+    opened = kind.open(cut.source)
+    rows = [row for start, stop in cut.spans for row in opened.read_span(start, stop)]
+    assert rows == [{"int64": number} for number in range(90)]
+    assert opened.read_each(80, 90) == rows[80:]
+    assert [raw.record for raw in opened.read_raw(3, 5)] == [3, 4]
+    opened.close()
+
+
+def test_a_file_that_was_replaced_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(CONTENTS["a.parquet"])
+    source = source_of(str(path))
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(ChangedSourceError, match=r"a\.parquet: changed since it was listed"):
+        FileSources().kind_of(source).cut(source, TaskLimits(16))
+
+
+def test_columns_are_refused_where_there_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(CONTENTS["a.parquet"])
+    with pytest.raises(UsageError, match=r"has no column 'x'; expected one of 'int64', 'string'"):
+        FileSources(columns=("x",)).kind_of(source_of(str(path))).cut(source_of(str(path)), TaskLimits(16))
+    with pytest.raises(UsageError, match=r"a\.jsonl: --columns x is for files of columns"):
+        FileSources(columns=("x",)).check_names(["a.parquet", "a.jsonl"])
