@@ -22,6 +22,7 @@ from benchmarks import (
     native,
     object_store,
     observing,
+    parquet_reads,
     reads,
     scale,
     skipping,
@@ -44,6 +45,7 @@ TABLES: dict[str, ModuleType] = {
     "skipping": skipping,
     "workers": workers,
     "observing": observing,
+    "parquet-reads": parquet_reads,
 }
 
 

@@ -20,10 +20,10 @@ from ledgerbeam.io import publish_bytes
 from ledgerbeam.io.columns.files import ColumnFiles
 from ledgerbeam.io.columns.values import to_records
 from ledgerbeam.iterators import Batches, GlobalShuffle, IndexedParquet, Map, merge_states
-from tests.conftest import S3Proxy
 from tests.io.columns.tables import arrow_bytes, parquet_bytes
 from tests.iterators import data
 from tests.iterators.rows import rows_table, write_rows
+from tests.servers.s3_proxy import S3Proxy
 from tests.servers.web import WebServer, web_server
 
 FILES, ROWS, GROUP = 3, 4_000, 250
@@ -235,7 +235,7 @@ def test_a_row_group_that_is_read_in_parts_elsewhere_is_held_by_a_shuffle_by_blo
     url = write_rows(tmp_path / "a.parquet", 400, group=100)
     expected = to_records(rows_table(400))
     for shuffle in (True, "blocks"):
-        leaf = IndexedParquet(url, shuffle=shuffle, window=2)  # type: ignore[arg-type]
+        leaf = IndexedParquet(url, shuffle=shuffle, window=2)
         assert sorted(leaf, key=lambda row: row["n"]) == expected
         next(iter(leaf))
         assert len(leaf.records.held) == (shuffle == "blocks")
