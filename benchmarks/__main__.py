@@ -24,6 +24,7 @@ from benchmarks import (
     object_store,
     observing,
     parquet,
+    parquet_reads,
     reads,
     scale,
     skipping,
@@ -48,6 +49,7 @@ TABLES: dict[str, ModuleType] = {
     "workers": workers,
     "observing": observing,
     "parquet": parquet,
+    "parquet-reads": parquet_reads,
 }
 
 

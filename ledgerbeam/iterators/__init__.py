@@ -7,12 +7,14 @@ See docs/iterators.md. Nothing here needs torch; the adapters are in `torch_data
 
 from __future__ import annotations
 
+from ledgerbeam.iterators.blocks import BlockPermutation as BlockPermutation
 from ledgerbeam.iterators.node import IteratorNode as IteratorNode
 from ledgerbeam.iterators.node import State as State
 from ledgerbeam.iterators.node import resolve_iterator_source as resolve_iterator_source
 from ledgerbeam.iterators.ordered import OrderedNode as OrderedNode
 from ledgerbeam.iterators.permutation import Permutation as Permutation
 from ledgerbeam.iterators.resharding import merge_states as merge_states
+from ledgerbeam.iterators.sources.columns import IndexedParquet as IndexedParquet
 from ledgerbeam.iterators.sources.indexed import IndexedManifest as IndexedManifest
 from ledgerbeam.iterators.sources.indexed import IndexedTar as IndexedTar
 from ledgerbeam.iterators.sources.indexed import Records as Records
@@ -40,12 +42,14 @@ from ledgerbeam.iterators.transform import Transform as Transform
 
 __all__ = [
     "Batches",
+    "BlockPermutation",
     "Buckets",
     "Chain",
     "Filter",
     "Flatten",
     "GlobalShuffle",
     "IndexedManifest",
+    "IndexedParquet",
     "IndexedShar",
     "IndexedTar",
     "IteratorNode",

@@ -6,15 +6,23 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
+from ledgerbeam.errors import UnsupportedShapeError, UsageError
+from ledgerbeam.iterators.blocks import BlockPermutation
 from ledgerbeam.iterators.identity import require_shard
 from ledgerbeam.iterators.node import IteratorNode, Positions, State, field
 from ledgerbeam.iterators.permutation import Permutation
 from ledgerbeam.iterators.share import Progression, Share, count_places, merge_shares
 from ledgerbeam.iterators.tokens import MISSING, Token
 
-__all__ = ["OrderedNode"]
+__all__ = ["WINDOW", "OrderedNode", "ShuffleBy"]
+
+ShuffleBy: TypeAlias = bool | Literal["blocks"]
+"""Whether a pass is shuffled: all its places in one order, or by blocks."""
+
+WINDOW = 16
+"""How many blocks a shuffle by blocks has in use by default: a multiple of common numbers of shards."""
 
 _LARGEST_BLOCK = 2048
 _ORDER_AHEAD = 15  # blocks of one size, or four that double: 1 + 2 + 4 + 8
@@ -28,20 +36,29 @@ class OrderedNode(IteratorNode):
     one item, so that it comes soon, and then up to 2,048 or 4 MiB; it is not part of the state.
 
     Args:
-        shuffle: Go through the places in the order of a `Permutation`.
+        shuffle: Go through the places in the order of a `Permutation`; with `"blocks"` in that of a `BlockPermutation`.
         seed: Chooses it, together with the epoch: `seed + epoch`.
+        window: How many blocks are in use at once in a shuffle by blocks.
+
+    Raises:
+        UsageError: There is no such shuffle, or the window is less than 1.
     """
 
     is_checkpointable = True
     is_positional = True
 
-    def __init__(self, *, shuffle: bool, seed: int) -> None:
+    def __init__(self, *, shuffle: ShuffleBy, seed: int, window: int = WINDOW) -> None:
+        if shuffle not in (True, False, "blocks"):
+            raise UsageError(f'{self._name}: expected shuffle to be True, False or "blocks", found {shuffle!r}')
+        if window < 1:
+            raise UsageError(f"{self._name}: expected a window of at least 1 block, found {window}")
         self.shuffle = shuffle
+        self.window = window
         self.seed = seed
         self._done = 0
         self._todo: list[Progression] | None = None
         self._view = 0, 1
-        self._permuted: Permutation | None = None
+        self._permuted: Permutation | BlockPermutation | None = None
 
     @abstractmethod
     def __len__(self) -> int:
@@ -50,6 +67,15 @@ class OrderedNode(IteratorNode):
     @property
     def positions(self) -> int:
         return len(self)
+
+    @property
+    def blocks(self) -> Sequence[int]:
+        """How many places each block has, in order: a block is what is cheapest to read as a whole.
+
+        Raises:
+            UnsupportedShapeError: It has none.
+        """
+        raise UnsupportedShapeError(f"{self!r}: what it reads does not lie in blocks; use shuffle=True")
 
     @property
     def first_block(self) -> int:
@@ -102,8 +128,14 @@ class OrderedNode(IteratorNode):
             return positions
         size, seed = len(self), self.seed + self._when(epoch)
         if self._permuted is None or (self._permuted.size, self._permuted.seed) != (size, seed):
-            self._permuted = Permutation(size, seed)
+            by_blocks = self.shuffle == "blocks"
+            self._permuted = BlockPermutation(self.blocks, self.window, seed) if by_blocks else Permutation(size, seed)
         return self._permuted.take(positions)
+
+    def order_parameters(self) -> dict[str, Any]:
+        """Return what of `parameters` decides the order."""
+        window = {"window": self.window} if self.shuffle == "blocks" else {}
+        return {"shuffle": self.shuffle, "seed": self.seed, **window}
 
     def restrict(self, first: int, step: int) -> None:
         self._view = first, step

@@ -20,6 +20,7 @@ from ledgerbeam.iterators import (
     merge_states,
 )
 from ledgerbeam.iterators.torch_data import GraphDataset, GraphSequence, shard_states
+from tests.iterators import data
 
 DataLoader: Any = importlib.import_module("torch.utils.data").DataLoader
 StatefulDataLoader: Any = importlib.import_module("torchdata.stateful_dataloader").StatefulDataLoader
@@ -91,6 +92,12 @@ def sampled(paths: list[str], batch_size: int) -> list[Any]:
     return list(DataLoader(dataset, batch_size=batch_size, shuffle=True, collate_fn=_numbers, **MODES["fork"]))
 
 
+def in_blocks(blocks: list[int], window: int, workers: int) -> list[int]:
+    """Read a graph that is shuffled by blocks; return its pass."""
+    loader = DataLoader(GraphDataset(data.in_blocks(blocks, window=window)), batch_size=None, num_workers=workers)
+    return list(loader)
+
+
 def _numbers(batch: Any) -> list[int]:
     return [record["n"] for record in batch]
 
@@ -100,5 +107,5 @@ def _is_not_fifth(record: dict[str, int]) -> bool:
 
 
 if __name__ == "__main__":
-    works = (restored, passes, elastic, sampled)
+    works = (restored, passes, elastic, sampled, in_blocks)
     serve({work.__name__: work for work in works})

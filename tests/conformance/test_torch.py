@@ -10,7 +10,7 @@ import pytest
 from benchmarks.peer import Peer
 from ledgerbeam.errors import UsageError
 from ledgerbeam.iterators.torch_data import GraphDataset
-from tests.iterators.data import numbers, write_lines
+from tests.iterators.data import in_blocks, numbers, write_lines
 
 KEPT = [n for n in (*range(60), *range(1000, 1035)) if n % 5]
 
@@ -71,3 +71,11 @@ def test_a_sampler_of_torch_chooses_the_places_of_a_sequence(torch: Peer, paths:
 def test_without_torch_the_dataset_says_what_is_missing() -> None:
     with pytest.raises(UsageError, match=r"ledgerbeam\[torch\]"):
         GraphDataset(numbers(3))
+
+
+def test_a_pass_by_blocks_has_the_same_order_with_any_number_of_workers(torch: Peer) -> None:
+    blocks = [30, 4, 0, 17, 30, 30, 9, 25]
+    alone = torch.ask("in_blocks", blocks=blocks, window=4, workers=0)
+    assert alone == list(in_blocks(blocks))
+    for workers in (1, 2, 3, 4):
+        assert torch.ask("in_blocks", blocks=blocks, window=4, workers=workers) == alone

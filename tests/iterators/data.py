@@ -87,6 +87,34 @@ class CountingReader:
         return sum(map(len, self.calls))
 
 
+class CountingBlocks(CountingReader):
+    """Numbers that lie in blocks; holds those that were used last, and counts what it reads."""
+
+    def __init__(self, blocks: list[int]) -> None:
+        super().__init__(sum(blocks))
+        self.blocks = blocks
+        self.room = 0
+        self.read: list[int] = []
+        self._held: list[int] = []
+
+    def hold(self, blocks: int) -> None:
+        self.room = blocks
+
+    def read_many(self, indices: list[int]) -> list[int]:
+        for block in np.cumsum(self.blocks).searchsorted(indices, "right").tolist():
+            if block in self._held:
+                self._held.remove(block)
+            else:
+                self.read.append(block)
+            self._held = [*self._held, block][-self.room :]
+        return super().read_many(indices)
+
+
+def in_blocks(blocks: list[int], *, window: int = 4, seed: int = 0) -> Records:
+    """Return a leaf of numbers that is shuffled by blocks."""
+    return Records(CountingBlocks(blocks), "numbers in blocks", shuffle="blocks", window=window, seed=seed)
+
+
 def double(item: int) -> int:
     return 2 * item
 

@@ -58,6 +58,9 @@ def pieces(item: Any) -> list[Any]:
 def leaves(draw: st.DrawFn) -> Make:
     count, first = draw(st.integers(0, 25)), draw(st.sampled_from([0, 100, 1000]))
     shuffle, seed = draw(st.booleans()), draw(SEEDS)
+    if draw(st.integers(0, 2)) == 0:
+        blocks, window = draw(st.lists(st.integers(0, 7), max_size=6)), draw(st.integers(1, 5))
+        return lambda: data.in_blocks(blocks, window=window, seed=seed)
     return lambda: numbers(count, first, shuffle=shuffle, seed=seed)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -16,6 +16,7 @@ from ledgerbeam.iterators import (
     Flatten,
     GlobalShuffle,
     IndexedManifest,
+    IndexedParquet,
     IndexedShar,
     IndexedTar,
     IteratorNode,
@@ -33,6 +34,7 @@ from ledgerbeam.iterators import (
 from ledgerbeam.iterators.testing import NodeContract
 from tests.iterators import data
 from tests.iterators.data import numbers
+from tests.iterators.rows import write_rows
 
 
 class Files(NodeContract):
@@ -126,6 +128,43 @@ class TestShar(NodeContract):
 
     def node(self) -> IteratorNode:
         return Shar(self.folder)
+
+
+class TestIndexedParquet(NodeContract):
+    options: ClassVar[dict[str, Any]] = {}
+
+    @pytest.fixture(autouse=True)
+    def _rows(self, tmp_path: Path) -> None:
+        names = {"a.parquet": 47, "empty.parquet": 0, "b.arrow": 23}
+        self.rows = [write_rows(tmp_path / name, count, 100 * at) for at, (name, count) in enumerate(names.items())]
+
+    def node(self) -> IteratorNode:
+        return IndexedParquet(self.rows, **self.options)
+
+
+class TestShuffledParquet(TestIndexedParquet):
+    options: ClassVar[dict[str, Any]] = {"shuffle": True, "seed": 3, "columns": ["n", "text"]}
+
+
+class TestParquetShuffledByBlocks(TestIndexedParquet):
+    options: ClassVar[dict[str, Any]] = {"shuffle": "blocks", "window": 4, "columns": ["n"]}
+
+
+class TestParquetOfOneBlockAtATime(TestIndexedParquet):
+    options: ClassVar[dict[str, Any]] = {"shuffle": "blocks", "window": 1}
+
+
+class TestParquetInAMixture(TestIndexedParquet):
+    def node(self) -> IteratorNode:
+        one = IndexedParquet(self.rows, ["n"], shuffle="blocks", window=3, seed=1)
+        other = IndexedParquet(self.rows[0], ["n"], shuffle="blocks", seed=2)
+        mixed = Mix(Chain(one, numbers(9)), IndexedParquet(self.rows[2], shuffle="blocks"), data.mix)
+        return Mux(mixed, Slice(other, 1, 3), weights=[3, 1])
+
+
+class TestBlocks(NodeContract):
+    def node(self) -> IteratorNode:
+        return data.in_blocks([7, 0, 1, 20, 5, 5, 9, 13], window=3)
 
 
 class TestRecords(NodeContract):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
@@ -16,6 +15,7 @@ from ledgerbeam.errors import RecordError, SourceError, UsageError
 from ledgerbeam.io.columns.content import Content, HeldBytes, damage_of
 from ledgerbeam.io.columns.values import record_json, to_records
 from ledgerbeam.io.formats.format import RowGroup
+from ledgerbeam.io.formats.held import CACHE_BYTES, HeldGroups
 from ledgerbeam.io.index.raw import NO_BYTES, RawRecord
 from ledgerbeam.io.index.reader import number_of, numbers_of
 from ledgerbeam.io.storage.client import Options
@@ -28,9 +28,6 @@ if TYPE_CHECKING:  # only jobs that read columns import it
 
 __all__ = ["CACHE_BYTES", "GroupedRows"]
 
-CACHE_BYTES = 64 * 2**20
-"""Of decoded row groups, so many bytes are held by a reader; the last one in any case."""
-
 _MOST_ROWS, _MOST_IN_ALL = 2**31 - 1, 2**36
 """Rows of a row group and of a file, at most: more is taken for damage."""
 
@@ -38,6 +35,9 @@ _UNDECODABLE = (ValueError, ArithmeticError, LookupError, NotImplementedError, T
 """What comes of a value that Python has no object for."""
 
 _AT_ONCE = 1024  # rows that iteration makes objects of at once
+
+_BYTES_AT_ONCE = 32 * 2**20
+"""Row groups of so many bytes are fetched together; a larger one alone."""
 
 
 class GroupedRows(ABC):
@@ -54,6 +54,9 @@ class GroupedRows(ABC):
         listed: What was listed; see `RangeReader`. Default: what the source is now.
         cache_bytes: How many bytes of decoded row groups are held.
         data: The whole content, if it is in memory; nothing is read of the URL then.
+
+    Attributes:
+        held: The decoded row groups; several readers may share one object.
 
     Raises:
         SourceError: It is damaged, encrypted, or no such file.
@@ -74,7 +77,7 @@ class GroupedRows(ABC):
         self.url = canonical_url(url)
         self.options = options
         self.columns = tuple(columns)
-        self.cache_bytes = cache_bytes
+        self.held = HeldGroups(cache_bytes)
         self._content: Content
         if data is None:
             self._content = RangeReader(self.url, options, listed=listed or stat(self.url, options))
@@ -83,7 +86,6 @@ class GroupedRows(ABC):
         self._ends: list[int] | None = None
         self._groups: list[RowGroup] = []
         self._schema: pa.Schema = None
-        self._held: OrderedDict[int, pa.Table] = OrderedDict()
         self._load()
 
     def __repr__(self) -> str:
@@ -91,7 +93,7 @@ class GroupedRows(ABC):
         return f"{type(self).__name__}({self.url!r}{chosen})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_ends": None, "_groups": [], "_schema": None, "_held": OrderedDict()}
+        return self.__dict__ | {"_ends": None, "_groups": [], "_schema": None}
 
     def __enter__(self) -> Self:
         return self
@@ -174,7 +176,7 @@ class GroupedRows(ABC):
         numbers = numbers_of(indices, len(self), self.url)
         of_groups = np.searchsorted(np.array(ends, np.int64), numbers, "right")
         records: list[Any] = [None] * len(numbers)
-        streamed = [group for group in np.unique(of_groups).tolist() if self._is_streamed(group)]
+        streamed = [group for group in np.unique(of_groups).tolist() if self._is_in_parts(group)]
         needed = [group for group in np.unique(of_groups).tolist() if group not in streamed]
         for group, table in zip(needed, self._tables(needed), strict=True):
             places = np.flatnonzero(of_groups == group)
@@ -209,12 +211,12 @@ class GroupedRows(ABC):
             return self._schema.empty_table()
         touched = range(bisect_right(ends, start), bisect_right(ends, stop - 1) + 1)
         needed = [group for group in touched if self._groups[group].rows]
-        tables = self._tables([group for group in needed if not self._is_streamed(group)])
+        tables = self._tables([group for group in needed if not self._is_in_parts(group)])
         parts = []
         for group in needed:
             first = ends[group] - self._groups[group].rows
             begin, end = max(start - first, 0), min(stop, ends[group]) - first
-            if self._is_streamed(group):
+            if self._is_in_parts(group):
                 with damage_of(self.url, f"row group {group}"):
                     parts.append(self._read_part(group, begin, end))
             else:
@@ -261,7 +263,7 @@ class GroupedRows(ABC):
 
     def close(self) -> None:
         """Close what is open, and forget what is held; a later read opens it again."""
-        self._held.clear()
+        self.held.clear()
         self._content.close()
 
     def _load(self) -> list[int]:
@@ -307,13 +309,27 @@ class GroupedRows(ABC):
 
     def _tables(self, needed: Sequence[int]) -> Iterator[pa.Table]:
         """Return the decoded row groups, those that are held without reading them again."""
-        held = {group: table for group in needed if (table := self._held.get(group)) is not None}
+        held = {group: table for group in needed if (table := self.held.get((self.url, group))) is not None}
         missing = [group for group in needed if group not in held]
-        reading = self._read_checked(missing)
+        reading = chain.from_iterable(map(self._read_checked, self._fetched_together(missing)))
         for group in needed:
             table = held[group] if group in held else next(reading)
-            self._hold(group, table)
+            self.held.put((self.url, group), table)
             yield table
+
+    def _is_in_parts(self, group: int) -> bool:
+        return not self.held.least and self._is_streamed(group)
+
+    def _fetched_together(self, numbers: Sequence[int]) -> Iterator[list[int]]:
+        """Divide row groups into those that are in memory at once before they are decoded."""
+        together: list[int] = []
+        for number in numbers:
+            if together and sum(self._groups[one].size for one in (*together, number)) > _BYTES_AT_ONCE:
+                yield together
+                together = []
+            together.append(number)
+        if together:
+            yield together
 
     def _read_checked(self, numbers: Sequence[int]) -> Iterator[pa.Table]:
         with damage_of(self.url, f"row groups {_shown(numbers)}"):
@@ -324,17 +340,6 @@ class GroupedRows(ABC):
                         f"says, found {table.num_rows}; it is damaged, write it again"
                     )
                 yield table
-
-    def _hold(self, group: int, table: pa.Table) -> None:
-        # No lock, which a fork could carry over locked: each step is atomic, and what is lost is read again.
-        self._held.pop(group, None)
-        self._held[group] = table
-        size = sum(held.nbytes for held in list(self._held.values()))
-        while size > self.cache_bytes and len(self._held) > 1:
-            try:
-                size -= self._held.popitem(last=False)[1].nbytes
-            except KeyError:
-                break
 
     def _decoded(self, table: pa.Table, numbers: Sequence[int]) -> list[dict[str, Any]]:
         """Return the rows of a table as records; `numbers` are theirs, for messages."""

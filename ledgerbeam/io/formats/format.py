@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_checkable
 
 from ledgerbeam.io.compression.streams import Stream
+from ledgerbeam.io.formats.held import HeldGroups
 from ledgerbeam.io.index.file import IndexFile, Offsets
 from ledgerbeam.io.index.location import IndexLocation
 from ledgerbeam.io.index.raw import RawRecord
@@ -87,7 +88,13 @@ class RowGroup(NamedTuple):
 
 
 class ColumnReader(Reader, Protocol):
-    """Random access to the rows of one source, of which only the chosen columns are read. Spans count rows."""
+    """Random access to the rows of one source, of which only the chosen columns are read. Spans count rows.
+
+    Attributes:
+        held: Its decoded row groups; readers of several sources may share one object.
+    """
+
+    held: HeldGroups
 
     @property
     def schema(self) -> pa.Schema:

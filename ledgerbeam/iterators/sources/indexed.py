@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -22,10 +23,10 @@ from ledgerbeam.io.tar.grouping import Grouping
 from ledgerbeam.io.tar.reader import TarReader
 from ledgerbeam.iterators.identity import describe_source
 from ledgerbeam.iterators.node import Positions
-from ledgerbeam.iterators.ordered import OrderedNode
+from ledgerbeam.iterators.ordered import WINDOW, OrderedNode, ShuffleBy
 from ledgerbeam.iterators.tokens import MISSING, Token
 
-__all__ = ["IndexedManifest", "IndexedTar", "RecordReader", "Records"]
+__all__ = ["BlockReader", "IndexedManifest", "IndexedTar", "RecordReader", "Records"]
 
 _FIRST_REMOTE_BLOCK = 512  # a request costs as much as some hundred records
 
@@ -38,6 +39,18 @@ class RecordReader(Protocol):
     def __getitem__(self, number: int, /) -> Any: ...
 
 
+@runtime_checkable
+class BlockReader(Protocol):
+    """What `Records` needs besides for a shuffle by blocks: records that lie in blocks, which are read as a whole."""
+
+    @property
+    def blocks(self) -> Sequence[int]:
+        """How many records each block has, in order."""
+
+    def hold(self, blocks: int) -> None:
+        """Keep so many blocks in memory, those that were used last."""
+
+
 class Records(OrderedNode):
     """The records of a random access reader, or the items of a sequence. Its tokens are their numbers.
 
@@ -45,29 +58,56 @@ class Records(OrderedNode):
         records: A reader with `read_many(numbers)`, or a sequence of items.
         name: Names the data in checkpoints; a checkpoint of data with another name is refused. Use a name that changes
             with the content. Not needed for readers that have a `url`.
-        shuffle: In a new order each epoch.
+        shuffle: In a new order each epoch. With `"blocks"` each block of a `BlockReader` is read once in a pass, and
+            the records of `window` blocks are mixed.
         seed: Chooses the orders.
+        window: How many blocks are in memory at once in a shuffle by blocks.
 
     Raises:
+        UnsupportedShapeError: A shuffle by blocks of what has none.
         UsageError: There is neither a name nor a `url`.
     """
 
     is_indexed = True
     has_constant_time_access = True
 
-    def __init__(self, records: RecordReader, name: str | None = None, *, shuffle: bool = False, seed: int = 0) -> None:
-        super().__init__(shuffle=shuffle, seed=seed)
+    def __init__(
+        self,
+        records: RecordReader,
+        name: str | None = None,
+        *,
+        shuffle: ShuffleBy = False,
+        seed: int = 0,
+        window: int = WINDOW,
+    ) -> None:
+        super().__init__(shuffle=shuffle, seed=seed, window=window)
         self.records: Any = records
         self.name = name
         self._info: FileInfo | None = None
         if name is None and not hasattr(records, "url"):
             raise UsageError("Records: the data has no url; give it a name, by which checkpoints know it")
+        self._hold()
 
     def __repr__(self) -> str:
         return f"{self._name}({self.name or getattr(self.records, 'url', None)!r})"
 
     def __len__(self) -> int:
         return len(self.records)
+
+    @property
+    def blocks(self) -> Sequence[int]:
+        if not isinstance(self.records, BlockReader):
+            return super().blocks
+        return self.records.blocks
+
+    def divide(self, shard: int, shards: int) -> None:
+        super().divide(shard, shards)
+        self._hold()
+
+    def _hold(self) -> None:
+        if self.shuffle == "blocks":
+            lanes = max(1, min(self.window, sum(size > 0 for size in self.blocks)))
+            self.records.hold(lanes // math.gcd(lanes, self._shard[1]))
 
     @property
     def record_bytes(self) -> float:
@@ -95,7 +135,7 @@ class Records(OrderedNode):
 
     def parameters(self) -> dict[str, Any]:
         data = describe_source(self._source) if self.name is None else {"name": self.name, "size": len(self)}
-        return {"data": data, "shuffle": self.shuffle, "seed": self.seed}
+        return {"data": data, **self.order_parameters()}
 
     @property
     def _source(self) -> FileInfo:

@@ -1,0 +1,182 @@
+"""Random access to the rows of several files of columns as one sequence."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io.formats.format import ColumnFormat, ColumnReader
+from ledgerbeam.io.formats.held import CACHE_BYTES, GroupKey, HeldGroups
+from ledgerbeam.io.formats.registry import recognize
+from ledgerbeam.io.index.reader import numbers_of
+from ledgerbeam.io.storage.client import CONCURRENCY, Options
+from ledgerbeam.io.storage.stat import FileInfo, stat_many
+from ledgerbeam.io.storage.urls import canonical_url
+
+__all__ = ["ColumnFiles"]
+
+
+class ColumnFiles:
+    """Random access to the rows of several files of columns, one after the other, by one number.
+
+    Picklable, safe to share between threads and to use after a fork. The footers are read when it is made, several at
+    a time; pickled, it keeps what it needs of them, and a file is opened again when a row of it is read.
+
+    Args:
+        urls: The files, at least one, of one format or of several.
+        columns: Names of the columns that are read; all for none.
+        options: Storage options.
+        cache_bytes: How many bytes of decoded row groups are held, of all files together.
+
+    Attributes:
+        held: The decoded row groups.
+        files: What the files were when this was made.
+
+    Raises:
+        SourceError: One of them is damaged, encrypted, or no such file.
+        SourceNotFoundError: There is no such source; also `ChangedSourceError` and StorageError.
+        UsageError: No file, one that is not of columns, or that lacks one of the columns.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        columns: Sequence[str] = (),
+        options: Options | None = None,
+        *,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
+        if not urls:
+            raise UsageError("expected at least one file of columns, found none")
+        self.columns = tuple(columns)
+        self.options = options
+        self.held = HeldGroups(cache_bytes)
+        self._formats = [_format_of(url) for url in urls]
+        self.files: list[FileInfo] = stat_many([canonical_url(url) for url in urls], options)
+        self._readers: dict[int, ColumnReader] = {}
+        with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-footers") as pool:
+            groups = list(pool.map(lambda file: list(self._reader(file).groups), range(len(urls))))
+        self._group_ends = np.cumsum([group.rows for of_file in groups for group in of_file], dtype=np.int64)
+        self._group_bounds = np.cumsum([0, *map(len, groups)])  # groups of each file
+        self._row_bounds = np.cumsum([0, *(sum(group.rows for group in of_file) for of_file in groups)])
+        self.size = sum(group.size for of_file in groups for group in of_file)
+
+    def __repr__(self) -> str:
+        chosen = f", columns={self.columns!r}" if self.columns else ""
+        return f"ColumnFiles({self.url!r}{f' and {len(self.files) - 1} more' if self.files[1:] else ''}{chosen})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_readers": {}}
+
+    @property
+    def url(self) -> str:
+        """The first file."""
+        return self.files[0].url
+
+    @property
+    def blocks(self) -> list[int]:
+        """How many rows each row group has, in order."""
+        found: list[int] = np.diff(self._group_ends, prepend=0).tolist()
+        return found
+
+    def hold(self, blocks: int) -> None:
+        """Hold so many decoded row groups in any case: those that were used last, of whatever size."""
+        self.held.least = blocks
+
+    def __len__(self) -> int:
+        return int(self._row_bounds[-1])
+
+    def __getitem__(self, number: int, /) -> dict[str, Any]:
+        return self.read_many([operator.index(number)])[0]
+
+    def read_many(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        """Read records by number.
+
+        What is not held is read, each row group once. A row group that must be held (see `hold`) is read once as
+        long as no more than so many take turns, however the calls divide them.
+
+        Args:
+            indices: Their numbers, in any order, negative ones counting from the end.
+
+        Returns:
+            The records in the order asked.
+
+        Raises:
+            IndexError: A number out of range.
+            RecordError: A record that cannot be decoded; also SourceError.
+        """
+        numbers = numbers_of(indices, len(self), repr(self))
+        groups = self._group_ends.searchsorted(numbers, "right")
+        found: list[dict[str, Any]] = []
+        for start, stop in _turns(groups, self.held.least):
+            # Before, so that none of these goes for another; after, so that the order is that of the numbers.
+            keys = self._keys(groups[start:stop])
+            self.held.use(keys)
+            found += self._read(numbers[start:stop])
+            self.held.use(keys)
+        return found
+
+    def close(self) -> None:
+        """Close what is open, and forget what is held; a later read opens it again."""
+        for reader in list(self._readers.values()):
+            reader.close()
+        self.held.clear()
+
+    def _read(self, numbers: NDArray[np.int64]) -> list[dict[str, Any]]:
+        files = self._row_bounds.searchsorted(numbers, "right") - 1
+        found: list[Any] = [None] * len(numbers)
+        for file in np.unique(files).tolist():
+            places = np.flatnonzero(files == file)
+            rows = (numbers[places] - self._row_bounds[file]).tolist()
+            for place, record in zip(places.tolist(), self._reader(file).read_many(rows), strict=True):
+                found[place] = record
+        return found
+
+    def _keys(self, groups: NDArray[np.int64]) -> list[GroupKey]:
+        """Name row groups, that of the last number last."""
+        distinct, last = np.unique(groups[::-1], return_index=True)
+        ordered = distinct[np.argsort(-last)]
+        files = self._group_bounds.searchsorted(ordered, "right") - 1
+        inside = (ordered - self._group_bounds[files]).tolist()
+        return [(self.files[file].url, group) for file, group in zip(files.tolist(), inside, strict=True)]
+
+    def _reader(self, file: int) -> ColumnReader:
+        reader = self._readers.get(file)
+        if reader is None:
+            info = self.files[file]
+            reader = self._formats[file].select(self.columns).open_columns(info.url, self.options, listed=info)
+            reader.held = self.held
+            self._readers[file] = reader
+        return reader
+
+
+def _format_of(url: str) -> ColumnFormat:
+    found = recognize(url)
+    columns = found.columns()
+    if columns is None:
+        raise UsageError(f"{url}: expected a file of columns (Parquet, Arrow), found {found.format.name}")
+    return columns
+
+
+def _turns(groups: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
+    """Divide numbers, of which the row groups are given, into pieces of no more than `most` different ones.
+
+    Yields:
+        First place and end of each piece; the whole if `most` is 0.
+    """
+    if not most or len(np.unique(groups)) <= most:
+        yield 0, len(groups)
+        return
+    start, seen = 0, set[int]()
+    for place, group in enumerate(groups.tolist()):
+        if group not in seen and len(seen) == most:
+            yield start, place
+            start, seen = place, set()
+        seen.add(group)
+    yield start, len(groups)

@@ -1,0 +1,135 @@
+"""A permutation of a range that lies in blocks: few of them are in use at any place, and each at one stretch.
+
+It lays the blocks out in lanes, in a random order, each on the shortest lane. The place `p` of a pass is the next one
+of lane `p % lanes`. So a pass has in use one block of each lane, and a shard that takes every S-th place only those of
+some lanes, if S and the number of lanes have a common factor.
+
+Lanes do not end together. What the longer ones have left when the shortest has ended lies in the last block of each.
+These places are dealt to the lanes anew, each lane getting a piece at one stretch.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.iterators.permutation import Permutation
+
+__all__ = ["BlockPermutation"]
+
+
+class BlockPermutation:
+    """A permutation of `range(sum(blocks))` that has at most `window` blocks in use at any place.
+
+    Blocks come in a random order, and each with its own numbers in a random order. Any `window` places in a row are of
+    different blocks, except at the end of the pass.
+
+    Args:
+        blocks: How many numbers each block has, in the order of the numbers.
+        window: How many blocks are in use at once, at least 1.
+        seed: Chooses the permutation; its low 32 bits count.
+
+    Raises:
+        UsageError: The window is less than 1.
+    """
+
+    __slots__ = ("_ends", "_even", "_firsts", "_lanes", "_left", "_permuted", "_seeds", "_starts", "seed", "size")
+
+    def __init__(self, blocks: Sequence[int], window: int, seed: int) -> None:
+        if window < 1:
+            raise UsageError(f"a window of {window} blocks was asked for; expected at least 1")
+        sizes = np.asarray(blocks, np.int64)
+        self.size = int(sizes.sum())
+        self.seed = seed
+        filled = np.flatnonzero(sizes)
+        order = filled[Permutation(len(filled), seed).take(np.arange(len(filled)))]
+        lanes = _dealt(sizes[order].tolist(), min(window, len(filled)))
+        laid = order[[place for lane in lanes for place in lane]] if lanes else order
+        # All lanes one after the other, and in them their blocks.
+        self._ends = np.cumsum(sizes[laid])
+        self._firsts = (np.cumsum(sizes) - sizes)[laid]
+        bounds = np.cumsum([0, *map(len, lanes)])
+        self._starts = np.array([0, *self._ends[bounds[1:] - 1].tolist()], np.int64)  # of lanes, and the end
+        lengths = np.diff(self._starts)
+        self._lanes = len(lanes)
+        self._even = int(lengths.min()) if len(lengths) else 0
+        self._left = np.cumsum([0, *(lengths - self._even).tolist()])
+        chance = np.random.RandomState(seed & 0xFFFFFFFF)
+        self._seeds = chance.randint(0, 2**32, len(laid), np.uint64)
+        self._permuted: dict[int, Permutation] = {}
+
+    def __repr__(self) -> str:
+        return f"BlockPermutation({len(self._ends)} blocks, window={self._lanes}, seed={self.seed})"
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, position: int) -> int:
+        """Return the number at a position, `0 <= position < size`."""
+        if not 0 <= position < self.size:
+            raise IndexError(f"position {position} of a permutation of {self.size} numbers")
+        return int(self.take(np.array([position]))[0])
+
+    def take(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the numbers at many positions.
+
+        Args:
+            positions: Shape `(n,)`, i64, each `0 <= position < size`.
+
+        Returns:
+            Shape `(n,)`, i64, in the order asked.
+        """
+        if not len(positions):
+            return np.empty(0, np.int64)
+        laid = self._laid(positions)
+        blocks = self._ends.searchsorted(laid, "right")
+        found = np.empty(len(laid), np.int64)
+        for block in np.unique(blocks).tolist():
+            places = np.flatnonzero(blocks == block)
+            permuted = self._block(block)
+            start = int(self._ends[block]) - permuted.size
+            found[places] = self._firsts[block] + permuted.take(laid[places] - start)
+        return found
+
+    def _laid(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return where positions lie when all lanes are laid one after the other."""
+        lanes, rounds = positions % self._lanes, positions // self._lanes
+        laid = self._starts[lanes] + rounds
+        late = np.flatnonzero(rounds >= self._even)
+        if len(late):
+            share, more = divmod(int(self._left[-1]), self._lanes)
+            left = lanes[late] * share + np.minimum(lanes[late], more) + rounds[late] - self._even
+            owners = self._left.searchsorted(left, "right") - 1
+            laid[late] = self._starts[owners] + self._even + left - self._left[owners]
+        return laid
+
+    def _block(self, block: int) -> Permutation:
+        found = self._permuted.get(block)
+        if found is None:
+            if len(self._permuted) > 4 * self._lanes:
+                self._permuted = {}
+            size = int(self._ends[block] - (self._ends[block - 1] if block else 0))
+            found = self._permuted[block] = Permutation(size, int(self._seeds[block]))
+        return found
+
+
+def _dealt(sizes: Sequence[int], lanes: int) -> list[list[int]]:
+    """Deal blocks in their order to lanes, each to the shortest, and return the places of those of each lane.
+
+    So no lane is longer than the shortest one by more than its last block. Lanes that are in the middle of it when the
+    shortest ends come last: what was used longest ago is then not needed again.
+    """
+    dealt: list[list[int]] = [[] for _ in range(lanes)]
+    shortest = [(0, lane) for lane in range(lanes)]
+    for place, size in enumerate(sizes):
+        length, lane = shortest[0]
+        dealt[lane].append(place)
+        heapq.heapreplace(shortest, (length + size, lane))
+    least = shortest[0][0] if shortest else 0
+    ends = sorted(shortest, key=lambda end: end[1])
+    middle = [length - sizes[places[-1]] < least < length for (length, _), places in zip(ends, dealt, strict=True)]
+    return [dealt[lane] for lane in sorted(range(lanes), key=middle.__getitem__)]
