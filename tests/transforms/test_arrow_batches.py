@@ -198,6 +198,7 @@ def test_a_batch_has_a_route() -> None:
 def apart(batch: pa.RecordBatch) -> Any:
     number = batch["id"]
     rest = number.to_numpy() % 5
+    worse = pa.array([f"it is {one}" if one == 6 else None for one in number.to_pylist()])
     return Rows(
         batch,
         drop={"four": pc.equal(number, 4), "large": pc.greater(number, 7)},
