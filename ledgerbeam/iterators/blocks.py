@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.iterators.permutation import Permutation
+from ledgerbeam.iterators.permutation import Permutation, PermutedRange
 
 __all__ = ["BlockPermutation"]
 
 
-class BlockPermutation:
+class BlockPermutation(PermutedRange):
     """A permutation of `range(sum(blocks))` that has at most `window` blocks in use at any place.
 
     Blocks come in a random order, and each with its own numbers in a random order. Any `window` places in a row are of
@@ -37,7 +37,7 @@ class BlockPermutation:
         UsageError: The window is less than 1.
     """
 
-    __slots__ = ("_ends", "_even", "_firsts", "_lanes", "_left", "_permuted", "_seeds", "_starts", "seed", "size")
+    __slots__ = ("_ends", "_even", "_firsts", "_lanes", "_left", "_permuted", "_seeds", "_starts")
 
     def __init__(self, blocks: Sequence[int], window: int, seed: int) -> None:
         if window < 1:
@@ -65,24 +65,8 @@ class BlockPermutation:
     def __repr__(self) -> str:
         return f"BlockPermutation({len(self._ends)} blocks, window={self._lanes}, seed={self.seed})"
 
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, position: int) -> int:
-        """Return the number at a position, `0 <= position < size`."""
-        if not 0 <= position < self.size:
-            raise IndexError(f"position {position} of a permutation of {self.size} numbers")
-        return int(self.take(np.array([position]))[0])
-
     def take(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the numbers at many positions.
-
-        Args:
-            positions: Shape `(n,)`, i64, each `0 <= position < size`.
-
-        Returns:
-            Shape `(n,)`, i64, in the order asked.
-        """
+        """Return the numbers at many positions; see `PermutedRange`."""
         if not len(positions):
             return np.empty(0, np.int64)
         laid = self._laid(positions)

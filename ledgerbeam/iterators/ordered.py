@@ -12,7 +12,7 @@ from ledgerbeam.errors import UnsupportedShapeError, UsageError
 from ledgerbeam.iterators.blocks import BlockPermutation
 from ledgerbeam.iterators.identity import require_shard
 from ledgerbeam.iterators.node import IteratorNode, Positions, State, field
-from ledgerbeam.iterators.permutation import Permutation
+from ledgerbeam.iterators.permutation import Permutation, PermutedRange
 from ledgerbeam.iterators.share import Progression, Share, count_places, merge_shares
 from ledgerbeam.iterators.tokens import MISSING, Token
 
@@ -58,7 +58,7 @@ class OrderedNode(IteratorNode):
         self._done = 0
         self._todo: list[Progression] | None = None
         self._view = 0, 1
-        self._permuted: Permutation | BlockPermutation | None = None
+        self._permuted: PermutedRange | None = None
 
     @abstractmethod
     def __len__(self) -> int:

@@ -6,12 +6,14 @@ range is sent through again until it is inside. Bit for bit the order of `lhotse
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import UsageError
 
-__all__ = ["Permutation"]
+__all__ = ["Permutation", "PermutedRange"]
 
 _ROUNDS = 6
 _GOLDEN, _MIX = 2654435761, 0xBF58476D1CE4E5B9
@@ -23,7 +25,41 @@ _MOST = 1 << 62
 _FEW = 16
 
 
-class Permutation:
+class PermutedRange(ABC):
+    """The numbers of `range(size)` in another order.
+
+    Attributes:
+        size: How many numbers.
+        seed: What chose the order.
+    """
+
+    __slots__ = ("seed", "size")
+
+    size: int
+    seed: int
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, position: int) -> int:
+        """Return the number at a position, `0 <= position < size`."""
+        if not 0 <= position < self.size:
+            raise IndexError(f"position {position} of a permutation of {self.size} numbers")
+        return int(self.take(np.array([position]))[0])
+
+    @abstractmethod
+    def take(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the numbers at many positions.
+
+        Args:
+            positions: Shape `(n,)`, i64, each `0 <= position < size`.
+
+        Returns:
+            Shape `(n,)`, i64, in the order asked.
+        """
+
+
+class Permutation(PermutedRange):
     """A permutation of `range(size)`.
 
     Args:
@@ -34,7 +70,7 @@ class Permutation:
         UsageError: The size is out of range.
     """
 
-    __slots__ = ("_bits", "_half", "_keys", "_mask", "_numbers", "seed", "size")
+    __slots__ = ("_bits", "_half", "_keys", "_mask", "_numbers")
 
     def __init__(self, size: int, seed: int) -> None:
         if not 0 <= size <= _MOST:
@@ -52,24 +88,8 @@ class Permutation:
     def __repr__(self) -> str:
         return f"Permutation({self.size}, seed={self.seed})"
 
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, position: int) -> int:
-        """Return the number at a position, `0 <= position < size`."""
-        if not 0 <= position < self.size:
-            raise IndexError(f"position {position} of a permutation of {self.size} numbers")
-        return int(self.take(np.array([position]))[0])
-
     def take(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the numbers at many positions.
-
-        Args:
-            positions: Shape `(n,)`, i64, each `0 <= position < size`.
-
-        Returns:
-            Shape `(n,)`, i64, in the order asked.
-        """
+        """Return the numbers at many positions; see `PermutedRange`."""
         if len(positions) <= _FEW:
             return np.array([self._find(position) for position in positions.tolist()], np.int64)
         values = self._scramble(positions.astype(np.uint64))

@@ -205,10 +205,7 @@ class FormatContract(ABC):
         with self._source(_COUNT) as (url, _):
             whole = _read(url)
             for _ in range(_TRIALS):
-                data = bytearray(whole[: chance.randrange(1, len(whole) + 1)] if chance.random() < 0.3 else whole)
-                for _ in range(chance.randrange(1, 5)):
-                    data[chance.randrange(len(data))] = chance.randrange(256)
-                publish_bytes(url, bytes(data))
+                publish_bytes(url, _damaged(whole, chance))
                 for use in (self.format().build_index, self._read_all, lambda url: self._scanned(url, [_read(url)])):
                     try:
                         use(url)
@@ -356,11 +353,9 @@ class ColumnContract(ABC):
         chance = random.Random(11)
         whole = self.content(self.records(_COUNT))
         for _ in range(_TRIALS):
-            data = bytearray(whole[: chance.randrange(1, len(whole) + 1)] if chance.random() < 0.3 else whole)
-            for _ in range(chance.randrange(1, 5)):
-                data[chance.randrange(len(data))] = chance.randrange(256)
+            data = _damaged(whole, chance)
             try:
-                reader = self.format().open_bytes(bytes(data), f"a{self._suffix}")
+                reader = self.format().open_bytes(data, f"a{self._suffix}")
                 reader.read_span(0, min(len(reader), 10 * _COUNT))
             except LedgerbeamError:
                 pass
@@ -401,3 +396,11 @@ def _refused(act: Callable[[], Any], error: type[Exception], what: str) -> None:
     except error:
         return
     raise AssertionError(f"{what}: expected {error.__name__}, found no error")
+
+
+def _damaged(whole: bytes, chance: random.Random) -> bytes:
+    """Return some bytes with a few of them changed, sometimes cut off."""
+    data = bytearray(whole[: chance.randrange(1, len(whole) + 1)] if chance.random() < 0.3 else whole)
+    for _ in range(chance.randrange(1, 5)):
+        data[chance.randrange(len(data))] = chance.randrange(256)
+    return bytes(data)

@@ -10,13 +10,13 @@ from pyarrow import feather, ipc
 
 from ledgerbeam.errors import SourceError, UsageError
 from ledgerbeam.io import ArrowFormat
-from ledgerbeam.io.arrow.reader import ArrowReader
+from ledgerbeam.io.columns.reader import GroupedRows
 from tests.io.columns.tables import arrow_bytes, table
 
 SOUND = arrow_bytes(table(20, "int64", "string"), 7)
 
 
-def opened(data: bytes, *columns: str) -> ArrowReader:
+def opened(data: bytes, *columns: str) -> GroupedRows:
     return ArrowFormat(columns).open_bytes(data, "a.arrow")
 
 

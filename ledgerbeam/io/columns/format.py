@@ -1,0 +1,72 @@
+"""What formats of columns share: rows by their footer, and tables that become files by a schema."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from ledgerbeam.io.columns.groups import ROW_GROUP_BYTES
+from ledgerbeam.io.columns.reader import GroupedRows
+from ledgerbeam.io.formats.format import ShardFile
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.stat import FileInfo
+
+if TYPE_CHECKING:  # only jobs of columns import it
+    import pyarrow as pa
+
+    from ledgerbeam.io.columns.schema import JobSchema
+    from ledgerbeam.io.columns.tables import TableMaker
+
+__all__ = ["ColumnFileFormat"]
+
+
+@dataclass(frozen=True)
+class ColumnFileFormat(ABC):
+    """A format of which a file is a table, and its footer the index.
+
+    Attributes:
+        columns: Names of the columns that are read; all for none.
+        schema: The schemas of what is written, or one for all of it. Default: each file has that of its own records.
+        row_group_bytes: Bytes of a row group in memory, about.
+    """
+
+    name: ClassVar[str]
+    suffixes: ClassVar[tuple[str, ...]]
+    reader: ClassVar[type[GroupedRows]]
+    """What reads its files."""
+
+    columns: tuple[str, ...] = ()
+    schema: JobSchema | pa.Schema | None = None
+    row_group_bytes: int = ROW_GROUP_BYTES
+
+    @abstractmethod
+    def encode_table(self, table: pa.Table) -> bytes:
+        """Return a table as a file."""
+
+    def select(self, columns: Sequence[str]) -> Self:
+        """Return this format reading only these columns; all for none."""
+        return dataclasses.replace(self, columns=tuple(columns))
+
+    def open_columns(self, url: str, options: Options | None = None, *, listed: FileInfo | None = None) -> GroupedRows:
+        """Open a file for random access; see `ColumnFormat`."""
+        return self.reader(url, options, columns=self.columns, listed=listed)
+
+    def open_bytes(self, data: bytes, url: str) -> GroupedRows:
+        """Open a whole file that is in memory; see `ColumnFormat`."""
+        return self.reader(url, columns=self.columns, data=data)
+
+    def written(self, route: str = "") -> TableMaker | None:
+        """Return what makes tables of what is written; see `ColumnFormat`."""
+        from ledgerbeam.io.columns.schema import maker_for  # noqa: PLC0415 - only jobs of columns import pyarrow
+
+        return maker_for(self.schema, route)
+
+    def encode(self, records: Any) -> list[ShardFile]:
+        """Encode records, or a `pyarrow.Table`, as a file: the same bytes for the same records and schema."""
+        from ledgerbeam.io.columns.schema import written_table  # noqa: PLC0415
+
+        table = written_table(records, self.schema)
+        return [ShardFile(self.suffixes[0], self.encode_table(table), table.num_rows)]
