@@ -50,6 +50,7 @@ def written(folder: Path, suffix: str) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(folder.glob(f"*{suffix}")))
 
 
+@pytest.mark.slow
 def test_commands_read_and_write_it(package: Path) -> None:
     folder = package.parent
     text = "".join(f"{line}\n" for line in LINES)
@@ -72,6 +73,7 @@ def test_commands_read_and_write_it(package: Path) -> None:
     assert "0 problems" in ledgerbeam(package, "verify", "--deep", "out/*.lines")
 
 
+@pytest.mark.slow
 def test_a_large_text_is_indexed_in_ranges_and_a_compressed_one_read_by_position(package: Path) -> None:
     folder = package.parent
     text = "".join(f"{line}\n" for line in LINES).encode()
@@ -103,6 +105,7 @@ def test_it_prints_all_lines_in_another_order(
     assert recognize(str(path)).format == own_format.TextLines()
 
 
+@pytest.mark.slow
 def test_every_block_of_the_page_runs(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_known", None)
     monkeypatch.chdir(package)

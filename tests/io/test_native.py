@@ -288,6 +288,7 @@ def test_a_file_that_is_cut_while_it_is_read_ends_the_work_and_not_the_process(
         os.close(descriptor)
 
 
+@pytest.mark.slow
 def test_nothing_is_kept(compiled: native.Compiled, opened: Callable[[bytes], int], tmp_path: Path) -> None:
     data = bytes(archive(random.Random(3)))
     descriptor = opened(LINES + data)

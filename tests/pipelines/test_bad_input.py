@@ -197,7 +197,7 @@ def test_an_output_that_is_a_file(workspace: Workspace) -> None:
     [
         ("map",),
         ("map", "functions:keep", "a.jsonl", "--output", "out"),
-        ("map", "functions:keep", "a.jsonl", "--output", "out", "--to", "parquet"),
+        ("map", "functions:keep", "a.jsonl", "--output", "out", "--to", "orc"),
         ("map", "functions:keep", "--output", "out", "--to", "jsonl"),
         ("map", "functions:keep", "a.jsonl", "--output", "out", "--to", "jsonl", "--unknown"),
         ("map", "functions:keep", "a.jsonl", "--output", "out", "--to", "jsonl", "--workers", "0"),

@@ -25,6 +25,7 @@ def files_with(secret: bytes, *folders: Path) -> list[str]:
     return [str(path) for path in found if secret in path.read_bytes()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remote", [False, True])
 def test_credentials_are_written_nowhere(workspace: Workspace, s3: S3Server, tmp_path: Path, remote: bool) -> None:
     secret = PASSWORD.encode()

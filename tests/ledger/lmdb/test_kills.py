@@ -105,6 +105,7 @@ def check(store: LmdbStore, round_: int, log: Log) -> int:
     return sum(complete)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_random_kills_lose_nothing_acknowledged_and_complete_nothing_early(
     store: LmdbStore, tmp_path: Path, workers: int

@@ -76,6 +76,7 @@ RECORDS: list[Any] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", ["parquet", "arrow"])
 def test_lines_become_columns_and_the_same_lines_again(work: Workspace, to: str) -> None:
     lines(work, "in/a.jsonl", RECORDS)
@@ -87,6 +88,7 @@ def test_lines_become_columns_and_the_same_lines_again(work: Workspace, to: str)
         assert reader[:] == RECORDS
 
 
+@pytest.mark.slow
 def test_a_tar_becomes_columns_and_the_same_tar_again(work: Workspace) -> None:
     source = tar(work)
     ran(work, "convert", "in/*.tar", "--to", "parquet", "--output", "cols", "--group", "key")
@@ -131,6 +133,7 @@ def full_table() -> pa.Table:
     return pa.Table.from_arrays(columns, schema=FULL)
 
 
+@pytest.mark.slow
 def test_columns_become_the_same_columns_with_all_that_their_schema_says(work: Workspace) -> None:
     (work.root / "in").mkdir()
     pq.write_table(full_table(), work.root / "in/a.parquet", use_compliant_nested_type=False)
@@ -145,6 +148,7 @@ def test_columns_become_the_same_columns_with_all_that_their_schema_says(work: W
         assert reader.read_all().equals(full_table())
 
 
+@pytest.mark.slow
 def test_columns_as_lines_become_the_same_columns_again_by_a_schema(work: Workspace) -> None:
     (work.root / "in").mkdir()
     pq.write_table(full_table(), work.root / "in/a.parquet", use_compliant_nested_type=False)
@@ -173,6 +177,7 @@ def test_sources_with_different_schemas_are_refused_by_name_and_done_with_one_gi
     assert table(work, "out/b.parquet-0000000000.parquet").to_pylist() == [{"a": 2, "b": "2"}]
 
 
+@pytest.mark.slow
 def test_a_rerun_uses_the_recorded_schema_and_never_infers_again(work: Workspace) -> None:
     lines(work, "in/a.jsonl", [{"a": 1}, {"a": 2}])
     args = ("convert", "in/*.jsonl", "--to", "parquet", "--output", "out", "--ledger", "ledger")
@@ -291,6 +296,7 @@ def test_a_dry_run_shows_the_schema_and_writes_nothing(work: Workspace) -> None:
     assert work.files("given") == work.files("out")
 
 
+@pytest.mark.slow
 def test_a_graph_is_written_as_columns(work: Workspace) -> None:
     lines(work, "in/a.jsonl", [{"id": number} for number in range(25)])
     ran(work, "index", "in/*.jsonl")
@@ -305,6 +311,7 @@ def test_a_graph_is_written_as_columns(work: Workspace) -> None:
     assert found != sorted(found)
 
 
+@pytest.mark.slow
 def test_a_complete_job_is_published_for_the_hub_with_its_parts(work: Workspace) -> None:
     for name in ("a", "b"):
         lines(work, f"in/{name}.jsonl", [{"id": number} for number in range(5)])

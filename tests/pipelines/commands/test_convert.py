@@ -37,6 +37,7 @@ def convert(workspace: Workspace, pattern: str, output: str, to: str, *options: 
     assert ran.status == 0, ran.err
 
 
+@pytest.mark.slow
 def test_tar_becomes_jsonl_and_the_same_tar_again(workspace: Workspace) -> None:
     source = tar(workspace)
     convert(workspace, "in/*.tar", "lines", "jsonl", "--group", "key")
@@ -72,6 +73,7 @@ def test_values_of_jsonl_become_samples_that_hold_them_whole(workspace: Workspac
     assert [sample.key for sample in samples] == [f"in-{i:09d}" for i in range(5)]
 
 
+@pytest.mark.slow
 def test_megatron_becomes_jsonl_and_the_same_dataset_again(workspace: Workspace) -> None:
     prefix = workspace.root / "data/train"
     with write_megatron(str(prefix), np.uint16) as builder:
@@ -141,6 +143,7 @@ def test_a_killed_conversion_goes_on_and_ends_with_the_same_bytes(workspace: Wor
         assert workspace.files("out")[f"all.{ending}"] == workspace.files("clean")[f"all.{ending}"]
 
 
+@pytest.mark.slow
 def test_records_that_cannot_be_converted_fail_their_task(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 3)
     ran = workspace.run("convert", "in/a.jsonl", "--output", "out/all", "--to", "megatron", "--workers", "1")
@@ -160,6 +163,7 @@ def test_records_that_cannot_be_converted_fail_their_task(workspace: Workspace) 
     assert not list((workspace.root / "tars").glob("*.tar"))
 
 
+@pytest.mark.slow
 def test_a_bin_without_its_index_is_told_and_never_indexed(workspace: Workspace) -> None:
     (workspace.root / "train.bin").write_bytes(bytes(8))
     ran = workspace.run("convert", "train.bin", "--output", "out", "--to", "jsonl", "--workers", "1")

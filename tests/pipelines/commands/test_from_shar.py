@@ -145,4 +145,4 @@ def test_a_folder_without_cuts_is_told_before_anything_is_made(workspace: Worksp
 
 def test_options_that_cut_otherwise_are_refused(workspace: Workspace, dataset: Path) -> None:
     ran = convert(workspace, "jsonl", "--pack", "1M")
-    assert (ran.status, "leave --pack and --group out" in ran.err) == (2, True)
+    assert (ran.status, "leave --pack, --group and --columns out" in ran.err) == (2, True)

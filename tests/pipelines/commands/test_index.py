@@ -9,6 +9,7 @@ import tarfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from ledgerbeam.io import build_jsonl_index, write_index
 from ledgerbeam.io.tar.reader import build_tar_index
@@ -56,6 +57,7 @@ def test_many_files_are_indexed_beside_them(workspace: Workspace) -> None:
     assert offsets(workspace, "in/c.tar.idx") == [0, 3072, 10240]
 
 
+@pytest.mark.slow
 def test_a_huge_file_fans_out_into_ranges_and_is_assembled(workspace: Workspace) -> None:
     path = workspace.jsonl("a.jsonl", 5000)
     assert workspace.run("index", path, "--index-root", "whole").status == 0
@@ -66,6 +68,7 @@ def test_a_huge_file_fans_out_into_ranges_and_is_assembled(workspace: Workspace)
     assert list((workspace.root / ".ledgerbeam").rglob("*.part")) == []
 
 
+@pytest.mark.slow
 def test_force_indexes_again(workspace: Workspace) -> None:
     path = workspace.jsonl("a.jsonl", 10)
     workspace.run("index", path)

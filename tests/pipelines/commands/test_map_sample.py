@@ -82,6 +82,7 @@ def test_sources_without_an_index_are_read_from_their_beginning(sources: Workspa
     assert not list((sources.root / "in").rglob("*.idx"))
 
 
+@pytest.mark.slow
 def test_tars_are_sampled_with_and_without_an_index(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 100)
     made = ("map", "functions:sample", "in/a.jsonl", "--output", "tars", "--to", "tar", "--ledger", "L")

@@ -102,6 +102,7 @@ def times(workspace: Workspace) -> dict[str, int]:
     return {name: (workspace.root / "out" / name).stat().st_mtime_ns for name in workspace.files("out")}
 
 
+@pytest.mark.slow
 def test_a_rerun_does_nothing_and_one_changed_source_is_done_again_and_all_merged_anew(workspace: Workspace) -> None:
     write_sources(workspace)
     workspace.run(*COMMAND, *SMALL)
@@ -138,6 +139,7 @@ def test_a_source_that_is_gone_stays_until_it_is_forgotten(workspace: Workspace)
     assert dataset(workspace) == byte_dataset([*texts("a"), *texts("c")])
 
 
+@pytest.mark.slow
 def test_dropped_parts_are_made_again_only_when_something_has_changed(workspace: Workspace) -> None:
     write_sources(workspace)
     assert workspace.run(*COMMAND, *SMALL, "--drop-parts").status == 0

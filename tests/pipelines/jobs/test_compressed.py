@@ -194,6 +194,7 @@ def test_a_job_reads_what_is_indexed_by_position_with_the_same_outputs(workspace
     assert "read from its beginning, for its index does not fit" in ran.err
 
 
+@pytest.mark.slow
 def test_a_job_that_began_by_streaming_goes_on_by_position(workspace: Workspace) -> None:
     packed = compress(workspace, "in/a.jsonl", 500)
     lines = gzip.decompress(packed.read_bytes()).splitlines(keepends=True)

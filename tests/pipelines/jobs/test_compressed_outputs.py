@@ -31,6 +31,7 @@ def plain(files: dict[str, bytes]) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 def test_outputs_are_the_plain_ones_compressed(workspace: Workspace) -> None:
     (workspace.root / "sorting.py").write_text(FUNCTIONS)
     workspace.jsonl("in/a.jsonl", 700)
@@ -55,6 +56,7 @@ def test_outputs_are_the_plain_ones_compressed(workspace: Workspace) -> None:
     assert (again.status, workspace.files("twice")) == (0, files)
 
 
+@pytest.mark.slow
 def test_the_next_job_and_readers_read_them_by_position(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 500)
     to_tar = ("map", "functions:sample", "in/*.jsonl", "--output", "tars", "--to", "tar", *OPTIONS)

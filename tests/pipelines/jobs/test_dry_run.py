@@ -104,6 +104,7 @@ def test_every_job_has_it(workspace: Workspace, command: str) -> None:
     assert found["sources"]["new"] == 1
 
 
+@pytest.mark.slow
 def test_packs_are_sources(workspace: Workspace) -> None:
     for number in range(6):
         workspace.jsonl(f"in/{number}.jsonl", 5)

@@ -24,6 +24,7 @@ def run(workspace: Workspace, *options: str, status: int = 0) -> Any:
     return {**ran.json, "err": ran.err}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_exactly_so_many_tasks_are_done_and_the_next_run_goes_on(workspace: Workspace, workers: str) -> None:
     for name in "abcdef":
@@ -42,6 +43,7 @@ def test_exactly_so_many_tasks_are_done_and_the_next_run_goes_on(workspace: Work
     assert last["tasks"]["done"] == len([name for name in workspace.files("out") if name.endswith(".jsonl")])
 
 
+@pytest.mark.slow
 def test_a_limit_of_all_that_is_left_ends_the_job_as_ever(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 40)
     workspace.jsonl("in/b.jsonl", 40)
@@ -72,6 +74,7 @@ def test_tasks_that_fail_count_so_that_a_broken_function_ends(workspace: Workspa
     assert (broken["tasks"]["failed"], broken["limited"]) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_does_not_lift_the_limit(workspace: Workspace) -> None:
     (workspace.root / "functions.py").write_text(
         "import os, signal\n"

@@ -176,6 +176,7 @@ def test_a_name_in_a_list_is_refused_by_every_name_of_the_folder(tmp_path: Path)
         OwnFiles(output, FORM).among([f"{name[:-5]}*"])
 
 
+@pytest.mark.slow
 @pytest.mark.s3
 def test_three_runs_in_a_bucket_have_the_same_sources(workspace: Workspace, s3: S3Server) -> None:
     bucket = s3.bucket()

@@ -132,6 +132,7 @@ def test_what_the_issue_asks_for(job: Workspace) -> None:
     assert (again.status, again.json["skipped"], again.json["records"]) == (0, FILES, records)
 
 
+@pytest.mark.slow
 def test_healing_ends_with_the_bytes_of_a_run_that_never_failed(job: Workspace) -> None:
     assert clean(job, "--on-error", "reject").status == 0
     write_function(job, MENDED)
@@ -240,6 +241,7 @@ def test_only_rejected_and_only_failed_do_not_mix(refusing: Workspace) -> None:
     assert "choose different tasks" in ran.err
 
 
+@pytest.mark.slow
 def test_the_command_shows_what_was_rejected(refusing: Workspace) -> None:
     assert refuse(refusing, "--on-error", "reject").status == 0
     shown = refusing.run("ledger", "rejects", "L").out
@@ -263,6 +265,7 @@ def test_the_command_shows_what_was_rejected(refusing: Workspace) -> None:
     assert refusing.run("ledger", "rejects", "L").status == 0
 
 
+@pytest.mark.slow
 def test_rejects_and_routes_are_the_job_s_own(workspace: Workspace) -> None:
     """No source of the job, and of no other job but one that names them."""
     workspace.jsonl("data/a.jsonl", 30)
@@ -303,6 +306,7 @@ def test_shards_of_routes_and_rejects_that_nobody_owns_are_replaced(refusing: Wo
     assert ran.status == 0, ran.err
 
 
+@pytest.mark.slow
 def test_a_source_that_changed_takes_its_rejects_away(refusing: Workspace) -> None:
     assert refuse(refusing, "--on-error", "reject:100").status == 0
     refusing.jsonl("in/a.jsonl", 3)
@@ -313,6 +317,7 @@ def test_a_source_that_changed_takes_its_rejects_away(refusing: Workspace) -> No
     assert names == ["b.jsonl-0000000000.jsonl"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["webdataset", "energon", "lit"])
 def test_each_route_is_a_dataset_with_metadata_of_its_own(workspace: Workspace, form: str) -> None:
     workspace.jsonl("in/a.jsonl", 30)
@@ -354,6 +359,7 @@ def test_a_route_that_is_a_folder_of_sources_ends_the_job(workspace: Workspace) 
     assert not list((workspace.root / "out").glob("**/*.jsonl"))
 
 
+@pytest.mark.slow
 def test_a_folder_of_sources_that_gets_the_name_of_a_route_ends_the_job(workspace: Workspace) -> None:
     """Before anything is done, since the ledger knows the route."""
     workspace.jsonl("in/a.jsonl", 3)

@@ -6,6 +6,8 @@ import os
 import time
 from pathlib import Path
 
+import pytest
+
 from ledgerbeam.ledger.places import open_store
 from tests.pipelines.conftest import Workspace
 
@@ -49,6 +51,7 @@ def tasks_done(workspace: Workspace) -> int:
         store.close()
 
 
+@pytest.mark.slow
 def test_by_a_run_that_was_killed_before_it_looked_at_it(workspace: Workspace) -> None:
     path = workspace.jsonl("in/a.jsonl", 20)
     command = ("map", "functions:needs_service", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")
@@ -67,6 +70,7 @@ def test_by_a_run_that_was_killed_before_it_looked_at_it(workspace: Workspace) -
     assert "written since parts of it were done" in ran.err
 
 
+@pytest.mark.slow
 def test_between_two_passes_of_a_run(workspace: Workspace) -> None:
     path = workspace.jsonl("in/a.jsonl", 20)
     (workspace.root / "meddling.py").write_text(MEDDLING)

@@ -40,6 +40,7 @@ def crawl(workspace: Workspace) -> Workspace:
     return workspace
 
 
+@pytest.mark.slow
 def test_pages_are_mapped_with_and_without_an_index(crawl: Workspace) -> None:
     command = ("map", "pages:texts", "in/*.warc.gz", "--to", "jsonl", *OPTIONS)
     ran = crawl.run(*command, "--output", "streamed")
@@ -60,6 +61,7 @@ def test_pages_are_mapped_with_and_without_an_index(crawl: Workspace) -> None:
     assert crawl.run("show", "in/a.warc.gz", "--json").json["format"] == "warc"
 
 
+@pytest.mark.slow
 def test_records_are_converted_without_loss(crawl: Workspace) -> None:
     plain = b"".join(map(record_bytes, RECORDS))
     for name, content in (("in/b.warc", plain), ("in/c.warc.gz", gzip.compress(plain))):
@@ -90,6 +92,7 @@ def test_a_killed_job_goes_on_inside_of_an_archive(crawl: Workspace) -> None:
     assert crawl.records("out") == TEXTS
 
 
+@pytest.mark.slow
 def test_damage_is_told_by_its_place(crawl: Workspace) -> None:
     parts = list(map(record_bytes, RECORDS))
     parts[100] = parts[100].replace(b"WARC-Type: ", b"WARC-Tape: ", 1)

@@ -90,6 +90,7 @@ def test_a_ledger_without_failures_says_so(workspace: Workspace) -> None:
     assert failures(workspace) == {"groups": [], "failures": []}
 
 
+@pytest.mark.slow
 def test_the_command_of_a_group_does_again_the_sources_of_that_group_only(workspace: Workspace) -> None:
     run_failing(workspace)
     _, value = failures(workspace)["groups"]

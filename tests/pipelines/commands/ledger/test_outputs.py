@@ -156,6 +156,7 @@ def test_an_export_appears_whole_or_not_at_all(job: Workspace, tmp_path: Path) -
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.slow
 def test_names_that_are_not_utf_8_go_through_every_command(workspace: Workspace) -> None:
     url = os.fsdecode(b"/in/caf\xe9.jsonl")
     name = os.fsdecode(b"caf\xe9.jsonl")
@@ -216,6 +217,7 @@ def test_verify_names_every_output_that_is_not_as_recorded(workspace: Workspace)
     assert "ledgerbeam ledger forget L /in/2.jsonl" in text
 
 
+@pytest.mark.slow
 @pytest.mark.s3
 def test_outputs_in_a_bucket_are_verified_and_tables_exported_to_it(workspace: Workspace, s3: S3Server) -> None:
     bucket = s3.bucket()

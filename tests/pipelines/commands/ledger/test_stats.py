@@ -74,6 +74,7 @@ def stats(workspace: Workspace, *options: str) -> Any:
     return ran.json
 
 
+@pytest.mark.slow
 def test_a_job_that_was_killed_and_changed_counts_as_one_computation(workspace: Workspace) -> None:
     write(workspace, "a.jsonl", 600, first=1)
     write(workspace, "b.jsonl", 300, first=101, wait=0.05)
@@ -98,6 +99,7 @@ def test_a_job_that_was_killed_and_changed_counts_as_one_computation(workspace: 
     assert list(stats(workspace, "--name", "words")) == ["words"]
 
 
+@pytest.mark.slow
 def test_the_table_says_what_each_is_and_the_report_shows_it(workspace: Workspace) -> None:
     write(workspace, "a.jsonl", 50, first=1)
     assert workspace.run(*COMMAND).status == 0

@@ -23,6 +23,7 @@ from tests.pipelines.jobs.test_restart import SLOW, tasks_done, wait_for, write_
 KEEP = ("map", "functions:keep", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L", "--workers", "1")
 
 
+@pytest.mark.slow
 def test_status_tells_of_each_run_what_was_done_in_it(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 50)
     assert workspace.run(*KEEP, "--task-bytes", "400").status == 0
