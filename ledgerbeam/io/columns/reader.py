@@ -208,7 +208,7 @@ class GroupedRows(ABC):
         if stop > len(self):
             raise SourceError(f"{self.url}: expected at least {stop} rows, found {len(self)}; run the job again")
         if start == stop:
-            return self._schema.empty_table()
+            return pa.Table.from_batches([], self._schema)  # `empty_table` cannot nest extension types
         touched = range(bisect_right(ends, start), bisect_right(ends, stop - 1) + 1)
         needed = [group for group in touched if self._groups[group].rows]
         tables = self._tables([group for group in needed if not self._is_in_parts(group)])
