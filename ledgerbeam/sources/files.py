@@ -42,6 +42,7 @@ from ledgerbeam.io.formats.streamed import decompressed_source, split_source_raw
 from ledgerbeam.io.storage.files import read_many_files
 from ledgerbeam.io.storage.stat import changed_error, require_listed
 from ledgerbeam.io.storage.unchanged import SourceWatch
+from ledgerbeam.io.warc.layout import why_not_by_record
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources.forms import FORMS, Form, RecordForm
 from ledgerbeam.sources.kind import (
@@ -276,6 +277,8 @@ class CompressedFile(SourceKind):
             return Cut(source, plan_spans(offsets, **limits._asdict()))
         found = self.sources.scan(source)
         spans = plan_spans(found.offsets, **limits._asdict())
+        if len(spans) > 1:
+            self._hint(source, int(found.offsets[1]))
         places = tuple(
             StreamSpan(start, stop - start, int(found.offsets[start]), int(found.offsets[stop]))
             for start, stop in spans
@@ -293,6 +296,11 @@ class CompressedFile(SourceKind):
         watch = SourceWatch([listed])
         with SpanReader(listed.url, options, kind, listed=listed) as reader:
             yield _WatchedStream(reader, kind, watch, self.sources.reading)
+
+    def _hint(self, source: Source, first: int) -> None:
+        """Tell of an archive that only one worker can read, though archives like it are mostly compressed by record."""
+        if found := why_not_by_record(self.type, listed_file(source), self.sources.storage_options, first):
+            _log.warning("%s: %s", source.url, found)
 
     def _load_index(self, source: Source) -> NDArray[np.uint64] | None:
         """Return the offsets in the decompressed bytes; None if there is no index, or none that fits."""
