@@ -112,7 +112,7 @@ def test_what_a_file_holds_is_shown_and_verified(workspace: Workspace) -> None:
     assert workspace.run("verify", "a.parquet").status == 0, "the footer is sound"
     damaged = workspace.run("verify", "--deep", "a.parquet", "b.arrow")
     assert damaged.status == 1
-    assert "a.parquet: row groups 0 cannot be read" in damaged.out
+    assert "a.parquet: row group 0 cannot be read" in damaged.out
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "b.arrow"])
