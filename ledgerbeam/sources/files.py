@@ -7,12 +7,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, NotIndexableError, RecordError
+from ledgerbeam.errors import (
+    IndexMismatchError,
+    IndexNotFoundError,
+    LedgerbeamError,
+    NotIndexableError,
+    RecordError,
+    UsageError,
+)
 from ledgerbeam.io import (
     ColumnFormat,
     ColumnReader,
@@ -34,6 +42,7 @@ from ledgerbeam.io.formats.streamed import decompressed_source, split_source_raw
 from ledgerbeam.io.storage.files import read_many_files
 from ledgerbeam.io.storage.stat import changed_error, require_listed
 from ledgerbeam.io.storage.unchanged import SourceWatch
+from ledgerbeam.io.warc.layout import why_not_by_record
 from ledgerbeam.ledger import Source
 from ledgerbeam.sources.forms import FORMS, Form, RecordForm
 from ledgerbeam.sources.kind import (
@@ -54,6 +63,9 @@ __all__ = ["ColumnFile", "CompressedFile", "FileSources", "IndexedFile", "Packed
 
 _log = logging.getLogger(__name__)
 
+_LOOKED_AT = 8
+"""Footers that are read to find the chosen columns, at most."""
+
 
 @dataclass(frozen=True)
 class FileSources:
@@ -67,6 +79,8 @@ class FileSources:
         storage_options: Passed to fsspec unchanged.
         columns: Which columns are read of files of columns; all for none.
         form: In which form records are read: ``records``, a list; or ``arrow``, a `pyarrow.Table`.
+        keys: What is looked up in records, a.b for a nested value: if no columns are named, only those in which these
+            lie are read of files of columns. Other files are read as they are.
     """
 
     formats: tuple[Format, ...] = ()
@@ -75,6 +89,7 @@ class FileSources:
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
     form: RecordForm = "records"
+    keys: tuple[str, ...] = ()
 
     @property
     def reading(self) -> Form:
@@ -84,10 +99,11 @@ class FileSources:
     @property
     def configured(self) -> tuple[Format, ...]:
         """The formats with options, among them those of the columns."""
-        if not self.columns:
+        columns = self.columns or (() if self._keys_may_be_nested else self.keys)
+        if not columns:
             return self.formats
         known = {kind.name: kind for kind in (*formats().values(), *self.formats)}
-        chosen = (kind.select(self.columns) for kind in known.values() if isinstance(kind, ColumnFormat))
+        chosen = (kind.select(columns) for kind in known.values() if isinstance(kind, ColumnFormat))
         return (*self.formats, *chosen)
 
     def type_of(self, url: str) -> FileType:
@@ -113,6 +129,26 @@ class FileSources:
         require_formats(by_ending.values(), self.formats, self.columns, by_position=by_position)
         for url in by_ending.values():
             self.reading.require(self.type_of(url).format, url)
+
+    def check_columns(self, sources: Iterable[Source]) -> None:
+        """Check that the columns that are read are in one of the first files of columns: no misspelt name is in any.
+
+        Raises:
+            UsageError: They are in none of them.
+        """
+        found = ((source, self.type_of(source.url).columns()) for source in sources)
+        lacking: UsageError | None = None
+        for source, kind in islice(((source, kind) for source, kind in found if kind is not None), _LOOKED_AT):
+            try:
+                self.open_columns(source, kind).close()
+            except UsageError as error:
+                lacking = lacking or error
+            except LedgerbeamError:  # which the tasks of this file report
+                continue
+            else:
+                return
+        if lacking is not None:
+            raise lacking
 
     def index_of(self, url: str) -> IndexFile:
         """Return the index of a source, unopened."""
@@ -181,7 +217,17 @@ class FileSources:
 
     def open_columns(self, source: Source, kind: ColumnFormat) -> ColumnReader:
         """Open a file of columns; see `ColumnFormat.open_columns`."""
-        return kind.open_columns(source.url, self.storage_options, listed=listed_file(source))
+        reader = kind.open_columns(source.url, self.storage_options, listed=listed_file(source))
+        if self.columns or not self._keys_may_be_nested:
+            return reader
+        with closing(reader):  # whose names say whether a.b is a column, or a value of the column a
+            names = reader.schema.names
+        columns = [key if key in names else key.partition(".")[0] for key in self.keys]
+        return kind.select(columns).open_columns(source.url, self.storage_options, listed=listed_file(source))
+
+    @property
+    def _keys_may_be_nested(self) -> bool:
+        return any("." in key for key in self.keys)
 
 
 @dataclass(frozen=True)
@@ -231,6 +277,8 @@ class CompressedFile(SourceKind):
             return Cut(source, plan_spans(offsets, **limits._asdict()))
         found = self.sources.scan(source)
         spans = plan_spans(found.offsets, **limits._asdict())
+        if len(spans) > 1:
+            self._hint(source, int(found.offsets[1]))
         places = tuple(
             StreamSpan(start, stop - start, int(found.offsets[start]), int(found.offsets[stop]))
             for start, stop in spans
@@ -248,6 +296,11 @@ class CompressedFile(SourceKind):
         watch = SourceWatch([listed])
         with SpanReader(listed.url, options, kind, listed=listed) as reader:
             yield _WatchedStream(reader, kind, watch, self.sources.reading)
+
+    def _hint(self, source: Source, first: int) -> None:
+        """Tell of an archive that only one worker can read, though archives like it are mostly compressed by record."""
+        if found := why_not_by_record(self.type, listed_file(source), self.sources.storage_options, first):
+            _log.warning("%s: %s", source.url, found)
 
     def _load_index(self, source: Source) -> NDArray[np.uint64] | None:
         """Return the offsets in the decompressed bytes; None if there is no index, or none that fits."""

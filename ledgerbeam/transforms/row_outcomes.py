@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.io.columns.frames import as_array, as_table
 from ledgerbeam.ledger.model.accounts import MOST_NAMES
+from ledgerbeam.ledger.model.user_errors import describe_error
 from ledgerbeam.results import Drop, Reject, Route, Rows
 from ledgerbeam.transforms.outcomes import NOTHING, require_category, require_reason, route_name
 
@@ -82,7 +83,13 @@ def rows_outcome(result: Any, rows: int, function: str) -> RowsOutcome:
 
 
 def _table(frame: Any, function: str) -> pa.Table:
-    table = as_table(frame)
+    try:
+        table = as_table(frame)
+    except pa.ArrowException as error:  # as of a column of objects in pandas
+        raise FunctionError(
+            f"{function} returned a {type(frame).__name__} that Arrow cannot take: {describe_error(error)}; give its "
+            "columns one type each"
+        ) from error
     if table is not None and table.num_columns:
         return table
     if table is not None:

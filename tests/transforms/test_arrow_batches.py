@@ -252,6 +252,7 @@ MISTAKES: dict[str, Any] = {
     "an array": lambda batch: batch["id"],
     "more rows": lambda batch: pa.concat_tables([pa.table(batch)] * 2),
     "no columns": lambda batch: batch.select([]),
+    "mixed objects": lambda batch: pd.DataFrame({"x": [[("a", 1)], float("nan"), None, "b"]}),
     "rows of fewer": lambda batch: Rows(batch.slice(1)),
     "rows of none": lambda batch: Rows(None),
     "a short mask": lambda batch: Rows(batch, drop={"x": [True]}),
@@ -271,6 +272,7 @@ MISTAKES: dict[str, Any] = {
     "many reasons": lambda batch: Rows(batch, drop=[str(number) * 201 for number in range(4)]),
 }
 SAID = {
+    "mixed objects": "returned a DataFrame that Arrow cannot take: Arrow.*column x.*give its columns one type each",
     "a list": "returned a list: expected a record batch.*RecordBatch.from_pylist",
     "a bool": "returned a bool: expected a record batch",
     "an array": "Array: expected a record batch",

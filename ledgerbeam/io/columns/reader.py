@@ -123,8 +123,10 @@ class GroupedRows(ABC):
 
     def facts(self) -> Mapping[str, Any]:
         """Return what `show` prints of the source besides its name, size and number of records."""
+        from ledgerbeam.io.columns.schema_text import type_text  # noqa: PLC0415 - brings pyarrow
+
         with damage_of(self.url, "the footer"):
-            return self._facts() | {"columns": {field.name: str(field.type) for field in self.schema}}
+            return self._facts() | {"columns": {field.name: type_text(field.type) for field in self.schema}}
 
     @property
     def schema(self) -> pa.Schema:
@@ -208,7 +210,7 @@ class GroupedRows(ABC):
         if stop > len(self):
             raise SourceError(f"{self.url}: expected at least {stop} rows, found {len(self)}; run the job again")
         if start == stop:
-            return self._schema.empty_table()
+            return pa.Table.from_batches([], self._schema)  # `empty_table` cannot nest extension types
         touched = range(bisect_right(ends, start), bisect_right(ends, stop - 1) + 1)
         needed = [group for group in touched if self._groups[group].rows]
         tables = self._tables([group for group in needed if not self._is_in_parts(group)])
@@ -332,7 +334,7 @@ class GroupedRows(ABC):
             yield together
 
     def _read_checked(self, numbers: Sequence[int]) -> Iterator[pa.Table]:
-        with damage_of(self.url, f"row groups {_shown(numbers)}"):
+        with damage_of(self.url, _shown(numbers)):
             for number, table in zip(numbers, self._read_groups(numbers), strict=True):
                 if table.num_rows != self._groups[number].rows:
                     raise SourceError(
@@ -407,4 +409,4 @@ def _json_of(table: pa.Table) -> bytes:
 
 
 def _shown(numbers: Sequence[int]) -> str:
-    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}" if numbers else "of none"
+    return f"row group {numbers[0]}" if len(numbers) == 1 else f"row groups {numbers[0]} to {numbers[-1]}"

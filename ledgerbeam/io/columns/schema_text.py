@@ -25,7 +25,7 @@ import pyarrow as pa
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.columns import marks
 
-__all__ = ["field_json", "field_of", "schema_json", "schema_of"]
+__all__ = ["field_json", "field_of", "schema_json", "schema_of", "type_text"]
 
 _BASE64 = "__base64__"
 
@@ -43,6 +43,11 @@ def schema_json(schema: pa.Schema) -> dict[str, Any]:
         if metadata.get(key) == value:
             found[word] = metadata.pop(key).decode()
     return found | ({"metadata": _metadata_json(metadata)} if metadata else {})
+
+
+def type_text(kind: pa.DataType) -> str:
+    """Return a type as a line shows it, in the words of schemas as JSON where these are shorter."""
+    return str(kind).replace(str(pa.json_()), "json")
 
 
 def schema_of(found: Any, where: str = "the schema") -> pa.Schema:

@@ -140,7 +140,8 @@ class ParquetReader(GroupedRows):
             chunk = self._footer.groups[number].chunks[leaf]
             if chunk.is_encrypted:
                 raise SourceError(
-                    f"{self.url}: a column of row group {number} is encrypted; decrypt it, or read others (--columns)"
+                    f"{self.url}: the column {self._metadata.schema.column(leaf).path!r} is encrypted; decrypt it, or "
+                    "read others (--columns)"
                 )
             if chunk.file:
                 raise SourceError(

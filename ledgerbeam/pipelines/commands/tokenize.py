@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ledgerbeam.errors import UsageError
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
 
-SUMMARY = "make a Megatron dataset of the texts in JSONL"
+SUMMARY = "make a Megatron dataset of the texts in records"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +83,7 @@ def _job(args: argparse.Namespace) -> TokenizeJob:
         args, _token_dtype(args.dtype, vocabulary, url), _suffixes(keys, "sentence" if split else "document")
     )
     return TokenizeJob(
-        files=files,
+        files=replace(files, keys=tuple(keys)),
         tokenizer=url,
         checksum=checksum or BYTES,
         keys=tuple(keys),

@@ -111,8 +111,8 @@ def listed_pages(job: JobSpec, say: Callable[[str], None]) -> Iterator[Page]:
     Raises:
         SourceNotFoundError: If a pattern matches nothing, or a list names nothing.
         NotIndexableError: If a source is compressed, and the job indexes it, and it has no seek points.
-        UsageError: If a source's name shows no known format, or what is made of the shards could not be made of those
-            of these sources.
+        UsageError: If a source's name shows no known format, if the columns that are read are in none of the first
+            files, or if what is made of the shards could not be made of those of these sources.
     """
 
     def left_out(number: int) -> None:
@@ -120,6 +120,8 @@ def listed_pages(job: JobSpec, say: Callable[[str], None]) -> Iterator[Page]:
 
     pages = _checked(job.pages(left_out), job)
     first = list(islice(pages, 1))
+    for page in first:
+        job.sources().check_columns(page, job.storage_options)
     product = job.product()
     if product is not None:
         for page in first:

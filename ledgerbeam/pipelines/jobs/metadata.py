@@ -28,8 +28,8 @@ __all__ = ["FORMATS", "Publication", "PublishedMetadata", "publish_shards", "req
 
 _CUTS = "cuts"
 
-_ON_HUB = (".parquet", ".arrow", ".jsonl", ".jsonl.zst", ".tar", ".txt")
-"""What the names of files end with that `datasets` reads."""
+_ON_HUB = (".parquet", ".arrow", ".jsonl", ".jsonl.zst", ".tar", ".txt", ".txt.zst")
+"""What the names of files end with that `datasets` reads; of compressed tars it reads none."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,13 @@ class _Dataset:
         for shard in self.shards:
             if split_compression(shard.name).compression is not None:
                 raise UsageError(
-                    f"ledger {self.ledger}: expected plain shards, which are read by the bytes of their records, found "
-                    f"{shard.name}; run the job without --compress"
+                    f"ledger {self.ledger}: expected plain shards, since what reads them so published decompresses "
+                    f"none, found {shard.name}; run the job without --compress"
                 )
 
     def require_suffix(self, suffix: str, remedy: str) -> None:
-        self.require_plain()
+        if split_compression(suffix).compression is None:
+            self.require_plain()
         for shard in self.shards:
             if not shard.name.endswith(suffix):
                 raise UsageError(

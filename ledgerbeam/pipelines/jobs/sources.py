@@ -65,6 +65,9 @@ class JobSources(Protocol):
     def check(self, page: Page) -> None:
         """Refuse a page of the listing with a source that cannot be read."""
 
+    def check_columns(self, page: Page, options: Options) -> None:
+        """Refuse a page of the listing if the columns that are read are in none of its files."""
+
     def packer(self) -> Packer | None:
         """Return what makes sources of several listed files each; None if each file is one."""
 
@@ -108,6 +111,7 @@ class ListedFiles:
         columns: Which columns are read of files of columns; all for none.
         form: In which form records are read; see `FileSources`.
         batch_schema: The columns of tables of JSON lines, as JSON; None if there are none.
+        keys: What is looked up in records, which decides of what columns are read if none are named; see `FileSources`.
     """
 
     patterns: tuple[str, ...] = ()
@@ -123,6 +127,7 @@ class ListedFiles:
     columns: tuple[str, ...] = ()
     form: RecordForm = "records"
     batch_schema: str | None = None
+    keys: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -159,6 +164,16 @@ class ListedFiles:
         """
         self.opened({}).check_names(page.urls, by_position=not streamed)
 
+    def check_columns(self, page: Page, options: Options) -> None:
+        """Refuse columns that the first files lack.
+
+        Raises:
+            UsageError: If they are in none of these files.
+        """
+        if self.columns or self.keys:
+            rows = zip(page.urls, page.sizes, page.versions, strict=True)
+            self.opened_files(options).check_columns(Source(*row) for row in rows)
+
     def packer(self) -> Packer | None:
         """Return what makes sources of several files each; None if each file is one."""
         if self.read_as:
@@ -185,6 +200,7 @@ class ListedFiles:
             options or {},
             self.columns,
             self.form,
+            self.keys,
         )
 
     @property
@@ -289,6 +305,9 @@ class GraphPasses:
 
     def check(self, page: Page) -> None:
         """Accept every page: a graph is checked when it is built."""
+
+    def check_columns(self, page: Page, options: Options) -> None:
+        """Accept every page: a graph chooses its columns itself."""
 
     def packer(self) -> Packer | None:
         """Return None: each pass is a source."""

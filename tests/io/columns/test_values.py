@@ -7,13 +7,16 @@ from __future__ import annotations
 import datetime as dt
 import json
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledgerbeam.io import ParquetReader
 from ledgerbeam.io.columns.marks import FIELD_WORDS
 from ledgerbeam.io.columns.values import record_json, to_records
 from ledgerbeam.io.json_values import dumps
@@ -199,3 +202,14 @@ def test_any_nesting_gives_back_what_it_was_made_of(data: st.DataObject) -> None
     start = data.draw(st.integers(0, len(rows)))
     found = to_records(pa.table({"x": pa.array(rows, kind)}).slice(start))
     assert [row["x"] for row in found] == rows[start:]
+
+
+@pytest.mark.parametrize(
+    "nested", [pa.struct([("a", pa.json_())]), pa.list_(pa.json_()), pa.map_(pa.string(), pa.json_())]
+)
+def test_no_rows_of_nested_json_are_an_empty_table(tmp_path: Path, nested: pa.DataType) -> None:
+    empty = pa.Table.from_batches([], pa.schema([("x", nested)]))
+    pq.write_table(empty, tmp_path / "a.parquet")
+    with ParquetReader(f"{tmp_path}/a.parquet") as reader:
+        assert reader.read_batch(0, 0).equals(empty)
+        assert reader.read_span(0, 0) == []

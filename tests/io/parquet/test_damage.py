@@ -53,7 +53,7 @@ def test_a_damaged_page_is_an_error_of_its_row_group_only() -> None:
     assert [row["int64"] for row in reader.read_span(0, 7)] == list(range(7))
     assert reader[-1] == {"int64": 19}
     with pytest.raises(
-        SourceError, match=r"a\.parquet: row groups 1 cannot be read: .*CRC.*write it again, or leave it"
+        SourceError, match=r"a\.parquet: row group 1 cannot be read: .*CRC.*write it again, or leave it"
     ):
         reader.read_span(0, 8)
 

@@ -81,7 +81,8 @@ RECORDS: list[Any] = [
 def test_lines_become_columns_and_the_same_lines_again(work: Workspace, to: str) -> None:
     lines(work, "in/a.jsonl", RECORDS)
     lines(work, "in/b.jsonl", RECORDS[1:])
-    ran(work, "convert", "in/*.jsonl", "--to", to, "--output", "cols")
+    assert "big json" in ran(work, "convert", "in/*.jsonl", "--to", to, "--output", "cols").out
+    assert work.run("show", f"cols/a.jsonl-0000000000.{to}", "--json").json["columns"]["big"] == "json"
     assert sorted(work.files("cols")) == [f"a.jsonl-0000000000.{to}", f"b.jsonl-0000000000.{to}"]
     ran(work, "convert", f"cols/*.{to}", "--to", "jsonl", "--output", "back")
     with JsonlReader(str(work.root / f"back/a.jsonl-0000000000.{to}-0000000000.jsonl")) as reader:

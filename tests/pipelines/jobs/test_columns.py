@@ -112,7 +112,7 @@ def test_what_a_file_holds_is_shown_and_verified(workspace: Workspace) -> None:
     assert workspace.run("verify", "a.parquet").status == 0, "the footer is sound"
     damaged = workspace.run("verify", "--deep", "a.parquet", "b.arrow")
     assert damaged.status == 1
-    assert "a.parquet: row groups 0 cannot be read" in damaged.out
+    assert "a.parquet: row group 0 cannot be read" in damaged.out
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "b.arrow"])
@@ -161,3 +161,42 @@ def test_a_sample_of_a_function_is_taken_from_all_over_a_file(workspace: Workspa
     rows = list(ParquetReader(str(workspace.root / "a.parquet"), columns=["int64"]))
     assert len(rows) == 100
     assert "{'int64': 16, " in ran.out
+
+
+def test_a_column_that_the_first_files_lack_is_refused_before_the_job_begins(workspace: Workspace) -> None:
+    put(workspace, 3)
+    for options in ((), ("--dry-run",)):
+        ran = workspace.run(
+            "convert", "[a-d].*", "--output", "out", "--to", "jsonl", "--columns", "int64,nope", *options
+        )
+        assert ran.status == 2
+        assert "a.parquet: has no column 'nope'; expected one of 'int64', 'string'" in ran.err
+    assert not (workspace.root / "out").exists()
+    assert not (workspace.root / ".ledgerbeam").exists()
+    for name in ("c", "d"):  # what some of the files have is read: each of the others fails
+        (workspace.root / f"{name}.parquet").write_bytes(parquet_bytes(pa.table({"nope": [1], "int64": [2]})))
+    ran = workspace.run("convert", "[a-d].*", "--output", "out", "--to", "jsonl", "--columns", "int64,nope", "--json")
+    assert ran.status == 3
+    assert written(workspace.root / "out") == [{"nope": 1, "int64": 2}] * 2
+
+
+def test_tokenize_reads_the_columns_of_its_keys(workspace: Workspace) -> None:
+    content = bytearray(
+        parquet_bytes(pa.table({"photo": ["PHOTO" * 9], "text": ["ab"], "meta": [{"text": "c"}]}), compression="none")
+    )
+    at = content.find(b"PHOTO")
+    content[at - 20 : at + 20] = bytes(40)  # so that the column cannot be read
+    (workspace.root / "a.parquet").write_bytes(content)
+    (workspace.root / "b.jsonl").write_text('{"text": "d", "meta": {"text": "e"}}\n')
+    command = ("tokenize", "a.parquet", "b.jsonl", "--tokenizer", "bytes", "--no-append-eod")
+    for number, keys in enumerate([("text",), ("text", "meta.text")]):
+        named = [word for key in keys for word in ("--key", key)]
+        ran = workspace.run(*command, "--output", f"tokens{number}", *named)
+        assert ran.status == 0, ran.err
+    assert workspace.run("show", "tokens0.bin", "0", "-1").out == '{"tokens":[97,98]}\n{"tokens":[100]}\n'
+    assert workspace.run("show", "tokens1_meta.text_document.bin", "0").out == '{"tokens":[99]}\n'
+    broken = workspace.run(*command, "--output", "other", "--key", "photo")
+    assert broken.status == 3
+    lacking = workspace.run(*command, "--output", "other", "--key", "nope")
+    assert lacking.status == 2
+    assert "a.parquet: has no column 'nope'" in lacking.err

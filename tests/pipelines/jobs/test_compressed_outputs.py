@@ -128,11 +128,21 @@ def test_metadata_of_others_is_refused(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 20)
     command = ("map", "functions:sample", "in/*", "--output", "out", "--to", "tar", "--compress", "zstd")
     assert workspace.run(*command, "--ledger", "L").status == 0
-    for form in ("webdataset", "energon", "lit", "idxpack"):
+    for form in ("webdataset", "energon", "lit", "idxpack", "hf"):
         ran = workspace.run("publish", "L", "--as", form)
         assert ran.status == 2
         assert "expected plain shards" in ran.err
         assert "a.jsonl-0000000000.tar.zst; run the job without --compress" in ran.err
+
+
+@pytest.mark.parametrize(("form", "suffix"), [("jsonl", ".jsonl.zst"), ("text", ".txt.zst")])
+def test_a_card_names_compressed_lines(workspace: Workspace, form: str, suffix: str) -> None:
+    (workspace.root / "in").mkdir()
+    (workspace.root / "in/a.txt").write_text("one\ntwo\n")
+    command = ("convert", "in/*", "--output", "out", "--to", form, "--compress", "zstd", "--ledger", "L")
+    assert workspace.run(*command).status == 0
+    assert workspace.run("publish", "L", "--as", "hf").status == 0
+    assert f'    - "*{suffix}"\n' in (workspace.root / "out/README.md").read_text()
 
 
 def test_the_items_of_a_graph_are_written_compressed(workspace: Workspace) -> None:

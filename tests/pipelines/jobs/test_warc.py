@@ -115,3 +115,15 @@ def test_damage_is_told_by_its_place(crawl: Workspace) -> None:
     assert ran.status == 3
     assert "a.warc.gz: the gzip data is cut off" in ran.err
     assert crawl.files("cut") == {}
+
+
+def test_an_archive_that_is_not_compressed_by_record_is_told(crawl: Workspace) -> None:
+    hint = "a.warc.gz: one worker reads it from its beginning, for its records are not compressed one by one"
+    command = ("map", "pages:texts", "in/*.warc.gz", "--to", "jsonl", *OPTIONS)
+    ran = crawl.run(*command, "--output", "by-record")
+    assert (ran.status, hint in ran.err) == (0, False), ran.err
+    (crawl.root / "in/a.warc.gz").write_bytes(gzip.compress(b"".join(map(record_bytes, RECORDS))))
+    ran = crawl.run(*command, "--output", "at-once")
+    assert (ran.status, ran.err.count(hint)) == (0, 1), ran.err
+    assert "fastwarc recompress " in ran.err
+    assert crawl.records("at-once") == crawl.records("by-record")

@@ -1,0 +1,45 @@
+"""How archives of web crawls are compressed: each record by itself, as crawlers do, or all of them in one."""
+
+from __future__ import annotations
+
+import zlib
+
+from ledgerbeam.io.formats.registry import FileType
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.ranges import RangeReader
+from ledgerbeam.io.storage.stat import FileInfo
+
+__all__ = ["why_not_by_record"]
+
+_REQUEST = 256 * 1024
+
+
+def why_not_by_record(kind: FileType, listed: FileInfo, options: Options | None, first: int) -> str | None:
+    """Return what to tell of an archive in gzip whose first member does not end with its first record; else None.
+
+    Args:
+        kind: Its format and compression.
+        listed: The file, as it was listed.
+        options: Storage options.
+        first: Decompressed bytes of the first record.
+
+    Raises:
+        ChangedSourceError: The file is not what was listed; also StorageError.
+    """
+    if kind.format.name != "warc" or kind.compression is None or kind.compression.name != "gzip":
+        return None
+    member, made = zlib.decompressobj(wbits=31), 0
+    with RangeReader(listed.url, options, listed=listed) as reader:
+        for start in range(0, reader.size, _REQUEST):
+            data = reader.read(start, min(start + _REQUEST, reader.size))
+            while data and not member.eof and made <= first:
+                made += len(member.decompress(data, _REQUEST))
+                data = member.unconsumed_tail
+            if member.eof or made > first:
+                break
+    if made <= first:
+        return None
+    return (
+        "one worker reads it from its beginning, for its records are not compressed one by one; for all workers, make "
+        f"such an archive of it: fastwarc recompress {listed.url} NEW.warc.gz, then ledgerbeam index NEW.warc.gz"
+    )
