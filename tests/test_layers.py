@@ -194,9 +194,10 @@ def test_all_of_a_package_is_sorted_and_resolves(path: Path) -> None:
 def test_all_of_a_package_lists_whatever_it_exports(path: Path) -> None:
     """`from x import Y as Y` is an export; it stands in `__all__` too."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
+    lazy = [node for one in tree.body if isinstance(one, ast.If) for node in one.body]  # of `if TYPE_CHECKING`
     exported = {
         alias.asname
-        for node in tree.body
+        for node in [*tree.body, *lazy]
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
         if alias.asname == alias.name

@@ -16,10 +16,13 @@ from ledgerbeam.sources.kind import unreadable
 if TYPE_CHECKING:  # only jobs that read columns import it
     import pyarrow as pa
 
-__all__ = ["ARROW_OUTPUTS", "ARROW_ROWS", "FORMS", "Form", "RecordForm"]
+__all__ = ["ARROW_OUTPUTS", "ARROW_ROWS", "FORMS", "Form", "OnError", "RecordForm"]
 
 RecordForm: TypeAlias = Literal["records", "arrow"]
 """What the records of a task are: a list, or a `pyarrow.Table`, of which each row is a record."""
+
+OnError: TypeAlias = Literal["fail", "reject"]
+"""What becomes of a record that cannot be used."""
 
 ARROW_ROWS = 65_536
 """Rows of an Arrow batch, at most, if nothing is said: as many as pyarrow itself reads at once."""

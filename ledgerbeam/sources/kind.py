@@ -236,9 +236,8 @@ def plan_rows(
 
     Args:
         groups: The row groups, in order.
-        task_bytes: Size of a span in bytes; a span holds the row groups that begin within one multiple of it. A row
-            group of more is cut by itself, into as many parts of equal rows as it has multiples. A row counts for
-            `LEAST_ROW` at least.
+        task_bytes: Bytes of a span, at most and about: a span holds as many whole row groups as it has room for. A
+            row group of more is cut by itself, into parts of equal rows. A row counts for `LEAST_ROW` at least.
         task_records: Records of a span, at most. Both limits may be given.
 
     Returns:
@@ -248,13 +247,14 @@ def plan_rows(
     count = int(first_rows[-1])
     cuts = [np.array([0, count], np.int64)]
     if task_bytes:
-        sizes = np.array([max(group.size, group.rows * LEAST_ROW) for group in groups], np.uint64)
-        begins = np.cumsum([0, *sizes.tolist()])
-        joined = plan_spans(begins.astype(np.uint64), task_bytes=task_bytes)
-        cuts.append(first_rows[[start for start, _ in joined]])
-        for number in np.flatnonzero(sizes > task_bytes).tolist():
-            rows, parts = groups[number].rows, -(-int(sizes[number]) // task_bytes)
-            cuts.append(first_rows[number] + np.arange(min(parts, rows) + 1) * rows // max(1, min(parts, rows)))
+        room = 0
+        for number, group in enumerate(groups):
+            size = max(group.size, group.rows * LEAST_ROW)
+            if size > room:
+                parts = max(1, min(-(-size // task_bytes), group.rows))
+                cuts.append(first_rows[number] + np.arange(parts) * group.rows // parts)
+                room = task_bytes
+            room = room - size if size <= room else 0
     if task_records:
         cuts.append(np.arange(0, count, task_records))
     return list(pairwise(np.unique(np.concatenate(cuts)).tolist()))

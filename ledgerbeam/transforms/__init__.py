@@ -5,24 +5,30 @@
 A `Reshuffle` may stand after `SkipCompleted` and after `PlanTasks`, to spread the work; none may stand after
 `ReadTasks`, since a stage behind a barrier starts only when everything before it is done. Elements are `Source`,
 `Task` and, once a task has ended otherwise than well, its `NoneTask` or `FailedTask`, which every transform passes on.
+
+A name is imported when it is used for the first time: what maps records without a pipeline does not import Beam.
 """
 
 from __future__ import annotations
 
-from ledgerbeam.transforms._worker import LedgerHandle as LedgerHandle
-from ledgerbeam.transforms.commit import CommitTasks as CommitTasks
-from ledgerbeam.transforms.function import MapRecords as MapRecords
-from ledgerbeam.transforms.index import BuildIndexes as BuildIndexes
-from ledgerbeam.transforms.index import PlanIndexes as PlanIndexes
-from ledgerbeam.transforms.match import MatchSources as MatchSources
-from ledgerbeam.transforms.match import SkipCompleted as SkipCompleted
-from ledgerbeam.transforms.plan import PlanTasks as PlanTasks
-from ledgerbeam.transforms.process import ProcessBatch as ProcessBatch
-from ledgerbeam.transforms.process import ProcessTask as ProcessTask
-from ledgerbeam.transforms.read import ReadTasks as ReadTasks
-from ledgerbeam.transforms.tokenize import TokenizeRecords as TokenizeRecords
-from ledgerbeam.transforms.write import WriteTasks as WriteTasks
-from ledgerbeam.transforms.write import WrittenTask as WrittenTask
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ledgerbeam.transforms._worker import LedgerHandle as LedgerHandle
+    from ledgerbeam.transforms.commit import CommitTasks as CommitTasks
+    from ledgerbeam.transforms.function import MapRecords as MapRecords
+    from ledgerbeam.transforms.index import BuildIndexes as BuildIndexes
+    from ledgerbeam.transforms.index import PlanIndexes as PlanIndexes
+    from ledgerbeam.transforms.match import MatchSources as MatchSources
+    from ledgerbeam.transforms.match import SkipCompleted as SkipCompleted
+    from ledgerbeam.transforms.plan import PlanTasks as PlanTasks
+    from ledgerbeam.transforms.process import ProcessBatch as ProcessBatch
+    from ledgerbeam.transforms.process import ProcessTask as ProcessTask
+    from ledgerbeam.transforms.read import ReadTasks as ReadTasks
+    from ledgerbeam.transforms.tokenize import TokenizeRecords as TokenizeRecords
+    from ledgerbeam.transforms.write import WriteTasks as WriteTasks
+    from ledgerbeam.transforms.write import WrittenTask as WrittenTask
 
 __all__ = [
     "BuildIndexes",
@@ -40,3 +46,31 @@ __all__ = [
     "WriteTasks",
     "WrittenTask",
 ]
+
+_MODULES = {
+    "BuildIndexes": "index",
+    "CommitTasks": "commit",
+    "LedgerHandle": "_worker",
+    "MapRecords": "function",
+    "MatchSources": "match",
+    "PlanIndexes": "index",
+    "PlanTasks": "plan",
+    "ProcessBatch": "process",
+    "ProcessTask": "process",
+    "ReadTasks": "read",
+    "SkipCompleted": "match",
+    "TokenizeRecords": "tokenize",
+    "WriteTasks": "write",
+    "WrittenTask": "write",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -30,7 +30,7 @@ from ledgerbeam.ledger.model.user_modules import user_modules
 from ledgerbeam.ledger.model.user_objects import check_object, depends_on_batches
 from ledgerbeam.opening import open_ledger
 from ledgerbeam.sources import FileSources, Sources
-from ledgerbeam.transforms.read import OnError
+from ledgerbeam.sources.forms import OnError
 
 __all__ = ["CommitTasks", "MapRecords", "PlanTasks", "ReadListing", "ReadTasks", "SkipCompleted", "WriteTasks"]
 

@@ -13,12 +13,11 @@ from ledgerbeam.io.conversion import CONVERSIONS
 from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import Statistic
-from ledgerbeam.sources.forms import ARROW_OUTPUTS, ARROW_ROWS, RecordForm
+from ledgerbeam.sources.forms import ARROW_OUTPUTS, ARROW_ROWS, OnError, RecordForm
 from ledgerbeam.transforms.batches import BatchAgainError
 from ledgerbeam.transforms.collectors import UnplacedError
 from ledgerbeam.transforms.list_batches import ListMapping
 from ledgerbeam.transforms.mapping import MappingRules, PurityCheck, TaskFailedError, TaskMapping
-from ledgerbeam.transforms.read import OnError
 from ledgerbeam.transforms.user_object import ReadyObject, UserObject
 
 __all__ = ["ConvertRecords", "MapRecords"]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, get_args
 
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
@@ -20,13 +20,11 @@ from ledgerbeam.io.storage.unchanged import Marks, SourceWatch
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.user_errors import failed_by, message_of
 from ledgerbeam.sources import FileSources, Opened, SourceKind, Sources, StreamReader
+from ledgerbeam.sources.forms import OnError
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.plan import StreamedTasks
 
-__all__ = ["OnError", "RawSpan", "ReadTasks", "TaskReader"]
-
-OnError: TypeAlias = Literal["fail", "reject"]
-"""What becomes of a record that cannot be used."""
+__all__ = ["RawSpan", "ReadTasks", "TaskReader"]
 
 OPEN_READERS = 16
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import pytest
@@ -42,11 +42,27 @@ def test_spans_are_all_rows_in_order(groups: list[RowGroup], task_bytes: int | N
     assert (edges[0], edges[-1]) == (0, count) if spans else count == 0
     if task_records:
         assert all(stop - start <= task_records for start, stop in spans)
+    if task_bytes:
+        whole = {
+            row
+            for group, first in zip(groups, accumulate((g.rows for g in groups), initial=0), strict=False)
+            if max(group.size, group.rows * LEAST_ROW) <= task_bytes
+            for row in range(first + 1, first + group.rows)
+        }
+        assert task_records or whole.isdisjoint(edges)
+        sizes = [
+            (first, first + g.rows, max(g.size, g.rows * LEAST_ROW))
+            for g, first in zip(groups, accumulate((g.rows for g in groups), initial=0), strict=False)
+        ]
+        for start, stop in spans:
+            held = [size for first, end, size in sizes if start <= first and end <= stop and end > first]
+            assert len(held) < 2 or sum(held) <= task_bytes
 
 
 def test_row_groups_stay_whole_until_one_exceeds_a_task() -> None:
     small, large = RowGroup(10, 1000), RowGroup(10, 3500)
     assert plan_rows([small] * 4, task_bytes=2000) == [(0, 20), (20, 40)]
+    assert plan_rows([small] * 4, task_bytes=1900) == [(0, 10), (10, 20), (20, 30), (30, 40)]
     assert plan_rows([small, large, small], task_bytes=1000) == [
         (0, 10),
         (10, 12),

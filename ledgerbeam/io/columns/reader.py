@@ -235,7 +235,41 @@ class GroupedRows(ABC):
 
     def read_each(self, start: int, stop: int) -> list[Any]:
         """Read the records `[start, stop)`, with a `RecordError` in the place of each that cannot be decoded."""
-        return self._each(self.read_batch(start, stop), start)
+        return self.decode_each(self.read_batch(start, stop), start)
+
+    def decode_each(self, table: pa.Table, first: int) -> list[Any]:
+        """Return rows of this source as records, with a `RecordError` in the place of each that cannot be decoded.
+
+        Args:
+            table: The rows.
+            first: The number of the first.
+        """
+        with damage_of(self.url, "what the rows hold"):
+            try:
+                return to_records(table)
+            except _UNDECODABLE as error:
+                if table.num_rows == 1:
+                    return [self._undecodable(table, first, error)]
+                half = table.num_rows // 2
+                return self.decode_each(table.slice(0, half), first) + self.decode_each(table.slice(half), first + half)
+
+    def first_rows(self, group: int, rows: int) -> pa.Table:
+        """Read the first rows of a row group, and no more of a large one than they need, if its format allows that.
+
+        Args:
+            group: The row group, `0 <= group < len(groups)`.
+            rows: How many rows; fewer come where it has fewer.
+
+        Raises:
+            SourceError: The row group is damaged.
+        """
+        found = self.groups[group].rows
+        with damage_of(self.url, f"row group {group}"):
+            return self._read_first(group, min(rows, found))
+
+    def _read_first(self, group: int, rows: int) -> pa.Table:
+        first = self._load()[group] - self._groups[group].rows
+        return _picked(self.read_batch(first, first + rows), list(range(rows)))  # a slice would hold the whole
 
     def read_raw(self, start: int, stop: int) -> list[RawRecord]:
         """Return the records `[start, stop)` as JSON, each with the number of its row.
@@ -251,7 +285,7 @@ class GroupedRows(ABC):
                 NO_BYTES,
                 _json_of(table.slice(number - start, 1)) if isinstance(record, RecordError) else record_json(record),
             )
-            for number, record in enumerate(self._each(table, start), start)
+            for number, record in enumerate(self.decode_each(table, start), start)
         ]
 
     def raw(self, index: int) -> bytes:
@@ -354,17 +388,6 @@ class GroupedRows(ABC):
                 half = len(numbers) // 2
                 first = self._decoded(table.slice(0, half), numbers[:half])
                 return first + self._decoded(table.slice(half), numbers[half:])
-
-    def _each(self, table: pa.Table, first: int) -> list[Any]:
-        """Return the rows of a table as records, the first of this number, with errors in the places of some."""
-        with damage_of(self.url, "what the rows hold"):
-            try:
-                return to_records(table)
-            except _UNDECODABLE as error:
-                if table.num_rows == 1:
-                    return [self._undecodable(table, first, error)]
-                half = table.num_rows // 2
-                return self._each(table.slice(0, half), first) + self._each(table.slice(half), first + half)
 
     def _undecodable(self, table: pa.Table, number: int, error: Exception) -> RecordError:
         """Return the error of a table of one row that cannot be decoded; it names the column."""

@@ -110,6 +110,12 @@ class ColumnReader(Reader, Protocol):
     def read_each(self, start: int, stop: int) -> list[Any]:
         """Return what `read_span` does, with a `RecordError` in the place of each record that cannot be decoded."""
 
+    def first_rows(self, group: int, rows: int) -> pa.Table:
+        """Return the first rows of a row group as columns, at most so many, without reading all of a large one."""
+
+    def decode_each(self, table: pa.Table, first: int) -> list[Any]:
+        """Return rows as records, as `read_each` does; `first` is the number of the first."""
+
     def facts(self) -> Mapping[str, Any]:
         """Return what `show` prints of the source besides its name, size and number of records."""
 

@@ -26,6 +26,7 @@ MOST_ROWS = 4_000_000
 
 _PART, _PART_ROWS = 16 * 2**20, 65_536  # bytes and rows of a part
 _BUFFER = 4 * 2**20  # of each column, so much is read at once
+_FIRST = 2**20  # the same where only the first rows are wanted: a page, and some more of it if that is not all
 
 _LIMITS = {"thrift_string_size_limit": 256 * 2**20, "thrift_container_size_limit": 10_000_000}
 """Of what a footer may claim, far more than real ones have."""
@@ -172,6 +173,21 @@ class ParquetReader(GroupedRows):
             raise self._damaged(f"{self._groups[group].rows} rows in row group {group}", f"{start + found}")
         self._cursor = cursor
         return pa.Table.from_batches(parts).select(self.schema.names)
+
+    def _read_first(self, group: int, rows: int) -> pa.Table:
+        import pyarrow as pa  # noqa: PLC0415
+        import pyarrow.parquet as pq  # noqa: PLC0415
+
+        if self._has_int96 or not rows:
+            return super()._read_first(group, rows)
+        file = PlacedFile(self._content)
+        file.fetch([(start, min(stop, start + _FIRST)) for start, stop in self._ranges(group)])
+        opened = pq.ParquetFile(
+            file, metadata=self._metadata, buffer_size=_FIRST, pre_buffer=False, page_checksum_verification=True
+        )
+        names = self.schema.names
+        batch = next(opened.iter_batches(rows, row_groups=[group], columns=names, use_threads=False))
+        return pa.Table.from_batches([batch]).select(names)
 
     def _opened_at(self, group: int) -> _Cursor:
         import pyarrow.parquet as pq  # noqa: PLC0415

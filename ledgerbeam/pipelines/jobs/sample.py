@@ -15,7 +15,7 @@ from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, Ledgerbeam
 from ledgerbeam.io import Reader, read_bytes
 from ledgerbeam.io.compression.streams import decompressed
 from ledgerbeam.io.formats.base import RecordFormat
-from ledgerbeam.io.formats.format import StreamSpan
+from ledgerbeam.io.formats.format import ColumnReader, StreamSpan
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.formats.streamed import split_source
 from ledgerbeam.io.jsonl.format import JsonlFormat
@@ -24,6 +24,7 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.pipelines.jobs.spec import ShardJob
 from ledgerbeam.sources import FileSources, Sources
+from ledgerbeam.sources.forms import RecordForm
 from ledgerbeam.sources.kind import TaskLimits
 from ledgerbeam.transforms.task_results import TaskResults
 
@@ -31,6 +32,9 @@ __all__ = ["SampleRun", "Sampled", "sample_places", "sampled_records", "try_func
 
 MOST_WHOLE = 64 * 2**20
 """Most bytes of a source that is read as a whole, if its format cannot separate records without an index."""
+
+GROUP_RECORDS = 32
+"""Records that are read of a row group, about, before another one is read, too."""
 
 
 @dataclass(frozen=True)
@@ -135,18 +139,46 @@ def _of_first_span(opened: Sources, source: Source, number: int) -> Iterator[Sam
 
 
 def _of_source(files: FileSources, source: Source, shares: list[float], room: int | None) -> Iterator[Sampled]:
+    columns = files.type_of(source.url).columns()
+    if columns is not None:
+        with closing(files.open_columns(source, columns)) as rows:
+            yield from _of_groups(rows, source, len(_numbers(len(rows), source, shares, room)), files.form)
+        return
     try:
         with closing(files.open_file(source)) as reader:
-            count = len(reader)
-            if room is not None:
-                shares = shares[:: max(1, -(-len(shares) * source.size // max(1, count * room)))]
-            numbers = sorted({min(int(share * count), count - 1) for share in shares}) if count else []
+            numbers = _numbers(len(reader), source, shares, room)
             if files.form == "records":
                 yield from list(_by_position(reader, source, numbers))
             else:
                 yield from list(_one_by_one(files.kind_of(source).open(source).read_span, source, numbers))
     except (IndexNotFoundError, IndexMismatchError, NotIndexableError):
         yield from _from_beginning(files, source, len(shares))
+
+
+def _numbers(count: int, source: Source, shares: list[float], room: int | None) -> list[int]:
+    """Return which of `count` records are read, of about `room` bytes at most, ascending."""
+    if not count:
+        return []
+    if room is not None:
+        shares = shares[:: max(1, -(-len(shares) * source.size // max(1, count * room)))]
+    return sorted({min(int(share * count), count - 1) for share in shares})
+
+
+def _of_groups(reader: ColumnReader, source: Source, number: int, form: RecordForm) -> Iterator[Sampled]:
+    """Read the first rows of some row groups, since a single row costs as much as its neighbours do."""
+    groups = [group for group, found in enumerate(reader.groups) if found.rows]
+    firsts = list(accumulate((found.rows for found in reader.groups), initial=0))
+    some = min(len(groups), max(-(-number // GROUP_RECORDS), -(-number * len(groups) // max(1, len(reader)))))
+    for ordinal in range(some):
+        group = groups[int((ordinal + 0.5) * len(groups) / some)]
+        wanted = number * (ordinal + 1) // some - number * ordinal // some
+        table = reader.first_rows(group, wanted)
+        rows = [table.slice(place, 1) for place in range(len(table))]
+        if form == "records":
+            rows = [[record] for record in reader.decode_each(table, firsts[group])]
+        for place, row in enumerate(rows, firsts[group]):
+            error = row[0] if form == "records" and isinstance(row[0], RecordError) else None
+            yield Sampled(source, place, row) if error is None else Sampled(source, place, error=str(error))
 
 
 def _by_position(reader: Reader, source: Source, numbers: list[int]) -> Iterator[Sampled]:

@@ -122,3 +122,27 @@ def test_decoded_row_groups_are_held_up_to_a_limit() -> None:
         for group in (2, 1, 0):  # 2 takes the place of 0
             one[group * GROUP]
         assert sum(method == "GET" for method, _ in web.asked) == footer + 2 + 2
+
+
+def test_the_first_rows_of_a_large_row_group_are_read_without_the_rest() -> None:
+    rows = 300_000
+    chance = np.random.default_rng(2)
+    table = pa.table({"a": chance.integers(0, 2**62, rows), "b": chance.integers(0, 2**62, rows)})
+    with web_server() as web:
+        web.files = {"a.parquet": parquet_bytes(table, row_group_size=rows, compression="none", use_dictionary=False)}
+        reader = ParquetFormat().open_columns(f"{web.url}/a.parquet")
+        web.asked.clear()
+        assert reader.first_rows(0, 20).equals(table.slice(0, 20))
+        assert bytes_asked(web) < reader.groups[0].size / 2
+        assert len(web.asked) <= 2
+        assert reader.first_rows(0, 10 * rows).equals(table), "more than one page of each column"
+
+
+@pytest.mark.parametrize("opened", [opened_parquet, opened_arrow])
+def test_the_first_rows_of_any_row_group(opened: Opened) -> None:
+    with web_server() as web:
+        reader = opened(web, ("n1", "t2"))
+        for group in (0, 3, 9):
+            expected = wide_table().select(["n1", "t2"]).slice(group * GROUP, 5)
+            assert reader.first_rows(group, 5).equals(expected)
+            assert reader.decode_each(reader.first_rows(group, 5), group * GROUP) == expected.to_pylist()

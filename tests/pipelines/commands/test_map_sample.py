@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import gzip
 import json
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ledgerbeam.io.jsonl.format import JsonlFormat
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.sample import sample_places, sampled_records
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
+from ledgerbeam.sources.forms import RecordForm
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.jobs.test_dry_run import tree
 from tests.servers.s3_proxy import S3Proxy
@@ -80,6 +85,26 @@ def test_sources_without_an_index_are_read_from_their_beginning(sources: Workspa
     }
     assert max(row["record"] for row in found["sample"]) < 4
     assert not list((sources.root / "in").rglob("*.idx"))
+
+
+@pytest.mark.parametrize("form", ["records", "arrow"])
+@pytest.mark.parametrize(("number", "groups"), [(5, 1), (64, 2), (1000, 32), (4000, 40)])
+def test_a_sample_of_columns_is_of_few_row_groups(tmp_path: Path, form: RecordForm, number: int, groups: int) -> None:
+    table = pa.table({"id": np.arange(4_000)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=100)
+    job = MapJob(
+        files=ListedFiles(patterns=(f"{tmp_path}/*.parquet",)),
+        output="o",
+        to="jsonl",
+        function="json:dumps",
+        modules={},
+        form=form,
+    )
+    sampled = list(sampled_records(job, job.pages(lambda _: None), number))
+    assert len(sampled) == number
+    rows = [one.records if form == "records" else one.records.to_pylist() for one in sampled]
+    assert rows == [[{"id": one.number}] for one in sampled]
+    assert len({one.number // 100 for one in sampled}) == groups
 
 
 @pytest.mark.slow
