@@ -15,7 +15,7 @@ from lhotse.dataset import DynamicBucketingSampler, DynamicCutSampler
 from lhotse.dataset.dataloading import worker_init_fn
 from lhotse.dataset.iterable_dataset import IterableDatasetWrapper
 from lhotse.indexing import create_jsonl_index
-from lhotse.lazy import LazyIndexedManifestIterator
+from lhotse.lazy import LazyIndexedManifestIterator, LazyIteratorChain, LazyIteratorMultiplexer
 
 from benchmarks.serve import serve
 from ledgerbeam.iterators import Chain, Filter, GlobalShuffle, IndexedManifest, IndexedShar, Map, Mux, Repeat
@@ -52,6 +52,10 @@ def theirs(name: str, paths: list[str]) -> Any:
     makes = {
         "plain": lambda: LazyIndexedManifestIterator(paths[0]),
         "shuffled": lambda: LazyIndexedManifestIterator(paths[0], shuffle=True, seed=3),
+        "global": lambda: LazyIteratorChain(*map(LazyIndexedManifestIterator, paths), shuffle_iters=True, seed=5),
+        "mux": lambda: LazyIteratorMultiplexer(
+            *(LazyIndexedManifestIterator(path, shuffle=True, seed=3) for path in paths), weights=[2, 1], seed=1
+        ),
     }
     return makes[name]()
 

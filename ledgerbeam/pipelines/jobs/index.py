@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ledgerbeam.ledger import Job
@@ -31,6 +32,10 @@ class IndexJob(JobSpec):
 
     def sources(self) -> FilesToIndex:
         """Return the files to index."""
+        return self._to_index
+
+    @cached_property
+    def _to_index(self) -> FilesToIndex:
         return FilesToIndex(**vars(self.files))
 
     def output_places(self) -> list[OutputPlace]:
