@@ -12,10 +12,15 @@ from numpy.typing import NDArray
 
 from ledgerbeam.errors import UsageError
 
-__all__ = ["AUDIO_FORMATS", "Audio", "as_audio", "decode_audio", "encode_audio"]
+__all__ = ["AUDIO_FORMATS", "MOST_SAMPLES", "Audio", "as_audio", "decode_audio", "encode_audio"]
 
 AUDIO_FORMATS = ("wav", "flac", "mp3", "opus")
 """What `encode_audio` writes, by the extension of the files."""
+
+MOST_SAMPLES = 2**28
+"""Samples of an audio file in another format than WAV, of all channels together, that are decoded."""
+
+_BLOCK = 2**20
 
 _FULL = 32768.0  # 16 bits, with a sign
 _OF_SOUNDFILE = {"flac": ("FLAC", "PCM_16"), "mp3": ("MP3", None), "opus": ("OGG", "OPUS")}
@@ -92,13 +97,23 @@ def decode_audio(data: bytes) -> Audio:
 
     Raises:
         UsageError: The format needs soundfile, which is not installed.
+        ValueError: It has no samples, or more than `MOST_SAMPLES`: silence of hours takes few bytes.
         Exception: Whatever soundfile raises on bytes that are no audio.
     """
     found = _decode_wav(data) if data[:4] == b"RIFF" else None
     if found is not None:
         return found
-    samples, rate = _soundfile("this").read(io.BytesIO(data), dtype="float32", always_2d=True)
-    return Audio(np.ascontiguousarray(samples.T), int(rate))
+    blocks: list[NDArray[Any]] = []
+    with _soundfile("this").SoundFile(io.BytesIO(data)) as file:
+        rate, left = int(file.samplerate), MOST_SAMPLES // file.channels
+        while len(block := file.read(_BLOCK, dtype="float32", always_2d=True)):  # a header need not be true
+            left -= len(block)
+            if left < 0:
+                raise ValueError(f"expected at most {MOST_SAMPLES} samples, found more in {len(data)} bytes")
+            blocks.append(block)
+    if not blocks:
+        raise ValueError("expected samples, found none")
+    return Audio(np.ascontiguousarray(np.concatenate(blocks).T), rate)
 
 
 def _soundfile(name: str) -> ModuleType:

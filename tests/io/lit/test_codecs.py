@@ -128,6 +128,18 @@ def test_floats_are_clipped_and_rounded_down_as_libsndfile_does() -> None:
     assert (found.samples[0] * 32768).tolist() == [-32768, -32768, -1, 0, 1, 32767, 32767]
 
 
+def test_silence_of_hours_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("soundfile", exc_type=ImportError)
+    data = encoded("FLAC", (np.zeros((2, 100_000), np.float32), 8000))
+    assert len(data) < 20_000
+    monkeypatch.setattr("ledgerbeam.io.audio.MOST_SAMPLES", 150_000)
+    with pytest.raises(ValueError, match="expected at most 150000 samples"):
+        CODECS["FLAC"].decode(data)
+    monkeypatch.setattr("ledgerbeam.io.audio._BLOCK", 1000)
+    monkeypatch.setattr("ledgerbeam.io.audio.MOST_SAMPLES", 200_000)
+    assert CODECS["FLAC"].decode(data).samples.shape == (2, 100_000)
+
+
 @pytest.mark.parametrize(("width", "full"), [(1, 2**7), (2, 2**15), (3, 2**23), (4, 2**31)])
 def test_wav_of_any_width_is_read(width: int, full: int) -> None:
     values = [-full, -1, 0, 1, full - 1]
