@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.pipelines.console import Reporter, count, print_json
 from ledgerbeam.pipelines.jobs.listing import listed_pages
 from ledgerbeam.pipelines.jobs.preview import WORK, JobPreview, as_json, preview_job
@@ -41,12 +42,13 @@ def dry_run(job: JobSpec, args: argparse.Namespace, *, force: bool) -> int:
         if getattr(args, option, None) is not None:
             raise UsageError(f"--dry-run shows everything that is open: leave --{option.replace('_', '-')} out")
     reporter = Reporter(as_json=args.json, quiet=args.quiet)
-    pages = listed_pages(job, reporter.say)
+    left_out = LeftOut()
+    pages = listed_pages(job, reporter.say, left_out)
     preview = preview_job(
         job, pages, args.on_job_change, getattr(args, "existing", None), force=force, say=reporter.say
     )
     if args.json:
-        print_json(as_json(preview))
+        print_json({**as_json(preview), "passed_over": left_out.passed_over})
     else:
         for line in _lines(preview):
             reporter.say(printable(without_secrets(line)))

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.pipelines.commands.dry_run import dry_run
 from ledgerbeam.pipelines.commands.summary import RunSummary
@@ -48,8 +49,9 @@ def run_job_command(job: JobSpec, args: argparse.Namespace, beam_args: list[str]
         raise UsageError("--only-rejected and --only-failed choose different tasks; give one of them, then the other")
     if again is not None or args.only_failed is not None or job.task_limit is not None:
         require_local(beam_args)
+    left_out = LeftOut()
     with reporter.progress():
-        pages = listed_pages(job, reporter.say)
+        pages = listed_pages(job, reporter.say, left_out)
         opened = open_job(job, args.on_job_change, getattr(args, "existing", None), reporter.say)
         job, store = opened.job, opened.store
         shown = os.path.relpath(job.ledger) if is_local(job.ledger) and not args.ledger else job.ledger
@@ -71,4 +73,5 @@ def run_job_command(job: JobSpec, args: argparse.Namespace, beam_args: list[str]
     product = job.product()
     if product is not None and outcome.is_complete:
         made = product.make(job, store, rewrite=rewrite, say=reporter.say)
-    return RunSummary(job, store, outcome, made, is_partial=only is not None).print(reporter)
+    passed_over = left_out.passed_over if is_local_runner(beam_args) else None  # others list inside of the pipeline
+    return RunSummary(job, store, outcome, made, passed_over, is_partial=only is not None).print(reporter)

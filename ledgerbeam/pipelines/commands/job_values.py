@@ -48,7 +48,7 @@ def file_sources(args: argparse.Namespace) -> ListedFiles:
     patterns = tuple(map(canonical_url, args.patterns))
     group = args.group
     if read_as is not None:  # folders of Shar datasets
-        if pack or group != "auto" or args.columns:
+        if pack or group != "auto" or getattr(args, "columns", ()):
             raise UsageError(
                 "--from shar reads whole shards, with payloads in pairs: leave --pack, --group and --columns out"
             )

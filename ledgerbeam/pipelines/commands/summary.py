@@ -31,6 +31,7 @@ class RunSummary:
         store: Its ledger.
         outcome: Of the run.
         made: What was made of the outputs.
+        passed_over: How many names that wildcards matched are not of sources; None if it is not known.
         is_partial: Whether the run was to do only some sources.
     """
 
@@ -38,6 +39,7 @@ class RunSummary:
     store: LedgerStore
     outcome: RunOutcome
     made: list[Any]
+    passed_over: int | None
     is_partial: bool
 
     def print(self, reporter: Reporter) -> int:
@@ -82,6 +84,7 @@ class RunSummary:
             **({} if product is None else {product.name: self.made}),
             "seconds": round(outcome.seconds, 3),
             "skipped": outcome.skipped,
+            "passed_over": self.passed_over,
             "interrupted": outcome.interrupted,
             "out_of_date": outcome.out_of_date,
             "unrecorded": outcome.unrecorded,

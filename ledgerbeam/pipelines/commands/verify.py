@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, _: list[str]) -> int:
     """Check every source; prints a line for each that does not pass. Returns 0, or 1 if any did not pass."""
     from ledgerbeam.io import IndexLocation, SourceListing, canonical_url
+    from ledgerbeam.io.listing.left_out import LeftOut
     from ledgerbeam.pipelines.console import count, print_json
     from ledgerbeam.pipelines.report.index_check import IndexCheck
 
@@ -33,7 +34,8 @@ def run(args: argparse.Namespace, _: list[str]) -> int:
     check = IndexCheck(location, args.group, args.storage_options, args.deep, args.columns)
     checked = records = 0
     problems: list[dict[str, str]] = []
-    for url, outcome in check.run(SourceListing(patterns, sources_from, args.storage_options).pages()):
+    left_out = LeftOut()
+    for url, outcome in check.run(SourceListing(patterns, sources_from, args.storage_options).pages(left_out)):
         checked += 1
         if isinstance(outcome, int):
             records += outcome
@@ -42,7 +44,10 @@ def run(args: argparse.Namespace, _: list[str]) -> int:
         if not args.json:
             print(outcome)
     if args.json:
-        print_json({"sources": checked, "records": records, "problems": problems, "ok": not problems})
+        counted = {"sources": checked, "records": records, "passed_over": left_out.passed_over}
+        print_json({**counted, "problems": problems, "ok": not problems})
     else:
+        for line in left_out.lines():
+            print(line)
         print(f"{count(checked, 'source')}, {count(records, 'record')}, {count(len(problems), 'problem')}")
     return 1 if problems else 0
