@@ -15,7 +15,7 @@ from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.user_code import SAFE_PATH
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.runners.logs import quiet_beam, worker_options
+from ledgerbeam.pipelines.runners.logs import worker_options
 
 __all__ = ["BeamRunner", "check_options", "check_reach"]
 
@@ -24,12 +24,11 @@ _OWN_RUNNERS = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "Prism
 
 
 def check_options(beam_args: Sequence[str]) -> None:
-    """Refuse options that Beam does not know: it would only warn of them, and run without.
+    """Refuse options that Beam does not know: it would only warn of them, and run without. It imports Beam.
 
     Raises:
         UsageError: If there are such options, and no job server that may know them.
     """
-    quiet_beam()
     from apache_beam.options.pipeline_options import PipelineOptions, _BeamArgumentParser  # noqa: PLC0415
 
     runner = PipelineOptions(list(beam_args)).get_all_options().get("runner")
@@ -52,7 +51,6 @@ def check_reach(spec: JobSpec, beam_args: Sequence[str]) -> None:
     Raises:
         UsageError: If the job's ledger, sources, indexes or outputs are local and its workers may not be.
     """
-    quiet_beam()
     from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415
 
     options = PipelineOptions(list(beam_args)).get_all_options()
@@ -124,6 +122,7 @@ class BeamRunner:
         from ledgerbeam.pipelines.runners.pipeline import expand_job, match_open_sources  # noqa: PLC0415
         from ledgerbeam.transforms.user_object import close_objects  # noqa: PLC0415
 
+        safe = os.environ.get("PYTHONSAFEPATH")
         # Beam starts other Pythons, `python -m pip` one of them: the working folder is not on their path either.
         os.environ.setdefault("PYTHONSAFEPATH", SAFE_PATH)
         try:
@@ -141,6 +140,8 @@ class BeamRunner:
             raise LedgerbeamError(f"the pipeline failed: {_last_line(error)}; --debug shows all of it") from error
         finally:
             close_objects()  # of workers that are threads of this process
+            if safe is None:
+                os.environ.pop("PYTHONSAFEPATH", None)
 
 
 def _counted_set_ups(result: Any) -> SetUps:
