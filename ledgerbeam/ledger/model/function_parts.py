@@ -66,7 +66,7 @@ def function_parts(function: Callable[..., Any]) -> FunctionParts:
     Raises:
         FunctionError: It captures what no other process can have, or what is another one each time.
     """
-    walk = _Walk()
+    walk = _Follower()
     try:
         walk.follow(function)
     except RecursionError:
@@ -122,7 +122,7 @@ def _named_parts(function: Callable[..., Any]) -> dict[str, str]:
     return code | {f"{group} {name}": known for group, parts in groups.items() for name, known in parts.items()}
 
 
-class _Walk:
+class _Follower:
     """Follows a function into what it is made of, each part once."""
 
     def __init__(self) -> None:

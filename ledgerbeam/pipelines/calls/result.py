@@ -12,12 +12,12 @@ from ledgerbeam.errors import TasksFailedError
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.pipelines.run_progress import count, duration
 
-__all__ = ["JobInterrupt", "Result", "Rows"]
+__all__ = ["JobInterrupt", "Result", "ResultRows"]
 
 SHOWN_FAILURES = 3
 
 
-class Rows(Protocol):
+class ResultRows(Protocol):
     """Rows that are read when they are asked for: a dict each."""
 
     def __len__(self) -> int: ...
@@ -82,9 +82,9 @@ class Result:
     interrupted: bool = False
     ledger: str | None = None
     output: str | None = None
-    outputs: Rows = field(default_factory=ListedRows)
-    failures: Rows = field(default_factory=ListedRows)
-    rejects: Rows = field(default_factory=ListedRows)
+    outputs: ResultRows = field(default_factory=ListedRows)
+    failures: ResultRows = field(default_factory=ListedRows)
+    rejects: ResultRows = field(default_factory=ListedRows)
     summary: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     _stats: Callable[[], dict[str, Any]] = field(default=dict, repr=False, compare=False)

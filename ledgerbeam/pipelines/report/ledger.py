@@ -126,9 +126,9 @@ class Ledger:
         """Return what the job's function has counted and measured by `ledgerbeam.stats`, by name."""
         return {name: merged.value() for name, merged in merged_statistics(self._store).items()}
 
-    def manifest(self, route: str = "") -> DatasetManifest:
+    def manifest(self, *, route: str = "", allow_incomplete: bool = False) -> DatasetManifest:
         """Return the shards of a dataset of the job; see `ledgerbeam.ledger.dataset_manifest`."""
-        return dataset_manifest(self._store, route=route)
+        return dataset_manifest(self._store, route=route, allow_incomplete=allow_incomplete)
 
     def to_arrow(self, table: str) -> pa.Table:
         """Return a table of the ledger, as ``ledger export`` writes it.

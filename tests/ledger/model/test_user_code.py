@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import functools
 import importlib.util
 import json
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -118,15 +117,6 @@ def test_the_place_of_an_error_is_where_it_was_raised() -> None:
         error = found
     line = deep.__code__.co_firstlineno + 1
     assert describe_error(error) == f"ValueError: x (at {__file__}:{line})"
-
-
-def load(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 # By name

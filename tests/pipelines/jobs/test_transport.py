@@ -20,6 +20,7 @@ OPTIONS = {"key": "an id", "secret": "hunter2"}
 FILES = ListedFiles(patterns=("/in/*.jsonl", "s3://b/\udce9.jsonl"), base="/in/", pack_bytes=100)
 PARTS = MergedParts("/out/d", ("_a_document", "_b_document"), "int32", drop=True)
 WORDS = {"output": "/out", "storage_options": OPTIONS, "ledger": "/L", "workers": 3, "log_level": "info"}
+PASSES = GraphPasses(reference="m:g", made_of={"module": {}}, epochs=3)
 TRAVELLING = PickledObject("__main__:f", "AAAA")
 
 SPECS: list[JobSpec] = [
@@ -28,7 +29,9 @@ SPECS: list[JobSpec] = [
     MapJob(files=FILES, function=TRAVELLING, made_of={"code": {"f": "ab"}}, to="jsonl", **WORDS),  # type: ignore[arg-type]
     ConvertJob(files=FILES, to="megatron", dataset=PARTS, **WORDS),  # type: ignore[arg-type]
     ConvertJob(files=FILES, to="shar", fields=(("recording", "wav"), ("label", "cls")), **WORDS),  # type: ignore[arg-type]
-    MaterializeJob(passes=GraphPasses(reference="m:g", made_of={"module": {}}, epochs=3), to="tar", published="lit", **WORDS),  # type: ignore[arg-type]
+    MaterializeJob(
+        passes=GraphPasses(reference="m:g", made_of={"module": {}}, epochs=3), to="tar", published="lit", **WORDS
+    ),  # type: ignore[arg-type]
     TokenizeJob(files=FILES, tokenizer="bytes", checksum="bytes", keys=("a", "b"), eod=None, dataset=PARTS, **WORDS),  # type: ignore[arg-type]
 ]
 
