@@ -1,31 +1,48 @@
-"""Importing Beam, which logs already then, in programs whose logging is their own."""
+"""Beam in programs whose logging is their own: what it logs is kept away, and it sets nothing up."""
 
 from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-__all__ = ["import_beam", "is_not_of_beam"]
+__all__ = ["import_beam", "is_not_of_beam", "logging_kept"]
 
 
 def import_beam() -> None:
-    """Import Beam in a program whose logging is its own: what Beam logs then is kept away, and nothing is set up.
+    """Import Beam, which already logs then."""
+    if "apache_beam" not in sys.modules:
+        beam = logging.getLogger("apache_beam")
+        before = beam.level
+        beam.setLevel(logging.CRITICAL)
+        try:
+            with logging_kept():
+                import apache_beam  # noqa: F401, PLC0415
+        finally:
+            beam.setLevel(before)
 
-    Where nobody handles records, its warnings would make a handler of the root logger.
+
+@contextmanager
+def logging_kept() -> Iterator[None]:
+    """Keep the root logger as it is while the body runs, though Beam logs to it.
+
+    Where it has no handler, the first record that is logged to it would give it one, for good. So it has one meanwhile,
+    which does what Python does without: it prints warnings.
     """
-    if "apache_beam" in sys.modules:
-        return
-    root, beam = logging.getLogger(), logging.getLogger("apache_beam")
-    nobody, before = logging.NullHandler(), beam.level
-    root.addHandler(nobody)
+    root = logging.getLogger()
+    handler = None if root.handlers else logging.StreamHandler()
     root.addFilter(is_not_of_beam)
-    beam.setLevel(logging.CRITICAL)
+    if handler is not None:
+        handler.setLevel(logging.WARNING)
+        handler.addFilter(is_not_of_beam)
+        root.addHandler(handler)
     try:
-        import apache_beam  # noqa: F401, PLC0415
+        yield
     finally:
-        beam.setLevel(before)
         root.removeFilter(is_not_of_beam)
-        root.removeHandler(nobody)
+        if handler is not None:
+            root.removeHandler(handler)
 
 
 def is_not_of_beam(record: logging.LogRecord) -> bool:

@@ -14,7 +14,7 @@ from ledgerbeam.errors import LedgerError, UsageError
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.job import OnJobChange
-from ledgerbeam.pipelines.beam_import import import_beam
+from ledgerbeam.pipelines.beam_import import import_beam, logging_kept
 from ledgerbeam.pipelines.calls.result import JobInterrupt, Result
 from ledgerbeam.pipelines.console import count_nulled
 from ledgerbeam.pipelines.jobs.listing import listed_pages
@@ -91,8 +91,9 @@ def job_result(job: JobSpec, how: RunOptions, console: RunConsole) -> Result:
             import_beam()
         else:
             quiet_beam()
-        check_options(beam_args)
-        check_reach(job, beam_args)
+        with logging_kept():
+            check_options(beam_args)
+            check_reach(job, beam_args)
     if how.dry_run:
         return _previewed(job, how, console)
     if how.only_rejected is not None and how.only_failed is not None:

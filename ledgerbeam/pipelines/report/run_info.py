@@ -64,7 +64,7 @@ class Work(NamedTuple):
         return Work(*(max(0, mine - theirs) for mine, theirs in zip(self, other, strict=True)))
 
 
-def run_info(store: LedgerStore, spec: JobSpec, runner: str, words: Sequence[str] | None) -> dict[str, Any]:
+def run_info(store: LedgerStore, spec: JobSpec, runner: str, words: Sequence[str] | None = None) -> dict[str, Any]:
     """Return what `LedgerStore.begin_run` records of this process.
 
     ``{"pid", "host", "place", "workers", "runner", "command", "folder", "before", "token", "output"}``: where it can be

@@ -13,6 +13,7 @@ from ledgerbeam.ledger import LedgerStore, Totals
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.user_code import SAFE_PATH
+from ledgerbeam.pipelines.beam_import import logging_kept
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners.logs import worker_options
@@ -116,6 +117,10 @@ class BeamRunner:
         self._store.note_listing(listed.run, listed=sum(sources.values()), finished=True)
 
     def _pass(self, run: str) -> None:
+        with logging_kept():
+            self._run_pipeline(run)
+
+    def _run_pipeline(self, run: str) -> None:
         import apache_beam as beam  # noqa: PLC0415 - takes a second, and comes after logging is set up
         from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415
 
