@@ -21,6 +21,7 @@ PEERS=(
   torch==2.13.0
   torchdata==0.11.0
   webdataset==1.0.2
+  zstandard==0.25.0 # of ours too
 )
 WIDS=webdataset==0.2.111 # the last release with the package wids; in a folder of its own, beside webdataset
 venv=.cache/peers

@@ -53,13 +53,13 @@ ALLOWED = {
 """What the modules of each part may import of ledgerbeam."""
 
 FLOORS_OF_IO = (
-    ("native", "json_values"),
+    ("native", "json_values", "audio"),
     ("storage",),
     ("listing", "compression"),
     ("index",),
     ("formats",),
     ("columns",),
-    ("jsonl", "tar", "megatron", "idxpack", "text", "warc"),
+    ("jsonl", "tar", "megatron", "idxpack", "text", "warc", "source_listing"),
     ("shar", "webdataset", "conversion", "parquet", "arrow", "dataset_card"),
     ("lit",),
 )

@@ -7,6 +7,7 @@ in all of them. Nothing here knows of Beam or of the ledger. `publish.publish` i
 from __future__ import annotations
 
 from ledgerbeam.io.arrow.format import ArrowFormat as ArrowFormat
+from ledgerbeam.io.audio import Audio as Audio
 from ledgerbeam.io.compression.zstd_frames import seekable_zstd as seekable_zstd
 from ledgerbeam.io.formats.base import IndexedFormat as IndexedFormat
 from ledgerbeam.io.formats.base import LineFormat as LineFormat
@@ -44,13 +45,14 @@ from ledgerbeam.io.jsonl.reader import JsonlReader as JsonlReader
 from ledgerbeam.io.jsonl.reader import encode_jsonl as encode_jsonl
 from ledgerbeam.io.jsonl.reader import stream_records as stream_records
 from ledgerbeam.io.listing.patterns import common_base as common_base
-from ledgerbeam.io.listing.source_listing import SourceListing as SourceListing
 from ledgerbeam.io.megatron.format import MegatronFormat as MegatronFormat
 from ledgerbeam.io.parquet.format import ParquetFormat as ParquetFormat
 from ledgerbeam.io.parquet.reader import ParquetReader as ParquetReader
 from ledgerbeam.io.shar.format import SharFormat as SharFormat
+from ledgerbeam.io.shar.payloads import Frames as Frames
 from ledgerbeam.io.shar.reader import SharReader as SharReader
 from ledgerbeam.io.shar.writer import SharWriter as SharWriter
+from ledgerbeam.io.source_listing import SourceListing as SourceListing
 from ledgerbeam.io.storage.client import Options as Options
 from ledgerbeam.io.storage.files import delete as delete
 from ledgerbeam.io.storage.files import read_bytes as read_bytes
@@ -68,10 +70,12 @@ from ledgerbeam.io.text.format import TextFormat as TextFormat
 
 __all__ = [
     "ArrowFormat",
+    "Audio",
     "ColumnFormat",
     "ColumnReader",
     "FileInfo",
     "Format",
+    "Frames",
     "Grouping",
     "IndexFile",
     "IndexLocation",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -24,6 +24,7 @@ from ledgerbeam.errors import (
     UsageError,
 )
 from ledgerbeam.io import FileInfo, RawRecord
+from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.storage.unchanged import SourceWatch
 from ledgerbeam.iterators import IteratorNode, OrderedNode, resolve_iterator_source
@@ -124,9 +125,9 @@ class GraphSource:
         """Return the URLs of the data that the graph reads."""
         return sorted(set(_data_urls(self.build().identity())))
 
-    def pages(self, on_left_out: Callable[[int], None] | None = None) -> Iterator[Page]:
+    def pages(self, left_out: LeftOut | None = None) -> Iterator[Page]:
         """List the passes: one page. Raises what `build` raises, and `StorageError` if data cannot be looked at."""
-        del on_left_out  # nothing is
+        del left_out  # nothing is
         graph = self.build()
         urls = [f"{self.base}epoch-{epoch:05d}" for epoch in range(self.epochs)]
         yield Page(urls, [graph.positions or 0] * self.epochs, [_version(graph)] * self.epochs)
@@ -290,8 +291,8 @@ def _why_no_places(graph: IteratorNode) -> str:
     node = next(node for node in walk(graph) if node.positions is None and all(_has_places(c) for c in node.children))
     return (
         f"{node!r} has no fixed number of places that are known before it is read, so a pass cannot be cut into tasks; "
-        "use GlobalShuffle for Shuffle, IndexedManifest for Jsonl and Manifest, Repeat with a number of times, Filter "
-        "and Repeat above a Mux, not below it; leave what batches or flattens to those who read the shards"
+        "use GlobalShuffle for Shuffle, IndexedManifest for Jsonl and Manifest, Repeat with a number of times, Filter, "
+        "Flatten and Repeat above a Mux or a Slice, not below it; leave what batches to those who read the shards"
     )
 
 

@@ -55,6 +55,9 @@ class IteratorNode(ABC):
     is_positional: bool = False
     """Whether a pass is a fixed order of `positions` places, of which shard `s` of `S` takes `s`, `s + S`, ..."""
 
+    is_single: bool = True
+    """Whether each of its `positions` has at most one item; else a place may have any number of them."""
+
     _epoch = 0
     _shard = (0, 1)
     _begun = False
@@ -189,8 +192,17 @@ class IteratorNode(ABC):
         )
 
     def read_at(self, positions: Positions, epoch: int | None = None) -> list[Any]:
-        """Read the items at places of the order of a pass, `MISSING` where a place has none."""
+        """Read the items at places of the order of a pass, `MISSING` where a place has none.
+
+        Raises:
+            UnsupportedShapeError: `positions` is None, or the node is not `is_single`.
+        """
         return self.read_many(self.tokens(positions, epoch), epoch)
+
+    def pairs_at(self, positions: Positions, epoch: int | None = None) -> Iterator[tuple[Token, Any]]:
+        """Return the items at places of the order of a pass with their tokens, of each place all that it has."""
+        found = zip(self.tokens(positions, epoch), self.read_at(positions, epoch), strict=True)
+        return ((token, item) for token, item in found if item is not MISSING)
 
     # What a graph is used by.
 
@@ -203,7 +215,7 @@ class IteratorNode(ABC):
             epoch: Which pass. Default: the present one.
 
         Returns:
-            The items in order; fewer than places where blank lines lie or a filter drops.
+            The items in order; fewer than places where blank lines lie or a filter drops, or more if not `is_single`.
 
         Raises:
             UnsupportedShapeError: `positions` is None.
@@ -212,7 +224,10 @@ class IteratorNode(ABC):
         places = self.positions
         if places is not None and not 0 <= start <= stop <= places:
             raise UsageError(f"{self._name}: [{start}, {stop}) is not a span of its {places} places")
-        found = self.read_at(np.arange(start, stop, dtype=np.int64), epoch)
+        wanted = np.arange(start, stop, dtype=np.int64)
+        if not self.is_single:
+            return [item for _, item in self.pairs_at(wanted, epoch)]
+        found = self.read_at(wanted, epoch)
         return [item for item in found if item is not MISSING]
 
     def with_origins(self) -> Iterator[Any]:
@@ -375,6 +390,11 @@ class DerivedNode(IteratorNode):
     def has_constant_time_access(self) -> bool:  # type: ignore[override]
         """Whether an item can be rebuilt from its token without going through others."""
         return all(map(supports_graph_restore, self.children))
+
+    @property
+    def is_single(self) -> bool:  # type: ignore[override]
+        """Whether each of its `positions` has at most one item."""
+        return all(child.is_single for child in self.children)
 
 
 State: TypeAlias = dict[str, Any]

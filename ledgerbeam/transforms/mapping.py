@@ -184,7 +184,7 @@ class TaskMapping:
             raise TaskFailedError(failed_by(error, task, f"{task.name}: {message_of(error)}")) from error
         counts = self._tally.counts(len(self._records), datasets)
         if not datasets and not rejects:
-            return NoneTask(task, counts, statistics)
+            return NoneTask(task, counts=counts, statistics=statistics)
         return task.replace(records=TaskResults(datasets, counts, rejects, statistics))
 
     def _check_first(self, call: Callable[[Any], Any]) -> int:

@@ -17,6 +17,7 @@ from apache_beam.pvalue import PBegin, PCollection
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
+from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.identity import source_ids
@@ -38,7 +39,7 @@ class Listing(Protocol):
     def title(self) -> str:
         """What a console shows."""
 
-    def pages(self, on_left_out: Callable[[int], None] | None = None) -> Iterator[Page]:
+    def pages(self, left_out: LeftOut | None = None) -> Iterator[Page]:
         """List the sources, in an order that does not change between runs."""
 
 
@@ -66,9 +67,10 @@ class MatchSources(beam.PTransform[PBegin, PCollection[Page]]):
 
 
 def _pages(listing: Listing) -> Iterator[Page]:
-    return listing.pages(
-        lambda count: _log.info("left out of the sources, files that the job writes itself: %d", count)
-    )
+    left_out = LeftOut()
+    yield from listing.pages(left_out)
+    for line in left_out.lines():
+        _log.info("%s", line)
 
 
 @dataclass

@@ -37,9 +37,9 @@ class ProcessTask(beam.PTransform[PCollection[Task], PCollection[Task]]):
 
     Attributes:
         function: Takes a `Task` and returns the task with other records (``task.replace(records=...)``), None or
-            ``NoneTask(task)`` (filtered), ``FailedTask(task, reason)`` (tried again on a rerun), or the list that
-            ``task.fan_out(lists_of_records)`` made. An exception makes the task a `FailedTask`. What it observes by
-            `ledgerbeam.stats` is recorded with the task; after a fan-out, with the first child. If it has a method
+            ``NoneTask(task, reason)`` (filtered), ``FailedTask(task, reason)`` (tried again on a rerun), or the list
+            that ``task.fan_out(lists_of_records)`` made. An exception makes the task a `FailedTask`. What it observes
+            by `ledgerbeam.stats` is recorded with the task; after a fan-out, with the first child. If it has a method
             ``set_up``, as `MapRecords` has, that is called in each worker process before the first task.
         ledger: The job's ledger; carries errors that end the job to the launcher.
     """

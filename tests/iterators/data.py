@@ -139,6 +139,10 @@ def spread(item: int) -> list[tuple[int, int]]:
     return [(item, piece) for piece in range(item % 4)]
 
 
+def some(item: int) -> list[int]:
+    return [7 * item + piece for piece in range(item % 4)]
+
+
 def add_noise(item: Any, chance: Any) -> tuple[Any, float]:
     return item, chance.random()
 

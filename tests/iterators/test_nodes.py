@@ -26,6 +26,7 @@ from ledgerbeam.iterators import (
     Mix,
     Mux,
     PackedManifest,
+    Records,
     Repeat,
     Shar,
     Shuffle,
@@ -169,7 +170,7 @@ class TestBlocks(NodeContract):
 
 class TestRecords(NodeContract):
     def node(self) -> IteratorNode:
-        return numbers(50, shuffle=True)
+        return Records(range(50), "numbers", shuffle=True)
 
 
 class TestChain(Files):
@@ -257,6 +258,16 @@ class TestShuffleWithALargeBuffer(NodeContract):
 class TestFlatten(NodeContract):
     def node(self) -> IteratorNode:
         return Flatten(Map(numbers(30, shuffle=True), data.spread))
+
+
+class TestFlattenInAGraph(NodeContract):
+    """All that may lie between a Flatten and those who read its spans."""
+
+    def node(self) -> IteratorNode:
+        pieces = Flatten(Map(numbers(9, shuffle=True), data.some))
+        nested = Flatten(Map(Flatten(Map(Filter(numbers(12, 50), data.is_not_third), data.some)), data.some))
+        joined = Filter(Chain(pieces, numbers(5, 100), nested), data.is_not_third)
+        return Repeat(Mix(Map(joined, data.add_noise, seed=3), numbers(4, 900), data.mix), 2)
 
 
 class TestMix(NodeContract):

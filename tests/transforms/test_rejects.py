@@ -179,7 +179,7 @@ def test_a_plain_list_is_one_dataset_that_nobody_counted(tmp_path: Path) -> None
 
 def test_a_filtered_task_keeps_its_counts() -> None:
     counts = RecordCounts(2, 0, {"too short": 2})
-    leaf = _leaf(NoneTask(Task(SOURCE, 0, 2, ((0, 1),)), counts, {"words": Statistic("count", b"1")}))
+    leaf = _leaf(NoneTask(Task(SOURCE, 0, 2, ((0, 1),)), "", counts, {"words": Statistic("count", b"1")}))
     assert (leaf.kind, leaf.counts, dict(leaf.statistics)) == ("filtered", counts, {"words": Statistic("count", b"1")})
 
 

@@ -19,6 +19,7 @@ from ledgerbeam.errors import ArchiveError, LedgerbeamError, SourceError, UsageE
 from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.storage.ahead import map_ahead
 from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.pipes import is_pipe, read_pipe
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo
 
@@ -174,7 +175,7 @@ def decompressed(url: str, options: Options | None = None, listed: FileInfo | No
     """Read a source from its beginning, decompressed; one that is not compressed as it is.
 
     Args:
-        url: The source; its name shows the compression.
+        url: The source; its name shows the compression. Of a pipe it is what its command prints, as it is.
         options: Storage options.
         listed: What was listed; see `RangeReader`.
 
@@ -184,8 +185,11 @@ def decompressed(url: str, options: Options | None = None, listed: FileInfo | No
     Raises:
         SourceError: The data is cut off, damaged, or followed by something else; the message has the byte of the file.
         SourceNotFoundError: There is no such source; also StorageError.
-        UsageError: It takes a package that is not installed.
+        UsageError: It takes a package that is not installed, or is a pipe, and these are not allowed.
     """
+    if is_pipe(url):
+        yield from read_pipe(url)
+        return
     compression = split_compression(url).compression
     with RangeReader(url, options, listed=listed) as reader:
         size = reader.size

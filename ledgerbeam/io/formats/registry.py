@@ -17,6 +17,7 @@ from ledgerbeam.io.compression.names import Compression, split_compression
 from ledgerbeam.io.formats.format import ColumnFormat, Format, OffsetFormat, Reader
 from ledgerbeam.io.index.file import IndexFile
 from ledgerbeam.io.storage.client import Options
+from ledgerbeam.redaction import without_secrets
 
 __all__ = [
     "GROUP",
@@ -25,6 +26,7 @@ __all__ = [
     "formats",
     "open_source",
     "recognize",
+    "recognize_indexable",
     "register",
     "require_formats",
     "require_no_columns",
@@ -87,7 +89,7 @@ class FileType:
         """
         if self.compression is not None:
             raise self._not_indexable()
-        return self._by_offsets()
+        return self.by_offsets()
 
     def by_position(self) -> OffsetFormat:
         """Return the format of a source that can be read by offsets: not compressed, or in gzip or Zstandard.
@@ -95,7 +97,7 @@ class FileType:
         Raises:
             NotIndexableError: It is compressed in another way, or of columns.
         """
-        kind = self._by_offsets()
+        kind = self.by_offsets()
         if self.compression is not None and not (self.compression.seekable and kind.is_streamable):
             raise self._not_indexable()
         return kind
@@ -106,7 +108,7 @@ class FileType:
         Raises:
             NotIndexableError: Its format is not read so.
         """
-        kind = self._by_offsets()
+        kind = self.by_offsets()
         if not kind.is_streamable:
             raise NotIndexableError(f"{self.url}: {kind.name} is not read compressed; decompress it")
         return kind
@@ -123,9 +125,14 @@ class FileType:
 
     @property
     def _is_streamable(self) -> bool:
-        return not isinstance(self.format, ColumnFormat) and self._by_offsets().is_streamable
+        return not isinstance(self.format, ColumnFormat) and self.by_offsets().is_streamable
 
-    def _by_offsets(self) -> OffsetFormat:
+    def by_offsets(self) -> OffsetFormat:
+        """Return the format of a source whose records lie one after the other, compressed or not.
+
+        Raises:
+            NotIndexableError: It is of columns.
+        """
         if isinstance(self.format, ColumnFormat):
             if self.compression is not None:
                 raise self._not_indexable()
@@ -159,7 +166,10 @@ def recognize(url: str, configured: Iterable[Format] = ()) -> FileType:
         UsageError: The name has no suffix of a known format.
     """
     if url.startswith("pipe:"):
-        raise NotIndexableError(f"{url}: a pipe has no byte offsets to index; write its output to a file first")
+        raise NotIndexableError(
+            f"{without_secrets(url)}: a pipe has no byte offsets and no version; write its output to a file first, or "
+            "stream it with ledgerbeam.iterators.Jsonl"
+        )
     plain, compression = split_compression(url)
     known = _with(configured)
     by_suffix = {suffix: kind for kind in known.values() for suffix in kind.suffixes}
@@ -172,6 +182,18 @@ def recognize(url: str, configured: Iterable[Format] = ()) -> FileType:
         f"{url}: the name has no known format; expected a suffix {', '.join(suffixes)} or {last} (docs/own-format.md "
         "says how to add one)"
     )
+
+
+def recognize_indexable(url: str) -> FileType:
+    """Find the format and the compression of a source whose records an index finds; compressed or not.
+
+    Raises:
+        NotIndexableError: It is of columns, whose footer is their index, or a pipe.
+        UsageError: The name has no suffix of a known format.
+    """
+    found = recognize(url)
+    found.by_offsets()
+    return found
 
 
 def require_formats(

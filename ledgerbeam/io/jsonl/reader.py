@@ -18,6 +18,7 @@ from ledgerbeam.io.index.reader import IndexedRecords
 from ledgerbeam.io.json_values import exact, holds_wide, loads
 from ledgerbeam.io.jsonl.lines import JsonLines, JsonLinesBuilder
 from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.pipes import is_pipe
 from ledgerbeam.io.storage.urls import canonical_url
 
 __all__ = [
@@ -139,7 +140,7 @@ def stream_records(url: str, options: Options | None = None) -> Iterator[Any]:
         SourceNotFoundError: There is no such source; also StorageError.
         UsageError: It is compressed in a way that takes a package that is not installed.
     """
-    url = canonical_url(url)
+    url = url if is_pipe(url) else canonical_url(url)
     record = start = 0
     line = bytearray()
     for block in decompressed(url, options):

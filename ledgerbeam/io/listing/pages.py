@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,7 +58,12 @@ class Page:
         return head
 
 
-def list_pages(patterns: Sequence[str], options: Options | None = None, page_size: int = 10_000) -> Iterator[Page]:
+def list_pages(
+    patterns: Sequence[str],
+    options: Options | None = None,
+    page_size: int = 10_000,
+    keep: Callable[[Page, Pattern], Page] = lambda page, _: page,
+) -> Iterator[Page]:
     """List the sources that patterns name.
 
     Local folders are walked depth first, the files of a folder before its subfolders, both sorted by name.
@@ -68,6 +73,7 @@ def list_pages(patterns: Sequence[str], options: Options | None = None, page_siz
         patterns: Paths or URLs with braces and wildcards (`ledgerbeam.io.listing.patterns`), in any mix.
         options: Storage options of the remote ones.
         page_size: Sources in each page but the last.
+        keep: Returns what is wanted of a page that a pattern matches, which may be nothing.
 
     Yields:
         Pages. A source that several patterns match comes once, with the first of them.
@@ -78,7 +84,7 @@ def list_pages(patterns: Sequence[str], options: Options | None = None, page_siz
         StorageError: A folder or bucket cannot be listed.
     """
     expanded = [parsed for pattern in patterns for parsed in _alternatives(pattern)]
-    chunks = _chunks(expanded, options, page_size)
+    chunks = _chunks(expanded, options, page_size, keep)
     yield from _repage(_first_times(chunks) if len(expanded) > 1 else chunks, page_size)
 
 
@@ -89,16 +95,20 @@ def _alternatives(pattern: str) -> list[Pattern]:
     return [parse(alternative) for alternative in expand_braces(pattern)]
 
 
-def _chunks(patterns: Sequence[Pattern], options: Options | None, size: int) -> Iterator[Page]:
-    for plain, run in itertools.groupby(patterns, key=lambda pattern: pattern.is_plain):
+def _chunks(
+    patterns: Sequence[Pattern], options: Options | None, size: int, keep: Callable[[Page, Pattern], Page]
+) -> Iterator[Page]:
+    for plain, group in itertools.groupby(patterns, key=lambda pattern: pattern.is_plain):
+        run = list(group)
         if plain:
-            yield from stat_pages([[pattern.text for pattern in run]], options, _PLAIN_AT_ONCE)
+            for page in stat_pages([[pattern.text for pattern in run]], options, _PLAIN_AT_ONCE):
+                yield keep(page, run[0])
             continue
         for pattern in run:
             found = 0
             for chunk in _matches(pattern, options, size):
                 found += len(chunk)
-                yield chunk
+                yield keep(chunk, pattern)
             if not found:
                 links = ", which must link to it" if store_of(pattern.base).api == "http" else ""
                 raise SourceNotFoundError(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ledgerbeam.io.lit.codecs import CODECS as CODECS
 from ledgerbeam.io.lit.codecs import Codec as Codec
+from ledgerbeam.io.lit.codecs import register_codec as register_codec
 from ledgerbeam.io.lit.dataset import LitDataset as LitDataset
 from ledgerbeam.io.lit.index import write_lit_index as write_lit_index
 from ledgerbeam.io.lit.layout import LitConfig as LitConfig
@@ -23,6 +24,7 @@ __all__ = [
     "LitWriter",
     "decode_rle",
     "read_config",
+    "register_codec",
     "write_lit_index",
     "write_lit_metadata",
 ]

@@ -12,17 +12,16 @@ import operator
 import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ledgerbeam.errors import UsageError
+from ledgerbeam.io.audio import as_audio, decode_audio, encode_audio
+from ledgerbeam.io.lit import arrays, plain
 from ledgerbeam.io.lit.images import Segmentation, decode_image, encode_image, image_format
 from ledgerbeam.io.lit.rle import decode_rle, encode_rle
 
-__all__ = ["CODECS", "Codec", "Decoder", "Encoder", "decoder_of", "encoder_of"]
+__all__ = ["CODECS", "Codec", "Decoder", "Encoder", "decoder_of", "encoder_of", "register_codec"]
 
 Decoder: TypeAlias = Callable[[bytes], Any]
 """Makes an object of the bytes of a member."""
@@ -38,14 +37,16 @@ class Codec:
     Attributes:
         encode: Makes bytes of an object, given the modality's last part.
         decode: Makes an object of bytes.
+        extensions: Last parts of modalities that it is for, in lower case.
     """
 
     encode: Callable[[Any, str], bytes]
     decode: Decoder
+    extensions: tuple[str, ...] = ()
 
 
-def _codec(encode: Encoder, decode: Decoder) -> Codec:
-    return Codec(lambda value, _: encode(value), decode)
+def _codec(encode: Encoder, decode: Decoder, *extensions: str) -> Codec:
+    return Codec(lambda value, _: encode(value), decode, extensions)
 
 
 def _encode_cls(label: Any) -> bytes:
@@ -54,33 +55,6 @@ def _encode_cls(label: Any) -> bytes:
 
 def _encode_json(value: Any) -> bytes:
     return json.dumps(value).encode()
-
-
-def _encode_npy(array: Any) -> bytes:
-    target = io.BytesIO()
-    np.save(target, array, allow_pickle=False)
-    return target.getvalue()
-
-
-def _decode_npy(data: bytes) -> NDArray[Any]:
-    """Decode an array without trusting the size that its header claims; object arrays are refused."""
-    file = io.BytesIO(data)
-    version = np.lib.format.read_magic(file)
-    if version > (2, 0):
-        raise ValueError(f"expected version 1.0 or 2.0 of the npy format, found {version}")
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = read(file)
-    if dtype.hasobject:
-        raise ValueError("expected an array of numbers, found one of pickled objects")
-    count = 1
-    for length in shape:
-        count *= length
-    if min(shape, default=0) < 0 or count * dtype.itemsize != len(data) - file.tell():
-        raise ValueError(
-            f"expected {count * dtype.itemsize} bytes for the shape {shape}, found {len(data) - file.tell()}"
-        )
-    flat = np.frombuffer(data, dtype, offset=file.tell()).copy() if count else np.empty(0, dtype)
-    return flat.reshape(shape, order="F" if fortran else "C")
 
 
 def _scipy_io() -> ModuleType:
@@ -104,31 +78,80 @@ def _decode_mat(data: bytes) -> Any:
 
 def _segmentation(bits: int) -> Codec:
     labels = Segmentation(bits)
-    return _codec(labels.encode, labels.decode)
+    return _codec(labels.encode, labels.decode, f"seg{bits}")
 
 
-CODECS: Mapping[str, Codec] = {
-    "CLS": _codec(_encode_cls, int),
-    "JSON": _codec(_encode_json, json.loads),
-    "MAT": _codec(_encode_mat, _decode_mat),
-    "NPY": _codec(_encode_npy, _decode_npy),
+def _audio(extension: str) -> Codec:
+    return _codec(lambda value: encode_audio(as_audio(value), extension), decode_audio, extension)
+
+
+_codecs: dict[str, Codec] = {
+    "CLS": _codec(_encode_cls, int, "cls"),
+    "CSV": _codec(plain.encode_csv, plain.decode_csv, "csv"),
+    "FLAC": _audio("flac"),
+    "JSON": _codec(_encode_json, json.loads, "json"),
+    "MAT": _codec(_encode_mat, _decode_mat, "mat"),
+    "MP3": _audio("mp3"),
+    "MP4": _codec(plain.encode_mp4, plain.decode_mp4, "mp4"),
+    "MSGPACK": _codec(plain.encode_msgpack, plain.decode_msgpack, "msgpack"),
+    "NPY": _codec(arrays.encode_npy, arrays.decode_npy, "npy"),
+    "NPZ": _codec(arrays.encode_npz, arrays.decode_npz, "npz"),
     "PIL": Codec(encode_image, decode_image),
-    "PKL": _codec(pickle.dumps, pickle.loads),  # noqa: S301 - only where a caller asks for it
-    "RLE": _codec(encode_rle, decode_rle),
+    "PKL": _codec(pickle.dumps, pickle.loads, "pkl"),  # noqa: S301 - only where a caller asks for it
+    "RLE": _codec(encode_rle, decode_rle, "rle"),
+    "SAFETENSORS": _codec(arrays.encode_safetensors, arrays.decode_safetensors, "safetensors"),
     "SEG16": _segmentation(16),
     "SEG24": _segmentation(24),
     "SEG32": _segmentation(32),
     "SEG8": _segmentation(8),
+    "TXT": _codec(plain.encode_text, plain.decode_text, "txt"),
+    "WAV": _audio("wav"),
 }
-"""Every codec by name. All but `PIL` and `PKL` go by the extension of the same name."""
+
+CODECS: Mapping[str, Codec] = MappingProxyType(_codecs)
+"""Every codec by name, those of `register_codec` too. `PIL` goes by all extensions that Pillow knows and no other
+codec has."""
+
+
+def register_codec(name: str, encode: Encoder, decode: Decoder, *, extensions: tuple[str, ...] | None = None) -> None:
+    """Add a codec to those of this process, for `LitWriter` and `LitDataset`.
+
+    Register it in the module that a loader's workers import too, as a process that is not forked knows only what it has
+    imported. The same functions again change nothing.
+
+    Args:
+        name: In capitals.
+        encode: Makes the bytes of a member of an object.
+        decode: Makes an object of the bytes. It should raise `ValueError` for bytes that are none of its own.
+        extensions: Last parts of the modalities that it is for, in lower case. Default: the name in lower case.
+
+    Raises:
+        UsageError: The name or an extension is that of another codec, or is not spelt so.
+    """
+    found = tuple(extensions) if extensions is not None else (name.lower(),)
+    if not name.isidentifier() or name != name.upper():
+        raise UsageError(f"a codec needs a name such as 'POINTS', found {name!r}")
+    for extension in found:
+        if not extension or extension != extension.lower() or "." in extension or "/" in extension:
+            raise UsageError(f"codec {name}: expected extensions such as 'points', found {extension!r}")
+    taken = {extension: other for other, codec in _codecs.items() if other != name for extension in codec.extensions}
+    for extension in found:
+        if extension in taken:
+            raise UsageError(f"codec {name}: the extension {extension!r} is that of {taken[extension]}; use another")
+    known = _codecs.get(name)
+    if known is not None and (known.decode, known.extensions) != (decode, found):
+        raise UsageError(f"codec {name}: the name is taken; give the codec another")
+    if known is None:
+        _codecs[name] = _codec(encode, decode, *found)
 
 
 def _codec_of(modality: str) -> Codec | None:
     """Find the codec of a modality; None if no codec knows its last part."""
     last = modality.rpartition(".")[2]
-    if last.upper() in CODECS and last.upper() != "PIL":
-        return CODECS[last.upper()]
-    return CODECS["PIL"] if image_format(last) else None
+    for codec in _codecs.values():
+        if last.lower() in codec.extensions:
+            return codec
+    return _codecs["PIL"] if image_format(last) else None
 
 
 def decoder_of(modality: str, override: str | Decoder | None, place: str) -> Decoder:
@@ -176,6 +199,6 @@ def encoder_of(modality: str, override: str | Encoder | None, place: str) -> Enc
 
 
 def _named(name: str, place: str) -> Codec:
-    if name not in CODECS:
-        raise UsageError(f"{place}: there is no codec {name!r}; expected a function or one of {', '.join(CODECS)}")
-    return CODECS[name]
+    if name not in _codecs:
+        raise UsageError(f"{place}: there is no codec {name!r}; expected a function or one of {', '.join(_codecs)}")
+    return _codecs[name]

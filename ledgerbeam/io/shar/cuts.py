@@ -14,6 +14,7 @@ import orjson
 
 from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io.json_values import dumps, loads
+from ledgerbeam.io.shar.manifests import array_manifest, cut_of_audio, recording_manifest
 from ledgerbeam.io.shar.payload_headers import array_shape, audio_header
 from ledgerbeam.io.shar.rows import FieldKind, check_fields
 from ledgerbeam.io.tar.members import text_or_json
@@ -90,9 +91,7 @@ def sample_cut(sample: Sample, fields: Mapping[str, str]) -> dict[str, Any]:
                 f"{sample.key!r}: a cut needs a length; name its audio with --fields recording=EXTENSION, or give the "
                 f"cut as its member 'json'; found {', '.join(sample)}"
             )
-        several = len(channels) > 1
-        cut = {"id": sample.key, "start": 0, "duration": duration, "channel": channels if several else channels[0]}
-        cut |= {"supervisions": [], "type": "MultiCut" if several else "MonoCut"}
+        cut = cut_of_audio(sample.key, duration, channels)
         if _TEXT in left and isinstance(text := text_or_json(_TEXT, left[_TEXT]), str):
             said = {"id": sample.key, "recording_id": sample.key, "start": 0, "duration": duration}
             cut["supervisions"] = [said | {"channel": cut["channel"], "text": text}]
@@ -140,20 +139,11 @@ def _manifest(key: str, name: str, extension: str, data: bytes, left: dict[str, 
         return manifest
     try:
         if _kind(extension) in _ARRAYS:
-            place = {"storage_type": "shar", "storage_path": "", "storage_key": ""}
-            return place | {"shape": array_shape(data, extension)}
+            return array_manifest(array_shape(data, extension))
         header = audio_header(data, extension)
     except RecordError as error:
         raise RecordError(f"{key!r}: {error} Or give its manifest as a member {name + '.json'!r}") from error
-    channels = list(range(header.channels))
-    return {
-        "id": key,
-        "sources": [{"type": "shar", "channels": channels, "source": ""}],
-        "sampling_rate": header.sampling_rate,
-        "num_samples": header.samples,
-        "duration": header.samples / header.sampling_rate,
-        "channel_ids": channels,
-    }
+    return recording_manifest(key, header.sampling_rate, header.channels, header.samples)
 
 
 def _own_cut(key: str, left: dict[str, bytes]) -> dict[str, Any] | None:

@@ -30,7 +30,10 @@ def check_fields(fields: Mapping[str, FieldKind], place: str) -> None:
         if not name.isidentifier() or name in (CUTS, "id"):
             raise UsageError(f"{place}: expected names of fields such as 'recording', found {name!r}")
         if kind not in ("tar", "jsonl"):
-            raise UsageError(f"{place}: expected field {name!r} to be 'tar' or 'jsonl', found {kind!r}")
+            raise UsageError(
+                f"{place}: expected field {name!r} to be 'tar', 'jsonl', 'wav', 'flac', 'mp3', 'opus' or 'numpy', "
+                f"found {kind!r}"
+            )
 
 
 def split_cut(

@@ -6,6 +6,7 @@ them; or `<name>.<field>.jsonl` or `.tar` of one name, as `ledgerbeam convert --
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
@@ -16,12 +17,25 @@ from ledgerbeam.io.formats.format import OffsetFormat
 from ledgerbeam.io.formats.streamed import decode_raw
 from ledgerbeam.io.index.raw import RawRecord
 from ledgerbeam.io.index.reader import NumberedRecords
+from ledgerbeam.io.listing.pages import list_pages
 from ledgerbeam.io.shar.cuts import cut_sample
 from ledgerbeam.io.shar.reader import put_field
 from ledgerbeam.io.shar.rows import CUTS
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.urls import canonical_url, is_local
 from ledgerbeam.io.tar.sample import Sample
 
-__all__ = ["FieldRecords", "HeldRecords", "SharSamples", "group_shards", "shard_field"]
+__all__ = [
+    "FieldRecords",
+    "HeldRecords",
+    "SharSamples",
+    "group_shards",
+    "holds_shards",
+    "require_shard",
+    "shard_field",
+]
+
+_EXPECTED = "expected shards of Shar datasets, such as cuts.000000.jsonl"
 
 _NUMBERED = re.compile(r"(?P<field>[^./]+)(?P<shard>(?:\.\d+)?)\.(?:jsonl|tar)")
 _NAMED = re.compile(r"(?P<shard>.+)\.(?P<field>[^./]+)\.(?:jsonl|tar)")
@@ -32,6 +46,36 @@ def shard_field(url: str) -> tuple[str, str] | None:
     folder, _, name = split_compression(url).url.rpartition("/")
     match = _NUMBERED.fullmatch(name) or _NAMED.fullmatch(name)
     return None if match is None else (f"{folder}/{match['shard']}", match["field"])
+
+
+def require_shard(url: str) -> None:
+    """Check that a file is one of a shard, by its name.
+
+    Raises:
+        SourceNotFoundError: It is none.
+    """
+    if shard_field(url) is None:
+        raise SourceNotFoundError(f"{url}: {_EXPECTED}, found a file of another name")
+
+
+def holds_shards(folder: str, options: Options | None = None) -> bool:
+    """Return whether a name is that of a folder with cuts of a Shar dataset.
+
+    Args:
+        folder: A path or URL without wildcards; a file, or nothing, will do.
+        options: Storage options.
+
+    Raises:
+        StorageError: It cannot be listed.
+    """
+    url = canonical_url(folder).rstrip("/")
+    if is_local(url) and not os.path.isdir(url):
+        return False
+    try:
+        found = (shard_field(file) for page in list_pages([f"{url}/*"], options) for file in page.urls)
+        return any(shard is not None and shard[1] == CUTS for shard in found)
+    except SourceNotFoundError:
+        return False
 
 
 def group_shards(urls: Iterable[str]) -> list[list[str]]:
@@ -55,7 +99,7 @@ def group_shards(urls: Iterable[str]) -> list[list[str]]:
             if found[1] not in fields or split_compression(url).compression is None:
                 fields[found[1]] = url
     if not shards:
-        raise SourceNotFoundError("expected shards of Shar datasets, such as cuts.000000.jsonl, found none")
+        raise SourceNotFoundError(f"{_EXPECTED}, found none")
     known: dict[str, set[str]] = {}
     for fields in shards.values():
         first = min(fields.values())

@@ -15,6 +15,7 @@ from ledgerbeam.errors import RecordError, UsageError
 from ledgerbeam.io.index.file import write_index
 from ledgerbeam.io.index.location import index_beside
 from ledgerbeam.io.json_values import dumps
+from ledgerbeam.io.shar.payloads import FieldForm, kind_of, with_payloads
 from ledgerbeam.io.shar.rows import CUTS, FieldKind, check_fields, split_cut
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.publish import publish
@@ -36,7 +37,8 @@ class SharWriter:
 
     Args:
         folder: A path, or a URL of an object store.
-        fields: How each field is kept: `tar` (payloads with a manifest each) or `jsonl` (JSON values).
+        fields: How each field is given and kept. `tar`: payloads with a manifest each. `jsonl`: JSON values. `wav`,
+            `flac`, `mp3`, `opus`: audio as arrays, encoded so. `numpy`: arrays. Of arrays the manifests are made here.
         options: Storage options.
         shard_size: Cuts of a shard.
         start: Number of the first shard.
@@ -52,7 +54,7 @@ class SharWriter:
     def __init__(
         self,
         folder: str,
-        fields: Mapping[str, FieldKind] | None = None,
+        fields: Mapping[str, FieldForm] | None = None,
         options: Options | None = None,
         *,
         shard_size: int = SHARD_SIZE,
@@ -60,7 +62,8 @@ class SharWriter:
     ) -> None:
         self.url = canonical_url(folder).rstrip("/")
         self.count = 0
-        self._fields = dict(fields or {})
+        self._forms = dict(fields or {})
+        self._fields = {field: kind_of(form) for field, form in self._forms.items()}
         check_fields(self._fields, self.url)
         if shard_size < 1 or start < 0:
             raise UsageError(
@@ -87,7 +90,10 @@ class SharWriter:
 
         Args:
             cut: As `SharReader` returns it. A `tar` field is a mapping of the payload's extension to its bytes, and
-                `json` to its manifest, as an object or as bytes; a field that is not there is written as missing.
+                `json` to its manifest, as an object or as bytes; a field that is not there is written as missing. A
+                field of audio is an `Audio`, a pair of samples and sampling rate, or the bytes of a WAV or FLAC file,
+                one of arrays an array or `Frames`; both may also be as in `tar`. A cut that has audio and neither
+                `type` nor `duration` becomes one that is as long as its audio.
 
         Raises:
             RecordError: A cut without an id, a field of another kind, or a value that JSON cannot hold. Nothing of it
@@ -95,7 +101,7 @@ class SharWriter:
             DiskFullError: No space is left; also StorageError.
         """
         try:
-            row, parts = split_cut(cut, self._fields, self.count)
+            row, parts = split_cut(with_payloads(cut, self._forms, self.count), self._fields, self.count)
             pieces = {
                 field: encode_pair(parts[field], self.count) if kind == "tar" else self._line(parts[field])
                 for field, kind in self._fields.items()

@@ -11,6 +11,7 @@ from typing import Any
 from ledgerbeam.errors import UnsupportedShapeError
 from ledgerbeam.io.jsonl.reader import stream_records
 from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.pipes import is_pipe
 from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.iterators.identity import describe_source
 from ledgerbeam.iterators.node import IteratorNode, State, field
@@ -25,7 +26,7 @@ class Jsonl(IteratorNode):
     Of several shards each reads the whole source and keeps every S-th record.
 
     Args:
-        url: The source.
+        url: The source; also `pipe:` and a command that prints lines, where `LEDGERBEAM_ALLOW_PIPES=1` allows it.
         options: Storage options.
     """
 
@@ -63,7 +64,7 @@ class Jsonl(IteratorNode):
 
     def parameters(self) -> dict[str, Any]:
         if self._info is None:
-            self._info = stat(self.url, self.options)
+            self._info = FileInfo(self.url, 0, "") if is_pipe(self.url) else stat(self.url, self.options)
         return {"data": describe_source(self._info)}
 
 
@@ -71,14 +72,18 @@ class Manifest(Jsonl):
     """As `Jsonl`, and can be saved: it then reads the source again from its beginning and skips finished records.
 
     That takes time in proportion to the position, and is exact; a buffer above this node cannot be rebuilt, so graphs
-    with one cannot be saved. `IndexedManifest` can do both.
+    with one cannot be saved. `IndexedManifest` can do both. A pipe cannot be saved: nothing says that its command would
+    print the same again.
 
     Args:
         url: The source.
         options: Storage options.
     """
 
-    is_checkpointable = True
+    @property
+    def is_checkpointable(self) -> bool:  # type: ignore[override]
+        """Whether `state_dict` and `load_state_dict` work."""
+        return not is_pipe(self.url)
 
     def save(self) -> State:
         return {"read": self._read, "finished": self._finished}

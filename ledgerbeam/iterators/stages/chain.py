@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from ledgerbeam.iterators.share import count_places
 from ledgerbeam.iterators.stages.stages import StagedNode
 from ledgerbeam.iterators.tokens import MISSING, Token, pair_token
 
-__all__ = ["Chain", "GlobalShuffle", "read_grouped"]
+__all__ = ["Chain", "GlobalShuffle", "in_runs", "read_grouped"]
 
 
 class Chain(StagedNode):
@@ -118,6 +119,10 @@ class Chain(StagedNode):
     def read_at(self, positions: Positions, epoch: int | None = None) -> list[Any]:
         return _read_places(self.sources, *self._locate(positions), self._when(epoch))
 
+    def pairs_at(self, positions: Positions, epoch: int | None = None) -> Iterator[tuple[Token, Any]]:
+        when, pairs = self._when(epoch), zip(*self._locate(positions), strict=True)
+        return in_runs(pairs, lambda number, places: self.sources[number].pairs_at(places, when))
+
     def parameters(self) -> dict[str, Any]:
         return {"shuffle": self.shuffle, "seed": self.seed}
 
@@ -148,7 +153,7 @@ class GlobalShuffle(OrderedNode):
         super().__init__(shuffle=True, seed=seed)
         self.sources = tuple(map(resolve_iterator_source, sources))
         for source in self.sources:
-            if source.positions is None or not supports_graph_restore(source):
+            if source.positions is None or not source.is_single or not supports_graph_restore(source):
                 raise UnsupportedShapeError(
                     f"GlobalShuffle: {source!r} cannot be read at any place; use Shuffle, which has a buffer"
                 )
@@ -235,6 +240,23 @@ def read_grouped(pairs: Sequence[tuple[Any, Any]], read: Callable[[Any, list[Any
         for place, item in zip(members, read(group, [pairs[place][1] for place in members]), strict=True):
             found[place] = item
     return found
+
+
+def in_runs(
+    pairs: Iterable[tuple[int, int]], read: Callable[[int, Positions], Iterator[tuple[Token, Any]]]
+) -> Iterator[tuple[Token, Any]]:
+    """Read places of groups in their order, neighbours of one group with one call.
+
+    Args:
+        pairs: Group and place in it.
+        read: Returns the tokens and items at places of a group.
+
+    Yields:
+        Tokens, each with its group before it, and items.
+    """
+    for group, run in groupby(pairs, key=itemgetter(0)):
+        for token, item in read(group, np.array([place for _, place in run], np.int64)):
+            yield (group, token), item
 
 
 def _locate(sources: Sequence[IteratorNode], positions: Positions) -> tuple[list[int], list[int]]:

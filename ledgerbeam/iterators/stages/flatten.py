@@ -9,7 +9,7 @@ from itertools import chain, islice
 from typing import Any
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.iterators.node import State, field
+from ledgerbeam.iterators.node import Positions, State, field
 from ledgerbeam.iterators.stages.buffer import split_tokens
 from ledgerbeam.iterators.stages.chain import read_grouped
 from ledgerbeam.iterators.tokens import Token, normalize_graph_token, pair_token
@@ -21,8 +21,8 @@ __all__ = ["Flatten"]
 class Flatten(Transform):
     """Yields the pieces of each item of its source, in order.
 
-    Its tokens are `(token of the item, number of the piece)`.
-    The state names the current item and how many of its pieces were yielded.
+    Its tokens are `(token of the item, number of the piece)`. The state names the current item and how many of its
+    pieces were yielded. `read_span` addresses the places of the source and returns all pieces of their items.
 
     Args:
         source: A node with iterable items; the number of pieces may differ, and may be zero.
@@ -31,6 +31,12 @@ class Flatten(Transform):
     def __init__(self, source: Any) -> None:
         super().__init__(source)
         self._open: list[tuple[Token | None, int]] = []
+
+    is_single = False
+
+    @property
+    def positions(self) -> int | None:
+        return self.source.positions
 
     @property
     def is_checkpointable(self) -> bool:  # type: ignore[override]
@@ -43,6 +49,11 @@ class Flatten(Transform):
             yield from self._pieces(outer, item, given)
         for outer, item in self.source.pairs():
             yield from self._pieces(outer, item, 0)
+
+    def pairs_at(self, positions: Positions, epoch: int | None = None) -> Iterator[tuple[Token, Any]]:
+        for outer, item in self.source.pairs_at(positions, epoch):
+            for number, piece in enumerate(item):
+                yield (outer, number), piece
 
     def begin(self, epoch: int) -> None:
         super().begin(epoch)

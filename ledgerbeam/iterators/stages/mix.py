@@ -54,7 +54,8 @@ class Mix(ItemTransform):
         self.function = function
         self.probability = probability
         self.seed = seed
-        for node, places in ((self.source, True), (self.other, bool(self.other.positions))):
+        drawable = bool(self.other.positions) and self.other.is_single
+        for node, places in ((self.source, True), (self.other, drawable)):
             if not places or not supports_graph_restore(node):
                 raise UnsupportedShapeError(
                     f"Mix: {node!r} must have items that can be read at any place; use indexed data"
@@ -79,6 +80,10 @@ class Mix(ItemTransform):
 
     def read_at(self, positions: Positions, epoch: int | None = None) -> list[Any]:
         return self._mix(self.source.read_at(positions, epoch), self.tokens(positions, epoch), self._when(epoch))
+
+    def pairs_at(self, positions: Positions, epoch: int | None = None) -> Iterator[tuple[Token, Any]]:
+        when = self._when(epoch)
+        return ((token, self._mix([item], [token], when)[0]) for token, item in self.source.pairs_at(positions, epoch))
 
     def parameters(self) -> dict[str, Any]:
         return {"function": describe_function(self.function), "probability": self.probability, "seed": self.seed}

@@ -4,14 +4,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from ledgerbeam.errors import UnsupportedShapeError, UsageError
 from ledgerbeam.iterators.node import IteratorNode, Positions, resolve_iterator_source
-from ledgerbeam.iterators.stages.chain import read_grouped
+from ledgerbeam.iterators.stages.chain import in_runs, read_grouped
 from ledgerbeam.iterators.stages.stages import StagedNode
 from ledgerbeam.iterators.tokens import Token, pair_token
 
@@ -89,6 +89,10 @@ class Repeat(StagedNode):
         return read_grouped(
             pairs, lambda time, inner: self.source.read_at(np.array(inner, np.int64), self._child_epoch(when, time))
         )
+
+    def pairs_at(self, positions: Positions, epoch: int | None = None) -> Iterator[tuple[Token, Any]]:
+        when, pairs = self._when(epoch), zip(*self._locate(positions), strict=True)
+        return in_runs(pairs, lambda time, places: self.source.pairs_at(places, self._child_epoch(when, time)))
 
     def parameters(self) -> dict[str, Any]:
         return {"times": self.times}

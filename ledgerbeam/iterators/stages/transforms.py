@@ -48,6 +48,10 @@ class Map(ItemTransform):
     def read_at(self, positions: Positions, epoch: int | None = None) -> list[Any]:
         return self._apply_all(self.source.read_at(positions, epoch), self.tokens(positions, epoch), epoch)
 
+    def pairs_at(self, positions: Positions, epoch: int | None = None) -> Iterator[tuple[Token, Any]]:
+        when = self._when(epoch)
+        return ((token, self._apply(item, token, when)) for token, item in self.source.pairs_at(positions, epoch))
+
     def parameters(self) -> dict[str, Any]:
         return {"function": describe_function(self.function), "seed": self.seed}
 
@@ -102,6 +106,9 @@ class Filter(Transform):
 
     def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
         return self.source.tokens(positions, epoch)
+
+    def pairs_at(self, positions: Positions, epoch: int | None = None) -> Iterator[tuple[Token, Any]]:
+        return (pair for pair in self.source.pairs_at(positions, epoch) if self.predicate(pair[1]))
 
     def parameters(self) -> dict[str, Any]:
         return {"predicate": describe_function(self.predicate)}

@@ -169,13 +169,25 @@ class NoneTask:
 
     Attributes:
         task: The task that was filtered out.
-        counts: What became of its records; None if they were not counted.
+        message: Why, as one short category: the ledger counts the task's records as dropped for this reason.
+        counts: What became of its records. Default: all dropped, if there is a message; else None, not counted.
         statistics: What its function observed, by name.
+
+    Raises:
+        UnsupportedShapeError: The message is longer than the name of a reason may be.
     """
 
     task: Task
+    message: str = ""
     counts: RecordCounts | None = None
     statistics: Mapping[str, Statistic] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", without_secrets(self.message))
+        if self.message and self.counts is None:
+            records = self.task.records
+            number = self.task.stop - self.task.start if records is None else len(records)
+            object.__setattr__(self, "counts", RecordCounts(number, 0, {self.message: number} if number else {}))
 
 
 @dataclass(frozen=True, slots=True)

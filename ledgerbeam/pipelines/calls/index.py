@@ -24,6 +24,7 @@ def index(
     *patterns: str | PathLike[str] | Iterable[str | PathLike[str]],
     sources_from: str | PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | str | None = None,
+    from_: Literal["shar"] | None = None,
     index_root: str | PathLike[str] | None = None,
     index_rule: Literal["scheme", "lhotse"] = "scheme",
     group: Literal["auto", "pairs", "key"] = "auto",
@@ -49,6 +50,8 @@ def index(
         patterns: Source URLs, with ``*``, ``?``, ``[...]``, ``**`` and ``{a,b}`` or ``{000..127}`` braces.
         sources_from: A list of source URLs, one a line, in place of patterns.
         storage_options: Passed to fsspec unchanged.
+        from_: ``shar``: patterns are folders of Shar datasets; a record is a sample: the cut as json, its fields as
+            members.
         index_root: Mirrored tree that holds the indexes; None puts them beside the sources.
         index_rule: How the mirrored tree names sources: by scheme and path, or as lhotse does.
         group: How tar members make samples.
@@ -87,9 +90,16 @@ def index(
     from ledgerbeam.pipelines.calls.job_values import file_sources, run_values
     from ledgerbeam.pipelines.calls.running import RunOptions, job_result
     from ledgerbeam.pipelines.jobs.index import IndexJob
+    from ledgerbeam.pipelines.jobs.sources import read_as_shar
 
     files = file_sources(
-        sources, sources_from, group=group, index_root=index_root, index_rule=index_rule, task_bytes=task_bytes
+        sources,
+        sources_from,
+        group=group,
+        index_root=index_root,
+        index_rule=index_rule,
+        task_bytes=task_bytes,
+        read_as=from_ or read_as_shar(sources, options_of_stores),
     )
     job = IndexJob(files=files, **run_values(options_of_stores, workers, flush_interval, log_level))
     how = RunOptions(

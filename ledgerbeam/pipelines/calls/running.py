@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any
 
 from ledgerbeam.errors import LedgerError, UsageError
+from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.job import OnJobChange
@@ -100,8 +101,9 @@ def job_result(job: JobSpec, how: RunOptions, console: RunConsole) -> Result:
         raise UsageError("--only-rejected and --only-failed choose different tasks; give one of them, then the other")
     if how.only_rejected is not None or how.only_failed is not None or job.task_limit is not None:
         require_local(beam_args)
+    left_out = LeftOut()
     with console.progress():
-        pages = listed_pages(job, console.say)
+        pages = listed_pages(job, console.say, left_out)
         opened = open_job(job, how.on_job_change, how.existing, console.say)
         job, store = opened.job, opened.store
         shown = os.path.relpath(job.ledger) if is_local(job.ledger) and not how.ledger else job.ledger
@@ -123,17 +125,20 @@ def job_result(job: JobSpec, how: RunOptions, console: RunConsole) -> Result:
     product = job.product()
     if product is not None and outcome.is_complete:
         made = product.make(job, store, rewrite=rewrite, say=console.say)
-    return _Ending(job, store, outcome, made, only is not None).told(console)
+    passed_over = left_out.passed_over if is_local_runner(beam_args) else None  # others list inside of the pipeline
+    return _Ending(job, store, outcome, made, passed_over, only is not None).told(console)
 
 
 def _previewed(job: JobSpec, how: RunOptions, console: RunConsole) -> Result:
     for option in ("only_failed", "only_rejected"):
         if getattr(how, option) is not None:
             raise UsageError(f"--dry-run shows everything that is open: leave --{option.replace('_', '-')} out")
-    pages = listed_pages(job, console.say)
+    left_out = LeftOut()
+    pages = listed_pages(job, console.say, left_out)
     preview = preview_job(job, pages, how.on_job_change, how.existing, force=how.force, say=console.say)
     left = sum(number for state, number in preview.sources.items() if state not in ("complete", "gone"))
-    return Result(job.command, complete=not left, ledger=job.ledger, output=job.output, summary=as_json(preview))
+    summary = {**as_json(preview), "passed_over": left_out.passed_over}
+    return Result(job.command, complete=not left, ledger=job.ledger, output=job.output, summary=summary)
 
 
 @dataclass(frozen=True)
@@ -144,6 +149,7 @@ class _Ending:
     store: LedgerStore
     outcome: RunOutcome
     made: list[Any]
+    passed_over: int | None
     is_partial: bool
 
     def told(self, console: RunConsole) -> Result:
@@ -194,6 +200,7 @@ class _Ending:
             **({} if product is None else {product.name: self.made}),
             "seconds": round(outcome.seconds, 3),
             "skipped": outcome.skipped,
+            "passed_over": self.passed_over,
             "interrupted": outcome.interrupted,
             "out_of_date": outcome.out_of_date,
             "unrecorded": outcome.unrecorded,

@@ -54,6 +54,7 @@ def verify(
     sources, options = paths(patterns), given("storage_options", storage_options, parse_options)
     console = begin_call(progress, options, patterns=sources, sources_from=sources_from, index_root=index_root)
     from ledgerbeam.io import IndexLocation, SourceListing, canonical_url
+    from ledgerbeam.io.listing.left_out import LeftOut
     from ledgerbeam.pipelines.report.index_check import IndexCheck
 
     started = time.monotonic()
@@ -63,15 +64,19 @@ def verify(
     listed = SourceListing(
         tuple(map(canonical_url, sources)), canonical_url(path(sources_from)) if sources_from else None, options
     )
+    left_out = LeftOut()
     checked = records = 0
     problems: list[dict[str, str]] = []
-    for url, outcome in check.run(listed.pages()):
+    for url, outcome in check.run(listed.pages(left_out)):
         checked += 1
         if isinstance(outcome, int):
             records += outcome
         else:
             problems.append({"source": url, "problem": outcome})
             console.say(outcome)
+    for line in left_out.lines():
+        console.say(line)
+    counted = {"sources": checked, "records": records, "passed_over": left_out.passed_over}
     return Result(
         "verify",
         sources=checked,
@@ -79,5 +84,5 @@ def verify(
         seconds=time.monotonic() - started,
         complete=not problems,
         failures=ListedRows(problems),
-        summary={"sources": checked, "records": records, "problems": problems, "ok": not problems},
+        summary={**counted, "problems": problems, "ok": not problems},
     )

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from ledgerbeam.pipelines.commands.arguments import add_index_place, add_job, add_sources, take_defaults_of_call
+from ledgerbeam.pipelines.commands.arguments import (
+    add_index_place,
+    add_job,
+    add_read_as,
+    add_sources,
+    take_defaults_of_call,
+)
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
 
@@ -15,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
     take_defaults_of_call(parser)
     sources = add_sources(parser)
+    add_read_as(sources)
     add_index_place(sources)
     sources.add_argument("--force", action="store_true", help="index again what the ledger holds as indexed")
     add_job(parser, task_bytes="256M", task_help="size of the byte ranges that a large JSONL file is scanned in")

@@ -86,7 +86,7 @@ def read_batch_schema(url: str, options: Options) -> str:
 def _lines(job: MapJob) -> list[str]:
     """Return URLs of JSON lines, of the first pages that list some."""
     files = job.files.opened_files(job.storage_options)
-    for page in islice(job.pages(lambda _: None), _PAGES):
+    for page in islice(job.pages(), _PAGES):
         found = [url for url in page.urls if files.type_of(url).format.name == "jsonl"]
         if found:
             return found

@@ -151,7 +151,7 @@ def decide_schema(job: _Job, stored: Job | None, on_change: OnJobChange, say: Ca
 
 
 def _sources(job: ShardJob) -> Iterator[Source]:
-    pages = job.pages(lambda _: None)
+    pages = job.pages()
     return (Source(*row) for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True))
 
 
@@ -192,7 +192,7 @@ def _inferred(job: ShardJob, say: Callable[[str], None]) -> JobSchema:
     from ledgerbeam.pipelines.jobs.sample import sampled_records, try_function  # noqa: PLC0415 - uses jobs
     from ledgerbeam.transforms.user_object import close_objects  # noqa: PLC0415
 
-    pages = islice(job.pages(lambda _: None), LISTED_PAGES)
+    pages = islice(job.pages(), LISTED_PAGES)
     sampled = list(sampled_records(job, pages, SAMPLE_RECORDS, sources=SAMPLE_SOURCES, most_bytes=SAMPLE_BYTES))
     datasets: dict[str, list[Any]] = defaultdict(list)
     errors: list[str] = []

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Job
-from ledgerbeam.pipelines.jobs.sources import ListedFiles, OutputPlace
+from ledgerbeam.pipelines.jobs.sources import FilesToIndex, ListedFiles, OutputPlace
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 
 if TYPE_CHECKING:  # Beam takes a second to import
@@ -30,13 +30,13 @@ class IndexJob(JobSpec):
 
     files: ListedFiles
 
-    def sources(self) -> ListedFiles:
+    def sources(self) -> FilesToIndex:
         """Return the files to index."""
-        return self.files
+        return self._to_index
 
-    def check(self, page: Page) -> None:
-        """Refuse a page with a file that cannot be indexed."""
-        self.files.check(page, streamed=False)
+    @cached_property
+    def _to_index(self) -> FilesToIndex:
+        return FilesToIndex(**vars(self.files))
 
     def output_places(self) -> list[OutputPlace]:
         """Return where the indexes lie."""

@@ -8,11 +8,11 @@ from itertools import chain, islice
 import numpy as np
 from numpy.typing import NDArray
 
+from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.ledger.selection import open_packs, open_sources
-from ledgerbeam.pipelines.console import count
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 
 __all__ = ["JobListing", "listed_pages"]
@@ -99,26 +99,24 @@ class JobListing:
             yield from (ids[i] for i in np.flatnonzero(missing))
 
 
-def listed_pages(job: JobSpec, say: Callable[[str], None]) -> Iterator[Page]:
+def listed_pages(job: JobSpec, say: Callable[[str], None], left_out: LeftOut | None = None) -> Iterator[Page]:
     """Return the pages of a job's listing, each checked as it comes.
 
     The first is looked at before this returns, so that a wrong pattern is an error before anything is made.
 
     Args:
         job: The job.
-        say: Prints how many files were left out, at the end of the listing.
+        say: Prints what was left out, at the end of the listing.
+        left_out: Counts it.
 
     Raises:
         SourceNotFoundError: If a pattern matches nothing, or a list names nothing.
         NotIndexableError: If a source is compressed, and the job indexes it, and it has no seek points.
-        UsageError: If a source's name shows no known format, if the columns that are read are in none of the first
-            files, or if what is made of the shards could not be made of those of these sources.
+        UsageError: If no name that matches is that of a source, if one that is named is none, if the columns that are
+            read are in none of the first files, or if what is made of the shards could not be made of those of these
+            sources.
     """
-
-    def left_out(number: int) -> None:
-        say(f"left out of the sources, since jobs write there themselves: {count(number, 'file')}")
-
-    pages = _checked(job.pages(left_out), job)
+    pages = _checked(job, say, LeftOut() if left_out is None else left_out)
     first = list(islice(pages, 1))
     for page in first:
         job.sources().check_columns(page, job.storage_options)
@@ -129,10 +127,12 @@ def listed_pages(job: JobSpec, say: Callable[[str], None]) -> Iterator[Page]:
     return chain(first, pages)
 
 
-def _checked(pages: Iterator[Page], job: JobSpec) -> Iterator[Page]:
-    for page in pages:
+def _checked(job: JobSpec, say: Callable[[str], None], left_out: LeftOut) -> Iterator[Page]:
+    for page in job.pages(left_out):
         job.check(page)
         yield page
+    for line in left_out.lines():
+        say(line)
 
 
 def _prefixes(ids: list[bytes]) -> NDArray[np.uint64]:

@@ -6,16 +6,20 @@ Each answers for itself whatever differs between the two, so that no other modul
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from ledgerbeam.io import Grouping, IndexLocation, Options, SourceListing, TarFormat, canonical_url
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io import Grouping, IndexLocation, Options, SourceListing, TarFormat, canonical_url, recognize
+from ledgerbeam.io.formats.registry import recognize_indexable
 from ledgerbeam.io.jsonl.format import JsonlFormat
+from ledgerbeam.io.listing.left_out import RequireSource
 from ledgerbeam.io.listing.own_files import OwnFiles
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.listing.patterns import expand_braces, fixed_part, parse
-from ledgerbeam.io.shar.samples import group_shards
+from ledgerbeam.io.shar.samples import group_shards, holds_shards, require_shard
 from ledgerbeam.iterators.job_source import GraphSource
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.job import Json
@@ -23,7 +27,7 @@ from ledgerbeam.ledger.model.packing import pack_sources
 from ledgerbeam.ledger.model.user_code import Reference
 from ledgerbeam.sources import FileSources, RecordForm, SharSources, Sources
 
-__all__ = ["GraphPasses", "JobSources", "ListedFiles", "OutputPlace"]
+__all__ = ["FilesToIndex", "GraphPasses", "JobSources", "ListedFiles", "OutputPlace", "read_as_shar"]
 
 _GRAPH_TASK_RECORDS = 1_000
 """Places of a task of a graph, for an estimate where only a size in bytes is given."""
@@ -59,9 +63,6 @@ class JobSources(Protocol):
 
     def listing(self, own: OwnFiles, options: Options) -> SourceListing | GraphSource:
         """Return what lists them, without the job's own files."""
-
-    def pages(self, own: OwnFiles, options: Options, on_left_out: Callable[[int], None]) -> Iterator[Page]:
-        """List them; at the end `on_left_out` is called with the number of the job's own files, if there are any."""
 
     def check(self, page: Page) -> None:
         """Refuse a page of the listing with a source that cannot be read."""
@@ -146,11 +147,11 @@ class ListedFiles:
         Raises:
             UsageError: If neither or both of patterns and a list are given.
         """
-        return SourceListing(self.patterns, self.sources_from, options or {}, own=own)
+        return SourceListing(self.patterns, self.sources_from, options or {}, own=own, require=self._require)
 
-    def pages(self, own: OwnFiles, options: Options, on_left_out: Callable[[int], None]) -> Iterator[Page]:
-        """List the files in one pass."""
-        return self.listing(own, options).pages(on_left_out)
+    @property
+    def _require(self) -> RequireSource:
+        return require_shard if self.read_as else recognize
 
     def check(self, page: Page, *, streamed: bool = True) -> None:
         """Refuse files that cannot be read.
@@ -254,6 +255,58 @@ class ListedFiles:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FilesToIndex(ListedFiles):
+    """Files that are to have an index each: also those of one shard of a Shar dataset are sources by themselves."""
+
+    @property
+    def _require(self) -> RequireSource:
+        return require_shard if self.read_as else recognize_indexable
+
+    def check(self, page: Page, *, streamed: bool = False) -> None:
+        """Refuse files that cannot be indexed; see `ListedFiles.check`."""
+        self.opened({}).check_names(page.urls, by_position=not streamed)
+
+    def packer(self) -> Packer | None:
+        """Return None: each file is a source."""
+        return None
+
+    def opened(self, options: Options) -> FileSources:
+        """Return how workers open each file."""
+        return self.opened_files(options)
+
+
+def read_as_shar(patterns: Sequence[str], options: Options) -> Literal["shar"] | None:
+    """Return how patterns without ``--from`` are read: as Shar if they name folders of Shar datasets.
+
+    Args:
+        patterns: Of the user. Those with wildcards, or with the suffix of a format, are not looked at.
+        options: Storage options.
+
+    Raises:
+        UsageError: If only some of them are such folders.
+    """
+    folders = [pattern for pattern in patterns if _may_be_folder(pattern) and holds_shards(pattern, options)]
+    if folders and len(folders) < len(patterns):
+        other = next(pattern for pattern in patterns if pattern not in folders)
+        raise UsageError(
+            f"{folders[0]} is a folder of a Shar dataset, and {other} is none: index them by two commands, or name the "
+            "files of both"
+        )
+    return "shar" if folders else None
+
+
+def _may_be_folder(pattern: str) -> bool:
+    plain = expand_braces(pattern)
+    if plain != [pattern] or not parse(pattern).is_plain:
+        return False
+    try:
+        recognize(pattern.rstrip("/"))
+    except UsageError:
+        return True
+    return os.path.isdir(pattern)
+
+
+@dataclass(frozen=True, kw_only=True)
 class GraphPasses:
     """The passes of an iterator graph, each of them a source.
 
@@ -294,15 +347,6 @@ class GraphPasses:
     def listing(self, own: OwnFiles, options: Options) -> GraphSource:  # noqa: ARG002 - passes are no files
         """Return what lists the passes."""
         return self.graph
-
-    def pages(
-        self,
-        own: OwnFiles,  # noqa: ARG002 - passes are no files
-        options: Options,  # noqa: ARG002
-        on_left_out: Callable[[int], None],  # noqa: ARG002
-    ) -> Iterator[Page]:
-        """List the passes: one page."""
-        return self.graph.pages()
 
     def check(self, page: Page) -> None:
         """Accept every page: a graph is checked when it is built."""

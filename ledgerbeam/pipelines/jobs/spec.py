@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Format, ShardEncoder, SourceListing, canonical_url
 from ledgerbeam.io.formats.registry import formats
+from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.own_files import OwnFiles
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.iterators.job_source import GraphSource
@@ -194,9 +195,9 @@ class JobSpec(ABC):
         """Return what lists the sources inside of a pipeline, without what the job writes itself."""
         return self.sources().listing(self._own_files(), self.storage_options)
 
-    def pages(self, on_left_out: Callable[[int], None]) -> Iterator[Page]:
-        """List the sources; at the end `on_left_out` is called with the number of the job's own files, if any."""
-        return self.sources().pages(self._own_files(), self.storage_options, on_left_out)
+    def pages(self, left_out: LeftOut | None = None) -> Iterator[Page]:
+        """List the sources, and count what is left out of them."""
+        return self.listing().pages(left_out)
 
     def _own_files(self) -> OwnFiles:
         return OwnFiles(self.output, self.shard_form, self.ledger or None)

@@ -6,6 +6,8 @@ import io
 import os
 import pickle
 import sys
+import wave
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ from hypothesis.extra import numpy as arrays
 from PIL import Image
 
 from ledgerbeam.errors import RecordError, UsageError
-from ledgerbeam.io.lit import CODECS, LitDataset, LitWriter, decode_rle
+from ledgerbeam.io import Audio
+from ledgerbeam.io.lit import CODECS, LitDataset, LitWriter, codecs, decode_rle, register_codec
 from ledgerbeam.io.lit.codecs import decoder_of, encoder_of
 from ledgerbeam.io.lit.rle import encode_rle
 
@@ -28,8 +31,186 @@ GOLDEN_RLE = bytes.fromhex(
 """`[[0, 0, 7], [-2, -2, -2]]` in int16, as the published encoder writes it."""
 
 
+VALUES: dict[str, Any] = {
+    "CLS": 7,
+    "CSV": [["a", "b,c"], ['say "x"', "two\nlines"], ["", "ü"]],
+    "FLAC": Audio(np.linspace(-1, 0.999, 800, dtype=np.float32).reshape(2, 400), 8000),
+    "JSON": {"a": [1, 2.5, None]},
+    "MAT": {"a": np.arange(3)},
+    "MP3": Audio(np.sin(np.arange(16_000, dtype=np.float32) / 30)[np.newaxis] / 2, 16_000),
+    "MP4": b"\0\0\0\x18ftypisom\0\0\2\0isomiso2",
+    "MSGPACK": {"a": [1, 2.5, None, b"\0\xff"], 3: "ü"},
+    "NPY": np.arange(6, dtype=">i2").reshape(2, 3),
+    "NPZ": {"a": np.arange(6).reshape(2, 3), "b/c": np.zeros((0, 2), np.float32)},
+    "PIL": Image.fromarray(np.arange(12, dtype=np.uint8).reshape(3, 4)),
+    "PKL": {"any": ("thing", 1)},
+    "RLE": np.array([[1, 1], [2, 2]], np.int16),
+    "SAFETENSORS": {"a": np.arange(6, dtype=np.int32).reshape(2, 3), "b": np.ones(2, np.float16)},
+    "SEG8": np.full((2, 3), 250, np.uint8),
+    "SEG16": np.full((2, 3), 65_000, np.uint16),
+    "SEG24": np.full((2, 3), 2**24 - 1, np.uint32),
+    "SEG32": np.full((2, 3), 2**32 - 1, np.uint32),
+    "TXT": "one\r\ntwo \u2028 ü",
+    "WAV": Audio(np.arange(-400, 400, dtype=np.int16).reshape(2, 400), 8000),
+}
+"""A value of each codec."""
+
+NEEDS = {"FLAC": "soundfile", "MAT": "scipy", "MP3": "soundfile", "MSGPACK": "msgpack", "SAFETENSORS": "safetensors"}
+LOSES = {"MP3"}
+EXTENSIONS = {"PIL": "png"}
+
+
 def encoded(name: str, value: Any) -> bytes:
     return CODECS[name].encode(value, name.lower())
+
+
+def assert_same(found: Any, value: Any, tolerance: float = 0.0) -> None:
+    if isinstance(value, Audio):
+        whole = value.samples.dtype.kind == "i"
+        expected = (value.samples / 32768).astype(np.float32) if whole else value.samples
+        assert (found.samples.dtype, found.samples.shape) == (np.float32, expected.shape)
+        assert (found.sampling_rate, type(found.sampling_rate)) == (value.sampling_rate, int)
+        assert np.abs(found.samples - expected).max() <= max(tolerance, 0.0 if whole else 1 / 32768)
+    elif isinstance(value, dict) and all(isinstance(part, np.ndarray) for part in value.values()):
+        assert {name for name in found if not name.startswith("__")} == set(value)
+        for name, part in value.items():
+            np.testing.assert_array_equal(np.squeeze(found[name]), np.squeeze(part))
+    elif isinstance(value, np.ndarray | Image.Image):
+        np.testing.assert_array_equal(np.asarray(found), np.asarray(value))
+    else:
+        assert found == value
+
+
+@pytest.mark.parametrize("name", sorted(VALUES))
+def test_a_value_comes_back(tmp_path: Path, name: str) -> None:
+    """Also through a dataset, by the extension alone, and in the same bytes each time."""
+    if name in NEEDS:
+        pytest.importorskip(NEEDS[name], exc_type=ImportError)
+    value, extension = VALUES[name], EXTENSIONS.get(name, name.lower())
+    data = CODECS[name].encode(value, extension)
+    assert CODECS[name].encode(value, extension) == data
+    tolerance = 0.05 if name in LOSES else 0.0
+    assert_same(CODECS[name].decode(data), value, tolerance)
+    with LitWriter(str(tmp_path)) as writer:
+        writer.write({"__key__": "k", f"x.{extension}": value})
+    decoders = {f"x.{extension}": name} if name == "PKL" else None
+    ((found,),) = LitDataset(str(tmp_path), decoders=decoders)[:]
+    assert_same(found, value, tolerance)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("TXT", b"bytes", "expected a text"),
+        ("CSV", [["a", 1]], "make texts of other values"),
+        ("CSV", [[]], "expected rows of texts"),
+        ("CSV", ["text"], "expected rows of texts"),
+        ("NPZ", [np.arange(3)], "expected arrays by name"),
+        ("NPZ", {"a": np.array([object()])}, "Object arrays|allow_pickle|object"),
+        ("SAFETENSORS", {1: np.arange(3)}, "expected arrays by name"),
+        ("WAV", np.zeros(3), r"expected Audio\(samples, sampling_rate\)"),
+        ("WAV", (np.zeros(3), 0), "expected a sampling rate"),
+        ("WAV", (np.zeros((1, 2, 3)), 8000), "shape"),
+        ("WAV", (np.zeros(3, np.int32), 8000), "as floats or int16"),
+        ("WAV", (np.array([0.0, np.nan]), 8000), "no numbers"),
+        ("MP4", "text", "expected the bytes of an MP4"),
+        ("MP4", b"RIFF....WAVE", "expected the header of an MP4"),
+    ],
+)
+def test_what_a_codec_does_not_hold_is_refused(name: str, value: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        encoded(name, value)
+
+
+def test_floats_are_clipped_and_rounded_down_as_libsndfile_does() -> None:
+    samples = np.array([-2, -1, -0.5 / 32768, 0, 1.5 / 32768, 1, 2], np.float64)
+    found = CODECS["WAV"].decode(encoded("WAV", (samples, 8000)))
+    assert (found.samples[0] * 32768).tolist() == [-32768, -32768, -1, 0, 1, 32767, 32767]
+
+
+def test_silence_of_hours_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("soundfile", exc_type=ImportError)
+    data = encoded("FLAC", (np.zeros((2, 100_000), np.float32), 8000))
+    assert len(data) < 20_000
+    monkeypatch.setattr("ledgerbeam.io.audio.MOST_SAMPLES", 150_000)
+    with pytest.raises(ValueError, match="expected at most 150000 samples"):
+        CODECS["FLAC"].decode(data)
+    monkeypatch.setattr("ledgerbeam.io.audio._BLOCK", 1000)
+    monkeypatch.setattr("ledgerbeam.io.audio.MOST_SAMPLES", 200_000)
+    assert CODECS["FLAC"].decode(data).samples.shape == (2, 100_000)
+
+
+@pytest.mark.parametrize(("width", "full"), [(1, 2**7), (2, 2**15), (3, 2**23), (4, 2**31)])
+def test_wav_of_any_width_is_read(width: int, full: int) -> None:
+    values = [-full, -1, 0, 1, full - 1]
+    stored = [value + 128 if width == 1 else value for value in values]
+    target = io.BytesIO()
+    with wave.open(target, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(width)
+        file.setframerate(100)
+        file.writeframes(b"".join(value.to_bytes(width, "little", signed=width > 1) for value in stored))
+    found = CODECS["WAV"].decode(target.getvalue())
+    assert found.samples[0].tolist() == [np.float32(value / full) for value in values]
+
+
+def test_an_archive_of_arrays_is_not_believed() -> None:
+    for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        target = io.BytesIO()
+        with zipfile.ZipFile(target, "w", method) as archive:
+            archive.writestr("a.npy", encoded("NPY", np.arange(1000)))
+        np.testing.assert_array_equal(CODECS["NPZ"].decode(target.getvalue())["a"], np.arange(1000))
+    claims = bytearray(target.getvalue())
+    at = claims.rindex(b"PK\1\2")
+    claims[at + 24 : at + 28] = (2**31).to_bytes(4, "little")
+    with pytest.raises(ValueError, match="found arrays of 2147483648"):
+        CODECS["NPZ"].decode(bytes(claims))
+    other = io.BytesIO()
+    with zipfile.ZipFile(other, "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("a.npy", b"")
+    with pytest.raises(ValueError, match="expected arrays as NumPy writes them"):
+        CODECS["NPZ"].decode(other.getvalue())
+    target = io.BytesIO()
+    np.savez(target, a=np.arange(3))
+    np.testing.assert_array_equal(CODECS["NPZ"].decode(target.getvalue())["a"], np.arange(3))
+    with np.load(io.BytesIO(encoded("NPZ", VALUES["NPZ"]))) as found:
+        np.testing.assert_array_equal(found["a"], VALUES["NPZ"]["a"])
+
+
+class TestRegister:
+    @pytest.fixture(autouse=True)
+    def _alone(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(codecs, "_codecs", dict(codecs._codecs))
+
+    def test_a_codec_of_the_user_is_used(self, tmp_path: Path) -> None:
+        register_codec("POINTS", str.encode, bytes.decode, extensions=("points", "pts"))
+        register_codec("POINTS", str.encode, bytes.decode, extensions=("points", "pts"))
+        with LitWriter(str(tmp_path)) as writer:
+            writer.write({"__key__": "k", "a.points": "x", "b.pts": "y"})
+        assert LitDataset(str(tmp_path), modalities=["a.points", "b.pts"])[0] == ("x", "y")
+        assert decoder_of("a.xyz", "POINTS", "set")(b"z") == "z"
+
+    def test_the_extension_is_the_name_by_default(self) -> None:
+        register_codec("POINTS", str.encode, bytes.decode)
+        assert decoder_of("a.points", None, "set")(b"z") == "z"
+
+    @pytest.mark.parametrize(
+        ("name", "extensions", "message"),
+        [
+            ("JSON", None, "the name is taken"),
+            ("POINTS", ("json",), "the extension 'json' is that of JSON"),
+            ("points", None, "a codec needs a name such as 'POINTS'"),
+            ("A B", None, "a codec needs a name"),
+            ("POINTS", (".pts",), "expected extensions such as 'points'"),
+            ("POINTS", ("PTS",), "expected extensions such as 'points'"),
+            ("POINTS", ("",), "expected extensions such as 'points'"),
+        ],
+    )
+    def test_what_would_change_another_is_refused(
+        self, name: str, extensions: tuple[str, ...] | None, message: str
+    ) -> None:
+        with pytest.raises(UsageError, match=message):
+            register_codec(name, str.encode, bytes.decode, extensions=extensions)
 
 
 @settings(deadline=None)
@@ -232,7 +413,7 @@ def test_codecs_go_by_the_last_part_of_a_name() -> None:
     assert encoder_of("a.txt", "JSON", "set")("x") == b'"x"'
 
 
-@pytest.mark.parametrize("modality", ["txt", "pil", "jpg.txt", "seg9"])
+@pytest.mark.parametrize("modality", ["xyz", "pil", "jpg.xyz", "seg9"])
 def test_a_modality_without_a_codec_is_an_error_that_says_what_to_pass(modality: str) -> None:
     with pytest.raises(UsageError, match=f"set: no codec knows '{modality}'; .*decoders="):
         decoder_of(modality, None, "set")
@@ -247,8 +428,14 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"pip install 'ledgerbeam\[image\]'"):
         CODECS["SEG8"].decode(b"")
     monkeypatch.setitem(sys.modules, "scipy", None)
-    with pytest.raises(UsageError, match=r"pip install 'ledgerbeam\[mat\]'"):
-        CODECS["MAT"].decode(b"")
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    monkeypatch.setitem(sys.modules, "msgpack", None)
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    for name, extra in {"MAT": "mat", "FLAC": "audio", "MSGPACK": "msgpack", "SAFETENSORS": "safetensors"}.items():
+        with pytest.raises(UsageError, match=rf"pip install 'ledgerbeam\[{extra}\]'"):
+            CODECS[name].decode(b"")
+    with pytest.raises(UsageError, match=r"pip install 'ledgerbeam\[audio\]'"):
+        encoded("FLAC", VALUES["FLAC"])
 
 
 def test_values_that_do_not_encode_are_errors_that_name_the_sample(tmp_path: Path) -> None:

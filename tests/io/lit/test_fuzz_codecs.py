@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ledgerbeam.errors import RecordError
+from ledgerbeam.io import Audio
 from ledgerbeam.io.lit.codecs import CODECS
 from ledgerbeam.io.lit.images import MOST_LABELS
 from ledgerbeam.io.lit.rle import decode_rle
@@ -27,6 +28,11 @@ def codec_trial(_: Path) -> Trial:
     labels = np.arange(48, dtype=np.uint16).reshape(6, 8) // 5
     values = {
         "CLS": 7,
+        "CSV": [["a", "b"], ["c, d", "e"]],
+        "TXT": "some text",
+        "MP4": b"\0\0\0\x18ftypisom",
+        "NPZ": {"a": labels, "b": labels[0]},
+        "WAV": (labels.astype(np.int16).ravel(), 8000),
         "JSON": {"a": [1, 2.5, "x"], "b": None},
         "NPY": labels,
         "RLE": labels.astype(np.int32),
@@ -36,11 +42,11 @@ def codec_trial(_: Path) -> Trial:
         "SEG32": labels.astype(np.uint32) * 2**24,
     }
     members = {name: CODECS[name].encode(value, name.lower()) for name, value in values.items()}
-    fields = {"RLE": [1, 9, 17, 25], "SEG8": [16, 20, 24], "NPY": [8]}
+    fields = {"RLE": [1, 9, 17, 25], "SEG8": [16, 20, 24], "NPY": [8], "NPZ": [18, 22], "WAV": [4, 16, 22, 40]}
 
     def trial(chance: random.Random) -> str:
         name = chance.choice(list(members))
-        if name in ("CLS", "JSON"):
+        if name in ("CLS", "CSV", "JSON", "MP4", "TXT"):
             data = damaged(members[name], chance)
         else:
             places = fields.get("SEG8" if name.startswith("SEG") else name, [])
@@ -53,6 +59,8 @@ def codec_trial(_: Path) -> Trial:
             raise
         except Exception as error:  # `LitDataset` does so too
             raise RecordError(name) from error
+        if isinstance(found, Audio):
+            assert found.samples.nbytes <= 4 * len(data)
         if isinstance(found, np.ndarray):
             assert found.size <= _MOST_VALUES if name == "RLE" else found.nbytes <= 4 * MOST_LABELS * len(data)
         return f"{name} read"
@@ -68,7 +76,7 @@ def _summed(data: bytes) -> bytes:
 def test_damaged_members_take_little_memory(tmp_path: Path) -> None:
     outcomes = fuzz_briefly(codec_trial(tmp_path), 1500)
     assert outcomes["RecordError"] > 500
-    for name in ("CLS", "JSON", "NPY", "RLE", "SEG8", "SEG16", "SEG24", "SEG32"):
+    for name in ("CLS", "CSV", "JSON", "NPY", "NPZ", "RLE", "TXT", "WAV", "SEG8", "SEG16", "SEG24", "SEG32"):
         assert outcomes[f"{name} read"] > 5
 
 

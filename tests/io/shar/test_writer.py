@@ -127,7 +127,7 @@ def test_a_body_that_raises_leaves_the_shards_that_were_full(tmp_path: Path) -> 
     assert len(SharReader(str(tmp_path))) == 2
 
 
-@pytest.mark.parametrize("fields", [{"a.b": "tar"}, {"cuts": "jsonl"}, {"label": "wav"}])
+@pytest.mark.parametrize("fields", [{"a.b": "tar"}, {"cuts": "jsonl"}, {"label": "aiff"}])
 def test_a_field_that_cannot_be_is_refused(tmp_path: Path, fields: dict[str, FieldKind]) -> None:
     with pytest.raises(UsageError, match="field"):
         SharWriter(str(tmp_path / "none"), fields)

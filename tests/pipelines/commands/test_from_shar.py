@@ -7,9 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
+import s3fs
 
 from ledgerbeam.io import JsonlReader, Sample, SharWriter, TarReader
 from ledgerbeam.io.tar.encode import encode_tar
+from tests.conftest import S3Server
 from tests.io.shar.content import sample
 from tests.pipelines.commands.test_convert import clips
 from tests.pipelines.conftest import Ran, Workspace
@@ -146,3 +148,47 @@ def test_a_folder_without_cuts_is_told_before_anything_is_made(workspace: Worksp
 def test_options_that_cut_otherwise_are_refused(workspace: Workspace, dataset: Path) -> None:
     ran = convert(workspace, "jsonl", "--pack", "1M")
     assert (ran.status, "leave --pack, --group and --columns out" in ran.err) == (2, True)
+
+
+@pytest.mark.parametrize("named", [("speech", "--from", "shar"), ("speech",), ("speech/",)])
+def test_a_folder_of_shards_is_indexed(workspace: Workspace, dataset: Path, named: tuple[str, ...]) -> None:
+    built = {path: path.read_bytes() for path in dataset.glob("*.idx")}
+    for path in built:
+        path.unlink()
+    ran = workspace.run("index", *named, "--json", "--ledger", "L")
+    assert ran.status == 0, ran.err
+    assert (ran.json["sources"]["complete"], ran.json["passed_over"]) == (12, 1)  # the README is no shard
+    assert {path: path.read_bytes() for path in dataset.glob("*.idx")} == built
+    again = workspace.run("index", "speech", "--json", "--ledger", "L")
+    assert (again.status, again.json["skipped"]) == (0, 12)
+
+
+def test_what_is_no_shard_is_not_indexed_with_them(workspace: Workspace, dataset: Path) -> None:
+    (dataset / "notes.a b.txt").write_text("stray")
+    ran = workspace.run("index", "--from", "shar", "speech", "--json")
+    assert (ran.status, ran.json["passed_over"]) == (0, 2)
+    assert not (dataset / "notes.a b.txt.idx").exists()
+
+
+def test_a_folder_that_is_no_dataset_is_refused(workspace: Workspace, dataset: Path) -> None:
+    workspace.jsonl("plain/a.jsonl", 5)
+    ran = workspace.run("index", "plain")
+    assert (ran.status, "folder" in ran.err) == (2, True)
+    ran = workspace.run("index", "--from", "shar", "plain")
+    assert ran.status == 0, ran.err  # its name could be that of a shard
+    mixed = workspace.run("index", "speech", "plain/a.jsonl")
+    assert (mixed.status, "index them by two commands" in mixed.err) == (2, True)
+
+
+@pytest.mark.s3
+def test_a_dataset_in_a_bucket_is_found(workspace: Workspace, s3: S3Server, dataset: Path) -> None:
+    store = s3fs.S3FileSystem(**s3.options, skip_instance_cache=True, use_listings_cache=False)
+    bucket = s3.bucket()
+    for path in dataset.iterdir():
+        if path.suffix != ".idx":
+            store.put(str(path), f"{bucket}/speech/{path.name}")
+    ran = workspace.run("index", f"s3://{bucket}/speech", "--json", env=dict(s3.env))
+    assert ran.status == 0, ran.err
+    assert (ran.json["sources"]["complete"], ran.json["passed_over"]) == (12, 1)
+    for path in dataset.glob("*.idx"):
+        assert store.cat_file(f"{bucket}/speech/{path.name}") == path.read_bytes()

@@ -149,7 +149,7 @@ def test_a_sample_of_a_bucket_takes_few_requests(faulty_s3: S3Proxy) -> None:
         to="jsonl",
         storage_options=faulty_s3.options,
     )
-    found = list(sampled_records(job, job.pages(print), 40))
+    found = list(sampled_records(job, job.pages(), 40))
     assert [sampled.error for sampled in found] == [""] * 40
     assert len({sampled.source.url for sampled in found}) == 20
     # Of an index its size and its offsets, then the records; of a source without one that it has none, then a block.

@@ -67,6 +67,13 @@ def seeded():
 def unstable():
     return leaf("a", shuffle=True, seed=os.getpid())
 
+def pieces(record):
+    return [{"id": record["id"], "piece": piece} for piece in range(record["id"] % 4)]
+
+def flattened():
+    wanted = Filter(GlobalShuffle(leaf("a"), leaf("b"), seed=4), is_wanted)
+    return Repeat(Map(Flatten(Map(wanted, pieces)), add_draw, seed=5), 2)
+
 def streamed():
     return Chain(leaf("a"), Jsonl("in/a.jsonl"))
 
@@ -117,7 +124,7 @@ def materialize(workspace: Workspace, name: str, *options: str, to: str = "jsonl
     return ran.json if ran.out else ran.err
 
 
-@pytest.mark.parametrize("name", ["shuffled", "mixed"])
+@pytest.mark.parametrize("name", ["shuffled", "mixed", "flattened"])
 def test_shards_read_one_after_the_other_are_the_passes_of_the_graph(corpus: Workspace, name: str) -> None:
     done = materialize(corpus, name, "--task-records", "64", "--epochs", "2")
     first, second = items_of(corpus, name), items_of(corpus, name, 1)

@@ -104,7 +104,8 @@ def test_a_folder_whose_name_only_begins_alike_is_another(tmp_path: Path) -> Non
 def test_marks_and_the_ledger_are_no_sources(tmp_path: Path) -> None:
     write(tmp_path, "a.jsonl", "x/_ledgerbeam/1.json", "L/data.mdb", "L/work/merged.json")
     assert listed(tmp_path, "**/*", output="out", ledger="L") == ["a.jsonl"]
-    assert listed(tmp_path, "L/*", output="out", ledger="L") == ["L/data.mdb"]
+    write(tmp_path, "L/b.jsonl")
+    assert listed(tmp_path, "L/*", output="out", ledger="L") == ["L/b.jsonl"]
 
 
 def test_links_do_not_hide_where_the_output_lies(tmp_path: Path) -> None:

@@ -1,0 +1,177 @@
+"""Graphs as sources of lhotse's samplers, whose states restore them exactly.
+
+Needs lhotse 2 (`pip install --pre lhotse`); nothing else of the package imports this module.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io.json_values import loads
+from ledgerbeam.io.tar.sample import Sample
+from ledgerbeam.iterators.node import State, field, resolve_iterator_source, supports_graph_restore
+from ledgerbeam.iterators.tokens import Token, get_graph_origin, normalize_graph_token
+
+__all__ = ["CutSource", "cut_of"]
+
+try:
+    _lazy: Any = importlib.import_module("lhotse.lazy")
+    _loading: Any = importlib.import_module("lhotse.dataset.dataloading")
+except ModuleNotFoundError:  # CutSource says so when it is made
+    _lazy = _loading = None
+if TYPE_CHECKING:
+    _Node = object
+else:
+    _Node = object if _lazy is None else _lazy.IteratorNode
+
+_MANIFEST = "json"
+
+
+class CutSource(_Node):
+    """A graph of cuts as a node of lhotse: `DynamicBucketingSampler(CutSet(CutSource(graph)), ...)`.
+
+    lhotse's samplers take it as one of lhotse's own indexed manifests, and so do `CutSet.map`, `CutSet.filter` and
+    `CutSet.mux` above it. They keep buffers of cuts themselves, and save them as the tokens that each cut carries.
+
+    A pass is an epoch of the graph. One that has ended makes the next pass that of the next epoch; one that was only
+    begun, as by a sampler's estimate of durations, does not. `set_epoch` chooses, and is what `set_epoch` of lhotse's
+    `IterableDatasetWrapper` calls.
+
+    In a worker of a loader it reads the part of this worker, and, if lhotse's `worker_init_fn` knows the rank, of this
+    rank. In the main process it reads all: there lhotse's samplers drop what is of other ranks.
+
+    Args:
+        graph: The graph. Its items are cuts, as lhotse's objects or as records of them.
+        decode: Makes a cut of an item. Default: `cut_of`.
+
+    Raises:
+        UsageError: lhotse is missing, or is a version without graphs.
+    """
+
+    def __init__(self, graph: Any, decode: Callable[[Any], Any] | None = None) -> None:
+        if _lazy is None or not hasattr(_lazy, "IteratorNode"):
+            raise UsageError("CutSource needs lhotse 2: pip install --pre 'lhotse>=2.0.0a7'")
+        self.graph = resolve_iterator_source(graph)
+        self.decode = cut_of if decode is None else decode
+        self._epoch = self.graph.epoch
+        self._has_ended = False
+        self._is_loaded = False
+
+    def __repr__(self) -> str:
+        return f"CutSource({self.graph!r})"
+
+    def __len__(self) -> int:
+        return len(self.graph)  # type: ignore[arg-type]
+
+    @property
+    def is_checkpointable(self) -> bool:
+        """Whether `state_dict` and `load_state_dict` work."""
+        return self.graph.is_checkpointable
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether the data of the graph has indexes."""
+        return self.graph.is_indexed
+
+    @property
+    def has_constant_time_access(self) -> bool:
+        """Whether a cut can be rebuilt from its token without going through others."""
+        return supports_graph_restore(self.graph)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin a pass, or go on with the one that was loaded."""
+        if not self._is_loaded:
+            self._take_part()
+            self._epoch += self._has_ended
+            self.graph.set_epoch(self._epoch)
+        self._is_loaded = self._has_ended = False
+        return self._cuts(self.graph.with_origins())
+
+    def __getitem__(self, token: Token) -> Any:
+        """Rebuild a cut from its token; raises what the graph raises."""
+        token = normalize_graph_token(token)
+        return _lazy.attach_graph_origin(self.decode(self.graph[token]), token)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass that of an epoch, from its beginning."""
+        self._epoch, self._has_ended, self._is_loaded = epoch, False, False
+
+    def state_dict(self) -> State:
+        """Save where the pass stands."""
+        return {"graph": self.graph.state_dict(), "ended": self._has_ended}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a state of the same worker and rank was saved.
+
+        Raises:
+            CheckpointError: A part of it is missing.
+            CheckpointMismatchError: It is of another graph, of other data or of another worker.
+        """
+        self._take_part()
+        saved = field(state, "graph", "CutSource")
+        self.graph.load_state_dict(saved)
+        self._epoch, self._has_ended, self._is_loaded = self.graph.epoch, field(state, "ended", "CutSource"), True
+
+    def _cuts(self, items: Iterator[Any]) -> Iterator[Any]:
+        for item in items:
+            yield _lazy.maybe_attach_graph_origin(self.decode(item), get_graph_origin(item))
+        self._has_ended = True
+
+    def _take_part(self) -> None:
+        place = _loading.get_worker_partition()
+        worker = _module("torch.utils.data").get_worker_info()
+        if place == (0, 1) and worker is not None:
+            place = worker.id, worker.num_workers
+        if self.graph.shard != tuple(place):
+            self.graph.partition(*place)
+
+
+def cut_of(item: Any) -> Any:
+    """Return an item of a graph as lhotse's object.
+
+    Args:
+        item: A record of a cut (`IndexedManifest`), one with its fields (`IndexedShar`), or already an object.
+
+    Raises:
+        UsageError: It is none of these.
+    """
+    if not isinstance(item, Mapping):
+        if hasattr(item, "id"):
+            return item
+        raise UsageError(f"CutSource: expected cuts, found a {type(item).__name__}; give decode=")
+    payloads = {name: value for name, value in item.items() if isinstance(value, Sample)}
+    known = _attributes(str(item.get("type")))
+    row = {name: value for name, value in item.items() if name in known and name not in payloads}
+    beside = {name: value for name, value in item.items() if name not in known and name not in payloads}
+    custom = {**(row.get("custom") or {}), **beside}
+    for name, payload in payloads.items():
+        (row if name in known else custom)[name] = loads(payload[_MANIFEST])
+    if custom:
+        row["custom"] = custom
+    cut = _module("lhotse.serialization").deserialize_item(row)
+    for name, payload in payloads.items():
+        (extension,) = payload.keys() - {_MANIFEST}
+        place = f"{cut.id}.{extension}"
+        _module("lhotse.shar.utils").fill_shar_placeholder(cut, field=name, data=payload[extension], tarpath=place)
+    return cut
+
+
+@cache
+def _module(name: str) -> Any:
+    return importlib.import_module(name)
+
+
+@cache
+def _attributes(kind: str) -> frozenset[str]:
+    """Return the names that a cut's own row may have; all others are fields of a Shar folder, which lie in `custom`."""
+    found = getattr(_module("lhotse.cut"), kind, None)
+    if found is None or not dataclasses.is_dataclass(found):
+        raise UsageError(
+            f"CutSource: expected records of cuts with a type such as MonoCut, found {kind!r}; give decode="
+        )
+    return frozenset(part.name for part in dataclasses.fields(found)) | {"type"}

@@ -1,0 +1,80 @@
+"""What every transform must do, whatever it is for: travel to workers, show itself, and pass markers on."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.testing.util import assert_that, equal_to
+from apache_beam.transforms.display import DisplayData
+
+from ledgerbeam.io import SourceListing
+from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
+from ledgerbeam.transforms import (
+    BuildIndexes,
+    CommitTasks,
+    LedgerHandle,
+    MatchSources,
+    PlanIndexes,
+    PlanTasks,
+    ProcessBatch,
+    ProcessTask,
+    ReadTasks,
+    SkipCompleted,
+    WriteTasks,
+)
+
+
+def keep(task: Task) -> Task:
+    return task
+
+
+def keep_all(tasks: list[Task]) -> list[Task]:
+    return tasks
+
+
+LEDGER = LedgerHandle("/ledger")
+TRANSFORMS: list[Any] = [
+    MatchSources(SourceListing(("/data/*.jsonl",))),
+    SkipCompleted(LEDGER),
+    PlanTasks(task_bytes=1234),
+    PlanIndexes(1234),
+    ReadTasks(),
+    BuildIndexes(LEDGER, "/work"),
+    ProcessTask(keep),
+    ProcessBatch(keep_all, batch_size=17),
+    WriteTasks("/out", "tar"),
+    CommitTasks(LEDGER),
+]
+BETWEEN = [
+    transform for transform in TRANSFORMS if isinstance(transform, ReadTasks | ProcessTask | ProcessBatch | WriteTasks)
+]
+TASK = Task(Source("/a.jsonl", 1, "1"), 0, 1, ((0, 1),))
+MARKERS = [NoneTask(TASK), NoneTask(TASK, "short"), FailedTask(TASK, "earlier")]
+
+
+def name_of(transform: Any) -> str:
+    return type(transform).__name__
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS, ids=name_of)
+def test_it_travels_to_workers(transform: Any) -> None:
+    again = pickle.loads(pickle.dumps(transform))
+    assert type(again) is type(transform)
+    assert pickle.dumps(again) == pickle.dumps(transform)
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS, ids=name_of)
+def test_it_has_its_name_in_a_pipeline(transform: Any) -> None:
+    assert transform.label == name_of(transform)
+    for item in DisplayData.create_from(transform).items:
+        assert item.value is not None
+
+
+@pytest.mark.parametrize("transform", BETWEEN, ids=name_of)
+def test_markers_pass_on_as_they_are(transform: Any) -> None:
+    with beam.Pipeline("FnApiRunner") as pipeline:
+        found = pipeline | beam.Create(MARKERS, reshuffle=False) | transform
+        assert_that(found, equal_to(MARKERS))
