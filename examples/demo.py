@@ -142,7 +142,7 @@ def add_member(archive: tarfile.TarFile, name: str, data: bytes) -> None:
 def progress(ledger: Path) -> dict[str, int]:
     """Return how many sources and tasks a ledger holds as done; it may be read while its job runs."""
     try:
-        status = open_ledger(str(ledger), read_only=True).status()
+        status = open_ledger(str(ledger)).status()
     except LedgerNotFoundError:
         return {"sources": 0, "tasks": 0, "filtered": 0}
     return {"sources": status["sources"]["complete"], "tasks": status["tasks"]["done"], "filtered": status["filtered"]}

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from ledgerbeam import open_ledger
 from ledgerbeam.io import ObjectFolder, SourceListing, canonical_url, common_base
 from ledgerbeam.ledger import Job, Task, code_identity
+from ledgerbeam.opening import open_ledger
 from ledgerbeam.transforms import (
     CommitTasks,
     LedgerHandle,

@@ -2,8 +2,9 @@
 
     import ledgerbeam
 
-    reader = ledgerbeam.open("s3://bucket/cuts.000001.jsonl")          # any record, one ranged read away
-    ledger = ledgerbeam.open_ledger("progress", read_only=True)        # what a job has done
+    result = ledgerbeam.map(clean, "texts/*.jsonl", output="clean", to="jsonl")     # restartable: call it again
+    reader = ledgerbeam.open("s3://bucket/cuts.000001.jsonl")                       # any record, one ranged read away
+    ledger = ledgerbeam.open_ledger("progress")                                     # what a job has done
 
 What is needed less often is in `ledgerbeam.io`, `.ledger`, `.iterators`, `.sources` and `.transforms`.
 A name is imported when it is used for the first time.
@@ -12,6 +13,7 @@ A name is imported when it is used for the first time.
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,9 +24,22 @@ if TYPE_CHECKING:
     from ledgerbeam.errors import RecordError as RecordError
     from ledgerbeam.errors import SourceError as SourceError
     from ledgerbeam.errors import StorageError as StorageError
+    from ledgerbeam.errors import TasksFailedError as TasksFailedError
     from ledgerbeam.errors import UsageError as UsageError
-    from ledgerbeam.io.formats.registry import open_source as open  # noqa: A004 - `ledgerbeam.open`, as of gzip
-    from ledgerbeam.opening import open_ledger as open_ledger
+    from ledgerbeam.io.formats.opening import RecordStream as RecordStream
+    from ledgerbeam.io.formats.opening import index_source as index_source
+    from ledgerbeam.io.formats.opening import open_any as open  # noqa: A004 - `ledgerbeam.open`, as of gzip
+    from ledgerbeam.pipelines.calls.convert import convert as convert
+    from ledgerbeam.pipelines.calls.index import index as index
+    from ledgerbeam.pipelines.calls.map import map as map  # noqa: A004 - as the command is called
+    from ledgerbeam.pipelines.calls.materialize import materialize as materialize
+    from ledgerbeam.pipelines.calls.merge import merge as merge
+    from ledgerbeam.pipelines.calls.publish import publish as publish
+    from ledgerbeam.pipelines.calls.result import Result as Result
+    from ledgerbeam.pipelines.calls.tokenize import tokenize as tokenize
+    from ledgerbeam.pipelines.calls.verify import verify as verify
+    from ledgerbeam.pipelines.report.ledger import Ledger as Ledger
+    from ledgerbeam.pipelines.report.ledger import open_ledger as open_ledger
     from ledgerbeam.results import Drop as Drop
     from ledgerbeam.results import Reject as Reject
     from ledgerbeam.results import Route as Route
@@ -34,30 +49,51 @@ __version__ = "0.1.0"
 __all__ = [
     "Drop",
     "FunctionError",
+    "Ledger",
     "LedgerError",
     "LedgerbeamError",
     "RecordError",
+    "RecordStream",
     "Reject",
+    "Result",
     "Route",
     "Rows",
     "SourceError",
     "StorageError",
+    "TasksFailedError",
     "UsageError",
     "__version__",
+    "convert",
+    "index",
+    "index_source",
+    "map",
+    "materialize",
+    "merge",
     "open",
     "open_ledger",
+    "publish",
     "stats",
+    "tokenize",
+    "verify",
 ]
 
 _MODULES = ("stats",)
+_CALLS = ("convert", "index", "map", "materialize", "merge", "publish", "tokenize", "verify")
 _ELSEWHERE = {
     "Drop": ("results", "Drop"),
+    "Ledger": ("pipelines.report.ledger", "Ledger"),
     "Reject": ("results", "Reject"),
+    "Result": ("pipelines.calls.result", "Result"),
     "Route": ("results", "Route"),
     "Rows": ("results", "Rows"),
-    "open": ("io.formats.registry", "open_source"),
-    "open_ledger": ("opening", "open_ledger"),
+    "RecordStream": ("io.formats.opening", "RecordStream"),
+    "index_source": ("io.formats.opening", "index_source"),
+    "open": ("io.formats.opening", "open_any"),
+    "open_ledger": ("pipelines.report.ledger", "open_ledger"),
+    **{name: (f"pipelines.calls.{name}", name) for name in _CALLS},
 }
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # what becomes of the log is for programs to decide
 
 
 def __getattr__(name: str) -> Any:

@@ -18,6 +18,7 @@
     ├── FunctionError              (ValueError)         user code: cannot be imported, or a wrong shape returned
     ├── UnsupportedShapeError      (ValueError)         a transform whose lineage cannot be followed
     ├── RejectLimitError           (RuntimeError)       more records were rejected than the user allows
+    ├── TasksFailedError           (RuntimeError)       tasks that failed, of a result that was asked for them
     ├── PublicationError           (RuntimeError)       outputs that are all there, but not the dataset asked for
     ├── WorkerDiedError            (RuntimeError)       a worker ended without a word
     └── LedgerError                (RuntimeError)
@@ -60,6 +61,7 @@ __all__ = [
     "SourceError",
     "SourceNotFoundError",
     "StorageError",
+    "TasksFailedError",
     "UnsupportedShapeError",
     "UsageError",
     "WorkerDiedError",
@@ -141,6 +143,10 @@ class UnsupportedShapeError(LedgerbeamError, ValueError):
 
 class RejectLimitError(LedgerbeamError, RuntimeError):
     """More records were rejected than the limit of the run allows. All recorded work stays recorded."""
+
+
+class TasksFailedError(LedgerbeamError, RuntimeError):
+    """Tasks of a job failed, or its outputs are not as they should be: what `Result.raise_for_failures` raises."""
 
 
 class PublicationError(LedgerbeamError, RuntimeError):

@@ -30,7 +30,7 @@ from ledgerbeam.io.storage.unchanged import SourceWatch
 from ledgerbeam.iterators import IteratorNode, OrderedNode, resolve_iterator_source
 from ledgerbeam.iterators.node import walk
 from ledgerbeam.ledger import Source
-from ledgerbeam.ledger.model.user_code import import_object
+from ledgerbeam.ledger.model.user_code import Reference, import_object
 from ledgerbeam.ledger.model.user_errors import describe_error, is_interrupt
 from ledgerbeam.sources import Cut, Opened, SourceKind, TaskLimits
 
@@ -53,14 +53,15 @@ class GraphSource:
     of its data. A change of any of them is a new source.
 
     Attributes:
-        reference: ``module:function`` that takes nothing and returns the graph, or ``module:object`` that is one.
+        reference: ``module:function`` that takes nothing and returns the graph, or ``module:object`` that is one; or
+            such a function itself.
         epochs: How many passes: those from 0 to `epochs - 1`.
 
     Raises:
         UsageError: If `epochs` is less than 1.
     """
 
-    reference: str
+    reference: Reference
     epochs: int = 1
     _pass: GraphPass = field(init=False, repr=False, compare=False)
 
@@ -83,12 +84,12 @@ class GraphSource:
     @property
     def title(self) -> str:
         """What a console shows."""
-        return self.reference
+        return str(self.reference)
 
     @property
     def base(self) -> str:
         """What the URLs of all passes begin with, ending in ``/``."""
-        return f"{GRAPH_SCHEME}{self.reference.replace(':', '/', 1)}/"
+        return f"{GRAPH_SCHEME}{str(self.reference).replace(':', '/', 1)}/"
 
     def build(self) -> IteratorNode:
         """Build the graph.

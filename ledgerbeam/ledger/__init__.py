@@ -10,6 +10,7 @@ from ledgerbeam.ledger.model.accounts import RecordCounts as RecordCounts
 from ledgerbeam.ledger.model.accounts import Statistic as Statistic
 from ledgerbeam.ledger.model.counting import entries as entries
 from ledgerbeam.ledger.model.counting import fold as fold
+from ledgerbeam.ledger.model.function_parts import code_identity as code_identity
 from ledgerbeam.ledger.model.identity import ROOT as ROOT
 from ledgerbeam.ledger.model.job import Job as Job
 from ledgerbeam.ledger.model.job import OnJobChange as OnJobChange
@@ -23,7 +24,6 @@ from ledgerbeam.ledger.model.task import FailedTask as FailedTask
 from ledgerbeam.ledger.model.task import NoneTask as NoneTask
 from ledgerbeam.ledger.model.task import Source as Source
 from ledgerbeam.ledger.model.task import Task as Task
-from ledgerbeam.ledger.model.user_code import code_identity as code_identity
 from ledgerbeam.ledger.remote.compaction import Compaction as Compaction
 from ledgerbeam.ledger.remote.compaction import compact as compact
 from ledgerbeam.ledger.remote.objects import Objects as Objects

@@ -1,4 +1,4 @@
-"""The output of a run: a progress bar on a terminal, plain lines elsewhere, one JSON object for programs."""
+"""The output of commands: a progress bar on a terminal, plain lines elsewhere, one JSON object for programs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import orjson
 from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column, Table
 
 from ledgerbeam.io.json_values import json_form
@@ -21,14 +21,19 @@ from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.pipelines.run_progress import RunProgress, count, duration
 from ledgerbeam.redaction import plain_value
 
+if TYPE_CHECKING:
+    from ledgerbeam.pipelines.calls.result import Result
+
 __all__ = [
     "Reporter",
+    "RunBar",
     "count",
     "count_nulled",
     "counting",
     "describe_set_ups",
     "duration",
     "json_bytes",
+    "plain_console",
     "print_facts",
     "print_json",
     "print_json_stream",
@@ -40,7 +45,7 @@ LINE_SECONDS = 10.0
 """How often a line of progress is printed where there is no terminal."""
 
 
-def _console(**options: Any) -> Console:
+def plain_console(**options: Any) -> Console:
     """Return a console that prints text as it is: `[a]` is no markup, `:b:` no emoji, and numbers have no colours."""
     return Console(highlight=False, markup=False, emoji=False, **options)
 
@@ -105,7 +110,7 @@ def print_facts(rows: Sequence[tuple[str, str]]) -> None:
 def print_table(columns: list[str], rows: list[list[str]]) -> None:
     """Print rows under column heads, wide where the output is no terminal so that nothing is cut."""
     terminal = sys.stdout.isatty()
-    console = _console(width=None if terminal else 10_000)
+    console = plain_console(width=None if terminal else 10_000)
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
         table.add_row(*row)
@@ -127,7 +132,7 @@ def counting(noun: str) -> Iterator[Callable[[int, int], None]]:
     Yields:
         A function to call with how many were done, and their bytes, since it was called last.
     """
-    console = _console(stderr=True, soft_wrap=True)
+    console = plain_console(stderr=True, soft_wrap=True)
     started = last = time.monotonic()
     done = size = 0
 
@@ -153,21 +158,52 @@ def counting(noun: str) -> Iterator[Callable[[int, int], None]]:
         yield advance
 
 
+class RunBar:
+    """The progress bar of a run on a terminal, a context manager.
+
+    Args:
+        console: The terminal.
+    """
+
+    def __init__(self, console: Console) -> None:
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
+        )
+        self._bar = Progress(*columns, console=console, transient=True, redirect_stdout=False)
+        self._task = self._bar.add_task("listing", total=None, text="")
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def update(self, now: RunProgress) -> None:
+        """Show where the run stands."""
+        share = now.share
+        done = {"completed": 0, "total": None} if share is None else {"completed": 100 * share, "total": 100}
+        self._bar.update(self._task, description=now.stage, text=now.text(), **done)
+
+
 class Reporter:
-    """Tells of one run.
+    """Tells of one run on the standard streams: the `RunConsole` of the command line.
 
     Args:
         as_json: Whether standard output is kept for one JSON object; lines then go to standard error.
         quiet: Whether progress is left out.
+        command: The command line that asked for the run.
     """
 
-    def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
+    def __init__(self, *, as_json: bool = False, quiet: bool = False, command: Sequence[str] | None = None) -> None:
         self.as_json = as_json
+        self.command = command
         self._quiet = quiet
-        self._out = _console(stderr=as_json, soft_wrap=True)
-        self._err = _console(stderr=True, soft_wrap=True)
-        self._bar: Progress | None = None
-        self._task = TaskID(0)
+        self._out = plain_console(stderr=as_json, soft_wrap=True)
+        self._err = plain_console(stderr=True, soft_wrap=True)
+        self._bar: RunBar | None = None
         self._last_line = time.monotonic()
 
     def say(self, text: str) -> None:
@@ -186,14 +222,8 @@ class Reporter:
         if self._quiet or not self._err.is_terminal:
             yield
             return
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=20),
-            TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
-        )
-        bar = Progress(*columns, console=self._err, transient=True, redirect_stdout=False)
-        with bar:
-            self._bar, self._task = bar, bar.add_task("listing", total=None, text="")
+        with RunBar(self._err) as bar:
+            self._bar = bar
             try:
                 yield
             finally:
@@ -202,9 +232,14 @@ class Reporter:
     def update(self, now: RunProgress) -> None:
         """Show where the run stands: on the bar, or as a line now and then where there is no terminal."""
         if self._bar is not None:
-            share = now.share
-            done = {"completed": 0, "total": None} if share is None else {"completed": 100 * share, "total": 100}
-            self._bar.update(self._task, description=now.stage, text=now.text(), **done)
+            self._bar.update(now)
         elif not self._quiet and not self._err.is_terminal and time.monotonic() - self._last_line > LINE_SECONDS:
             self._last_line = time.monotonic()
             self._err.print(f"{now.stage}: {now.text()}")
+
+    def counting(self, noun: str) -> AbstractContextManager[Callable[[int, int], None]]:
+        """Show how far something of unknown length is; see the function of this name."""
+        return counting(noun)
+
+    def ended(self, result: Result) -> None:
+        """Take how the run ended: the command prints it."""

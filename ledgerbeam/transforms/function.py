@@ -13,6 +13,7 @@ from ledgerbeam.io.conversion import CONVERSIONS
 from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import Statistic
+from ledgerbeam.ledger.model.user_code import Reference
 from ledgerbeam.sources.forms import ARROW_OUTPUTS, ARROW_ROWS, OnError, RecordForm
 from ledgerbeam.transforms.batches import BatchAgainError
 from ledgerbeam.transforms.collectors import UnplacedError
@@ -37,8 +38,8 @@ class MapRecords:
     A call returns the task with `TaskResults`; `NoneTask` if nothing is to be written.
 
     Args:
-        reference: ``module:object``: a function, an object that can be called, or a class, of which each worker process
-            builds one object.
+        reference: ``module:object``, or the object itself: a function, an object that can be called, or a class, of
+            which each worker process builds one object.
         output_format: Format that the records are written in, or its name.
         values: Keyword arguments, of the function or for building the object.
         batch: Records of a batch, at most, of one task; None calls the object with single records, or with Arrow
@@ -55,7 +56,7 @@ class MapRecords:
 
     def __init__(
         self,
-        reference: str,
+        reference: Reference,
         output_format: str | Format,
         *,
         values: Mapping[str, Any] | None = None,
@@ -122,7 +123,7 @@ class MapRecords:
 
     def _rules(self, ready: ReadyObject) -> MappingRules:
         return MappingRules(
-            self.reference,
+            str(self.reference),
             ready.call,
             self._format,
             self.nan,

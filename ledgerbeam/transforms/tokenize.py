@@ -9,7 +9,7 @@ from typing import Any
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.io.megatron.tokenizer import TextTokens, Tokenizer, read_tokenizer
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
-from ledgerbeam.ledger.model.user_code import import_function
+from ledgerbeam.ledger.model.user_code import Reference, import_function
 from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, is_interrupt, message_of
 from ledgerbeam.transforms.mapping import record_place
 
@@ -25,7 +25,7 @@ class TokenizeRecords:
         tokenizer: As `read_tokenizer` takes it; read on the worker.
         checksum: Of its file.
         keys: Names of texts in a record; a dot leads into a nested object unless the record has the whole name.
-        split: ``module:function`` that makes a list of texts of one, or None.
+        split: The function that makes a list of texts of one, by its name or itself, or None.
         storage_options: Passed to fsspec unchanged.
     """
 
@@ -34,7 +34,7 @@ class TokenizeRecords:
         tokenizer: str,
         checksum: str,
         keys: tuple[str, ...],
-        split: str | None = None,
+        split: Reference | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._tokenizer = tokenizer

@@ -16,6 +16,7 @@ from typing import Any
 
 from ledgerbeam.descriptors import hold_standard_descriptors
 from ledgerbeam.errors import FunctionError
+from ledgerbeam.ledger.model.user_code import Reference
 from ledgerbeam.ledger.model.user_errors import describe_error, is_interrupt
 from ledgerbeam.ledger.model.user_objects import check_object, depends_on_batches, is_built
 from ledgerbeam.sources.watched import require_unchanged
@@ -48,13 +49,14 @@ class UserObject:
     """The object, by name, that a job calls with its records.
 
     Attributes:
-        reference: ``module:object``: a function, an object with ``__call__``, or a class that makes such objects.
+        reference: ``module:object``, or the object itself: a function, an object with ``__call__``, or a class that
+            makes such objects.
         values: Keyword arguments of the function, or of the constructor of the class.
         watched: Checksums of the files that it reads, by their URLs.
         storage_options: How those are reached.
     """
 
-    reference: str
+    reference: Reference
     values: Mapping[str, Any] = field(default_factory=dict)
     watched: Mapping[str, str] = field(default_factory=dict)
     storage_options: Mapping[str, Any] = field(default_factory=dict)
@@ -90,7 +92,7 @@ class UserObject:
         if callable(getattr(called, "close", None)):
             if not _open:
                 atexit.register(close_objects)
-            _open.append((self.reference, called))
+            _open.append((str(self.reference), called))
         # The method, found once: looking `__call__` up takes time for every record.
         return ReadyObject(called.__call__, threading.Lock(), depends_on_batches(called))
 

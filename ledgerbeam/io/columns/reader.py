@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, chain
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import numpy as np
 
@@ -63,6 +63,8 @@ class GroupedRows(ABC):
         SourceNotFoundError: There is no such source; also `ChangedSourceError` and StorageError.
         UsageError: It lacks one of the columns.
     """
+
+    is_indexed: Literal[True] = True
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 from ledgerbeam.io.compression.streams import Stream
 from ledgerbeam.io.formats.held import HeldGroups
@@ -48,6 +48,10 @@ class Reader(Protocol):
     @property
     def url(self) -> str:
         """The canonical URL of the source."""
+
+    @property
+    def is_indexed(self) -> Literal[True]:
+        """True: any record can be read alone."""
 
     def __len__(self) -> int: ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Generic, Self, TypeVar, overload
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,6 +156,8 @@ class IndexedRecords(ABC, Generic[_T]):
         IndexNotFoundError: It has no index.
         IndexMismatchError: The index cannot be this source's.
     """
+
+    is_indexed: Literal[True] = True
 
     layout: ClassVar[RecordLayout] = RecordLayout()
 

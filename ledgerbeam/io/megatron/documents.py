@@ -6,7 +6,7 @@ import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -112,6 +112,8 @@ class MegatronDocuments:
 
     Deterministic, picklable, safe to share between threads and to use after a fork.
     """
+
+    is_indexed: Literal[True] = True
 
     def __init__(
         self, url: str, options: Options | None = None, *, check: bool = True, listed: FileInfo | None = None

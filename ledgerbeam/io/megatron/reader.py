@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Self, overload
+from typing import Any, Literal, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +55,8 @@ class MegatronReader:
         IndexMismatchError: The `.idx` is no Megatron index, or not that of this `.bin`.
         UsageError: `mmap` of a remote dataset, or `multimodal` of a dataset without modes.
     """
+
+    is_indexed: Literal[True] = True
 
     def __init__(
         self,

@@ -1,14 +1,17 @@
-"""User functions: importing them by name, and their part in a job's identity."""
+"""User functions as jobs name them: by module and name, or with all that they are made of, as `PickledObject`."""
 
 from __future__ import annotations
 
-import functools
-import hashlib
+import base64
 import importlib
 import inspect
 import os
+import pickle
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from types import ModuleType
@@ -21,7 +24,68 @@ SAFE_PATH = "ledgerbeam"
 """Value of the environment variable PYTHONSAFEPATH that keeps the working folder off the path of Python processes that
 are not our own; whatever user code starts does without it."""
 
-__all__ = ["SAFE_PATH", "code_identity", "import_function", "import_object"]
+__all__ = ["MAIN", "SAFE_PATH", "PickledObject", "Reference", "import_function", "import_object"]
+
+MAIN = "__main__"
+"""The module of a script, a notebook or a prompt: it is another one in each process."""
+
+
+@dataclass(frozen=True)
+class PickledObject:
+    """An object that no name leads to, or none that means the same in another process, with all that it is made of.
+
+    Attributes:
+        name: For people, such as ``__main__:clean``.
+        data: Its pickle, in base64. Like a module that is imported, it may run anything when it is loaded: a job
+            carries only what its own launcher has pickled.
+    """
+
+    name: str
+    data: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"<{self.name}, pickled>"
+
+    def load(self) -> Any:
+        """Return the object: the same one each time in a process.
+
+        Raises:
+            FunctionError: It cannot be loaded; the message says why.
+        """
+        key = blake2b(self.data.encode(), digest_size=16).digest()
+        with _loading:
+            if key not in _loaded:
+                _loaded[key] = self._load()
+            return _loaded[key]
+
+    def _load(self) -> Any:
+        try:
+            return pickle.loads(base64.b64decode(self.data))  # noqa: S301 - pickled by the launcher of this job
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            raise FunctionError(
+                f"{self.name}: it cannot be loaded in a worker: {describe_error(error)}; modules that it imports must "
+                "be there: installed, or on PYTHONPATH"
+            ) from error
+
+
+Reference = str | PickledObject
+"""How a job names what it calls: ``module:object``, or the object itself."""
+
+_loaded: dict[bytes, Any] = {}
+_loading = threading.RLock()
+
+
+def _forget_lock_after_fork() -> None:
+    global _loading  # noqa: PLW0603 - the inherited one may be held by a thread that does not exist here
+    _loading = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forget_lock_after_fork)
 
 
 class _WorkingFolder:
@@ -46,8 +110,10 @@ class _WorkingFolder:
 _finder = _WorkingFolder()
 
 
-def import_function(reference: str) -> Callable[[Any], Any]:
+def import_function(reference: Reference) -> Callable[[Any], Any]:
     """Import ``package.module:function``; a module that is found nowhere else is looked for in the working folder.
+
+    A `PickledObject` is loaded.
 
     Raises:
         FunctionError: If the reference has another form or names something else, or the import fails; the message says
@@ -60,15 +126,22 @@ def import_function(reference: str) -> Callable[[Any], Any]:
     return function
 
 
-def import_object(reference: str) -> Any:
+def import_object(reference: Reference) -> Any:
     """Import what ``package.module:name`` names, as `import_function` does.
 
     Raises:
         FunctionError: If the reference has another form, or the import fails; the message says how.
     """
+    if isinstance(reference, PickledObject):
+        return reference.load()
     module_name, _, attribute = reference.partition(":")
     if not module_name or not attribute:
         raise FunctionError(f"{reference!r}: expected module:function, for example cleaning:normalise")
+    if module_name == MAIN:
+        raise FunctionError(
+            f"{reference}: {MAIN} is another module in each process; put the function into a file of its own, such as "
+            f"cleaning.py, and name it cleaning:{attribute}, or call ledgerbeam from Python with the function itself"
+        )
     if os.environ.get("PYTHONSAFEPATH") == SAFE_PATH:
         del os.environ["PYTHONSAFEPATH"]
     folder = _working_folder()
@@ -118,47 +191,8 @@ def _found_first(name: str) -> ModuleSpec | None:
         return ModuleSpec(name, None)
 
 
-def code_identity(*functions: Callable[..., Any]) -> dict[str, str]:
-    """Return what of functions goes into a job's parameters: their names, and the hashes of their modules' sources.
-
-    An edit of such a module then makes another job of it.
-
-    Args:
-        functions: Functions, methods and classes of modules; a `functools.partial` counts by its function alone.
-
-    Raises:
-        FunctionError: If one has no source that could be hashed, or two have the same name.
-    """
-    found: dict[str, str] = {}
-    for function in functions:
-        code = inspect.unwrap(function)
-        while isinstance(code, functools.partial):
-            code = inspect.unwrap(code.func)
-        module = inspect.getmodule(code) if inspect.isroutine(code) or inspect.isclass(code) else None
-        source = module and _source(module)
-        if not source:
-            raise FunctionError(
-                f"{code!r:.200}: it has no source that can be hashed; give functions, methods and classes that stand "
-                "in a file"
-            )
-        if found.setdefault(code.__qualname__, _digest(source)) != _digest(source):
-            raise FunctionError(f"two functions are called {code.__qualname__}; give them names of their own")
-    return found
-
-
 def _working_folder() -> str:
     try:
         return os.getcwd()
     except FileNotFoundError:  # a function has removed it
         return os.path.abspath(os.sep)
-
-
-def _source(module: ModuleType) -> str | None:
-    try:
-        return inspect.getsource(module)
-    except (OSError, TypeError):
-        return None
-
-
-def _digest(source: str) -> str:
-    return hashlib.blake2b(source.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()

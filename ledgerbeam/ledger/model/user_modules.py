@@ -14,14 +14,14 @@ import os
 import site
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from typing import Any
 
-from ledgerbeam.ledger.model.user_code import import_object
+from ledgerbeam.ledger.model.user_code import MAIN, import_object
 
-__all__ = ["NO_SOURCE", "user_modules"]
+__all__ = ["NO_SOURCE", "is_found", "is_own", "modules_of", "reference_to", "user_modules"]
 
 NO_SOURCE = "no source"
 """Stands for the hash of a module that is no file, such as one that is built in."""
@@ -45,8 +45,20 @@ def user_modules(reference: str) -> dict[str, str]:
     Raises:
         FunctionError: As `user_code.import_object`.
     """
-    waiting = list(_roots(reference))
-    found = {name: _hash(_find(name)) for name in waiting}
+    named = reference.partition(":")[0]
+    return {name: known for name, known in modules_of(_roots(reference)).items() if known != NO_SOURCE or name == named}
+
+
+def modules_of(names: Iterable[str]) -> dict[str, str]:
+    """Return modules, and those of the user's own that they import directly or by others, each with a hash of its file.
+
+    Args:
+        names: Of modules; the packages of the user's own that they are in are added.
+    """
+    roots = {*names}
+    roots |= {package for name in roots for package in _upwards(name) if is_own(package)}
+    found = {name: _hash(_find(name)) for name in roots}
+    waiting = list(roots)
     while waiting:
         name = waiting.pop()
         for imported in _imported(name):
@@ -54,12 +66,39 @@ def user_modules(reference: str) -> dict[str, str]:
             if spec is not None and _is_own(spec):
                 found[imported] = _hash(spec)
                 waiting.append(imported)
-    named = reference.partition(":")[0]
-    return {
-        name: known
-        for name, known in sorted(found.items())
-        if known is not None and (known != NO_SOURCE or name == named)
-    }
+    return {name: known for name, known in sorted(found.items()) if known is not None}
+
+
+def reference_to(target: Any) -> str | None:
+    """Return ``module:name`` of a function or class if that leads to the same one in another process; else None."""
+    names = [(getattr(target, "__module__", None), getattr(target, "__qualname__", None))]
+    if inspect.isfunction(target):  # one that wraps another has its name, and still its own code
+        names.append((target.__globals__.get("__name__"), getattr(target.__code__, "co_qualname", None)))
+    for module, name in names:
+        if isinstance(module, str) and isinstance(name, str) and _leads_to(module, name, target):
+            return f"{module}:{name}"
+    return None
+
+
+def _leads_to(module: str, name: str, target: Any) -> bool:
+    if module == MAIN or "<" in name:
+        return False
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    of_class = inspect.ismethod(found) and inspect.isclass(found.__self__) and found == target
+    return (found is target or of_class) and is_found(module)
+
+
+def is_found(name: str) -> bool:
+    """Return whether another process finds a module by its name; it may have been made in this one."""
+    return name != MAIN and (name in sys.builtin_module_names or _find(name) is not None)
+
+
+def is_own(name: str) -> bool:
+    """Return whether a module lies among the user's own files."""
+    spec = _find(name)
+    return spec is not None and _is_own(spec)
 
 
 def _roots(reference: str) -> set[str]:
@@ -69,9 +108,7 @@ def _roots(reference: str) -> set[str]:
         code = inspect.unwrap(code.func)
     defined = code if inspect.isroutine(code) or inspect.isclass(code) else type(code)
     named = reference.partition(":")[0]
-    names = {named, getattr(defined, "__module__", None) or named}
-    packages = {package for name in names for package in _upwards(name)} - names
-    return names | {name for name in packages if (spec := _find(name)) is not None and _is_own(spec)}
+    return {named, getattr(defined, "__module__", None) or named}
 
 
 def _upwards(name: str) -> Iterator[str]:

@@ -6,15 +6,15 @@ import functools
 import inspect
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ledgerbeam.errors import FunctionError, UsageError
 from ledgerbeam.ledger.model.json_rows import encode
-from ledgerbeam.ledger.model.user_code import import_function
+from ledgerbeam.ledger.model.user_code import Reference, import_function
 from ledgerbeam.redaction import refuse_secrets
 
-__all__ = ["check_object", "depends_on_batches", "import_callable", "is_built", "parse_set"]
+__all__ = ["check_object", "depends_on_batches", "import_callable", "is_built", "read_values"]
 
 _ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -25,7 +25,7 @@ DEEPEST = 20
 """A value of `--set` has so many levels at most: a job with a deeper one would not read back."""
 
 
-def import_callable(reference: str) -> Callable[..., Any]:
+def import_callable(reference: Reference) -> Callable[..., Any]:
     """Import ``module:object``, and refuse what cannot be a function of records.
 
     Raises:
@@ -61,11 +61,11 @@ def depends_on_batches(target: Any) -> bool:
     return getattr(target, BATCH_INVARIANT, True) is False
 
 
-def check_object(reference: str, values: Mapping[str, Any]) -> Callable[..., Any]:
+def check_object(reference: Reference, values: Mapping[str, Any]) -> Callable[..., Any]:
     """Import what is to be called with records, and see that it takes the values of ``--set``.
 
     Args:
-        reference: ``module:object``.
+        reference: ``module:object``, or the object itself.
         values: By the names of parameters.
 
     Raises:
@@ -81,7 +81,7 @@ def check_object(reference: str, values: Mapping[str, Any]) -> Callable[..., Any
     record = None if is_built(target) else next(iter(parameters), None)
     if not is_built(target) and (record is None or record.kind in (record.KEYWORD_ONLY, record.VAR_KEYWORD)):
         raise FunctionError(
-            f"{reference}: expected a function of one record, found {reference.partition(':')[2]}"
+            f"{reference}: expected a function of one record, found {str(reference).partition(':')[2]}"
             f"{signature}; its first parameter is the record"
         )
     takes = parameters if record is None or record.kind is record.VAR_POSITIONAL else parameters[1:]
@@ -89,9 +89,9 @@ def check_object(reference: str, values: Mapping[str, Any]) -> Callable[..., Any
     if not any(one.kind is one.VAR_KEYWORD for one in takes):
         for name in values:
             if name not in named:
-                raise UsageError(_unknown(reference, name, named, record))
+                raise UsageError(_unknown(str(reference), name, named, record))
     elif record is not None and record.kind is record.POSITIONAL_OR_KEYWORD and record.name in values:
-        raise UsageError(_unknown(reference, record.name, named, record))
+        raise UsageError(_unknown(str(reference), record.name, named, record))
     needed = [one.name for one in takes if one.default is one.empty and one.kind not in _ANY_NUMBER]
     missing = [name for name in needed if name not in values]
     if missing:
@@ -101,14 +101,16 @@ def check_object(reference: str, values: Mapping[str, Any]) -> Callable[..., Any
     return target
 
 
-def parse_set(words: list[str]) -> dict[str, Any]:
-    """Read the ``NAME=VALUE`` of ``--set``: a value is JSON if it reads as such, else the text as it stands.
+def read_values(given: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
+    """Read the values of ``--set``: a mapping, or ``NAME=VALUE`` each, of which a value is JSON if it reads as such.
 
     Raises:
-        UsageError: One has another form, or a name is given twice.
+        UsageError: One has another form, cannot be kept as JSON, or a name is given twice.
     """
+    if isinstance(given, Mapping):
+        return {name: _json_value(name, value) for name, value in given.items()}
     values: dict[str, Any] = {}
-    for word in words:
+    for word in given:
         name, equals, value = word.partition("=")
         if not equals or not name.isidentifier():
             raise UsageError(f"--set {word}: expected NAME=VALUE, with the name of a parameter such as threshold=0.5")
@@ -118,6 +120,30 @@ def parse_set(words: list[str]) -> dict[str, Any]:
         _require_shallow(word, values[name], DEEPEST)
     encode(values)  # refuses what a ledger cannot keep
     return values
+
+
+def _json_value(name: str, value: Any) -> Any:
+    """Return a value as the function is given it, wherever the job was begun: as JSON has it."""
+    _require_shallow(name, value, DEEPEST)
+    try:
+        kept = json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"set: {name!r} is a {type(value).__name__} that JSON cannot hold ({error}); give numbers, texts, lists "
+            "and mappings of texts, or functools.partial of the function, with any values"
+        ) from None
+    for text in _texts(kept):
+        refuse_secrets(text, f"a value of set, {name}")
+    encode({name: kept})  # refuses what a ledger cannot keep
+    return kept
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (list, dict)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _texts(part)
 
 
 def _value(text: str) -> Any:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import json
-import os
-from collections.abc import Callable, Iterator
-from importlib.metadata import entry_points
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.pipelines.calls.values import (
+    CONVERTED,
+    TARS_WITH_METADATA,
+    output_formats,
+    parse_columns,
+    parse_count,
+    parse_options,
+    parse_seconds,
+    parse_size,
+)
 
 __all__ = [
-    "FORMATS_GROUP",
-    "TARS_WITH_METADATA",
     "Parser",
     "add_base_options",
     "add_columns",
@@ -33,20 +38,9 @@ __all__ = [
     "add_storage",
     "add_to",
     "must_be_given",
-    "parse_columns",
-    "parse_count",
-    "parse_options",
-    "parse_part",
-    "parse_seconds",
-    "parse_size",
     "set_usage",
+    "take_defaults_of_call",
 ]
-
-TARS_WITH_METADATA = ("webdataset", "energon", "lit")
-"""Formats that are tars with metadata beside them: words of ``--to``, and of ``publish --as``."""
-
-FORMATS_GROUP = "ledgerbeam.formats"
-"""`io.formats.registry.GROUP`, of which an import takes longer than help may."""
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -64,6 +58,16 @@ class Parser(argparse.ArgumentParser):
 def add_base_options(parser: argparse.ArgumentParser) -> None:
     """Add what every command takes."""
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+
+def take_defaults_of_call(parser: argparse.ArgumentParser) -> None:
+    """Give the options of a command no defaults: what is not given is left to the signature of its call."""
+    parser.argument_default = argparse.SUPPRESS
+
+
+def _default(options: Options, value: Any) -> Any:
+    """Return the default of an option that commands with a call share with others."""
+    return value if options.argument_default is None else options.argument_default
 
 
 def set_usage(parser: argparse.ArgumentParser) -> None:
@@ -88,13 +92,17 @@ def must_be_given(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 def add_json(parser: Options, text: str = "print one JSON object") -> None:
     """Add ``--json``."""
-    parser.add_argument("--json", action="store_true", help=text)
+    parser.add_argument("--json", action="store_true", default=False, help=text)
 
 
 def add_storage(parser: Options) -> None:
     """Add ``--storage-options``."""
     parser.add_argument(
-        "--storage-options", type=parse_options, default={}, metavar="JSON", help="passed to fsspec unchanged"
+        "--storage-options",
+        type=parse_options,
+        default=_default(parser, {}),
+        metavar="JSON",
+        help="passed to fsspec unchanged",
     )
 
 
@@ -118,7 +126,7 @@ def add_read_as(sources: Options) -> None:
     """Add ``--from``."""
     sources.add_argument(
         "--from",
-        dest="read_as",
+        dest="from_",
         choices=["shar"],
         help="PATTERNs are folders of Shar datasets; a record is a sample: the cut as json, its fields as members",
     )
@@ -129,15 +137,15 @@ def add_columns(sources: Options) -> None:
     sources.add_argument(
         "--columns",
         type=parse_columns,
-        default=(),
+        default=_default(sources, ()),
         metavar="NAME,...",
         help="read only these columns of Parquet and Arrow files (default: all)",
     )
 
 
-def add_to(output: Options, formats: list[str]) -> None:
+def add_to(output: Options, own: Sequence[str]) -> None:
     """Add ``--to``: some formats, those of other packages, and the tars with metadata."""
-    formats = [*formats, *sorted(entry_points(group=FORMATS_GROUP).names)]
+    formats = output_formats(own)
     tars = ", ".join(TARS_WITH_METADATA)
     output.add_argument(
         "--to",
@@ -171,7 +179,7 @@ def add_conversion(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     output.add_argument(
         "--output", required=True, metavar="URL", help="folder to write below; for megatron prefix of the dataset"
     )
-    add_to(output, ["jsonl", "tar", "parquet", "arrow", "text", "shar", "megatron"])
+    add_to(output, CONVERTED)
     add_layout(output)
     add_compression(output)
     output.add_argument(
@@ -211,7 +219,6 @@ def add_on_error(parser: argparse.ArgumentParser) -> None:
     rejects = parser.add_argument_group("rejected records")
     rejects.add_argument(
         "--on-error",
-        default="fail",
         metavar="fail|reject[:LIMIT]",
         help="a record that cannot be decoded, or that the function raises for or rejects: fail its task, or put it "
         "into OUTPUT/_rejects and go on, up to a number of records or a share such as 0.1%% (default: fail)",
@@ -282,29 +289,29 @@ def add_index_place(sources: Options) -> None:
     sources.add_argument(
         "--index-rule",
         choices=["scheme", "lhotse"],
-        default="scheme",
+        default=_default(sources, "scheme"),
         help="how the mirrored tree names sources: by scheme and path, or as lhotse does",
     )
     sources.add_argument(
-        "--group", choices=["auto", "pairs", "key"], default="auto", help="how tar members make samples"
+        "--group",
+        choices=["auto", "pairs", "key"],
+        default=_default(sources, "auto"),
+        help="how tar members make samples",
     )
 
 
 def add_job(parser: argparse.ArgumentParser, *, task_bytes: str, task_help: str) -> argparse._ArgumentGroup:
     """Add what every job takes; returns the group of options of tasks and workers."""
     work = parser.add_argument_group("tasks and workers")
-    size: Callable[[str], int] = parse_size
     work.add_argument(
         "--task-bytes",
-        type=size,
-        default=task_bytes,
+        type=parse_size,
         metavar="BYTES",
         help=f"{task_help} (default: {task_bytes})",
     )
     work.add_argument(
         "--workers",
         type=parse_count,
-        default=len(os.sched_getaffinity(0)),
         metavar="N",
         help="local worker processes (default: all cores)",
     )
@@ -320,13 +327,11 @@ def add_job(parser: argparse.ArgumentParser, *, task_bytes: str, task_help: str)
     ledger.add_argument(
         "--on-job-change",
         choices=["refuse", "restart", "accept"],
-        default="refuse",
         help="what to do with the ledger of a job that did something else",
     )
     ledger.add_argument(
         "--flush-interval",
         type=parse_seconds,
-        default=1.0,
         metavar="SECONDS",
         help="longest time that a completion waits for its commit (default: 1)",
     )
@@ -337,75 +342,12 @@ def add_job(parser: argparse.ArgumentParser, *, task_bytes: str, task_help: str)
     )
     console = parser.add_argument_group("console")
     add_json(console, "print one JSON object at the end")
-    console.add_argument("--quiet", action="store_true", help="no progress")
+    console.add_argument("--quiet", action="store_true", default=False, help="no progress")
     console.add_argument(
         "--log-level",
         choices=LOG_LEVELS,
-        default="warning",
         help="show log messages of functions from this level on (default: warning)",
     )
     parser.set_defaults(runs_beam=True)
     parser.epilog = "Beam options follow '--', for example: -- --runner=PrismRunner"
     return work
-
-
-_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-
-
-def parse_size(text: str) -> int:
-    """Read a number of bytes such as ``1000000``, ``64K``, ``16MiB``; units are powers of 1024."""
-    lowered = text.strip().lower().removesuffix("b").removesuffix("i")
-    digits = lowered.rstrip("kmgt")
-    unit = lowered[len(digits) :]
-    try:
-        size = int(float(digits) * _UNITS[unit])
-    except (ValueError, KeyError, OverflowError):
-        raise argparse.ArgumentTypeError(f"expected a size such as 16M, found {text!r}") from None
-    if size < 1:
-        raise argparse.ArgumentTypeError(f"expected at least 1 byte, found {text!r}")
-    return size
-
-
-def parse_count(text: str) -> int:
-    """Read a whole number from 1."""
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1, found {text!r}")
-    return int(text)
-
-
-def parse_columns(text: str) -> tuple[str, ...]:
-    """Read names of columns; their order and repetitions mean nothing."""
-    names = text.split(",")
-    if not all(names):
-        raise argparse.ArgumentTypeError(f"expected names of columns such as text,url, found {text!r}")
-    return tuple(sorted(set(names)))
-
-
-def parse_seconds(text: str) -> float:
-    """Read seconds from 0.01 to 3,600."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0.01 <= value <= 3600:
-        raise argparse.ArgumentTypeError(f"expected seconds from 0.01 to 3600, found {text!r}")
-    return value
-
-
-def parse_options(text: str) -> dict[str, Any]:
-    """Read a JSON object."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError("expected a JSON object, found something else, not shown as it may be secret")
-    return value
-
-
-def parse_part(text: str) -> tuple[str, str]:
-    """Read ``NAME=PATTERN`` as a pair."""
-    name, _, pattern = text.partition("=")
-    if not name or not pattern:
-        raise argparse.ArgumentTypeError(f"expected NAME=PATTERN such as 'val=b*', found {text!r}")
-    return name, pattern

@@ -18,14 +18,13 @@ from collections.abc import Sequence
 
 from ledgerbeam.descriptors import hold_standard_descriptors
 from ledgerbeam.errors import LedgerbeamError, UsageError
-from ledgerbeam.names import check_root
+from ledgerbeam.pipelines.calls.beginning import check_urls
 from ledgerbeam.pipelines.commands.parser import build_parser
 from ledgerbeam.redaction import (
     command_without_secrets,
     know_environment,
     know_secrets,
     redact_streams,
-    refuse_secrets,
     without_secrets,
 )
 
@@ -35,20 +34,6 @@ INTERRUPTED = 130
 
 _AS_THEY_ARE = "ledgerbeam-as-they-are"
 """Names need not be UTF-8: their bytes are printed as they are. Other surrogates, which are no text, are escaped."""
-
-_URL_ARGUMENTS = {
-    "patterns": "a source",
-    "source": "a source",
-    "sources_from": "a list of sources",
-    "output": "an output",
-    "ledger": "a ledger",
-    "url": "a ledger",
-    "index_root": "a folder of indexes",
-    "base": "a folder",
-    "tokenizer": "a tokenizer",
-    "watch_file": "a watched file",
-}
-"""Arguments that are URLs, and what each is."""
 
 _TWO_WORDS = {("index", "verify"): "verify"}
 """Commands that may be given in two words. No source is called so: its name would show no format."""
@@ -78,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _know_secrets(arguments)
     try:
         args, beam_args = _parse(arguments)
-        _check_urls(args)
+        check_urls(vars(args))
         if getattr(args, "dry_run", False) or getattr(args, "sample", None):
             sys.dont_write_bytecode = True  # of the user's modules: what only looks writes nothing at all
         status: int = args.run(args, beam_args)
@@ -130,11 +115,11 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         arguments = [_TWO_WORDS[arguments[0], arguments[1]], *arguments[2:]]
     args, rest = build_parser().parse_known_args(arguments)
     # argparse takes a list of positionals from one place only; patterns may stand on both sides of options.
-    if rest and (any(word.startswith("-") for word in rest) or not hasattr(args, "patterns")):
+    if rest and (any(word.startswith("-") for word in rest) or not (args.takes_patterns or hasattr(args, "patterns"))):
         shown = " ".join(command_without_secrets(rest))
         raise UsageError(f"unrecognized arguments: {shown}; see: {args.prog} --help")
     if rest:
-        args.patterns += rest
+        args.patterns = [*getattr(args, "patterns", ()), *rest]
     if beam_args and not args.runs_beam:
         raise UsageError(f"{args.prog} runs no Beam pipeline: nothing may follow '--'")
     return args, beam_args
@@ -148,17 +133,6 @@ def _know_secrets(arguments: Sequence[str]) -> None:
             value = json.loads(word[word.find("{") :]) if "{" in word else None
             if isinstance(value, dict):
                 know_secrets(value)
-
-
-def _check_urls(args: argparse.Namespace) -> None:
-    """Refuse URLs with credentials, and folders with `..` in their keys, before anything is named after them."""
-    for name, what in _URL_ARGUMENTS.items():
-        value = getattr(args, name, None)
-        for url in value if isinstance(value, list) else [value]:
-            if isinstance(url, str):
-                refuse_secrets(url, what)
-                if name in ("output", "index_root", "ledger"):
-                    check_root(os.path.abspath(url) if "://" not in url else url)
 
 
 def _fail(message: str, status: int, debug: bool) -> int:

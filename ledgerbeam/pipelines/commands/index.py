@@ -1,10 +1,16 @@
-"""``ledgerbeam index``: its options, and the job that they ask for."""
+"""``ledgerbeam index``: its options, and the call that they ask for."""
 
 from __future__ import annotations
 
 import argparse
 
-from ledgerbeam.pipelines.commands.arguments import add_index_place, add_job, add_sources
+from ledgerbeam.pipelines.commands.arguments import (
+    add_index_place,
+    add_job,
+    add_read_as,
+    add_sources,
+    take_defaults_of_call,
+)
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
 
@@ -13,13 +19,9 @@ SUMMARY = "write the index of every source"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
+    take_defaults_of_call(parser)
     sources = add_sources(parser)
-    sources.add_argument(
-        "--from",
-        dest="read_as",
-        choices=["shar"],
-        help="PATTERNs are folders of Shar datasets: index their shards (default: if they all are such folders)",
-    )
+    add_read_as(sources)
     add_index_place(sources)
     sources.add_argument("--force", action="store_true", help="index again what the ledger holds as indexed")
     add_job(parser, task_bytes="256M", task_help="size of the byte ranges that a large JSONL file is scanned in")
@@ -28,11 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, beam_args: list[str]) -> int:
     """Index sources. Returns the exit status."""
+    from ledgerbeam.pipelines.calls.index import index as call
     from ledgerbeam.pipelines.commands.job import run_job_command
-    from ledgerbeam.pipelines.commands.job_values import file_sources, run_values
-    from ledgerbeam.pipelines.jobs.index import IndexJob
-    from ledgerbeam.pipelines.jobs.sources import read_as_shar
 
-    args.read_as = args.read_as or read_as_shar(args.patterns, args.storage_options)
-    job = IndexJob(files=file_sources(args), **run_values(args))
-    return run_job_command(job, args, beam_args, force=args.force)
+    return run_job_command(call, args, beam_args)

@@ -1,11 +1,10 @@
-"""``ledgerbeam map``: its options, and the job that they ask for."""
+"""``ledgerbeam map``: its options, and the call that they ask for."""
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 
-from ledgerbeam.errors import UsageError
+from ledgerbeam.pipelines.calls.values import MAPPED, parse_count, parse_devices
 from ledgerbeam.pipelines.commands.arguments import (
     add_compression,
     add_existing,
@@ -15,7 +14,7 @@ from ledgerbeam.pipelines.commands.arguments import (
     add_shards,
     add_sources,
     add_to,
-    parse_count,
+    take_defaults_of_call,
 )
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
@@ -25,6 +24,7 @@ SUMMARY = "apply a function to every record"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
+    take_defaults_of_call(parser)
     parser.add_argument(
         "function",
         metavar="module:function",
@@ -34,29 +34,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_read_as(sources)
     output = parser.add_argument_group("output")
     output.add_argument("--output", required=True, metavar="URL", help="folder to write below")
-    add_to(output, ["jsonl", "tar", "parquet", "arrow", "text"])
+    add_to(output, MAPPED)
     add_layout(output)
     add_compression(output)
     add_existing(output)
     output.add_argument(
         "--nan",
         choices=["refuse", "null"],
-        default="refuse",
         help="NaN and infinities in JSONL: fail the task, or write null and count them (default: refuse)",
     )
     function = parser.add_argument_group("function")
     function.add_argument(
         "--set",
-        dest="values",
         action="append",
-        default=[],
         metavar="NAME=VALUE",
         help="a keyword argument of the function or the class; JSON, else a text. Part of the job; may be repeated",
     )
     function.add_argument(
         "--watch-file",
         action="append",
-        default=[],
         metavar="FILE",
         help="a file or URL that the function reads, whose content is part of the job; may be repeated",
     )
@@ -69,9 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     function.add_argument(
         "--as",
-        dest="form",
+        dest="as_",
         choices=["records", "arrow"],
-        default="records",
         help="call the function with records, or with pyarrow.RecordBatch; it returns a batch, a frame, or Rows",
     )
     function.add_argument(
@@ -81,8 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     function.add_argument(
         "--devices",
-        type=_parse_devices,
-        default=(),
+        type=parse_devices,
         metavar="ID,...",
         help="each worker process sees one of these CUDA devices; workers take turns if they are more",
     )
@@ -103,75 +97,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, beam_args: list[str]) -> int:
-    """Map records. Returns the exit status.
-
-    Raises:
-        FunctionError: If the function cannot be imported, or is none.
-        UsageError: If it does not take the values of ``--set``, or a watched file does not exist.
-    """
-    from ledgerbeam.ledger.model.user_modules import user_modules
-    from ledgerbeam.ledger.model.user_objects import check_object, depends_on_batches, parse_set
+    """Map records. Returns the exit status."""
+    from ledgerbeam.pipelines.calls.map import map as call
     from ledgerbeam.pipelines.commands.job import run_job_command
-    from ledgerbeam.pipelines.commands.job_values import file_sources, folder, layout, run_values, target
-    from ledgerbeam.pipelines.commands.sample import sample
-    from ledgerbeam.pipelines.jobs.batch_schema import read_batch_schema, with_batch_schema
-    from ledgerbeam.pipelines.jobs.compression import parse_compression
-    from ledgerbeam.pipelines.jobs.map import MapJob
-    from ledgerbeam.pipelines.jobs.reject_limit import parse_on_error
-    from ledgerbeam.sources.watched import watched_checksums
 
-    if args.nan != "refuse" and args.to != "jsonl":
-        raise UsageError(f"--nan {args.nan} is for --to jsonl, found --to {args.to}")
-    parse_on_error(args.on_error)
-    to, published = target(args.to)
-    if args.form == "arrow":
-        _check_arrow(args, to)
-    elif args.batch_schema is not None:
-        raise UsageError("--batch-schema is for --as arrow; leave it out")
-    values = parse_set(args.values)
-    target_object = check_object(args.function, values)
-    files = file_sources(args)
-    if args.batch_schema is not None:
-        files = replace(files, batch_schema=read_batch_schema(args.batch_schema, args.storage_options))
-    job = MapJob(
-        files=files,
-        function=args.function,
-        modules=user_modules(args.function),
-        values=values,
-        watched=watched_checksums(args.watch_file, args.storage_options),
-        form=args.form,
-        batch=args.batch,
-        batch_matters=depends_on_batches(target_object),
-        nan=args.nan,
-        check_purity=not args.no_purity_check,
-        output=folder(args.output),
-        to=to,
-        layout=layout(args),
-        compression=parse_compression(args.compress, args.frame, args.to),
-        on_error=args.on_error,
-        published=published,
-        devices=args.devices,
-        **run_values(args),
-    )
-    if args.sample is not None:
-        return sample(with_batch_schema(job, None, args.on_job_change), args)
-    return run_job_command(job, args, beam_args)
-
-
-def _check_arrow(args: argparse.Namespace, to: str) -> None:
-    """Refuse what Arrow batches cannot be read of or written to."""
-    from ledgerbeam.sources.forms import ARROW_OUTPUTS
-
-    if to not in ARROW_OUTPUTS:
-        raise UsageError(
-            f"--as arrow writes one of {', '.join(ARROW_OUTPUTS)}, found --to {args.to}; leave --as arrow out"
-        )
-    if args.read_as is not None:
-        raise UsageError(f"--as arrow reads Parquet, Arrow, JSONL and text, found --from {args.read_as}; leave one out")
-
-
-def _parse_devices(text: str) -> tuple[str, ...]:
-    devices = tuple(text.split(","))
-    if not all(devices) or len(set(devices)) < len(devices):
-        raise argparse.ArgumentTypeError(f"expected ids of different devices such as 0,1, found {text!r}")
-    return devices
+    return run_job_command(call, args, beam_args)

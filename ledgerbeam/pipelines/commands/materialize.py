@@ -1,10 +1,17 @@
-"""``ledgerbeam materialize``: its options, and the job that they ask for."""
+"""``ledgerbeam materialize``: its options, and the call that they ask for."""
 
 from __future__ import annotations
 
 import argparse
 
-from ledgerbeam.pipelines.commands.arguments import add_conversion, add_job, add_limit, add_storage, parse_count
+from ledgerbeam.pipelines.calls.values import parse_count
+from ledgerbeam.pipelines.commands.arguments import (
+    add_conversion,
+    add_job,
+    add_limit,
+    add_storage,
+    take_defaults_of_call,
+)
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
 
@@ -13,11 +20,11 @@ SUMMARY = "write the items of an iterator graph in its order"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
+    take_defaults_of_call(parser)
     parser.add_argument("graph", metavar="module:function", help="returns the graph; or module:object that is one")
     parser.add_argument(
         "--epochs",
         type=parse_count,
-        default=1,
         metavar="N",
         help="number of passes, each in its own order (default: 1)",
     )
@@ -38,23 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, beam_args: list[str]) -> int:
-    """Write the items of a graph. Returns the exit status.
-
-    Raises:
-        FunctionError: If the graph cannot be imported.
-    """
-    from ledgerbeam.ledger.model.user_modules import user_modules
+    """Write the items of a graph. Returns the exit status."""
+    from ledgerbeam.pipelines.calls.materialize import materialize as call
     from ledgerbeam.pipelines.commands.job import run_job_command
-    from ledgerbeam.pipelines.commands.job_values import conversion, run_values
-    from ledgerbeam.pipelines.jobs.convert import MaterializeJob
-    from ledgerbeam.pipelines.jobs.sources import GraphPasses
 
-    written = conversion(args)
-    passes = GraphPasses(
-        reference=args.graph,
-        modules=user_modules(args.graph),
-        epochs=args.epochs,
-        task_bytes=args.task_bytes,
-        task_records=args.task_records,
-    )
-    return run_job_command(MaterializeJob(passes=passes, **written, **run_values(args)), args, beam_args)
+    return run_job_command(call, args, beam_args)

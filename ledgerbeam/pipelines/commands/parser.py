@@ -83,6 +83,8 @@ def build_parser() -> argparse.ArgumentParser:
         add_base_options(added)
         added.set_defaults(run=command.run, runs_beam=False, prog=added.prog, whole_parser=parser)
         command.add_arguments(added)
+        takes_patterns = any(action.dest == "patterns" for action in added._actions)  # noqa: SLF001 - no public list
+        added.set_defaults(takes_patterns=takes_patterns)
         set_usage(added)
         parser.commands[name] = added
     return parser

@@ -10,6 +10,7 @@ from ledgerbeam.io import ShardEncoder
 from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger import Job
 from ledgerbeam.ledger.model.job import Json, OnJobChange
+from ledgerbeam.ledger.model.user_code import Reference
 from ledgerbeam.pipelines.jobs.batch_schema import with_batch_schema
 from ledgerbeam.pipelines.jobs.metadata import PublishedMetadata
 from ledgerbeam.pipelines.jobs.reject_limit import RejectLimit, parse_on_error
@@ -29,8 +30,8 @@ class MapJob(ShardJob):
 
     Attributes:
         files: The sources.
-        function: ``module:object``: a function, an object that can be called, or a class.
-        modules: Hashes of the user's modules that the object is made of, by name.
+        function: ``module:object``, or the object itself: a function, an object that can be called, or a class.
+        made_of: Hashes of what the object is made of, in groups by name; see `UserFunction`.
         values: What the function, or the class when it is built, is given by name.
         watched: Checksums of the files that the object reads, by their URLs.
         form: What the object is called with: ``records``, or ``arrow`` for record batches.
@@ -46,8 +47,8 @@ class MapJob(ShardJob):
     command = "map"
 
     files: ListedFiles
-    function: str
-    modules: dict[str, str]
+    function: Reference
+    made_of: dict[str, dict[str, str]]
     values: dict[str, Any] = field(default_factory=dict)
     watched: dict[str, str] = field(default_factory=dict)
     form: RecordForm = "records"
@@ -65,9 +66,10 @@ class MapJob(ShardJob):
     def parameters(self) -> dict[str, Json]:
         """Return what shapes the outputs: the object, its code, its values and the files that it reads.
 
-        Each module, value and file has a name of its own, so that a ledger of another job says which has changed.
+        Each module, value and file has a name of its own, so that a ledger of another job says which has changed, as
+        has each part of an object that no module holds.
         """
-        shaping: dict[str, Json] = {"function": self.function, "module": dict(self.modules), "nan": self.nan}
+        shaping: dict[str, Json] = {"function": str(self.function), **self.made_of, "nan": self.nan}
         if self.values:
             shaping["set"] = dict(self.values)
         if self.watched:

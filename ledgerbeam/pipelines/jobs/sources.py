@@ -24,6 +24,7 @@ from ledgerbeam.iterators.job_source import GraphSource
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.packing import pack_sources
+from ledgerbeam.ledger.model.user_code import Reference
 from ledgerbeam.sources import FileSources, RecordForm, SharSources, Sources
 
 __all__ = ["FilesToIndex", "GraphPasses", "JobSources", "ListedFiles", "OutputPlace", "read_as_shar"]
@@ -310,15 +311,15 @@ class GraphPasses:
     """The passes of an iterator graph, each of them a source.
 
     Attributes:
-        reference: ``module:function`` that returns the graph, or ``module:object`` that is one.
-        modules: Hashes of the user's modules that it is made of, by name.
+        reference: ``module:function`` that returns the graph, or ``module:object`` that is one; or the function itself.
+        made_of: Hashes of what it is made of, in groups by name; see `UserFunction`.
         epochs: How many passes.
         task_bytes: Size of a task, by the mean size of the records that the graph reads.
         task_records: Places of a task, in place of a size.
     """
 
-    reference: str
-    modules: dict[str, str]
+    reference: Reference
+    made_of: dict[str, dict[str, str]]
     epochs: int = 1
     task_bytes: int = 16 * 2**20
     task_records: int | None = None
@@ -336,7 +337,7 @@ class GraphPasses:
     @property
     def names(self) -> tuple[str, ...]:
         """What names the sources: the graph."""
-        return (self.reference,)
+        return (str(self.reference),)
 
     @property
     def are_apart(self) -> bool:
@@ -372,7 +373,7 @@ class GraphPasses:
     def parameters(self) -> dict[str, Json]:
         """Return what of the graph shapes the outputs of a job; a pass more is a source more."""
         sizes: dict[str, Json] = {"task_bytes": self.task_bytes, "task_records": self.task_records}
-        return {**sizes, "base": self.base, "graph": self.reference, "module": dict(self.modules)}
+        return {**sizes, "base": self.base, "graph": str(self.reference), **self.made_of}
 
     def places(self) -> dict[str, list[str]]:
         """Return the URLs that workers must reach: those of the data that the graph reads."""

@@ -123,6 +123,7 @@ class JobSpec(ABC):
         task_limit: Most tasks of a run, or of the rest of it; None for all that are open. On the local runner only.
         run: Id of the run, once it has begun.
         run_dir: Folder of the running local job; None on other runners.
+        import_path: Folders in which the program that called for the job finds modules; none for a command.
     """
 
     command: ClassVar[str]
@@ -138,6 +139,7 @@ class JobSpec(ABC):
     task_limit: int | None = None
     run: str = ""
     run_dir: str | None = None
+    import_path: tuple[str, ...] = ()
 
     @abstractmethod
     def sources(self) -> JobSources:

@@ -9,6 +9,7 @@ from typing import Any
 from ledgerbeam.io import ShardEncoder
 from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.job import Json
+from ledgerbeam.ledger.model.user_code import Reference
 from ledgerbeam.pipelines.jobs.megatron_parts import MergedParts
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import ShardJob
@@ -26,8 +27,8 @@ class TokenizeJob(ShardJob):
         checksum: Of that file.
         keys: Names of the texts in a record.
         eod: Token that ends each document; None for none.
-        split: ``module:function`` that makes a list of texts of one; None splits nothing.
-        modules: Hashes of the user's modules that this function is made of, by name.
+        split: The function that makes a list of texts of one, by its name or itself; None splits nothing.
+        made_of: Hashes of what this function is made of, in groups by name; see `UserFunction`.
         dataset: What the shards are merged into: a dataset for each key.
     """
 
@@ -39,8 +40,8 @@ class TokenizeJob(ShardJob):
     checksum: str
     keys: tuple[str, ...]
     eod: int | None
-    split: str | None = None
-    modules: dict[str, str] = field(default_factory=dict)
+    split: Reference | None = None
+    made_of: dict[str, dict[str, str]] = field(default_factory=lambda: {"module": {}})
     dataset: MergedParts
 
     def sources(self) -> ListedFiles:
@@ -54,8 +55,8 @@ class TokenizeJob(ShardJob):
             "keys": list(self.keys),
             "suffixes": list(self.dataset.suffixes),
             "eod": self.eod,
-            "split": self.split,
-            "module": dict(self.modules),
+            "split": None if self.split is None else str(self.split),
+            **self.made_of,
             "dtype": self.dataset.dtype,
         }
 

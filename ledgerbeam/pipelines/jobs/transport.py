@@ -37,7 +37,9 @@ def load_job(data: bytes, storage_options: dict[str, Any]) -> JobSpec:
 def _built(kind: Any, value: Any) -> Any:
     """Return a value of JSON as what the annotation of a field says: dataclasses, tuples, or itself."""
     if get_origin(kind) is UnionType:
-        (kind, *_) = (other for other in get_args(kind) if other is not NoneType)
+        others = [other for other in get_args(kind) if other is not NoneType]
+        # Of a name or an object that stands for one: objects are mappings here.
+        (kind, *_) = sorted(others, key=lambda other: dataclasses.is_dataclass(other) != isinstance(value, Mapping))
     if dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
         hints = get_type_hints(kind)
         return kind(**{name: _built(hints[name], part) for name, part in value.items()})  # type: ignore[operator]

@@ -11,7 +11,7 @@ from ledgerbeam.pipelines.console import timestamp
 from ledgerbeam.pipelines.report.run_info import retry_command
 from ledgerbeam.redaction import without_secrets
 
-__all__ = ["grouped_failures"]
+__all__ = ["failure_values", "grouped_failures"]
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ def grouped_failures(rows: Iterable[FailureRow], ledger: str, last_run: dict[str
     for row in rows:
         group = groups.get(row.reason)
         if group is None:
-            group = groups[row.reason] = _Group(_as_json(row), row.source_id)
+            group = groups[row.reason] = _Group(failure_values(row), row.source_id)
         group.count += 1
         group.quarantined += row.quarantined
         if row.source_id != group.last_source:  # the failures of a source come together
@@ -60,7 +60,8 @@ def grouped_failures(rows: Iterable[FailureRow], ledger: str, last_run: dict[str
     ]
 
 
-def _as_json(row: FailureRow) -> dict[str, Any]:
+def failure_values(row: FailureRow) -> dict[str, Any]:
+    """Return a failure as a JSON object, without secrets."""
     return {
         "source": without_secrets(row.url),
         "task": without_secrets(row.task),

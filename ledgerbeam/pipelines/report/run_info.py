@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
-import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
@@ -65,21 +64,27 @@ class Work(NamedTuple):
         return Work(*(max(0, mine - theirs) for mine, theirs in zip(self, other, strict=True)))
 
 
-def run_info(store: LedgerStore, spec: JobSpec, runner: str) -> dict[str, Any]:
+def run_info(store: LedgerStore, spec: JobSpec, runner: str, words: Sequence[str] | None = None) -> dict[str, Any]:
     """Return what `LedgerStore.begin_run` records of this process.
 
     ``{"pid", "host", "place", "workers", "runner", "command", "folder", "before", "token", "output"}``: where it can be
     seen whether it lives, see `is_seen`; the runner as the Beam options name it, or ``local``; the command line without
-    secrets, as a list of words, left out if it is very long; the working folder; what had been recorded when the run
-    began, as a `Work`; an id that distinguishes this run from all others, also in copies of the ledger; and the URL of
-    the output folder, of which `OutputOwner` had nothing to say.
+    secrets, as a list of words, left out if it is very long or if Python called; the working folder; what had been
+    recorded when the run began, as a `Work`; an id that distinguishes this run from all others, also in copies of the
+    ledger; and the URL of the output folder, of which `OutputOwner` had nothing to say.
+
+    Args:
+        store: The ledger.
+        spec: The job.
+        runner: Of the run.
+        words: The words of the command line; None if Python called.
     """
-    command = ["ledgerbeam", *command_without_secrets(sys.argv[1:])]
+    command = None if words is None else ["ledgerbeam", *command_without_secrets(words)]
     where = {"pid": os.getpid(), "host": os.uname().nodename, "place": store.environment_id(), "folder": os.getcwd()}
     info: dict[str, Any] = {**where, "workers": spec.workers, "runner": runner, "token": secrets.token_hex(8)}
     if spec.output is not None:
         info["output"] = without_secrets(spec.output)
-    if sum(map(len, command)) <= LONGEST_COMMAND:
+    if command is not None and sum(map(len, command)) <= LONGEST_COMMAND:
         info["command"] = command
     return {**info, "before": Work.of(store.history())._asdict()}
 

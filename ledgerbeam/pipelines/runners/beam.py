@@ -13,9 +13,10 @@ from ledgerbeam.ledger import LedgerStore, Totals
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.user_code import SAFE_PATH
+from ledgerbeam.pipelines.beam_import import logging_kept
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.runners.logs import quiet_beam, worker_options
+from ledgerbeam.pipelines.runners.logs import worker_options
 
 __all__ = ["BeamRunner", "check_options", "check_reach"]
 
@@ -24,12 +25,11 @@ _OWN_RUNNERS = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "Prism
 
 
 def check_options(beam_args: Sequence[str]) -> None:
-    """Refuse options that Beam does not know: it would only warn of them, and run without.
+    """Refuse options that Beam does not know: it would only warn of them, and run without. It imports Beam.
 
     Raises:
         UsageError: If there are such options, and no job server that may know them.
     """
-    quiet_beam()
     from apache_beam.options.pipeline_options import PipelineOptions, _BeamArgumentParser  # noqa: PLC0415
 
     runner = PipelineOptions(list(beam_args)).get_all_options().get("runner")
@@ -52,7 +52,6 @@ def check_reach(spec: JobSpec, beam_args: Sequence[str]) -> None:
     Raises:
         UsageError: If the job's ledger, sources, indexes or outputs are local and its workers may not be.
     """
-    quiet_beam()
     from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415
 
     options = PipelineOptions(list(beam_args)).get_all_options()
@@ -118,12 +117,17 @@ class BeamRunner:
         self._store.note_listing(listed.run, listed=sum(sources.values()), finished=True)
 
     def _pass(self, run: str) -> None:
+        with logging_kept():
+            self._run_pipeline(run)
+
+    def _run_pipeline(self, run: str) -> None:
         import apache_beam as beam  # noqa: PLC0415 - takes a second, and comes after logging is set up
         from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415
 
         from ledgerbeam.pipelines.runners.pipeline import expand_job, match_open_sources  # noqa: PLC0415
         from ledgerbeam.transforms.user_object import close_objects  # noqa: PLC0415
 
+        safe = os.environ.get("PYTHONSAFEPATH")
         # Beam starts other Pythons, `python -m pip` one of them: the working folder is not on their path either.
         os.environ.setdefault("PYTHONSAFEPATH", SAFE_PATH)
         try:
@@ -141,6 +145,8 @@ class BeamRunner:
             raise LedgerbeamError(f"the pipeline failed: {_last_line(error)}; --debug shows all of it") from error
         finally:
             close_objects()  # of workers that are threads of this process
+            if safe is None:
+                os.environ.pop("PYTHONSAFEPATH", None)
 
 
 def _counted_set_ups(result: Any) -> SetUps:

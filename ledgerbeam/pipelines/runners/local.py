@@ -22,12 +22,13 @@ from ledgerbeam.ledger.worker.inflight import has_tasks_in_work
 from ledgerbeam.ledger.worker.run_folders import RunFolder
 from ledgerbeam.ledger.worker.set_ups import left_set_ups
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
-from ledgerbeam.pipelines.console import Reporter
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.recorded import look_at_files
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.transport import dump_job
+from ledgerbeam.pipelines.run_console import RunConsole
 from ledgerbeam.pipelines.run_progress import RunProgress, Stage
+from ledgerbeam.pipelines.runners.import_path import import_path
 from ledgerbeam.pipelines.runners.supervise import WaveEnd, run_wave
 from ledgerbeam.pipelines.runners.wave_files import STARTED, STORAGE_OPTIONS, dump_sources, written
 
@@ -69,7 +70,7 @@ class LocalRunner:
         self,
         spec: JobSpec,
         store: LedgerStore,
-        reporter: Reporter,
+        reporter: RunConsole,
         beam_args: Sequence[str],
         folder: RunFolder,
         *,
@@ -184,7 +185,7 @@ class LocalRunner:
             os.mkdir(folder, 0o700)
             os.mkdir(tmp, 0o700)
             with open(job, "xb") as file:
-                file.write(dump_job(dataclasses.replace(self._spec, run=listed.run, run_dir=folder)))
+                file.write(dump_job(self._sent(listed.run, folder)))
             dump_sources(wave, sources)
             if self._left is not None:
                 TaskBudget.below(folder).make(self._left)
@@ -195,6 +196,11 @@ class LocalRunner:
             with suppress(LedgerbeamError):  # a later step that needs more reports the reason
                 self._note_set_ups(folder, listed.run)
             self._set_ups_before = self._set_ups
+
+    def _sent(self, run: str, folder: str) -> JobSpec:
+        """Return the job as the wave's process gets it."""
+        where = import_path() if self._reporter.command is None else ()
+        return dataclasses.replace(self._spec, run=run, run_dir=folder, import_path=where)
 
     def _wave(self, folder: str, job: str, wave: str, tmp: str, listed: JobListing) -> WaveEnd:
         end = run_wave(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 
+from ledgerbeam.pipelines.beam_import import is_not_of_beam
 from ledgerbeam.redaction import without_secrets
 
 __all__ = ["quiet_beam", "worker_options"]
@@ -27,7 +28,7 @@ def quiet_beam(level: str = "warning") -> None:
     handler = logging.StreamHandler()
     handler.setLevel(lowest)
     handler.setFormatter(_RedactedFormatter("%(levelname)s %(name)s: %(message)s"))
-    handler.addFilter(lambda record: "apache_beam" not in record.pathname)
+    handler.addFilter(is_not_of_beam)
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(min(lowest, root.getEffectiveLevel()))

@@ -12,14 +12,14 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import LedgerStore, Totals
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.opening import run_folders
-from ledgerbeam.pipelines.console import Reporter, count
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.owner import MOST_STRANGERS, OutputOwner
 from ledgerbeam.pipelines.jobs.recorded import forget_lost
 from ledgerbeam.pipelines.jobs.removal import count_superseded, remove_superseded, sweep_temporaries
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED, run_elsewhere, run_info
-from ledgerbeam.pipelines.run_progress import RunProgress
+from ledgerbeam.pipelines.run_console import RunConsole
+from ledgerbeam.pipelines.run_progress import RunProgress, count
 from ledgerbeam.pipelines.runners.beam import BeamRunner
 from ledgerbeam.pipelines.runners.local import LocalRunner
 from ledgerbeam.redaction import printable, without_secrets
@@ -40,6 +40,7 @@ class RunOutcome:
         interrupted: Whether it was ended by Ctrl-C or SIGTERM.
         out_of_date: Outputs that no source yields any more and that were left, since another run may be at work.
         limited: Whether the limit of tasks ended it before all was done.
+        completed: Sources that became complete in it.
         unrecorded: Shards of the job's form in its own folder that the ledger does not know, as far as they were named.
     """
 
@@ -52,6 +53,7 @@ class RunOutcome:
     out_of_date: int = 0
     unrecorded: int = 0
     limited: bool = False
+    completed: int = 0
 
     @property
     def records(self) -> RecordCounts:
@@ -68,7 +70,7 @@ def run_job(
     spec: JobSpec,
     store: LedgerStore,
     pages: Iterator[Page],
-    reporter: Reporter,
+    reporter: RunConsole,
     beam_args: Sequence[str] = (),
     *,
     owner: OutputOwner | None = None,
@@ -117,11 +119,12 @@ def run_job(
     if spec.keeps_shards:  # else asked when it is made: what it was made of before may be gone
         warn_of_lost(forget_lost(spec, store), reporter)
     runner_name = "local" if is_local_runner(beam_args) else " ".join(w for w in beam_args if w.startswith("--runner"))
-    info = run_info(store, spec, runner_name)
+    info = run_info(store, spec, runner_name, reporter.command)
     if owner is not None and owner.keeps:
         info["existing"] = "keep"
     run = store.begin_run(info)
     listed = JobListing(spec, store, pages, run, only=only)
+    complete_before = store.completed_count()
     if not is_local_runner(beam_args):
         reporter.update(RunProgress(stage="working"))
     outcome, tidied, deaths, done, left, limited = "failed", False, 0, Totals(), 0, False
@@ -172,10 +175,19 @@ def run_job(
         left,
         len(strangers),
         limited,
+        _completed(listed, store, complete_before),
     )
 
 
-def _warn_of_foreign(names: Sequence[str], reporter: Reporter) -> None:
+def _completed(listed: JobListing, store: LedgerStore, before: int) -> int:
+    """Return how many sources became complete in a run: of those listed here as open, all that are not open now."""
+    if not listed.found:  # by a runner that lists for itself, or nothing was
+        return max(0, store.completed_count() - before)
+    left = store.status()["sources"]
+    return max(0, listed.found - listed.skipped - left["open"] - left["failed"])
+
+
+def _warn_of_foreign(names: Sequence[str], reporter: RunConsole) -> None:
     if names:
         reporter.warn(
             f"{count(len(names), 'output')} out of date left where this job does not write, such as "
@@ -196,13 +208,13 @@ def require_local(beam_args: Sequence[str]) -> None:
         )
 
 
-def warn_of_lost(number: int, reporter: Reporter) -> None:
+def warn_of_lost(number: int, reporter: RunConsole) -> None:
     """Say that outputs were gone, and that they are written again."""
     if number:
         reporter.warn(f"{count(number, 'output')} of earlier runs are gone; their sources are done again")
 
 
-def _warn_of_strangers(names: list[str], folder: str, reporter: Reporter) -> None:
+def _warn_of_strangers(names: list[str], folder: str, reporter: RunConsole) -> None:
     if names:
         more = "at least " if len(names) == MOST_STRANGERS else ""
         reporter.warn(

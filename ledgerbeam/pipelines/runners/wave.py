@@ -23,12 +23,19 @@ from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.model.user_errors import describe_error, ignore_interrupt
 from ledgerbeam.ledger.worker.inflight import InflightMarks
 from ledgerbeam.ledger.worker.writer import close_shared_writers
+from ledgerbeam.pipelines.calls.beginning import refuse_calls
 from ledgerbeam.pipelines.jobs.transport import load_job
+from ledgerbeam.pipelines.runners.import_path import take_import_path
 from ledgerbeam.pipelines.runners.logs import quiet_beam
 from ledgerbeam.pipelines.runners.wave_files import DIED, DONE, STORAGE_OPTIONS, TRACEBACK, touch
 from ledgerbeam.redaction import know_environment, know_secrets, redact_streams
 
 __all__ = ["main"]
+
+_IN_WORKER = (
+    "a worker of a job called for a job: the module of its function does so when it is imported; put the call under "
+    'if __name__ == "__main__", or the function into a module of its own'
+)
 
 _RUNNERS = ("apache_beam", "concurrent", "grpc", "ledgerbeam")
 """Packages whose functions the runner has threads of."""
@@ -48,6 +55,8 @@ def main(argv: Sequence[str]) -> int:
     redact_streams()
     with open(spec_path, "rb") as file:
         spec = load_job(file.read(), storage_options)
+    take_import_path(spec.import_path)
+    refuse_calls(_IN_WORKER)
     run_dir = str(spec.run_dir)
     threading.excepthook = lambda failure: _report_thread(run_dir, failure)
     signal.signal(signal.SIGINT, ignore_interrupt)  # the launcher gets it, and ends this process

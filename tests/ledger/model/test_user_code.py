@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import functools
 import importlib.util
 import json
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import FunctionError
-from ledgerbeam.ledger import Source, Task, code_identity
+from ledgerbeam.ledger import Source, Task
 from ledgerbeam.ledger.model import user_code
 from ledgerbeam.ledger.model.user_code import SAFE_PATH, import_function, import_object
 from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, ignore_interrupt, is_break, is_interrupt
@@ -118,31 +117,6 @@ def test_the_place_of_an_error_is_where_it_was_raised() -> None:
         error = found
     line = deep.__code__.co_firstlineno + 1
     assert describe_error(error) == f"ValueError: x (at {__file__}:{line})"
-
-
-def load(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_an_edit_of_a_module_changes_the_identity_of_its_functions(tmp_path: Path) -> None:
-    path = tmp_path / "edited_module.py"
-    path.write_text("FACTOR = 2\n\ndef double(task):\n    return FACTOR\n\nclass Work:\n    def run(self): ...\n")
-    module = load(path)
-    first = code_identity(module.double, functools.partial(module.Work.run), module.Work)
-    assert sorted(first) == ["Work", "Work.run", "double"]
-    path.write_text(path.read_text().replace("FACTOR = 2", "FACTOR = 30"))
-    assert code_identity(load(path).double)["double"] != first["double"]
-
-
-@pytest.mark.parametrize("function", [len, 3, eval("lambda: 1", {"__name__": "nowhere"})])
-def test_code_without_a_source_is_refused(function: Callable[[], Any]) -> None:
-    with pytest.raises(FunctionError, match="no source"):
-        code_identity(function)
 
 
 # By name
@@ -260,18 +234,3 @@ def test_functions_are_found_though_the_working_folder_is_gone(folder: Path) -> 
     os.chdir(folder / "gone")
     (folder / "gone").rmdir()
     assert import_object("json:dumps") is json.dumps
-
-
-def test_code_is_identified_below_its_wrappers_and_two_of_one_name_are_refused(folder: Path) -> None:
-    text = "import functools\ndef work(task): ...\n@functools.wraps(work)\ndef wrapped(task): ...\n"
-    (folder / "one_work.py").write_text(text)
-    (folder / "two_work.py").write_text("def work(task): return 2\n")
-    one, two = (import_object(f"{name}:work") for name in ("one_work", "two_work"))
-    alone = code_identity(one)
-    assert list(alone) == ["work"]
-    wrapped = import_object("one_work:wrapped")
-    for known_as in (wrapped, functools.partial(one, 1), functools.partial(functools.partial(wrapped), 1)):
-        assert code_identity(known_as) == alone
-        assert code_identity(one, known_as) == alone
-    with pytest.raises(FunctionError, match="two functions are called work"):
-        code_identity(one, two)

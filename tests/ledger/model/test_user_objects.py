@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ledgerbeam.errors import FunctionError, UsageError
-from ledgerbeam.ledger.model.user_objects import check_object, depends_on_batches, import_callable, parse_set
+from ledgerbeam.ledger.model.user_objects import check_object, depends_on_batches, import_callable, read_values
 
 HERE = __name__
 
@@ -164,7 +164,7 @@ def test_what_depends_on_its_batches_says_so_itself() -> None:
     ],
 )
 def test_a_value_is_json_or_the_text_as_it_stands(text: str, value: Any) -> None:
-    found = parse_set([f"x={text}"])["x"]
+    found = read_values([f"x={text}"])["x"]
     assert (found, type(found)) == (value, type(value))
 
 
@@ -182,5 +182,5 @@ def test_a_value_is_json_or_the_text_as_it_stands(text: str, value: Any) -> None
 )
 def test_what_cannot_be_a_value_is_refused(words: list[str], said: str) -> None:
     with pytest.raises(UsageError, match=said) as refused:
-        parse_set(words)
+        read_values(words)
     assert "hunter2" not in str(refused.value)

@@ -169,7 +169,7 @@ def test_a_sample_of_a_bucket_takes_few_requests(faulty_s3: S3Proxy) -> None:
     job = MapJob(
         files=files,
         function="m:f",
-        modules={},
+        made_of={"module": {}},
         output="s3://out/o",
         to="jsonl",
         storage_options=faulty_s3.options,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from ledgerbeam.io.formats.registry import GROUP
-from ledgerbeam.pipelines.commands.arguments import FORMATS_GROUP
+from ledgerbeam.pipelines.calls.values import FORMATS_GROUP
 from ledgerbeam.pipelines.commands.completion import SHELLS
 from ledgerbeam.pipelines.commands.parser import build_parser, synopsis
 from tests.pages import ROOT, blocks

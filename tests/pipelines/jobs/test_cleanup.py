@@ -39,7 +39,7 @@ def spec(tmp_path: Path) -> MapJob:
     return MapJob(
         files=ListedFiles(patterns=(f"{tmp_path}/in/*.jsonl",)),
         function="m:f",
-        modules={"m": "ab"},
+        made_of={"module": {"m": "ab"}},
         ledger=str(tmp_path / "L"),
         output=str(tmp_path / "out"),
         to="jsonl",

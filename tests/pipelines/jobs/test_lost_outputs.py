@@ -87,7 +87,7 @@ class Elsewhere:
 
 
 def lost(folder: ObjectFolder, store: Any) -> int:
-    spec = MapJob(files=ListedFiles(), function="m:f", modules={"m": "ab"}, output=folder.url, to="jsonl")
+    spec = MapJob(files=ListedFiles(), function="m:f", made_of={"module": {"m": "ab"}}, output=folder.url, to="jsonl")
     return forget_lost(spec, store)
 
 

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from ledgerbeam.ledger.model.user_code import PickledObject
 from ledgerbeam.pipelines.jobs.convert import ConvertJob, MaterializeJob
 from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.map import MapJob
@@ -19,13 +20,18 @@ OPTIONS = {"key": "an id", "secret": "hunter2"}
 FILES = ListedFiles(patterns=("/in/*.jsonl", "s3://b/\udce9.jsonl"), base="/in/", pack_bytes=100)
 PARTS = MergedParts("/out/d", ("_a_document", "_b_document"), "int32", drop=True)
 WORDS = {"output": "/out", "storage_options": OPTIONS, "ledger": "/L", "workers": 3, "log_level": "info"}
+PASSES = GraphPasses(reference="m:g", made_of={"module": {}}, epochs=3)
+TRAVELLING = PickledObject("__main__:f", "AAAA")
 
 SPECS: list[JobSpec] = [
     IndexJob(files=ListedFiles(sources_from="/list"), run="000001", run_dir="/L/run/000001"),
-    MapJob(files=FILES, function="m:f", modules={"m": "ab"}, to="jsonl", nan="null", **WORDS),  # type: ignore[arg-type]
+    MapJob(files=FILES, function="m:f", made_of={"module": {"m": "ab"}}, to="jsonl", nan="null", **WORDS),  # type: ignore[arg-type]
+    MapJob(files=FILES, function=TRAVELLING, made_of={"code": {"f": "ab"}}, to="jsonl", **WORDS),  # type: ignore[arg-type]
     ConvertJob(files=FILES, to="megatron", dataset=PARTS, **WORDS),  # type: ignore[arg-type]
     ConvertJob(files=FILES, to="shar", fields=(("recording", "wav"), ("label", "cls")), **WORDS),  # type: ignore[arg-type]
-    MaterializeJob(passes=GraphPasses(reference="m:g", modules={}, epochs=3), to="tar", published="lit", **WORDS),  # type: ignore[arg-type]
+    MaterializeJob(
+        passes=GraphPasses(reference="m:g", made_of={"module": {}}, epochs=3), to="tar", published="lit", **WORDS
+    ),  # type: ignore[arg-type]
     TokenizeJob(files=FILES, tokenizer="bytes", checksum="bytes", keys=("a", "b"), eod=None, dataset=PARTS, **WORDS),  # type: ignore[arg-type]
 ]
 

@@ -47,7 +47,7 @@ def test_a_wave_has_so_many_members_of_packs_at_most_unless_it_is_one_pack() -> 
 def test_a_pack_is_one_task_and_a_pass_as_many_as_its_places_make() -> None:
     pack = Source.pack([Source(f"/in/{number}.jsonl", 1000, "1") for number in range(5)])
     assert ListedFiles(task_bytes=100).expected_tasks(pack) == 1
-    graph = GraphPasses(reference="m:f", modules={}, task_bytes=1, task_records=64)
+    graph = GraphPasses(reference="m:f", made_of={"module": {}}, task_bytes=1, task_records=64)
     assert graph.expected_tasks(Source("graph://m/f/epoch-00000", 640, "v")) == 10
 
 

@@ -7,12 +7,12 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ledgerbeam.pipelines.calls.values import parse_count
 from ledgerbeam.pipelines.commands.arguments import (
     Parser,
     add_base_options,
     add_json,
     add_storage,
-    parse_count,
     set_usage,
 )
 

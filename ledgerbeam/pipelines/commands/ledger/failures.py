@@ -8,7 +8,7 @@ from collections import defaultdict
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.rows import FailureRow
 from ledgerbeam.pipelines.console import count, print_json_stream, timestamp
-from ledgerbeam.pipelines.report.failures import _as_json, grouped_failures
+from ledgerbeam.pipelines.report.failures import failure_values, grouped_failures
 from ledgerbeam.redaction import HIDDEN, printable, without_secrets
 
 __all__ = ["failures"]
@@ -21,7 +21,7 @@ def failures(store: LedgerStore, args: argparse.Namespace) -> int:
     """Print the failures of a ledger in groups, the largest first. Returns 0."""
     groups = grouped_failures(store.failures(), store.url, store.status()["last_run"])
     if args.json:
-        print_json_stream({"groups": groups}, "failures", map(_as_json, store.failures()))
+        print_json_stream({"groups": groups}, "failures", map(failure_values, store.failures()))
         return 0
     if not groups:
         print("no failures")

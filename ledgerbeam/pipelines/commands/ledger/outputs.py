@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-from typing import Any
 
 from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.ledger.model.rows import OutputRow
 from ledgerbeam.pipelines.console import print_json_stream
-from ledgerbeam.redaction import plain_value, without_secrets
+from ledgerbeam.pipelines.report.ledger import output_values
+from ledgerbeam.redaction import without_secrets
 
 __all__ = ["outputs"]
 
@@ -21,7 +19,7 @@ def outputs(store: LedgerStore, args: argparse.Namespace) -> int:
         job = store.job()
         root = job.parameters.get("output") if job else None
         head = {"complete": store.status()["complete"], "output": root if isinstance(root, str) else None}
-        print_json_stream(head, "outputs", map(_as_json, rows))
+        print_json_stream(head, "outputs", map(output_values, rows))
         return 0
     for row in rows:
         output = row.output
@@ -35,8 +33,3 @@ def outputs(store: LedgerStore, args: argparse.Namespace) -> int:
             sep="\t",
         )
     return 0
-
-
-def _as_json(row: OutputRow) -> dict[str, Any]:
-    shown: dict[str, Any] = plain_value({**dataclasses.asdict(row.output), "source": row.url, "complete": row.complete})
-    return shown

@@ -5,15 +5,12 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
-from fnmatch import fnmatchcase
+from collections.abc import Mapping
 from typing import Any
 
-from ledgerbeam.errors import StorageError
-from ledgerbeam.io import stream_records
 from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.names import REJECTS
 from ledgerbeam.pipelines.console import count, print_json
+from ledgerbeam.pipelines.report.rejects import rejected_rows
 from ledgerbeam.redaction import plain_value, printable, without_secrets
 
 __all__ = ["rejects"]
@@ -29,8 +26,8 @@ def rejects(store: LedgerStore, args: argparse.Namespace) -> int:
     """
     numbers: Counter[str] = Counter()
     sources: defaultdict[str, set[int]] = defaultdict(set)
-    examples: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in _rows(store, args):
+    examples: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in rejected_rows(store, args.storage_options, reason=args.reason, source=args.source):
         reason = str(row["reason"])
         numbers[reason] += 1
         sources[reason].add(hash(row["source"]))
@@ -64,31 +61,6 @@ def rejects(store: LedgerStore, args: argparse.Namespace) -> int:
         "function, add --on-job-change=accept, too."
     )
     return 0
-
-
-def _rows(store: LedgerStore, args: argparse.Namespace) -> Iterator[Mapping[str, Any]]:
-    """Yield the rejected records that are asked for, with the name of the file that each is kept in."""
-    job = store.job()
-    root = job.parameters.get("output") if job else None
-    for found in store.outputs():
-        if found.output.route != REJECTS:
-            continue
-        url = f"{root}/{found.output.name}"
-        try:
-            for row in stream_records(url, args.storage_options):
-                if _is_asked_for(row, args):
-                    yield {**row, "file": found.output.name}
-        except StorageError as error:
-            raise StorageError(
-                f"{error}; this ledger has recorded it: to write it again, run the command of the job again"
-            ) from error
-
-
-def _is_asked_for(row: Mapping[str, Any], args: argparse.Namespace) -> bool:
-    return all(
-        pattern is None or row[name] == pattern or fnmatchcase(row[name], pattern)
-        for name, pattern in (("reason", args.reason), ("source", args.source))
-    )
 
 
 def _described(row: Mapping[str, Any]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -26,7 +25,6 @@ from ledgerbeam.ledger.model.job import flat_parameters
 from ledgerbeam.ledger.model.rows import SourceRow
 from ledgerbeam.pipelines.console import (
     count,
-    count_nulled,
     counting,
     describe_set_ups,
     duration,
@@ -35,9 +33,9 @@ from ledgerbeam.pipelines.console import (
     print_table,
     timestamp,
 )
-from ledgerbeam.pipelines.report.accounts import account_lines, shown_records
-from ledgerbeam.pipelines.report.progress import job_progress, shown_runs
-from ledgerbeam.redaction import plain_value, without_secrets
+from ledgerbeam.pipelines.report.accounts import account_lines
+from ledgerbeam.pipelines.report.state import ledger_state, shown_job
+from ledgerbeam.redaction import without_secrets
 
 __all__ = ["ChangedSource", "changed_sources", "status"]
 
@@ -48,19 +46,13 @@ SHOWN_COMMAND = 1000  # letters
 
 def status(store: LedgerStore, args: argparse.Namespace) -> int:
     """Print how far the job of a ledger is. Returns 0."""
-    found = store.status()
-    records = RecordCounts(**found["records"])
-    found["records"] = shown_records(records)
-    nulled = count_nulled(store)
-    if nulled is not None:
-        found["nulled"] = nulled
-    runs = shown_runs(store)
-    progress = job_progress(store, found, runs)
+    state = ledger_state(store)
+    found, runs, progress = state.found, state.runs, state.progress
     changes = list(changed_sources(store, args.storage_options)) if args.check_sources else None
     if args.json:
-        print_json(_as_json(found, runs, dataclasses.asdict(progress), changes))
+        print_json(state.values() | ({} if changes is None else {"changed_since": _changes_values(changes)}))
         return 0
-    rows = _job_rows(found) + _count_rows(found, records)
+    rows = _job_rows(found) + _count_rows(found, RecordCounts(**found["records"]))
     if changes is not None:
         rows.append(("changed", _changes_line(changes)))
     rows += [
@@ -87,31 +79,14 @@ def status(store: LedgerStore, args: argparse.Namespace) -> int:
     return 0
 
 
-def _as_json(
-    found: dict[str, Any], runs: list[dict[str, Any]], progress: dict[str, Any], changes: list[ChangedSource] | None
-) -> dict[str, Any]:
-    value = {**found, "job": _shown_job(found["job"]), "last_run": runs[-1] if runs else None}
-    value |= {
-        "running": progress["running"],
-        "rates": {"minute": progress["minute"], "run": progress["run"]},
-        "time_left": progress["time_left"],
-        "runs": runs,
-    }
-    if changes is not None:
-        kinds = Counter(change.problem for change in changes)
-        urls = [{"source": without_secrets(change.url), "problem": change.problem} for change in changes]
-        value["changed_since"] = {"changed": kinds["changed"], "missing": kinds["missing"], "sources": urls}
-    return value
-
-
-def _shown_job(job: dict[str, Any] | None) -> dict[str, Any] | None:
-    if job is None:
-        return None
-    return {**job, "parameters": plain_value(job["parameters"])}
+def _changes_values(changes: list[ChangedSource]) -> dict[str, Any]:
+    kinds = Counter(change.problem for change in changes)
+    urls = [{"source": without_secrets(change.url), "problem": change.problem} for change in changes]
+    return {"changed": kinds["changed"], "missing": kinds["missing"], "sources": urls}
 
 
 def _job_rows(found: dict[str, Any]) -> list[tuple[str, str]]:
-    job = _shown_job(found["job"]) or {"pipeline": "none yet", "parameters": {}}
+    job = shown_job(found["job"]) or {"pipeline": "none yet", "parameters": {}}
     parameters = sorted(flat_parameters(job["parameters"]))
     return [("job", job["pipeline"]), *((f"  {name}", f"{value}") for name, value in parameters if value is not None)]
 

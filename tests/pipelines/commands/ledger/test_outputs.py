@@ -20,6 +20,7 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import Failure, Leaf, content_checksum
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.pipelines.commands.ledger import export
+from ledgerbeam.pipelines.report import tables
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace, make_workspace
 
@@ -136,10 +137,10 @@ def as_json(row: dict[str, Any]) -> dict[str, Any]:
 def test_one_table_goes_to_one_file_in_row_groups_of_bounded_size(
     job: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export, "BLOCK_ROWS", 4)
+    monkeypatch.setattr(tables, "BLOCK_ROWS", 4)
     store = open_store(str(job.root / "L"), create=False, read_only=True)
     with open(tmp_path / "x", "wb") as file:
-        rows = export._write_parquet(export.TABLES["outputs"], store, file, lambda *_: None)
+        rows = export._write_parquet(tables.TABLES["outputs"], store, file, lambda *_: None)
     assert rows == 9
     groups = pq.ParquetFile(tmp_path / "x").metadata
     assert [groups.row_group(i).num_rows for i in range(groups.num_row_groups)] == [4, 4, 1]

@@ -1,0 +1,222 @@
+"""Opening one source by what it is: by its index if one fits, else as a stream; and making its index."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, overload
+
+import numpy as np
+
+from ledgerbeam.errors import IndexError_, IndexMismatchError, IndexNotFoundError, NotIndexableError
+from ledgerbeam.io.formats.format import Format, Reader, StreamSpan
+from ledgerbeam.io.formats.registry import FileType, open_source, recognize
+from ledgerbeam.io.formats.seekable import build_index, seek_points_of
+from ledgerbeam.io.formats.streamed import SpanReader, scan_stream
+from ledgerbeam.io.index.file import IndexFile, index_bytes
+from ledgerbeam.io.index.location import IndexLocation, Rule
+from ledgerbeam.io.storage.client import Options
+from ledgerbeam.io.storage.stat import FileInfo, require_listed, stat
+from ledgerbeam.io.storage.unchanged import SourceWatch
+
+__all__ = ["RecordStream", "index_source", "open_any"]
+
+_log = logging.getLogger(__name__)
+
+SPAN_BYTES = 4 * 2**20
+"""Bytes of the records that a stream decodes at a time."""
+
+
+class RecordStream:
+    """The records of a source in their order, without an index. Each iteration begins at the first.
+
+    It reads the source twice: once to find where its records are, at 8 bytes each, and once for the records.
+
+    Attributes:
+        url: The canonical URL of the source.
+        why: Why it is read so.
+        is_indexed: False.
+    """
+
+    is_indexed: Literal[False] = False
+
+    def __init__(self, source: FileInfo, kind: FileType, options: Options | None, why: str) -> None:
+        self.url = source.url
+        self.why = why
+        self._source = source
+        self._format = kind.in_one_pass()
+        self._options = options
+
+    def __repr__(self) -> str:
+        return f"<stream of {self.url}: {self.why}>"
+
+    def __iter__(self) -> Iterator[Any]:
+        """Read the records.
+
+        Raises:
+            ChangedSourceError: The source is not what was opened.
+            SourceError: A record cannot be decoded, or the data is damaged.
+        """
+        found = scan_stream(self.url, self._options, self._format, self._source)
+        offsets = found.offsets
+        with SpanReader(self.url, self._options, found.format, listed=self._source) as reader:
+            record, last = 0, len(offsets) - 1
+            while record < last:
+                reach = int(np.searchsorted(offsets, offsets[record] + np.uint64(SPAN_BYTES), side="right")) - 1
+                stop = min(max(reach, record + 1), last)
+                span = StreamSpan(record, stop - record, int(offsets[record]), int(offsets[stop]))
+                yield from reader.read(span)
+                record = stop
+
+    def __getitem__(self, item: Any) -> Any:
+        """Refuse to read a record by its number.
+
+        Raises:
+            IndexNotFoundError: Always.
+        """
+        raise IndexNotFoundError(
+            f"{self.url}: record {item!r} cannot be read alone, since it is open as a stream: {self.why}; make its "
+            "index by ledgerbeam.index_source, then open it again"
+        )
+
+
+@overload
+def open_any(
+    url: str,
+    index: IndexFile | str | None = None,
+    storage_options: Options | None = None,
+    *,
+    indexed: Literal[True],
+    configured: Iterable[Format] = (),
+) -> Reader: ...
+
+
+@overload
+def open_any(
+    url: str,
+    index: IndexFile | str | None = None,
+    storage_options: Options | None = None,
+    *,
+    indexed: Literal[False],
+    configured: Iterable[Format] = (),
+) -> RecordStream: ...
+
+
+@overload
+def open_any(
+    url: str,
+    index: IndexFile | str | None = None,
+    storage_options: Options | None = None,
+    *,
+    indexed: None = None,
+    configured: Iterable[Format] = (),
+) -> Reader | RecordStream: ...
+
+
+def open_any(
+    url: str,
+    index: IndexFile | str | None = None,
+    storage_options: Options | None = None,
+    *,
+    indexed: bool | None = None,
+    configured: Iterable[Format] = (),
+) -> Reader | RecordStream:
+    """Open a source of any format.
+
+    Args:
+        url: The source; its name shows its format.
+        index: Its index, or where that lies; None for beside the source. One that is given must fit.
+        storage_options: Of both, passed to fsspec unchanged.
+        indexed: True for any record by its number, which takes an index that fits, or a format that needs none; False
+            for a stream of all records; None for the first if it can be had, else the second.
+        configured: Formats with options, such as ``TarFormat(group="key")``.
+
+    Returns:
+        A `Reader`, or a `RecordStream`: `is_indexed` says which, and `why` of a stream says why.
+
+    Raises:
+        IndexNotFoundError: There is no index, and `indexed` asks for one; `index_source` makes it.
+        IndexMismatchError: The index does not fit, and `indexed` asks for one.
+        NotIndexableError: It cannot be read in the way that is asked for.
+        SourceNotFoundError: There is no such source; also StorageError.
+        UsageError: The name has no suffix of a known format.
+    """
+    formats = tuple(configured)
+    why = "a stream was asked for"
+    if indexed is not False:
+        try:
+            return open_source(url, index, storage_options, configured=formats)
+        except (IndexError_, NotIndexableError) as error:
+            if indexed or index is not None:
+                raise
+            if not _is_streamable(url, formats):
+                raise
+            why = str(error)
+            level = logging.WARNING if isinstance(error, IndexMismatchError) else logging.INFO
+            _log.log(level, "opened as a stream: %s", why)
+    return RecordStream(stat(url, storage_options), recognize(url, formats), storage_options, why)
+
+
+def _is_streamable(url: str, formats: Iterable[Format]) -> bool:
+    try:
+        recognize(url, formats).in_one_pass()
+    except NotIndexableError:
+        return False
+    return True
+
+
+def index_source(
+    url: str,
+    storage_options: Options | None = None,
+    *,
+    index_root: str | None = None,
+    index_rule: Rule = "scheme",
+    configured: Iterable[Format] = (),
+    force: bool = False,
+) -> str:
+    """Write the index of one source, in this process; `ledgerbeam.index` does many.
+
+    Args:
+        url: The source.
+        storage_options: Passed to fsspec unchanged.
+        index_root: Mirrored tree that holds the indexes; None puts the index beside the source.
+        index_rule: How the mirrored tree names sources: by scheme and path, or as lhotse does.
+        configured: Formats with options, such as ``TarFormat(group="key")``.
+        force: Whether an index that is there and fits is made again.
+
+    Returns:
+        The URL of the index.
+
+    Raises:
+        ChangedSourceError: The source changed meanwhile.
+        NotIndexableError: It cannot be read by position, or its format brings its index.
+        SourceError: It is damaged.
+        SourceNotFoundError: There is no such source; also StorageError.
+        UsageError: The name has no suffix of a known format.
+    """
+    formats = tuple(configured)
+    source = stat(url, storage_options)
+    kind = recognize(source.url, formats).by_position()
+    where = IndexLocation(root=index_root, rule=index_rule)
+    place = where.url_for(source.url)
+    if not force and _fits(source, where, storage_options, formats):
+        return place
+    if not kind.is_indexable:
+        raise NotIndexableError(f"{source.url}: a file of {kind.name} brings its index; leave it out here")
+    with SourceWatch([source]):
+        offsets = build_index(source.url, storage_options, configured=formats, listed=source)
+        points = seek_points_of(source.url, place, offsets, storage_options, source)
+        found = require_listed(source, storage_options)
+    if points:  # before the index: if it exists, so do they
+        where.publish(*points, storage_options, not_before_ns=found.modified_ns)
+    where.publish(place, index_bytes(offsets), storage_options, not_before_ns=found.modified_ns)
+    return place
+
+
+def _fits(source: FileInfo, where: IndexLocation, options: Options | None, formats: Iterable[Format]) -> bool:
+    kind = recognize(source.url, formats).by_position()
+    try:
+        kind.check_index(kind.index_file(source.url, where, options), source)
+    except IndexError_:
+        return False
+    return True

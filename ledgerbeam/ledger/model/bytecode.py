@@ -1,0 +1,71 @@
+"""What the code of a function does, as a hash, and which names it takes from elsewhere.
+
+It is read from the compiled code, which every function has, also one of a notebook or a prompt. Comments, line numbers
+and names of files mean nothing to it. Another minor version of Python compiles to other code.
+"""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Iterator
+from hashlib import blake2b
+from types import CodeType
+from typing import Any
+
+__all__ = ["code_digest", "global_names", "imported_names"]
+
+_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+
+
+def code_digest(code: CodeType) -> str:
+    """Return a hash of what code does, the same in every process."""
+    digest = blake2b(digest_size=8)
+    for part in _parts(code):
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest()
+
+
+def global_names(code: CodeType) -> list[str]:
+    """Return the names that code, and the functions in it, look up among the globals, in order of their first use."""
+    found = {step.argval: None for step in _steps(code) if step.opname in _GLOBALS}
+    return list(found)
+
+
+def imported_names(code: CodeType) -> list[str]:
+    """Return the names that code imports when it runs; those that are no modules are among them."""
+    found: dict[str, None] = {}
+    module = ""
+    for step in _steps(code):
+        if step.opname == "IMPORT_NAME":
+            module = step.argval
+            found[module] = None
+        elif step.opname == "IMPORT_FROM" and module:
+            found[f"{module}.{step.argval}"] = None
+    return list(found)
+
+
+def _steps(code: CodeType) -> Iterator[dis.Instruction]:
+    yield from dis.get_instructions(code)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _steps(constant)
+
+
+def _parts(code: CodeType) -> Iterator[bytes]:
+    counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+    names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+    yield repr((counts, names)).encode("utf-8", "backslashreplace")
+    yield code.co_code  # without what the interpreter has specialised in it
+    yield code.co_exceptiontable
+    for constant in code.co_consts:
+        yield _constant(constant)
+
+
+def _constant(value: Any) -> bytes:
+    if isinstance(value, CodeType):
+        return f"code {code_digest(value)}".encode()
+    if isinstance(value, tuple):
+        return b"(" + b",".join(map(_constant, value)) + b")"
+    if isinstance(value, frozenset):  # its order is another in each process
+        return b"{" + b",".join(sorted(map(_constant, value))) + b"}"
+    return f"{type(value).__name__} {value!r}".encode("utf-8", "backslashreplace")

@@ -1,0 +1,404 @@
+"""What a function is made of, for the identity of a job: its code, the values that it captures, the user's modules.
+
+A function that a module holds is known by its name and the sources of the user's modules. One that none holds (of a
+script, a notebook or a prompt; a lambda, a closure, a partial, a method of an object, an object that can be called) is
+followed into all that it takes with it, and each part has a name of its own, so that a ledger of another job says
+which has changed. Values are followed as pickle follows them. Nothing here depends on the process: not on addresses,
+nor on the order of sets.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import functools
+import inspect
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, cast
+
+from ledgerbeam.errors import FunctionError
+from ledgerbeam.ledger.model.bytecode import code_digest, global_names, imported_names
+from ledgerbeam.ledger.model.user_code import MAIN
+from ledgerbeam.ledger.model.user_errors import error_name, is_interrupt, message_of
+from ledgerbeam.ledger.model.user_modules import is_found, is_own, modules_of, reference_to
+
+__all__ = ["FunctionParts", "code_identity", "function_name", "function_parts"]
+
+CACHED = type(functools.lru_cache(len))
+
+_TEXTS = (str, bytes, bytearray)
+_SHOWN = (bool, int, float, complex, type(None))
+_LONGEST_SHOWN = 40
+_DESCRIPTORS = (staticmethod, classmethod)
+_OWN_ATTRIBUTES = ("_abc_", "__")
+"""How the names of what Python itself keeps in a class begin."""
+
+
+@dataclass
+class FunctionParts:
+    """What a function is made of, by the names of the parts.
+
+    Attributes:
+        code: Hashes of the code of functions and classes that no module holds.
+        values: What they capture: a number as it is, of anything else the type and a hash.
+        modules: Names of the user's modules that they use.
+        unfound: Names of the modules made in this process that they use.
+    """
+
+    code: dict[str, str] = field(default_factory=dict)
+    values: dict[str, str] = field(default_factory=dict)
+    modules: set[str] = field(default_factory=set)
+    unfound: set[str] = field(default_factory=set)
+
+    def as_parameters(self) -> dict[str, dict[str, str]]:
+        """Return the parts in groups, for the parameters of a job; empty ones are left out."""
+        groups = {"code": self.code, "captured value": self.values, "module": modules_of(self.modules)}
+        return {name: group for name, group in groups.items() if group}
+
+
+def function_parts(function: Callable[..., Any]) -> FunctionParts:
+    """Return what a function is made of that is given itself, not by name.
+
+    Raises:
+        FunctionError: It captures what no other process can have, or what is another one each time.
+    """
+    walk = _Follower()
+    try:
+        walk.follow(function)
+    except RecursionError:
+        raise FunctionError(
+            f"{function_name(function)}: what it captures is nested too deeply to be followed; read it from a file"
+        ) from None
+    return walk.parts
+
+
+def code_identity(*functions: Callable[..., Any]) -> dict[str, str]:
+    """Return what of functions goes into a job's parameters: the names of their parts, and a hash of each.
+
+    An edit of their code, of a value that they capture or of a module of the user's own that they use then makes
+    another job of it, and the ledger says which.
+
+    Args:
+        functions: Whatever can be called: functions and classes of modules, lambdas, closures, partials, methods and
+            objects with ``__call__``.
+
+    Raises:
+        FunctionError: One cannot be called, captures what no other process can have, or two have the same name.
+    """
+    found: dict[str, str] = {}
+    for function in functions:
+        if not callable(function):
+            raise FunctionError(f"{function!r:.200}: expected a function, found {type(function).__name__}")
+        for name, known in _named_parts(function).items():
+            if found.setdefault(name, known) != known:
+                raise FunctionError(f"two functions are called {name}; give them names of their own")
+    return found
+
+
+def function_name(function: Any) -> str:
+    """Return the name of a function for people: ``module:name``, of an object that can be called that of its class."""
+    code: Any = function
+    while isinstance(code, (functools.partial, MethodType)):
+        if isinstance(code, MethodType):
+            return f"{_module_of(code.__func__)}:{_short(code.__func__)}"
+        code = code.func
+    named = code if getattr(code, "__qualname__", None) else type(code)
+    return f"{_module_of(named)}:{_short(named)}"
+
+
+def _named_parts(function: Callable[..., Any]) -> dict[str, str]:
+    reference = reference_to(function)
+    if reference is not None:
+        module, _, name = reference.partition(":")
+        modules = modules_of([module])
+        own = modules.pop(module)
+        return {name: own} | {f"module {other}": known for other, known in modules.items()}
+    groups = function_parts(function).as_parameters()
+    code = groups.pop("code", {})
+    return code | {f"{group} {name}": known for group, parts in groups.items() for name, known in parts.items()}
+
+
+class _Follower:
+    """Follows a function into what it is made of, each part once."""
+
+    def __init__(self) -> None:
+        self.parts = FunctionParts()
+        self._followed: dict[int, tuple[Any, str]] = {}  # by id, with the object, which keeps its id
+        self._tokens: dict[int, tuple[Any, bytes]] = {}
+        self._open: list[int] = []
+        self._place = ""
+
+    def follow(self, target: Any) -> str:
+        """Follow what can be called; return its name."""
+        reference = reference_to(target)
+        if reference is not None:
+            self._use(reference.partition(":")[0])
+            return reference
+        if id(target) in self._followed:
+            return self._followed[id(target)][1]
+        name = self._name(target) if isinstance(target, (FunctionType, type)) else _short(target)
+        self._followed[id(target)] = target, name
+        match target:
+            case FunctionType():
+                self._function(target, name)
+            case functools.partial():
+                inner = self.follow(target.func)
+                for number, value in enumerate(target.args, 1):
+                    self._capture(f"argument {number}", value, inner)
+                for key, value in target.keywords.items():
+                    self._capture(repr(key), value, inner)
+            case MethodType():
+                self.follow(target.__func__)
+                self._object(target.__self__)
+            case BuiltinFunctionType() if not isinstance(target.__self__, ModuleType):
+                self._capture("the object", target.__self__, name)
+            case type():
+                self._class(target, name)
+            case _ if isinstance(target, CACHED):
+                self.follow(target.__wrapped__)
+            case _:
+                self._object(target)
+        return name
+
+    def _name(self, target: Any) -> str:
+        """Return a name for the code of a function or class, which no other has here."""
+        plain = name = f"class {_short(target)}" if inspect.isclass(target) else _short(target)
+        number = 1
+        while name in self.parts.code:
+            number += 1
+            name = f"{plain} {number}"
+        self.parts.code[name] = ""  # to be found out
+        return name
+
+    def _use(self, module: str) -> None:
+        if not is_found(module):
+            self.parts.unfound.add(module)
+        elif is_own(module):
+            self.parts.modules.add(module)
+
+    def _function(self, function: FunctionType, name: str) -> None:
+        code = function.__code__
+        self.parts.code[name] = code_digest(code)
+        for imported in imported_names(code):
+            if is_own(imported):
+                self.parts.modules.add(imported)
+        for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            if not _is_empty(cell):
+                self._capture(repr(variable), cell.cell_contents, name)
+        for variable in global_names(code):
+            if variable in function.__globals__:
+                self._capture(repr(variable), function.__globals__[variable], name)
+                self._submodules(function.__globals__[variable], code)
+        for variable, value in _defaults(function):
+            self._capture(f"the default of {variable!r}", value, name)
+        for attribute, value in vars(function).items():
+            if attribute != "__wrapped__":
+                self._capture(repr(attribute), value, name)
+
+    def _submodules(self, found: Any, code: CodeType) -> None:
+        """Take note of the modules of a package that code reaches by attributes: `package.module.function`."""
+        if isinstance(found, ModuleType) and is_own(found.__name__):
+            for name in code.co_names:
+                if isinstance(getattr(found, name, None), ModuleType) and is_own(f"{found.__name__}.{name}"):
+                    self.parts.modules.add(f"{found.__name__}.{name}")
+
+    def _class(self, kind: type, name: str) -> None:
+        bases = [self._token(base) for base in kind.__bases__]
+        self.parts.code[name] = blake2b(b",".join(bases), digest_size=8).hexdigest()
+        for attribute, value in vars(kind).items():
+            inner = value.__func__ if isinstance(value, _DESCRIPTORS) else value
+            if isinstance(inner, FunctionType):
+                self.follow(inner)
+            elif isinstance(inner, property):
+                for part in filter(None, (inner.fget, inner.fset, inner.fdel)):
+                    self.follow(part)
+            elif isinstance(inner, functools.cached_property):
+                self.follow(inner.func)
+            elif not attribute.startswith(_OWN_ATTRIBUTES) and not inspect.isdatadescriptor(inner):
+                self._capture(repr(attribute), inner, name)
+
+    def _object(self, target: Any) -> None:
+        """Follow an object whose state is its values, each by its name."""
+        name = _short(type(target))
+        if inspect.isclass(target):
+            self.follow(target)
+            return
+        with self._at("its state", name):
+            self._refuse_random(target)
+            made, arguments, state, *rest = self._reduced(target)
+            self._token(type(target))
+            named = state if isinstance(state, dict) else None
+            if (
+                isinstance(state, tuple)
+                and len(state) == 2
+                and all(isinstance(part, (dict, type(None))) for part in state)
+            ):
+                named = (state[0] or {}) | (state[1] or {})  # what it has in slots comes second
+            others = [part for part in (*arguments[1:], *([state] if named is None else []), *rest) if part is not None]
+            if made not in (copyreg.__newobj__, copyreg.__newobj_ex__):  # type: ignore[attr-defined]
+                others.append(made)
+        for attribute, value in (named or {}).items():
+            self._capture(repr(attribute), value, name)
+        for number, value in enumerate(others, 1):
+            self._capture(f"part {number}", value, name)
+
+    def _capture(self, variable: str, value: Any, owner: str) -> None:
+        with self._at(f"the captured value {variable}", owner):
+            key = f"{variable} of {_plain(owner)}"
+            if _is_code(value):
+                shown = self.follow(value)
+                if shown in self.parts.code and shown == _short(value) == variable.strip("'"):
+                    return  # a function that is known by its own name: its code says all
+            elif isinstance(value, ModuleType):
+                self._use(value.__name__)
+                shown = f"module {value.__name__}"
+            elif type(value) in _SHOWN and len(repr(value)) <= _LONGEST_SHOWN:
+                shown = repr(value)
+            else:
+                shown = f"{type(value).__name__} {blake2b(self._token(value), digest_size=8).hexdigest()}"
+            self.parts.values[key] = shown
+
+    @contextmanager
+    def _at(self, what: str, owner: str) -> Iterator[None]:
+        before, self._place = self._place, f"{_plain(owner)}: {what}"
+        try:
+            yield
+        finally:
+            self._place = before
+
+    def _token(self, value: Any) -> bytes:
+        """Return bytes that are equal for equal values, in all processes."""
+        kind = type(value)
+        if kind in _SHOWN:
+            return f"{kind.__name__} {value!r}".encode()
+        if kind in _TEXTS:
+            return (
+                kind.__name__.encode()
+                + b" "
+                + _hash([value.encode("utf-8", "surrogatepass") if kind is str else value])
+            )
+        if id(value) in self._open:
+            return f"the one {len(self._open) - self._open.index(id(value))} above".encode()
+        known = self._tokens.get(id(value))
+        if known is None:
+            self._open.append(id(value))
+            try:
+                known = value, self._compound(value)
+            finally:
+                self._open.pop()
+            self._tokens[id(value)] = known
+        return known[1]
+
+    def _compound(self, value: Any) -> bytes:
+        kind = type(value)
+        if _is_code(value):
+            return f"code {self.follow(value)}".encode()
+        if isinstance(value, ModuleType):
+            self._use(value.__name__)
+            return f"module {value.__name__}".encode()
+        if isinstance(value, CodeType):
+            return f"code {code_digest(value)}".encode()
+        if kind in (list, tuple):
+            return kind.__name__.encode() + _hash(map(self._token, value))
+        if kind is dict:
+            return b"dict" + _hash(self._token(part) for item in value.items() for part in item)
+        if kind in (set, frozenset):
+            return kind.__name__.encode() + _hash(sorted(map(self._token, value)))
+        if kind.__module__ == "numpy" and kind.__name__ == "ndarray" and not value.dtype.hasobject:
+            return b"array" + _hash([str((value.dtype.descr, value.shape)).encode(), value.tobytes()])
+        self._refuse_random(value)
+        parts = self._reduced(value)
+        return f"object {_short(kind)}".encode() + _hash(map(self._token, parts))
+
+    def _reduced(self, value: Any) -> tuple[Any, ...]:
+        """Return what pickle makes of an object: what to call, with which arguments, its state, and its items."""
+        kind = type(value)
+        try:
+            reduce = copyreg.dispatch_table.get(kind)
+            found = value.__reduce_ex__(4) if reduce is None else reduce(value)
+            if isinstance(found, str):
+                return f"{_module_of(value)}:{found}", (), None
+            made, arguments, state, items, pairs, *_ = (*cast("tuple[Any, ...]", found), None, None, None)
+            listed = None if items is None else list(items)
+            return made, arguments, state, listed, None if pairs is None else [list(pair) for pair in pairs]
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            raise FunctionError(
+                f"{self._place} is or holds a {_short(kind)}, which other processes cannot have ({error_name(error)}: "
+                f"{message_of(error)}); make it inside of the function, or give a class, of which each worker builds "
+                "one object"
+            ) from error
+
+    def _refuse_random(self, value: Any) -> None:
+        module, name = type(value).__module__, type(value).__name__
+        is_numpy = module.startswith("numpy.random") and name != "SeedSequence"
+        is_torch = module.startswith("torch") and name == "Generator"
+        if isinstance(value, random.Random) or is_numpy or is_torch:  # noqa: S311 - to refuse it
+            raise FunctionError(
+                f"{self._place} is or holds a {name} of {module.partition('.')[0]}, whose numbers depend on how often "
+                "it was asked: a restarted job could not end with the bytes of a clean one; make one inside of the "
+                "function, seeded from the record"
+            )
+
+
+def _is_code(value: Any) -> bool:
+    """Return whether a value is a function or a class, by itself, in a partial or on an object."""
+    return (
+        isinstance(value, (FunctionType, BuiltinFunctionType, MethodType, functools.partial, type, CACHED))
+        or reference_to(value) is not None
+    )
+
+
+def _is_empty(cell: CellType) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:  # of a name that is given its value later
+        return True
+    return False
+
+
+def _attributes(state: Any) -> dict[str, Any] | None:
+    """Return the attributes of an object that pickle takes as its state; None if that is something else."""
+    parts = state if isinstance(state, tuple) and len(state) == 2 else (state,)  # what it has in slots comes second
+    if state is None or not all(part is None or isinstance(part, dict) for part in parts):
+        return None
+    return {name: value for part in parts if part for name, value in part.items()}
+
+
+def _defaults(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    values = function.__defaults__ or ()
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    yield from zip(names[len(names) - len(values) :], values, strict=True)
+    keywords: Mapping[str, Any] = function.__kwdefaults__ or {}
+    yield from keywords.items()
+
+
+def _module_of(target: Any) -> str:
+    return str(getattr(target, "__module__", None) or MAIN)
+
+
+def _short(target: Any) -> str:
+    """Return the name of a function or class without that of the function in which it was made."""
+    if isinstance(target, functools.partial):
+        return f"partial {_short(target.func)}"
+    if isinstance(target, MethodType):
+        return f"method {_short(target.__func__)}"
+    name = getattr(target, "__qualname__", None)
+    return str(name if isinstance(name, str) else type(target).__qualname__).rpartition("<locals>.")[2]
+
+
+def _plain(name: str) -> str:
+    """Return the name of a function without its module."""
+    return name.rpartition(":")[2]
+
+
+def _hash(parts: Iterable[bytes]) -> bytes:
+    digest = blake2b(digest_size=16)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.hexdigest().encode()

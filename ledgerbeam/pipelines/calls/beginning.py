@@ -1,0 +1,113 @@
+"""How every call begins: secrets are hidden, URLs are checked, and who is told of it is decided."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from os import PathLike
+from types import NoneType, UnionType
+from typing import Any, Literal, ParamSpec, Union, get_args, get_origin, get_type_hints
+
+from ledgerbeam.descriptors import hold_standard_descriptors
+from ledgerbeam.errors import FunctionError, UsageError
+from ledgerbeam.names import check_root
+from ledgerbeam.pipelines.calls.result import Result
+from ledgerbeam.pipelines.run_console import RunConsole
+from ledgerbeam.redaction import know_environment, know_secrets, refuse_secrets
+
+__all__ = ["begin_call", "call", "check_urls", "choices", "refuse_calls"]
+
+_P = ParamSpec("_P")
+
+_URLS = {
+    "patterns": "a source",
+    "source": "a source",
+    "sources_from": "a list of sources",
+    "output": "an output",
+    "ledger": "a ledger",
+    "url": "a ledger",
+    "index_root": "a folder of indexes",
+    "base": "a folder",
+    "tokenizer": "a tokenizer",
+    "watch_file": "a watched file",
+}
+"""Options that are URLs, and what each is."""
+
+_ROOTS = ("output", "index_root", "ledger")
+
+_refused: str | None = None
+
+
+def refuse_calls(reason: str) -> None:
+    """Have every call in this process refused from now on: it is a worker of a job."""
+    global _refused  # noqa: PLW0603 - the process is a worker until it ends
+    _refused = reason
+
+
+def call(function: Callable[_P, Result]) -> Callable[_P, Result]:
+    """Make a function a call: a value that its signature does not name is refused before anything else."""
+
+    @functools.wraps(function)
+    def called(*args: _P.args, **kwargs: _P.kwargs) -> Result:
+        if _refused is not None:
+            raise FunctionError(_refused)
+        for name, known in choices(function).items():
+            if name in kwargs and kwargs[name] not in known:
+                shown = ", ".join(repr(one) for one in known)
+                raise UsageError(f"{name}: expected one of {shown}, found {kwargs[name]!r:.80}")
+        return function(*args, **kwargs)
+
+    return called
+
+
+def choices(function: Callable[..., Result]) -> dict[str, tuple[Any, ...]]:
+    """Return the values that a call may be given for each option that has only some."""
+    found = {}
+    for name, hint in get_type_hints(function).items():
+        kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        values = [value for kind in kinds if get_origin(kind) is Literal for value in get_args(kind)]
+        if values:
+            found[name] = (*values, *([None] if NoneType in kinds else []))
+    return found
+
+
+def check_urls(values: Mapping[str, Any]) -> None:
+    """Refuse URLs with credentials, and folders with `..` in their keys, before anything is named after them.
+
+    Args:
+        values: Of options by name; each may be a list.
+    """
+    for name, what in _URLS.items():
+        value = values.get(name)
+        for url in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(url, str):
+                refuse_secrets(url, what)
+                if name in _ROOTS:
+                    check_root(os.path.abspath(url) if "://" not in url else url)
+
+
+def begin_call(
+    progress: bool | RunConsole | None,
+    storage_options: Mapping[str, Any],
+    **urls: Any,
+) -> RunConsole:
+    """Begin a call; return who is told of it.
+
+    Args:
+        progress: Whether it is shown, or who is told; None shows it on a terminal and in a notebook.
+        storage_options: Of the call.
+        **urls: Options that are URLs.
+
+    Raises:
+        UsageError: A URL holds credentials, or names no folder.
+    """
+    hold_standard_descriptors()
+    know_environment()
+    know_secrets(storage_options)
+    check_urls({name: os.fspath(url) if isinstance(url, PathLike) else url for name, url in urls.items()})
+    if progress is not None and not isinstance(progress, bool):
+        return progress
+    from ledgerbeam.pipelines.calls.python_console import PythonConsole
+
+    return PythonConsole(progress)

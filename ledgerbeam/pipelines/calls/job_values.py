@@ -1,0 +1,245 @@
+"""From the options that calls share to the values of the jobs that they ask for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
+from typing import Any, Literal, TypedDict
+
+import numpy as np
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io import Grouping, canonical_url, common_base
+from ledgerbeam.io.megatron.layout import dataset_prefix, dtype_code
+from ledgerbeam.io.shar.cuts import parse_fields
+from ledgerbeam.pipelines.calls.values import (
+    TARS_WITH_METADATA,
+    given,
+    parse_columns,
+    parse_count,
+    parse_seconds,
+    parse_size,
+    path,
+    require_format,
+)
+from ledgerbeam.pipelines.jobs.columns import COLUMN_FORMATS, ColumnLayout, read_schema
+from ledgerbeam.pipelines.jobs.compression import OutputCompression, parse_compression
+from ledgerbeam.pipelines.jobs.megatron_parts import PARTS_SUFFIX, MergedParts
+from ledgerbeam.pipelines.jobs.sources import ListedFiles
+
+__all__ = [
+    "Conversion",
+    "Written",
+    "conversion",
+    "dataset",
+    "dtype_name",
+    "file_sources",
+    "folder",
+    "run_values",
+    "shards",
+    "target",
+]
+
+Size = int | str
+Place = str | PathLike[str]
+
+
+def folder(url: Place) -> str:
+    """Return the canonical URL of a folder."""
+    return canonical_url(path(url)).rstrip("/")
+
+
+class RunValues(TypedDict):
+    """How a job runs, by the names of `JobSpec`; nothing of it shapes the outputs."""
+
+    storage_options: dict[str, Any]
+    workers: int
+    flush_interval: float
+    log_level: str
+    task_limit: int | None
+
+
+def run_values(
+    storage_options: dict[str, Any],
+    workers: int | None,
+    flush_interval: float,
+    log_level: str,
+    limit_tasks: int | None = None,
+) -> RunValues:
+    """Return how a job runs.
+
+    Raises:
+        UsageError: A value cannot mean anything.
+    """
+    return {
+        "storage_options": storage_options,
+        "workers": len(os.sched_getaffinity(0)) if workers is None else given("workers", workers, parse_count),
+        "flush_interval": given("flush_interval", flush_interval, parse_seconds),
+        "log_level": log_level,
+        "task_limit": None if limit_tasks is None else given("limit_tasks", limit_tasks, parse_count),
+    }
+
+
+def file_sources(
+    patterns: Sequence[str],
+    sources_from: Place | None,
+    *,
+    group: Grouping,
+    index_root: Place | None,
+    index_rule: Literal["scheme", "lhotse"],
+    task_bytes: Size,
+    columns: str | Iterable[str] = (),
+    no_index: bool = False,
+    base: Place | None = None,
+    pack: Size | None = None,
+    read_as: Literal["shar"] | None = None,
+) -> ListedFiles:
+    """Return the files that a job reads.
+
+    Raises:
+        UsageError: If the options cannot mean anything together.
+    """
+    if bool(patterns) == bool(sources_from):
+        raise UsageError("give source patterns, or a list with --sources-from FILE (one of the two)")
+    listed = tuple(map(canonical_url, patterns))
+    chosen = given("columns", columns, parse_columns) if columns else ()
+    if read_as is not None:  # folders of Shar datasets
+        if pack or group != "auto" or chosen:
+            raise UsageError(
+                "--from shar reads whole shards, with payloads in pairs: leave --pack, --group and --columns out"
+            )
+        listed, group = tuple(f"{pattern.rstrip('/')}/*" for pattern in listed), "pairs"
+    below = canonical_url(path(base)) if base else common_base(listed)
+    return ListedFiles(
+        patterns=listed,
+        sources_from=canonical_url(path(sources_from)) if sources_from else None,
+        base=below and below.rstrip("/") + "/",
+        index_root=folder(index_root) if index_root else None,
+        index_rule=index_rule,
+        build_index=not no_index,
+        group=group,
+        task_bytes=given("task_bytes", task_bytes, parse_size),
+        pack_bytes=None if pack is None else given("pack", pack, parse_size),
+        read_as=read_as,
+        columns=chosen,
+    )
+
+
+def target(word: str) -> tuple[str, str | None]:
+    """Return the format that ``--to`` asks for, and what is published of it: the job is the same either way."""
+    return ("tar", word) if word in TARS_WITH_METADATA else (word, None)
+
+
+class Written(TypedDict):
+    """How shards are written, by the names of `ShardJob`."""
+
+    to: str
+    published: str | None
+    layout: ColumnLayout | None
+    compression: OutputCompression | None
+
+
+class Conversion(Written):
+    """How any record is written, by the names of the jobs that convert."""
+
+    output: str
+    dataset: MergedParts | None
+    fields: tuple[tuple[str, str], ...]
+
+
+def shards(
+    to: str,
+    formats: Sequence[str],
+    storage_options: Mapping[str, Any],
+    *,
+    schema: Place | None,
+    row_group_bytes: Size | None,
+    page_bytes: Size | None,
+    compress: str | None,
+    frame: Size | None,
+) -> Written:
+    """Return how shards are written as ``--to`` asks.
+
+    Raises:
+        UsageError: If an option is of another format, or there is no such format among `formats`.
+    """
+    require_format(to, formats)
+    plain, published = target(to)
+    sizes = {
+        name: None if size is None else given(name, size, parse_size)
+        for name, size in (("row_group_bytes", row_group_bytes), ("page_bytes", page_bytes))
+    }
+    return {
+        "to": plain,
+        "published": published,
+        "layout": _layout(to, None if schema is None else path(schema), sizes, storage_options),
+        "compression": parse_compression(compress, None if frame is None else given("frame", frame, parse_size), to),
+    }
+
+
+def _layout(
+    to: str, schema: str | None, sizes: Mapping[str, int | None], storage_options: Mapping[str, Any]
+) -> ColumnLayout | None:
+    """Return how files of columns are written; None for other formats."""
+    of_columns = to in COLUMN_FORMATS
+    for name, value in {"schema": schema, **sizes}.items():
+        if value is not None and not (of_columns and (name != "page_bytes" or to == "parquet")):
+            where = "parquet" if name == "page_bytes" else " and ".join(COLUMN_FORMATS)
+            raise UsageError(f"--{name.replace('_', '-')} is for --to {where}, found --to {to}")
+    if not of_columns:
+        return None
+    chosen: dict[str, Any] = {name: size for name, size in sizes.items() if size is not None}
+    made = ColumnLayout(**chosen)
+    return made if schema is None else made.decided(read_schema(schema, dict(storage_options)))
+
+
+def conversion(
+    written: Written,
+    output: Place,
+    *,
+    dtype: str | None,
+    drop_parts: bool,
+    fields: str | Mapping[str, str] | None,
+) -> Conversion:
+    """Return how any record is written.
+
+    Args:
+        written: What `shards` returned.
+        output: Where to.
+        dtype: Of a Megatron dataset.
+        drop_parts: Whether the parts of a Megatron dataset go once they are merged.
+        fields: Of a Shar dataset.
+
+    Raises:
+        UsageError: If an option is of another format.
+    """
+    to = written["published"] or written["to"]
+    merged = None
+    if to == "megatron":
+        merged, place = dataset(output, dtype_name(dtype or "int32"), ("",), drop=drop_parts)
+    elif dtype or drop_parts:
+        raise UsageError(f"--dtype and --drop-parts are for --to megatron, found --to {to}")
+    else:
+        place = folder(output)
+    if to != "shar" and fields is not None:
+        raise UsageError(f"--fields is for --to shar, found --to {to}")
+    if isinstance(fields, Mapping):
+        fields = ",".join(f"{name}={extension}" for name, extension in fields.items())
+    named = tuple(parse_fields(fields or "").items()) if to == "shar" else ()
+    return {**written, "output": place, "dataset": merged, "fields": named}
+
+
+def dataset(output: Place, dtype: str, suffixes: tuple[str, ...], *, drop: bool) -> tuple[MergedParts, str]:
+    """Return the Megatron dataset that ``--output`` names, and the folder of its parts."""
+    place = path(output)
+    if place.endswith("/"):
+        raise UsageError(f"--output {place}: expected the prefix of two files, found a folder")
+    prefix = dataset_prefix(place)
+    return MergedParts(prefix, suffixes, dtype, drop), prefix + PARTS_SUFFIX
+
+
+def dtype_name(name: str) -> str:
+    """Return the name of a dtype of Megatron as numpy writes it."""
+    dtype_code(name)
+    return np.dtype(name).name

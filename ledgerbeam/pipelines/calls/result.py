@@ -1,0 +1,148 @@
+"""What a call of a command returns: `Result`."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Protocol, Self
+
+from ledgerbeam.errors import TasksFailedError
+from ledgerbeam.ledger.model.accounts import RecordCounts
+from ledgerbeam.pipelines.run_progress import count, duration
+
+__all__ = ["JobInterrupt", "Result", "ResultRows"]
+
+SHOWN_FAILURES = 3
+
+
+class ResultRows(Protocol):
+    """Rows that are read when they are asked for: a dict each."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[dict[str, Any]]: ...
+
+    def to_arrow(self) -> Any:
+        """Return all rows as a `pyarrow.Table`."""
+
+
+class ListedRows(Sequence[dict[str, Any]]):
+    """Rows that are few, and known."""
+
+    def __init__(self, rows: Iterable[dict[str, Any]] = ()) -> None:
+        self._rows = list(rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._rows[place]
+
+    def __repr__(self) -> str:
+        return repr(self._rows)
+
+    def to_arrow(self) -> Any:
+        """Return all rows as a `pyarrow.Table`."""
+        import pyarrow as pa
+
+        return pa.Table.from_pylist(self._rows)
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """How a command ended.
+
+    Attributes:
+        command: Its name.
+        sources: Sources that became complete in this run; of ``verify`` those that were checked, of ``merge`` the
+            datasets that were joined, of ``publish`` the shards.
+        tasks: Tasks that were done in this run.
+        records: What became of the records of these tasks: ``read``, ``kept``, ``dropped`` and ``rejected`` by reason,
+            ``written`` by route. Always ``read == kept + sum(dropped) + sum(rejected)``.
+        seconds: How long the run took.
+        complete: Whether everything is done: of a job, whether each of its sources is complete.
+        interrupted: Whether Ctrl-C ended the run. A call that was interrupted raises, and returns no result.
+        ledger: URL of the ledger; None for a command that has none.
+        output: Where the outputs lie: a folder, or the prefix of a dataset.
+        outputs: What the job has written so far, in this run or before: a dict for each, read page by page.
+        failures: The tasks that failed, or what ``verify`` found, likewise.
+        rejects: The rejected records, likewise.
+        summary: What ``--json`` of the command line prints.
+        warnings: What is wrong with the outputs though no task failed.
+    """
+
+    command: str
+    sources: int = 0
+    tasks: int = 0
+    records: RecordCounts = field(default_factory=RecordCounts)
+    seconds: float = 0.0
+    complete: bool = True
+    interrupted: bool = False
+    ledger: str | None = None
+    output: str | None = None
+    outputs: ResultRows = field(default_factory=ListedRows)
+    failures: ResultRows = field(default_factory=ListedRows)
+    rejects: ResultRows = field(default_factory=ListedRows)
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    _stats: Callable[[], dict[str, Any]] = field(default=dict, repr=False, compare=False)
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        """What the job's function has counted and measured by `ledgerbeam.stats`, by name; read when asked for."""
+        return self._stats()
+
+    def raise_for_failures(self) -> Self:
+        """Return the result if nothing failed.
+
+        Raises:
+            TasksFailedError: If tasks failed, or outputs are not as they should be; the message has the first errors.
+        """
+        if not len(self.failures) and not self.warnings:
+            return self
+        parts = [*self.warnings]
+        if number := len(self.failures):
+            what = count(number, "problem" if self.command == "verify" else "failed task")
+            shown = [
+                str(row.get("error") or row.get("problem") or row) for row in islice(self.failures, SHOWN_FAILURES)
+            ]
+            parts.insert(0, f"{what}: {'; '.join(shown)}{'; ...' if number > SHOWN_FAILURES else ''}")
+        retry = "" if self.ledger is None else f"; call it again to retry, ledger {self.ledger} has all"
+        raise TasksFailedError(f"{self.command}: {'; '.join(parts)}{retry}")
+
+    def __repr__(self) -> str:
+        return f"<Result of {self.command}: {', '.join(self._facts())}>"
+
+    def _repr_html_(self) -> str:
+        """Show the result as a notebook does."""
+        rows = [("this run", ", ".join(self._facts())), ("output", self.output), ("ledger", self.ledger)]
+        rows += [(name, f"{number:,}") for name, number in self._left() if number]
+        cells = "".join(
+            f"<tr><th style='text-align:left'>{name}</th><td style='text-align:left'>{html.escape(value)}</td></tr>"
+            for name, value in rows
+            if value
+        )
+        return f"<table><caption>ledgerbeam {html.escape(self.command)}</caption>{cells}</table>"
+
+    def _left(self) -> list[tuple[str, int]]:
+        return [("failures", len(self.failures)), ("rejected records", len(self.rejects))]
+
+    def _facts(self) -> list[str]:
+        state = "interrupted" if self.interrupted else "complete" if self.complete else "not complete"
+        found = [state, count(self.sources, "source"), count(self.tasks, "task")]
+        found += [f"{count(self.records.read, 'record')} read, {self.records.records:,} written"]
+        return [*found, *(f"{number:,} {name}" for name, number in self._left() if number), duration(self.seconds)]
+
+
+class JobInterrupt(KeyboardInterrupt):
+    """Ctrl-C, or a kernel's interrupt, has ended a run: its state is saved, and the same call goes on.
+
+    Attributes:
+        result: Of the run, as far as it came.
+    """
+
+    def __init__(self, message: str, result: Result) -> None:
+        super().__init__(message)
+        self.result = result

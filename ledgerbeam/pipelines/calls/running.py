@@ -1,0 +1,260 @@
+"""What every call that runs a job does, from the job to its result."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from ledgerbeam.errors import LedgerError, UsageError
+from ledgerbeam.io.listing.left_out import LeftOut
+from ledgerbeam.io.storage.urls import is_local
+from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger.model.job import OnJobChange
+from ledgerbeam.pipelines.beam_import import import_beam, logging_kept
+from ledgerbeam.pipelines.calls.result import JobInterrupt, Result
+from ledgerbeam.pipelines.console import count_nulled
+from ledgerbeam.pipelines.jobs.listing import listed_pages
+from ledgerbeam.pipelines.jobs.opening import open_job
+from ledgerbeam.pipelines.jobs.owner import Existing
+from ledgerbeam.pipelines.jobs.preview import as_json, preview_job
+from ledgerbeam.pipelines.jobs.retry import sources_that_failed, withdraw_rejected
+from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.report.accounts import shown_records
+from ledgerbeam.pipelines.report.ledger import Ledger
+from ledgerbeam.pipelines.run_console import RunConsole
+from ledgerbeam.pipelines.run_progress import count
+from ledgerbeam.pipelines.runners.beam import check_options, check_reach
+from ledgerbeam.pipelines.runners.logs import quiet_beam
+from ledgerbeam.pipelines.runners.run import RunOutcome, is_local_runner, require_local, run_job, warn_of_lost
+from ledgerbeam.redaction import printable, without_secrets
+
+__all__ = ["RunOptions", "job_result"]
+
+SHOWN_FAILURES = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How a job is run: what the calls of all jobs take.
+
+    Attributes:
+        ledger: Where progress is kept; None for the default place.
+        on_job_change: What to do with the ledger of another job.
+        existing: What to do with shards of others in the output folder; None refuses them.
+        only_failed: Do only the sources with a failure of this reason.
+        only_rejected: Do again only the tasks that rejected records for this reason.
+        dry_run: Find out what would be done.
+        force: Whether sources that the ledger holds as complete are done again.
+        options: Beam options.
+        debug: Whether errors carry whole tracebacks.
+    """
+
+    ledger: str | None
+    on_job_change: OnJobChange
+    existing: Existing | None = None
+    only_failed: str | None = None
+    only_rejected: str | None = None
+    dry_run: bool = False
+    force: bool = False
+    options: Sequence[str] = ()
+    debug: bool = False
+
+
+def job_result(job: JobSpec, how: RunOptions, console: RunConsole) -> Result:
+    """Run a job, and make of its outputs what it is to make of them.
+
+    Args:
+        job: The job, its ledger not yet resolved.
+        how: How it is run.
+        console: Told of it.
+
+    Raises:
+        JobInterrupt: If Ctrl-C ended the run; its state is saved.
+        LedgerError: If sources are left open though nothing failed.
+        LedgerbeamError: What ended the run early. All that was recorded stays recorded.
+        UsageError: If the options cannot mean anything together.
+    """
+    job = job.resolve_ledger(how.ledger)
+    if isinstance(how.options, str):
+        raise UsageError(
+            f"options: expected a list of Beam options such as ['--runner=PrismRunner'], found {how.options!r}"
+        )
+    beam_args = list(how.options)
+    if job.devices and not is_local_runner(beam_args):
+        raise UsageError("--devices is for the local runner: on another, give each of its workers its device")
+    if beam_args:
+        if console.command is None:
+            import_beam()
+        else:
+            quiet_beam()
+        with logging_kept():
+            check_options(beam_args)
+            check_reach(job, beam_args)
+    if how.dry_run:
+        return _previewed(job, how, console)
+    if how.only_rejected is not None and how.only_failed is not None:
+        raise UsageError("--only-rejected and --only-failed choose different tasks; give one of them, then the other")
+    if how.only_rejected is not None or how.only_failed is not None or job.task_limit is not None:
+        require_local(beam_args)
+    left_out = LeftOut()
+    with console.progress():
+        pages = listed_pages(job, console.say, left_out)
+        opened = open_job(job, how.on_job_change, how.existing, console.say)
+        job, store = opened.job, opened.store
+        shown = os.path.relpath(job.ledger) if is_local(job.ledger) and not how.ledger else job.ledger
+        console.say(f"ledger: {shown} ({opened.state})")
+        only = None if how.only_failed is None else sources_that_failed(store, how.only_failed)
+        if how.only_rejected is not None:
+            only = withdraw_rejected(store, how.only_rejected)
+        run = partial(run_job, job, store, reporter=console, beam_args=beam_args, owner=opened.owner, debug=how.debug)
+        outcome: RunOutcome = run(pages, force=how.force, only=only)
+
+    def rewrite(lost: int) -> bool:
+        nonlocal outcome
+        warn_of_lost(lost, console)
+        with console.progress():
+            outcome = run(listed_pages(job, console.say))
+        return outcome.is_complete
+
+    made: list[Any] = []
+    product = job.product()
+    if product is not None and outcome.is_complete:
+        made = product.make(job, store, rewrite=rewrite, say=console.say)
+    passed_over = left_out.passed_over if is_local_runner(beam_args) else None  # others list inside of the pipeline
+    return _Ending(job, store, outcome, made, passed_over, only is not None).told(console)
+
+
+def _previewed(job: JobSpec, how: RunOptions, console: RunConsole) -> Result:
+    for option in ("only_failed", "only_rejected"):
+        if getattr(how, option) is not None:
+            raise UsageError(f"--dry-run shows everything that is open: leave --{option.replace('_', '-')} out")
+    left_out = LeftOut()
+    pages = listed_pages(job, console.say, left_out)
+    preview = preview_job(job, pages, how.on_job_change, how.existing, force=how.force, say=console.say)
+    left = sum(number for state, number in preview.sources.items() if state not in ("complete", "gone"))
+    summary = {**as_json(preview), "passed_over": left_out.passed_over}
+    return Result(job.command, complete=not left, ledger=job.ledger, output=job.output, summary=summary)
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """How a run ended, on its way to a `Result`."""
+
+    job: JobSpec
+    store: LedgerStore
+    outcome: RunOutcome
+    made: list[Any]
+    passed_over: int | None
+    is_partial: bool
+
+    def told(self, console: RunConsole) -> Result:
+        """Return the result, and tell of it and of what is left.
+
+        Raises:
+            JobInterrupt: If Ctrl-C ended the run.
+            LedgerError: If sources are left open though nothing failed.
+        """
+        result = self._result()
+        console.ended(result)
+        for line in self._lines():
+            console.warn(line)
+        if self.outcome.interrupted:
+            tasks = self.outcome.status["tasks"]["done"]
+            raise JobInterrupt(f"{count(tasks, 'task')} are recorded; the same call goes on with the others", result)
+        for line in self._left():
+            console.warn(line)
+        return result
+
+    def _result(self) -> Result:
+        outcome, product = self.outcome, self.job.product()
+        ledger = Ledger(self.store, self.job.storage_options)
+        return Result(
+            command=self.job.command,
+            sources=outcome.completed,
+            tasks=outcome.done.tasks,
+            records=outcome.run_records,
+            seconds=outcome.seconds,
+            complete=outcome.is_complete,
+            interrupted=outcome.interrupted,
+            ledger=self.job.ledger,
+            output=(self.job.output if product is None else product.place(self.job)) or None,
+            outputs=ledger.outputs(),
+            failures=ledger.failures(),
+            rejects=ledger.rejects(),
+            summary=self._summary(),
+            warnings=tuple(self._stale()),
+            _stats=ledger.stats,
+        )
+
+    def _summary(self) -> dict[str, Any]:
+        product, outcome = self.job.product(), self.outcome
+        nulled = count_nulled(self.store)
+        return {
+            "ledger": self.job.ledger,
+            "output": self.job.output,
+            **({} if product is None else {product.name: self.made}),
+            "seconds": round(outcome.seconds, 3),
+            "skipped": outcome.skipped,
+            "passed_over": self.passed_over,
+            "interrupted": outcome.interrupted,
+            "out_of_date": outcome.out_of_date,
+            "unrecorded": outcome.unrecorded,
+            "limited": outcome.limited,
+            **outcome.status,
+            "records": shown_records(outcome.records),
+            "done": {**outcome.done._asdict(), "records": shown_records(outcome.run_records)},
+            **({} if nulled is None else {"nulled": nulled}),
+        }
+
+    def _lines(self) -> Iterator[str]:
+        """Yield what is to be known of records that were rejected, and of tasks that failed."""
+        status, ledger = self.outcome.status, shlex.quote(self.job.ledger)
+        rejected = sum(status["records"]["rejected"].values())
+        if rejected:
+            yield f"{count(rejected, 'record')} rejected so far; to see them: ledgerbeam ledger rejects {ledger}"
+        if failed := status["tasks"]["failed"]:
+            yield (
+                f"{count(failed, 'task')} of {count(status['sources']['failed'], 'source')} failed; run the same "
+                f"command again to retry; to see all: ledgerbeam ledger failures {ledger}"
+            )
+            product = self.job.product()
+            if product is not None:
+                yield product.not_made(self.job)
+            for row in islice(self.store.failures(), SHOWN_FAILURES):
+                yield f"  {printable(without_secrets(row.error or row.reason))}"
+
+    def _stale(self) -> Iterator[str]:
+        """Yield what is wrong with the outputs though no task failed."""
+        outcome, where = self.outcome, self.job.output or "the indexes"
+        if outcome.out_of_date:
+            yield (
+                f"{where}: {count(outcome.out_of_date, 'output')} out of date left beside the right ones, since "
+                "another run may still be at work on this ledger; once that has ended, run the same command again: it "
+                "removes them"
+            )
+        if outcome.unrecorded:
+            yield f"{where}: {count(outcome.unrecorded, 'shard')} there that this ledger has not recorded"
+
+    def _left(self) -> Iterator[str]:
+        """Yield what is left of the work."""
+        outcome, job = self.outcome, self.job
+        if outcome.out_of_date:
+            yield next(self._stale())
+        left = outcome.status["sources"]["open"]
+        if outcome.limited:
+            yield (
+                f"stopped after {count(int(job.task_limit or 0), 'task')}, as --limit-tasks asks; "
+                f"{count(left, 'source')} of those listed so far left open; the same command continues with them"
+            )
+        elif left and self.is_partial:
+            yield f"{count(left, 'source')} left open, since this run was to do only some"
+        elif left:
+            raise LedgerError(
+                f"{job.ledger}: {count(left, 'source')} left open, though nothing failed; "
+                "another run may have taken the ledger over; run the same command again"
+            )

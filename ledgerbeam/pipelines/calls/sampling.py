@@ -1,0 +1,82 @@
+"""What a function makes of some records, for ``map`` with `sample`; nothing is written."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from ledgerbeam.ledger.model.accounts import Statistic
+from ledgerbeam.ledger.statistics import joined_statistics
+from ledgerbeam.pipelines.calls.result import Result
+from ledgerbeam.pipelines.jobs.listing import listed_pages
+from ledgerbeam.pipelines.jobs.map import MapJob
+from ledgerbeam.pipelines.jobs.sample import SampleRun, sampled_records, try_function
+from ledgerbeam.pipelines.run_console import RunConsole
+from ledgerbeam.redaction import plain_value
+from ledgerbeam.sketches import merging
+
+__all__ = ["sample_result"]
+
+
+def sample_result(job: MapJob, number: int, console: RunConsole) -> Result:
+    """Call the function with records from all over the sources, and return what becomes of them.
+
+    Args:
+        job: The job.
+        number: How many records.
+        console: Told of files that are no sources.
+
+    Raises:
+        LedgerbeamError: The sources cannot be listed, or the function not be imported or built.
+    """
+    started = time.perf_counter()
+    runs: list[SampleRun] = []
+    statistics: Mapping[str, Statistic] = {}
+    set_ups: list[float] = []
+    for run in try_function(job, sampled_records(job, listed_pages(job, console.say), number), set_ups.append):
+        runs.append(run)
+        statistics = joined_statistics(statistics, run.statistics)
+    called = sorted(run.seconds for run in runs if run.outcome != "unreadable")
+    seconds = time.perf_counter() - started
+    outcomes = Counter(run.outcome for run in runs)
+    summary = {
+        "records": dict(sorted(outcomes.items())),
+        "seconds": {
+            "all": round(seconds, 6),
+            "set_up": round(sum(set_ups), 6),
+            "median": round(called[len(called) // 2], 6) if called else None,
+            "longest": round(called[-1], 6) if called else None,
+        },
+        "statistics": {name: _value(statistic) for name, statistic in sorted(statistics.items())},
+        "sample": [_as_json(run) for run in runs],
+    }
+    return Result(job.command, complete=False, seconds=seconds, output=job.output, summary=summary)
+
+
+def _value(statistic: Statistic) -> Any:
+    merged = merging(statistic.kind)
+    merged.take(statistic.data)
+    return merged.value()
+
+
+def _as_json(run: SampleRun) -> dict[str, Any]:
+    found: dict[str, Any] = plain_value(
+        {
+            "source": run.sampled.source.url,
+            "record": run.sampled.number,
+            "outcome": run.outcome,
+            "reason": run.reason,
+            "error": run.error,
+            "seconds": round(run.seconds, 6),
+        }
+    )
+    return {**found, "results": {route: [_json_value(one) for one in rows] for route, rows in run.results.items()}}
+
+
+def _json_value(value: Any) -> Any:
+    """Return a result for JSON; of a sample of a tar the sizes of its members."""
+    if isinstance(value, Mapping) and any(isinstance(part, bytes) for part in value.values()):
+        return {name: len(part) for name, part in value.items()}
+    return value

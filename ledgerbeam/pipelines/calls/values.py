@@ -1,0 +1,184 @@
+"""Values of options, as the command line and Python give them: texts, or what they stand for."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import entry_points
+from os import PathLike
+from typing import Any, TypeVar
+
+from ledgerbeam.errors import UsageError
+
+__all__ = [
+    "CONVERTED",
+    "FORMATS_GROUP",
+    "MAPPED",
+    "TARS_WITH_METADATA",
+    "given",
+    "output_formats",
+    "parse_columns",
+    "parse_count",
+    "parse_devices",
+    "parse_options",
+    "parse_parts",
+    "parse_seconds",
+    "parse_size",
+    "path",
+    "paths",
+    "require_format",
+    "texts",
+]
+
+TARS_WITH_METADATA = ("webdataset", "energon", "lit")
+"""Formats that are tars with metadata beside them: words of ``--to``, and of ``publish --as``."""
+
+FORMATS_GROUP = "ledgerbeam.formats"
+"""`io.formats.registry.GROUP`, of which an import takes longer than help may."""
+
+MAPPED = ("jsonl", "tar", "parquet", "arrow", "text")
+"""Formats that results of functions are written in."""
+
+CONVERTED = (*MAPPED, "shar", "megatron")
+"""Formats that any records are written in."""
+
+_T = TypeVar("_T")
+
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+def given(name: str, value: Any, parse: Callable[[Any], _T]) -> _T:
+    """Return the value of an option.
+
+    Args:
+        name: Of the option, for the message.
+        value: As it was given.
+        parse: Reads it.
+
+    Raises:
+        UsageError: It cannot mean anything.
+    """
+    try:
+        return parse(value)
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"{name}: {error}") from None
+
+
+def output_formats(own: Sequence[str]) -> list[str]:
+    """Return the names of formats, those of other packages among them, but for the tars with metadata."""
+    return [*own, *sorted(entry_points(group=FORMATS_GROUP).names)]
+
+
+def require_format(to: str, own: Sequence[str]) -> None:
+    """Check that records can be written in a format.
+
+    Raises:
+        UsageError: They cannot be.
+    """
+    known = [*output_formats(own), *TARS_WITH_METADATA]
+    if to not in known:
+        raise UsageError(f"to: expected one of {', '.join(known)}, found {to!r}")
+
+
+def path(value: str | PathLike[str]) -> str:
+    """Return a path or URL as text."""
+    if isinstance(value, str):
+        return value
+    try:
+        found = os.fspath(value)
+    except TypeError:
+        raise UsageError(f"expected a path or a URL, found {value!r:.80}") from None
+    if not isinstance(found, str):
+        raise UsageError(f"expected a path or a URL as text, found {found!r:.80}")
+    return found
+
+
+def paths(values: Iterable[str | PathLike[str] | Iterable[str | PathLike[str]]]) -> list[str]:
+    """Return paths or URLs as texts; each may be a list of them."""
+    found: list[str] = []
+    for value in values:
+        found += [path(value)] if isinstance(value, (str, PathLike)) else paths(value)
+    return found
+
+
+def texts(value: str | Iterable[str]) -> list[str]:
+    """Return what may be given once or several times as a list."""
+    return [value] if isinstance(value, (str, PathLike)) else [*value]
+
+
+def parse_size(value: int | str) -> int:
+    """Read a number of bytes such as ``1000000``, ``64K``, ``16MiB``; units are powers of 1024."""
+    lowered = str(value).strip().lower().removesuffix("b").removesuffix("i")
+    digits = lowered.rstrip("kmgt")
+    unit = lowered[len(digits) :]
+    try:
+        size = int(float(digits) * _UNITS[unit])
+    except (ValueError, KeyError, OverflowError):
+        raise argparse.ArgumentTypeError(f"expected a size such as 16M, found {value!r}") from None
+    if size < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1 byte, found {value!r}")
+    return size
+
+
+def parse_count(value: int | str) -> int:
+    """Read a whole number from 1."""
+    text = str(value)
+    if isinstance(value, bool) or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1, found {value!r}")
+    return int(text)
+
+
+def parse_columns(value: str | Iterable[str]) -> tuple[str, ...]:
+    """Read names of columns; their order and repetitions mean nothing."""
+    names = value.split(",") if isinstance(value, str) else [*value]
+    if not all(isinstance(name, str) and name for name in names):
+        raise argparse.ArgumentTypeError(f"expected names of columns such as text,url, found {value!r}")
+    return tuple(sorted({*names}))
+
+
+def parse_devices(value: str | Iterable[str | int]) -> tuple[str, ...]:
+    """Read ids of devices, all different."""
+    devices = tuple(value.split(",") if isinstance(value, str) else map(str, value))
+    if not all(devices) or len({*devices}) < len(devices):
+        raise argparse.ArgumentTypeError(f"expected ids of different devices such as 0,1, found {value!r}")
+    return devices
+
+
+def parse_seconds(value: float | str) -> float:
+    """Read seconds from 0.01 to 3,600."""
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        seconds = -1.0
+    if not 0.01 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"expected seconds from 0.01 to 3600, found {value!r}")
+    return seconds
+
+
+def parse_options(value: Mapping[str, Any] | str | None) -> dict[str, Any]:
+    """Read storage options: a mapping, or JSON of one."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = ""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise argparse.ArgumentTypeError("expected a JSON object, found something else, not shown as it may be secret")
+    return dict(value)
+
+
+def parse_parts(value: Mapping[str, str] | Sequence[str]) -> list[tuple[str, str]]:
+    """Read names of parts and the patterns of their shards: a mapping, or ``NAME=PATTERN`` once or several times."""
+    if isinstance(value, Mapping):
+        return [*value.items()]
+    found = []
+    for word in texts(value):
+        name, _, pattern = word.partition("=")
+        if not name or not pattern:
+            raise argparse.ArgumentTypeError(f"expected NAME=PATTERN such as 'val=b*', found {word!r}")
+        found.append((name, pattern))
+    return found

@@ -1,0 +1,141 @@
+"""What a user gives a job to call, and the part of it in the job's identity: a name, or the object itself."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import io
+import pickle
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ledgerbeam.errors import FunctionError
+from ledgerbeam.ledger.model.function_parts import CACHED, FunctionParts, function_name, function_parts
+from ledgerbeam.ledger.model.user_code import MAIN, PickledObject, Reference, import_object
+from ledgerbeam.ledger.model.user_errors import describe_error, is_interrupt
+from ledgerbeam.ledger.model.user_modules import reference_to, user_modules
+from ledgerbeam.pipelines.beam_import import import_beam
+
+__all__ = ["UserFunction", "user_function"]
+
+
+@dataclass(frozen=True)
+class UserFunction:
+    """A user's function as a job has it.
+
+    Attributes:
+        reference: How the job's processes come by it.
+        made_of: What of it shapes the outputs, in groups: ``module``, and of one that travels itself ``code`` and
+            ``captured value``.
+    """
+
+    reference: Reference
+    made_of: dict[str, dict[str, str]]
+
+
+def user_function(given: str | Callable[..., Any]) -> UserFunction:
+    """Return a user's function as a job has it.
+
+    One that a module holds is known by its name there, however it was given. So a job that is given it in Python and
+    one that is given its name on the command line are the same job.
+
+    Args:
+        given: ``module:object``, or what can be called.
+
+    Raises:
+        FunctionError: It cannot be imported, or cannot travel to other processes; the message says why.
+    """
+    if isinstance(given, str):
+        reference = reference_to(import_object(given)) or given
+    else:
+        found = reference_to(given)
+        if found is None:
+            return _travelling(given)
+        reference = found
+    return UserFunction(reference, {"module": user_modules(reference)})
+
+
+def _travelling(function: Callable[..., Any]) -> UserFunction:
+    name = function_name(function)
+    parts = function_parts(function)
+    data = _pickled(function, name, parts)
+    _require_stable(data, name, parts)
+    return UserFunction(PickledObject(name, base64.b64encode(data).decode()), parts.as_parameters())
+
+
+def _pickled(function: Callable[..., Any], name: str, parts: FunctionParts) -> bytes:
+    import_beam()
+    from apache_beam.internal.cloudpickle.cloudpickle import CloudPickler  # noqa: PLC0415 - brings Beam
+
+    class Pickler(CloudPickler):
+        """Knows what holds the results of a function, too, of which pickle knows a name only."""
+
+        def reducer_override(self, value: Any) -> Any:
+            if isinstance(value, CACHED) and reference_to(value) is None:
+                return _cached, (value.__wrapped__, *value.cache_parameters().values())
+            return super().reducer_override(value)
+
+    made = io.BytesIO()
+    try:
+        with _by_value(parts.unfound):
+            Pickler(made, protocol=pickle.HIGHEST_PROTOCOL).dump(function)
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        raise FunctionError(
+            f"{name}: it cannot travel to other processes: {describe_error(error)}; make what it cannot take with it "
+            "inside of the function, or give a class, of which each worker builds one object"
+        ) from error
+    return made.getvalue()
+
+
+def _cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> Any:
+    return functools.lru_cache(maxsize, typed)(function)
+
+
+@contextmanager
+def _by_value(modules: Iterable[str]) -> Iterator[None]:
+    """Have what lies in modules that were made in this process travel with the function."""
+    from apache_beam.internal.cloudpickle import cloudpickle  # noqa: PLC0415 - brings Beam
+
+    added = [sys.modules[name] for name in modules if name not in cloudpickle.list_registry_pickle_by_value()]
+    for module in added:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in added:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+class _Loader(pickle.Unpickler):  # noqa: S301 - of what was pickled just now
+    """Loads what no other process would find in its own `__main__`."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == MAIN:
+            raise FunctionError(f"it holds {name} by its name in {MAIN} alone")
+        return super().find_class(module, name)
+
+
+def _require_stable(data: bytes, name: str, parts: FunctionParts) -> None:
+    """Refuse what is not the same once it has travelled: the next run would take it for another job."""
+    try:
+        loaded = function_parts(_Loader(io.BytesIO(data)).load())
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        raise FunctionError(
+            f"{name}: it cannot be loaded in another process: {describe_error(error)}; put it into a module of its own"
+        ) from error
+    for group in ("values", "code"):
+        was, now = getattr(parts, group), getattr(loaded, group)
+        for part in sorted({*was, *now}):
+            if was.get(part) != now.get(part):
+                what = f"the captured value {part}" if group == "values" else f"the code of {part}"
+                raise FunctionError(
+                    f"{name}: {what} is another one each time it is pickled, so that no later run would know the job "
+                    "again; make it inside of the function, or give a class and its values"
+                )

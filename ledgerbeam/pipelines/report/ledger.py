@@ -1,0 +1,201 @@
+"""A ledger as Python sees it: how far its job is, and what it has recorded, as plain values and Arrow tables."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io import canonical_url
+from ledgerbeam.ledger import DatasetManifest, LedgerStore, dataset_manifest, merged_statistics
+from ledgerbeam.ledger.model.rows import OutputRow
+from ledgerbeam.opening import open_ledger as open_store
+from ledgerbeam.pipelines.report.failures import failure_values
+from ledgerbeam.pipelines.report.rejects import rejected_rows
+from ledgerbeam.pipelines.report.state import ledger_state
+from ledgerbeam.pipelines.report.tables import TABLES, arrow_batches, arrow_schema
+from ledgerbeam.redaction import know_environment, know_secrets, plain_value, refuse_secrets
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Ledger", "LedgerRows", "open_ledger", "output_values"]
+
+
+class LedgerRows:
+    """Rows of a ledger. They are read when they are asked for, page by page, and each time as they are then.
+
+    Iterate over it for a dict for each row; `len` does not read them.
+    """
+
+    def __init__(
+        self,
+        noun: str,
+        number: Callable[[], int],
+        rows: Callable[[], Iterator[dict[str, Any]]],
+        arrow: Callable[[], pa.Table],
+    ) -> None:
+        self._noun, self._number, self._rows, self._arrow = noun, number, rows, arrow
+
+    def __len__(self) -> int:
+        return self._number()
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self._rows()
+
+    def __repr__(self) -> str:
+        return f"<{self._number():,} {self._noun}>"
+
+    def to_arrow(self) -> pa.Table:
+        """Return all rows as a `pyarrow.Table`."""
+        return self._arrow()
+
+
+class Ledger:
+    """A ledger, open for looking at it, also while its job runs; `ledgerbeam.open_ledger` opens one.
+
+    Args:
+        store: The ledger.
+        storage_options: Of the job's outputs.
+    """
+
+    def __init__(self, store: LedgerStore, storage_options: Mapping[str, Any] | None = None) -> None:
+        self._store = store
+        self._options = dict(storage_options or {})
+
+    @property
+    def url(self) -> str:
+        """Where the ledger lies."""
+        return self._store.url
+
+    def __repr__(self) -> str:
+        return f"<Ledger {self.url}>"
+
+    def status(self) -> dict[str, Any]:
+        """Return how far the job is, how fast it goes and what its runs did: what ``ledger status --json`` prints."""
+        self._store.refresh()
+        return ledger_state(self._store).values()
+
+    def outputs(self) -> LedgerRows:
+        """Return what the job has written, in order.
+
+        A row: ``name`` (below the job's output), ``size``, ``checksum``, ``records``, ``first``, ``nulled``, ``route``,
+        ``source`` and whether that is ``complete``.
+        """
+        return LedgerRows(
+            "outputs",
+            self._store.output_count,
+            lambda: map(output_values, self._store.outputs()),
+            self._table("outputs"),
+        )
+
+    def failures(self) -> LedgerRows:
+        """Return the tasks that failed, and what they said.
+
+        A row: ``source``, ``task``, ``reason``, ``error``, ``attempts``, ``last`` and whether it is ``quarantined``.
+        """
+        return LedgerRows(
+            "failures",
+            lambda: int(self._store.status()["tasks"]["failed"]),
+            lambda: map(failure_values, self._store.failures()),
+            self._table("failures"),
+        )
+
+    def rejects(self, reason: str | None = None) -> LedgerRows:
+        """Return the records that were rejected, from the files in which they are kept.
+
+        A row: ``source``, ``record``, ``bytes``, ``reason``, ``error``, ``at``, ``raw`` or ``raw_base64``,
+        ``file``, and ``raw_truncated`` if its bytes were cut.
+
+        Args:
+            reason: Only those of this reason, a shell pattern.
+        """
+
+        def rows() -> Iterator[dict[str, Any]]:
+            return rejected_rows(self._store, self._options, reason=reason)
+
+        def number() -> int:
+            if reason is not None:
+                return sum(1 for _ in rows())
+            return sum(self._store.status()["records"]["rejected"].values())
+
+        return LedgerRows("rejected records", number, rows, lambda: _rejects_table(rows()))
+
+    def stats(self) -> dict[str, Any]:
+        """Return what the job's function has counted and measured by `ledgerbeam.stats`, by name."""
+        return {name: merged.value() for name, merged in merged_statistics(self._store).items()}
+
+    def manifest(self, *, route: str = "", allow_incomplete: bool = False) -> DatasetManifest:
+        """Return the shards of a dataset of the job; see `ledgerbeam.ledger.dataset_manifest`."""
+        return dataset_manifest(self._store, route=route, allow_incomplete=allow_incomplete)
+
+    def to_arrow(self, table: str) -> pa.Table:
+        """Return a table of the ledger, as ``ledger export`` writes it.
+
+        Args:
+            table: ``sources``, ``counts``, ``outputs``, ``failures``, ``runs``, ``history`` or ``durations``.
+
+        Raises:
+            UsageError: There is no such table.
+        """
+        if table not in TABLES:
+            raise UsageError(f"unknown table {table!r}: expected one of {', '.join(TABLES)}")
+        return self._table(table)()
+
+    def _table(self, name: str) -> Callable[[], pa.Table]:
+        def read() -> pa.Table:
+            import pyarrow as pa  # noqa: PLC0415 - takes a while, and plain values need none of it
+
+            table = TABLES[name]
+            return pa.Table.from_batches(arrow_batches(table, self._store), arrow_schema(table))
+
+        return read
+
+
+def open_ledger(url: str, storage_options: Mapping[str, Any] | None = None) -> Ledger:
+    """Open a ledger to look at it, wherever it lies. Nothing of it is changed.
+
+    Args:
+        url: A local folder, or the URL of a folder on an object store.
+        storage_options: Passed to fsspec unchanged.
+
+    Returns:
+        A `Ledger`, with `status()`, `outputs()`, `failures()`, `rejects()` and `stats()`.
+
+    Raises:
+        LedgerNotFoundError: If there is none.
+        LedgerVersionError: If a newer ledgerbeam wrote it.
+        LedgerDamagedError: If what is there is not a ledger, or does not read.
+        StorageError: If there is no permission, or the store does not answer.
+    """
+    know_environment()
+    know_secrets(storage_options or {})
+    place = canonical_url(refuse_secrets(url, "a ledger")).rstrip("/")
+    return Ledger(open_store(place, storage_options, create=False, read_only=True), storage_options)
+
+
+def output_values(row: OutputRow) -> dict[str, Any]:
+    """Return an output as a JSON object, without secrets."""
+    shown: dict[str, Any] = plain_value({**dataclasses.asdict(row.output), "source": row.url, "complete": row.complete})
+    return shown
+
+
+def _rejects_table(rows: Iterator[dict[str, Any]]) -> pa.Table:
+    import base64  # noqa: PLC0415
+
+    import pyarrow as pa  # noqa: PLC0415
+
+    schema = pa.schema(
+        [
+            *[(name, pa.string()) for name in ("source", "reason", "error", "at", "file")],
+            *[(name, pa.int64()) for name in ("record", "start", "stop")],
+            ("raw", pa.binary()),
+        ]
+    )
+    made = []
+    for row in rows:
+        start, stop = row["bytes"] or (None, None)
+        raw = base64.b64decode(row["raw_base64"]) if "raw_base64" in row else str(row["raw"]).encode()
+        made.append({**row, "start": start, "stop": stop, "raw": raw})
+    return pa.Table.from_pylist(made, schema)

@@ -1,0 +1,50 @@
+"""Rejected records of a job, read from the files in which they are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from ledgerbeam.errors import StorageError
+from ledgerbeam.io import Options, stream_records
+from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.names import REJECTS
+
+__all__ = ["rejected_rows"]
+
+
+def rejected_rows(
+    store: LedgerStore, options: Options | None = None, *, reason: str | None = None, source: str | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the rejected records of a ledger, each with the name of the ``file`` that it is kept in.
+
+    Args:
+        store: The ledger.
+        options: Storage options of the job's outputs.
+        reason: Only those of this reason, a shell pattern.
+        source: Only those of these source URLs, a shell pattern.
+
+    Raises:
+        StorageError: If a recorded file cannot be read.
+    """
+    job = store.job()
+    root = job.parameters.get("output") if job else None
+    asked = {"reason": reason, "source": source}
+    for found in store.outputs():
+        if found.output.route != REJECTS:
+            continue
+        try:
+            for row in stream_records(f"{root}/{found.output.name}", options):
+                if _is_asked_for(row, asked):
+                    yield {**row, "file": found.output.name}
+        except StorageError as error:
+            raise StorageError(
+                f"{error}; this ledger has recorded it: to write it again, run the command of the job again"
+            ) from error
+
+
+def _is_asked_for(row: Mapping[str, Any], asked: Mapping[str, str | None]) -> bool:
+    return all(
+        pattern is None or row[name] == pattern or fnmatchcase(row[name], pattern) for name, pattern in asked.items()
+    )

@@ -1,0 +1,58 @@
+"""How far the job of a ledger is, as values for people and programs."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger.model.accounts import RecordCounts
+from ledgerbeam.pipelines.console import count_nulled
+from ledgerbeam.pipelines.report.accounts import shown_records
+from ledgerbeam.pipelines.report.progress import JobProgress, job_progress, shown_runs
+from ledgerbeam.redaction import plain_value
+
+__all__ = ["LedgerState", "ledger_state", "shown_job"]
+
+
+class LedgerState(NamedTuple):
+    """How far the job of a ledger is.
+
+    Attributes:
+        found: What `LedgerStore.status` says, without secrets, and the numbers written as null if the job does that.
+        runs: All runs, as `shown_runs` returns them.
+        progress: How fast it goes.
+    """
+
+    found: dict[str, Any]
+    runs: list[dict[str, Any]]
+    progress: JobProgress
+
+    def values(self) -> dict[str, Any]:
+        """Return it as one JSON object, that of ``ledger status --json``."""
+        progress = dataclasses.asdict(self.progress)
+        return {
+            **self.found,
+            "job": shown_job(self.found["job"]),
+            "last_run": self.runs[-1] if self.runs else None,
+            "running": progress["running"],
+            "rates": {"minute": progress["minute"], "run": progress["run"]},
+            "time_left": progress["time_left"],
+            "runs": self.runs,
+        }
+
+
+def ledger_state(store: LedgerStore) -> LedgerState:
+    """Look at a ledger."""
+    found = store.status()
+    found["records"] = shown_records(RecordCounts(**found["records"]))
+    nulled = count_nulled(store)
+    if nulled is not None:
+        found["nulled"] = nulled
+    runs = shown_runs(store)
+    return LedgerState(found, runs, job_progress(store, found, runs))
+
+
+def shown_job(job: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return a job as a JSON object without secrets."""
+    return None if job is None else {**job, "parameters": plain_value(job["parameters"])}

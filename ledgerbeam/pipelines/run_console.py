@@ -1,0 +1,42 @@
+"""Who is told of the course of a run: the command line, or what a call in Python shows and logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol
+
+from ledgerbeam.pipelines.run_progress import RunProgress
+
+if TYPE_CHECKING:
+    from ledgerbeam.pipelines.calls.result import Result
+
+__all__ = ["RunConsole"]
+
+
+class RunConsole(Protocol):
+    """Is told of the course of a run.
+
+    Attributes:
+        command: The words of the command line that asked for the run; None if Python called it.
+    """
+
+    command: Sequence[str] | None
+
+    def say(self, text: str) -> None:
+        """Take a line that belongs to the result."""
+
+    def warn(self, text: str) -> None:
+        """Take a line that belongs to the course of the run."""
+
+    def progress(self) -> AbstractContextManager[None]:
+        """Return a context in which progress is shown."""
+
+    def update(self, now: RunProgress) -> None:
+        """Take where the run stands."""
+
+    def counting(self, noun: str) -> AbstractContextManager[Callable[[int, int], None]]:
+        """Return a context in which something of unknown length is counted; see `console.counting`."""
+
+    def ended(self, result: Result) -> None:
+        """Take how the run ended; called before what is wrong with it is warned of or raised."""

@@ -1,0 +1,509 @@
+"""Jobs that a program in Python calls for: the same as those of the command line, and done once by either."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.pipelines.conftest import Workspace
+from tests.pipelines.python.conftest import Programs
+
+CLEANING = """
+import functools, helpers
+
+def clean(record, limit=1000):
+    return {**record, "text": helpers.norm(record["text"])} if record["id"] < limit else None
+
+def wrapped(f):
+    @functools.wraps(f)
+    def inner(record):
+        return f(record)
+    return inner
+
+@wrapped
+def decorated(record):
+    return record
+
+class Model:
+    def __init__(self, scale=1):
+        self.scale = scale
+    def __call__(self, record):
+        return {"scaled": record["id"] * self.scale}
+    @staticmethod
+    def still(record):
+        return {"still": record["id"]}
+    @classmethod
+    def known(cls, record):
+        return {"known": cls.__name__}
+"""
+
+
+def write_cleaning(workspace: Workspace, folder: str = ".") -> None:
+    for name, text in (("cleaning.py", CLEANING), ("helpers.py", "def norm(text):\n    return text.strip('x ')\n")):
+        path = workspace.root / folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    (workspace.root / folder / "shop.py").write_text("from cleaning import clean\n")
+
+
+ZSTD = "compress='zstd', frame=4096"
+SAME = [
+    ("cleaning:clean", "cleaning.clean", (), ""),
+    ("cleaning:clean", "cleaning.clean", ("--set", "limit=7"), "set={'limit': 7}"),
+    ("shop:clean", "shop.clean", (), ""),
+    ("cleaning:decorated", "cleaning.decorated", ("--on-error", "reject:1%"), "on_error='reject:1%'"),
+    ("cleaning:Model", "cleaning.Model", ("--set", "scale=3", "--nan", "null"), "set={'scale': 3}, nan='null'"),
+    ("cleaning:Model.still", "cleaning.Model.still", ("--index-root", "idx"), "index_root='idx'"),
+    ("cleaning:Model.known", "cleaning.Model.known", ("--compress", "zstd", "--frame", "4K"), ZSTD),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "given", "words", "options"), SAME, ids=str)
+def test_a_job_of_either_is_the_job_of_the_other(
+    name: str, given: str, words: tuple[str, ...], options: str, programs: Programs
+) -> None:
+    workspace = programs.workspace
+    write_cleaning(workspace)
+    for letter in "ab":
+        workspace.jsonl(f"in/{letter}.jsonl", 10)
+    more = f", {options}" if options else ""
+    text = f"""
+        import cleaning, shop
+        result = lb.map({given}, "in/*.jsonl", output="out", to="jsonl", task_bytes="100", workers=1{more})
+        show(tasks=result.tasks, read=result.records.read, complete=result.complete, ledger=result.ledger)
+    """
+    (first,) = programs.rows(text)
+    assert first["tasks"] >= 1
+    assert first["read"] == 20
+    assert first["complete"] is True
+    before = workspace.files("out")
+    command = ("map", name, "in/*.jsonl", "--output", "out", "--to", "jsonl", "--task-bytes", "100", *words)
+    ran = workspace.run(*command, "--json")
+    assert (ran.status, ran.json["ledger"], ran.json["done"]["tasks"]) == (0, first["ledger"], 0), ran.err
+    assert workspace.files("out") == before
+    # And the other way round: another source by the command line, a third from Python.
+    workspace.jsonl("in/c.jsonl", 5)
+    assert workspace.run(*command, "--json").json["done"]["records"]["read"] == 5
+    workspace.jsonl("in/d.jsonl", 6)
+    (last,) = programs.rows(text)
+    assert (last["read"], last["ledger"]) == (6, first["ledger"])
+
+
+def test_convert_tokenize_index_and_merge_are_the_jobs_of_the_command_line(programs: Programs) -> None:
+    workspace = programs.workspace
+    workspace.jsonl("in/a.jsonl", 20)
+    rows = programs.rows("""
+        from pathlib import Path
+        made = [
+            lb.index(Path("in") / "*.jsonl", workers=1),
+            lb.convert(["in/*.jsonl"], output=Path("tars"), to="tar", workers=1),
+            lb.tokenize("in/*.jsonl", output="tokens/a", tokenizer="bytes", workers=1),
+        ]
+        joined = lb.merge("tokens/a", "tokens/a", output="tokens/two")
+        checked = lb.verify("in/*.jsonl", deep=True)
+        for result in [*made, joined, checked]:
+            show(command=result.command, sources=result.sources, records=result.records.records, output=result.output)
+        show(outputs=[row["name"] for row in joined.outputs], html=made[1]._repr_html_(), text=repr(made[1]))
+    """)
+    assert [row["command"] for row in rows[:-1]] == ["index", "convert", "tokenize", "merge", "verify"]
+    assert [row["sources"] for row in rows[:-1]] == [1, 1, 1, 2, 1]
+    assert [row["records"] for row in rows[:-1]] == [20, 20, 20, 40, 20]
+    root = str(workspace.root)
+    assert [row["output"] for row in rows[:-1]] == [
+        None,
+        f"{root}/tars",
+        f"{root}/tokens/a",
+        f"{root}/tokens/two",
+        None,
+    ]
+    assert rows[-1]["outputs"] == [f"{root}/tokens/two.bin", f"{root}/tokens/two.idx"]
+    assert "complete, 1 source, 1 task" in rows[-1]["html"]
+    assert rows[-1]["text"].startswith("<Result of convert: complete, 1 source, 1 task, 20 records read, 20 written, ")
+    for words in (
+        ("index", "in/*.jsonl"),
+        ("convert", "in/*.jsonl", "--output", "tars", "--to", "tar"),
+        ("tokenize", "in/*.jsonl", "--output", "tokens/a", "--tokenizer", "bytes"),
+    ):
+        ran = workspace.run(*words, "--json")
+        assert (ran.status, ran.json["done"]["tasks"], ran.json["skipped"]) == (0, 0, 1), ran.err
+
+
+OWN = """
+    import functools, pathlib
+    import helpers
+    LIMIT = 15
+
+    def norm(text):
+        return helpers.norm(text)
+
+    def clean(record):
+        return {**record, "text": norm(record["text"])} if record["id"] < LIMIT else None
+
+    def above(limit):
+        return lambda record: record if record["id"] >= limit else None
+
+    class Model:
+        def __init__(self, scale=1):
+            self.scale = scale
+        def __call__(self, record):
+            return {"scaled": record["id"] * self.scale}
+        def method(self, record):
+            return {"method": record["id"] * self.scale}
+
+    @functools.lru_cache
+    def cached(number):
+        return {"cached": number}
+
+    def add(number, record):
+        return {"sum": number + record["id"]}
+
+    def run(function, output, **more):
+        return lb.map(function, "in/*.jsonl", output=output, to="jsonl", workers=1, **more)
+"""
+
+
+def test_functions_that_no_module_holds_travel_with_what_they_capture(programs: Programs) -> None:
+    workspace = programs.workspace
+    write_cleaning(workspace, "scripts")  # beside the program, not in the working folder
+    workspace.jsonl("in/a.jsonl", 20)
+    text = (
+        OWN
+        + """
+    given = {
+        "own": clean, "lambda": lambda record: {"id": record["id"], "limit": LIMIT}, "closure": above(18),
+        "partial": functools.partial(add, 100), "object": Model(3), "method": Model(4).method, "class": Model,
+        "cached": lambda record: cached(record["id"]), "builtin": {"a": 1}.__class__,
+    }
+    del given["builtin"]
+    for name, function in given.items():
+        more = {"set": {"scale": 5}} if name == "class" else {}
+        first, again = run(function, name, **more), run(function, name, **more)
+        show(name=name, read=first.records.read, kept=first.records.kept, again=again.tasks, function=again.command)
+    """
+    )
+    rows = programs.rows(text, name="scripts/program.py")
+    assert [(row["read"], row["again"]) for row in rows] == [(20, 0)] * 8
+    assert {row["name"]: row["kept"] for row in rows if row["kept"] != 20} == {"own": 15, "closure": 2}
+    for name, record in {
+        "own": {"id": 14, "text": "text 14"},
+        "lambda": {"id": 19, "limit": 15},
+        "closure": {"id": 19, "text": "text 19 xxxxxxxxxxxx"},
+        "partial": {"sum": 119},
+        "object": {"scaled": 57},
+        "method": {"method": 76},
+        "class": {"scaled": 95},
+        "cached": {"cached": 19},
+    }.items():
+        assert workspace.records(name)[-1] == record
+    # Another process makes the same job of the same program.
+    assert [row["read"] for row in programs.rows(text, name="scripts/program.py")] == [0] * 8
+
+
+def test_what_has_changed_of_a_function_is_named_and_refused(programs: Programs) -> None:
+    workspace = programs.workspace
+    write_cleaning(workspace)
+    workspace.jsonl("in/a.jsonl", 20)
+    calls = """
+    for name, function in {"own": clean, "closure": above(18), "object": Model(3)}.items():
+        try:
+            show(tasks=run(function, name).tasks)
+        except lb.LedgerError as error:
+            show(error=str(error))
+    """
+    assert programs.rows(OWN + calls) == [{"tasks": 1}] * 3
+    edited = OWN.replace("LIMIT = 15", "LIMIT = 16").replace('["id"] * self', '["id"] + self')
+    helpers = workspace.root / "helpers.py"
+    helpers.write_text(helpers.read_text() + "\n")
+    own, closure, model = (row["error"] for row in programs.rows(edited + calls.replace("above(18)", "above(17)")))
+    assert "captured value 'LIMIT' of clean: was '15', is '16'" in own
+    assert "module helpers: was" in own
+    assert "code " not in own
+    assert "captured value 'limit' of <lambda>: was '18', is '17'" in closure
+    assert "code Model.__call__: was" in model
+    assert "code Model.method: was" in model
+    kept = edited + "show(tasks=run(clean, 'own', on_job_change='accept').tasks)\n"
+    assert programs.rows(kept.replace("\nshow", "\n    show")) == [{"tasks": 0}]
+
+
+def test_a_cell_of_a_notebook_is_a_module_of_its_own(programs: Programs) -> None:
+    """A notebook compiles each cell by itself, and runs all in `__main__`, with the working folder on the path."""
+    workspace = programs.workspace
+    write_cleaning(workspace)
+    workspace.jsonl("in/a.jsonl", 4)
+    rows = programs.rows("""
+        sys.path[0] = ""
+        def cell(text):
+            exec(compile(text, "<cell>", "exec"), globals())
+        cell("import helpers\\nSUFFIX = '!'\\ndef mark(text):\\n    return helpers.norm(text) + SUFFIX")
+        cell("def clean(record):\\n    return {'text': mark(record['text'])}")
+        call = "result = lb.map(clean, 'in/*.jsonl', output='out', to='jsonl', workers=1)\\nshow(tasks=result.tasks)"
+        cell(call)
+        cell(call)
+        cell("SUFFIX = '?'")
+        try:
+            cell(call)
+        except lb.LedgerError as error:
+            show(error=str(error))
+    """)
+    assert rows[:2] == [{"tasks": 1}, {"tasks": 0}]
+    assert "captured value 'SUFFIX' of mark" in rows[2]["error"]
+    assert workspace.records("out")[0] == {"text": "text 0!"}
+
+
+def test_main_is_refused_by_name(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 4)
+    ran = workspace.run("map", "__main__:clean", "in/*.jsonl", "--output", "out", "--to", "jsonl")
+    assert ran.status == 1
+    assert "__main__:clean: __main__ is another module in each process; put the function into a file" in ran.err
+    assert not (workspace.root / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("lambda record: LOCK", "the captured value 'LOCK' is or holds a lock"),
+        ("lambda record: CHANGING", "captured value 'CHANGING' of <lambda> is another one each time it is pickled"),
+        ("lambda record: STRANGE", "cannot travel to other processes: TypeError: not today"),
+        ("generator", "is a generator function"),
+        ("3", "expected"),
+    ],
+)
+def test_what_cannot_travel_is_refused_before_anything_is_made(function: str, message: str, programs: Programs) -> None:
+    programs.workspace.jsonl("in/a.jsonl", 4)
+    ran = programs.run(f"""
+        import itertools, threading
+        LOCK = threading.Lock()
+        def generator(record):
+            yield record
+        class Changing:
+            numbers = itertools.count()
+            def __getstate__(self):
+                return {{"n": next(Changing.numbers)}}
+        class Strange:
+            calls = 0
+            def __reduce__(self):
+                Strange.calls += 1
+                if Strange.calls > 1:
+                    raise TypeError("not today")
+                return Strange, ()
+        CHANGING, STRANGE = Changing(), Strange()
+        lb.map({function}, "in/*.jsonl", output="out", to="jsonl", workers=1)
+    """)
+    assert ran.status == 1
+    assert "FunctionError: " in ran.err
+    assert message in ran.err
+    assert not (programs.workspace.root / "out").exists()
+    assert not (programs.workspace.root / ".ledgerbeam").exists()
+
+
+def test_a_module_that_calls_when_it_is_imported_is_told_so(programs: Programs) -> None:
+    programs.workspace.jsonl("in/a.jsonl", 4)
+    programs.write("""
+        def clean(record):
+            return record
+        lb.map(clean, "in/*.jsonl", output="out", to="jsonl", workers=1)
+    """, "unguarded.py")  # fmt: skip
+    ran = programs.run("import unguarded")
+    assert ran.status == 1
+    assert 'put the call under if __name__ == "__main__"' in ran.err
+
+
+def test_failures_and_rejects_are_values(programs: Programs) -> None:
+    programs.workspace.jsonl("in/a.jsonl", 10)
+    rows = programs.rows("""
+        from ledgerbeam import stats
+        def strict(record):
+            stats.count("seen")
+            if record["id"] in (3, 4):
+                raise ValueError("no such thing")
+            return record if record["id"] else lb.Drop("zero")
+        asked = dict(to="jsonl", workers=1, task_bytes=100)
+        failed = lb.map(strict, "in/*.jsonl", output="failed", **asked)
+        show(complete=failed.complete, failures=list(failed.failures), arrow=failed.failures.to_arrow().num_rows)
+        try:
+            failed.raise_for_failures()
+        except lb.TasksFailedError as error:
+            show(error=str(error), kind=isinstance(error, lb.LedgerbeamError))
+        rejected = lb.map(strict, "in/*.jsonl", output="rejected", on_error="reject", **asked).raise_for_failures()
+        records = rejected.records
+        show(records=records.as_dict(), rejects=list(rejected.rejects), stats=rejected.stats, n=len(rejected.rejects))
+        ledger = lb.open_ledger(rejected.ledger)
+        show(status=ledger.status()["tasks"], rows=[row["id"] for row in map(lambda r: json.loads(r["raw"]), ledger.rejects())],
+             table=ledger.rejects().to_arrow().column_names, outputs=len(ledger.outputs()), stats=ledger.stats())
+        again = lb.map(strict, "in/*.jsonl", output="rejected", on_error="reject", only_rejected=True, **asked)
+        show(tasks=again.tasks, rejected=again.records.rejected)
+        show(preview=lb.map(strict, "in/*.jsonl", output="new", dry_run=True, **asked).summary["tasks"],
+             sample=[row["outcome"] for row in lb.map(strict, "in/*.jsonl", output="new", sample=3, **asked).summary["sample"]])
+    """)  # noqa: E501
+    assert rows[0]["complete"] is False
+    assert rows[0]["arrow"] == len(rows[0]["failures"]) > 0
+    assert {"source", "task", "reason", "error", "attempts", "last", "quarantined"} == set(rows[0]["failures"][0])
+    assert rows[1]["kind"] is True
+    assert "record 3: __main__:strict raised ValueError: no such thing" in rows[1]["error"]
+    assert rows[2]["records"] == {
+        "read": 10, "kept": 7, "dropped": {"zero": 1}, "rejected": {"ValueError": 2}, "written": {"": 7},
+    }  # fmt: skip
+    assert [row["record"] for row in rows[2]["rejects"]] == [3, 4]
+    assert rows[2]["stats"] == {"seen": 10}
+    assert rows[2]["n"] == 2
+    assert rows[3]["rows"] == [3, 4]
+    assert rows[3]["table"] == ["source", "reason", "error", "at", "file", "record", "start", "stop", "raw"]
+    assert rows[3]["stats"] == {"seen": 10}
+    assert rows[4]["tasks"] >= 1
+    assert rows[4]["rejected"] == {"ValueError": 2}
+    assert rows[5]["preview"] > 1
+    assert len(rows[5]["sample"]) == 3
+    assert not (programs.workspace.root / "new").exists()
+
+
+def test_nothing_is_printed_and_nothing_of_the_program_is_changed(programs: Programs) -> None:
+    programs.workspace.jsonl("in/a.jsonl", 4)
+    ran = programs.run("""
+        import logging, os, signal, threading
+        def look():
+            root = logging.getLogger()
+            signals = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)]
+            streams = [sys.stdout, sys.stderr, sys.excepthook]
+            return [list(root.handlers), root.level, list(root.filters), dict(os.environ), list(sys.path), os.getcwd(),
+                    signals, streams]
+        before = look()
+        def clean(record):
+            return record
+        lb.map(clean, "in/*.jsonl", output="out", to="jsonl", workers=2)
+        local = look()
+        lb.map(clean, "in/*.jsonl", output="out2", to="jsonl", options=["--runner=BundleBasedDirectRunner"])
+        for was, then, now in zip(before, local, look()):
+            assert was == then == now, (was, then, now)
+        assert [type(one).__name__ for one in logging.getLogger("ledgerbeam").handlers] == ["NullHandler"]
+    """)
+    assert (ran.status, ran.out, ran.err) == (0, "", "")
+
+
+def test_the_log_has_the_course_of_a_run(programs: Programs) -> None:
+    programs.workspace.jsonl("in/a.jsonl", 4)
+    ran = programs.run("""
+        import logging
+        logging.basicConfig(level=logging.INFO, format="%(name)s %(levelname)s %(message)s")
+        def bad(record):
+            raise ValueError("no")
+        lb.map(bad, "in/*.jsonl", output="out", to="jsonl", workers=1)
+    """)
+    lines = [line for line in ran.err.splitlines() if line.startswith("ledgerbeam ")]
+    assert lines[0].startswith("ledgerbeam INFO ledger: .ledgerbeam/map-")
+    assert lines[1].startswith("ledgerbeam INFO <Result of map: not complete")
+    assert lines[2].startswith("ledgerbeam WARNING 1 task of 1 source failed")
+    assert "apache_beam" not in ran.err
+
+
+def test_threads_that_are_not_the_main_one_run_jobs_side_by_side(programs: Programs) -> None:
+    for letter in "ab":
+        programs.workspace.jsonl(f"{letter}/x.jsonl", 10)
+    rows = programs.rows("""
+        from concurrent.futures import ThreadPoolExecutor
+        def clean(record):
+            return record
+        def run(letter):
+            return lb.map(clean, f"{letter}/*.jsonl", output=f"out-{letter}", to="jsonl", workers=1).tasks
+        with ThreadPoolExecutor() as pool:
+            show(tasks=list(pool.map(run, "ab")))
+            show(tasks=list(pool.map(run, "ab")))
+    """)
+    assert rows == [{"tasks": [1, 1]}, {"tasks": [0, 0]}]
+
+
+SLOW = """
+    import time
+    def slow(record):
+        time.sleep(0.1)
+        return {"id": record["id"]}
+    def run(**more):
+        return lb.map(slow, "in/*.jsonl", output="out", to="jsonl", workers=1, task_bytes=100, **more)
+"""
+
+
+@pytest.mark.parametrize("command", [False, True], ids=["from Python", "by the command line"])
+def test_an_interrupt_saves_the_state_and_the_next_call_finishes(command: bool, programs: Programs) -> None:
+    workspace = programs.workspace
+    workspace.jsonl("in/a.jsonl", 100)
+    (workspace.root / "slow_job.py").write_text(
+        "import time\ndef slow(record):\n    time.sleep(0.1)\n    return record\n"
+    )
+    text = SLOW.replace("def slow", "from slow_job import slow\n    def _unused") if command else SLOW
+    program = programs.command(text + """
+    try:
+        run(ledger="L", progress=True)
+    except KeyboardInterrupt as stopped:
+        show(tasks=stopped.result.tasks, interrupted=stopped.result.interrupted, error=str(stopped))
+    """)  # fmt: skip
+    process = subprocess.Popen(
+        program, cwd=workspace.root, env={**workspace.env, "PYTHONPATH": os.getcwd()}, stdout=subprocess.PIPE, text=True
+    )
+    _wait_for_outputs(workspace, process)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    stopped = json.loads(out)
+    assert stopped["interrupted"] is True
+    assert "the same call goes on" in stopped["error"]
+    left = int(workspace.run("ledger", "status", "L", "--json").json["tasks"]["done"])
+    assert left == stopped["tasks"] > 0
+    if command:
+        words = ("map", "slow_job:slow", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--task-bytes", "100")
+        ran = workspace.run(*words, "--ledger", "L", "--json")
+        assert ran.status == 0, ran.err
+        done = ran.json["done"]["tasks"]
+    else:
+        (row,) = programs.rows(
+            text + "\n    result = run(ledger='L')\n    show(tasks=result.tasks, ok=result.complete)\n"
+        )
+        assert row["ok"] is True
+        done = row["tasks"]
+    status = workspace.run("ledger", "status", "L", "--json").json
+    assert status["complete"] is True
+    assert left + done == status["tasks"]["done"]
+    assert [row["id"] for row in workspace.records("out")] == list(range(100))
+    assert [run["state"] for run in status["runs"]] == ["interrupted", "done"]
+
+
+def _wait_for_outputs(workspace: Workspace, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 60
+    while len(list((workspace.root / "out").glob("*.jsonl"))) < 12:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_other_runners_get_functions_that_no_module_holds(programs: Programs) -> None:
+    programs.workspace.jsonl("in/a.jsonl", 10)
+    rows = programs.rows("""
+        LIMIT = 5
+        def clean(record):
+            return record if record["id"] < LIMIT else None
+        for runner in ("BundleBasedDirectRunner", "FnApiRunner"):
+            result = lb.map(clean, "in/*.jsonl", output=runner, to="jsonl", options=[f"--runner={runner}"])
+            show(tasks=result.tasks, sources=result.sources, kept=result.records.kept)
+    """)
+    assert rows == [{"tasks": 1, "sources": 1, "kept": 5}] * 2
+
+
+def test_a_graph_is_materialized_by_the_function_that_builds_it(programs: Programs) -> None:
+    programs.workspace.jsonl("in/a.jsonl", 10)
+    rows = programs.rows("""
+        from ledgerbeam.iterators import IndexedManifest, Map
+        lb.index_source("in/a.jsonl")
+        FACTOR = 3
+        def graph():
+            return Map(IndexedManifest("in/a.jsonl"), scaled)
+        def scaled(item):
+            return {"id": item["id"] * FACTOR}
+        for _ in range(2):
+            result = lb.materialize(graph, output="out", to="jsonl", workers=1)
+            show(tasks=result.tasks, written=result.records.records)
+    """)
+    assert rows == [{"tasks": 1, "written": 10}, {"tasks": 0, "written": 0}]
+    assert programs.workspace.records("out")[-1] == {"id": 27}

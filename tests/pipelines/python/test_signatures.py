@@ -1,0 +1,155 @@
+"""The command line and the calls in Python are two faces of one thing: the same options, in names, values and words."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import keyword
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import ledgerbeam
+from ledgerbeam.errors import UsageError
+from ledgerbeam.pipelines.calls.beginning import choices
+from ledgerbeam.pipelines.commands.parser import build_parser
+
+CALLS: dict[str, Callable[..., ledgerbeam.Result]] = {
+    name: getattr(ledgerbeam, name)
+    for name in ("convert", "index", "map", "materialize", "merge", "publish", "tokenize", "verify")
+}
+CONSOLE = {"help", "json", "quiet", "debug"}
+"""Options of the command line alone; all but the last stand for `progress`."""
+
+OF_PYTHON = {"progress", "options", "debug"}
+"""Parameters of calls alone: how it is told of, and what follows ``--``."""
+
+EMPTY: dict[Any, set[str]] = {(): {"all", "train=*"}, "": {"the main dataset"}}
+"""What help says of defaults that are empty."""
+
+
+def actions(command: str) -> dict[str, argparse.Action]:
+    """Return the options and arguments of a command by the names that calls have for them."""
+    (commands,) = (one for one in build_parser()._actions if isinstance(one, argparse._SubParsersAction))
+    return {_name(action): action for action in commands.choices[command]._actions}
+
+
+def _name(action: argparse.Action) -> str:
+    if not action.option_strings:
+        return action.dest
+    name = next(word for word in action.option_strings if word.startswith("--")).removeprefix("--").replace("-", "_")
+    return f"{name}_" if keyword.iskeyword(name) else name
+
+
+def parameters(command: str) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(CALLS[command]).parameters)
+
+
+def documented(command: str) -> dict[str, str]:
+    """Return the text of each argument in a call's docstring."""
+    text = inspect.getdoc(CALLS[command]) or ""
+    block = text.partition("Args:\n")[2].partition("\n\n")[0]
+    found = re.findall(r"^ {4}(\w+): ((?:.*)(?:\n {8}.*)*)", block, re.MULTILINE)
+    return {name: " ".join(words.split()) for name, words in found}
+
+
+def every_parameter() -> Iterator[tuple[str, str]]:
+    for command in CALLS:
+        for name in parameters(command):
+            yield command, name
+
+
+@pytest.mark.parametrize("command", CALLS)
+def test_every_option_is_a_parameter_and_the_other_way_round(command: str) -> None:
+    assert set(actions(command)) - CONSOLE == set(parameters(command)) - OF_PYTHON
+
+
+@pytest.mark.parametrize("command", CALLS)
+def test_the_parser_holds_no_default_of_its_own(command: str) -> None:
+    own = {name: one.default for name, one in actions(command).items() if name not in CONSOLE}
+    assert own == dict.fromkeys(own, argparse.SUPPRESS)
+
+
+@pytest.mark.parametrize("command", CALLS)
+def test_what_help_says_of_defaults_is_what_the_signature_has(command: str) -> None:
+    for name, action in actions(command).items():
+        said = re.findall(r"\(default: ([^)]*)\)", (action.help or "").replace("%%", "%"))
+        default = parameters(command)[name].default if name in parameters(command) else None
+        if not said or default is None:  # None has words of its own
+            continue
+        shown = f"{default:g}" if isinstance(default, float) else str(default)
+        assert said[0] in EMPTY.get(default, {shown}), name
+
+
+@pytest.mark.parametrize("command", CALLS)
+def test_what_must_be_given_must_be_given_in_both(command: str) -> None:
+    required = {name for name, one in actions(command).items() if one.required and one.nargs != "*"}
+    empty = inspect.Parameter.empty
+    kinds = (inspect.Parameter.VAR_POSITIONAL,)
+    assert required == {n for n, one in parameters(command).items() if one.default is empty and one.kind not in kinds}
+
+
+@pytest.mark.parametrize("command", CALLS)
+def test_both_take_the_same_words(command: str) -> None:
+    taken = choices(inspect.unwrap(CALLS[command]))
+    for name, action in actions(command).items():
+        if name != "to" and action.choices is not None:  # formats of other packages come to it
+            assert set(action.choices) == set(taken[name]) - {None}, name
+    assert set(taken) <= {name for name, one in actions(command).items() if one.choices is not None}
+
+
+@pytest.mark.parametrize("command", CALLS)
+def test_every_parameter_is_documented_in_order(command: str) -> None:
+    assert list(documented(command)) == list(parameters(command))
+
+
+def test_what_several_calls_take_is_documented_in_the_same_words() -> None:
+    own = {"as_", "drop_parts", "dtype", "output", "patterns", "storage_options", "task_bytes", "to"}
+    texts: dict[str, set[str]] = {}
+    for command, name in every_parameter():
+        texts.setdefault(name, set()).add(documented(command)[name])
+    assert {name for name, found in texts.items() if len(found) > 1} <= own
+
+
+@pytest.mark.parametrize("command", CALLS)
+def test_help_of_a_call_is_a_page_with_its_signature(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    help(CALLS[command])
+    shown = capsys.readouterr().out
+    assert f"function {command} in module ledgerbeam.pipelines.calls.{command}" in shown
+    assert "-> 'Result'" in shown
+    for part in ("Args:", "Returns:", "Raises:"):
+        assert part in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"group": "some"}, "group: expected one of 'auto', 'pairs', 'key', found 'some'"),
+        ({"on_job_change": "no"}, "on_job_change: expected one of 'refuse', 'restart', 'accept', found 'no'"),
+        ({"existing": "no"}, "existing: expected one of 'replace', 'keep', None, found 'no'"),
+        ({"to": "xml"}, "to: expected one of jsonl, tar, .*, lit, found 'xml'"),
+        ({"task_bytes": "many"}, "task_bytes: expected a size such as 16M, found 'many'"),
+        ({"task_bytes": 0}, "task_bytes: expected at least 1 byte, found 0"),
+        ({"workers": 0}, "workers: expected a whole number from 1, found 0"),
+        ({"workers": True}, "workers: expected a whole number from 1, found True"),
+        ({"batch": 1.5}, "batch: expected a whole number from 1, found 1.5"),
+        ({"flush_interval": 0}, "flush_interval: expected seconds from 0.01 to 3600, found 0"),
+        ({"columns": ["a", ""]}, "columns: expected names of columns"),
+        ({"devices": [0, 0]}, "devices: expected ids of different devices"),
+        ({"storage_options": "no"}, "storage_options: expected a JSON object"),
+        ({"options": "--runner=PrismRunner"}, "options: expected a list of Beam options"),
+        ({"set": {"n": object()}}, "set: 'n' is a object that JSON cannot hold .*functools.partial"),
+        ({"set": {"n": float("nan")}}, "set: 'n' is a float that JSON cannot hold"),
+        ({"set": {"other": 1}}, "json:dumps has no|other"),
+        ({"output": 3}, "expected a path or a URL, found 3"),
+        ({"sources_from": "list"}, "give source patterns, or a list"),
+        ({"sample": 0}, "sample: expected a whole number"),
+        ({"ledger": "s3://me:secret@host/x"}, "expected a ledger without credentials"),
+    ],
+)
+def test_values_that_mean_nothing_are_refused(options: dict[str, Any], message: str) -> None:
+    asked: dict[str, Any] = {"output": "/nonexistent/out", "to": "jsonl", **options}
+    with pytest.raises(UsageError, match=message):
+        ledgerbeam.map("html:escape", "/nonexistent/*.jsonl", **asked)
