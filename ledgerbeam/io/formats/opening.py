@@ -18,10 +18,11 @@ from ledgerbeam.io.index.location import IndexLocation, Rule
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo, require_listed, stat
 from ledgerbeam.io.storage.unchanged import SourceWatch
+from ledgerbeam.logger import library_logger
 
 __all__ = ["RecordStream", "index_source", "open_any"]
 
-_log = logging.getLogger(__name__)
+_log = library_logger(__name__)
 
 SPAN_BYTES = 4 * 2**20
 """Bytes of the records that a stream decodes at a time."""
