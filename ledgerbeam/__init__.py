@@ -13,10 +13,12 @@ A name is imported when it is used for the first time.
 from __future__ import annotations
 
 import importlib
-import logging
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False  # type checkers know it by its name; `typing` might be a file in the working folder, see __main__
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from ledgerbeam import stats as stats
     from ledgerbeam.errors import FunctionError as FunctionError
     from ledgerbeam.errors import LedgerbeamError as LedgerbeamError
@@ -92,8 +94,6 @@ _ELSEWHERE = {
     "open_ledger": ("pipelines.report.ledger", "open_ledger"),
     **{name: (f"pipelines.calls.{name}", name) for name in _CALLS},
 }
-
-logging.getLogger(__name__).addHandler(logging.NullHandler())  # what becomes of the log is for programs to decide
 
 
 def __getattr__(name: str) -> Any:

@@ -28,6 +28,7 @@ PAGES = {
     "lit": 8,
     "megatron": 15,
     "parquet": 16,
+    "python": 18,
     "rejects": 7,
     "restart": 3,
     "shar": 8,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -44,6 +43,7 @@ from ledgerbeam.io.storage.stat import changed_error, require_listed
 from ledgerbeam.io.storage.unchanged import SourceWatch
 from ledgerbeam.io.warc.layout import why_not_by_record
 from ledgerbeam.ledger import Source
+from ledgerbeam.logger import library_logger
 from ledgerbeam.sources.forms import FORMS, Form, RecordForm
 from ledgerbeam.sources.kind import (
     Cut,
@@ -61,7 +61,7 @@ from ledgerbeam.sources.kind import (
 
 __all__ = ["ColumnFile", "CompressedFile", "FileSources", "IndexedFile", "PackedFiles"]
 
-_log = logging.getLogger(__name__)
+_log = library_logger(__name__)
 
 _LOOKED_AT = 8
 """Footers that are read to find the chosen columns, at most."""

@@ -6,7 +6,6 @@ source.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -22,11 +21,12 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.ledger.selection import PendingSource, open_packs, open_sources, with_progress
+from ledgerbeam.logger import library_logger
 from ledgerbeam.transforms._worker import LedgerHandle
 
 __all__ = ["Listing", "MatchSources", "Packer", "SkipCompleted"]
 
-_log = logging.getLogger(__name__)
+_log = library_logger(__name__)
 
 Packer: TypeAlias = Callable[[Iterable[Source]], Iterable[Source]]
 """Makes composite sources of the files of a listing, which come in its order; picklable."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import functools
 import json
-import logging
 import os
 import threading
 import time
@@ -19,6 +18,7 @@ from ledgerbeam.errors import FunctionError
 from ledgerbeam.ledger.model.user_code import Reference
 from ledgerbeam.ledger.model.user_errors import describe_error, is_interrupt
 from ledgerbeam.ledger.model.user_objects import check_object, depends_on_batches, is_built
+from ledgerbeam.logger import library_logger
 from ledgerbeam.sources.watched import require_unchanged
 
 __all__ = ["ReadyObject", "UserObject", "close_objects", "take_set_ups"]
@@ -26,7 +26,7 @@ __all__ = ["ReadyObject", "UserObject", "close_objects", "take_set_ups"]
 CLOSE_SECONDS = 30.0
 """How long `close` of a user's object may take; a process that would wait for ever could not end."""
 
-_log = logging.getLogger(__name__)
+_log = library_logger(__name__)
 
 
 @dataclass(frozen=True)

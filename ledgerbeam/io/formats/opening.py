@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Iterator
+from os import PathLike
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -18,10 +20,11 @@ from ledgerbeam.io.index.location import IndexLocation, Rule
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo, require_listed, stat
 from ledgerbeam.io.storage.unchanged import SourceWatch
+from ledgerbeam.logger import library_logger
 
 __all__ = ["RecordStream", "index_source", "open_any"]
 
-_log = logging.getLogger(__name__)
+_log = library_logger(__name__)
 
 SPAN_BYTES = 4 * 2**20
 """Bytes of the records that a stream decodes at a time."""
@@ -82,7 +85,7 @@ class RecordStream:
 
 @overload
 def open_any(
-    url: str,
+    url: str | PathLike[str],
     index: IndexFile | str | None = None,
     storage_options: Options | None = None,
     *,
@@ -93,7 +96,7 @@ def open_any(
 
 @overload
 def open_any(
-    url: str,
+    url: str | PathLike[str],
     index: IndexFile | str | None = None,
     storage_options: Options | None = None,
     *,
@@ -104,7 +107,7 @@ def open_any(
 
 @overload
 def open_any(
-    url: str,
+    url: str | PathLike[str],
     index: IndexFile | str | None = None,
     storage_options: Options | None = None,
     *,
@@ -114,7 +117,7 @@ def open_any(
 
 
 def open_any(
-    url: str,
+    url: str | PathLike[str],
     index: IndexFile | str | None = None,
     storage_options: Options | None = None,
     *,
@@ -141,7 +144,7 @@ def open_any(
         SourceNotFoundError: There is no such source; also StorageError.
         UsageError: The name has no suffix of a known format.
     """
-    formats = tuple(configured)
+    url, formats = os.fspath(url), tuple(configured)
     why = "a stream was asked for"
     if indexed is not False:
         try:
@@ -166,10 +169,10 @@ def _is_streamable(url: str, formats: Iterable[Format]) -> bool:
 
 
 def index_source(
-    url: str,
+    url: str | PathLike[str],
     storage_options: Options | None = None,
     *,
-    index_root: str | None = None,
+    index_root: str | PathLike[str] | None = None,
     index_rule: Rule = "scheme",
     configured: Iterable[Format] = (),
     force: bool = False,
@@ -195,9 +198,9 @@ def index_source(
         UsageError: The name has no suffix of a known format.
     """
     formats = tuple(configured)
-    source = stat(url, storage_options)
+    source = stat(os.fspath(url), storage_options)
     kind = recognize(source.url, formats).by_position()
-    where = IndexLocation(root=index_root, rule=index_rule)
+    where = IndexLocation(root=None if index_root is None else os.fspath(index_root), rule=index_rule)
     place = where.url_for(source.url)
     if not force and _fits(source, where, storage_options, formats):
         return place

@@ -7,7 +7,6 @@ error a caller sees is decided in one place.
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import re
 import socket
@@ -26,6 +25,7 @@ from ledgerbeam.disk import NO_ROOM
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, SourceNotFoundError, StorageError, UsageError
 from ledgerbeam.io.storage.stores import store_named
 from ledgerbeam.io.storage.urls import is_local, split_scheme, store_of
+from ledgerbeam.logger import library_logger
 from ledgerbeam.redaction import know_environment, know_secrets
 
 Options = Mapping[str, Any]
@@ -54,7 +54,7 @@ _LONG_PAUSE = 5.0  # of seconds that a server asked for
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-_log = logging.getLogger(__name__)
+_log = library_logger(__name__)
 
 _TRANSIENT_ERRNOS = frozenset(
     {

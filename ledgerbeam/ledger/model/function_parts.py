@@ -13,6 +13,7 @@ import copyreg
 import functools
 import inspect
 import random
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -142,6 +143,8 @@ class _Follower:
             return self._followed[id(target)][1]
         name = self._name(target) if isinstance(target, (FunctionType, type)) else _short(target)
         self._followed[id(target)] = target, name
+        if isinstance(target, (FunctionType, type)) and target.__module__ in sys.modules:
+            self._note_unfound(target.__module__)
         match target:
             case FunctionType():
                 self._function(target, name)
@@ -175,10 +178,13 @@ class _Follower:
         return name
 
     def _use(self, module: str) -> None:
-        if not is_found(module):
-            self.parts.unfound.add(module)
-        elif is_own(module):
+        self._note_unfound(module)
+        if is_own(module):
             self.parts.modules.add(module)
+
+    def _note_unfound(self, module: str) -> None:
+        if module != MAIN and not is_found(module):
+            self.parts.unfound.add(module)
 
     def _function(self, function: FunctionType, name: str) -> None:
         code = function.__code__

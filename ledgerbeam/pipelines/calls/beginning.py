@@ -10,11 +10,11 @@ from types import NoneType, UnionType
 from typing import Any, Literal, ParamSpec, Union, get_args, get_origin, get_type_hints
 
 from ledgerbeam.descriptors import hold_standard_descriptors
-from ledgerbeam.errors import FunctionError, UsageError
+from ledgerbeam.errors import FunctionError, LedgerbeamError, UsageError
 from ledgerbeam.names import check_root
 from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.run_console import RunConsole
-from ledgerbeam.redaction import know_environment, know_secrets, refuse_secrets
+from ledgerbeam.redaction import know_environment, know_secrets, refuse_secrets, without_secrets
 
 __all__ = ["begin_call", "call", "check_urls", "choices", "refuse_calls"]
 
@@ -56,7 +56,12 @@ def call(function: Callable[_P, Result]) -> Callable[_P, Result]:
             if name in kwargs and kwargs[name] not in known:
                 shown = ", ".join(repr(one) for one in known)
                 raise UsageError(f"{name}: expected one of {shown}, found {kwargs[name]!r:.80}")
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except LedgerbeamError as error:
+            if error.args and (safe := without_secrets(str(error.args[0]))) != error.args[0]:
+                error.args = (safe, *error.args[1:])
+            raise
 
     return called
 

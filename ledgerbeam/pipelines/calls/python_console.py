@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
+from ledgerbeam.logger import library_logger
 from ledgerbeam.pipelines.console import LINE_SECONDS, RunBar, counting, plain_console
 from ledgerbeam.pipelines.run_progress import RunProgress
 from ledgerbeam.redaction import printable, without_secrets
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PythonConsole"]
 
-_log = logging.getLogger("ledgerbeam")
+_log = library_logger()
 
 
 class PythonConsole:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,12 +21,13 @@ from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.rows import OutputColumns
 from ledgerbeam.ledger.selection import PendingSource, with_progress
+from ledgerbeam.logger import library_logger
 from ledgerbeam.pipelines.jobs.sources import OutputPlace
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 
 __all__ = ["forget_lost", "look_at_files", "unrecorded"]
 
-_log = logging.getLogger(__name__)
+_log = library_logger(__name__)
 
 _Keys = NDArray[np.uint64]
 

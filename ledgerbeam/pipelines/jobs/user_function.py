@@ -71,11 +71,13 @@ def _pickled(function: Callable[..., Any], name: str, parts: FunctionParts) -> b
     from apache_beam.internal.cloudpickle.cloudpickle import CloudPickler  # noqa: PLC0415 - brings Beam
 
     class Pickler(CloudPickler):
-        """Knows what holds the results of a function, too, of which pickle knows a name only."""
+        """Knows what holds the results of a function, too, of which pickle knows a name, or which holds a lock."""
 
         def reducer_override(self, value: Any) -> Any:
             if isinstance(value, CACHED) and reference_to(value) is None:
                 return _cached, (value.__wrapped__, *value.cache_parameters().values())
+            if isinstance(value, functools.cached_property):
+                return _cached_property, (value.func, value.attrname)
             return super().reducer_override(value)
 
     made = io.BytesIO()
@@ -94,6 +96,12 @@ def _pickled(function: Callable[..., Any], name: str, parts: FunctionParts) -> b
 
 def _cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> Any:
     return functools.lru_cache(maxsize, typed)(function)
+
+
+def _cached_property(function: Callable[[Any], Any], name: str | None) -> Any:
+    made = functools.cached_property(function)
+    made.attrname = name  # what a class sets whose body it stands in
+    return made
 
 
 @contextmanager

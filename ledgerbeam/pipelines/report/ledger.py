@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterator, Mapping
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from ledgerbeam.errors import UsageError
@@ -153,7 +155,7 @@ class Ledger:
         return read
 
 
-def open_ledger(url: str, storage_options: Mapping[str, Any] | None = None) -> Ledger:
+def open_ledger(url: str | PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Ledger:
     """Open a ledger to look at it, wherever it lies. Nothing of it is changed.
 
     Args:
@@ -171,7 +173,7 @@ def open_ledger(url: str, storage_options: Mapping[str, Any] | None = None) -> L
     """
     know_environment()
     know_secrets(storage_options or {})
-    place = canonical_url(refuse_secrets(url, "a ledger")).rstrip("/")
+    place = canonical_url(refuse_secrets(os.fspath(url), "a ledger")).rstrip("/")
     return Ledger(open_store(place, storage_options, create=False, read_only=True), storage_options)
 
 

@@ -97,10 +97,10 @@ def test_a_sample_of_columns_is_of_few_row_groups(tmp_path: Path, form: RecordFo
         output="o",
         to="jsonl",
         function="json:dumps",
-        modules={},
+        made_of={"module": {}},
         form=form,
     )
-    sampled = list(sampled_records(job, job.pages(lambda _: None), number))
+    sampled = list(sampled_records(job, job.pages(), number))
     assert len(sampled) == number
     rows = [one.records if form == "records" else one.records.to_pylist() for one in sampled]
     assert rows == [[{"id": one.number}] for one in sampled]

@@ -29,9 +29,7 @@ SPECS: list[JobSpec] = [
     MapJob(files=FILES, function=TRAVELLING, made_of={"code": {"f": "ab"}}, to="jsonl", **WORDS),  # type: ignore[arg-type]
     ConvertJob(files=FILES, to="megatron", dataset=PARTS, **WORDS),  # type: ignore[arg-type]
     ConvertJob(files=FILES, to="shar", fields=(("recording", "wav"), ("label", "cls")), **WORDS),  # type: ignore[arg-type]
-    MaterializeJob(
-        passes=GraphPasses(reference="m:g", made_of={"module": {}}, epochs=3), to="tar", published="lit", **WORDS
-    ),  # type: ignore[arg-type]
+    MaterializeJob(passes=PASSES, to="tar", published="lit", **WORDS),  # type: ignore[arg-type]
     TokenizeJob(files=FILES, tokenizer="bytes", checksum="bytes", keys=("a", "b"), eod=None, dataset=PARTS, **WORDS),  # type: ignore[arg-type]
 ]
 

@@ -7,11 +7,13 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.python.conftest import Programs
+from tests.servers import pins
 
 CLEANING = """
 import functools, helpers
@@ -478,17 +480,36 @@ def _wait_for_outputs(workspace: Workspace, process: subprocess.Popen[str]) -> N
         time.sleep(0.1)
 
 
-def test_other_runners_get_functions_that_no_module_holds(programs: Programs) -> None:
+RUNNERS = ["--runner=BundleBasedDirectRunner", "--runner=FnApiRunner", "--runner=PrismRunner"]
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_other_runners_get_functions_that_no_module_holds(runner: str, programs: Programs) -> None:
+    if "Prism" in runner and not Path(pins.PRISM.path).exists():
+        pytest.skip(pins.REMEDY)
+    options = [runner, f"--prism_location={pins.PRISM.path}"] if "Prism" in runner else [runner]
     programs.workspace.jsonl("in/a.jsonl", 10)
-    rows = programs.rows("""
+    rows = programs.rows(f"""
         LIMIT = 5
         def clean(record):
             return record if record["id"] < LIMIT else None
-        for runner in ("BundleBasedDirectRunner", "FnApiRunner"):
-            result = lb.map(clean, "in/*.jsonl", output=runner, to="jsonl", options=[f"--runner={runner}"])
+        for _ in range(2):
+            result = lb.map(clean, "in/*.jsonl", output="out", to="jsonl", options={options})
             show(tasks=result.tasks, sources=result.sources, kept=result.records.kept)
     """)
-    assert rows == [{"tasks": 1, "sources": 1, "kept": 5}] * 2
+    assert rows == [{"tasks": 1, "sources": 1, "kept": 5}, {"tasks": 0, "sources": 0, "kept": 0}]
+
+
+def test_what_a_program_has_made_as_a_module_travels_too(programs: Programs) -> None:
+    programs.workspace.jsonl("in/a.jsonl", 4)
+    rows = programs.rows("""
+        import types
+        made = sys.modules["made"] = types.ModuleType("made")
+        exec("K = 2\\ndef clean(record):\\n    return {'k': K, 'id': record['id']}", made.__dict__)
+        show(tasks=lb.map(made.clean, "in/*.jsonl", output="out", to="jsonl", workers=1).tasks)
+    """)
+    assert rows == [{"tasks": 1}]
+    assert programs.workspace.records("out")[-1] == {"k": 2, "id": 3}
 
 
 def test_a_graph_is_materialized_by_the_function_that_builds_it(programs: Programs) -> None:
