@@ -24,7 +24,8 @@ from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
 from ledgerbeam.sources import Cut, FileSources, Opened, SharSources, SourceKind, Sources, TaskLimits
-from ledgerbeam.transforms import LedgerHandle, PlanTasks
+from ledgerbeam.transforms import PlanTasks
+from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.plan import StreamedTasks, _Plan
 from tests.sources.data import put_index
 
