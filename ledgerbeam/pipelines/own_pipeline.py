@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, cast, get_args
+from typing import Any, Self, cast, get_args
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
@@ -195,7 +195,8 @@ class LedgerRunner(PipelineRunner):
             workers=self._workers or asked.workers or len(os.sched_getaffinity(0)),
             flush_interval=self._flush_interval or asked.flush_interval,
             import_path=tuple(map(os.path.abspath, sys.path)),
-            **_sources(chain.match, chain.plan),
+            files=_files(chain.match, chain.plan),
+            passes=_passes(chain.match, chain.plan),
         )
 
 
@@ -223,6 +224,11 @@ class Pipeline(beam.Pipeline):
     """
 
     result: PipelineRun
+
+    def __enter__(self) -> Self:
+        """Return the pipeline, which runs at the end of the ``with`` statement."""
+        super().__enter__()
+        return self
 
     def __init__(
         self,
@@ -294,8 +300,7 @@ def run(
         flush_interval=flush_interval,
         progress=progress,
     )
-    result: PipelineRun = pipeline.run()
-    return result
+    return cast(PipelineRun, pipeline.run())
 
 
 def _keep_silent(line: str) -> None:
@@ -324,19 +329,28 @@ def _chosen(name: str, value: Any, choices: Sequence[Any]) -> Any:
     return value
 
 
-def _sources(match: MatchSources, plan: PlanTasks) -> dict[str, ListedFiles | GraphPasses]:
-    """Return what a chain reads, by the names of `PipelineJob`."""
-    sizes: dict[str, Any] = {"task_records": plan.task_records}
-    if plan.task_bytes is not None:
-        sizes["task_bytes"] = plan.task_bytes
+def _sizes(plan: PlanTasks) -> dict[str, int]:
+    sizes = {"task_records": plan.task_records, "task_bytes": plan.task_bytes}
+    return {name: size for name, size in sizes.items() if size is not None}
+
+
+def _passes(match: MatchSources, plan: PlanTasks) -> GraphPasses | None:
+    """Return the passes of a graph that a chain reads; None if it reads files."""
+    if match.graph is None:
+        return None
+    modules = user_modules(match.graph)
+    return GraphPasses(reference=match.graph, modules=modules, epochs=match.epochs, **_sizes(plan))
+
+
+def _files(match: MatchSources, plan: PlanTasks) -> ListedFiles | None:
+    """Return the files that a chain reads; None if it reads passes of a graph."""
     if match.graph is not None:
-        passes = GraphPasses(reference=match.graph, modules=user_modules(match.graph), epochs=match.epochs, **sizes)
-        return {"passes": passes}
+        return None
     if not match.patterns and not match.sources_from:
         raise UsageError("MatchSources: give patterns, or sources_from, or graph")
     patterns = tuple(f"{pattern.rstrip('/')}/*" for pattern in match.patterns) if match.shar else match.patterns
     base = match.base or common_base(patterns)
-    files = ListedFiles(
+    return ListedFiles(
         patterns=patterns,
         sources_from=match.sources_from,
         base=base and base.rstrip("/") + "/",
@@ -346,9 +360,8 @@ def _sources(match: MatchSources, plan: PlanTasks) -> dict[str, ListedFiles | Gr
         pack_bytes=match.pack,
         read_as="shar" if match.shar else None,
         columns=match.columns,
-        **sizes,
+        **_sizes(plan),  # type: ignore[arg-type] # they are sizes of tasks
     )
-    return {"files": files}
 
 
 def _made_of(chain: FoundChain) -> dict[str, Any]:
@@ -369,4 +382,5 @@ def _described(encoder: Any) -> str:
     if named:
         return named[0]
     kind = type(encoder)
-    return repr(encoder) if kind.__repr__ is not object.__repr__ else f"{kind.__module__}.{kind.__qualname__}"
+    says = "__repr__" in {name for base in kind.__mro__[:-1] for name in vars(base)}
+    return repr(encoder) if says else f"{kind.__module__}.{kind.__qualname__}"

@@ -157,8 +157,8 @@ class ChainDoFn(beam.DoFn):
             self._work.teardown()
 
     def _made(self) -> beam.DoFn:
-        if self._work is None:
-            self.setup()
+        if self._work is None:  # no runner has set it up
+            self._work = self.work()
         return self._work
 
 

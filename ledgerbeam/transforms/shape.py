@@ -11,7 +11,7 @@ import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import apache_beam as beam
 from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
@@ -97,7 +97,7 @@ def find_chain(pipeline: beam.Pipeline) -> FoundChain:
     _check_order(graph, path)
     _check_elements(graph, path, ends)
     labels = tuple(node.full_label for node in path)
-    match, plan, write = (ends[kind].transform for kind in (MatchSources, PlanTasks, WriteTasks))
+    match, plan, write = (cast(Any, ends[kind].transform) for kind in (MatchSources, PlanTasks, WriteTasks))
     return FoundChain(match, plan, write, tuple(_functions(path, write)), labels, len(graph.leaves) > len(path))
 
 
@@ -106,7 +106,7 @@ class _Graph(PipelineVisitor):
 
     def __init__(self) -> None:
         self.leaves: list[AppliedPTransform] = []
-        self.takers: dict[PCollection[Any], list[AppliedPTransform]] = defaultdict(list)
+        self.takers: dict[Any, list[AppliedPTransform]] = defaultdict(list)
         self._seen: set[int] = set()
         self._ours: dict[type, list[AppliedPTransform]] = defaultdict(list)
         self._above: set[int] = set()  # nodes in which transforms of the chain are

@@ -63,7 +63,7 @@ def test_a_rerun_does_what_is_missing_and_nothing_else(texts: Path) -> None:
     with (texts / "broken.jsonl").open("a") as file:
         file.write("{no json\n")
     assert run(texts.parent) == 3
-    written = {path: path.stat().st_mtime_ns for path in (texts.parent / "out").iterdir()}
+    written = {path: path.stat().st_mtime_ns for path in (texts.parent / "out").glob("*.jsonl*")}
 
     (texts / "broken.jsonl.idx").unlink()
     write(texts / "broken.jsonl", ["mended"])

@@ -76,7 +76,8 @@ def kill_on_engine(folder: Path, name: str, kills: int, seed: str) -> tuple[bool
     if missing() is not None:
         raise RuntimeError(str(missing()))
     clean = run_clean(folder / "clean")
-    chance, killed, problems = random.Random(seed), 0, []
+    chance, killed = random.Random(seed), 0
+    problems: list[str] = []
     trace = folder / "trace"
     with start(folder / "engine", env={"LEDGERBEAM_TEST_TRACE": str(trace)}) as engine:
         for number in itertools.count():

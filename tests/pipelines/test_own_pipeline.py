@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from ledgerbeam.errors import JobMismatchError, LedgerError, UnsupportedShapeErr
 from ledgerbeam.io import JsonlReader
 from ledgerbeam.ledger import FailedTask, LedgerStore, Task
 from ledgerbeam.ledger.worker.writer import close_shared_writers
+from ledgerbeam.pipelines.jobs import transport
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners import local
 from ledgerbeam.transforms.chain import TASKS
@@ -273,7 +275,7 @@ def test_a_task_that_ends_its_workers_is_set_aside(folder: Path, capsys: pytest.
 
 def test_no_secret_goes_to_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[bytes] = []
-    dump = local.dump_job
+    dump = transport.dump_job
 
     def noting(job: JobSpec) -> bytes:
         written.append(dump(job))
@@ -291,7 +293,7 @@ def test_a_function_may_be_in_a_module_beside_the_program(folder: Path, monkeypa
         "def same(task):\n    return task.replace(records=list(task.records))\n"
     )
     monkeypatch.syspath_prepend(folder / "lib")
-    from beside_program import same  # type: ignore[import-not-found]
+    same = importlib.import_module("beside_program").same
 
     assert run(same, workers=2).outcome.done.tasks == 12
     (folder / "lib" / "beside_program.py").write_text("def same(task):\n    return task\n")
@@ -303,7 +305,7 @@ def test_a_function_of_records_says_itself_what_it_is_made_of(folder: Path, monk
     (folder / "records_of_mine.py").write_text("def same(record, n=1):\n    return record\n")
 
     def go(**values: Any) -> lb.PipelineRun:
-        return run(lb.MapRecords("records_of_mine:same", "jsonl", values=values))  # type: ignore[arg-type]
+        return run(lb.MapRecords("records_of_mine:same", "jsonl", values=values))
 
     assert go(n=1).outcome.done.tasks == 12
     with pytest.raises(JobMismatchError, match="set n: was 1, is 2"):

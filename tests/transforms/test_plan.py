@@ -83,8 +83,8 @@ def planned(
 def test_limits_below_one_are_refused_and_without_any_a_task_has_16_mib() -> None:
     for name in ("task_bytes", "task_records"):
         with pytest.raises(UsageError, match=f"{name} must be at least 1, found 0"):
-            PlanTasks(**{name: 0})  # type: ignore[arg-type]
-        assert getattr(PlanTasks(**{name: 1}), name) == 1  # type: ignore[arg-type]
+            PlanTasks(**{name: 0})
+        assert getattr(PlanTasks(**{name: 1}), name) == 1
     assert PlanTasks().display_data() == {"task_bytes": 16 * 2**20, "task_records": 0}
     assert PlanTasks(task_records=7).display_data() == {"task_bytes": 0, "task_records": 7}
     assert PlanTasks(task_bytes=7).display_data() == {"task_bytes": 7, "task_records": 0}

@@ -10,8 +10,10 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from apache_beam.coders import VarIntCoder
+from apache_beam.transforms.combiners import Count
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
+from apache_beam.transforms.window import FixedWindows
 
 import ledgerbeam as lb
 from ledgerbeam.errors import UnsupportedShapeError
@@ -121,7 +123,7 @@ def dropping(tasks: Any) -> Any:
 
 
 def windows(tasks: Any) -> Any:
-    return tasks | "Hours" >> beam.WindowInto(beam.window.FixedWindows(3600))
+    return tasks | "Hours" >> beam.WindowInto(FixedWindows(3600))
 
 
 INSIDE: dict[Callable[[Any], Any], str] = {
@@ -270,5 +272,5 @@ def test_what_comes_behind_the_chain_may_be_anything(folder: Path) -> None:
     tasks = begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks() | lb.WriteTasks(str(folder / "out"), "jsonl")
     committed = tasks | lb.CommitTasks()
     words = pipeline | beam.Create(["a"])
-    committed | beam.combiners.Count.Globally() | beam.Map(lambda n, words: n, beam.pvalue.AsList(words))
+    committed | Count.Globally() | beam.Map(lambda n, words: n, beam.pvalue.AsList(words))
     assert find_chain(pipeline).goes_on

@@ -83,7 +83,7 @@ class PipelineJob(JobSpec):
 
         graph = {"whole": self.whole, "chain": self.chain, "rest": self.rest}[part]
         proto = beam_runner_api_pb2.Pipeline.FromString(base64.b85decode(str(graph)))
-        return beam.Pipeline.from_runner_api(proto, runner, options)
+        return beam.Pipeline.from_runner_api(proto, runner, options)  # type: ignore[arg-type] # None is that of options
 
     @property
     def goes_on(self) -> bool:

@@ -11,6 +11,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability.api import beam_provision_api_pb2
 from apache_beam.runners.job.utils import dict_to_struct
 from apache_beam.runners.portability.fn_api_runner.fn_runner import ExtendedProvisionInfo, FnApiRunner
+from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms.environments import Environment, SubprocessSDKEnvironment
 
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
@@ -97,7 +98,7 @@ def job_pipeline(spec: JobSpec, options: PipelineOptions) -> beam.Pipeline:
 
 
 def local_pipeline(
-    spec: JobSpec, part: Part, path: str, runner: beam.runners.PipelineRunner, options: PipelineOptions
+    spec: JobSpec, part: Part, path: str, runner: PipelineRunner, options: PipelineOptions
 ) -> beam.Pipeline:
     """Return a part of the pipeline of a job as the local runner runs it: the launcher lists, skips and looks.
 
