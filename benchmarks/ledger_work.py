@@ -22,7 +22,9 @@ from ledgerbeam.io.listing.pages import list_pages  # noqa: E402
 from ledgerbeam.ledger import Job, Source, Task  # noqa: E402
 from ledgerbeam.ledger.places import open_store  # noqa: E402
 from ledgerbeam.ledger.worker.writer import close_shared_writers  # noqa: E402
-from ledgerbeam.transforms import CommitTasks, LedgerHandle, PlanTasks, ProcessTask, ReadTasks, WriteTasks  # noqa: E402
+from ledgerbeam.transforms import CommitTasks, PlanTasks, ProcessTask, ReadTasks, WriteTasks  # noqa: E402
+from ledgerbeam.transforms._worker import LedgerHandle  # noqa: E402
+from ledgerbeam.transforms.chain import ChainValues, give_values  # noqa: E402
 
 TASK_SECONDS = 0.010
 RECORDS_A_TASK = 20
@@ -52,14 +54,14 @@ def run(folder: str, output: str, tasks: int, ledger: bool) -> float:
         written: Any = (
             pipeline
             | beam.Create(sources, reshuffle=False)
-            | PlanTasks(handle, task_records=RECORDS_A_TASK)
-            | beam.Reshuffle()
-            | ReadTasks(ledger=handle)
-            | ProcessTask(work, handle)
-            | WriteTasks(str(published), "jsonl", f"{folder}/in/", ledger=handle)
+            | PlanTasks(task_records=RECORDS_A_TASK)
+            | ReadTasks()
+            | ProcessTask(work)
+            | WriteTasks(str(published), "jsonl")
         )
         if handle is not None:
-            written | CommitTasks(handle)
+            written | CommitTasks()
+        give_values(pipeline, ChainValues(handle, base=f"{folder}/in/"))
     if handle is not None:
         close_shared_writers()
     seconds = time.perf_counter() - started

@@ -12,22 +12,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions
-
-from ledgerbeam.io import ObjectFolder, SourceListing, canonical_url, common_base
-from ledgerbeam.ledger import Job, Task, code_identity
-from ledgerbeam.opening import open_ledger
-from ledgerbeam.transforms import (
-    CommitTasks,
-    LedgerHandle,
-    MatchSources,
-    PlanTasks,
-    ProcessTask,
-    ReadTasks,
-    SkipCompleted,
-    WriteTasks,
-)
+import ledgerbeam as lb
+from ledgerbeam.ledger import Task
 
 LONG = 1000
 
@@ -50,36 +36,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--on-job-change", choices=["refuse", "restart", "accept"], default="refuse")
     args, beam_args = parser.parse_known_args(argv)
 
-    patterns = tuple(canonical_url(pattern) for pattern in args.patterns)
-    output = canonical_url(args.output)
-    # What shapes the output, edits of the function included: the ledger of another job is refused.
-    job = Job("short-and-long", {"output": output, "functions": code_identity(short_and_long)})
-    store = open_ledger(canonical_url(args.ledger), create=True)  # a folder, or s3://bucket/ledger
-    store.open_job(job, on_change=args.on_job_change)
-    ledger = LedgerHandle(store.url, job.fingerprint)
-
-    with beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner", *beam_args])) as pipeline:
+    with lb.Pipeline(
+        ledger=args.ledger, name="short-and-long", options=beam_args, on_job_change=args.on_job_change
+    ) as pipeline:
         (
             pipeline
-            | MatchSources(SourceListing(patterns))
-            | SkipCompleted(ledger)
-            | "SpreadSources" >> beam.Reshuffle()
-            | PlanTasks(ledger, task_records=10_000)
-            | "SpreadTasks" >> beam.Reshuffle()  # the last barrier: from here to the ledger is one fused stage
-            | ReadTasks(ledger=ledger)
-            | ProcessTask(short_and_long, ledger)
-            | WriteTasks(output, "jsonl", common_base(patterns), ledger=ledger)
-            | CommitTasks(ledger)
+            | lb.MatchSources(args.patterns)
+            | lb.SkipCompleted()
+            | lb.PlanTasks(task_records=10_000)
+            | lb.ReadTasks()
+            | lb.ProcessTask(short_and_long)
+            | lb.WriteTasks(args.output, "jsonl")
+            | lb.CommitTasks()
         )
 
-    store.refresh()
-    stale = store.stale_outputs()  # of sources that changed, and of what the job did before it was restarted
-    ObjectFolder(output).delete(stale)
-    store.drop_stale(stale)
-    counts = store.status()["sources"]
+    counts = pipeline.result.status["sources"]
     print(f"{counts['complete']} sources complete, {counts['open']} open, {counts['failed']} failed")
     return 3 if counts["failed"] else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except lb.LedgerbeamError as error:
+        sys.exit(f"own_pipeline: {error}")

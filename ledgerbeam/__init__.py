@@ -6,6 +6,9 @@
     reader = ledgerbeam.open("s3://bucket/cuts.000001.jsonl")                       # any record, one ranged read away
     ledger = ledgerbeam.open_ledger("progress")                                     # what a job has done
 
+    with ledgerbeam.Pipeline(ledger="progress", name="clean") as pipeline:     # a Beam pipeline that can be restarted
+        pipeline | ledgerbeam.MatchSources("texts/*.jsonl") | ledgerbeam.SkipCompleted() | ...
+
 What is needed less often is in `ledgerbeam.io`, `.ledger`, `.iterators`, `.sources` and `.transforms`.
 A name is imported when it is used for the first time.
 """
@@ -40,30 +43,57 @@ if TYPE_CHECKING:
     from ledgerbeam.pipelines.calls.result import Result as Result
     from ledgerbeam.pipelines.calls.tokenize import tokenize as tokenize
     from ledgerbeam.pipelines.calls.verify import verify as verify
+    from ledgerbeam.pipelines.own_pipeline import LedgerRunner as LedgerRunner
+    from ledgerbeam.pipelines.own_pipeline import Pipeline as Pipeline
+    from ledgerbeam.pipelines.own_pipeline import PipelineRun as PipelineRun
+    from ledgerbeam.pipelines.own_pipeline import run as run
     from ledgerbeam.pipelines.report.ledger import Ledger as Ledger
     from ledgerbeam.pipelines.report.ledger import open_ledger as open_ledger
     from ledgerbeam.results import Drop as Drop
     from ledgerbeam.results import Reject as Reject
     from ledgerbeam.results import Route as Route
     from ledgerbeam.results import Rows as Rows
+    from ledgerbeam.transforms import CommitTasks as CommitTasks
+    from ledgerbeam.transforms import CommittedTask as CommittedTask
+    from ledgerbeam.transforms import MapRecords as MapRecords
+    from ledgerbeam.transforms import MatchSources as MatchSources
+    from ledgerbeam.transforms import PlanTasks as PlanTasks
+    from ledgerbeam.transforms import ProcessBatch as ProcessBatch
+    from ledgerbeam.transforms import ProcessTask as ProcessTask
+    from ledgerbeam.transforms import ReadTasks as ReadTasks
+    from ledgerbeam.transforms import SkipCompleted as SkipCompleted
+    from ledgerbeam.transforms import WriteTasks as WriteTasks
 
 __version__ = "0.1.0"
 __all__ = [
+    "CommitTasks",
+    "CommittedTask",
     "Drop",
     "FunctionError",
     "Ledger",
     "LedgerError",
+    "LedgerRunner",
     "LedgerbeamError",
+    "MapRecords",
+    "MatchSources",
+    "Pipeline",
+    "PipelineRun",
+    "PlanTasks",
+    "ProcessBatch",
+    "ProcessTask",
+    "ReadTasks",
     "RecordError",
     "RecordStream",
     "Reject",
     "Result",
     "Route",
     "Rows",
+    "SkipCompleted",
     "SourceError",
     "StorageError",
     "TasksFailedError",
     "UsageError",
+    "WriteTasks",
     "__version__",
     "convert",
     "index",
@@ -74,6 +104,7 @@ __all__ = [
     "open",
     "open_ledger",
     "publish",
+    "run",
     "stats",
     "tokenize",
     "verify",
@@ -81,6 +112,18 @@ __all__ = [
 
 _MODULES = ("stats",)
 _CALLS = ("convert", "index", "map", "materialize", "merge", "publish", "tokenize", "verify")
+_TRANSFORMS = (
+    "CommitTasks",
+    "CommittedTask",
+    "MapRecords",
+    "MatchSources",
+    "PlanTasks",
+    "ProcessBatch",
+    "ProcessTask",
+    "ReadTasks",
+    "SkipCompleted",
+    "WriteTasks",
+)
 _ELSEWHERE = {
     "Drop": ("results", "Drop"),
     "Ledger": ("pipelines.report.ledger", "Ledger"),
@@ -88,11 +131,16 @@ _ELSEWHERE = {
     "Result": ("pipelines.calls.result", "Result"),
     "Route": ("results", "Route"),
     "Rows": ("results", "Rows"),
+    "LedgerRunner": ("pipelines.own_pipeline", "LedgerRunner"),
+    "Pipeline": ("pipelines.own_pipeline", "Pipeline"),
+    "PipelineRun": ("pipelines.own_pipeline", "PipelineRun"),
     "RecordStream": ("io.formats.opening", "RecordStream"),
     "index_source": ("io.formats.opening", "index_source"),
     "open": ("io.formats.opening", "open_any"),
     "open_ledger": ("pipelines.report.ledger", "open_ledger"),
+    "run": ("pipelines.own_pipeline", "run"),
     **{name: (f"pipelines.calls.{name}", name) for name in _CALLS},
+    **{name: ("transforms", name) for name in _TRANSFORMS},
 }
 
 

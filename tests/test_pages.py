@@ -27,6 +27,7 @@ PAGES = {
     "ledger": 10,
     "lit": 8,
     "megatron": 15,
+    "own-pipeline": 5,
     "parquet": 16,
     "python": 18,
     "rejects": 7,

@@ -2,8 +2,9 @@
 
     patterns -> MatchSources -> SkipCompleted -> PlanTasks -> ReadTasks -> ProcessTask -> WriteTasks -> CommitTasks
 
-A `Reshuffle` may stand after `SkipCompleted` and after `PlanTasks`, to spread the work; none may stand after
-`ReadTasks`, since a stage behind a barrier starts only when everything before it is done. Elements are `Source`,
+`PlanTasks` spreads sources and tasks over the workers. No `Reshuffle` or other barrier may stand after `ReadTasks`,
+since a stage behind one starts only when everything before it is done. The transforms get their ledger from the
+pipeline: `ledgerbeam.Pipeline`, or `ledgerbeam.run`. Elements are `Source`,
 `Task` and, once a task has ended otherwise than well, its `NoneTask` or `FailedTask`, which every transform passes on.
 
 A name is imported when it is used for the first time: what maps records without a pipeline does not import Beam.
@@ -15,8 +16,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ledgerbeam.transforms._worker import LedgerHandle as LedgerHandle
     from ledgerbeam.transforms.commit import CommitTasks as CommitTasks
+    from ledgerbeam.transforms.commit import CommittedTask as CommittedTask
     from ledgerbeam.transforms.function import MapRecords as MapRecords
     from ledgerbeam.transforms.index import BuildIndexes as BuildIndexes
     from ledgerbeam.transforms.index import PlanIndexes as PlanIndexes
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BuildIndexes",
     "CommitTasks",
-    "LedgerHandle",
+    "CommittedTask",
     "MapRecords",
     "MatchSources",
     "PlanIndexes",
@@ -50,7 +51,7 @@ __all__ = [
 _MODULES = {
     "BuildIndexes": "index",
     "CommitTasks": "commit",
-    "LedgerHandle": "_worker",
+    "CommittedTask": "commit",
     "MapRecords": "function",
     "MatchSources": "match",
     "PlanIndexes": "index",

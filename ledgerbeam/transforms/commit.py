@@ -2,73 +2,147 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
-from apache_beam.pvalue import PCollection
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.utils.windowed_value import WindowedValue
 
 from ledgerbeam.errors import RejectLimitError, UnsupportedShapeError
-from ledgerbeam.ledger import FailedTask, NoneTask, Task
+from ledgerbeam.ledger import FailedTask, NoneTask, Output, Task
+from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import Failure, Leaf
 from ledgerbeam.ledger.statistics import joined_statistics
+from ledgerbeam.ledger.worker.committed import CommitNotes
 from ledgerbeam.transforms._worker import LedgerHandle
+from ledgerbeam.transforms.chain import ChainTransform, ChainValues
 from ledgerbeam.transforms.write import WrittenTask
 
-__all__ = ["CommitTasks"]
+__all__ = ["CommitTasks", "CommittedTask"]
+
+HELD = 1_000
+"""Summaries that a worker holds at most until they are committed."""
 
 
-@dataclass
-class CommitTasks(beam.PTransform[PCollection[WrittenTask], PCollection[None]]):
+@dataclass(frozen=True)
+class CommittedTask:
+    """What `CommitTasks` emits of a task, once that is recorded.
+
+    Attributes:
+        source: URL of its source; of a pack, of the first member.
+        start: First record of the span.
+        stop: One past the last.
+        records: Records that it wrote.
+        outputs: What it published, with names relative to the output folder; none of a task that was filtered.
+        counts: What became of the records that it read; None if all were written without a route.
+    """
+
+    source: str
+    start: int
+    stop: int
+    records: int = 0
+    outputs: tuple[Output, ...] = ()
+    counts: RecordCounts | None = None
+
+    @classmethod
+    def of(cls, task: Task, leaf: Leaf) -> CommittedTask:
+        """Return the summary of a task that is recorded as `leaf`."""
+        return cls(task.source.url, task.start, task.stop, leaf.records, leaf.outputs, leaf.counts)
+
+
+class CommitTasks(ChainTransform):
     """Records completions in the ledger, in groups, while the stage runs.
 
     The outputs must already be durable outside the pipeline. No GroupByKey, Reshuffle, side input or stateful DoFn may
     be between this transform and `ReadTasks`: behind such a barrier nothing is recorded until all work is done.
 
-    Attributes:
-        ledger: The job's ledger, with the group commit's limits.
-        most_rejected: How many records the tasks of one worker may reject, if the launcher does not read the ledger
-            meanwhile; more end the worker with a `RejectLimitError`, once they are recorded. None for any number.
+    It emits a `CommittedTask` for each task that this run has recorded; those of earlier runs are not done again, and
+    not emitted.
     """
 
-    ledger: LedgerHandle
-    most_rejected: int | None = None
+    elements = CommittedTask
 
-    def expand(self, written: PCollection[WrittenTask]) -> PCollection[None]:
-        """Apply the transform to written tasks and to the markers of filtered and failed ones."""
-        return written | "CommitTasks" >> beam.ParDo(_Commit(self.ledger, self.most_rejected)).with_output_types(
-            type(None)
-        )
+    def dofn(self, values: ChainValues) -> beam.DoFn:
+        """Return what records tasks; where all is recorded, what emits the summaries."""
+        if values.committed is not None:
+            return _Committed(values.committed)
+        return _Commit(values.require_ledger(), values.most_rejected, goes_on=values.goes_on)
 
-    def display_data(self) -> dict[str, Any]:
-        """Show the ledger and the group commit's limits in a runner's console."""
-        return {
-            "ledger": self.ledger.url,
-            "flush_interval": self.ledger.flush_interval,
-            "flush_entries": self.ledger.flush_entries,
-        }
+
+class _Committed(beam.DoFn):
+    def __init__(self, committed: Callable[[], Iterable[CommittedTask]]) -> None:
+        self._committed = committed
+
+    def process(self, element: bytes) -> Iterable[CommittedTask]:
+        del element  # tells only that the pipeline begins
+        return self._committed()
 
 
 class _Commit(beam.DoFn):
-    def __init__(self, ledger: LedgerHandle, most_rejected: int | None = None) -> None:
+    """Records tasks.
+
+    What comes behind must not see a task that is not recorded. So summaries are held until the ledger's writer has
+    committed. On the local runner, where a worker that dies takes with it all that is behind the chain, they are noted
+    in the run's folder instead, before the task is recorded: the launcher takes those notes whose tasks are.
+    """
+
+    def __init__(self, ledger: LedgerHandle, most_rejected: int | None = None, *, goes_on: bool = False) -> None:
         self._ledger = ledger
         self._most_rejected = most_rejected
+        self._goes_on = goes_on
+        self._notes: CommitNotes | None = None
+        self._held: list[CommittedTask] = []
         self._rejected: dict[bytes, int] = {}  # by task: a bundle that is repeated counts once
         self._tasks = Metrics.counter("ledgerbeam", "tasks_committed")
         self._commit_ms = Metrics.distribution("ledgerbeam", "commit_ms")
 
-    def process(self, element: WrittenTask | NoneTask | FailedTask) -> None:
+    def start_bundle(self) -> None:
+        self._held = []
+
+    def process(self, element: WrittenTask | NoneTask | FailedTask) -> list[CommittedTask]:
         with self._ledger.fatal_errors():
             writer = self._ledger.writer()
             if isinstance(element, FailedTask):
                 writer.fail(_failure(element))
-                return
+                return []
             leaf = _leaf(element)
+            if self._goes_on:
+                self._keep(element.task, leaf)
             writer.add(leaf)
             if self._most_rejected is not None and leaf.counts is not None and leaf.counts.rejected:
                 self._check_rejected(element.task, sum(leaf.counts.rejected.values()), self._most_rejected)
+            full = len(self._held) >= HELD
+            if full:
+                writer.flush()
         self._tasks.inc()
+        return self._released() if full else []
+
+    def finish_bundle(self) -> list[WindowedValue]:
+        with self._ledger.fatal_errors():
+            result = self._ledger.writer().flush()
+        self._commit_ms.update(int(1000 * result.seconds))
+        return [GlobalWindows.windowed_value(summary) for summary in self._released()]
+
+    def teardown(self) -> None:
+        if self._notes is not None:
+            self._notes.close()
+            self._notes = None
+
+    def _keep(self, task: Task, leaf: Leaf) -> None:
+        summary = CommittedTask.of(task, leaf)
+        if self._ledger.run_dir is None:
+            self._held.append(summary)
+            return
+        if self._notes is None:
+            self._notes = CommitNotes(self._ledger.run_dir)
+        self._notes.add(task.source.id, task.node, summary)
+
+    def _released(self) -> list[CommittedTask]:
+        held, self._held = self._held, []
+        return held
 
     def _check_rejected(self, task: Task, rejected: int, most: int) -> None:
         self._rejected[task.node] = rejected
@@ -79,11 +153,6 @@ class _Commit(beam.DoFn):
                 "has done. All that is recorded stays: look at them with 'ledgerbeam ledger rejects', then mend the "
                 "sources or the function, or run the same command with a higher --on-error reject:N"
             )
-
-    def finish_bundle(self) -> None:
-        with self._ledger.fatal_errors():
-            result = self._ledger.writer().flush()
-        self._commit_ms.update(int(1000 * result.seconds))
 
 
 def _leaf(element: Any) -> Leaf:

@@ -13,7 +13,10 @@ from ledgerbeam.io.conversion import CONVERSIONS
 from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import Statistic
+from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.user_code import Reference
+from ledgerbeam.ledger.model.user_modules import user_modules
+from ledgerbeam.ledger.model.user_objects import check_object, depends_on_batches
 from ledgerbeam.sources.forms import ARROW_OUTPUTS, ARROW_ROWS, OnError, RecordForm
 from ledgerbeam.transforms.batches import BatchAgainError
 from ledgerbeam.transforms.collectors import UnplacedError
@@ -91,6 +94,24 @@ class MapRecords:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_ready": None}
+
+    def identity(self) -> dict[str, Json]:
+        """Return what shapes the results: the object, the user's modules that it is made of, and what it is given.
+
+        Raises:
+            FunctionError: If the object cannot be imported.
+        """
+        shaping: dict[str, Json] = {
+            "function": self.reference,
+            "module": dict(user_modules(self.reference)),
+            "set": dict(self._object.values),
+            "watched file": dict(self._object.watched),
+            "as": self.form,
+            "nan": self.nan,
+        }
+        if self.batch is not None and depends_on_batches(check_object(self.reference, self._object.values)):
+            shaping["batch"] = self.batch
+        return shaping
 
     def set_up(self) -> ReadyObject:
         """Have the object imported or built, unless this process has done so.

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import apache_beam as beam
 import numpy as np
 from apache_beam.metrics.metric import Metrics
-from apache_beam.pvalue import PCollection
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerDamagedError, LedgerError, SourceNotFoundError
@@ -31,6 +30,8 @@ from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.kind import listed_file, looked_at
 from ledgerbeam.transforms._worker import LedgerHandle
+from ledgerbeam.transforms.chain import ChainTransform, ChainValues
+from ledgerbeam.transforms.plan import Planner
 from ledgerbeam.transforms.write import WrittenTask
 
 __all__ = ["BuildIndexes", "PlanIndexes", "part_name"]
@@ -44,22 +45,18 @@ def part_name(source: Source, ordinal: int) -> str:
 
 
 @dataclass
-class PlanIndexes(beam.PTransform[PCollection[PendingSource], PCollection[Task]]):
+class PlanIndexes(Planner):
     """Cuts sources into index tasks: byte ranges, or the whole source, or the assembly of ranges that are done.
 
     Attributes:
         range_bytes: Size of a byte range; a source of lines above it fans out.
-        sources: The formats of sources.
     """
 
     range_bytes: int = 256 * 2**20
-    sources: FileSources = field(default_factory=FileSources)
 
-    def expand(self, sources: PCollection[PendingSource]) -> PCollection[Task]:
-        """Apply the transform to open sources."""
-        return sources | "PlanIndexes" >> beam.ParDo(_PlanIndexes(self.range_bytes, self.sources)).with_output_types(
-            Any
-        )
+    def dofn(self, values: ChainValues) -> beam.DoFn:
+        """Return what cuts the sources."""
+        return _PlanIndexes(self.range_bytes, cast(FileSources, values.sources))
 
     def display_data(self) -> dict[str, Any]:
         """Show the range size in a runner's console."""
@@ -99,23 +96,18 @@ class _PlanIndexes(beam.DoFn):
 
 
 @dataclass
-class BuildIndexes(beam.PTransform[PCollection[Task], PCollection[WrittenTask]]):
+class BuildIndexes(ChainTransform):
     """Does index tasks: scans a byte range into a part, or publishes the index of a source.
 
     Attributes:
-        ledger: The job's ledger.
         work: URL of the folder for parts; every worker must reach it.
-        sources: The formats of sources, with their options, and where their indexes lie.
     """
 
-    ledger: LedgerHandle
     work: str
-    sources: FileSources = field(default_factory=FileSources)
 
-    def expand(self, tasks: PCollection[Task]) -> PCollection[WrittenTask]:
-        """Apply the transform to the tasks of `PlanIndexes`."""
-        build = _BuildIndexes(self.ledger, self.work, self.sources)
-        return tasks | "BuildIndexes" >> beam.ParDo(build).with_output_types(Any)
+    def dofn(self, values: ChainValues) -> beam.DoFn:
+        """Return what does the tasks of `PlanIndexes`."""
+        return _BuildIndexes(values.require_ledger(), self.work, cast(FileSources, values.sources))
 
 
 class _BuildIndexes(beam.DoFn):

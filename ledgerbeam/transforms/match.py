@@ -6,16 +6,16 @@ source.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
-from apache_beam.pvalue import PBegin, PCollection
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
+from ledgerbeam.errors import UsageError
+from ledgerbeam.io import Grouping, canonical_url
 from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import Source
@@ -23,79 +23,124 @@ from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.ledger.selection import PendingSource, open_packs, open_sources, with_progress
 from ledgerbeam.logger import library_logger
 from ledgerbeam.transforms._worker import LedgerHandle
+from ledgerbeam.transforms.chain import ChainTransform, ChainValues, Listing, Packer
 
-__all__ = ["Listing", "MatchSources", "Packer", "SkipCompleted"]
+__all__ = ["MatchSources", "SkipCompleted"]
 
 _log = library_logger(__name__)
 
-Packer: TypeAlias = Callable[[Iterable[Source]], Iterable[Source]]
-"""Makes composite sources of the files of a listing, which come in its order; picklable."""
 
+class MatchSources(ChainTransform):
+    """Lists sources in pages: ``p | MatchSources("s3://bucket/**/*.jsonl")``, the beginning of the chain.
 
-class Listing(Protocol):
-    """The input of a job: a `SourceListing`, or a `GraphSource` with its passes as the sources. Picklable."""
+    What is said of the sources here holds for the whole chain: `PlanTasks` and `ReadTasks` open them so, and
+    `WriteTasks` names outputs relative to `base`.
 
-    @property
-    def title(self) -> str:
-        """What a console shows."""
+    Args:
+        patterns: URL with wildcards, or several.
+        sources_from: URL of a list of sources, in place of patterns.
+        graph: ``module:function`` of an iterator graph, in place of both: its passes are the sources.
+        epochs: How many passes of the graph.
+        base: Folder that output names are relative to; by default the fixed part of the patterns.
+        group: How tar members make samples: ``auto``, ``pairs`` or ``key``.
+        index_root: Tree that holds the indexes; by default they lie beside their sources.
+        build_index: Whether sources without an index are indexed.
+        columns: Which columns are read of files of columns; all for none.
+        pack: Size in bytes of packs of small sources; None packs nothing.
+        shar: Whether the patterns are folders of Shar datasets, whose shards are the sources.
 
-    def pages(self, left_out: LeftOut | None = None) -> Iterator[Page]:
-        """List the sources, in an order that does not change between runs."""
-
-
-@dataclass
-class MatchSources(beam.PTransform[PBegin, PCollection[Page]]):
-    """Lists sources in pages: ``p | MatchSources(SourceListing(("s3://bucket/**/*.jsonl",)))``.
-
-    Attributes:
-        listing: The patterns or the list; or a graph, with its passes as the sources.
+    Raises:
+        UsageError: If the arguments cannot mean anything together.
     """
 
-    listing: Listing
+    elements = Page
 
-    def expand(self, pbegin: PBegin) -> PCollection[Page]:
+    def __init__(
+        self,
+        patterns: str | Sequence[str] = (),
+        *,
+        sources_from: str | None = None,
+        graph: str | None = None,
+        epochs: int = 1,
+        base: str | None = None,
+        group: Grouping = "auto",
+        index_root: str | None = None,
+        build_index: bool = True,
+        columns: Sequence[str] = (),
+        pack: int | None = None,
+        shar: bool = False,
+    ) -> None:
+        super().__init__()
+        named = (patterns,) if isinstance(patterns, str) else patterns
+        self.patterns = tuple(canonical_url(pattern) for pattern in named)
+        self.sources_from = canonical_url(sources_from) if sources_from else None
+        self.graph = graph
+        self.epochs = epochs
+        self.base = canonical_url(base).rstrip("/") + "/" if base else None
+        self.group = group
+        self.index_root = canonical_url(index_root).rstrip("/") if index_root else None
+        self.build_index = build_index
+        self.columns = tuple(columns)
+        self.pack = pack
+        self.shar = shar
+        if sum(map(bool, (self.patterns, self.sources_from, self.graph))) > 1:
+            raise UsageError("MatchSources: give patterns, or sources_from, or graph, not several of them")
+        if group not in ("auto", "pairs", "key"):
+            raise UsageError(f"MatchSources: group: expected auto, pairs or key, found {group!r}")
+        if shar and (pack or self.columns or group != "auto" or not self.patterns):
+            raise UsageError("MatchSources: shar reads whole shards of folders: leave pack, columns and group out")
+
+    def expand(self, elements: Any) -> Any:
         """Apply the transform to the beginning of a pipeline."""
-        return (
-            pbegin
-            | "Listing" >> beam.Create([self.listing], reshuffle=False)
-            | "ListPages" >> beam.FlatMap(_pages).with_output_types(Page)
-        )
+        return super().expand(elements | beam.Impulse())
+
+    def dofn(self, values: ChainValues) -> beam.DoFn:
+        """Return what lists the sources."""
+        return _ListPages(None if values.open_sources is not None else values.listing)
 
     def display_data(self) -> dict[str, Any]:
         """Show the patterns in a runner's console."""
-        return {"sources": self.listing.title}
+        return {"sources": ", ".join(self.patterns) or self.sources_from or self.graph or "those of the job"}
 
 
-def _pages(listing: Listing) -> Iterator[Page]:
-    left_out = LeftOut()
-    yield from listing.pages(left_out)
-    for line in left_out.lines():
-        _log.info("%s", line)
+class _ListPages(beam.DoFn):
+    def __init__(self, listing: Listing | None) -> None:
+        self._listing = listing
+
+    def process(self, element: bytes) -> Iterator[Page]:
+        del element  # tells only that the pipeline begins
+        if self._listing is None:  # the launcher has listed
+            yield Page([], [], [])
+            return
+        left_out = LeftOut()
+        yield from self._listing.pages(left_out)
+        for line in left_out.lines():
+            _log.info("%s", line)
 
 
-@dataclass
-class SkipCompleted(beam.PTransform[PCollection[Page], PCollection[PendingSource]]):
+class SkipCompleted(ChainTransform):
     """Drops the sources that are complete in the ledger, registers the others as open, and adds what is done of them.
 
     From here on no transform reads the ledger: the finished tasks of a source travel with it.
-
-    Attributes:
-        ledger: The job's ledger.
-        pack: If given, it makes packs of the listed files, and these packs are the sources; the listing's pages must
-            then come in order, as from a `MatchSources` that is fused with this transform.
     """
 
-    ledger: LedgerHandle
-    pack: Packer | None = None
+    elements = PendingSource
 
-    def expand(self, pages: PCollection[Page]) -> PCollection[PendingSource]:
-        """Apply the transform to pages of a listing."""
-        skip = _SkipPacks(self.ledger, self.pack) if self.pack else _SkipPages(self.ledger)
-        return pages | "SkipCompleted" >> beam.ParDo(skip).with_output_types(PendingSource)
+    def dofn(self, values: ChainValues) -> beam.DoFn:
+        """Return what looks sources up in the ledger; where the launcher has done so, what takes those to do."""
+        if values.open_sources is not None:
+            return _Given(values.open_sources)
+        ledger = values.require_ledger()
+        return _SkipPages(ledger) if values.packer is None else _SkipPacks(ledger, values.packer)
 
-    def display_data(self) -> dict[str, Any]:
-        """Show the ledger in a runner's console."""
-        return {"ledger": self.ledger.url}
+
+class _Given(beam.DoFn):
+    def __init__(self, open_sources: Callable[[], Iterable[PendingSource]]) -> None:
+        self._open_sources = open_sources
+
+    def process(self, page: Page) -> Iterable[PendingSource]:
+        del page  # empty
+        return self._open_sources()
 
 
 class _SkipPages(beam.DoFn):

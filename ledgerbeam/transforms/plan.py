@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
-from apache_beam.pvalue import PCollection
 
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerError, UsageError
 from ledgerbeam.io import OffsetFormat, StreamSpan
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.selection import PendingSource
-from ledgerbeam.sources import Cut, FileSources, Sources, TaskLimits
+from ledgerbeam.ledger.worker.task_budget import TaskBudget
+from ledgerbeam.sources import Cut, Sources, TaskLimits
 from ledgerbeam.transforms._worker import LedgerHandle
+from ledgerbeam.transforms.chain import ChainTransform, ChainValues
 
-__all__ = ["PlanTasks", "StreamedTasks"]
+__all__ = ["PlanTasks", "Planner", "StreamedTasks"]
 
 
 @dataclass(frozen=True)
@@ -36,23 +38,30 @@ class StreamedTasks:
     format: OffsetFormat
 
 
+class Planner(ChainTransform):
+    """A transform that cuts sources into tasks. Both are spread over all workers."""
+
+    def expand(self, elements: Any) -> Any:
+        """Apply the transform to what `SkipCompleted` returns, or to plain `Source` values: of those all is planned."""
+        planned = super().expand(elements | "SpreadSources" >> beam.Reshuffle())
+        return planned | LimitTasks() | "SpreadTasks" >> beam.Reshuffle()
+
+
 @dataclass
-class PlanTasks(beam.PTransform[PCollection[PendingSource], PCollection[Task]]):
+class PlanTasks(Planner):
     """Cuts each source into tasks, spans of records or of places of a graph, and leaves out finished ones.
+
+    Sources and tasks are spread over all workers: a `Reshuffle` before or after this transform is not needed.
 
     The tasks of a source that is read in one pass stay together, as `StreamedTasks`. A source without records becomes
     one `NoneTask`, a source that cannot be opened one `FailedTask`. Both pass through the rest of the chain to the
     ledger.
 
     Attributes:
-        ledger: The job's ledger; it records which source a process worked on when it died.
-        sources: How sources are opened: `FileSources`, `SharSources` or a `GraphSource`.
         task_bytes: Size of a task in bytes; 16 MiB if neither limit is given.
         task_records: Records of a task, at most.
     """
 
-    ledger: LedgerHandle | None = None
-    sources: Sources = field(default_factory=FileSources)
     task_bytes: int | None = None
     task_records: int | None = None
 
@@ -64,10 +73,9 @@ class PlanTasks(beam.PTransform[PCollection[PendingSource], PCollection[Task]]):
         if self.task_bytes is None and self.task_records is None:
             self.task_bytes = 16 * 2**20
 
-    def expand(self, sources: PCollection[PendingSource]) -> PCollection[Task]:
-        """Apply the transform to what `SkipCompleted` returns, or to plain `Source` values, of which all is planned."""
-        plan = _Plan(self.ledger, self.sources, TaskLimits(self.task_bytes, self.task_records))
-        return sources | "PlanTasks" >> beam.ParDo(plan).with_output_types(Any)
+    def dofn(self, values: ChainValues) -> beam.DoFn:
+        """Return what cuts the sources."""
+        return _Plan(values.ledger, values.sources, TaskLimits(self.task_bytes, self.task_records))
 
     def display_data(self) -> dict[str, Any]:
         """Show the task limits in a runner's console."""
@@ -123,6 +131,28 @@ class _Plan(beam.DoFn):
                 raise
             except LedgerbeamError as error:
                 return Cut(source.source, []), FailedTask(whole, type(error).__name__, str(error))
+
+
+class LimitTasks(ChainTransform):
+    """Lets as many planned tasks pass as the run may do, and drops the others: they stay open."""
+
+    def dofn(self, values: ChainValues) -> beam.DoFn:
+        """Return what counts the tasks."""
+        return _Limit(values.budget)
+
+
+class _Limit(beam.DoFn):
+    def __init__(self, budget: TaskBudget | None) -> None:
+        self._budget = budget
+
+    def process(self, element: Any) -> Iterator[Task | NoneTask | FailedTask | StreamedTasks]:
+        if self._budget is None:
+            yield element
+        elif not isinstance(element, StreamedTasks):
+            if self._budget.claim(1):
+                yield element
+        elif granted := self._budget.claim(len(element.tasks)):
+            yield dataclasses.replace(element, tasks=element.tasks[:granted], spans=element.spans[:granted])
 
 
 def _tasks(cut: Cut) -> Iterator[Task]:

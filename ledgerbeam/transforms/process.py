@@ -12,7 +12,6 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
-from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
@@ -24,6 +23,7 @@ from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, is_interrupt
 from ledgerbeam.ledger.statistics import joined_statistics
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
+from ledgerbeam.transforms.chain import TASKS, ChainTransform, ChainValues
 from ledgerbeam.transforms.user_object import take_set_ups
 
 __all__ = ["ProcessBatch", "ProcessTask", "TaskResult"]
@@ -32,7 +32,7 @@ TaskResult = Task | NoneTask | FailedTask
 
 
 @dataclass
-class ProcessTask(beam.PTransform[PCollection[Task], PCollection[Task]]):
+class ProcessTask(ChainTransform):
     """Applies a function to each task.
 
     Attributes:
@@ -41,15 +41,15 @@ class ProcessTask(beam.PTransform[PCollection[Task], PCollection[Task]]):
             that ``task.fan_out(lists_of_records)`` made. An exception makes the task a `FailedTask`. What it observes
             by `ledgerbeam.stats` is recorded with the task; after a fan-out, with the first child. If it has a method
             ``set_up``, as `MapRecords` has, that is called in each worker process before the first task.
-        ledger: The job's ledger; carries errors that end the job to the launcher.
     """
 
-    function: Callable[[Task], TaskResult | Sequence[Task] | None]
-    ledger: LedgerHandle | None = None
+    elements = TASKS
 
-    def expand(self, tasks: PCollection[Task]) -> PCollection[Task]:
-        """Apply the transform to tasks that hold records."""
-        return tasks | "ProcessTask" >> beam.ParDo(_Process(self.function, self.ledger)).with_output_types(Any)
+    function: Callable[[Task], TaskResult | Sequence[Task] | None]
+
+    def dofn(self, values: ChainValues) -> beam.DoFn:
+        """Return what calls the function."""
+        return _Process(self.function, values.ledger)
 
     def display_data(self) -> dict[str, Any]:
         """Show the function in a runner's console."""
@@ -57,7 +57,7 @@ class ProcessTask(beam.PTransform[PCollection[Task], PCollection[Task]]):
 
 
 @dataclass
-class ProcessBatch(beam.PTransform[PCollection[Task], PCollection[Task]]):
+class ProcessBatch(ChainTransform):
     """Applies a function to batches of tasks, strictly by position.
 
     Attributes:
@@ -65,21 +65,20 @@ class ProcessBatch(beam.PTransform[PCollection[Task], PCollection[Task]]):
             other records, its `NoneTask` (or None) or its `FailedTask`. It cannot use `ledgerbeam.stats`: an
             observation could not be assigned to one task.
         batch_size: Tasks of a batch, at most; a bundle's last batch may be smaller.
-        ledger: The job's ledger; carries errors that end the job to the launcher.
     """
+
+    elements = TASKS
 
     function: Callable[[list[Task]], Sequence[TaskResult | None]]
     batch_size: int = 8
-    ledger: LedgerHandle | None = None
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise UsageError(f"batch_size must be at least 1, found {self.batch_size}")
 
-    def expand(self, tasks: PCollection[Task]) -> PCollection[Task]:
-        """Apply the transform to tasks that hold records."""
-        batch = _Batch(self.function, self.batch_size, self.ledger)
-        return tasks | "ProcessBatch" >> beam.ParDo(batch).with_output_types(Any)
+    def dofn(self, values: ChainValues) -> beam.DoFn:
+        """Return what calls the function."""
+        return _Batch(self.function, self.batch_size, values.ledger)
 
     def display_data(self) -> dict[str, Any]:
         """Show the function and the batch size in a runner's console."""

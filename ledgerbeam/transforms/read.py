@@ -6,22 +6,22 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, get_args
 
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
-from apache_beam.pvalue import PCollection
 
 from ledgerbeam.errors import FunctionError, IndexError_, RecordError, SourceError, StorageError, UsageError
 from ledgerbeam.io import OffsetFormat, RawRecord, StreamSpan
 from ledgerbeam.io.storage.unchanged import Marks, SourceWatch
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.user_errors import failed_by, message_of
-from ledgerbeam.sources import FileSources, Opened, SourceKind, Sources, StreamReader
+from ledgerbeam.sources import Opened, SourceKind, Sources, StreamReader
 from ledgerbeam.sources.forms import OnError
 from ledgerbeam.transforms._worker import LedgerHandle
+from ledgerbeam.transforms.chain import TASKS, ChainTransform, ChainValues
 from ledgerbeam.transforms.plan import StreamedTasks
 
 __all__ = ["RawSpan", "ReadTasks", "TaskReader"]
@@ -130,12 +130,10 @@ class RawSpan:
 
 
 @dataclass
-class ReadTasks(beam.PTransform[PCollection[Task], PCollection[Task]]):
+class ReadTasks(ChainTransform):
     """Read each task's records; a task that cannot be read becomes a `FailedTask`.
 
     Attributes:
-        sources: How sources are opened, as given to `PlanTasks`.
-        ledger: The job's ledger; it records which task a process worked on when it died.
         on_error: What becomes of a record that cannot be decoded: its task fails, or an `Unreadable` takes its place
             among the records. A problem that is not about one record (a truncated archive, an index that does not fit,
             a source that changed) fails the task in any case.
@@ -144,17 +142,17 @@ class ReadTasks(beam.PTransform[PCollection[Task], PCollection[Task]]):
         UsageError: For another `on_error`.
     """
 
-    sources: Sources = field(default_factory=FileSources)
-    ledger: LedgerHandle | None = None
+    elements = TASKS
+
     on_error: OnError = "fail"
 
     def __post_init__(self) -> None:
         if self.on_error not in get_args(OnError):
             raise UsageError(f"on_error must be one of {', '.join(get_args(OnError))}, found {self.on_error!r}")
 
-    def expand(self, tasks: PCollection[Task]) -> PCollection[Task]:
-        """Apply the transform to planned tasks."""
-        return tasks | "ReadTasks" >> beam.ParDo(_Read(self.sources, self.ledger, self.on_error)).with_output_types(Any)
+    def dofn(self, values: ChainValues) -> beam.DoFn:
+        """Return what reads the tasks."""
+        return _Read(values.sources, values.ledger, self.on_error)
 
 
 class _Read(beam.DoFn):

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Union
 
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
-from apache_beam.pvalue import PCollection
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io import ShardEncoder, ShardFile, canonical_url, publish_bytes
@@ -23,6 +22,7 @@ from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, messa
 from ledgerbeam.names import ENDINGS_ROOM, REJECTS, check_root, relative_name
 from ledgerbeam.redaction import refuse_secrets
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
+from ledgerbeam.transforms.chain import ChainTransform, ChainValues
 from ledgerbeam.transforms.rejects import encode_rejects
 from ledgerbeam.transforms.route_folders import RouteFolders
 from ledgerbeam.transforms.task_results import TaskResults
@@ -99,7 +99,7 @@ def _shares_dashes(path: str, *, compressed: bool) -> bool:
 
 
 @dataclass
-class WriteTasks(beam.PTransform[PCollection[Task], PCollection[WrittenTask]]):
+class WriteTasks(ChainTransform):
     """Publishes each task's records as one shard with its index, atomically and under a name that no other task has.
 
     The shard is durable before its index is published, and both are durable before the element is emitted. So
@@ -112,27 +112,20 @@ class WriteTasks(beam.PTransform[PCollection[Task], PCollection[WrittenTask]]):
     Attributes:
         output: URL of the folder to write below.
         to: A format, ``Tar()``, or its name; or another object that encodes records as the files of a shard.
-        base: Fixed part of the source patterns; output names are relative to it.
-        storage_options: Passed to fsspec unchanged.
-        ledger: The job's ledger; carries errors that end the job to the launcher.
     """
+
+    elements = Union[WrittenTask, NoneTask, FailedTask]  # noqa: UP007 - Beam reads it as a type hint
 
     output: str
     to: str | ShardEncoder
-    base: str | None = None
-    storage_options: Mapping[str, Any] = field(default_factory=dict)
-    ledger: LedgerHandle | None = None
 
     def __post_init__(self) -> None:
         self._encoder = format_named(self.to) if isinstance(self.to, str) else self.to
         self.output = refuse_secrets(check_root(canonical_url(self.output)), "an output").rstrip("/")
-        if self.base is not None:
-            self.base = self.base.rstrip("/") + "/"
 
-    def expand(self, tasks: PCollection[Task]) -> PCollection[WrittenTask]:
-        """Apply the transform to tasks that hold records."""
-        write = _Write(self.output, self._encoder, self.base, self.storage_options, self.ledger)
-        return tasks | "WriteTasks" >> beam.ParDo(write).with_output_types(Any)
+    def dofn(self, values: ChainValues) -> beam.DoFn:
+        """Return what publishes the shards."""
+        return _Write(self.output, self._encoder, values.base, values.storage_options, values.ledger)
 
     def display_data(self) -> dict[str, Any]:
         """Show the output in a runner's console."""

@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 
 def command(values: dict[str, str], file: Path = EXAMPLE) -> list[str]:
     start = [sys.executable, "-m", "apache_beam.yaml.main", f"--yaml_pipeline_file={file}"]
-    return [*start, "--runner=FnApiRunner", f"--jinja_variables={json.dumps(values)}"]
+    return [*start, f"--jinja_variables={json.dumps(values)}"]
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -62,13 +62,15 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def test_it_writes_what_map_writes(folder: Path) -> None:
     run(folder)
-    options = ("--to", "jsonl", "--task-bytes", "1000000", "--workers", "1", "--ledger", "other")
+    options = ("--to", "jsonl", "--task-bytes", "1000000", "--ledger", "other")
     mapped = [sys.executable, "-m", "ledgerbeam", "map", "examples.cleaning:squeeze_spaces", "texts/*.jsonl"]
     subprocess.run([*mapped, "--output", "mapped", *options], cwd=folder, env=environment(), check=True)
     assert files(folder / "out") == files(folder / "mapped")
     assert len(files(folder / "out")) == 12
     by_yaml, by_map = (list(open_store(str(folder / name), create=False).outputs()) for name in ("ledger", "other"))
     assert [row.output for row in by_yaml] == [row.output for row in by_map]
+    (recorded,) = open_store(str(folder / "ledger"), create=False).runs()
+    assert (recorded["outcome"], recorded["listed"]) == ("done", 3)
 
 
 def test_killed_it_goes_on_and_ends_with_the_same_bytes(folder: Path) -> None:
@@ -86,9 +88,9 @@ def test_killed_it_goes_on_and_ends_with_the_same_bytes(folder: Path) -> None:
 
 def test_a_rerun_does_nothing_and_another_job_is_refused(folder: Path) -> None:
     run(folder)
-    before = {path: path.stat().st_mtime_ns for path in (folder / "out").iterdir()}
+    before = {path: path.stat().st_mtime_ns for path in (folder / "out").glob("*.jsonl*")}
     run(folder)
-    assert {path: path.stat().st_mtime_ns for path in (folder / "out").iterdir()} == before
+    assert {path: path.stat().st_mtime_ns for path in (folder / "out").glob("*.jsonl*")} == before
     other = folder / "other.yaml"
     other.write_text(EXAMPLE.read_text().replace("task_bytes: 1000000", "task_bytes: 500000"))
     refused = subprocess.run(
@@ -96,6 +98,25 @@ def test_a_rerun_does_nothing_and_another_job_is_refused(folder: Path) -> None:
     )
     assert refused.returncode != 0
     assert "task_bytes: was 1000000, is 500000" in refused.stderr
+
+
+def test_a_wrong_shape_is_refused_before_anything_runs(folder: Path) -> None:
+    spec: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())
+    chain = spec["pipeline"]["transforms"]
+    spec["pipeline"]["transforms"] = [step for step in chain if step["type"] != "SkipCompleted"]
+    (folder / "short.yaml").write_text(yaml.safe_dump(spec))
+    refused = subprocess.run(
+        command(LOCAL, folder / "short.yaml"),
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert refused.returncode != 0
+    assert "the pipeline has no SkipCompleted; put it after MatchSources" in refused.stderr
+    assert not (folder / "out").exists()
+    assert not (folder / "ledger").exists()
 
 
 def test_the_passes_of_a_graph_are_sources_here_too(folder: Path) -> None:
@@ -108,11 +129,8 @@ def test_the_passes_of_a_graph_are_sources_here_too(folder: Path) -> None:
     spec: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())
     chain = spec["pipeline"]["transforms"]
     for step in chain:
-        config = step["config"]
-        config.pop("patterns", None)
-        if step["type"] in ("ReadListing", "PlanTasks", "ReadTasks", "WriteTasks"):
-            config["graph"] = "orders:build"
-    chain[0]["config"]["epochs"] = 2
+        if step["type"] == "ReadListing":
+            step["config"] = {"graph": "orders:build", "epochs": 2}
     (folder / "graph.yaml").write_text(yaml.safe_dump(spec))
     run(folder, file=folder / "graph.yaml")
     names = sorted(name for name in files(folder / "out") if name.endswith(".jsonl"))

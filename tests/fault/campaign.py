@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 
 from tests.fault.corpus import Clean
 from tests.fault.figures import Figures
-from tests.fault.job import Job, environment
+from tests.fault.job import Job, Program, environment, map_program
 from tests.fault.processes import Launch, Role, wait_until
 
 Target = Literal["launcher", "worker", "forker", "wave", "group", "point"]
@@ -82,6 +82,7 @@ class Campaign:
         on_kill: Called after every kill and its check.
         stop: Once set, no job is started any more and the campaign ends.
         extra_env: More environment variables of the jobs.
+        program: What the jobs are.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Campaign:
         on_kill: Callable[[], None] = lambda: None,
         stop: threading.Event | None = None,
         extra_env: Mapping[str, str] | None = None,
+        program: Program = map_program,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.figures = Figures()
@@ -106,6 +108,7 @@ class Campaign:
         self._keep = keep
         self._on_kill = on_kill
         self._env = environment(extra_env)
+        self._program = program
         self._scenarios = self._in_turn(SCENARIOS)
         self._points = self._in_turn(tuple(POINTS))
 
@@ -113,7 +116,7 @@ class Campaign:
         """Make the kills; no process is left when this returns or raises."""
         number = 0
         while self.figures.kills < self._kills and not self._stop.is_set():
-            self._run_job(Job(self._folder / f"job-{number:03d}", 1 + number % 2, self._env))
+            self._run_job(Job(self._folder / f"job-{number:03d}", 1 + number % 2, self._env, program=self._program))
             number += 1
         return self.figures
 

@@ -13,7 +13,8 @@ from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.ledger.selection import PendingSource, open_sources, with_progress
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.sources import FileSources, TaskLimits
-from ledgerbeam.transforms import LedgerHandle, MapRecords
+from ledgerbeam.transforms import MapRecords
+from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.commit import _Commit
 from ledgerbeam.transforms.plan import _Plan
 from ledgerbeam.transforms.process import _Process

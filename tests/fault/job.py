@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -26,6 +26,25 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**env, "PYTHONPATH": str(ROOT), **(extra or {})}
 
 
+Program = Callable[[str, int], list[str]]
+"""Makes the words after ``python -m`` of a function, by its name, and a number of workers."""
+
+
+def map_program(function: str, workers: int) -> list[str]:
+    """Return the command of the suite: `ledgerbeam map`."""
+    return [
+        *("ledgerbeam", "map", function, "in/*.jsonl", "--output", "out", "--to", "jsonl"),
+        *("--ledger", "ledger", "--workers", str(workers), "--task-bytes", str(TASK_BYTES)),
+        *("--flush-interval", str(FLUSH_SECONDS), "--on-error", "reject"),
+        "--no-purity-check",  # which calls the function twice
+    ]
+
+
+def own_program(*options: str) -> Program:
+    """Return the same job as a pipeline of a user, with Beam options; it has its function itself."""
+    return lambda _, workers: ["tests.fault.own_job", str(workers), *options]
+
+
 class Job:
     """A job in a folder of its own.
 
@@ -34,10 +53,17 @@ class Job:
         workers: Worker processes.
         env: Environment of its processes.
         function: The user function.
+        program: What is run.
     """
 
     def __init__(
-        self, folder: Path, workers: int, env: Mapping[str, str], function: str = "tests.fault.traced:work"
+        self,
+        folder: Path,
+        workers: int,
+        env: Mapping[str, str],
+        function: str = "tests.fault.traced:work",
+        *,
+        program: Program = map_program,
     ) -> None:
         self.folder = folder
         self.workers = workers
@@ -49,12 +75,7 @@ class Job:
         self._starts = 0
         write_sources(self.files.sources)
         temporary.mkdir()
-        self._command = [
-            *(sys.executable, "-m", "ledgerbeam", "map", function, "in/*.jsonl", "--output", "out", "--to", "jsonl"),
-            *("--ledger", "ledger", "--workers", str(workers), "--task-bytes", str(TASK_BYTES)),
-            *("--flush-interval", str(FLUSH_SECONDS), "--on-error", "reject"),
-            "--no-purity-check",  # which calls the function twice
-        ]
+        self._command = [sys.executable, "-m", *program(function, workers)]
 
     def start(self, fault: str | None = None) -> Launch:
         """Start the job's command, with a fault point armed in every one of its processes if one is given."""

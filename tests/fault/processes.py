@@ -23,6 +23,9 @@ Role = Literal["launcher", "wave", "forker", "worker", "other"]
 _FORKED: dict[str, Role] = {"ledgerbeam-fork": "forker", "ledgerbeam-work": "worker"}
 """Names of processes that have the command line of the wave from which they were forked."""
 
+_LAUNCHERS = {b"ledgerbeam", b"tests.fault.own_job"}
+"""Modules that are run as the command of a job."""
+
 
 class Process(NamedTuple):
     """A process of a job."""
@@ -51,7 +54,7 @@ def _role(process: Path) -> Role:
     command = (process / "cmdline").read_bytes().split(b"\0")
     if b"ledgerbeam.pipelines.runners.wave" in command:
         return "wave"
-    return "launcher" if b"ledgerbeam" in command else "other"
+    return "launcher" if _LAUNCHERS & set(command) else "other"
 
 
 def mark_of_this_process() -> str:
@@ -100,6 +103,11 @@ class Launch:
                 stderr=output,
                 start_new_session=True,
             )
+
+    @property
+    def pid(self) -> int:
+        """Process id of the launcher."""
+        return self._launcher.pid
 
     @property
     def status(self) -> int | None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.fault.campaign import Campaign
 from tests.fault.corpus import Clean
-from tests.fault.job import ROOT, Job, environment
+from tests.fault.job import ROOT, Job, environment, own_program
 from tests.fault.processes import MARK_VARIABLE, processes, wait_until
 
 LIMIT_SECONDS = 240
@@ -27,6 +27,26 @@ def test_kills_lose_nothing(tmp_path: Path, clean: Clean) -> None:
     figures = Campaign(tmp_path / "jobs", clean, 12, "short").run()
     assert figures.kills == 12
     assert figures.ok, (figures, figures.anomalies)
+
+
+def test_kills_of_a_pipeline_of_the_user_lose_nothing(tmp_path: Path, clean: Clean) -> None:
+    figures = Campaign(tmp_path / "jobs", clean, 10, "own", program=own_program()).run()
+    assert figures.kills == 10
+    assert figures.ok, (figures, figures.anomalies)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_dead_worker_of_a_pipeline_of_the_user_is_noticed_within_five_seconds(tmp_path: Path, workers: int) -> None:
+    job = Job(tmp_path / "job", workers, environment(), program=own_program())
+    launch = job.start()
+    try:
+        assert launch.wait_until(lambda: job.records_done() > 40, LIMIT_SECONDS), launch.log()
+        launch.kill(launch.pids("worker" if workers > 1 else "wave")[:1])
+        assert wait_until(lambda: launch.deaths() == 1, 5.0), launch.log()
+        assert launch.wait(LIMIT_SECONDS)
+        assert launch.status == 0, launch.log()
+    finally:
+        launch.end()
 
 
 @pytest.mark.parametrize("workers", [1, 2])

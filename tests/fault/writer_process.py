@@ -12,7 +12,7 @@ from ledgerbeam.ledger import Job, compact
 from ledgerbeam.ledger.model.faults import arm
 from ledgerbeam.ledger.remote.store import RemoteStore
 from ledgerbeam.opening import open_ledger
-from ledgerbeam.transforms import LedgerHandle
+from ledgerbeam.transforms._worker import LedgerHandle
 from tests.fault.chain import Chain
 from tests.fault.corpus import TASK_BYTES
 from tests.fault.findings import JobFiles

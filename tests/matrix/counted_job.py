@@ -19,7 +19,6 @@ from ledgerbeam.ledger import Job
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.transforms import (
     CommitTasks,
-    LedgerHandle,
     MapRecords,
     MatchSources,
     PlanTasks,
@@ -28,6 +27,8 @@ from ledgerbeam.transforms import (
     SkipCompleted,
     WriteTasks,
 )
+from ledgerbeam.transforms._worker import LedgerHandle
+from ledgerbeam.transforms.chain import ChainValues, give_values
 
 TASK_RECORDS = 10
 
@@ -37,20 +38,19 @@ def counted(folder: str, options: Sequence[str]) -> dict[str, int]:
     job = Job("counted", {"folder": folder})
     store = open_store(f"{folder}/ledger", create=True)
     store.open_job(job)
-    ledger = LedgerHandle(store.url, job.fingerprint)
     pipeline = beam.Pipeline(options=PipelineOptions(list(options)))
     (
         pipeline
-        | MatchSources(SourceListing((f"{folder}/in/*.jsonl",)))
-        | SkipCompleted(ledger)
-        | "SpreadSources" >> beam.Reshuffle()
-        | PlanTasks(ledger, task_records=TASK_RECORDS)
-        | "SpreadTasks" >> beam.Reshuffle()
-        | ReadTasks(ledger=ledger)
-        | ProcessTask(MapRecords("tests.matrix.work:count", "jsonl"), ledger)
-        | WriteTasks(f"{folder}/out", "jsonl", f"{folder}/in", ledger=ledger)
-        | CommitTasks(ledger)
+        | MatchSources()
+        | SkipCompleted()
+        | PlanTasks(task_records=TASK_RECORDS)
+        | ReadTasks()
+        | ProcessTask(MapRecords("tests.matrix.work:count", "jsonl"))
+        | WriteTasks(f"{folder}/out", "jsonl")
+        | CommitTasks()
     )
+    listing = SourceListing((f"{folder}/in/*.jsonl",))
+    give_values(pipeline, ChainValues(LedgerHandle(store.url, job.fingerprint), listing, base=f"{folder}/in/"))
     result = pipeline.run()
     result.wait_until_finish()
     found = result.metrics().query(MetricsFilter().with_namespace("ledgerbeam"))

@@ -22,7 +22,6 @@ from ledgerbeam.ledger import Job, LedgerStore, Task
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.transforms import (
     CommitTasks,
-    LedgerHandle,
     MatchSources,
     PlanTasks,
     ProcessBatch,
@@ -31,6 +30,8 @@ from ledgerbeam.transforms import (
     SkipCompleted,
     WriteTasks,
 )
+from ledgerbeam.transforms._worker import LedgerHandle
+from ledgerbeam.transforms.chain import ChainValues, give_values
 
 
 def keep(task: Task) -> Task:
@@ -51,22 +52,27 @@ def store(tmp_path: Path) -> LedgerStore:
 
 
 def run(tmp_path: Path, pattern: str = "*.jsonl") -> PipelineResult:
-    ledger = LedgerHandle(str(tmp_path / "ledger"))
     pipeline = beam.Pipeline("FnApiRunner")
     (
         pipeline
-        | MatchSources(SourceListing((str(tmp_path / pattern),)))
-        | SkipCompleted(ledger)
-        | PlanTasks(ledger, task_records=30)
-        | ReadTasks(ledger=ledger)
-        | ProcessTask(keep, ledger)
+        | MatchSources()
+        | SkipCompleted()
+        | PlanTasks(task_records=30)
+        | ReadTasks()
+        | ProcessTask(keep)
         | ProcessBatch(keep_all, batch_size=3)
-        | WriteTasks(str(tmp_path / "out"), "jsonl", base=f"{tmp_path}/")
-        | CommitTasks(ledger)
+        | WriteTasks(str(tmp_path / "out"), "jsonl")
+        | CommitTasks()
     )
+    give_values(pipeline, values(tmp_path, pattern))
     result = pipeline.run()
     result.wait_until_finish()
     return result
+
+
+def values(tmp_path: Path, pattern: str) -> ChainValues:
+    listing = SourceListing((str(tmp_path / pattern),))
+    return ChainValues(LedgerHandle(str(tmp_path / "ledger")), listing, base=f"{tmp_path}/")
 
 
 def counters(result: PipelineResult) -> dict[str, int]:
@@ -103,13 +109,11 @@ def test_a_second_run_skips_what_is_complete_and_finished_tasks_of_the_rest(tmp_
 @pytest.mark.parametrize(
     ("transform", "shown"),
     [
-        (MatchSources(SourceListing(("/data/*.jsonl",))), "/data/*.jsonl"),
-        (SkipCompleted(LedgerHandle("/ledger")), "/ledger"),
+        (MatchSources("/data/*.jsonl"), "/data/*.jsonl"),
         (PlanTasks(task_bytes=1234), 1234),
         (ProcessTask(keep), "keep"),
         (ProcessBatch(keep_all, batch_size=17), 17),
         (WriteTasks("/out", "tar"), "tar"),
-        (CommitTasks(LedgerHandle("/ledger")), "/ledger"),
     ],
 )
 def test_a_console_shows_what_a_transform_does(transform: Any, shown: object) -> None:
@@ -117,15 +121,11 @@ def test_a_console_shows_what_a_transform_does(transform: Any, shown: object) ->
 
 
 def test_what_was_not_written_is_not_recorded(tmp_path: Path, store: LedgerStore) -> None:
-    ledger = LedgerHandle(str(tmp_path / "ledger"))
-    with pytest.raises(UnsupportedShapeError, match="was not written"), beam.Pipeline("FnApiRunner") as p:
-        (
-            p
-            | MatchSources(SourceListing((str(tmp_path / "*.jsonl"),)))
-            | SkipCompleted(ledger)
-            | PlanTasks(ledger)
-            | CommitTasks(ledger)
-        )
+    p = beam.Pipeline("FnApiRunner")
+    p | MatchSources() | SkipCompleted() | PlanTasks() | CommitTasks()
+    give_values(p, values(tmp_path, "*.jsonl"))
+    with pytest.raises(UnsupportedShapeError, match="was not written"):
+        p.run()
     assert store.status()["tasks"]["done"] == 0
 
 
@@ -159,20 +159,19 @@ def process_while_split(task: Task) -> Task:
 
 
 def test_a_bundle_that_is_split_while_it_runs_does_each_task_once(tmp_path: Path, store: LedgerStore) -> None:
-    ledger = LedgerHandle(str(tmp_path / "ledger"))
     runner = FnApiRunner(EmbeddedPythonGrpcEnvironment.default())  # which can be asked while it works
     with split_manager("ReadTasks/ReadTasks", Split.fractions), beam.Pipeline(runner) as pipeline:
         (
             pipeline
-            | MatchSources(SourceListing((str(tmp_path / "a.jsonl"),)))
-            | SkipCompleted(ledger)
-            | PlanTasks(ledger, task_records=10)
-            | beam.Reshuffle()
-            | ReadTasks(ledger=ledger)
-            | ProcessTask(process_while_split, ledger)
-            | WriteTasks(str(tmp_path / "out"), "jsonl", base=f"{tmp_path}/")
-            | CommitTasks(ledger)
+            | MatchSources()
+            | SkipCompleted()
+            | PlanTasks(task_records=10)
+            | ReadTasks()
+            | ProcessTask(process_while_split)
+            | WriteTasks(str(tmp_path / "out"), "jsonl")
+            | CommitTasks()
         )
+        give_values(pipeline, values(tmp_path, "a.jsonl"))
     (result,) = Split.results
     (cut,) = result.channel_splits
     assert cut.first_residual_element < 9, "nothing was left to another bundle"

@@ -24,8 +24,10 @@ from ledgerbeam.ledger.places import open_store
 from ledgerbeam.ledger.selection import PendingSource, with_progress
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
 from ledgerbeam.sources import FileSources, TaskLimits
-from ledgerbeam.transforms import BuildIndexes, CommitTasks, LedgerHandle, PlanIndexes
+from ledgerbeam.transforms import BuildIndexes, CommitTasks, PlanIndexes
 from ledgerbeam.transforms import index as index_module
+from ledgerbeam.transforms._worker import LedgerHandle
+from ledgerbeam.transforms.chain import ChainValues, give_values
 from ledgerbeam.transforms.index import _BuildIndexes, _PlanIndexes, part_name
 from ledgerbeam.transforms.write import WrittenTask
 
@@ -171,7 +173,8 @@ def test_a_pipeline_does_the_ranges_and_the_next_one_the_index(tmp_path: Path) -
         (opened,) = with_progress([source], store)
         with beam.Pipeline("FnApiRunner") as pipeline:
             sources = pipeline | beam.Create([opened], reshuffle=False)
-            sources | PlanIndexes(40) | BuildIndexes(ledger, str(tmp_path / "work")) | CommitTasks(ledger)
+            sources | PlanIndexes(40) | BuildIndexes(str(tmp_path / "work")) | CommitTasks()
+            give_values(pipeline, ChainValues(ledger))
         assert store.completed_count() == done
     assert (tmp_path / "a.jsonl.idx").stat().st_size == 11 * 8
     store.close()

@@ -10,6 +10,7 @@ import os
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import apache_beam as beam
 import pytest
@@ -22,7 +23,9 @@ from ledgerbeam.ledger import Job, LedgerStore, Source, Task
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.sources import FileSources, PackedFiles
-from ledgerbeam.transforms import CommitTasks, LedgerHandle, PlanTasks, ProcessTask, ReadTasks, WriteTasks
+from ledgerbeam.transforms import CommitTasks, PlanTasks, ProcessTask, ReadTasks, WriteTasks
+from ledgerbeam.transforms._worker import LedgerHandle
+from ledgerbeam.transforms.chain import ChainValues, give_values
 from ledgerbeam.transforms.read import TaskReader
 
 RECORDS = 40
@@ -82,14 +85,14 @@ class Meanwhile:
     act: Callable[[], None] | None = None
 
     @classmethod
-    def pass_on(cls, task: Task) -> Task:
+    def pass_on(cls, task: Any) -> Any:
         act, cls.act = cls.act, None
         if act is not None:
             act()
         return task
 
 
-def pass_on(task: Task) -> Task:
+def pass_on(task: Any) -> Any:
     return Meanwhile.pass_on(task)
 
 
@@ -111,13 +114,14 @@ def run(folder: Path, sources: list[Source]) -> None:
         (
             pipeline
             | beam.Create([PendingSource.of(source) for source in sources])
-            | PlanTasks(ledger, task_records=10)
+            | PlanTasks(task_records=10)
             | beam.Map(pass_on)
-            | ReadTasks(ledger=ledger)
-            | ProcessTask(keep, ledger)
-            | WriteTasks(str(folder / "out"), "jsonl" if "jsonl" in sources[0].url else "tar", base=f"{folder}/")
-            | CommitTasks(ledger)
+            | ReadTasks()
+            | ProcessTask(keep)
+            | WriteTasks(str(folder / "out"), "jsonl" if "jsonl" in sources[0].url else "tar")
+            | CommitTasks()
         )
+        give_values(pipeline, ChainValues(ledger, base=f"{folder}/"))
 
 
 def listed(folder: Path, name: str) -> list[Source]:

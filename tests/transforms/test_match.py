@@ -13,7 +13,7 @@ from ledgerbeam.ledger import Job, LedgerStore, Source
 from ledgerbeam.ledger.model.rows import Leaf
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.ledger.selection import PendingSource
-from ledgerbeam.transforms import LedgerHandle
+from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.match import _SkipPacks, _SkipPages
 
 

@@ -24,7 +24,8 @@ from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
 from ledgerbeam.sources import Cut, FileSources, Opened, SharSources, SourceKind, Sources, TaskLimits
-from ledgerbeam.transforms import LedgerHandle, PlanTasks
+from ledgerbeam.transforms import PlanTasks
+from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.plan import StreamedTasks, _Plan
 from tests.sources.data import put_index
 
@@ -82,8 +83,8 @@ def planned(
 def test_limits_below_one_are_refused_and_without_any_a_task_has_16_mib() -> None:
     for name in ("task_bytes", "task_records"):
         with pytest.raises(UsageError, match=f"{name} must be at least 1, found 0"):
-            PlanTasks(**{name: 0})  # type: ignore[arg-type]
-        assert getattr(PlanTasks(**{name: 1}), name) == 1  # type: ignore[arg-type]
+            PlanTasks(**{name: 0})
+        assert getattr(PlanTasks(**{name: 1}), name) == 1
     assert PlanTasks().display_data() == {"task_bytes": 16 * 2**20, "task_records": 0}
     assert PlanTasks(task_records=7).display_data() == {"task_bytes": 0, "task_records": 7}
     assert PlanTasks(task_bytes=7).display_data() == {"task_bytes": 7, "task_records": 0}

@@ -19,7 +19,9 @@ from apache_beam.testing.util import assert_that
 from ledgerbeam.errors import UnsupportedShapeError, UsageError
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
-from ledgerbeam.transforms import LedgerHandle, ProcessBatch, ProcessTask
+from ledgerbeam.transforms import ProcessBatch, ProcessTask
+from ledgerbeam.transforms._worker import LedgerHandle
+from ledgerbeam.transforms.chain import ChainValues, give_values
 from ledgerbeam.transforms.process import _Batch, _Process, check_result
 
 SOURCE = Source("/data/a.jsonl", 10, "1")
@@ -33,6 +35,7 @@ def tasks(count: int = 5) -> list[Task]:
 def run(transform: beam.PTransform[Any, Any], inputs: list[Any], check: Callable[[list[Any]], None]) -> None:
     with beam.Pipeline("FnApiRunner") as p:
         assert_that(p | beam.Create(inputs, reshuffle=False) | transform, check)
+        give_values(p, ChainValues())
 
 
 def double(task: Task) -> Task:
@@ -164,6 +167,7 @@ import os, sys
 import apache_beam as beam
 from ledgerbeam.ledger import Source, Task
 from ledgerbeam.transforms import ProcessTask
+from ledgerbeam.transforms.chain import ChainValues, give_values
 
 def close(task):
     os.close(1)
@@ -176,6 +180,7 @@ def open_one(task):
 with beam.Pipeline("FnApiRunner") as p:
     task = Task(Source("/data/a.jsonl", 10, "1"), 0, 1, ((0, 1),), [1])
     p | beam.Create([task], reshuffle=False) | ProcessTask(close) | beam.Map(open_one)
+    give_values(p, ChainValues())
 """
 
 

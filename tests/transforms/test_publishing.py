@@ -15,7 +15,9 @@ from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX, publish, remove_stal
 from ledgerbeam.ledger import Job, Source, Task
 from ledgerbeam.ledger.model.rows import content_checksum
 from ledgerbeam.ledger.places import open_store
-from ledgerbeam.transforms import CommitTasks, LedgerHandle, WriteTasks
+from ledgerbeam.transforms import CommitTasks, WriteTasks
+from ledgerbeam.transforms._worker import LedgerHandle
+from ledgerbeam.transforms.chain import ChainValues, give_values
 from tests.disk import Disk
 
 RECORDS = [{"id": 1}, {"id": 2}]
@@ -99,9 +101,10 @@ def test_what_is_recorded_of_an_output_is_what_lies_there(tmp_path: Path) -> Non
         (
             pipeline
             | beam.Create([Task(source, 0, 2, ((0, 1),), RECORDS)])
-            | WriteTasks(str(tmp_path / "out"), "jsonl", base="/data/")
-            | CommitTasks(ledger)
+            | WriteTasks(str(tmp_path / "out"), "jsonl")
+            | CommitTasks()
         )
+        give_values(pipeline, ChainValues(ledger, base="/data/"))
     assert store.completed_count() == 1
     rows = list(store.outputs())
     assert rows

@@ -29,7 +29,8 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
 from ledgerbeam.sources import FileSources, SharSources, Sources, TaskLimits
-from ledgerbeam.transforms import LedgerHandle, read
+from ledgerbeam.transforms import read
+from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.plan import StreamedTasks, _Plan
 from ledgerbeam.transforms.read import TaskReader, _Read
 

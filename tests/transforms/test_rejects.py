@@ -19,7 +19,7 @@ from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.names import REJECTS
 from ledgerbeam.sources import FileSources, TaskLimits
-from ledgerbeam.transforms import LedgerHandle
+from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.commit import _Commit, _leaf
 from ledgerbeam.transforms.read import _Read
 from ledgerbeam.transforms.rejects import MOST_RAW, encode_rejects, rejected_records

@@ -18,7 +18,6 @@ from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Ta
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.transforms import (
     CommitTasks,
-    LedgerHandle,
     MatchSources,
     PlanTasks,
     ProcessBatch,
@@ -27,6 +26,8 @@ from ledgerbeam.transforms import (
     SkipCompleted,
     WriteTasks,
 )
+from ledgerbeam.transforms._worker import LedgerHandle
+from ledgerbeam.transforms.chain import ChainValues, give_values
 
 RECORDS = 100
 
@@ -42,20 +43,19 @@ def store(tmp_path: Path) -> LedgerStore:
 
 def run(tmp_path: Path, *functions: Callable[[Task], Any]) -> dict[str, Any]:
     """Run functions over two sources of eight tasks; return the values of the statistics."""
-    ledger = LedgerHandle(str(tmp_path / "ledger"))
     with beam.Pipeline("FnApiRunner") as pipeline:
-        tasks: Any = (
-            pipeline
-            | MatchSources(SourceListing((str(tmp_path / "*.jsonl"),)))
-            | SkipCompleted(ledger)
-            | PlanTasks(ledger, task_records=30)
-            | ReadTasks(ledger=ledger)
-        )
+        tasks: Any = pipeline | MatchSources() | SkipCompleted() | PlanTasks(task_records=30) | ReadTasks()
         for number, function in enumerate(functions):
-            tasks |= f"Step{number}" >> ProcessTask(function, ledger)
-        tasks | WriteTasks(str(tmp_path / "out"), "jsonl", base=f"{tmp_path}/") | CommitTasks(ledger)
+            tasks |= f"Step{number}" >> ProcessTask(function)
+        tasks | WriteTasks(str(tmp_path / "out"), "jsonl") | CommitTasks()
+        give_values(pipeline, values(tmp_path))
     found = merged_statistics(open_store(str(tmp_path / "ledger"), create=False))
     return {name: merged.value() for name, merged in found.items()}
+
+
+def values(tmp_path: Path) -> ChainValues:
+    listing = SourceListing((str(tmp_path / "*.jsonl"),))
+    return ChainValues(LedgerHandle(str(tmp_path / "ledger")), listing, base=f"{tmp_path}/")
 
 
 def observe(task: Task) -> Task:
@@ -123,22 +123,15 @@ def test_steps_that_disagree_on_a_name_end_the_job(tmp_path: Path, store: Ledger
 
 
 def test_a_batch_of_tasks_cannot_observe(tmp_path: Path, store: LedgerStore) -> None:
-    ledger = LedgerHandle(str(tmp_path / "ledger"))
-
     def batch(tasks: list[Task]) -> list[Task]:
         return [observe(task) for task in tasks]
 
-    with pytest.raises(UnsupportedShapeError, match="observed id, ids, records by"), beam.Pipeline("FnApiRunner") as p:
-        (
-            p
-            | MatchSources(SourceListing((str(tmp_path / "*.jsonl"),)))
-            | SkipCompleted(ledger)
-            | PlanTasks(ledger, task_records=30)
-            | ReadTasks(ledger=ledger)
-            | ProcessBatch(batch)
-            | WriteTasks(str(tmp_path / "out"), "jsonl")
-            | CommitTasks(ledger)
-        )
+    p = beam.Pipeline("FnApiRunner")
+    tasks = p | MatchSources() | SkipCompleted() | PlanTasks(task_records=30) | ReadTasks()
+    tasks | ProcessBatch(batch) | WriteTasks(str(tmp_path / "out"), "jsonl") | CommitTasks()
+    give_values(p, values(tmp_path))
+    with pytest.raises(UnsupportedShapeError, match="observed id, ids, records by"):
+        p.run()
     assert merged_statistics(store) == {}
 
 

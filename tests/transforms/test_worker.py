@@ -13,7 +13,9 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.opening import open_ledger
-from ledgerbeam.transforms import CommitTasks, LedgerHandle
+from ledgerbeam.transforms import CommitTasks
+from ledgerbeam.transforms._worker import LedgerHandle
+from ledgerbeam.transforms.chain import ChainValues, give_values
 
 JOBS = Job("map", {"to": "a"}), Job("map", {"to": "b"})
 
@@ -31,7 +33,8 @@ def source(name: str) -> Source:
 
 def commit(handle: LedgerHandle, tasks: list[NoneTask | FailedTask]) -> None:
     with beam.Pipeline(options=PipelineOptions(["--runner=BundleBasedDirectRunner"])) as pipeline:
-        pipeline | beam.Create(tasks, reshuffle=False) | CommitTasks(handle)
+        pipeline | beam.Create(tasks, reshuffle=False) | CommitTasks()
+        give_values(pipeline, ChainValues(handle))
 
 
 def done(*names: str) -> list[NoneTask | FailedTask]:

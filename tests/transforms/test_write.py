@@ -17,7 +17,9 @@ from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task
 from ledgerbeam.ledger.model.rows import content_checksum
 from ledgerbeam.ledger.places import open_store
-from ledgerbeam.transforms import LedgerHandle, WriteTasks
+from ledgerbeam.transforms import WriteTasks
+from ledgerbeam.transforms._worker import LedgerHandle
+from ledgerbeam.transforms.chain import ChainValues, give_values
 from ledgerbeam.transforms.commit import _Commit
 from ledgerbeam.transforms.write import WrittenTask, _Write, output_name
 
@@ -111,7 +113,8 @@ def test_a_test_can_end_a_worker_before_its_outputs_are_there_and_after(
 def test_an_encoder_of_the_user_is_taken(tmp_path: Path) -> None:
     with beam.Pipeline("FnApiRunner") as pipeline:
         tasks = pipeline | beam.Create([task([1])])
-        tasks | WriteTasks(str(tmp_path), Encoder(ShardFile(".mine", b"x", 1)), base="/data/")
+        tasks | WriteTasks(str(tmp_path), Encoder(ShardFile(".mine", b"x", 1)))
+        give_values(pipeline, ChainValues(base="/data/"))
     assert [path.suffix for path in tmp_path.rglob("a.*")] == [".mine"]
 
 
@@ -146,10 +149,7 @@ def test_what_cannot_be_written_to_is_refused_before_anything_runs() -> None:
         WriteTasks("/out", "orc")
     with pytest.raises(UsageError):
         WriteTasks("s3://key:secret@bucket/out", "jsonl")
-    written = WriteTasks("file:///out/", "tar", base="/data")
-    assert (written.output, written.base) == ("/out", "/data/")
-    assert WriteTasks("/out", "tar", base="/data/").base == "/data/"
-    assert WriteTasks("/out", Encoder()).base is None
+    assert WriteTasks("file:///out/", "tar").output == "/out"
 
 
 class TestNames:

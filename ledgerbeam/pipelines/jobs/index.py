@@ -13,8 +13,6 @@ from ledgerbeam.pipelines.jobs.spec import JobSpec
 if TYPE_CHECKING:  # Beam takes a second to import
     import apache_beam as beam
 
-    from ledgerbeam.transforms import LedgerHandle
-
 __all__ = ["IndexJob"]
 
 
@@ -47,12 +45,11 @@ class IndexJob(JobSpec):
         where = {"index_root": self.files.index_root, "index_rule": self.files.index_rule}
         return Job(self.command, {**self.files.parameters(), **where})
 
-    def stages(self, ledger: LedgerHandle) -> list[beam.PTransform[Any, Any]]:
+    def stages(self) -> list[beam.PTransform[Any, Any]]:
         """Return the transforms that scan ranges, and assemble what was scanned."""
         from ledgerbeam.transforms import BuildIndexes, PlanIndexes  # noqa: PLC0415 - brings Beam
 
-        opened = self.files.opened_files(self.storage_options)
-        return [PlanIndexes(self.files.task_bytes, opened), BuildIndexes(ledger, self.work_folder, opened)]
+        return [PlanIndexes(self.files.task_bytes), BuildIndexes(self.work_folder)]
 
     def _named_output(self) -> str:
         return self.files.index_root or ""

@@ -32,6 +32,10 @@ __all__ = ["FilesToIndex", "GraphPasses", "JobSources", "ListedFiles", "OutputPl
 _GRAPH_TASK_RECORDS = 1_000
 """Places of a task of a graph, for an estimate where only a size in bytes is given."""
 
+_RECORD_BYTES = 100
+"""Size of a record of a file, for an estimate where only a number of records is given: less than most have, so that the
+tasks are fewer than estimated."""
+
 Packer = Callable[[Iterable[Source]], Iterable[Source]]
 
 OutputPlace = tuple[str, str, bool]
@@ -108,6 +112,7 @@ class ListedFiles:
         build_index: Whether sources without an index are indexed.
         group: How tar members make samples.
         task_bytes: Size of a task; of a job that indexes, of a byte range.
+        task_records: Records of a task, in place of a size.
         pack_bytes: Size of a pack of small sources; None packs nothing.
         read_as: ``shar`` if what is listed are files of Shar datasets; None takes each file as a source.
         columns: Which columns are read of files of columns; all for none.
@@ -124,6 +129,7 @@ class ListedFiles:
     build_index: bool = True
     group: Grouping = "auto"
     task_bytes: int = 16 * 2**20
+    task_records: int | None = None
     pack_bytes: int | None = None
     read_as: Literal["shar"] | None = None
     columns: tuple[str, ...] = ()
@@ -184,7 +190,8 @@ class ListedFiles:
 
     def expected_tasks(self, source: Source) -> int:
         """Estimate from its size alone how many tasks a source makes."""
-        return 1 if source.members and not self.read_as else max(1, -(-source.size // self.task_bytes))
+        size = self.task_bytes if self.task_records is None else self.task_records * _RECORD_BYTES
+        return 1 if source.members and not self.read_as else max(1, -(-source.size // size))
 
     def opened(self, options: Options) -> Sources:
         """Return how workers open the files."""
@@ -210,13 +217,14 @@ class ListedFiles:
         return IndexLocation(root=self.index_root, rule=self.index_rule)
 
     def limits(self) -> tuple[int | None, int | None]:
-        """Return the size of a task: in bytes only."""
-        return self.task_bytes, None
+        """Return the size of a task: in bytes, or in records if a number of them is given."""
+        return (None, self.task_records) if self.task_records else (self.task_bytes, None)
 
     def parameters(self) -> dict[str, Json]:
         """Return what of the sources shapes the outputs of a job."""
         shaping: dict[str, Json] = {"group": self.group, "task_bytes": self.task_bytes, "base": self.base}
         choices: dict[str, Json] = {
+            "task_records": self.task_records,
             "from": self.read_as,
             "pack_bytes": self.pack_bytes,
             "columns": list(self.columns) or None,

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeAlias
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Format, ShardEncoder, SourceListing, canonical_url
@@ -34,10 +34,15 @@ from ledgerbeam.pipelines.jobs.sources import JobSources, OutputPlace
 
 if TYPE_CHECKING:  # Beam takes a second to import
     import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+    from apache_beam.runners.runner import PipelineRunner
 
-    from ledgerbeam.transforms import LedgerHandle, MapRecords
+    from ledgerbeam.transforms import MapRecords
 
-__all__ = ["DEFAULT_LEDGERS", "JobSpec", "Product", "ShardJob", "shard_form"]
+__all__ = ["DEFAULT_LEDGERS", "JobSpec", "Part", "Product", "ShardJob", "shard_form"]
+
+Part: TypeAlias = Literal["whole", "chain", "rest"]
+"""Of a job's pipeline: all of it, what ends with `CommitTasks`, or what goes on behind that."""
 
 DEFAULT_LEDGERS = ".ledgerbeam"
 """Folder, below the working folder, of the ledgers of jobs that name none."""
@@ -164,8 +169,36 @@ class JobSpec(ABC):
         return None
 
     @abstractmethod
-    def stages(self, ledger: LedgerHandle) -> list[beam.PTransform[Any, Any]]:
+    def stages(self) -> list[beam.PTransform[Any, Any]]:
         """Return the transforms from open sources to what `CommitTasks` records; the first plans the tasks."""
+
+    def pipeline(
+        self,
+        part: Part,  # noqa: ARG002 - nothing comes behind the chain
+        runner: PipelineRunner | None,
+        options: PipelineOptions,
+    ) -> beam.Pipeline:
+        """Return the job as a Beam pipeline, whose transforms have not been given their values.
+
+        Args:
+            part: Which part of it.
+            runner: What runs it; None for the one that the options name.
+            options: Of the pipeline.
+        """
+        import apache_beam as beam  # noqa: PLC0415 - takes a second
+
+        from ledgerbeam.transforms import CommitTasks, MatchSources, SkipCompleted  # noqa: PLC0415
+
+        pipeline = beam.Pipeline(runner, options)
+        elements: Any = pipeline
+        for stage in (MatchSources(), SkipCompleted(), *self.stages(), CommitTasks()):
+            elements |= stage
+        return pipeline
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether something comes behind `CommitTasks`, which is done once all of a run is recorded."""
+        return False
 
     @property
     def shard_form(self) -> str:
@@ -308,16 +341,14 @@ class ShardJob(JobSpec):
         """Return the job with the schemas of its columns; see `decide_schema`."""
         return decide_schema(self, stored, on_change, say)
 
-    def stages(self, ledger: LedgerHandle) -> list[beam.PTransform[Any, Any]]:
+    def stages(self) -> list[beam.PTransform[Any, Any]]:
         """Return the transforms that read, do and write each task."""
         from ledgerbeam.transforms import PlanTasks, ProcessTask, ReadTasks, WriteTasks  # noqa: PLC0415 - brings Beam
 
-        sources = self.sources()
-        opened = sources.opened(self.storage_options)
         encoder = self.encoder() if self.compression is None else self.compression.encoder(self.encoder())
         return [
-            PlanTasks(ledger, opened, *sources.limits()),
-            ReadTasks(opened, ledger, "fail" if self.reject_limit is None else "reject"),
-            ProcessTask(self.work(), ledger),
-            WriteTasks(self.output, encoder, sources.base, self.storage_options, ledger),
+            PlanTasks(*self.sources().limits()),
+            ReadTasks("fail" if self.reject_limit is None else "reject"),
+            ProcessTask(self.work()),
+            WriteTasks(self.output, encoder),
         ]

@@ -11,13 +11,14 @@ from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.pipelines.jobs.convert import ConvertJob, MaterializeJob
 from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.map import MapJob
+from ledgerbeam.pipelines.jobs.pipeline import PipelineJob
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.tokenize import TokenizeJob
 
 __all__ = ["JOBS", "dump_job", "load_job"]
 
 JOBS: dict[str, type[JobSpec]] = {
-    kind.command: kind for kind in (IndexJob, MapJob, ConvertJob, TokenizeJob, MaterializeJob)
+    kind.command: kind for kind in (IndexJob, MapJob, ConvertJob, TokenizeJob, MaterializeJob, PipelineJob)
 }
 """Every kind of job, by its command."""
 

@@ -112,7 +112,8 @@ class BeamRunner:
             self.done = self.done.plus(fresh)
             self.records = self.records.plus(self._store.records().since(records_before))
             sources = self._store.status()["sources"]
-            if sources["open"] == 0 or not any(fresh):
+            # What comes behind the chain takes all of a run at once.
+            if sources["open"] == 0 or not any(fresh) or self._spec.goes_on:
                 break
         self._store.note_listing(listed.run, listed=sum(sources.values()), finished=True)
 
@@ -121,20 +122,18 @@ class BeamRunner:
             self._run_pipeline(run)
 
     def _run_pipeline(self, run: str) -> None:
-        import apache_beam as beam  # noqa: PLC0415 - takes a second, and comes after logging is set up
+        # Beam takes a second, and comes after logging is set up.
         from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415
 
-        from ledgerbeam.pipelines.runners.pipeline import expand_job, match_open_sources  # noqa: PLC0415
+        from ledgerbeam.pipelines.runners.pipeline import job_pipeline  # noqa: PLC0415
         from ledgerbeam.transforms.user_object import close_objects  # noqa: PLC0415
 
         safe = os.environ.get("PYTHONSAFEPATH")
         # Beam starts other Pythons, `python -m pip` one of them: the working folder is not on their path either.
         os.environ.setdefault("PYTHONSAFEPATH", SAFE_PATH)
         try:
-            pipeline = beam.Pipeline(options=PipelineOptions([*worker_options(self._spec.log_level), *self._beam_args]))
-            spec = replace(self._spec, run=run)
-            expand_job(match_open_sources(pipeline, spec), spec)
-            result = pipeline.run()
+            options = PipelineOptions([*worker_options(self._spec.log_level), *self._beam_args])
+            result = job_pipeline(replace(self._spec, run=run), options).run()
             result.wait_until_finish()
             self._set_ups = self._set_ups.plus(_counted_set_ups(result))
             if self._set_ups.times:

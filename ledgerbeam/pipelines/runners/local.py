@@ -18,19 +18,26 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.selection import PendingSource
+from ledgerbeam.ledger.worker.committed import committed_notes
 from ledgerbeam.ledger.worker.inflight import has_tasks_in_work
 from ledgerbeam.ledger.worker.run_folders import RunFolder
 from ledgerbeam.ledger.worker.set_ups import left_set_ups
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.recorded import look_at_files
-from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
 from ledgerbeam.pipelines.jobs.transport import dump_job
 from ledgerbeam.pipelines.run_console import RunConsole
 from ledgerbeam.pipelines.run_progress import RunProgress, Stage
 from ledgerbeam.pipelines.runners.import_path import import_path
 from ledgerbeam.pipelines.runners.supervise import WaveEnd, run_wave
-from ledgerbeam.pipelines.runners.wave_files import STARTED, STORAGE_OPTIONS, dump_sources, written
+from ledgerbeam.pipelines.runners.wave_files import (
+    STARTED,
+    STORAGE_OPTIONS,
+    dump_committed,
+    dump_sources,
+    written,
+)
 
 __all__ = ["LocalRunner"]
 
@@ -44,6 +51,9 @@ FRUITLESS_PASSES = 3
 """Passes in a row whose workers die before anything is done, until the run is given up."""
 
 PROGRESS_SECONDS = 0.5
+
+_JOB, _TMP = "job.json", "tmp"
+"""In the folder of a pass: the job, and the folder for temporary files of its processes."""
 
 REFRESH_SECONDS = 5.0
 """How often the launcher takes in what its workers have recorded in a remote ledger, and looks at the rejects."""
@@ -100,9 +110,11 @@ class LocalRunner:
     def run(self, listed: JobListing) -> None:
         """Run what is open of a listing, in waves, so that memory does not grow with the number of sources.
 
+        What comes behind the chain runs once, after the last wave, with what all of them have committed.
+
         Raises:
             RejectLimitError: If more records are rejected than the job allows.
-            WorkerDiedError: If workers die again and again before anything is done.
+            WorkerDiedError: If workers die again and again before anything is done, or one dies behind the chain.
             LedgerbeamError: The error with which a worker ended the run, or the listing.
         """
         self._before = self._store.totals()
@@ -112,6 +124,8 @@ class LocalRunner:
                 return
             self._check_rejects()  # now that sources which changed have taken their share away
             self._run_wave(wave, listed)
+        if self._spec.goes_on and not self.stopped:
+            self._go_on(listed)
 
     def _listing(self, listed: JobListing) -> Iterator[list[Source]]:
         expected_tasks = self._spec.sources().expected_tasks
@@ -142,6 +156,7 @@ class LocalRunner:
                 is_first = False
             finally:
                 self._store.refresh()
+                self._note_committed()
                 fresh = self._store.totals().minus(before)
                 self.done = self.done.plus(fresh)
                 self.records = self.records.plus(self._store.records().since(records_before))
@@ -176,22 +191,15 @@ class LocalRunner:
             self._left = max(0, left)
 
     def _pass(self, sources: Sequence[PendingSource], listed: JobListing) -> WaveEnd:
-        self._passes += 1
-        # A separate folder, so that a process that dies slowly does not count as a worker of the next pass.
-        folder = self._pass_folder = os.path.join(self._folder.path, f"pass-{self._passes:04d}")
-        job, wave, tmp = (os.path.join(folder, name) for name in ("job.json", "wave", "tmp"))
-        self._folder.check()
+        folder = self._new_folder(listed)
+        wave = os.path.join(folder, "wave")
         with written(folder):
-            os.mkdir(folder, 0o700)
-            os.mkdir(tmp, 0o700)
-            with open(job, "xb") as file:
-                file.write(dump_job(self._sent(listed.run, folder)))
             dump_sources(wave, sources)
             if self._left is not None:
                 TaskBudget.below(folder).make(self._left)
         self._began = self._began or time.monotonic()
         try:
-            return self._wave(folder, job, wave, tmp, listed)
+            return self._wave("chain", folder, wave, listed)
         finally:
             with suppress(LedgerbeamError):  # a later step that needs more reports the reason
                 self._note_set_ups(folder, listed.run)
@@ -202,25 +210,55 @@ class LocalRunner:
         where = import_path() if self._reporter.command is None else ()
         return dataclasses.replace(self._spec, run=run, run_dir=folder, import_path=where)
 
-    def _wave(self, folder: str, job: str, wave: str, tmp: str, listed: JobListing) -> WaveEnd:
+    def _new_folder(self, listed: JobListing) -> str:
+        """Make the folder of the next pass, with the job in it.
+
+        A separate one, so that a process that dies slowly does not count as a worker of the next pass.
+        """
+        self._passes += 1
+        folder = self._pass_folder = os.path.join(self._folder.path, f"pass-{self._passes:04d}")
+        self._folder.check()
+        with written(folder):
+            os.mkdir(folder, 0o700)
+            os.mkdir(os.path.join(folder, _TMP), 0o700)
+            with open(os.path.join(folder, _JOB), "xb") as file:
+                file.write(dump_job(self._sent(listed.run, folder)))
+        return folder
+
+    def _wave(self, part: Part, folder: str, path: str, listed: JobListing) -> WaveEnd:
+        command = [sys.executable, "-P", "-m", "ledgerbeam.pipelines.runners.wave"]  # -P: see __main__
+        tmp = os.path.join(folder, _TMP)  # Beam leaves a folder of its own there when it is killed
         end = run_wave(
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "ledgerbeam.pipelines.runners.wave",
-                job,
-                wave,
-                *self._beam_args,
-            ],  # -P: see __main__
+            [*command, os.path.join(folder, _JOB), part, path, *self._beam_args],
             folder,
-            # Beam leaves a folder of its own there when it is killed.
             env={**os.environ, "TMPDIR": tmp, STORAGE_OPTIONS: orjson.dumps(self._spec.storage_options).decode()},
             on_tick=lambda: self._tick(listed, folder),
             debug=self._debug,
         )
         self._folder.check()
         return end
+
+    @property
+    def _committed(self) -> str:
+        """The file of what all passes of the run have committed."""
+        return os.path.join(self._folder.path, "committed")
+
+    def _note_committed(self) -> None:
+        """Keep what a pass has committed for what comes behind the chain: a dead worker's tasks are among it."""
+        if self._spec.goes_on and os.path.isdir(self._pass_folder):
+            with written(self._folder.path):
+                dump_committed(self._committed, committed_notes(self._pass_folder, self._store))
+
+    def _go_on(self, listed: JobListing) -> None:
+        """Run what comes behind the chain, on what this run has committed."""
+        with written(self._folder.path):
+            dump_committed(self._committed, ())
+        end = self._wave("rest", self._new_folder(listed), self._committed, listed)
+        if end.died:
+            raise WorkerDiedError(
+                f"{end.died}, behind CommitTasks: all tasks of this run are recorded, but what comes behind them is "
+                "not done, and the next run has other tasks; compute it from the outputs that the ledger records"
+            )
 
     def _owing(self, sources: Sequence[Source], run: str | None) -> list[Source]:
         """Return the sources that need another pass.

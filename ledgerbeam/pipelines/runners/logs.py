@@ -6,6 +6,7 @@ Nothing is lost by it: what ends a pipeline reaches the launcher as an exception
 from __future__ import annotations
 
 import logging
+import sys
 
 from ledgerbeam.pipelines.beam_import import is_not_of_beam
 from ledgerbeam.redaction import without_secrets
@@ -21,9 +22,13 @@ class _RedactedFormatter(logging.Formatter):
 def quiet_beam(level: str = "warning") -> None:
     """Set up the root logger for standard error; call it before Beam is imported, which already logs then.
 
+    A program that has imported Beam itself has its own logging, and it is left as it is.
+
     Args:
         level: The lowest that is shown. Workers that are forked take it over.
     """
+    if "apache_beam" in sys.modules:
+        return
     lowest = logging.getLevelNamesMapping()[level.upper()]
     handler = logging.StreamHandler()
     handler.setLevel(lowest)

@@ -1,33 +1,38 @@
-"""The Beam graphs of the jobs: from open sources to the ledger, the same on every runner."""
+"""The Beam pipelines of the jobs, with what their transforms are given, and how they run on the local runner."""
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability.api import beam_provision_api_pb2
-from apache_beam.pvalue import PCollection
 from apache_beam.runners.job.utils import dict_to_struct
 from apache_beam.runners.portability.fn_api_runner.fn_runner import ExtendedProvisionInfo, FnApiRunner
+from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms.environments import Environment, SubprocessSDKEnvironment
 
-from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
-from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
 from ledgerbeam.pipelines.runners.fork_server import fork_server, one_device
-from ledgerbeam.pipelines.runners.wave_files import STARTED, load_sources, touch
-from ledgerbeam.transforms import CommitTasks, LedgerHandle, MatchSources, SkipCompleted
-from ledgerbeam.transforms.limit import LimitTasks
+from ledgerbeam.pipelines.runners.wave_files import STARTED, load_committed, load_sources, touch
+from ledgerbeam.transforms._worker import LedgerHandle
+from ledgerbeam.transforms.chain import ChainValues, give_values
 from ledgerbeam.transforms.user_object import close_objects
 
-__all__ = ["expand_job", "match_open_sources", "run_locally"]
+__all__ = ["job_pipeline", "local_pipeline", "run_locally"]
 
 
-def run_locally(spec: JobSpec, wave_path: str, beam_args: Sequence[str]) -> None:
-    """Run the job on FnApiRunner for the sources of a wave file; one worker is this process, several are their own.
+def run_locally(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str]) -> None:
+    """Run a part of the job on FnApiRunner; one worker is this process, several are their own.
+
+    Args:
+        spec: The job.
+        part: The chain, for the sources of a wave file; or the rest, for what was committed.
+        path: Of the file of either.
+        beam_args: Beam options of the user.
 
     Raises:
         Exception: Whatever a worker ended with, as Beam rebuilds it.
@@ -35,19 +40,17 @@ def run_locally(spec: JobSpec, wave_path: str, beam_args: Sequence[str]) -> None
     if spec.workers == 1:
         os.environ.update(one_device(spec.devices, 0))
         try:
-            _run(spec, wave_path, beam_args, None)
+            _run(spec, part, path, beam_args, None)
         finally:
             close_objects()
         return
     with fork_server(str(spec.run_dir), spec.devices) as command:
-        _run(spec, wave_path, beam_args, SubprocessSDKEnvironment.from_command_string(command))
+        _run(spec, part, path, beam_args, SubprocessSDKEnvironment.from_command_string(command))
 
 
-def _run(spec: JobSpec, wave_path: str, beam_args: Sequence[str], workers: Environment | None) -> None:
+def _run(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str], workers: Environment | None) -> None:
     options = PipelineOptions([f"--direct_num_workers={spec.workers}", *beam_args])
-    pipeline = beam.Pipeline(FnApiRunner(workers, provision_info=_provision_info(spec)), options)
-    wave = pipeline | "Wave" >> beam.Create([wave_path], reshuffle=False)
-    expand_job(wave | "LoadSources" >> beam.FlatMap(load_sources).with_output_types(PendingSource), spec)
+    pipeline = local_pipeline(spec, part, path, FnApiRunner(workers, provision_info=_provision_info(spec)), options)
     touch(str(spec.run_dir), STARTED)
     pipeline.run().wait_until_finish()
 
@@ -76,24 +79,47 @@ def _ledger_handle(spec: JobSpec) -> LedgerHandle:
     )
 
 
-def match_open_sources(pipeline: beam.Pipeline, spec: JobSpec) -> PCollection[PendingSource]:
-    """List a job's sources inside the pipeline, for runners that are not local."""
-    skip = SkipCompleted(_ledger_handle(spec), spec.sources().packer())
-    sources: PCollection[PendingSource] = pipeline | MatchSources(spec.listing()) | skip
-    return sources
+def job_pipeline(spec: JobSpec, options: PipelineOptions) -> beam.Pipeline:
+    """Return the whole pipeline of a job, which lists and skips by itself, for the runner that the options name."""
+    pipeline = spec.pipeline("whole", None, options)
+    sources, limit = spec.sources(), spec.reject_limit
+    values = ChainValues(
+        ledger=_ledger_handle(spec),
+        listing=spec.listing(),
+        packer=sources.packer(),
+        sources=sources.opened(spec.storage_options),
+        base=sources.base,
+        storage_options=spec.storage_options,
+        most_rejected=None if limit is None else limit.most,
+        goes_on=spec.goes_on,
+    )
+    give_values(pipeline, values)
+    return pipeline
 
 
-def expand_job(sources: PCollection[PendingSource], spec: JobSpec) -> PCollection[None]:
-    """Apply the transforms of a job to its open sources."""
-    ledger = _ledger_handle(spec)
-    plan, *stages = spec.stages(ledger)
-    planned: Any = sources | "SpreadSources" >> beam.Reshuffle() | plan
-    if spec.task_limit is not None:
-        planned |= LimitTasks(TaskBudget.below(str(spec.run_dir)))
-    written: Any = planned | "SpreadTasks" >> beam.Reshuffle()
-    for stage in stages:
-        written |= stage
-    # Where a launcher looks at the ledger meanwhile, it holds all workers to the limit.
-    most = None if spec.reject_limit is None or spec.run_dir is not None else spec.reject_limit.most
-    committed: PCollection[None] = written | CommitTasks(ledger, most)
-    return committed
+def local_pipeline(
+    spec: JobSpec, part: Part, path: str, runner: PipelineRunner, options: PipelineOptions
+) -> beam.Pipeline:
+    """Return a part of the pipeline of a job as the local runner runs it: the launcher lists, skips and looks.
+
+    Args:
+        spec: The job.
+        part: As for `run_locally`.
+        path: Likewise.
+        runner: What runs it.
+        options: Beam options.
+    """
+    pipeline = spec.pipeline(part, runner, options)
+    sources = spec.sources()
+    values = ChainValues(
+        ledger=_ledger_handle(spec),
+        open_sources=functools.partial(load_sources, path),
+        sources=sources.opened(spec.storage_options),
+        base=sources.base,
+        storage_options=spec.storage_options,
+        budget=None if spec.task_limit is None else TaskBudget.below(str(spec.run_dir)),
+        goes_on=spec.goes_on,
+        committed=functools.partial(load_committed, path) if part == "rest" else None,
+    )
+    give_values(pipeline, values)
+    return pipeline

@@ -1,6 +1,6 @@
-"""The process that runs one wave of a local job.
+"""The process that runs one wave of a local job, or what comes behind its chain.
 
-Started as ``python -m ledgerbeam.pipelines.runners.wave SPEC WAVE [BEAM OPTION...]``.
+Started as ``python -m ledgerbeam.pipelines.runners.wave SPEC PART FILE [BEAM OPTION...]``.
 
 The launcher watches it, and it watches the launcher: when the launcher's end of standard input closes, the whole
 process group is killed, so nothing outlives a launcher that was killed.
@@ -15,6 +15,7 @@ import threading
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import cast
 
 import orjson
 
@@ -24,10 +25,11 @@ from ledgerbeam.ledger.model.user_errors import describe_error, ignore_interrupt
 from ledgerbeam.ledger.worker.inflight import InflightMarks
 from ledgerbeam.ledger.worker.writer import close_shared_writers
 from ledgerbeam.pipelines.calls.beginning import refuse_calls
+from ledgerbeam.pipelines.jobs.spec import Part
 from ledgerbeam.pipelines.jobs.transport import load_job
 from ledgerbeam.pipelines.runners.import_path import take_import_path
 from ledgerbeam.pipelines.runners.logs import quiet_beam
-from ledgerbeam.pipelines.runners.wave_files import DIED, DONE, STORAGE_OPTIONS, TRACEBACK, touch
+from ledgerbeam.pipelines.runners.wave_files import DIED, DONE, STORAGE_OPTIONS, TRACEBACK, open_own, touch
 from ledgerbeam.redaction import know_environment, know_secrets, redact_streams
 
 __all__ = ["main"]
@@ -42,18 +44,18 @@ _RUNNERS = ("apache_beam", "concurrent", "grpc", "ledgerbeam")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one wave; return 0 once every task of it has been done or has failed."""
+    """Run one part of a job; return 0 once it is done: of a wave, when every task has been done or has failed."""
     hold_standard_descriptors()
     launcher = os.dup(0)
     with open(os.devnull, "rb") as nothing:  # else what user code starts would read from the launcher, for ever
         os.dup2(nothing.fileno(), 0)
     threading.Thread(target=_die_with_launcher, args=(launcher,), daemon=True).start()
-    spec_path, wave_path, *beam_args = argv
+    spec_path, part, path, *beam_args = argv
     storage_options = orjson.loads(os.environ[STORAGE_OPTIONS])
     know_environment()
     know_secrets(storage_options)
     redact_streams()
-    with open(spec_path, "rb") as file:
+    with open_own(spec_path) as file:
         spec = load_job(file.read(), storage_options)
     take_import_path(spec.import_path)
     refuse_calls(_IN_WORKER)
@@ -66,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
     from ledgerbeam.pipelines.runners.pipeline import run_locally  # noqa: PLC0415 - brings Beam, after logging is set up
 
     try:
-        run_locally(spec, wave_path, beam_args)
+        run_locally(spec, cast(Part, part), path, beam_args)
     except Exception:  # noqa: BLE001 - the launcher reports whatever ended the wave
         touch(run_dir, TRACEBACK, traceback.format_exc())
         with suppress(LedgerbeamError):  # the error above is the one to report

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import pickle
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import IO, Any
 
 from ledgerbeam.disk import NO_ROOM
 from ledgerbeam.errors import DiskFullError, StorageError
@@ -19,8 +20,11 @@ __all__ = [
     "STARTED",
     "STORAGE_OPTIONS",
     "TRACEBACK",
+    "dump_committed",
     "dump_sources",
+    "load_committed",
     "load_sources",
+    "open_own",
     "read_text",
     "touch",
     "written",
@@ -84,14 +88,36 @@ def dump_sources(path: str, sources: Sequence[PendingSource]) -> None:
 
 
 def load_sources(path: str) -> Iterator[PendingSource]:
-    """Yield the sources of a wave file.
+    """Yield the sources of a wave file. Raises as `open_own`."""
+    with open_own(path) as file:
+        for _ in range(pickle.load(file)):  # noqa: S301 - written by our own launcher, into its own folder
+            yield pickle.load(file)  # noqa: S301
+
+
+def dump_committed(path: str, committed: Iterable[Any]) -> None:
+    """Add summaries of committed tasks to a file, for `load_committed`."""
+    with open(path, "ab") as file:
+        for summary in committed:
+            pickle.dump(summary, file)
+
+
+def load_committed(path: str) -> Iterator[Any]:
+    """Yield what `dump_committed` wrote. Raises as `open_own`."""
+    with open_own(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        while file.tell() < size:
+            yield pickle.load(file)  # noqa: S301 - written by our own launcher, into its own folder
+
+
+def open_own(path: str) -> IO[bytes]:
+    """Open a file that the launcher wrote.
 
     Raises:
         StorageError: If it is not a file of this user: unpickling it would run whatever another one has put there.
     """
-    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-            raise StorageError(f"{path}: expected a file of user {os.geteuid()}, found one of user {found.st_uid}")
-        for _ in range(pickle.load(file)):  # noqa: S301 - written by our own launcher, into its own folder
-            yield pickle.load(file)  # noqa: S301
+    file = open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115
+    found = os.fstat(file.fileno())
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        file.close()
+        raise StorageError(f"{path}: expected a file of user {os.geteuid()}, found one of user {found.st_uid}")
+    return file

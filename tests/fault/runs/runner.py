@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
+from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.selection import PendingSource
@@ -17,7 +19,9 @@ from ledgerbeam.opening import open_ledger
 from ledgerbeam.pipelines.runners import pipeline as graph
 from ledgerbeam.pipelines.runners.local import LocalRunner
 from ledgerbeam.pipelines.runners.supervise import WaveEnd
-from ledgerbeam.transforms import LedgerHandle
+from ledgerbeam.transforms import MatchSources, SkipCompleted
+from ledgerbeam.transforms._worker import LedgerHandle
+from ledgerbeam.transforms.chain import ChainDoFn
 
 if TYPE_CHECKING:
     from tests.fault.runs.world import World
@@ -52,7 +56,7 @@ class SimulatedRunner(LocalRunner):
 
 
 class _Found(PipelineVisitor):
-    """Gathers the library's own DoFns of a pipeline, in the order of its chain."""
+    """Gathers the library's own DoFns of a pipeline behind `SkipCompleted`, in the order of its chain."""
 
     def __init__(self) -> None:
         self.dofns: list[beam.DoFn] = []
@@ -60,8 +64,9 @@ class _Found(PipelineVisitor):
     def visit_transform(self, transform_node: AppliedPTransform) -> None:
         """Look at one transform."""
         transform = transform_node.transform
-        if isinstance(transform, beam.ParDo) and type(transform.fn).__module__.startswith("ledgerbeam.transforms"):
-            self.dofns.append(transform.fn)
+        found = transform.fn if isinstance(transform, beam.ParDo) else None
+        if isinstance(found, ChainDoFn) and not isinstance(found.transform, MatchSources | SkipCompleted):
+            self.dofns.append(found.work())
 
 
 def dofns(spec: Any, run_id: str) -> list[Any]:
@@ -69,9 +74,9 @@ def dofns(spec: Any, run_id: str) -> list[Any]:
     tracing = sys.gettrace()
     sys.settrace(None)
     try:
-        pipeline = beam.Pipeline(runner="apache_beam.runners.direct.direct_runner.BundleBasedDirectRunner")
-        sources = pipeline | beam.Create([], reshuffle=False).with_output_types(PendingSource)
-        graph.expand_job(sources, dataclasses.replace(spec, run=run_id))
+        runner = BundleBasedDirectRunner()
+        job = dataclasses.replace(spec, run=run_id)
+        pipeline = graph.local_pipeline(job, "chain", "", runner, PipelineOptions([]))
         found = _Found()
         pipeline.visit(found)
         return found.dofns

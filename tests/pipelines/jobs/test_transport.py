@@ -11,6 +11,7 @@ from ledgerbeam.pipelines.jobs.convert import ConvertJob, MaterializeJob
 from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.megatron_parts import MergedParts
+from ledgerbeam.pipelines.jobs.pipeline import PipelineJob
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.tokenize import TokenizeJob
@@ -18,6 +19,7 @@ from ledgerbeam.pipelines.jobs.transport import JOBS, dump_job, load_job
 
 OPTIONS = {"key": "an id", "secret": "hunter2"}
 FILES = ListedFiles(patterns=("/in/*.jsonl", "s3://b/\udce9.jsonl"), base="/in/", pack_bytes=100)
+PASSES = GraphPasses(reference="m:g", modules={})
 PARTS = MergedParts("/out/d", ("_a_document", "_b_document"), "int32", drop=True)
 WORDS = {"output": "/out", "storage_options": OPTIONS, "ledger": "/L", "workers": 3, "log_level": "info"}
 PASSES = GraphPasses(reference="m:g", made_of={"module": {}}, epochs=3)
@@ -31,6 +33,8 @@ SPECS: list[JobSpec] = [
     ConvertJob(files=FILES, to="shar", fields=(("recording", "wav"), ("label", "cls")), **WORDS),  # type: ignore[arg-type]
     MaterializeJob(passes=PASSES, to="tar", published="lit", **WORDS),  # type: ignore[arg-type]
     TokenizeJob(files=FILES, tokenizer="bytes", checksum="bytes", keys=("a", "b"), eod=None, dataset=PARTS, **WORDS),  # type: ignore[arg-type]
+    PipelineJob(name="own", to="jsonl", files=FILES, functions={"f": "ab"}, whole="w", chain="c", **WORDS),  # type: ignore[arg-type]
+    PipelineJob(name="own", to="x", passes=PASSES, whole="w", chain="c", rest="r", **WORDS),  # type: ignore[arg-type]
 ]
 
 

@@ -1,0 +1,79 @@
+"""What the workers of a local run were about to record, noted in the run's folder for what comes behind the chain.
+
+A note is written before its task is recorded, so that no death of a worker leaves a task recorded without one. A note
+of a task that was not recorded in the end is passed over: the ledger decides.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from ledgerbeam.disk import NO_ROOM
+from ledgerbeam.errors import DiskFullError, StorageError
+from ledgerbeam.ledger.model.store import LedgerStore
+
+__all__ = ["CommitNotes", "committed_notes"]
+
+_SUFFIX = ".committed"
+
+
+class CommitNotes:
+    """The notes of one process.
+
+    Args:
+        run_dir: Folder of the run.
+    """
+
+    def __init__(self, run_dir: str) -> None:
+        self._path = os.path.join(run_dir, f"{os.getpid()}-{os.urandom(4).hex()}{_SUFFIX}")
+        self._file = open(self._path, "xb", buffering=0)  # noqa: SIM115 - for as long as the process works
+
+    def add(self, source_id: bytes, node: bytes, summary: Any) -> None:
+        """Note a task that is about to be recorded.
+
+        Raises:
+            DiskFullError: There is no room for it.
+            StorageError: It cannot be written.
+        """
+        try:
+            data = memoryview(pickle.dumps((source_id, node, summary)))
+            while data:
+                data = data[self._file.write(data) :]
+        except OSError as error:
+            kind = DiskFullError if error.errno in NO_ROOM else StorageError
+            raise kind(f"{self._path}: cannot be written ({error.strerror}); nothing recorded is lost") from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def committed_notes(run_dir: str, store: LedgerStore) -> Iterator[Any]:
+    """Yield the summaries of those noted tasks that are recorded, each task once.
+
+    Args:
+        run_dir: Folder whose processes have ended.
+        store: The ledger, up to date.
+    """
+    for name in sorted(os.listdir(run_dir)):
+        if name.endswith(_SUFFIX):
+            # The tasks of a source mostly follow each other: its entries are asked for once.
+            for source_id, notes in groupby(_read(os.path.join(run_dir, name)), key=itemgetter(0)):
+                recorded = None if store.completed_mask([source_id])[0] else store.applied(source_id)
+                for _, node, summary in notes:
+                    if recorded is None or node in recorded:
+                        yield summary
+
+
+def _read(path: str) -> Iterator[tuple[bytes, bytes, Any]]:
+    with open(path, "rb") as file:
+        while True:
+            try:
+                yield pickle.load(file)  # noqa: S301 - written by our own workers, into the run's own folder
+            except (EOFError, pickle.UnpicklingError):  # the end, or cut short by a kill: that task was not recorded
+                return

@@ -1,0 +1,91 @@
+"""The job of a Beam pipeline that a user has built: its chain, as it was found in the graph."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ledgerbeam.ledger import Job
+from ledgerbeam.ledger.model.job import Json
+from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles, OutputPlace
+from ledgerbeam.pipelines.jobs.spec import JobSpec, Part, shard_form
+
+if TYPE_CHECKING:  # Beam takes a second to import
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+    from apache_beam.runners.runner import PipelineRunner
+
+__all__ = ["PipelineJob", "graph_text"]
+
+
+def graph_text(graph: bytes) -> str:
+    """Return a graph in Beam's own form as text, which survives JSON."""
+    return base64.b85encode(graph).decode("ascii")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineJob(JobSpec):
+    """Runs the chain of a pipeline, and then what the pipeline has behind it.
+
+    Attributes:
+        name: Of what the pipeline does; the ledger's.
+        output: URL of the folder of its shards.
+        to: What they are written as: a format's name, or what describes the encoder.
+        files: The sources; None for passes of a graph.
+        passes: The passes of a graph; None for files.
+        functions: What the functions of the chain are made of, by name.
+        given: What else shapes the outputs, as the user says.
+        whole: The graph, as `graph_text` of Beam's own form.
+        chain: That of the chain alone.
+        rest: That of what comes behind the chain; None if nothing does.
+    """
+
+    command = "pipeline"
+
+    name: str
+    output: str
+    to: str
+    files: ListedFiles | None = None
+    passes: GraphPasses | None = None
+    functions: dict[str, Any] = field(default_factory=dict)
+    given: dict[str, Any] = field(default_factory=dict)
+    whole: str
+    chain: str
+    rest: str | None = None
+
+    def sources(self) -> ListedFiles | GraphPasses:
+        """Return what the chain reads."""
+        return self.passes if self.files is None else self.files  # type: ignore[return-value] # one of them is there
+
+    @property
+    def shard_form(self) -> str:
+        """A regular expression of what the names of the job's shards end with."""
+        return shard_form(self.to)
+
+    def output_places(self) -> list[OutputPlace]:
+        """Return where the shards lie."""
+        return [(self.output, "", True)]
+
+    def identity(self) -> Job:
+        """Return what shapes the outputs: what the transforms say, their functions, and what the user has given."""
+        said: dict[str, Json] = {**self.sources().parameters(), "output": self.output, "to": self.to}
+        return Job(self.name, {**self.given, **said, "functions": dict(self.functions)})
+
+    def stages(self) -> list[beam.PTransform[Any, Any]]:
+        """Return nothing: the stages are in the graph, see `pipeline`."""
+        return []
+
+    def pipeline(self, part: Part, runner: PipelineRunner | None, options: PipelineOptions) -> beam.Pipeline:
+        """Return a part of the user's pipeline."""
+        import apache_beam as beam  # noqa: PLC0415 - takes a second
+        from apache_beam.portability.api import beam_runner_api_pb2  # noqa: PLC0415
+
+        graph = {"whole": self.whole, "chain": self.chain, "rest": self.rest}[part]
+        proto = beam_runner_api_pb2.Pipeline.FromString(base64.b85decode(str(graph)))
+        return beam.Pipeline.from_runner_api(proto, runner, options)  # type: ignore[arg-type] # None is that of options
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether something comes behind `CommitTasks`."""
+        return self.rest is not None

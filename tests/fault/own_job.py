@@ -1,0 +1,39 @@
+"""The job of the suite as a pipeline that a user has built.
+
+A command line: `python -m tests.fault.own_job WORKERS [BEAM OPTION ...]`, in the folder of the job.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import ledgerbeam as lb
+from tests.fault.corpus import TASK_BYTES
+from tests.fault.findings import FLUSH_SECONDS
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Return 0 if all is done, 3 if tasks have failed."""
+    workers, *options = argv
+    work = lb.MapRecords("tests.fault.traced:work", "jsonl", check_purity=False, on_error="reject")
+    with lb.Pipeline(
+        ledger="ledger", name="own", options=options, workers=int(workers), flush_interval=FLUSH_SECONDS
+    ) as pipeline:
+        (
+            pipeline
+            | lb.MatchSources("in/*.jsonl")
+            | lb.SkipCompleted()
+            | lb.PlanTasks(task_bytes=TASK_BYTES)
+            | lb.ReadTasks("reject")
+            | lb.ProcessTask(work)
+            | lb.WriteTasks("out", "jsonl")
+            | lb.CommitTasks()
+        )
+    return 3 if pipeline.result.status["tasks"]["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,326 @@
+"""Pipelines of users: what their ledger knows, what they leave, what a rerun does, and what comes behind the chain."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+
+import ledgerbeam as lb
+from ledgerbeam.errors import JobMismatchError, LedgerError, UnsupportedShapeError, UsageError, WorkerDiedError
+from ledgerbeam.io import JsonlReader
+from ledgerbeam.ledger import FailedTask, LedgerStore, Task
+from ledgerbeam.ledger.worker.writer import close_shared_writers
+from ledgerbeam.pipelines.jobs import transport
+from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.runners import local
+from ledgerbeam.transforms.chain import TASKS
+
+RECORDS = 40
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working folder, with three sources."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").mkdir()
+    for name in "abc":
+        write(tmp_path / "in" / f"{name}.jsonl", RECORDS)
+    yield tmp_path
+    close_shared_writers()
+
+
+def write(path: Path, records: int) -> None:
+    lines = (json.dumps({"id": f"{path.stem}{number}"}) + "\n" for number in range(records))
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+def double(task: Task) -> Task:
+    return task.replace(records=[{"id": record["id"] * 2} for record in task.records])
+
+
+def build(pipeline: beam.Pipeline, function: Callable[[Task], Any] = double, task_records: int = 10) -> Any:
+    return (
+        pipeline
+        | lb.MatchSources("in/*.jsonl")
+        | lb.SkipCompleted()
+        | lb.PlanTasks(task_records=task_records)
+        | lb.ReadTasks()
+        | lb.ProcessTask(function)
+        | lb.WriteTasks("out", "jsonl")
+        | lb.CommitTasks()
+    )
+
+
+def run(function: Callable[[Task], Any] = double, *, workers: int = 1, **values: Any) -> lb.PipelineRun:
+    with lb.Pipeline(ledger="L", name="double", workers=workers, progress=False, **values) as pipeline:
+        build(pipeline, function)
+    return pipeline.result
+
+
+def ids(folder: Path) -> list[str]:
+    paths = sorted((folder / "out").rglob("*.jsonl"))
+    return sorted(record["id"] for path in paths for record in JsonlReader(str(path)))
+
+
+def store() -> LedgerStore:
+    return lb.open_ledger("L", read_only=True)
+
+
+def test_a_pipeline_is_a_job_as_those_of_the_command_line(folder: Path) -> None:
+    result = run()
+    assert ids(folder) == sorted(f"{name}{number}" * 2 for name in "abc" for number in range(RECORDS))
+    assert result.status["sources"] == {"complete": 3, "open": 0, "failed": 0}
+    assert (result.outcome.done.tasks, result.outcome.done.records, result.state) == (12, 3 * RECORDS, "DONE")
+    job = store().job()
+    assert job is not None
+    assert (job.pipeline, job.parameters["output"], job.parameters["to"]) == ("double", f"{folder}/out", "jsonl")
+    assert (job.parameters["task_records"], job.parameters["base"]) == (10, f"{folder}/in/")
+    (recorded,) = store().runs()
+    assert (recorded["outcome"], recorded["listed"]) == ("done", 3)
+    assert len(list((folder / "out" / "_ledgerbeam").iterdir())) == 1
+
+
+def test_a_rerun_does_nothing_and_what_is_out_of_date_goes(folder: Path) -> None:
+    run()
+    before = {path: path.stat().st_mtime_ns for path in (folder / "out").glob("*.jsonl")}
+    assert run().outcome.done.tasks == 0
+    assert {path: path.stat().st_mtime_ns for path in (folder / "out").glob("*.jsonl")} == before
+    write(folder / "in" / "c.jsonl", 5)
+    assert run().outcome.done.tasks == 1
+    assert len(ids(folder)) == 2 * RECORDS + 5
+
+
+def test_what_shapes_the_outputs_is_a_part_of_the_job(folder: Path) -> None:
+    def other(task: Task) -> Task:
+        return double(task)
+
+    run(parameters={"model": 1})
+    with pytest.raises(JobMismatchError, match="model: was 1, is 2"):
+        run(parameters={"model": 2})
+    with pytest.raises(JobMismatchError, match=r"functions .*other: was not set"):
+        run(other, parameters={"model": 1})
+    with (
+        pytest.raises(JobMismatchError, match="pipeline: was 'double', is 'triple'"),
+        lb.Pipeline(ledger="L", name="triple", workers=1) as pipeline,
+    ):
+        build(pipeline)
+    with (
+        pytest.raises(JobMismatchError, match="task_records: was 10, is 5"),
+        lb.Pipeline(ledger="L", name="double", workers=1, parameters={"model": 1}) as pipeline,
+    ):
+        build(pipeline, task_records=5)
+    assert run(parameters={"model": 2}, on_job_change="restart").outcome.done.tasks == 12
+
+
+def test_a_plain_pipeline_can_be_run_under_a_ledger(folder: Path) -> None:
+    pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
+    build(pipeline)
+    assert lb.run(pipeline, ledger="L", name="double", workers=1, progress=False).outcome.done.tasks == 12
+    assert run().outcome.done.tasks == 0, "another job"
+
+
+def test_a_pipeline_without_a_ledger_is_refused(folder: Path) -> None:
+    pipeline = beam.Pipeline("FnApiRunner")
+    build(pipeline)
+    with pytest.raises(UsageError, match=r"this pipeline has no ledger: make it with ledgerbeam\.Pipeline"):
+        pipeline.run()
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"name": None}, "the pipeline has no name"),
+        ({"on_job_change": "ignore"}, "on_job_change: expected one of refuse, restart, accept, found 'ignore'"),
+        ({"existing": "burn"}, "existing: expected one of replace, keep, found 'burn'"),
+        ({"parameters": {"output": 1}}, "parameters: output follow from the pipeline"),
+        ({"options": ["--no_such_option=1"]}, "Beam does not know the options --no_such_option"),
+    ],
+)
+def test_what_cannot_mean_anything_is_refused_before_anything_runs(
+    folder: Path, values: dict[str, Any], said: str
+) -> None:
+    pipeline = lb.Pipeline(**{"ledger": "L", "name": "double", **values})
+    build(pipeline)
+    with pytest.raises(UsageError, match=said):
+        pipeline.run()
+    assert sorted(os.listdir(folder)) == ["in"]
+
+
+def test_workers_in_the_cloud_cannot_reach_local_files(folder: Path) -> None:
+    options = ["--runner=PortableRunner", "--job_endpoint=localhost:1", "--environment_type=DOCKER"]
+    pipeline = lb.Pipeline(ledger="L", name="double", options=options)
+    build(pipeline)
+    with pytest.raises(UsageError, match="must be on an object store"):
+        pipeline.run()
+
+
+def fail(task: Task) -> Any:
+    return FailedTask(task, "not now") if task.start == 0 else double(task)
+
+
+def test_failed_tasks_are_told_and_tried_again(folder: Path) -> None:
+    result = run(fail)
+    assert (result.state, result.status["tasks"]) == ("FAILED", {"done": 9, "failed": 3})
+    with pytest.raises(lb.LedgerbeamError, match=r"3 tasks failed; run the pipeline again to retry(?s:.*)not now"):
+        result.raise_for_failures()
+    run(parameters={}, on_job_change="accept").raise_for_failures()
+
+
+def test_a_task_that_a_transform_of_the_user_drops_is_not_lost_in_silence(folder: Path) -> None:
+    def first(task: Any) -> list[Any]:
+        return [task] if getattr(task, "start", 0) == 0 else []
+
+    pipeline = lb.Pipeline(ledger="L", name="double", workers=1, progress=False)
+    tasks = pipeline | lb.MatchSources("in/*.jsonl") | lb.SkipCompleted() | lb.PlanTasks(task_records=10)
+    kept = tasks | lb.ReadTasks() | beam.FlatMap(first).with_output_types(TASKS)
+    kept | lb.WriteTasks("out", "jsonl") | lb.CommitTasks()
+    with pytest.raises(LedgerError, match="3 sources left open, though nothing failed"):
+        pipeline.run()
+
+
+def die_once(mark: str, task: Task) -> Task:
+    """Kill the worker at the third task of all that are begun, once."""
+    if task.start == 20:
+        try:
+            os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return double(task)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return double(task)
+
+
+def note(path: str, line: Any) -> None:
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(f"{line}\n")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_comes_behind_the_chain_has_all_that_a_run_did_whatever_died(
+    folder: Path, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "WAVE_TASKS", 6)  # each source makes a wave
+
+    def go(function: Callable[[Task], Any], marked: str) -> None:
+        with lb.Pipeline(
+            ledger="L", name="double", workers=workers, progress=False, on_job_change="accept"
+        ) as pipeline:
+            committed = build(pipeline, function)
+            (
+                committed
+                | beam.Map(lambda task: task.records)
+                | beam.CombineGlobally(sum)
+                | beam.Map(functools.partial(note, marked))
+            )
+            (
+                committed
+                | "Spans" >> beam.Map(lambda task: (os.path.basename(task.source), task.start, task.stop))
+                | ("Note" >> beam.Map(functools.partial(note, f"{marked}.spans")))
+            )
+
+    go(functools.partial(die_once, str(folder / "died")), str(folder / "first"))
+    assert (folder / "died").exists()
+    assert (folder / "first").read_text() == f"{3 * RECORDS}\n", "it ran once, with all waves"
+    spans = [(f"{name}.jsonl", start, start + 10) for name in "abc" for start in range(0, RECORDS, 10)]
+    assert sorted((folder / "first.spans").read_text().splitlines()) == [str(span) for span in spans]
+
+    write(folder / "in" / "d.jsonl", 7)
+    go(double, str(folder / "second"))
+    assert (folder / "second").read_text() == "7\n", "what this run did, and nothing else"
+
+
+def test_a_worker_that_dies_behind_the_chain_ends_the_run(folder: Path) -> None:
+    pipeline = lb.Pipeline(ledger="L", name="double", workers=1, progress=False)
+    build(pipeline) | beam.Map(lambda _: os.kill(os.getpid(), signal.SIGKILL))
+    with pytest.raises(WorkerDiedError, match="behind CommitTasks: all tasks of this run are recorded"):
+        pipeline.run()
+    assert store().status()["sources"]["complete"] == 3
+
+
+def test_summaries_on_another_runner_come_after_their_commit(folder: Path) -> None:
+    marked = str(folder / "committed")
+
+    def look(task: lb.CommittedTask) -> None:
+        done = {row.output.name for row in lb.open_ledger(str(folder / "L"), read_only=True).outputs()}
+        assert {output.name for output in task.outputs} <= done
+        note(marked, task.start)
+
+    options = ["--runner=BundleBasedDirectRunner"]
+    with lb.Pipeline(ledger="L", name="double", options=options, progress=False) as pipeline:
+        build(pipeline) | beam.Map(look)
+    assert pipeline.result.outcome.done.tasks == 12
+    assert len(Path(marked).read_text(encoding="utf-8").split()) == 12
+
+
+def test_a_task_that_ends_its_workers_is_set_aside(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def deadly(task: Task) -> Task:
+        if task.source.url.endswith("b.jsonl") and task.start == 10:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return double(task)
+
+    result = run(deadly)
+    assert result.status["tasks"] == {"done": 11, "failed": 1}
+    assert "quarantined, since its worker died 3 times" in capsys.readouterr().err
+
+
+def test_no_secret_goes_to_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[bytes] = []
+    dump = transport.dump_job
+
+    def noting(job: JobSpec) -> bytes:
+        written.append(dump(job))
+        return written[-1]
+
+    monkeypatch.setattr(local, "dump_job", noting)
+    run(storage_options={"auto_mkdir": True, "key": "very-secret"})
+    assert written
+    assert all(b"very-secret" not in data for data in written)
+
+
+def test_a_function_may_be_in_a_module_beside_the_program(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "lib").mkdir()
+    (folder / "lib" / "beside_program.py").write_text(
+        "def same(task):\n    return task.replace(records=list(task.records))\n"
+    )
+    monkeypatch.syspath_prepend(folder / "lib")
+    same = importlib.import_module("beside_program").same
+
+    assert run(same, workers=2).outcome.done.tasks == 12
+    (folder / "lib" / "beside_program.py").write_text("def same(task):\n    return task\n")
+    with pytest.raises(JobMismatchError, match="functions same"):
+        run(same)
+
+
+def test_a_function_of_records_says_itself_what_it_is_made_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "records_of_mine.py").write_text("def same(record, n=1):\n    return record\n")
+
+    def go(**values: Any) -> lb.PipelineRun:
+        return run(lb.MapRecords("records_of_mine:same", "jsonl", values=values))
+
+    assert go(n=1).outcome.done.tasks == 12
+    with pytest.raises(JobMismatchError, match="set n: was 1, is 2"):
+        go(n=2)
+
+
+def test_the_default_ledger_lies_below_the_working_folder(folder: Path) -> None:
+    with lb.Pipeline(name="double", workers=1, progress=False) as pipeline:
+        build(pipeline)
+    assert pipeline.result.ledger.startswith(f"{folder}/.ledgerbeam/pipeline-")
+
+
+def test_the_parts_of_a_chain_are_told_apart_in_the_error(folder: Path) -> None:
+    with (
+        pytest.raises(UnsupportedShapeError, match="no MatchSources; begin the chain with it"),
+        lb.Pipeline(name="x") as pipeline,
+    ):
+        pipeline | beam.Create([1])

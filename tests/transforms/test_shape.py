@@ -1,0 +1,276 @@
+"""Pipelines of a wrong shape are refused before anything of them runs, with the transform and the remedy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.coders import VarIntCoder
+from apache_beam.transforms.combiners import Count
+from apache_beam.transforms.timeutil import TimeDomain
+from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
+from apache_beam.transforms.window import FixedWindows
+
+import ledgerbeam as lb
+from ledgerbeam.errors import UnsupportedShapeError
+from ledgerbeam.ledger import Task
+from ledgerbeam.transforms.chain import TASKS
+from ledgerbeam.transforms.shape import find_chain
+
+RUNNERS = {
+    "FnApi": [],
+    "Prism": ["--runner=PrismRunner", "--prism_location=/nothing/prism"],
+    "Flink": ["--runner=PortableRunner", "--job_endpoint=localhost:1", "--environment_type=LOOPBACK"],
+}
+"""Options of engines, of which none is there: what is refused does not come to ask for one."""
+
+
+def keep(task: Task) -> Task:
+    return task
+
+
+def paired(task: Any) -> tuple[int, Any]:
+    return 1, task
+
+
+def unpaired(pair: Any) -> Any:
+    return pair[1]
+
+
+def all_of(pair: tuple[int, Iterable[Any]]) -> Iterable[Any]:
+    return pair[1]
+
+
+class Counting(beam.DoFn):
+    """Numbers tasks."""
+
+    COUNT = ReadModifyWriteStateSpec("count", VarIntCoder())
+
+    def process(self, element: Any, count: Any = beam.DoFn.StateParam(COUNT)) -> Iterable[Any]:  # noqa: B008
+        count.write((count.read() or 0) + 1)
+        yield element[1]
+
+
+class Waiting(beam.DoFn):
+    """Sets a timer for each task."""
+
+    LATER = TimerSpec("later", TimeDomain.REAL_TIME)
+
+    def process(self, element: Any, later: Any = beam.DoFn.TimerParam(LATER)) -> Iterable[Any]:  # noqa: B008
+        later.set(0)
+        yield element[1]
+
+    @on_timer(LATER)
+    def done(self) -> Iterable[Any]:
+        return []
+
+
+class Nested(beam.PTransform[Any, Any]):
+    """A transform of the user in which a barrier hides."""
+
+    def expand(self, tasks: Any) -> Any:
+        return tasks | beam.Map(paired) | beam.GroupByKey() | beam.FlatMap(all_of)
+
+
+def reshuffle(tasks: Any) -> Any:
+    return tasks | "Again" >> beam.Reshuffle()
+
+
+def group_by_key(tasks: Any) -> Any:
+    return tasks | beam.Map(paired) | "Together" >> beam.GroupByKey() | beam.FlatMap(all_of)
+
+
+def flatten(tasks: Any) -> Any:
+    return (tasks | "A" >> lb.ProcessTask(keep), tasks | "B" >> lb.ProcessTask(keep)) | "Both" >> beam.Flatten()
+
+
+def side_input(tasks: Any) -> Any:
+    words = tasks.pipeline | beam.Create(["a"])
+    return tasks | "Look" >> beam.Map(lambda task, words: task, beam.pvalue.AsList(words)).with_output_types(TASKS)
+
+
+def state(tasks: Any) -> Any:
+    return tasks | beam.Map(paired) | "Count" >> beam.ParDo(Counting())
+
+
+def timer(tasks: Any) -> Any:
+    return tasks | beam.Map(paired) | "Wait" >> beam.ParDo(Waiting())
+
+
+def combine(tasks: Any) -> Any:
+    return tasks | "Sum" >> beam.CombineGlobally(lambda tasks: next(iter(tasks)))
+
+
+def branch(tasks: Any) -> Any:
+    tasks | "Sizes" >> beam.Map(lambda task: len(task.records)) | beam.Map(print)
+    return tasks
+
+
+def no_tasks(tasks: Any) -> Any:
+    return tasks | "Records" >> beam.FlatMap(lambda task: task.records)
+
+
+def nested(tasks: Any) -> Any:
+    return tasks | "Mine" >> Nested()
+
+
+def dropping(tasks: Any) -> Any:
+    return tasks | "Short" >> beam.Filter(lambda task: len(task.records) < 10)
+
+
+def windows(tasks: Any) -> Any:
+    return tasks | "Hours" >> beam.WindowInto(FixedWindows(3600))
+
+
+INSIDE: dict[Callable[[Any], Any], str] = {
+    reshuffle: "'Again' is a Reshuffle .* leave it out",
+    group_by_key: "'Together' is a GroupByKey .* behind CommitTasks",
+    flatten: "'Both' is a Flatten .* one ProcessTask",
+    side_input: "'Look' is a side input .* functools.partial",
+    state: "'Count' is state .* keep state within a task",
+    timer: "'Wait' is a timer .* keep state within a task",
+    combine: "'Sum' is a combine .* ledgerbeam.stats",
+    branch: "'Sizes' is a branch that leaves the chain behind 'ReadTasks': .* second job",
+    no_tasks: r"'Records' gives elements of the type Any: expected tasks.* ProcessTask",
+    nested: "'Mine' is a GroupByKey",
+    dropping: "'Short' is a Filter .* return None",
+    windows: "'Hours' is a window",
+}
+"""What stands between ReadTasks and WriteTasks, and what is said of it."""
+
+
+def build(pipeline: beam.Pipeline, folder: Path, inside: Callable[[Any], Any] = lambda tasks: tasks) -> None:
+    tasks = inside(begin(pipeline, folder) | lb.PlanTasks(task_records=2) | lb.ReadTasks())
+    tasks | lb.WriteTasks(str(folder / "out"), "jsonl") | lb.CommitTasks()
+
+
+def begin(pipeline: beam.Pipeline, folder: Path) -> Any:
+    return pipeline | lb.MatchSources(str(folder / "*.jsonl")) | lb.SkipCompleted()
+
+
+def without_skip(pipeline: beam.Pipeline, folder: Path) -> None:
+    tasks = pipeline | lb.MatchSources(str(folder / "*.jsonl")) | lb.PlanTasks() | lb.ReadTasks()
+    tasks | lb.WriteTasks(str(folder / "out"), "jsonl") | lb.CommitTasks()
+
+
+def without_write(pipeline: beam.Pipeline, folder: Path) -> None:
+    begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks() | lb.CommitTasks()
+
+
+def without_commit(pipeline: beam.Pipeline, folder: Path) -> None:
+    begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks() | lb.WriteTasks(str(folder / "out"), "jsonl")
+
+
+def two_commits(pipeline: beam.Pipeline, folder: Path) -> None:
+    tasks = begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks()
+    for name in "ab":
+        written = tasks | f"Write{name}" >> lb.WriteTasks(str(folder / name), "jsonl")
+        written | f"Commit{name}" >> lb.CommitTasks()
+
+
+def of_sources(pipeline: beam.Pipeline, folder: Path) -> None:
+    tasks = begin(pipeline, folder) | "Some" >> beam.Map(lambda source: source) | lb.PlanTasks() | lb.ReadTasks()
+    tasks | lb.WriteTasks(str(folder / "out"), "jsonl") | lb.CommitTasks()
+
+
+def after_writing(pipeline: beam.Pipeline, folder: Path) -> None:
+    tasks = begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks() | lb.WriteTasks(str(folder / "out"), "jsonl")
+    tasks | "Late" >> lb.ProcessTask(keep) | lb.CommitTasks()
+
+
+def before_reading(pipeline: beam.Pipeline, folder: Path) -> None:
+    tasks = begin(pipeline, folder) | lb.PlanTasks() | "Early" >> lb.ProcessTask(keep) | lb.ReadTasks()
+    tasks | lb.WriteTasks(str(folder / "out"), "jsonl") | lb.CommitTasks()
+
+
+def two_chains(pipeline: beam.Pipeline, folder: Path) -> None:
+    """A chain that ends nowhere, and the end of one that begins nowhere."""
+    begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks()
+    pipeline | beam.Create([]) | lb.WriteTasks(str(folder / "out"), "jsonl") | lb.CommitTasks()
+
+
+WHOLE: dict[Callable[[beam.Pipeline, Path], None], str] = {
+    without_skip: "no SkipCompleted; put it after MatchSources",
+    without_write: "no WriteTasks; put it before CommitTasks",
+    without_commit: "no CommitTasks; end the chain with it",
+    two_commits: "2 transforms WriteTasks, 'Writea' and 'Writeb'",
+    of_sources: "'Some' is a transform of sources",
+    after_writing: "'Late' stands directly behind WriteTasks",
+    before_reading: "'Early' stands before ReadTasks",
+    two_chains: "'ReadTasks' does not lead to CommitTasks",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"id": number}) + "\n" for number in range(4)))
+    return tmp_path
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("inside", INSIDE, ids=lambda inside: inside.__name__)
+def test_what_would_cut_the_chain_is_refused_before_anything_runs(
+    folder: Path, inside: Callable[[Any], Any], runner: str
+) -> None:
+    pipeline = lb.Pipeline(ledger=str(folder / "L"), name="wrong", options=RUNNERS[runner])
+    build(pipeline, folder, inside)
+    with pytest.raises(UnsupportedShapeError, match=INSIDE[inside]):
+        pipeline.run()
+    assert [path.name for path in folder.iterdir()] == ["a.jsonl"]
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("make", WHOLE, ids=lambda make: make.__name__)
+def test_a_chain_that_is_not_whole_is_refused_before_anything_runs(
+    folder: Path, make: Callable[[beam.Pipeline, Path], None], runner: str
+) -> None:
+    pipeline = lb.Pipeline(ledger=str(folder / "L"), name="wrong", options=RUNNERS[runner])
+    make(pipeline, folder)
+    with pytest.raises(UnsupportedShapeError, match=WHOLE[make]):
+        pipeline.run()
+    assert [path.name for path in folder.iterdir()] == ["a.jsonl"]
+
+
+def test_two_ends_of_one_chain_are_refused(folder: Path) -> None:
+    pipeline = beam.Pipeline()
+    tasks = begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks() | lb.WriteTasks(str(folder / "out"), "jsonl")
+    tasks | lb.CommitTasks()
+    tasks | "Twice" >> lb.CommitTasks()
+    with pytest.raises(UnsupportedShapeError, match="2 transforms CommitTasks, 'CommitTasks' and 'Twice'"):
+        find_chain(pipeline)
+
+
+class Whole(beam.PTransform[Any, Any]):
+    """A chain in a transform of the user."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def expand(self, pipeline: Any) -> Any:
+        read = begin(pipeline, self.folder) | beam.Reshuffle() | lb.PlanTasks() | "Again" >> beam.Reshuffle()
+        tasks = read | lb.ReadTasks() | lb.ProcessTask(keep) | beam.Map(lambda task: task).with_output_types(TASKS)
+        return tasks | lb.WriteTasks(str(self.folder / "out"), "jsonl") | lb.CommitTasks()
+
+
+def test_a_chain_is_found_in_transforms_of_the_user_with_its_functions(folder: Path) -> None:
+    pipeline = beam.Pipeline()
+    pipeline | Whole(folder)
+    found = find_chain(pipeline)
+    assert (found.write.output, found.plan.task_bytes, found.goes_on) == (str(folder / "out"), 16 * 2**20, False)
+    assert [function.__name__ for function in found.functions] == ["keep", "<lambda>"]
+    assert found.labels[0].endswith("MatchSources/Impulse")
+    assert found.labels[-1].endswith("CommitTasks/CommitTasks")
+
+
+def test_what_comes_behind_the_chain_may_be_anything(folder: Path) -> None:
+    pipeline = beam.Pipeline()
+    tasks = begin(pipeline, folder) | lb.PlanTasks() | lb.ReadTasks() | lb.WriteTasks(str(folder / "out"), "jsonl")
+    committed = tasks | lb.CommitTasks()
+    words = pipeline | beam.Create(["a"])
+    committed | Count.Globally() | beam.Map(lambda n, words: n, beam.pvalue.AsList(words))
+    assert find_chain(pipeline).goes_on
