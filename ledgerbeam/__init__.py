@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ledgerbeam.pipelines.calls.materialize import materialize as materialize
     from ledgerbeam.pipelines.calls.merge import merge as merge
     from ledgerbeam.pipelines.calls.publish import publish as publish
+    from ledgerbeam.pipelines.calls.result import JobInterrupt as JobInterrupt
     from ledgerbeam.pipelines.calls.result import Result as Result
     from ledgerbeam.pipelines.calls.tokenize import tokenize as tokenize
     from ledgerbeam.pipelines.calls.verify import verify as verify
@@ -51,6 +52,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Drop",
     "FunctionError",
+    "JobInterrupt",
     "Ledger",
     "LedgerError",
     "LedgerbeamError",
@@ -83,6 +85,7 @@ _MODULES = ("stats",)
 _CALLS = ("convert", "index", "map", "materialize", "merge", "publish", "tokenize", "verify")
 _ELSEWHERE = {
     "Drop": ("results", "Drop"),
+    "JobInterrupt": ("pipelines.calls.result", "JobInterrupt"),
     "Ledger": ("pipelines.report.ledger", "Ledger"),
     "Reject": ("results", "Reject"),
     "Result": ("pipelines.calls.result", "Result"),
