@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ledgerbeam.pipelines.calls.materialize import materialize as materialize
     from ledgerbeam.pipelines.calls.merge import merge as merge
     from ledgerbeam.pipelines.calls.publish import publish as publish
+    from ledgerbeam.pipelines.calls.result import JobInterrupt as JobInterrupt
     from ledgerbeam.pipelines.calls.result import Result as Result
     from ledgerbeam.pipelines.calls.tokenize import tokenize as tokenize
     from ledgerbeam.pipelines.calls.verify import verify as verify
@@ -70,6 +71,7 @@ __all__ = [
     "CommittedTask",
     "Drop",
     "FunctionError",
+    "JobInterrupt",
     "Ledger",
     "LedgerError",
     "LedgerRunner",
@@ -126,6 +128,7 @@ _TRANSFORMS = (
 )
 _ELSEWHERE = {
     "Drop": ("results", "Drop"),
+    "JobInterrupt": ("pipelines.calls.result", "JobInterrupt"),
     "Ledger": ("pipelines.report.ledger", "Ledger"),
     "Reject": ("results", "Reject"),
     "Result": ("pipelines.calls.result", "Result"),

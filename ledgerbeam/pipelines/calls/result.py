@@ -143,6 +143,6 @@ class JobInterrupt(KeyboardInterrupt):
         result: Of the run, as far as it came.
     """
 
-    def __init__(self, message: str, result: Result) -> None:
+    def __init__(self, message: str, result: Result | None = None) -> None:
         super().__init__(message)
-        self.result = result
+        self.result = Result("", complete=False, interrupted=True) if result is None else result

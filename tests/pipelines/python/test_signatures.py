@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import inspect
 import keyword
+import pickle
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 import ledgerbeam
 from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.calls.beginning import choices
+from ledgerbeam.pipelines.calls.result import JobInterrupt, ListedRows
 from ledgerbeam.pipelines.commands.parser import build_parser
 
 CALLS: dict[str, Callable[..., ledgerbeam.Result]] = {
@@ -153,3 +156,34 @@ def test_values_that_mean_nothing_are_refused(options: dict[str, Any], message: 
     asked: dict[str, Any] = {"output": "/nonexistent/out", "to": "jsonl", **options}
     with pytest.raises(UsageError, match=message):
         ledgerbeam.map("html:escape", "/nonexistent/*.jsonl", **asked)
+
+
+def test_errors_hold_no_secrets(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").touch()
+    secret = "hunter2hunter2"
+    with pytest.raises(ledgerbeam.LedgerbeamError) as caught:
+        ledgerbeam.map(
+            "html:escape",
+            f"{tmp_path}/{secret}.jsonl",
+            output=tmp_path / "out",
+            to="jsonl",
+            storage_options={"password": secret},
+        )
+    assert secret not in str(caught.value)
+    assert "***" in str(caught.value)
+
+
+def test_an_interrupt_survives_its_way_between_processes() -> None:
+    stopped = pickle.loads(pickle.dumps(JobInterrupt("stopped", ledgerbeam.Result("map", tasks=3))))
+    assert issubclass(type(stopped), KeyboardInterrupt)
+    assert (str(stopped), stopped.result.tasks, stopped.result.command) == ("stopped", 3, "map")
+
+
+def test_a_result_that_nothing_is_wrong_with_returns_itself() -> None:
+    result = ledgerbeam.Result("verify", sources=2)
+    assert result.raise_for_failures() is result
+    problem = ledgerbeam.Result("verify", failures=ListedRows([{"source": "a", "problem": "a.idx: is stale"}]))
+    with pytest.raises(ledgerbeam.TasksFailedError, match=r"^verify: 1 problem: a\.idx: is stale$"):
+        problem.raise_for_failures()
+    with pytest.raises(ledgerbeam.TasksFailedError, match=r"^map: 2 outputs out of date; call it again.*ledger L"):
+        ledgerbeam.Result("map", ledger="L", warnings=("2 outputs out of date",)).raise_for_failures()
