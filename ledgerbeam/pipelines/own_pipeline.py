@@ -15,8 +15,8 @@ from ledgerbeam.errors import LedgerbeamError, LedgerError, UsageError
 from ledgerbeam.io import common_base
 from ledgerbeam.io.formats.registry import formats
 from ledgerbeam.ledger import code_identity
+from ledgerbeam.ledger.model.function_parts import made_of
 from ledgerbeam.ledger.model.job import Json, OnJobChange
-from ledgerbeam.ledger.model.user_modules import user_modules
 from ledgerbeam.ledger.worker.writer import INTERVAL
 from ledgerbeam.pipelines.console import Reporter, count
 from ledgerbeam.pipelines.jobs.listing import listed_pages
@@ -338,8 +338,7 @@ def _passes(match: MatchSources, plan: PlanTasks) -> GraphPasses | None:
     """Return the passes of a graph that a chain reads; None if it reads files."""
     if match.graph is None:
         return None
-    modules = user_modules(match.graph)
-    return GraphPasses(reference=match.graph, modules=modules, epochs=match.epochs, **_sizes(plan))
+    return GraphPasses(reference=match.graph, made_of=made_of(match.graph), epochs=match.epochs, **_sizes(plan))
 
 
 def _files(match: MatchSources, plan: PlanTasks) -> ListedFiles | None:

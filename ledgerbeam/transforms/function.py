@@ -13,9 +13,9 @@ from ledgerbeam.io.conversion import CONVERSIONS
 from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import Statistic
+from ledgerbeam.ledger.model.function_parts import made_of
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.user_code import Reference
-from ledgerbeam.ledger.model.user_modules import user_modules
 from ledgerbeam.ledger.model.user_objects import check_object, depends_on_batches
 from ledgerbeam.sources.forms import ARROW_OUTPUTS, ARROW_ROWS, OnError, RecordForm
 from ledgerbeam.transforms.batches import BatchAgainError
@@ -102,8 +102,8 @@ class MapRecords:
             FunctionError: If the object cannot be imported.
         """
         shaping: dict[str, Json] = {
-            "function": self.reference,
-            "module": dict(user_modules(self.reference)),
+            "function": str(self.reference),
+            **made_of(self.reference),
             "set": dict(self._object.values),
             "watched file": dict(self._object.watched),
             "as": self.form,

@@ -9,10 +9,10 @@ from typing import Any
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.io.megatron.tokenizer import TextTokens, Tokenizer, read_tokenizer
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
+from ledgerbeam.ledger.model.function_parts import made_of
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.user_code import Reference, import_function
 from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, is_interrupt, message_of
-from ledgerbeam.ledger.model.user_modules import user_modules
 from ledgerbeam.transforms.mapping import record_place
 
 __all__ = ["TokenizeRecords"]
@@ -51,8 +51,8 @@ class TokenizeRecords:
 
     def identity(self) -> dict[str, Json]:
         """Return what shapes the results: the content of the tokenizer's file, the keys, and what splits texts."""
-        split: dict[str, Json] = dict(user_modules(self._split)) if self._split else {}
-        return {"tokenizer": self._checksum, "keys": list(self._keys), "split": self._split, "module": split}
+        split: dict[str, Json] = {} if self._split is None else {"split": str(self._split), **made_of(self._split)}
+        return {"tokenizer": self._checksum, "keys": list(self._keys), **split}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_loaded": None}

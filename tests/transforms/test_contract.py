@@ -10,12 +10,10 @@ import pytest
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms.display import DisplayData
 
-from ledgerbeam.io import SourceListing
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.transforms import (
     BuildIndexes,
     CommitTasks,
-    LedgerHandle,
     MatchSources,
     PlanIndexes,
     PlanTasks,
@@ -25,6 +23,7 @@ from ledgerbeam.transforms import (
     SkipCompleted,
     WriteTasks,
 )
+from ledgerbeam.transforms.chain import ChainValues, give_values
 
 
 def keep(task: Task) -> Task:
@@ -35,18 +34,17 @@ def keep_all(tasks: list[Task]) -> list[Task]:
     return tasks
 
 
-LEDGER = LedgerHandle("/ledger")
 TRANSFORMS: list[Any] = [
-    MatchSources(SourceListing(("/data/*.jsonl",))),
-    SkipCompleted(LEDGER),
+    MatchSources("/data/*.jsonl"),
+    SkipCompleted(),
     PlanTasks(task_bytes=1234),
     PlanIndexes(1234),
     ReadTasks(),
-    BuildIndexes(LEDGER, "/work"),
+    BuildIndexes("/work"),
     ProcessTask(keep),
     ProcessBatch(keep_all, batch_size=17),
     WriteTasks("/out", "tar"),
-    CommitTasks(LEDGER),
+    CommitTasks(),
 ]
 BETWEEN = [
     transform for transform in TRANSFORMS if isinstance(transform, ReadTasks | ProcessTask | ProcessBatch | WriteTasks)
@@ -78,3 +76,4 @@ def test_markers_pass_on_as_they_are(transform: Any) -> None:
     with beam.Pipeline("FnApiRunner") as pipeline:
         found = pipeline | beam.Create(MARKERS, reshuffle=False) | transform
         assert_that(found, equal_to(MARKERS))
+        give_values(pipeline, ChainValues())

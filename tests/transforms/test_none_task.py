@@ -15,10 +15,8 @@ from ledgerbeam.io import SourceListing
 from ledgerbeam.ledger import Job, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.opening import open_ledger
-from ledgerbeam.sources import FileSources
 from ledgerbeam.transforms import (
     CommitTasks,
-    LedgerHandle,
     MatchSources,
     PlanTasks,
     ProcessTask,
@@ -26,6 +24,8 @@ from ledgerbeam.transforms import (
     SkipCompleted,
     WriteTasks,
 )
+from ledgerbeam.transforms._worker import LedgerHandle
+from ledgerbeam.transforms.chain import ChainValues, give_values
 
 SOURCE = Source("/data/a.jsonl", 10, "1")
 
@@ -67,18 +67,19 @@ def test_the_ledger_counts_them(tmp_path: Path) -> None:
     job = Job("test", {})
     store.open_job(job)
     store.begin_run({})
-    ledger, sources = LedgerHandle(str(tmp_path / "ledger"), job.fingerprint), FileSources()
+    ledger = LedgerHandle(str(tmp_path / "ledger"), job.fingerprint)
     with beam.Pipeline(options=PipelineOptions(["--runner=BundleBasedDirectRunner"])) as pipeline:
         (
             pipeline
-            | MatchSources(SourceListing((str(tmp_path / "*.jsonl"),)))
-            | SkipCompleted(ledger)
-            | PlanTasks(ledger, sources, None, 2)
-            | ReadTasks(sources, ledger)
-            | ProcessTask(drop_even_tasks, ledger)
-            | WriteTasks(str(tmp_path / "out"), "jsonl", ledger=ledger)
-            | CommitTasks(ledger)
+            | MatchSources()
+            | SkipCompleted()
+            | PlanTasks(task_records=2)
+            | ReadTasks()
+            | ProcessTask(drop_even_tasks)
+            | WriteTasks(str(tmp_path / "out"), "jsonl")
+            | CommitTasks()
         )
+        give_values(pipeline, ChainValues(ledger=ledger, listing=SourceListing((str(tmp_path / "*.jsonl"),))))
     store.refresh()
     records = store.status()["records"]
     assert (records["read"], records["kept"], records["dropped"]) == (10, 4, {"even": 6})

@@ -23,11 +23,11 @@ from typing import Any, cast
 
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.ledger.model.bytecode import code_digest, global_names, imported_names
-from ledgerbeam.ledger.model.user_code import MAIN
+from ledgerbeam.ledger.model.user_code import MAIN, Reference
 from ledgerbeam.ledger.model.user_errors import error_name, is_interrupt, message_of
-from ledgerbeam.ledger.model.user_modules import is_found, is_own, modules_of, reference_to
+from ledgerbeam.ledger.model.user_modules import is_found, is_own, modules_of, reference_to, user_modules
 
-__all__ = ["FunctionParts", "code_identity", "function_name", "function_parts"]
+__all__ = ["FunctionParts", "code_identity", "function_name", "function_parts", "made_of"]
 
 CACHED = type(functools.lru_cache(len))
 
@@ -98,6 +98,17 @@ def code_identity(*functions: Callable[..., Any]) -> dict[str, str]:
             if found.setdefault(name, known) != known:
                 raise FunctionError(f"two functions are called {name}; give them names of their own")
     return found
+
+
+def made_of(reference: Reference) -> dict[str, dict[str, str]]:
+    """Return what the object that a job calls is made of, in groups, for the parameters of the job.
+
+    Raises:
+        FunctionError: As `function_parts`, or it cannot be loaded.
+    """
+    if isinstance(reference, str):
+        return {"module": user_modules(reference)}
+    return function_parts(reference.load()).as_parameters()
 
 
 def function_name(function: Any) -> str:

@@ -19,7 +19,6 @@ from ledgerbeam.pipelines.jobs.transport import JOBS, dump_job, load_job
 
 OPTIONS = {"key": "an id", "secret": "hunter2"}
 FILES = ListedFiles(patterns=("/in/*.jsonl", "s3://b/\udce9.jsonl"), base="/in/", pack_bytes=100)
-PASSES = GraphPasses(reference="m:g", modules={})
 PARTS = MergedParts("/out/d", ("_a_document", "_b_document"), "int32", drop=True)
 WORDS = {"output": "/out", "storage_options": OPTIONS, "ledger": "/L", "workers": 3, "log_level": "info"}
 PASSES = GraphPasses(reference="m:g", made_of={"module": {}}, epochs=3)
