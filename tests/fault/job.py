@@ -40,9 +40,9 @@ def map_program(function: str, workers: int) -> list[str]:
     ]
 
 
-def own_program(*options: str) -> Program:
+def own_program(*options: str, root: str = ".") -> Program:
     """Return the same job as a pipeline of a user, with Beam options; it has its function itself."""
-    return lambda _, workers: ["tests.fault.own_job", str(workers), *options]
+    return lambda _, workers: ["tests.fault.own_job", root, str(workers), *options]
 
 
 class Job:

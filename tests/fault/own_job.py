@@ -1,6 +1,6 @@
 """The job of the suite as a pipeline that a user has built.
 
-A command line: `python -m tests.fault.own_job WORKERS [BEAM OPTION ...]`, in the folder of the job.
+A command line: `python -m tests.fault.own_job ROOT WORKERS [BEAM OPTION ...]`; all of the job lies below the root.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str]) -> int:
     """Return 0 if all is done, 3 if tasks have failed."""
-    workers, *options = argv
+    root, workers, *options = argv
     work = lb.MapRecords("tests.fault.traced:work", "jsonl", check_purity=False, on_error="reject")
     with lb.Pipeline(
-        ledger="ledger", name="own", options=options, workers=int(workers), flush_interval=FLUSH_SECONDS
+        ledger=f"{root}/ledger", name="own", options=options, workers=int(workers), flush_interval=FLUSH_SECONDS
     ) as pipeline:
         (
             pipeline
-            | lb.MatchSources("in/*.jsonl")
+            | lb.MatchSources(f"{root}/in/*.jsonl")
             | lb.SkipCompleted()
             | lb.PlanTasks(task_bytes=TASK_BYTES)
             | lb.ReadTasks("reject")
             | lb.ProcessTask(work)
-            | lb.WriteTasks("out", "jsonl")
+            | lb.WriteTasks(f"{root}/out", "jsonl")
             | lb.CommitTasks()
         )
     return 3 if pipeline.result.status["tasks"]["failed"] else 0

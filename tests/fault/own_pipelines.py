@@ -9,7 +9,6 @@ launcher is killed in turn, and the pipeline started again until it is done.
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import random
 import shutil
@@ -21,13 +20,16 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from ledgerbeam.io import ObjectFolder
 from tests.fault.campaign import LIMIT_SECONDS, Campaign
 from tests.fault.corpus import Clean
 from tests.fault.job import Job, environment, own_program
-from tests.fault.processes import end_all
-from tests.servers import flink, prism
+from tests.fault.processes import Launch, end_all
+from tests.fault.traced import TRACE_VARIABLE
+from tests.servers import flink, prism, s3
 from tests.servers.engine import Engine
 from tests.servers.flink import FlinkCluster
+from tests.servers.s3 import S3Server
 
 __all__ = ["kill_locally", "kill_on_engine", "main"]
 
@@ -67,75 +69,100 @@ def run_clean(folder: Path) -> Clean:
 
 
 def kill_on_engine(folder: Path, name: str, kills: int, seed: str) -> tuple[bool, str]:
-    """Kill jobs on an engine; return whether all is well, and what was found.
+    """Kill jobs on an engine, all on S3; return whether all is well, and what was found.
 
     Raises:
-        RuntimeError: The engine is not here.
+        RuntimeError: The engine or the server is not here.
     """
     missing, start = ENGINES[name]
-    if missing() is not None:
-        raise RuntimeError(str(missing()))
-    clean = run_clean(folder / "clean")
-    chance, killed = random.Random(seed), 0
-    problems: list[str] = []
-    trace = folder / "trace"
-    with start(folder / "engine", env={"LEDGERBEAM_TEST_TRACE": str(trace)}) as engine:
-        for number in itertools.count():
-            if killed >= kills:
-                break
-            job = Job(folder / f"job-{number:03d}", 1, environment(), program=own_program(*engine.options))
-            killed += _kill_job(job, engine, min(JOB_KILLS, kills - killed), chance)
-            problems += _finish(job, engine, clean)
+    for lacking in (missing(), s3.missing()):
+        if lacking is not None:
+            raise RuntimeError(lacking)
+    run_clean(folder / "clean")
+    chance, killed, number, problems = random.Random(seed), 0, 0, list[str]()
+    with s3.s3_server(folder) as server:
+        env = {**server.env, TRACE_VARIABLE: str(folder / "trace"), "LEDGERBEAM_CACHE": str(folder / "cache")}
+        with start(folder / "engine", env=env) as engine:
+            while killed < kills and not problems:
+                job = EngineJob(folder, f"job-{number:03d}", engine, server)
+                made = job.kill(min(JOB_KILLS, kills - killed), chance)
+                killed, number = killed + made, number + 1
+                problems += job.finish()
+                if not made:
+                    problems.append(f"{job.root}: it ended before anything could be killed")
     return not problems, "\n".join([*problems, f"{name}: kills {killed}, jobs {number}, problems {len(problems)}"])
 
 
-def _kill_job(job: Job, engine: Engine, kills: int, chance: random.Random) -> int:
-    killed = 0
-    while killed < kills:
-        launch = job.start()
-        try:
-            before = _published(job)
-            if not launch.wait_until(lambda before=before: _published(job) > before, LIMIT_SECONDS):  # type: ignore[misc]
-                return killed  # it has ended
-            time.sleep(chance.uniform(0, WORKING_SECONDS))
-            victims = [launch.pid] if killed % 2 else engine.workers[:1]
-            if launch.status is not None or not victims:
-                return killed
-            launch.kill(victims)
-            killed += 1
-            launch.wait(LIMIT_SECONDS)
-        finally:
-            launch.end()
-            _cancel(engine)
-    return killed
+class EngineJob:
+    """The job of the suite on an engine.
 
+    Args:
+        folder: With the clean run; its launchers work in a folder below.
+        name: Of the job.
+        engine: That runs it.
+        server: On which sources, outputs and ledger lie.
+    """
 
-def _finish(job: Job, engine: Engine, clean: Clean) -> Iterator[str]:
-    for _ in range(RUNS):
-        launch = job.start()
-        try:
-            launch.wait(LIMIT_SECONDS)
-            if launch.status == 0:
-                break
-        finally:
-            launch.end()
-            _cancel(engine)
-    else:
-        yield f"{job.folder}: not done after {RUNS} runs:\n{launch.log()[-2000:]}"
-        return
-    if Clean.of(job.files.sources, job.files.outputs) != clean:
-        yield f"{job.folder}: the outputs are not those of the clean run"
+    def __init__(self, folder: Path, name: str, engine: Engine, server: S3Server) -> None:
+        self.root = f"s3://{server.bucket()}"
+        self._engine = engine
+        self._clean = folder / "clean"
+        self._objects = ObjectFolder(self.root, server.options)
+        for path in (self._clean / "in").glob("*.jsonl"):
+            self._objects.create(f"in/{path.name}", path.read_bytes())
+        env = environment({**server.env, "LEDGERBEAM_CACHE": str(folder / "cache")})
+        self._job = Job(folder / name, 1, env, program=own_program(*engine.options, root=self.root))
 
+    def kill(self, kills: int, chance: random.Random) -> int:
+        """Start the job and kill a Python worker or the launcher, again and again; return how often."""
+        for killed in range(kills):
+            launch = self._job.start()
+            try:
+                before = len(self._outputs())
+                if not launch.wait_until(lambda before=before: len(self._outputs()) > before, LIMIT_SECONDS):  # type: ignore[misc]
+                    return killed  # it has ended
+                time.sleep(chance.uniform(0, WORKING_SECONDS))
+                victims = [launch.pid] if killed % 2 else self._engine.workers[:1]
+                if launch.status is not None or not launch.kill(victims):
+                    return killed
+                launch.wait(LIMIT_SECONDS)
+            finally:
+                self._end(launch)
+        return kills
 
-def _cancel(engine: Engine) -> None:
-    """End what a killed launcher has left on the cluster: its slots are needed."""
-    if isinstance(engine, FlinkCluster):
-        for left in engine.running():
-            engine.cancel(left)
+    def finish(self) -> Iterator[str]:
+        """Start the job until it is done; yield what is wrong then."""
+        for _ in range(RUNS):
+            launch = self._job.start()
+            try:
+                launch.wait(LIMIT_SECONDS)
+                if launch.status == 0:
+                    break
+            finally:
+                self._end(launch)
+        else:
+            yield f"{self.root}: not done after {RUNS} runs:\n{launch.log()[-2000:]}"
+            return
+        names = self._outputs()
+        found = dict(zip((name.removeprefix("out/") for name in names), self._objects.read(names), strict=True))
+        kept = [
+            path for path in (self._clean / "out").rglob("*") if path.is_file() and path.parent.name != "_ledgerbeam"
+        ]
+        wanted = {path.relative_to(self._clean / "out").as_posix(): path.read_bytes() for path in kept}
+        # Rows of rejected records name their sources, which lie elsewhere here.
+        differing = {name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name)}
+        if differing := {name for name in differing if "_rejects/" not in name or found.keys() ^ wanted.keys()}:
+            yield f"{self.root}: these outputs are not those of the clean run: {', '.join(sorted(differing)[:5])}"
 
+    def _outputs(self) -> list[str]:
+        return [name for name in self._objects.names("out/") if "/_ledgerbeam/" not in name]
 
-def _published(job: Job) -> int:
-    return sum(1 for _ in job.files.outputs.rglob("*.jsonl")) if job.files.outputs.exists() else 0
+    def _end(self, launch: Launch) -> None:
+        """End the processes, and what a killed launcher has left on the cluster: its slots are needed."""
+        launch.end()
+        if isinstance(self._engine, FlinkCluster):
+            for left in self._engine.running():
+                self._engine.cancel(left)
 
 
 def main() -> int:

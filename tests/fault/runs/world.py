@@ -39,6 +39,7 @@ from ledgerbeam.pipelines.jobs import recorded
 from ledgerbeam.pipelines.runners import pipeline as graph
 from ledgerbeam.pipelines.runners import run
 from ledgerbeam.pipelines.runners.supervise import WaveEnd
+from ledgerbeam.transforms import user_object
 from tests.fault.baton import Actor, VanishingScheduler
 from tests.fault.runs import function, runner
 from tests.fault.runs.function import TASK_BYTES, clean_outputs
@@ -159,6 +160,8 @@ class World:
             stack.enter_context(mock.patch.object(os, "uname", self.uname))
             stack.enter_context(mock.patch.object(run, "LocalRunner", SimulatedRunner))
             stack.enter_context(mock.patch.object(graph, "LedgerHandle", SimulatedHandle))
+            # Of each worker's own process: one that is killed here must not hold it for the others.
+            stack.enter_context(mock.patch.object(user_object, "_lock", contextlib.nullcontext()))
             for name in ("stdout", "stderr"):
                 stack.enter_context(mock.patch.object(sys, name, io.TextIOWrapper(io.BytesIO(), encoding="utf-8")))
             yield
