@@ -56,7 +56,8 @@ def public_packages() -> list[str]:
 
 def test_every_page_has_one_place_in_the_navigation() -> None:
     placed = pages_of(settings()["nav"])
-    assert sorted(placed) == sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
+    pages = [*DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb")]
+    assert sorted(placed) == sorted(page.relative_to(DOCS).as_posix() for page in pages)
 
 
 def test_every_package_that_exports_names_has_a_reference() -> None:
