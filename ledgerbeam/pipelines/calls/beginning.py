@@ -7,14 +7,16 @@ import os
 from collections.abc import Callable, Mapping
 from os import PathLike
 from types import NoneType, UnionType
-from typing import Any, Literal, ParamSpec, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Union, get_args, get_origin, get_type_hints
 
 from ledgerbeam.descriptors import hold_standard_descriptors
 from ledgerbeam.errors import FunctionError, LedgerbeamError, UsageError
 from ledgerbeam.names import check_root
-from ledgerbeam.pipelines.calls.result import Result
 from ledgerbeam.pipelines.run_console import RunConsole
 from ledgerbeam.redaction import know_environment, know_secrets, refuse_secrets, without_secrets
+
+if TYPE_CHECKING:  # the command line, which answers --help without it, is begun here too
+    from ledgerbeam.pipelines.calls.result import Result
 
 __all__ = ["begin_call", "call", "check_urls", "choices", "refuse_calls"]
 

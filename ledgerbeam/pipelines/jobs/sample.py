@@ -36,6 +36,9 @@ MOST_WHOLE = 64 * 2**20
 GROUP_RECORDS = 32
 """Records that are read of a row group, about, before another one is read, too."""
 
+LEAST_GROUPS = 4
+"""Row groups that a small sample is taken from."""
+
 
 @dataclass(frozen=True)
 class Sampled:
@@ -168,7 +171,8 @@ def _of_groups(reader: ColumnReader, source: Source, number: int, form: RecordFo
     """Read the first rows of some row groups, since a single row costs as much as its neighbours do."""
     groups = [group for group, found in enumerate(reader.groups) if found.rows]
     firsts = list(accumulate((found.rows for found in reader.groups), initial=0))
-    some = min(len(groups), max(-(-number // GROUP_RECORDS), -(-number * len(groups) // max(1, len(reader)))))
+    of_all = -(-number * len(groups) // max(1, len(reader)))
+    some = min(len(groups), max(min(number, LEAST_GROUPS), -(-number // GROUP_RECORDS), of_all))
     for ordinal in range(some):
         group = groups[int((ordinal + 0.5) * len(groups) / some)]
         wanted = number * (ordinal + 1) // some - number * ordinal // some

@@ -88,7 +88,7 @@ def test_sources_without_an_index_are_read_from_their_beginning(sources: Workspa
 
 
 @pytest.mark.parametrize("form", ["records", "arrow"])
-@pytest.mark.parametrize(("number", "groups"), [(5, 1), (64, 2), (1000, 32), (4000, 40)])
+@pytest.mark.parametrize(("number", "groups"), [(1, 1), (5, 4), (64, 4), (1000, 32), (4000, 40)])
 def test_a_sample_of_columns_is_of_few_row_groups(tmp_path: Path, form: RecordForm, number: int, groups: int) -> None:
     table = pa.table({"id": np.arange(4_000)})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=100)
