@@ -108,7 +108,8 @@ def test_small_sources_are_packed_into_few_shards(workspace: Workspace) -> None:
     assert not list((workspace.root / "in").glob("*.idx"))
     workspace.jsonl("in/030.jsonl", 6, first=1000)
     again = workspace.run(*command)
-    assert again.json["sources"]["complete"] - again.json["skipped"] <= 3  # its own pack, and the neighbours of its ends
+    changed = again.json["sources"]["complete"] - again.json["skipped"]
+    assert 1 <= changed <= 3  # the pack of what changed, and its neighbours where its ends moved
     assert sorted(r["id"] for r in workspace.records("out")) == sorted(
         [i for i in range(300) if not 150 <= i < 155] + list(range(1000, 1006))
     )
