@@ -20,6 +20,7 @@ MODULES_ALONE = (
     "descriptors",
     "disk",
     "errors",
+    "lazy_names",
     "logger",
     "names",
     "opening",
@@ -30,7 +31,7 @@ MODULES_ALONE = (
 )
 """Modules at the top that are a part of their own."""
 
-BOTTOM = {"descriptors", "disk", "errors", "logger", "names", "redaction", "results", "sketches", "stats"}
+BOTTOM = {"descriptors", "disk", "errors", "lazy_names", "logger", "names", "redaction", "results", "sketches", "stats"}
 """What any module may import: it knows nothing but errors."""
 
 ALLOWED = {
@@ -44,6 +45,7 @@ ALLOWED = {
     "descriptors": set(),
     "disk": set(),
     "errors": set(),
+    "lazy_names": set(),
     "logger": set(),
     "names": {"errors"},
     "redaction": {"errors"},

@@ -6,67 +6,72 @@ in all of them. Nothing here knows of Beam or of the ledger. `publish.publish` i
 
 from __future__ import annotations
 
-from ledgerbeam.io.arrow.format import ArrowFormat as ArrowFormat
-from ledgerbeam.io.audio import Audio as Audio
-from ledgerbeam.io.compression.zstd_frames import seekable_zstd as seekable_zstd
-from ledgerbeam.io.formats.base import IndexedFormat as IndexedFormat
-from ledgerbeam.io.formats.base import LineFormat as LineFormat
-from ledgerbeam.io.formats.base import RecordFormat as RecordFormat
-from ledgerbeam.io.formats.compressed import SeekableZstd as SeekableZstd
-from ledgerbeam.io.formats.format import ColumnFormat as ColumnFormat
-from ledgerbeam.io.formats.format import ColumnReader as ColumnReader
-from ledgerbeam.io.formats.format import Format as Format
-from ledgerbeam.io.formats.format import OffsetFormat as OffsetFormat
-from ledgerbeam.io.formats.format import Reader as Reader
-from ledgerbeam.io.formats.format import ShardEncoder as ShardEncoder
-from ledgerbeam.io.formats.format import ShardFile as ShardFile
-from ledgerbeam.io.formats.format import StreamedRecords as StreamedRecords
-from ledgerbeam.io.formats.format import StreamSpan as StreamSpan
-from ledgerbeam.io.formats.registry import open_source as open_source
-from ledgerbeam.io.formats.registry import recognize as recognize
-from ledgerbeam.io.formats.registry import register as register
-from ledgerbeam.io.formats.seekable import build_index as build_index
-from ledgerbeam.io.formats.seekable import seek_points_of as seek_points_of
-from ledgerbeam.io.formats.streamed import SpanReader as SpanReader
-from ledgerbeam.io.formats.streamed import scan_stream as scan_stream
-from ledgerbeam.io.idxpack.layout import collection_key as collection_key
-from ledgerbeam.io.idxpack.reader import IndexPack as IndexPack
-from ledgerbeam.io.idxpack.writer import PackArray as PackArray
-from ledgerbeam.io.idxpack.writer import PackSources as PackSources
-from ledgerbeam.io.idxpack.writer import write_index_pack as write_index_pack
-from ledgerbeam.io.index.file import IndexFile as IndexFile
-from ledgerbeam.io.index.file import index_bytes as index_bytes
-from ledgerbeam.io.index.file import write_index as write_index
-from ledgerbeam.io.index.location import IndexLocation as IndexLocation
-from ledgerbeam.io.index.newlines import build_jsonl_index as build_jsonl_index
-from ledgerbeam.io.index.raw import RawRecord as RawRecord
-from ledgerbeam.io.jsonl.format import JsonlFormat as JsonlFormat
-from ledgerbeam.io.jsonl.reader import JsonlReader as JsonlReader
-from ledgerbeam.io.jsonl.reader import encode_jsonl as encode_jsonl
-from ledgerbeam.io.jsonl.reader import stream_records as stream_records
-from ledgerbeam.io.listing.patterns import common_base as common_base
-from ledgerbeam.io.megatron.format import MegatronFormat as MegatronFormat
-from ledgerbeam.io.parquet.format import ParquetFormat as ParquetFormat
-from ledgerbeam.io.parquet.reader import ParquetReader as ParquetReader
-from ledgerbeam.io.shar.format import SharFormat as SharFormat
-from ledgerbeam.io.shar.payloads import Frames as Frames
-from ledgerbeam.io.shar.reader import SharReader as SharReader
-from ledgerbeam.io.shar.writer import SharWriter as SharWriter
-from ledgerbeam.io.source_listing import SourceListing as SourceListing
-from ledgerbeam.io.storage.client import Options as Options
-from ledgerbeam.io.storage.files import delete as delete
-from ledgerbeam.io.storage.files import read_bytes as read_bytes
-from ledgerbeam.io.storage.objects import ObjectFolder as ObjectFolder
-from ledgerbeam.io.storage.publish import publish_bytes as publish_bytes
-from ledgerbeam.io.storage.ranges import RangeReader as RangeReader
-from ledgerbeam.io.storage.stat import FileInfo as FileInfo
-from ledgerbeam.io.storage.stat import stat as stat
-from ledgerbeam.io.storage.urls import canonical_url as canonical_url
-from ledgerbeam.io.tar.format import TarFormat as TarFormat
-from ledgerbeam.io.tar.grouping import Grouping as Grouping
-from ledgerbeam.io.tar.reader import TarReader as TarReader
-from ledgerbeam.io.tar.sample import Sample as Sample
-from ledgerbeam.io.text.format import TextFormat as TextFormat
+from typing import TYPE_CHECKING
+
+from ledgerbeam.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from ledgerbeam.io.arrow.format import ArrowFormat as ArrowFormat
+    from ledgerbeam.io.audio import Audio as Audio
+    from ledgerbeam.io.compression.zstd_frames import seekable_zstd as seekable_zstd
+    from ledgerbeam.io.formats.base import IndexedFormat as IndexedFormat
+    from ledgerbeam.io.formats.base import LineFormat as LineFormat
+    from ledgerbeam.io.formats.base import RecordFormat as RecordFormat
+    from ledgerbeam.io.formats.compressed import SeekableZstd as SeekableZstd
+    from ledgerbeam.io.formats.format import ColumnFormat as ColumnFormat
+    from ledgerbeam.io.formats.format import ColumnReader as ColumnReader
+    from ledgerbeam.io.formats.format import Format as Format
+    from ledgerbeam.io.formats.format import OffsetFormat as OffsetFormat
+    from ledgerbeam.io.formats.format import Reader as Reader
+    from ledgerbeam.io.formats.format import ShardEncoder as ShardEncoder
+    from ledgerbeam.io.formats.format import ShardFile as ShardFile
+    from ledgerbeam.io.formats.format import StreamedRecords as StreamedRecords
+    from ledgerbeam.io.formats.format import StreamSpan as StreamSpan
+    from ledgerbeam.io.formats.registry import open_source as open_source
+    from ledgerbeam.io.formats.registry import recognize as recognize
+    from ledgerbeam.io.formats.registry import register as register
+    from ledgerbeam.io.formats.seekable import build_index as build_index
+    from ledgerbeam.io.formats.seekable import seek_points_of as seek_points_of
+    from ledgerbeam.io.formats.streamed import SpanReader as SpanReader
+    from ledgerbeam.io.formats.streamed import scan_stream as scan_stream
+    from ledgerbeam.io.idxpack.layout import collection_key as collection_key
+    from ledgerbeam.io.idxpack.reader import IndexPack as IndexPack
+    from ledgerbeam.io.idxpack.writer import PackArray as PackArray
+    from ledgerbeam.io.idxpack.writer import PackSources as PackSources
+    from ledgerbeam.io.idxpack.writer import write_index_pack as write_index_pack
+    from ledgerbeam.io.index.file import IndexFile as IndexFile
+    from ledgerbeam.io.index.file import index_bytes as index_bytes
+    from ledgerbeam.io.index.file import write_index as write_index
+    from ledgerbeam.io.index.location import IndexLocation as IndexLocation
+    from ledgerbeam.io.index.newlines import build_jsonl_index as build_jsonl_index
+    from ledgerbeam.io.index.raw import RawRecord as RawRecord
+    from ledgerbeam.io.jsonl.format import JsonlFormat as JsonlFormat
+    from ledgerbeam.io.jsonl.reader import JsonlReader as JsonlReader
+    from ledgerbeam.io.jsonl.reader import encode_jsonl as encode_jsonl
+    from ledgerbeam.io.jsonl.reader import stream_records as stream_records
+    from ledgerbeam.io.listing.patterns import common_base as common_base
+    from ledgerbeam.io.megatron.format import MegatronFormat as MegatronFormat
+    from ledgerbeam.io.parquet.format import ParquetFormat as ParquetFormat
+    from ledgerbeam.io.parquet.reader import ParquetReader as ParquetReader
+    from ledgerbeam.io.shar.format import SharFormat as SharFormat
+    from ledgerbeam.io.shar.payloads import Frames as Frames
+    from ledgerbeam.io.shar.reader import SharReader as SharReader
+    from ledgerbeam.io.shar.writer import SharWriter as SharWriter
+    from ledgerbeam.io.source_listing import SourceListing as SourceListing
+    from ledgerbeam.io.storage.client import Options as Options
+    from ledgerbeam.io.storage.files import delete as delete
+    from ledgerbeam.io.storage.files import read_bytes as read_bytes
+    from ledgerbeam.io.storage.objects import ObjectFolder as ObjectFolder
+    from ledgerbeam.io.storage.publish import publish_bytes as publish_bytes
+    from ledgerbeam.io.storage.ranges import RangeReader as RangeReader
+    from ledgerbeam.io.storage.stat import FileInfo as FileInfo
+    from ledgerbeam.io.storage.stat import stat as stat
+    from ledgerbeam.io.storage.urls import canonical_url as canonical_url
+    from ledgerbeam.io.tar.format import TarFormat as TarFormat
+    from ledgerbeam.io.tar.grouping import Grouping as Grouping
+    from ledgerbeam.io.tar.reader import TarReader as TarReader
+    from ledgerbeam.io.tar.sample import Sample as Sample
+    from ledgerbeam.io.text.format import TextFormat as TextFormat
 
 __all__ = [
     "ArrowFormat",
@@ -131,3 +136,70 @@ __all__ = [
     "write_index",
     "write_index_pack",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "ArrowFormat": "arrow.format",
+        "Audio": "audio",
+        "ColumnFormat": "formats.format",
+        "ColumnReader": "formats.format",
+        "FileInfo": "storage.stat",
+        "Format": "formats.format",
+        "Frames": "shar.payloads",
+        "Grouping": "tar.grouping",
+        "IndexFile": "index.file",
+        "IndexLocation": "index.location",
+        "IndexPack": "idxpack.reader",
+        "IndexedFormat": "formats.base",
+        "JsonlFormat": "jsonl.format",
+        "JsonlReader": "jsonl.reader",
+        "LineFormat": "formats.base",
+        "MegatronFormat": "megatron.format",
+        "ObjectFolder": "storage.objects",
+        "OffsetFormat": "formats.format",
+        "Options": "storage.client",
+        "PackArray": "idxpack.writer",
+        "PackSources": "idxpack.writer",
+        "ParquetFormat": "parquet.format",
+        "ParquetReader": "parquet.reader",
+        "RangeReader": "storage.ranges",
+        "RawRecord": "index.raw",
+        "Reader": "formats.format",
+        "RecordFormat": "formats.base",
+        "Sample": "tar.sample",
+        "SeekableZstd": "formats.compressed",
+        "SharFormat": "shar.format",
+        "SharReader": "shar.reader",
+        "SharWriter": "shar.writer",
+        "ShardEncoder": "formats.format",
+        "ShardFile": "formats.format",
+        "SourceListing": "source_listing",
+        "SpanReader": "formats.streamed",
+        "StreamSpan": "formats.format",
+        "StreamedRecords": "formats.format",
+        "TarFormat": "tar.format",
+        "TarReader": "tar.reader",
+        "TextFormat": "text.format",
+        "build_index": "formats.seekable",
+        "build_jsonl_index": "index.newlines",
+        "canonical_url": "storage.urls",
+        "collection_key": "idxpack.layout",
+        "common_base": "listing.patterns",
+        "delete": "storage.files",
+        "encode_jsonl": "jsonl.reader",
+        "index_bytes": "index.file",
+        "open_source": "formats.registry",
+        "publish_bytes": "storage.publish",
+        "read_bytes": "storage.files",
+        "recognize": "formats.registry",
+        "register": "formats.registry",
+        "scan_stream": "formats.streamed",
+        "seek_points_of": "formats.seekable",
+        "seekable_zstd": "compression.zstd_frames",
+        "stat": "storage.stat",
+        "stream_records": "jsonl.reader",
+        "write_index": "index.file",
+        "write_index_pack": "idxpack.writer",
+    },
+)

@@ -7,38 +7,43 @@ See docs/iterators.md. Nothing here needs torch; the adapters are in `torch_data
 
 from __future__ import annotations
 
-from ledgerbeam.iterators.blocks import BlockPermutation as BlockPermutation
-from ledgerbeam.iterators.node import IteratorNode as IteratorNode
-from ledgerbeam.iterators.node import State as State
-from ledgerbeam.iterators.node import resolve_iterator_source as resolve_iterator_source
-from ledgerbeam.iterators.ordered import OrderedNode as OrderedNode
-from ledgerbeam.iterators.permutation import Permutation as Permutation
-from ledgerbeam.iterators.resharding import merge_states as merge_states
-from ledgerbeam.iterators.sources.columns import IndexedParquet as IndexedParquet
-from ledgerbeam.iterators.sources.indexed import IndexedManifest as IndexedManifest
-from ledgerbeam.iterators.sources.indexed import IndexedTar as IndexedTar
-from ledgerbeam.iterators.sources.indexed import Records as Records
-from ledgerbeam.iterators.sources.shar import IndexedShar as IndexedShar
-from ledgerbeam.iterators.sources.shar import Shar as Shar
-from ledgerbeam.iterators.sources.streams import Jsonl as Jsonl
-from ledgerbeam.iterators.sources.streams import Manifest as Manifest
-from ledgerbeam.iterators.stages.batches import Batches as Batches
-from ledgerbeam.iterators.stages.buckets import Buckets as Buckets
-from ledgerbeam.iterators.stages.chain import Chain as Chain
-from ledgerbeam.iterators.stages.chain import GlobalShuffle as GlobalShuffle
-from ledgerbeam.iterators.stages.flatten import Flatten as Flatten
-from ledgerbeam.iterators.stages.mix import Mix as Mix
-from ledgerbeam.iterators.stages.mux import Mux as Mux
-from ledgerbeam.iterators.stages.packed import PackedManifest as PackedManifest
-from ledgerbeam.iterators.stages.repeat import Repeat as Repeat
-from ledgerbeam.iterators.stages.shuffle import Shuffle as Shuffle
-from ledgerbeam.iterators.stages.transforms import Filter as Filter
-from ledgerbeam.iterators.stages.transforms import Map as Map
-from ledgerbeam.iterators.stages.transforms import Slice as Slice
-from ledgerbeam.iterators.tokens import Token as Token
-from ledgerbeam.iterators.tokens import attach_graph_origin as attach_graph_origin
-from ledgerbeam.iterators.tokens import get_graph_origin as get_graph_origin
-from ledgerbeam.iterators.transform import Transform as Transform
+from typing import TYPE_CHECKING
+
+from ledgerbeam.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from ledgerbeam.iterators.blocks import BlockPermutation as BlockPermutation
+    from ledgerbeam.iterators.node import IteratorNode as IteratorNode
+    from ledgerbeam.iterators.node import State as State
+    from ledgerbeam.iterators.node import resolve_iterator_source as resolve_iterator_source
+    from ledgerbeam.iterators.ordered import OrderedNode as OrderedNode
+    from ledgerbeam.iterators.permutation import Permutation as Permutation
+    from ledgerbeam.iterators.resharding import merge_states as merge_states
+    from ledgerbeam.iterators.sources.columns import IndexedParquet as IndexedParquet
+    from ledgerbeam.iterators.sources.indexed import IndexedManifest as IndexedManifest
+    from ledgerbeam.iterators.sources.indexed import IndexedTar as IndexedTar
+    from ledgerbeam.iterators.sources.indexed import Records as Records
+    from ledgerbeam.iterators.sources.shar import IndexedShar as IndexedShar
+    from ledgerbeam.iterators.sources.shar import Shar as Shar
+    from ledgerbeam.iterators.sources.streams import Jsonl as Jsonl
+    from ledgerbeam.iterators.sources.streams import Manifest as Manifest
+    from ledgerbeam.iterators.stages.batches import Batches as Batches
+    from ledgerbeam.iterators.stages.buckets import Buckets as Buckets
+    from ledgerbeam.iterators.stages.chain import Chain as Chain
+    from ledgerbeam.iterators.stages.chain import GlobalShuffle as GlobalShuffle
+    from ledgerbeam.iterators.stages.flatten import Flatten as Flatten
+    from ledgerbeam.iterators.stages.mix import Mix as Mix
+    from ledgerbeam.iterators.stages.mux import Mux as Mux
+    from ledgerbeam.iterators.stages.packed import PackedManifest as PackedManifest
+    from ledgerbeam.iterators.stages.repeat import Repeat as Repeat
+    from ledgerbeam.iterators.stages.shuffle import Shuffle as Shuffle
+    from ledgerbeam.iterators.stages.transforms import Filter as Filter
+    from ledgerbeam.iterators.stages.transforms import Map as Map
+    from ledgerbeam.iterators.stages.transforms import Slice as Slice
+    from ledgerbeam.iterators.tokens import Token as Token
+    from ledgerbeam.iterators.tokens import attach_graph_origin as attach_graph_origin
+    from ledgerbeam.iterators.tokens import get_graph_origin as get_graph_origin
+    from ledgerbeam.iterators.transform import Transform as Transform
 
 __all__ = [
     "Batches",
@@ -74,3 +79,41 @@ __all__ = [
     "merge_states",
     "resolve_iterator_source",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Batches": "stages.batches",
+        "BlockPermutation": "blocks",
+        "Buckets": "stages.buckets",
+        "Chain": "stages.chain",
+        "Filter": "stages.transforms",
+        "Flatten": "stages.flatten",
+        "GlobalShuffle": "stages.chain",
+        "IndexedManifest": "sources.indexed",
+        "IndexedParquet": "sources.columns",
+        "IndexedShar": "sources.shar",
+        "IndexedTar": "sources.indexed",
+        "IteratorNode": "node",
+        "Jsonl": "sources.streams",
+        "Manifest": "sources.streams",
+        "Map": "stages.transforms",
+        "Mix": "stages.mix",
+        "Mux": "stages.mux",
+        "OrderedNode": "ordered",
+        "PackedManifest": "stages.packed",
+        "Permutation": "permutation",
+        "Records": "sources.indexed",
+        "Repeat": "stages.repeat",
+        "Shar": "sources.shar",
+        "Shuffle": "stages.shuffle",
+        "Slice": "stages.transforms",
+        "State": "node",
+        "Token": "tokens",
+        "Transform": "transform",
+        "attach_graph_origin": "tokens",
+        "get_graph_origin": "tokens",
+        "merge_states": "resharding",
+        "resolve_iterator_source": "node",
+    },
+)

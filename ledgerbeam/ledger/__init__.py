@@ -6,29 +6,34 @@ Beam.
 
 from __future__ import annotations
 
-from ledgerbeam.ledger.model.accounts import RecordCounts as RecordCounts
-from ledgerbeam.ledger.model.accounts import Statistic as Statistic
-from ledgerbeam.ledger.model.counting import entries as entries
-from ledgerbeam.ledger.model.counting import fold as fold
-from ledgerbeam.ledger.model.function_parts import code_identity as code_identity
-from ledgerbeam.ledger.model.identity import ROOT as ROOT
-from ledgerbeam.ledger.model.job import Job as Job
-from ledgerbeam.ledger.model.job import OnJobChange as OnJobChange
-from ledgerbeam.ledger.model.manifest import DatasetManifest as DatasetManifest
-from ledgerbeam.ledger.model.manifest import OutputShard as OutputShard
-from ledgerbeam.ledger.model.manifest import dataset_manifest as dataset_manifest
-from ledgerbeam.ledger.model.rows import Output as Output
-from ledgerbeam.ledger.model.rows import Totals as Totals
-from ledgerbeam.ledger.model.store import LedgerStore as LedgerStore
-from ledgerbeam.ledger.model.task import FailedTask as FailedTask
-from ledgerbeam.ledger.model.task import NoneTask as NoneTask
-from ledgerbeam.ledger.model.task import Source as Source
-from ledgerbeam.ledger.model.task import Task as Task
-from ledgerbeam.ledger.remote.compaction import Compaction as Compaction
-from ledgerbeam.ledger.remote.compaction import compact as compact
-from ledgerbeam.ledger.remote.objects import Objects as Objects
-from ledgerbeam.ledger.statistics import MergedStatistic as MergedStatistic
-from ledgerbeam.ledger.statistics import merged_statistics as merged_statistics
+from typing import TYPE_CHECKING
+
+from ledgerbeam.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from ledgerbeam.ledger.model.accounts import RecordCounts as RecordCounts
+    from ledgerbeam.ledger.model.accounts import Statistic as Statistic
+    from ledgerbeam.ledger.model.counting import entries as entries
+    from ledgerbeam.ledger.model.counting import fold as fold
+    from ledgerbeam.ledger.model.function_parts import code_identity as code_identity
+    from ledgerbeam.ledger.model.identity import ROOT as ROOT
+    from ledgerbeam.ledger.model.job import Job as Job
+    from ledgerbeam.ledger.model.job import OnJobChange as OnJobChange
+    from ledgerbeam.ledger.model.manifest import DatasetManifest as DatasetManifest
+    from ledgerbeam.ledger.model.manifest import OutputShard as OutputShard
+    from ledgerbeam.ledger.model.manifest import dataset_manifest as dataset_manifest
+    from ledgerbeam.ledger.model.rows import Output as Output
+    from ledgerbeam.ledger.model.rows import Totals as Totals
+    from ledgerbeam.ledger.model.store import LedgerStore as LedgerStore
+    from ledgerbeam.ledger.model.task import FailedTask as FailedTask
+    from ledgerbeam.ledger.model.task import NoneTask as NoneTask
+    from ledgerbeam.ledger.model.task import Source as Source
+    from ledgerbeam.ledger.model.task import Task as Task
+    from ledgerbeam.ledger.remote.compaction import Compaction as Compaction
+    from ledgerbeam.ledger.remote.compaction import compact as compact
+    from ledgerbeam.ledger.remote.objects import Objects as Objects
+    from ledgerbeam.ledger.statistics import MergedStatistic as MergedStatistic
+    from ledgerbeam.ledger.statistics import merged_statistics as merged_statistics
 
 __all__ = [
     "ROOT",
@@ -55,3 +60,32 @@ __all__ = [
     "fold",
     "merged_statistics",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Compaction": "remote.compaction",
+        "DatasetManifest": "model.manifest",
+        "FailedTask": "model.task",
+        "Job": "model.job",
+        "LedgerStore": "model.store",
+        "MergedStatistic": "statistics",
+        "NoneTask": "model.task",
+        "Objects": "remote.objects",
+        "OnJobChange": "model.job",
+        "Output": "model.rows",
+        "OutputShard": "model.manifest",
+        "ROOT": "model.identity",
+        "RecordCounts": "model.accounts",
+        "Source": "model.task",
+        "Statistic": "model.accounts",
+        "Task": "model.task",
+        "Totals": "model.rows",
+        "code_identity": "model.function_parts",
+        "compact": "remote.compaction",
+        "dataset_manifest": "model.manifest",
+        "entries": "model.counting",
+        "fold": "model.counting",
+        "merged_statistics": "statistics",
+    },
+)

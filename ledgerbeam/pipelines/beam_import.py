@@ -1,13 +1,23 @@
-"""Beam in programs whose logging is their own: what it logs is kept away, and it sets nothing up."""
+"""How Beam is imported: without what no job needs, and without a word in programs whose logging is their own."""
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Final, Literal
 
-__all__ = ["import_beam", "is_not_of_beam", "logging_kept"]
+__all__ = ["LEAN", "WHOLE", "BeamParts", "beam_parts", "import_beam", "is_not_of_beam", "logging_kept"]
+
+BeamParts = Literal["whole", "lean"]
+WHOLE: Final = "whole"
+LEAN: Final = "lean"
+
+_OPTIONAL = ("IPython", "apache_beam.io.aws", "apache_beam.io.azure", "apache_beam.io.gcp", "bson", "pandas", "pymongo")
+"""What Beam imports if it is there, and works without: sources of other systems, and frames as elements."""
 
 
 def import_beam() -> None:
@@ -21,6 +31,42 @@ def import_beam() -> None:
                 import apache_beam  # noqa: F401, PLC0415
         finally:
             beam.setLevel(before)
+
+
+@contextmanager
+def beam_parts(how: BeamParts) -> Iterator[None]:
+    """Have Beam imported whole, or lean, while the body runs.
+
+    Lean, it goes without the file systems, databases and frames that it knows, and without the notebook that its graphs
+    are shown in: that is two thirds of the time. All of it can be imported afterwards, but Beam does not use it then.
+
+    Args:
+        how: `WHOLE`, for processes in which code of the user may call Beam; or `LEAN`.
+    """
+    if how == WHOLE:
+        yield
+        return
+    finder = _NotFound()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _NotFound:
+    """Finds none of the modules that Beam works without, as if they were not installed."""
+
+    @staticmethod
+    def find_spec(
+        name: str,
+        path: Sequence[str] | None = None,  # noqa: ARG004 - of the protocol, as is the next
+        target: ModuleType | None = None,  # noqa: ARG004
+    ) -> ModuleSpec | None:
+        """Refuse what is left out, and leave all else to other finders."""
+        if any(name == left_out or name.startswith(f"{left_out}.") for left_out in _OPTIONAL):
+            raise ModuleNotFoundError(f"{name} is left out of Beam", name=name)
+        return None
 
 
 @contextmanager

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from ledgerbeam.sources.files import ColumnFile as ColumnFile
-from ledgerbeam.sources.files import CompressedFile as CompressedFile
-from ledgerbeam.sources.files import FileSources as FileSources
-from ledgerbeam.sources.files import IndexedFile as IndexedFile
-from ledgerbeam.sources.files import PackedFiles as PackedFiles
-from ledgerbeam.sources.forms import RecordForm as RecordForm
-from ledgerbeam.sources.kind import Cut as Cut
-from ledgerbeam.sources.kind import Opened as Opened
-from ledgerbeam.sources.kind import RawRecord as RawRecord
-from ledgerbeam.sources.kind import SourceKind as SourceKind
-from ledgerbeam.sources.kind import Sources as Sources
-from ledgerbeam.sources.kind import StreamCut as StreamCut
-from ledgerbeam.sources.kind import StreamReader as StreamReader
-from ledgerbeam.sources.kind import TaskLimits as TaskLimits
-from ledgerbeam.sources.kind import Unreadable as Unreadable
-from ledgerbeam.sources.shards import SharShard as SharShard
-from ledgerbeam.sources.shards import SharSources as SharSources
+from typing import TYPE_CHECKING
+
+from ledgerbeam.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from ledgerbeam.sources.files import ColumnFile as ColumnFile
+    from ledgerbeam.sources.files import CompressedFile as CompressedFile
+    from ledgerbeam.sources.files import FileSources as FileSources
+    from ledgerbeam.sources.files import IndexedFile as IndexedFile
+    from ledgerbeam.sources.files import PackedFiles as PackedFiles
+    from ledgerbeam.sources.forms import RecordForm as RecordForm
+    from ledgerbeam.sources.kind import Cut as Cut
+    from ledgerbeam.sources.kind import Opened as Opened
+    from ledgerbeam.sources.kind import RawRecord as RawRecord
+    from ledgerbeam.sources.kind import SourceKind as SourceKind
+    from ledgerbeam.sources.kind import Sources as Sources
+    from ledgerbeam.sources.kind import StreamCut as StreamCut
+    from ledgerbeam.sources.kind import StreamReader as StreamReader
+    from ledgerbeam.sources.kind import TaskLimits as TaskLimits
+    from ledgerbeam.sources.kind import Unreadable as Unreadable
+    from ledgerbeam.sources.shards import SharShard as SharShard
+    from ledgerbeam.sources.shards import SharSources as SharSources
 
 __all__ = [
     "ColumnFile",
@@ -39,3 +44,26 @@ __all__ = [
     "TaskLimits",
     "Unreadable",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "ColumnFile": "files",
+        "CompressedFile": "files",
+        "Cut": "kind",
+        "FileSources": "files",
+        "IndexedFile": "files",
+        "Opened": "kind",
+        "PackedFiles": "files",
+        "RawRecord": "kind",
+        "RecordForm": "forms",
+        "SharShard": "shards",
+        "SharSources": "shards",
+        "SourceKind": "kind",
+        "Sources": "kind",
+        "StreamCut": "kind",
+        "StreamReader": "kind",
+        "TaskLimits": "kind",
+        "Unreadable": "kind",
+    },
+)

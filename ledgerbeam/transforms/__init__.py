@@ -12,8 +12,9 @@ A name is imported when it is used for the first time: what maps records without
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ledgerbeam.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from ledgerbeam.transforms.commit import CommitTasks as CommitTasks
@@ -48,30 +49,22 @@ __all__ = [
     "WrittenTask",
 ]
 
-_MODULES = {
-    "BuildIndexes": "index",
-    "CommitTasks": "commit",
-    "CommittedTask": "commit",
-    "MapRecords": "function",
-    "MatchSources": "match",
-    "PlanIndexes": "index",
-    "PlanTasks": "plan",
-    "ProcessBatch": "process",
-    "ProcessTask": "process",
-    "ReadTasks": "read",
-    "SkipCompleted": "match",
-    "TokenizeRecords": "tokenize",
-    "WriteTasks": "write",
-    "WrittenTask": "write",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "BuildIndexes": "index",
+        "CommitTasks": "commit",
+        "CommittedTask": "commit",
+        "MapRecords": "function",
+        "MatchSources": "match",
+        "PlanIndexes": "index",
+        "PlanTasks": "plan",
+        "ProcessBatch": "process",
+        "ProcessTask": "process",
+        "ReadTasks": "read",
+        "SkipCompleted": "match",
+        "TokenizeRecords": "tokenize",
+        "WriteTasks": "write",
+        "WrittenTask": "write",
+    },
+)

@@ -5,16 +5,21 @@ What is read and written, and where we differ from the published package, stands
 
 from __future__ import annotations
 
-from ledgerbeam.io.lit.codecs import CODECS as CODECS
-from ledgerbeam.io.lit.codecs import Codec as Codec
-from ledgerbeam.io.lit.codecs import register_codec as register_codec
-from ledgerbeam.io.lit.dataset import LitDataset as LitDataset
-from ledgerbeam.io.lit.index import write_lit_index as write_lit_index
-from ledgerbeam.io.lit.layout import LitConfig as LitConfig
-from ledgerbeam.io.lit.layout import read_config as read_config
-from ledgerbeam.io.lit.metadata import write_lit_metadata as write_lit_metadata
-from ledgerbeam.io.lit.rle import decode_rle as decode_rle
-from ledgerbeam.io.lit.writer import LitWriter as LitWriter
+from typing import TYPE_CHECKING
+
+from ledgerbeam.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from ledgerbeam.io.lit.codecs import CODECS as CODECS
+    from ledgerbeam.io.lit.codecs import Codec as Codec
+    from ledgerbeam.io.lit.codecs import register_codec as register_codec
+    from ledgerbeam.io.lit.dataset import LitDataset as LitDataset
+    from ledgerbeam.io.lit.index import write_lit_index as write_lit_index
+    from ledgerbeam.io.lit.layout import LitConfig as LitConfig
+    from ledgerbeam.io.lit.layout import read_config as read_config
+    from ledgerbeam.io.lit.metadata import write_lit_metadata as write_lit_metadata
+    from ledgerbeam.io.lit.rle import decode_rle as decode_rle
+    from ledgerbeam.io.lit.writer import LitWriter as LitWriter
 
 __all__ = [
     "CODECS",
@@ -28,3 +33,19 @@ __all__ = [
     "write_lit_index",
     "write_lit_metadata",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "CODECS": "codecs",
+        "Codec": "codecs",
+        "LitConfig": "layout",
+        "LitDataset": "dataset",
+        "LitWriter": "writer",
+        "decode_rle": "rle",
+        "read_config": "layout",
+        "register_codec": "codecs",
+        "write_lit_index": "index",
+        "write_lit_metadata": "metadata",
+    },
+)

@@ -5,22 +5,27 @@ docs/webdataset.md says what is read and written, and where we differ from the p
 
 from __future__ import annotations
 
-from ledgerbeam.io.webdataset.dali import DaliReader as DaliReader
-from ledgerbeam.io.webdataset.dali import write_dali_index as write_dali_index
-from ledgerbeam.io.webdataset.energon import EnergonDataset as EnergonDataset
-from ledgerbeam.io.webdataset.energon import read_energon as read_energon
-from ledgerbeam.io.webdataset.energon import write_energon as write_energon
-from ledgerbeam.io.webdataset.reader import ShardReader as ShardReader
-from ledgerbeam.io.webdataset.reader import open_energon as open_energon
-from ledgerbeam.io.webdataset.reader import open_shards as open_shards
-from ledgerbeam.io.webdataset.reader import open_wids as open_wids
-from ledgerbeam.io.webdataset.shards import Shard as Shard
-from ledgerbeam.io.webdataset.shards import ShardLike as ShardLike
-from ledgerbeam.io.webdataset.wids import WidsIndex as WidsIndex
-from ledgerbeam.io.webdataset.wids import WidsShard as WidsShard
-from ledgerbeam.io.webdataset.wids import read_wids_index as read_wids_index
-from ledgerbeam.io.webdataset.wids import write_wids_index as write_wids_index
-from ledgerbeam.io.webdataset.writer import ShardWriter as ShardWriter
+from typing import TYPE_CHECKING
+
+from ledgerbeam.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from ledgerbeam.io.webdataset.dali import DaliReader as DaliReader
+    from ledgerbeam.io.webdataset.dali import write_dali_index as write_dali_index
+    from ledgerbeam.io.webdataset.energon import EnergonDataset as EnergonDataset
+    from ledgerbeam.io.webdataset.energon import read_energon as read_energon
+    from ledgerbeam.io.webdataset.energon import write_energon as write_energon
+    from ledgerbeam.io.webdataset.reader import ShardReader as ShardReader
+    from ledgerbeam.io.webdataset.reader import open_energon as open_energon
+    from ledgerbeam.io.webdataset.reader import open_shards as open_shards
+    from ledgerbeam.io.webdataset.reader import open_wids as open_wids
+    from ledgerbeam.io.webdataset.shards import Shard as Shard
+    from ledgerbeam.io.webdataset.shards import ShardLike as ShardLike
+    from ledgerbeam.io.webdataset.wids import WidsIndex as WidsIndex
+    from ledgerbeam.io.webdataset.wids import WidsShard as WidsShard
+    from ledgerbeam.io.webdataset.wids import read_wids_index as read_wids_index
+    from ledgerbeam.io.webdataset.wids import write_wids_index as write_wids_index
+    from ledgerbeam.io.webdataset.writer import ShardWriter as ShardWriter
 
 __all__ = [
     "DaliReader",
@@ -40,3 +45,25 @@ __all__ = [
     "write_energon",
     "write_wids_index",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "DaliReader": "dali",
+        "EnergonDataset": "energon",
+        "Shard": "shards",
+        "ShardLike": "shards",
+        "ShardReader": "reader",
+        "ShardWriter": "writer",
+        "WidsIndex": "wids",
+        "WidsShard": "wids",
+        "open_energon": "reader",
+        "open_shards": "reader",
+        "open_wids": "reader",
+        "read_energon": "energon",
+        "read_wids_index": "wids",
+        "write_dali_index": "dali",
+        "write_energon": "energon",
+        "write_wids_index": "wids",
+    },
+)

@@ -21,7 +21,7 @@ from typing import Any
 
 from ledgerbeam.ledger.model.user_code import MAIN, import_object
 
-__all__ = ["NO_SOURCE", "is_found", "is_own", "modules_of", "reference_to", "user_modules"]
+__all__ = ["NO_SOURCE", "is_found", "is_own", "modules_of", "name_in_sources", "reference_to", "user_modules"]
 
 NO_SOURCE = "no source"
 """Stands for the hash of a module that is no file, such as one that is built in."""
@@ -67,6 +67,23 @@ def modules_of(names: Iterable[str]) -> dict[str, str]:
                 found[imported] = _hash(spec)
                 waiting.append(imported)
     return {name: known for name, known in sorted(found.items()) if known is not None}
+
+
+def name_in_sources(name: str, modules: Iterable[str]) -> bool:
+    """Return whether the source of one of some modules holds a name, in code or anywhere else.
+
+    A module without a source, or one that cannot be read, may hold any.
+    """
+    for module in modules:
+        spec = _find(module)
+        try:
+            with open(str(spec and spec.origin), "rb") as file:
+                found = name.encode() in file.read()
+        except OSError:
+            return True
+        if found:
+            return True
+    return False
 
 
 def reference_to(target: Any) -> str | None:

@@ -66,7 +66,7 @@ def run(args: argparse.Namespace, _: list[str]) -> int:
 
 
 def _tell_made(made: Mapping[str, Any]) -> None:
-    from ledgerbeam.pipelines.console import count
+    from ledgerbeam.pipelines.run_progress import count
 
     print(f"{count(made['shards'], 'shard')} with {count(made['records'], 'record')} published as {made['format']}:")
     for url in made["published"]:
@@ -76,7 +76,7 @@ def _tell_made(made: Mapping[str, Any]) -> None:
 
 
 def _tell_sent(sent: Mapping[str, Any]) -> None:
-    from ledgerbeam.pipelines.console import count
+    from ledgerbeam.pipelines.run_progress import count
 
     if sent["commit"] is None:
         print(f"up to date: {sent['to']}, {count(sent['same'], 'file')}")

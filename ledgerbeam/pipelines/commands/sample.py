@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ledgerbeam.pipelines.console import count, duration
+from ledgerbeam.pipelines.run_progress import count, duration
 from ledgerbeam.redaction import printable, without_secrets
 
 __all__ = ["sample_lines"]

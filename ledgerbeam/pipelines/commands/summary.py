@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.pipelines.calls.result import Result
-from ledgerbeam.pipelines.console import count
 from ledgerbeam.pipelines.report.accounts import account_lines
+from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.redaction import HIDDEN, command_without_secrets
 
 __all__ = ["exit_status", "summary_lines"]

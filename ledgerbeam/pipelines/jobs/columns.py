@@ -19,7 +19,7 @@ from ledgerbeam.io.formats.format import ColumnFormat
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.ledger import Job, Source
 from ledgerbeam.ledger.model.job import Json, OnJobChange
-from ledgerbeam.pipelines.console import count
+from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.sources import FileSources
 
 if TYPE_CHECKING:  # only jobs of columns import pyarrow

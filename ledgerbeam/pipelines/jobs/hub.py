@@ -21,7 +21,7 @@ from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import OutputShard
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.json_rows import decode, encode
-from ledgerbeam.pipelines.console import count
+from ledgerbeam.pipelines.run_progress import count
 
 if TYPE_CHECKING:
     from ledgerbeam.io.storage.hub_dataset import HubDataset, HubFile, Upload

@@ -16,11 +16,11 @@ from ledgerbeam.io.megatron.index import BLOCK, MegatronIndex
 from ledgerbeam.io.storage.publish import remove_stale_temporaries
 from ledgerbeam.ledger import LedgerStore, dataset_manifest
 from ledgerbeam.ledger.model.faults import fault_point
-from ledgerbeam.pipelines.console import count
 from ledgerbeam.pipelines.jobs.recorded import forget_lost
 from ledgerbeam.pipelines.jobs.removal import remove_below
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.stamp import OutputStamp
+from ledgerbeam.pipelines.run_progress import count
 
 __all__ = ["PARTS_SUFFIX", "MergedDataset", "MergedParts"]
 

@@ -20,9 +20,9 @@ from ledgerbeam.io.storage.stat import stat_many
 from ledgerbeam.io.webdataset import write_energon, write_wids_index
 from ledgerbeam.ledger import LedgerStore, OutputShard, dataset_manifest
 from ledgerbeam.ledger.model.faults import fault_point
-from ledgerbeam.pipelines.console import count
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.stamp import OutputStamp
+from ledgerbeam.pipelines.run_progress import count
 
 __all__ = ["FORMATS", "Publication", "PublishedMetadata", "publish_shards", "require_shards", "routes_of"]
 

@@ -13,10 +13,10 @@ from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.job import OnJobChange
 from ledgerbeam.opening import open_ledger
-from ledgerbeam.pipelines.console import count
 from ledgerbeam.pipelines.jobs.metadata import routes_of
 from ledgerbeam.pipelines.jobs.owner import Existing, OutputOwner
 from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.run_progress import count
 
 __all__ = ["OpenedJob", "open_job"]
 

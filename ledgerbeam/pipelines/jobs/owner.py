@@ -24,9 +24,9 @@ from ledgerbeam.io.listing.folder_files import list_files
 from ledgerbeam.io.listing.own_files import MARKS_FOLDER
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.json_rows import decode, encode
-from ledgerbeam.pipelines.console import count
 from ledgerbeam.pipelines.jobs.recorded import unrecorded
 from ledgerbeam.pipelines.jobs.spec import JobSpec, shard_form
+from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.redaction import printable, without_secrets
 
 __all__ = ["Existing", "OutputOwner"]

@@ -72,6 +72,10 @@ class PipelineJob(JobSpec):
         said: dict[str, Json] = {**self.sources().parameters(), "output": self.output, "to": self.to}
         return Job(self.name, {**self.given, **said, "functions": dict(self.functions)})
 
+    def names_beam(self) -> bool:
+        """Return that code of the user calls Beam."""
+        return True
+
     def stages(self) -> list[beam.PTransform[Any, Any]]:
         """Return nothing: the stages are in the graph, see `pipeline`."""
         return []

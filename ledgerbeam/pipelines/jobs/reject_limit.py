@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ledgerbeam.errors import RejectLimitError, UsageError
 from ledgerbeam.ledger import LedgerStore, RecordCounts
-from ledgerbeam.pipelines.console import count
+from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.redaction import printable, without_secrets
 
 __all__ = ["RejectLimit", "parse_on_error"]

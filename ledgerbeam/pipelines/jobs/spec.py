@@ -25,8 +25,10 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.iterators.job_source import GraphSource
 from ledgerbeam.ledger import Job, LedgerStore, Task
 from ledgerbeam.ledger.model.job import Json, OnJobChange
+from ledgerbeam.ledger.model.user_modules import name_in_sources
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES
 from ledgerbeam.names import REJECTS
+from ledgerbeam.pipelines.beam_import import WHOLE, BeamParts
 from ledgerbeam.pipelines.jobs.columns import ColumnLayout, decide_schema
 from ledgerbeam.pipelines.jobs.compression import OutputCompression
 from ledgerbeam.pipelines.jobs.reject_limit import RejectLimit
@@ -128,6 +130,7 @@ class JobSpec(ABC):
         task_limit: Most tasks of a run, or of the rest of it; None for all that are open. On the local runner only.
         run: Id of the run, once it has begun.
         run_dir: Folder of the running local job; None on other runners.
+        of_beam: How much of Beam its local processes import.
         import_path: Folders in which the program that called for the job finds modules; none for a command.
     """
 
@@ -144,6 +147,7 @@ class JobSpec(ABC):
     task_limit: int | None = None
     run: str = ""
     run_dir: str | None = None
+    of_beam: BeamParts = WHOLE
     import_path: tuple[str, ...] = ()
 
     @abstractmethod
@@ -199,6 +203,12 @@ class JobSpec(ABC):
     def goes_on(self) -> bool:
         """Whether something comes behind `CommitTasks`, which is done once all of a run is recorded."""
         return False
+
+    def names_beam(self) -> bool:
+        """Return whether code of the user may call Beam, and so needs all of it."""
+        parameters = self.identity().parameters
+        modules: Any = parameters.get("module", {})
+        return "code" in parameters or name_in_sources("apache_beam", modules)
 
     @property
     def shard_form(self) -> str:

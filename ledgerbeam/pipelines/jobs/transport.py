@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from importlib import import_module
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from ledgerbeam.ledger.model.json_rows import decode, encode
-from ledgerbeam.pipelines.jobs.convert import ConvertJob, MaterializeJob
-from ledgerbeam.pipelines.jobs.index import IndexJob
-from ledgerbeam.pipelines.jobs.map import MapJob
-from ledgerbeam.pipelines.jobs.pipeline import PipelineJob
 from ledgerbeam.pipelines.jobs.spec import JobSpec
-from ledgerbeam.pipelines.jobs.tokenize import TokenizeJob
 
-__all__ = ["JOBS", "dump_job", "load_job"]
+__all__ = ["dump_job", "load_job"]
 
-JOBS: dict[str, type[JobSpec]] = {
-    kind.command: kind for kind in (IndexJob, MapJob, ConvertJob, TokenizeJob, MaterializeJob, PipelineJob)
+_KINDS = {
+    "convert": ("convert", "ConvertJob"),
+    "index": ("index", "IndexJob"),
+    "map": ("map", "MapJob"),
+    "materialize": ("convert", "MaterializeJob"),
+    "pipeline": ("pipeline", "PipelineJob"),
+    "tokenize": ("tokenize", "TokenizeJob"),
 }
-"""Every kind of job, by its command."""
+"""Module and class of every kind of job, by its command: a process imports what its job needs."""
 
 
 def dump_job(job: JobSpec) -> bytes:
@@ -31,7 +32,8 @@ def dump_job(job: JobSpec) -> bytes:
 def load_job(data: bytes, storage_options: dict[str, Any]) -> JobSpec:
     """Return the job that `dump_job` wrote."""
     found = decode(data)
-    job: JobSpec = _built(JOBS[found["command"]], found["job"])
+    module, kind = _KINDS[found["command"]]
+    job: JobSpec = _built(getattr(import_module(f"ledgerbeam.pipelines.jobs.{module}"), kind), found["job"])
     return dataclasses.replace(job, storage_options=storage_options)
 
 

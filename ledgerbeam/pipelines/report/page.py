@@ -18,10 +18,10 @@ from rich.filesize import decimal
 
 from ledgerbeam import __version__
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.pipelines.console import count, duration
 from ledgerbeam.pipelines.report.accounts import account_table
 from ledgerbeam.pipelines.report.data import ReportData
 from ledgerbeam.pipelines.report.plots import Plot, durations_plot, failures_plot, progress_plot, throughput_plot
+from ledgerbeam.pipelines.run_progress import count, duration
 from ledgerbeam.redaction import printable, without_secrets
 
 __all__ = ["render_page"]

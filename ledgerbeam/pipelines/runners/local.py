@@ -23,6 +23,7 @@ from ledgerbeam.ledger.worker.inflight import has_tasks_in_work
 from ledgerbeam.ledger.worker.run_folders import RunFolder
 from ledgerbeam.ledger.worker.set_ups import left_set_ups
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
+from ledgerbeam.pipelines.beam_import import LEAN, WHOLE, BeamParts
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.recorded import look_at_files
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
@@ -208,7 +209,8 @@ class LocalRunner:
     def _sent(self, run: str, folder: str) -> JobSpec:
         """Return the job as the wave's process gets it."""
         where = import_path() if self._reporter.command is None else ()
-        return dataclasses.replace(self._spec, run=run, run_dir=folder, import_path=where)
+        of_beam: BeamParts = WHOLE if self._spec.names_beam() else LEAN
+        return dataclasses.replace(self._spec, run=run, run_dir=folder, of_beam=of_beam, import_path=where)
 
     def _new_folder(self, listed: JobListing) -> str:
         """Make the folder of the next pass, with the job in it.

@@ -15,6 +15,7 @@ from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms.environments import Environment, SubprocessSDKEnvironment
 
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
+from ledgerbeam.pipelines.beam_import import beam_parts
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
 from ledgerbeam.pipelines.runners.fork_server import fork_server, one_device
 from ledgerbeam.pipelines.runners.wave_files import STARTED, load_committed, load_sources, touch
@@ -44,13 +45,16 @@ def run_locally(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str]) 
         finally:
             close_objects()
         return
-    with fork_server(str(spec.run_dir), spec.devices) as command:
+    # This process runs nothing of the user's; the workers are forked from one where nothing is left out any more.
+    with fork_server(str(spec.run_dir), spec.devices) as command, beam_parts(spec.of_beam):
         _run(spec, part, path, beam_args, SubprocessSDKEnvironment.from_command_string(command))
 
 
 def _run(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str], workers: Environment | None) -> None:
     options = PipelineOptions([f"--direct_num_workers={spec.workers}", *beam_args])
-    pipeline = local_pipeline(spec, part, path, FnApiRunner(workers, provision_info=_provision_info(spec)), options)
+    runner = FnApiRunner(workers, provision_info=_provision_info(spec))
+    with beam_parts(spec.of_beam):
+        pipeline = local_pipeline(spec, part, path, runner, options)
     touch(str(spec.run_dir), STARTED)
     pipeline.run().wait_until_finish()
 

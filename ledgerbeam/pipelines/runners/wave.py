@@ -24,6 +24,7 @@ from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.ledger.model.user_errors import describe_error, ignore_interrupt
 from ledgerbeam.ledger.worker.inflight import InflightMarks
 from ledgerbeam.ledger.worker.writer import close_shared_writers
+from ledgerbeam.pipelines.beam_import import beam_parts
 from ledgerbeam.pipelines.calls.beginning import refuse_calls
 from ledgerbeam.pipelines.jobs.spec import Part
 from ledgerbeam.pipelines.jobs.transport import load_job
@@ -65,7 +66,8 @@ def main(argv: Sequence[str]) -> int:
     if spec.workers == 1:
         InflightMarks(run_dir).register()
     quiet_beam(spec.log_level)
-    from ledgerbeam.pipelines.runners.pipeline import run_locally  # noqa: PLC0415 - brings Beam, after logging is set up
+    with beam_parts(spec.of_beam):
+        from ledgerbeam.pipelines.runners.pipeline import run_locally  # noqa: PLC0415 - after logging is set up
 
     try:
         run_locally(spec, cast(Part, part), path, beam_args)

@@ -1,0 +1,58 @@
+"""How much of Beam the processes of a job import."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.pipelines.conftest import Workspace
+
+ROOT = Path(__file__).resolve().parents[2]
+
+OPTIONAL = ["IPython", "pandas", "pymongo", "apache_beam.io.aws", "apache_beam.io.azure", "apache_beam.io.gcp"]
+
+SEEN = """
+import sys
+
+{before}
+
+def seen(record):
+    return {{"seen": [name.replace("-", "_") for name in {names} if name.replace("-", "_") in sys.modules]}}
+"""
+
+
+def imported_after(code: str, tmp_path: Path) -> list[str]:
+    code = f"{code}\nimport json, sys; print(json.dumps([name for name in {OPTIONAL} if name in sys.modules]))"
+    env = {"PYTHONPATH": str(ROOT), "PATH": ""}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    found: list[str] = json.loads(ran.stdout)
+    return found
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("before", ["import json", "import apache_beam"])
+def test_all_of_beam_is_there_for_code_that_names_it(workspace: Workspace, before: str, workers: str) -> None:
+    names = [name.replace("_", "-") for name in OPTIONAL if name != "IPython"]  # Beam's name brings all of it
+    (workspace.root / "looking.py").write_text(SEEN.format(before=before, names=names))
+    workspace.jsonl("a.jsonl", 1)
+    command = ("map", "looking:seen", "a.jsonl", "--output", "out", "--to", "jsonl", "--workers", workers)
+    ran = workspace.run(*command, env={"PYTHONPATH": str(ROOT)})  # with all that is installed here
+    assert ran.status == 0, ran.err
+    expected = [name for name in imported_after(before, workspace.root) if name != "IPython"]
+    assert workspace.records("out") == [{"seen": expected}]
+
+
+def test_what_beam_goes_without_can_be_imported_afterwards(tmp_path: Path) -> None:
+    lean = (
+        "from ledgerbeam.pipelines.beam_import import LEAN, beam_parts\nwith beam_parts(LEAN):\n    import apache_beam"
+    )
+    assert imported_after("import apache_beam", tmp_path)  # else nothing would be shown by the next line
+    assert imported_after(lean, tmp_path) == []
+    assert imported_after(f"{lean}\nimport apache_beam.io.aws, apache_beam.io.gcp", tmp_path) == OPTIONAL[3:6:2]
