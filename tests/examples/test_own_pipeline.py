@@ -72,6 +72,7 @@ def test_a_rerun_does_what_is_missing_and_nothing_else(texts: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in written} == written
 
 
+@pytest.mark.slow
 def test_an_edited_function_is_refused_and_restarted_if_asked_for(texts: Path) -> None:
     folder = texts.parent
     program = folder / "pipeline.py"

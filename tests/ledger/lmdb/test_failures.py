@@ -202,6 +202,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.slow
 def test_forty_thousand_failures_are_read_in_little_memory(tmp_path: Path) -> None:
     command = [sys.executable, "-c", MEASURED, str(tmp_path / "l")]
     run = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -213,6 +213,7 @@ def test_a_record_that_does_not_fit_is_rejected_by_its_field(work: Workspace) ->
     assert table(work, "out/a.jsonl-0000000000.parquet").to_pylist() == expected
 
 
+@pytest.mark.slow
 def test_each_route_has_a_schema_of_its_own(work: Workspace) -> None:
     lines(work, "in/a.jsonl", [{"id": number, **({"x": number} if number % 2 else {"y": "s"})} for number in range(40)])
     args = ("map", "columns_out:split", "in/*.jsonl", "--to", "parquet", "--output", "out", "--ledger", "ledger")
@@ -228,6 +229,7 @@ def test_each_route_has_a_schema_of_its_own(work: Workspace) -> None:
     assert work.files("given") == before
 
 
+@pytest.mark.slow
 def test_a_route_that_no_sampled_record_took_is_an_error_with_a_remedy(work: Workspace) -> None:
     lines(work, "in/a.jsonl", [{"id": number + 100} for number in range(10)])
     args = ("map", "columns_out:late", "in/*.jsonl", "--to", "parquet", "--output", "out")

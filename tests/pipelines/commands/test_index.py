@@ -81,6 +81,7 @@ def test_force_indexes_again(workspace: Workspace) -> None:
     assert (workspace.root / "a.jsonl.idx").read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_verify_finds_a_sound_index_and_names_a_stale_one(workspace: Workspace) -> None:
     workspace.jsonl("s.jsonl", 10)
     write_tar(workspace, "s.tar", ["x", "y"])

@@ -49,6 +49,7 @@ def test_rows_become_lines_of_json_and_a_change_of_columns_is_another_job(worksp
     assert written(workspace.root / "two") == as_json(whole.select(["int64", "words"])) * 2
 
 
+@pytest.mark.slow
 def test_a_row_that_is_rejected_is_named_by_its_number_and_kept_as_json(workspace: Workspace) -> None:
     texts = pa.array([b"good", b"\xff", b"fine"]).view(pa.string())
     (workspace.root / "a.parquet").write_bytes(parquet_bytes(pa.table({"id": [6, 7, 8], "text": texts})))
@@ -128,6 +129,7 @@ def test_a_file_of_columns_needs_no_index(workspace: Workspace, name: str) -> No
     assert "decompress it, e.g. gunzip" in packed.err
 
 
+@pytest.mark.slow
 def test_a_source_that_changed_is_done_again(workspace: Workspace) -> None:
     put(workspace)
     command = ("convert", "a.parquet", "--output", "out", "--to", "jsonl", "--task-bytes", "2K", "--ledger", "l")

@@ -124,6 +124,7 @@ def test_what_nobody_could_read_is_refused(workspace: Workspace, options: tuple[
     assert not (workspace.root / "out").exists()
 
 
+@pytest.mark.slow
 def test_metadata_of_others_is_refused(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 20)
     command = ("map", "functions:sample", "in/*", "--output", "out", "--to", "tar", "--compress", "zstd")
@@ -135,6 +136,7 @@ def test_metadata_of_others_is_refused(workspace: Workspace) -> None:
         assert "a.jsonl-0000000000.tar.zst; run the job without --compress" in ran.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("form", "suffix"), [("jsonl", ".jsonl.zst"), ("text", ".txt.zst")])
 def test_a_card_names_compressed_lines(workspace: Workspace, form: str, suffix: str) -> None:
     (workspace.root / "in").mkdir()
@@ -145,6 +147,7 @@ def test_a_card_names_compressed_lines(workspace: Workspace, form: str, suffix: 
     assert f'    - "*{suffix}"\n' in (workspace.root / "out/README.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_items_of_a_graph_are_written_compressed(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 100)
     assert workspace.run("index", "in/*").status == 0

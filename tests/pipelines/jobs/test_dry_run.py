@@ -71,6 +71,7 @@ def test_each_source_has_its_state_and_the_run_does_as_was_said(workspace: Works
     assert ran.json["tasks"] == {"done": 4, "failed": 1}  # done, changes, goes, fresh; fails failed again
 
 
+@pytest.mark.slow
 def test_a_changed_function_is_named_with_what_each_choice_does(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 5)
     assert workspace.run(*COMMAND).status == 0
@@ -86,6 +87,7 @@ def test_a_changed_function_is_named_with_what_each_choice_does(workspace: Works
     assert (accept["sources"]["complete"], accept["tasks"]) == (1, 0)
 
 
+@pytest.mark.slow
 def test_a_folder_of_others_is_told(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 5)
     assert workspace.run(*COMMAND).status == 0

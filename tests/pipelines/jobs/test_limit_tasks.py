@@ -64,6 +64,7 @@ def test_a_compressed_source_is_done_in_part(workspace: Workspace) -> None:
     assert [record["id"] for record in workspace.records("out")] == list(range(200))
 
 
+@pytest.mark.slow
 def test_tasks_that_fail_count_so_that_a_broken_function_ends(workspace: Workspace) -> None:
     for name in "abcdef":
         workspace.jsonl(f"in/{name}.jsonl", 20)

@@ -57,6 +57,7 @@ def written(workspace: Workspace) -> dict[str, int]:
     return {name: (workspace.root / "out" / name).stat().st_mtime_ns for name in workspace.files("out")}
 
 
+@pytest.mark.slow
 def test_after_a_job_of_tar_each_target_only_writes_its_metadata_once(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 20)
     workspace.jsonl("in/b.jsonl", 5, first=20)

@@ -153,6 +153,7 @@ def test_healing_ends_with_the_bytes_of_a_run_that_never_failed(job: Workspace) 
     assert status[0] == status[1]
 
 
+@pytest.mark.slow
 def test_the_reject_files_of_healed_tasks_go(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 30)
     write_function(workspace)

@@ -65,7 +65,14 @@ SAME = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "given", "words", "options"), SAME, ids=str)
+ONE, *OTHERS = SAME
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "words", "options"),
+    [ONE, *(pytest.param(*case, marks=pytest.mark.slow) for case in OTHERS)],
+    ids=str,
+)
 def test_a_job_of_either_is_the_job_of_the_other(
     name: str, given: str, words: tuple[str, ...], options: str, programs: Programs
 ) -> None:
@@ -96,6 +103,7 @@ def test_a_job_of_either_is_the_job_of_the_other(
     assert (last["read"], last["ledger"]) == (6, first["ledger"])
 
 
+@pytest.mark.slow
 def test_convert_tokenize_index_and_merge_are_the_jobs_of_the_command_line(programs: Programs) -> None:
     workspace = programs.workspace
     workspace.jsonl("in/a.jsonl", 20)
@@ -169,6 +177,7 @@ OWN = """
 """
 
 
+@pytest.mark.slow
 def test_functions_that_no_module_holds_travel_with_what_they_capture(programs: Programs) -> None:
     workspace = programs.workspace
     write_cleaning(workspace, "scripts")  # beside the program, not in the working folder
@@ -206,6 +215,7 @@ def test_functions_that_no_module_holds_travel_with_what_they_capture(programs: 
     assert [row["read"] for row in programs.rows(text, name="scripts/program.py")] == [0] * 8
 
 
+@pytest.mark.slow
 def test_what_has_changed_of_a_function_is_named_and_refused(programs: Programs) -> None:
     workspace = programs.workspace
     write_cleaning(workspace)
@@ -428,6 +438,7 @@ SLOW = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [False, True], ids=["from Python", "by the command line"])
 def test_an_interrupt_saves_the_state_and_the_next_call_finishes(command: bool, programs: Programs) -> None:
     workspace = programs.workspace

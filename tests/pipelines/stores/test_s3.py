@@ -50,6 +50,7 @@ def test_map_is_killed_and_goes_on_where_it_was(workspace: Workspace, s3: S3Serv
     assert workspace.run("ledger", "verify", "L", env=s3.env).status == 0
 
 
+@pytest.mark.slow
 def test_index_show_and_verify_a_bucket_in_place(workspace: Workspace, s3: S3Server) -> None:
     bucket = s3.bucket()
     store = s3fs.S3FileSystem(**s3.options, skip_instance_cache=True)

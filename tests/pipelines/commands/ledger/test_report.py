@@ -144,6 +144,7 @@ def test_plots_of_a_short_run_have_sensible_ticks_and_no_slab(tasks: int) -> Non
         assert len(labels) == len(set(labels))
 
 
+@pytest.mark.slow
 @needs_extra
 def test_tasks_that_count_no_more_are_told(workspace: Workspace) -> None:
     source = workspace.jsonl("in/a.jsonl", 10)
