@@ -50,6 +50,12 @@ def test_the_import_brings_nothing_heavy() -> None:
     assert found.stdout.strip() == "[]"
 
 
+def test_names_of_pipelines_bring_beam_without_its_noise() -> None:
+    program = "import logging, ledgerbeam; ledgerbeam.Pipeline; ledgerbeam.MatchSources; print(logging.root.handlers)"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (found.stdout.strip(), found.stderr) == ("[]", "")
+
+
 def test_any_source_is_opened_by_its_name(tmp_path: Path) -> None:
     source = tmp_path / "a.jsonl"
     source.write_text('{"n": 0}\n{"n": 1}\n')

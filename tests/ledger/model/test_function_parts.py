@@ -357,7 +357,7 @@ def closure(limit: int) -> Callable[[int], bool]:
 
 
 ONCE = f"{__name__}:Once"
-PAIRS = [
+PAIRS: list[tuple[Any, str]] = [
     (Once, f"captured value 'field' of {ONCE}"),
     (lambda value: Once(value).run, f"captured value 'field' of {ONCE}"),
     (lambda value: functools.partial(named, value), f"captured value argument 1 of partial {__name__}:named"),
@@ -382,7 +382,8 @@ def test_several_of_a_kind_are_told_apart_inside_of_what_captures_them() -> None
     def all_of(*steps: Any) -> Callable[[Any], Any]:
         return lambda record: [step(record) for step in steps]
 
-    for make, _ in PAIRS:
+    makes: list[Callable[[str], Any]] = [pair[0] for pair in PAIRS]
+    for make in makes:
         was, now = code_identity(all_of(make("a"), make("b"))), code_identity(all_of(make("z"), make("b")))
         assert len(changed(was, now)) == 1
     a, b = Once("a"), Once("b")
