@@ -250,7 +250,4 @@ class _Ending:
         elif left and self.is_partial:
             yield f"{count(left, 'source')} left open, since this run was to do only some"
         elif left:
-            raise LedgerError(
-                f"{job.ledger}: {count(left, 'source')} left open, though nothing failed; "
-                "another run may have taken the ledger over; run the same command again"
-            )
+            raise LedgerError(f"{job.ledger}: {count(left, 'source')} left open, though nothing failed; {job.why_open}")
