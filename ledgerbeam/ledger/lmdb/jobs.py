@@ -60,6 +60,7 @@ def mismatch(job: Job, stored: Job, path: str) -> str:
             *(f"  {line}" for line in lines),
             "run with --on-job-change=restart to do everything again,",
             "with --on-job-change=accept to keep what is done, or give another --ledger",
+            "(in Python: on_job_change='restart', 'accept', or another ledger=)",
         ]
     )
 

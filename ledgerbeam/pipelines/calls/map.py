@@ -84,7 +84,8 @@ def map(  # noqa: A001 - as the command is called
         names = [row["name"] for row in result.outputs]
 
     A function that raises, or returns what `to` cannot hold, fails its task, and no other; with ``on_error="reject"``
-    only the record is set aside. Results must depend on nothing but their records. Sizes are bytes or texts: ``"20K"``.
+    only the record is set aside. Results must depend on nothing but their records. Sizes are bytes, or texts such as
+    ``"20K"``.
 
     Args:
         function: Takes one record; returns one, None, a list, `Drop`, `Reject` or `Route`. Or a class, of which each
