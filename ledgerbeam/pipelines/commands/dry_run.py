@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ledgerbeam.pipelines.run_progress import count
+from rich.filesize import decimal
+
+from ledgerbeam.pipelines.run_progress import count, duration
 from ledgerbeam.redaction import printable, without_secrets
 
 __all__ = ["dry_run_lines"]
@@ -42,6 +44,25 @@ def _lines(preview: Mapping[str, Any]) -> Iterator[str]:
         yield f"{count(removed['count'], 'output')} out of date removed in the end: {shown}"
     yield from (f"the run would be refused: {line}" for text in preview["refused"] for line in text.splitlines())
     yield f"about {count(preview['tasks'], 'task')} to do; nothing was written"
+    as_it_is, *others = preview["costs"]
+    if preview["tasks"]:
+        known = "" if as_it_is["basis"] == "recorded" else ", besides the time of a function"
+        yield f"predicted: {_cost(as_it_is)}{known}"
+    yield from (f"  with {cost['change']}: {_cost(cost)}" for cost in others)
+
+
+def _cost(cost: Mapping[str, Any]) -> str:
+    written = "" if cost["output_bytes"] is None else f" ({decimal(cost['output_bytes'])})"
+    parts = [
+        f"about {duration(cost['seconds'])}",
+        count(cost["tasks"], "task"),
+        f"{decimal(cost['read_bytes'])} to read",
+        count(cost["outputs"], "output") + written,
+        *([count(cost["requests"], "request")] if cost["requests"] else []),
+        f"{decimal(cost['ledger_bytes'])} of ledger",
+        f"{decimal(cost['memory_bytes'])} of memory a worker",
+    ]
+    return ", ".join(parts)
 
 
 def _examples(number: int, examples: list[str]) -> str:
