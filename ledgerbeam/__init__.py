@@ -20,8 +20,6 @@ import importlib
 TYPE_CHECKING = False  # type checkers know it by its name; `typing` might be a file in the working folder, see __main__
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from ledgerbeam import stats as stats
     from ledgerbeam.errors import FunctionError as FunctionError
     from ledgerbeam.errors import LedgerbeamError as LedgerbeamError
@@ -126,6 +124,8 @@ _TRANSFORMS = (
     "SkipCompleted",
     "WriteTasks",
 )
+_PIPELINES = ("LedgerRunner", "Pipeline", "PipelineRun", "run")
+_OF_BEAM = (*_TRANSFORMS, *_PIPELINES)
 _ELSEWHERE = {
     "Drop": ("results", "Drop"),
     "JobInterrupt": ("pipelines.calls.result", "JobInterrupt"),
@@ -134,27 +134,28 @@ _ELSEWHERE = {
     "Result": ("pipelines.calls.result", "Result"),
     "Route": ("results", "Route"),
     "Rows": ("results", "Rows"),
-    "LedgerRunner": ("pipelines.own_pipeline", "LedgerRunner"),
-    "Pipeline": ("pipelines.own_pipeline", "Pipeline"),
-    "PipelineRun": ("pipelines.own_pipeline", "PipelineRun"),
     "RecordStream": ("io.formats.opening", "RecordStream"),
     "index_source": ("io.formats.opening", "index_source"),
     "open": ("io.formats.opening", "open_any"),
     "open_ledger": ("pipelines.report.ledger", "open_ledger"),
-    "run": ("pipelines.own_pipeline", "run"),
     **{name: (f"pipelines.calls.{name}", name) for name in _CALLS},
     **{name: ("transforms", name) for name in _TRANSFORMS},
+    **{name: ("pipelines.own_pipeline", name) for name in _PIPELINES},
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name in _MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
-    module, attribute = _ELSEWHERE.get(name, ("errors", name))
-    found = globals()[name] = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
-    return found
+if not TYPE_CHECKING:  # a type checker would take any name for one that is there
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name in _MODULES:
+            return importlib.import_module(f"{__name__}.{name}")
+        if name in _OF_BEAM:
+            importlib.import_module(f"{__name__}.pipelines.beam_import").import_beam()
+        module, attribute = _ELSEWHERE.get(name, ("errors", name))
+        found = globals()[name] = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
+        return found
 
 
 def __dir__() -> list[str]:

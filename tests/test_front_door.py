@@ -41,13 +41,19 @@ def test_every_name_is_there_and_listed() -> None:
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
-        _ = ledgerbeam.nothing
+        _ = ledgerbeam.nothing  # type: ignore[attr-defined] # and a type checker finds it
 
 
 def test_the_import_brings_nothing_heavy() -> None:
     program = f"import ledgerbeam, sys; print([name for name in {HEAVY} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_names_of_pipelines_bring_beam_without_its_noise() -> None:
+    program = "import logging, ledgerbeam; ledgerbeam.Pipeline; ledgerbeam.MatchSources; print(logging.root.handlers)"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (found.stdout.strip(), found.stderr) == ("[]", "")
 
 
 def test_any_source_is_opened_by_its_name(tmp_path: Path) -> None:

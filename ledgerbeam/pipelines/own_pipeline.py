@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-import os
-import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Self, cast, get_args
+from dataclasses import replace
+from typing import Any, Self, cast
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from apache_beam.runners.runner import PipelineResult, PipelineRunner, PipelineState
 
-from ledgerbeam.errors import LedgerbeamError, LedgerError, UsageError
-from ledgerbeam.io import common_base
+from ledgerbeam.errors import UsageError
 from ledgerbeam.io.formats.registry import formats
 from ledgerbeam.ledger import code_identity
 from ledgerbeam.ledger.model.function_parts import made_of
 from ledgerbeam.ledger.model.job import Json, OnJobChange
-from ledgerbeam.ledger.worker.writer import INTERVAL
-from ledgerbeam.pipelines.console import Reporter, count
-from ledgerbeam.pipelines.jobs.listing import listed_pages
-from ledgerbeam.pipelines.jobs.opening import open_job
+from ledgerbeam.pipelines.calls.beginning import begin_call, call
+from ledgerbeam.pipelines.calls.job_values import file_sources, run_values
+from ledgerbeam.pipelines.calls.result import Result
+from ledgerbeam.pipelines.calls.running import RunOptions, job_result
 from ledgerbeam.pipelines.jobs.owner import Existing
-from ledgerbeam.pipelines.jobs.pipeline import PipelineJob, graph_text
+from ledgerbeam.pipelines.jobs.pipeline import PipelineJob, proto_text
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
-from ledgerbeam.pipelines.runners.beam import check_options, check_reach
-from ledgerbeam.pipelines.runners.run import RunOutcome, run_job
-from ledgerbeam.redaction import know_environment, know_secrets
-from ledgerbeam.transforms.graph_parts import chain_alone, rest_alone
 from ledgerbeam.transforms.match import MatchSources
+from ledgerbeam.transforms.pipeline_parts import chain_alone, rest_alone
 from ledgerbeam.transforms.plan import PlanTasks
 from ledgerbeam.transforms.shape import FoundChain, find_chain
 
@@ -48,46 +44,36 @@ class LedgerOptions(PipelineOptions):
         parser.add_argument("--on_job_change", default="refuse", help="refuse, restart or accept")
         parser.add_argument("--existing", help="what becomes of shards of others in the output folder: replace or keep")
         parser.add_argument("--workers", type=int, help="worker processes of the local runner")
-        parser.add_argument("--flush_interval", type=float, default=INTERVAL, help="seconds between two commits")
+        parser.add_argument("--flush_interval", type=float, default=1.0, help="seconds between two commits")
 
 
 class PipelineRun(PipelineResult):
     """How a pipeline has run.
 
     Args:
-        ledger: URL of the ledger.
-        outcome: Of the run.
-        failures: The first messages of failed tasks.
+        outcome: Of its job.
 
     Attributes:
-        ledger: URL of the ledger.
-        outcome: What the run did, and how far the job is: `status`, `done`, `skipped`, `seconds`.
+        outcome: Of its job, as of those of the command line: what the run did, its outputs and failures, the ledger.
     """
 
-    def __init__(self, ledger: str, outcome: RunOutcome, failures: Sequence[str] = ()) -> None:
-        super().__init__(PipelineState.DONE if outcome.is_complete else PipelineState.FAILED)
-        self.ledger = ledger
+    def __init__(self, outcome: Result) -> None:
+        super().__init__(PipelineState.DONE if outcome.complete else PipelineState.FAILED)
         self.outcome = outcome
-        self._failures = list(failures)
 
     @property
-    def status(self) -> dict[str, Any]:
-        """How far the job is, as ``ledgerbeam ledger status --json`` prints it."""
-        return self.outcome.status
+    def status(self) -> Mapping[str, Any]:
+        """How far the job is: numbers of ``sources``, ``tasks`` and ``records``; what the run did is under ``done``."""
+        return self.outcome.summary
 
-    def raise_for_failures(self) -> None:
-        """Raise if tasks have failed.
+    def raise_for_failures(self) -> Self:
+        """Return how the pipeline has run if nothing failed.
 
         Raises:
-            LedgerbeamError: With the first of their messages.
+            TasksFailedError: If tasks failed, or outputs are not as they should be; the message has the first errors.
         """
-        failed = self.outcome.status["tasks"]["failed"]
-        if failed:
-            first = "".join(f"\n  {message}" for message in self._failures)
-            raise LedgerbeamError(
-                f"{count(failed, 'task')} failed; run the pipeline again to retry; to see all: ledgerbeam ledger "
-                f"failures {self.ledger}{first}"
-            )
+        self.outcome.raise_for_failures()
+        return self
 
 
 class LedgerRunner(PipelineRunner):
@@ -106,7 +92,7 @@ class LedgerRunner(PipelineRunner):
         workers: Worker processes of the local runner; by default one for each core.
         storage_options: How stores are reached; passed to fsspec unchanged.
         flush_interval: Longest time that a completion waits for its commit, in seconds.
-        progress: Whether lines of progress go to standard error.
+        progress: Whether progress is shown on standard error; None shows it on a terminal and in a notebook.
     """
 
     def __init__(
@@ -120,7 +106,7 @@ class LedgerRunner(PipelineRunner):
         workers: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
         flush_interval: float | None = None,
-        progress: bool = True,
+        progress: bool | None = None,
     ) -> None:
         super().__init__()
         self._ledger = ledger
@@ -142,62 +128,62 @@ class LedgerRunner(PipelineRunner):
             LedgerbeamError: What ended the run early. All that was recorded stays recorded.
             KeyboardInterrupt: If it was interrupted; the state is saved.
         """
-        know_environment()
-        know_secrets(self._storage_options)
         asked = options.view_as(LedgerOptions)
-        on_change = _chosen("on_job_change", self._on_job_change or asked.on_job_change, get_args(OnJobChange))
-        existing = _chosen("existing", self._existing or asked.existing, (None, *get_args(Existing)))
-        beam_args = _words(options)
-        job = self._job(pipeline, options).resolve_ledger(self._ledger or asked.ledger)
-        if beam_args:
-            check_options(beam_args)
-            check_reach(job, beam_args)
-        reporter = Reporter(as_json=True, quiet=not self._progress)  # standard output is the program's
-        with reporter.progress():
-            say = reporter.warn if self._progress else _keep_silent
-            pages = listed_pages(job, say)
-            opened = open_job(job, cast(OnJobChange, on_change), cast(Existing | None, existing), say)
-            say(f"ledger: {opened.job.ledger} ({opened.state})")
-            outcome = run_job(opened.job, opened.store, pages, reporter, beam_args, owner=opened.owner)
-        if outcome.interrupted:
-            raise KeyboardInterrupt
-        left = outcome.status["sources"]["open"]
-        if left:
-            raise LedgerError(
-                f"{job.ledger}: {count(left, 'source')} left open, though nothing failed: a transform between "
-                "ReadTasks and WriteTasks has dropped tasks, or another run has taken the ledger over; let a function "
-                "of ProcessTask return None for what is to be left out, then run the pipeline again"
-            )
-        failures = [row.error or row.reason for row, _ in zip(opened.store.failures(), range(3), strict=False)]
-        return PipelineRun(job.ledger, outcome, failures)
-
-    def _job(self, pipeline: beam.Pipeline, options: PipelineOptions) -> PipelineJob:
-        asked = options.view_as(LedgerOptions)
-        name = self._name or options.get_all_options(retain_unknown_options=True).get("job_name")
-        if not name:
-            raise UsageError("the pipeline has no name: give one with name=..., or with the option --job_name")
-        taken = sorted(set(self._parameters) & set(_SAID))
-        if taken:
-            raise UsageError(f"parameters: {', '.join(taken)} follow from the pipeline; leave them out")
-        chain = find_chain(pipeline)
-        graph = pipeline.to_runner_api()
-        to = chain.write.to
-        return PipelineJob(
-            name=name,
-            output=chain.write.output,
-            to=to if isinstance(to, str) else _described(to),
-            functions=_made_of(chain),
-            given=self._parameters,
-            whole=graph_text(graph.SerializeToString()),
-            chain=graph_text(chain_alone(graph, chain.labels).SerializeToString()),
-            rest=graph_text(rest_alone(graph, chain.labels).SerializeToString()) if chain.goes_on else None,
+        outcome = _outcome(
+            pipeline,
+            options,
+            ledger=self._ledger or asked.ledger,
+            name=self._name or options.get_all_options(retain_unknown_options=True).get("job_name"),
+            parameters=self._parameters,
+            on_job_change=self._on_job_change or asked.on_job_change,
+            existing=self._existing or asked.existing,
+            workers=self._workers or asked.workers,
             storage_options=self._storage_options,
-            workers=self._workers or asked.workers or len(os.sched_getaffinity(0)),
             flush_interval=self._flush_interval or asked.flush_interval,
-            import_path=tuple(map(os.path.abspath, sys.path)),
-            files=_files(chain.match, chain.plan),
-            passes=_passes(chain.match, chain.plan),
+            progress=self._progress,
         )
+        return PipelineRun(outcome)
+
+
+@call
+def _outcome(
+    pipeline: beam.Pipeline,
+    options: PipelineOptions,
+    *,
+    ledger: str | None,
+    name: str | None,
+    parameters: Mapping[str, Json],
+    on_job_change: OnJobChange,
+    existing: Existing | None,
+    workers: int | None,
+    storage_options: dict[str, Any],
+    flush_interval: float,
+    progress: bool | None,
+) -> Result:
+    if not name:
+        raise UsageError("the pipeline has no name: give one with name=..., or with the option --job_name")
+    taken = sorted(set(parameters) & set(_SAID))
+    if taken:
+        raise UsageError(f"parameters: {', '.join(taken)} follow from the pipeline; leave them out")
+    chain = find_chain(pipeline)
+    match, plan, write = chain.match, chain.plan, chain.write
+    console = begin_call(progress, storage_options, patterns=match.patterns, output=write.output, ledger=ledger)
+    proto = pipeline.to_runner_api()
+    job = PipelineJob(
+        name=name,
+        output=write.output,
+        to=write.to if isinstance(write.to, str) else _described(write.to),
+        functions=_made_of(chain),
+        given=dict(parameters),
+        whole=proto_text(proto),
+        chain=proto_text(chain_alone(proto, chain.labels)),
+        rest=proto_text(rest_alone(proto, chain.labels)) if chain.goes_on else None,
+        files=_files(match, plan) if match.graph is None else None,
+        passes=None if match.graph is None else _passes(match.graph, match.epochs, plan),
+        **run_values(storage_options, workers, flush_interval, "warning"),
+    )
+    how = RunOptions(ledger=ledger, on_job_change=on_job_change, existing=existing, options=_words(options))
+    return job_result(job, how, console)
 
 
 class Pipeline(beam.Pipeline):
@@ -242,7 +228,7 @@ class Pipeline(beam.Pipeline):
         workers: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
         flush_interval: float | None = None,
-        progress: bool = True,
+        progress: bool | None = None,
     ) -> None:
         runner = LedgerRunner(
             ledger=ledger,
@@ -270,7 +256,7 @@ def run(
     workers: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
     flush_interval: float | None = None,
-    progress: bool = True,
+    progress: bool | None = None,
 ) -> PipelineRun:
     """Run a pipeline that was built with `beam.Pipeline`, under the protection of a ledger.
 
@@ -303,10 +289,6 @@ def run(
     return cast(PipelineRun, pipeline.run())
 
 
-def _keep_silent(line: str) -> None:
-    del line
-
-
 def _words(options: PipelineOptions) -> list[str]:
     """Return options as words of a command line, without those of `LedgerRunner`; its engine is the runner."""
     found = options.get_all_options(drop_default=True, retain_unknown_options=True)
@@ -323,56 +305,48 @@ def _words(options: PipelineOptions) -> list[str]:
     return words
 
 
-def _chosen(name: str, value: Any, choices: Sequence[Any]) -> Any:
-    if value not in choices:
-        raise UsageError(f"{name}: expected one of {', '.join(map(str, filter(None, choices)))}, found {value!r}")
-    return value
-
-
 def _sizes(plan: PlanTasks) -> dict[str, int]:
     sizes = {"task_records": plan.task_records, "task_bytes": plan.task_bytes}
     return {name: size for name, size in sizes.items() if size is not None}
 
 
-def _passes(match: MatchSources, plan: PlanTasks) -> GraphPasses | None:
-    """Return the passes of a graph that a chain reads; None if it reads files."""
-    if match.graph is None:
-        return None
-    return GraphPasses(reference=match.graph, made_of=made_of(match.graph), epochs=match.epochs, **_sizes(plan))
+def _passes(graph: str, epochs: int, plan: PlanTasks) -> GraphPasses:
+    return GraphPasses(reference=graph, made_of=made_of(graph), epochs=epochs, **_sizes(plan))
 
 
-def _files(match: MatchSources, plan: PlanTasks) -> ListedFiles | None:
-    """Return the files that a chain reads; None if it reads passes of a graph."""
-    if match.graph is not None:
-        return None
-    if not match.patterns and not match.sources_from:
-        raise UsageError("MatchSources: give patterns, or sources_from, or graph")
-    patterns = tuple(f"{pattern.rstrip('/')}/*" for pattern in match.patterns) if match.shar else match.patterns
-    base = match.base or common_base(patterns)
-    return ListedFiles(
-        patterns=patterns,
-        sources_from=match.sources_from,
-        base=base and base.rstrip("/") + "/",
+def _files(match: MatchSources, plan: PlanTasks) -> ListedFiles:
+    files = file_sources(
+        match.patterns,
+        match.sources_from,
+        group=match.group,
         index_root=match.index_root,
-        build_index=match.build_index,
-        group="pairs" if match.shar else match.group,
-        pack_bytes=match.pack,
-        read_as="shar" if match.shar else None,
+        index_rule="scheme",
+        task_bytes=plan.task_bytes or ListedFiles.task_bytes,
         columns=match.columns,
-        **_sizes(plan),  # type: ignore[arg-type] # they are sizes of tasks
+        no_index=not match.build_index,
+        base=match.base,
+        pack=match.pack,
+        read_as="shar" if match.shar else None,
     )
+    return replace(files, task_records=plan.task_records)
 
 
 def _made_of(chain: FoundChain) -> dict[str, Any]:
-    """Return what the functions of a chain are made of; those that say it themselves are asked."""
-    found: dict[str, Any] = {}
-    plain = []
-    for function in chain.functions:
-        if callable(says := getattr(function, "identity", None)) and not isinstance(function, type):
-            found[repr(function)] = says()
-        elif not (isinstance(function, type) and function.__module__.startswith("ledgerbeam.")):
-            plain.append(function)
-    return {**found, **code_identity(*plain)}
+    """Return what the functions of a chain are made of, and their order; those that say it themselves are asked."""
+    own = [
+        one for one in chain.functions if type(one).__module__.startswith("ledgerbeam.") and hasattr(one, "identity")
+    ]
+    says = {id(one): one.identity() for one in own}
+    found = code_identity(*(one for one in chain.functions if id(one) not in says))
+    names, others = Counter[str](), iter(found["order"])
+    said: dict[int, str] = {}
+    order = []
+    for one in chain.functions:
+        if id(one) in says and id(one) not in said:
+            names[repr(one)] += 1
+            said[id(one)] = repr(one) if names[repr(one)] == 1 else f"{one!r} ({names[repr(one)]})"
+        order.append(said[id(one)] if id(one) in says else next(others))
+    return {**found, **{name: says[place] for place, name in said.items()}, "order": order}
 
 
 def _described(encoder: Any) -> str:

@@ -45,25 +45,26 @@ __all__ = [
     "Unreadable",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "ColumnFile": "files",
-        "CompressedFile": "files",
-        "Cut": "kind",
-        "FileSources": "files",
-        "IndexedFile": "files",
-        "Opened": "kind",
-        "PackedFiles": "files",
-        "RawRecord": "kind",
-        "RecordForm": "forms",
-        "SharShard": "shards",
-        "SharSources": "shards",
-        "SourceKind": "kind",
-        "Sources": "kind",
-        "StreamCut": "kind",
-        "StreamReader": "kind",
-        "TaskLimits": "kind",
-        "Unreadable": "kind",
-    },
-)
+if not TYPE_CHECKING:  # a type checker would take any name for one that is there
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "ColumnFile": "files",
+            "CompressedFile": "files",
+            "Cut": "kind",
+            "FileSources": "files",
+            "IndexedFile": "files",
+            "Opened": "kind",
+            "PackedFiles": "files",
+            "RawRecord": "kind",
+            "RecordForm": "forms",
+            "SharShard": "shards",
+            "SharSources": "shards",
+            "SourceKind": "kind",
+            "Sources": "kind",
+            "StreamCut": "kind",
+            "StreamReader": "kind",
+            "TaskLimits": "kind",
+            "Unreadable": "kind",
+        },
+    )

@@ -49,22 +49,23 @@ __all__ = [
     "WrittenTask",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "BuildIndexes": "index",
-        "CommitTasks": "commit",
-        "CommittedTask": "commit",
-        "MapRecords": "function",
-        "MatchSources": "match",
-        "PlanIndexes": "index",
-        "PlanTasks": "plan",
-        "ProcessBatch": "process",
-        "ProcessTask": "process",
-        "ReadTasks": "read",
-        "SkipCompleted": "match",
-        "TokenizeRecords": "tokenize",
-        "WriteTasks": "write",
-        "WrittenTask": "write",
-    },
-)
+if not TYPE_CHECKING:  # a type checker would take any name for one that is there
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "BuildIndexes": "index",
+            "CommitTasks": "commit",
+            "CommittedTask": "commit",
+            "MapRecords": "function",
+            "MatchSources": "match",
+            "PlanIndexes": "index",
+            "PlanTasks": "plan",
+            "ProcessBatch": "process",
+            "ProcessTask": "process",
+            "ReadTasks": "read",
+            "SkipCompleted": "match",
+            "TokenizeRecords": "tokenize",
+            "WriteTasks": "write",
+            "WrittenTask": "write",
+        },
+    )

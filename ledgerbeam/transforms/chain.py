@@ -19,10 +19,11 @@ from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
+from ledgerbeam.sizes import read_size
 from ledgerbeam.sources import FileSources, Sources
 from ledgerbeam.transforms._worker import LedgerHandle
 
-__all__ = ["TASKS", "ChainDoFn", "ChainTransform", "ChainValues", "Listing", "Packer", "give_values"]
+__all__ = ["TASKS", "ChainDoFn", "ChainTransform", "ChainValues", "Listing", "Packer", "give_values", "size_of"]
 
 Packer: TypeAlias = Callable[[Iterable[Source]], Iterable[Source]]
 """Makes composite sources of the files of a listing, which come in its order; picklable."""
@@ -161,6 +162,22 @@ class ChainDoFn(beam.DoFn):
         if self._work is None:  # no runner has set it up
             self._work = self.work()
         return self._work
+
+
+def size_of(name: str, value: int | str | None) -> int | None:
+    """Return a size that a transform is given, in bytes; None if there is none.
+
+    Args:
+        name: Of what is given, for the message.
+        value: A number, or a text such as ``"16M"``.
+
+    Raises:
+        UsageError: It is no size.
+    """
+    try:
+        return None if value is None else read_size(value)
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}") from None
 
 
 def give_values(pipeline: beam.Pipeline, values: ChainValues) -> None:

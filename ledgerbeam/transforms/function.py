@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from ledgerbeam import stats
 from ledgerbeam.errors import UsageError
@@ -49,7 +50,6 @@ class MapRecords:
             batches of at most 65,536 rows.
         form: What the object takes: ``records``, or ``arrow`` for `pyarrow.RecordBatch` of the tables of tasks.
         watched: Checksums of files that the object reads, by their URLs.
-        storage_options: Options of the stores with the watched files.
         check_purity: Whether the first records of each process (at most 16, for at most half a second) are mapped
             twice. The job ends if the results differ, since a rerun could then not end with the same bytes. For the
             second call, batches are cut differently.
@@ -66,7 +66,6 @@ class MapRecords:
         batch: int | None = None,
         form: RecordForm = "records",
         watched: Mapping[str, str] | None = None,
-        storage_options: Mapping[str, Any] | None = None,
         check_purity: bool = True,
         nan: NanRule = "refuse",
         on_error: OnError = "fail",
@@ -84,7 +83,7 @@ class MapRecords:
         self.form: RecordForm = form
         self.nan: NanRule = nan
         self.on_error: OnError = on_error
-        self._object = UserObject(reference, values or {}, watched or {}, storage_options or {})
+        self._object = UserObject(reference, values or {}, watched or {})
         self._format = output_format
         self._purity = PurityCheck(is_on=check_purity)
         self._ready: ReadyObject | None = None
@@ -112,6 +111,12 @@ class MapRecords:
         if self.batch is not None and depends_on_batches(check_object(self.reference, self._object.values)):
             shaping["batch"] = self.batch
         return shaping
+
+    def with_storage_options(self, options: Mapping[str, Any]) -> Self:
+        """Return the function with the options of the stores that hold watched files, which its pipeline gives."""
+        given = copy.copy(self)
+        given._object = replace(self._object, storage_options=options)  # noqa: SLF001 - its own copy
+        return given
 
     def set_up(self) -> ReadyObject:
         """Have the object imported or built, unless this process has done so.

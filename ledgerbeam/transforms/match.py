@@ -23,7 +23,7 @@ from ledgerbeam.ledger.model.identity import source_ids
 from ledgerbeam.ledger.selection import PendingSource, open_packs, open_sources, with_progress
 from ledgerbeam.logger import library_logger
 from ledgerbeam.transforms._worker import LedgerHandle
-from ledgerbeam.transforms.chain import ChainTransform, ChainValues, Listing, Packer
+from ledgerbeam.transforms.chain import ChainTransform, ChainValues, Listing, Packer, size_of
 
 __all__ = ["MatchSources", "SkipCompleted"]
 
@@ -46,7 +46,7 @@ class MatchSources(ChainTransform):
         index_root: Tree that holds the indexes; by default they lie beside their sources.
         build_index: Whether sources without an index are indexed.
         columns: Which columns are read of files of columns; all for none.
-        pack: Size in bytes of packs of small sources; None packs nothing.
+        pack: Size of packs of small sources, in bytes or as ``"64M"``; None packs nothing.
         shar: Whether the patterns are folders of Shar datasets, whose shards are the sources.
 
     Raises:
@@ -67,7 +67,7 @@ class MatchSources(ChainTransform):
         index_root: str | None = None,
         build_index: bool = True,
         columns: Sequence[str] = (),
-        pack: int | None = None,
+        pack: int | str | None = None,
         shar: bool = False,
     ) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class MatchSources(ChainTransform):
         self.index_root = canonical_url(index_root).rstrip("/") if index_root else None
         self.build_index = build_index
         self.columns = tuple(columns)
-        self.pack = pack
+        self.pack = size_of("MatchSources: pack", pack)
         self.shar = shar
         if sum(map(bool, (self.patterns, self.sources_from, self.graph))) > 1:
             raise UsageError("MatchSources: give patterns, or sources_from, or graph, not several of them")

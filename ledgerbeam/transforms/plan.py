@@ -18,7 +18,7 @@ from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.sources import Cut, Sources, TaskLimits
 from ledgerbeam.transforms._worker import LedgerHandle
-from ledgerbeam.transforms.chain import ChainTransform, ChainValues
+from ledgerbeam.transforms.chain import ChainTransform, ChainValues, size_of
 
 __all__ = ["PlanTasks", "Planner", "StreamedTasks"]
 
@@ -47,7 +47,6 @@ class Planner(ChainTransform):
         return planned | LimitTasks() | "SpreadTasks" >> beam.Reshuffle()
 
 
-@dataclass
 class PlanTasks(Planner):
     """Cuts each source into tasks, spans of records or of places of a graph, and leaves out finished ones.
 
@@ -57,21 +56,22 @@ class PlanTasks(Planner):
     one `NoneTask`, a source that cannot be opened one `FailedTask`. Both pass through the rest of the chain to the
     ledger.
 
-    Attributes:
-        task_bytes: Size of a task in bytes; 16 MiB if neither limit is given.
+    Args:
+        task_bytes: Size of a task, in bytes or as ``"16M"``, which it is if neither limit is given.
         task_records: Records of a task, at most.
+
+    Raises:
+        UsageError: If a limit cannot mean anything.
     """
 
-    task_bytes: int | None = None
-    task_records: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("task_bytes", "task_records"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"{name} must be at least 1, found {value}")
-        if self.task_bytes is None and self.task_records is None:
-            self.task_bytes = 16 * 2**20
+    def __init__(self, task_bytes: int | str | None = None, task_records: int | None = None) -> None:
+        super().__init__()
+        if task_records is not None and task_records < 1:
+            raise UsageError(f"PlanTasks: task_records: expected at least 1, found {task_records}")
+        if task_bytes is None and task_records is None:
+            task_bytes = "16M"
+        self.task_bytes = size_of("PlanTasks: task_bytes", task_bytes)
+        self.task_records = task_records
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
         """Return what cuts the sources."""

@@ -40,7 +40,8 @@ class ProcessTask(ChainTransform):
             ``NoneTask(task, reason)`` (filtered), ``FailedTask(task, reason)`` (tried again on a rerun), or the list
             that ``task.fan_out(lists_of_records)`` made. An exception makes the task a `FailedTask`. What it observes
             by `ledgerbeam.stats` is recorded with the task; after a fan-out, with the first child. If it has a method
-            ``set_up``, as `MapRecords` has, that is called in each worker process before the first task.
+            ``set_up``, as `MapRecords` has, that is called in each worker process before the first task. If it has a
+            method ``with_storage_options``, that is called with the options of the pipeline, and returns what is used.
     """
 
     elements = TASKS
@@ -49,7 +50,9 @@ class ProcessTask(ChainTransform):
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
         """Return what calls the function."""
-        return _Process(self.function, values.ledger)
+        take_options = getattr(self.function, "with_storage_options", None)
+        function = self.function if take_options is None else take_options(values.storage_options)
+        return _Process(function, values.ledger)
 
     def display_data(self) -> dict[str, Any]:
         """Show the function in a runner's console."""

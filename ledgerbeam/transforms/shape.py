@@ -1,4 +1,4 @@
-"""The shape that a restartable pipeline must have: `find_chain` finds the chain in a graph, or says what is wrong.
+"""The shape that a restartable pipeline must have: `find_chain` finds the chain in a pipeline, or says what is wrong.
 
 From `ReadTasks` to `CommitTasks` all must be one fused stage, in which each element is a task that the ledger follows.
 A barrier would hold everything back from the ledger until all work is done; a branch would take records that a crash
@@ -89,19 +89,19 @@ def find_chain(pipeline: beam.Pipeline) -> FoundChain:
         UnsupportedShapeError: If the ledger could not protect a pipeline of this shape. The message names the
             transform, and the remedy.
     """
-    graph = _Graph()
-    pipeline.visit(graph)
-    ends = {kind: graph.only(kind) for kind in _ORDER}
-    _refuse_barriers(graph, ends)
-    path = list(_path(graph, ends))
-    _check_order(graph, path)
-    _check_elements(graph, path, ends)
+    applied = _Applied()
+    pipeline.visit(applied)
+    ends = {kind: applied.only(kind) for kind in _ORDER}
+    _refuse_barriers(applied, ends)
+    path = list(_path(applied, ends))
+    _check_order(applied, path)
+    _check_elements(applied, path, ends)
     labels = tuple(node.full_label for node in path)
     match, plan, write = (cast(Any, ends[kind].transform) for kind in (MatchSources, PlanTasks, WriteTasks))
-    return FoundChain(match, plan, write, tuple(_functions(path, write)), labels, len(graph.leaves) > len(path))
+    return FoundChain(match, plan, write, tuple(_functions(path, write)), labels, len(applied.leaves) > len(path))
 
 
-class _Graph(PipelineVisitor):
+class _Applied(PipelineVisitor):
     """The primitive transforms of a pipeline, and which of them takes what another one gives."""
 
     def __init__(self) -> None:
@@ -177,13 +177,13 @@ def _is_ours(unit: AppliedPTransform) -> bool:
     return isinstance(unit.transform, ChainTransform)
 
 
-def _refuse_barriers(graph: _Graph, ends: dict[Any, AppliedPTransform]) -> None:
+def _refuse_barriers(applied: _Applied, ends: dict[Any, AppliedPTransform]) -> None:
     """Refuse what stands between the ends of the chain and cannot be one stage with them."""
     first, last = ends[SkipCompleted], ends[CommitTasks]
-    read = {id(leaf) for leaf in _reached(graph, ends[ReadTasks])}
-    to_last = _leading_to(graph, last)
-    for leaf in _reached(graph, first):
-        unit = graph.unit(leaf)
+    read = {id(leaf) for leaf in _reached(applied, ends[ReadTasks])}
+    to_last = _leading_to(applied, last)
+    for leaf in _reached(applied, first):
+        unit = applied.unit(leaf)
         if id(leaf) not in to_last or _is_ours(unit):
             continue
         if id(leaf) in read:
@@ -241,54 +241,54 @@ def _refuse(unit: AppliedPTransform, what: str, remedy: str) -> None:
     )
 
 
-def _reached(graph: _Graph, start: AppliedPTransform) -> list[AppliedPTransform]:
+def _reached(applied: _Applied, start: AppliedPTransform) -> list[AppliedPTransform]:
     """Return the primitive transforms that work on what one of the chain gives, in order."""
-    waiting = [taker for output in start.outputs.values() for taker in graph.takers.get(output, ())]
+    waiting = [taker for output in start.outputs.values() for taker in applied.takers.get(output, ())]
     found: dict[int, AppliedPTransform] = {}
     while waiting:
         node = waiting.pop(0)
         if id(node) not in found:
             found[id(node)] = node
-            waiting += graph.next(node)
-    return [leaf for leaf in graph.leaves if id(leaf) in found]
+            waiting += applied.next(node)
+    return [leaf for leaf in applied.leaves if id(leaf) in found]
 
 
-def _leading_to(graph: _Graph, end: AppliedPTransform) -> set[int]:
+def _leading_to(applied: _Applied, end: AppliedPTransform) -> set[int]:
     """Return the primitive transforms from which a transform of the chain takes anything, itself included."""
     found: set[int] = {id(node) for node in _below(end)}
-    for leaf in reversed(graph.leaves):  # each comes after what it takes from
-        if any(id(taker) in found for taker in graph.next(leaf)):
+    for leaf in reversed(applied.leaves):  # each comes after what it takes from
+        if any(id(taker) in found for taker in applied.next(leaf)):
             found.add(id(leaf))
     return found
 
 
-def _path(graph: _Graph, ends: dict[Any, AppliedPTransform]) -> Iterator[AppliedPTransform]:
+def _path(applied: _Applied, ends: dict[Any, AppliedPTransform]) -> Iterator[AppliedPTransform]:
     """Yield the primitive transforms of the chain; each must give all that it gives to the next."""
     last = {id(node) for node in _below(ends[CommitTasks])}
-    to_last = _leading_to(graph, ends[CommitTasks])
-    node = next(leaf for leaf in graph.leaves if graph.unit(leaf) is ends[MatchSources])
+    to_last = _leading_to(applied, ends[CommitTasks])
+    node = next(leaf for leaf in applied.leaves if applied.unit(leaf) is ends[MatchSources])
     while True:
         yield node
         if id(node) in last:
             return
-        takers = graph.next(node)
+        takers = applied.next(node)
         if len(takers) > 1:
             aside = next((taker for taker in takers if id(taker) not in to_last), takers[1])
             raise UnsupportedShapeError(
-                f"{graph.unit(aside).full_label!r} is a branch that leaves the chain behind "
-                f"{graph.unit(node).full_label!r}: {_COUNT}"
+                f"{applied.unit(aside).full_label!r} is a branch that leaves the chain behind "
+                f"{applied.unit(node).full_label!r}: {_COUNT}"
             )
         if not takers:
             raise UnsupportedShapeError(
-                f"{graph.unit(node).full_label!r} does not lead to CommitTasks: expected one chain from MatchSources "
+                f"{applied.unit(node).full_label!r} does not lead to CommitTasks: expected one chain from MatchSources "
                 "to CommitTasks; apply each transform to what the one before gives"
             )
         (node,) = takers
 
 
-def _check_order(graph: _Graph, path: list[AppliedPTransform]) -> None:
+def _check_order(applied: _Applied, path: list[AppliedPTransform]) -> None:
     """Check that the transforms of the chain come one after the other."""
-    units = list(dict.fromkeys(graph.unit(leaf) for leaf in path))
+    units = list(dict.fromkeys(applied.unit(leaf) for leaf in path))
     steps = [unit for unit in units if _kind(unit) in _ORDER]
     for step, kind in zip(steps, _ORDER, strict=False):
         if _kind(step) is not kind:
@@ -314,12 +314,12 @@ def _check_order(graph: _Graph, path: list[AppliedPTransform]) -> None:
             )
 
 
-def _check_elements(graph: _Graph, path: list[AppliedPTransform], ends: dict[Any, AppliedPTransform]) -> None:
+def _check_elements(applied: _Applied, path: list[AppliedPTransform], ends: dict[Any, AppliedPTransform]) -> None:
     """Check that what transforms of the user give are tasks, as far as they say it; those who say nothing are asked."""
     tasks = set(get_args(TASKS))
-    behind = {id(leaf) for leaf in _reached(graph, ends[ReadTasks])}
+    behind = {id(leaf) for leaf in _reached(applied, ends[ReadTasks])}
     for leaf in path:
-        unit = graph.unit(leaf)
+        unit = applied.unit(leaf)
         if id(leaf) not in behind or _is_ours(unit):
             continue
         for output in leaf.outputs.values():
@@ -346,14 +346,13 @@ def _functions(path: list[AppliedPTransform], write: WriteTasks) -> Iterator[Any
         if isinstance(work, ProcessTask | ProcessBatch):
             yield work.function
         elif work is None and not type(transform.fn).__module__.startswith("apache_beam."):
-            yield _bound(type(transform.fn), transform)
-            yield transform.fn.process
+            yield _bound(transform.fn.process, transform)
         elif work is None and (function := getattr(transform.fn, "_fn", None)) is not None:
             original = getattr(function, "_argspec_fn", function)  # which beam.Map has wrapped
             if not getattr(original, "__module__", "").startswith("apache_beam."):
                 yield _bound(original, transform)
-    if not isinstance(write.to, str):
-        yield type(write.to)
+    if not isinstance(write.to, str) and not type(write.to).__module__.startswith("ledgerbeam."):
+        yield write.to.encode
 
 
 def _bound(function: Callable[..., Any], transform: beam.ParDo) -> Callable[..., Any]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, Self
 
 from ledgerbeam.errors import FunctionError
 from ledgerbeam.io.megatron.tokenizer import TextTokens, Tokenizer, read_tokenizer
@@ -28,7 +29,6 @@ class TokenizeRecords:
         checksum: Of its file.
         keys: Names of texts in a record; a dot leads into a nested object unless the record has the whole name.
         split: The function that makes a list of texts of one, by its name or itself, or None.
-        storage_options: Passed to fsspec unchanged.
     """
 
     def __init__(
@@ -37,13 +37,12 @@ class TokenizeRecords:
         checksum: str,
         keys: tuple[str, ...],
         split: Reference | None = None,
-        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._tokenizer = tokenizer
         self._checksum = checksum
         self._keys = keys
         self._split = split
-        self._options = storage_options
+        self._options: Mapping[str, Any] = {}
         self._loaded: tuple[Tokenizer, Callable[[str], Any] | None] | None = None
 
     def __repr__(self) -> str:
@@ -53,6 +52,12 @@ class TokenizeRecords:
         """Return what shapes the results: the content of the tokenizer's file, the keys, and what splits texts."""
         split: dict[str, Json] = {} if self._split is None else {"split": str(self._split), **made_of(self._split)}
         return {"tokenizer": self._checksum, "keys": list(self._keys), **split}
+
+    def with_storage_options(self, options: Mapping[str, Any]) -> Self:
+        """Return the function with the options of the store that holds the tokenizer, which its pipeline gives."""
+        given = copy.copy(self)
+        given._options = options  # noqa: SLF001 - its own copy
+        return given
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_loaded": None}

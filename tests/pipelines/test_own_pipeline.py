@@ -63,7 +63,7 @@ def build(pipeline: beam.Pipeline, function: Callable[[Task], Any] = double, tas
 
 
 def run(function: Callable[[Task], Any] = double, *, workers: int = 1, **values: Any) -> lb.PipelineRun:
-    with lb.Pipeline(ledger="L", name="double", workers=workers, progress=False, **values) as pipeline:
+    with lb.Pipeline(ledger="L", name="double", workers=workers, **values) as pipeline:
         build(pipeline, function)
     return pipeline.result
 
@@ -81,7 +81,7 @@ def test_a_pipeline_is_a_job_as_those_of_the_command_line(folder: Path) -> None:
     result = run()
     assert ids(folder) == sorted(f"{name}{number}" * 2 for name in "abc" for number in range(RECORDS))
     assert result.status["sources"] == {"complete": 3, "open": 0, "failed": 0}
-    assert (result.outcome.done.tasks, result.outcome.done.records, result.state) == (12, 3 * RECORDS, "DONE")
+    assert (result.outcome.tasks, result.outcome.records.read, result.state) == (12, 3 * RECORDS, "DONE")
     job = store().job()
     assert job is not None
     assert (job.pipeline, job.parameters["output"], job.parameters["to"]) == ("double", f"{folder}/out", "jsonl")
@@ -94,10 +94,10 @@ def test_a_pipeline_is_a_job_as_those_of_the_command_line(folder: Path) -> None:
 def test_a_rerun_does_nothing_and_what_is_out_of_date_goes(folder: Path) -> None:
     run()
     before = {path: path.stat().st_mtime_ns for path in (folder / "out").glob("*.jsonl")}
-    assert run().outcome.done.tasks == 0
+    assert run().outcome.tasks == 0
     assert {path: path.stat().st_mtime_ns for path in (folder / "out").glob("*.jsonl")} == before
     write(folder / "in" / "c.jsonl", 5)
-    assert run().outcome.done.tasks == 1
+    assert run().outcome.tasks == 1
     assert len(ids(folder)) == 2 * RECORDS + 5
 
 
@@ -108,7 +108,7 @@ def test_what_shapes_the_outputs_is_a_part_of_the_job(folder: Path) -> None:
     run(parameters={"model": 1})
     with pytest.raises(JobMismatchError, match="model: was 1, is 2"):
         run(parameters={"model": 2})
-    with pytest.raises(JobMismatchError, match=r"functions .*other: was not set"):
+    with pytest.raises(JobMismatchError, match=r"functions code .*other: was not set"):
         run(other, parameters={"model": 1})
     with (
         pytest.raises(JobMismatchError, match="pipeline: was 'double', is 'triple'"),
@@ -120,14 +120,14 @@ def test_what_shapes_the_outputs_is_a_part_of_the_job(folder: Path) -> None:
         lb.Pipeline(ledger="L", name="double", workers=1, parameters={"model": 1}) as pipeline,
     ):
         build(pipeline, task_records=5)
-    assert run(parameters={"model": 2}, on_job_change="restart").outcome.done.tasks == 12
+    assert run(parameters={"model": 2}, on_job_change="restart").outcome.tasks == 12
 
 
 def test_a_plain_pipeline_can_be_run_under_a_ledger(folder: Path) -> None:
     pipeline = beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"]))
     build(pipeline)
-    assert lb.run(pipeline, ledger="L", name="double", workers=1, progress=False).outcome.done.tasks == 12
-    assert run().outcome.done.tasks == 0, "another job"
+    assert lb.run(pipeline, ledger="L", name="double", workers=1).outcome.tasks == 12
+    assert run().outcome.tasks == 0, "another job"
 
 
 def test_a_pipeline_without_a_ledger_is_refused(folder: Path) -> None:
@@ -138,12 +138,23 @@ def test_a_pipeline_without_a_ledger_is_refused(folder: Path) -> None:
     assert not (folder / "out").exists()
 
 
+def test_sizes_may_be_texts(folder: Path) -> None:
+    with lb.Pipeline(ledger="L", name="double", workers=1) as pipeline:
+        chain = pipeline | lb.MatchSources("in/*.jsonl", pack="2K") | lb.SkipCompleted() | lb.PlanTasks("20K")
+        chain | lb.ReadTasks() | lb.WriteTasks("out", "jsonl") | lb.CommitTasks()
+    job = store().job()
+    assert job is not None
+    assert (job.parameters["pack_bytes"], job.parameters["task_bytes"]) == (2048, 20480)
+    with pytest.raises(UsageError, match="MatchSources: pack: expected a size such as 16M, found 'big'"):
+        lb.MatchSources("in/*.jsonl", pack="big")
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [
         ({"name": None}, "the pipeline has no name"),
-        ({"on_job_change": "ignore"}, "on_job_change: expected one of refuse, restart, accept, found 'ignore'"),
-        ({"existing": "burn"}, "existing: expected one of replace, keep, found 'burn'"),
+        ({"on_job_change": "ignore"}, "on_job_change: expected one of 'refuse', 'restart', 'accept', found 'ignore'"),
+        ({"existing": "burn"}, "existing: expected one of 'replace', 'keep', None, found 'burn'"),
         ({"parameters": {"output": 1}}, "parameters: output follow from the pipeline"),
         ({"options": ["--no_such_option=1"]}, "Beam does not know the options --no_such_option"),
     ],
@@ -173,7 +184,9 @@ def fail(task: Task) -> Any:
 def test_failed_tasks_are_told_and_tried_again(folder: Path) -> None:
     result = run(fail)
     assert (result.state, result.status["tasks"]) == ("FAILED", {"done": 9, "failed": 3})
-    with pytest.raises(lb.LedgerbeamError, match=r"3 tasks failed; run the pipeline again to retry(?s:.*)not now"):
+    with pytest.raises(
+        lb.LedgerbeamError, match=r"3 failed tasks: \S+/a.jsonl\[0:10\]: not now; .*; call it again to retry"
+    ):
         result.raise_for_failures()
     run(parameters={}, on_job_change="accept").raise_for_failures()
 
@@ -182,7 +195,7 @@ def test_a_task_that_a_transform_of_the_user_drops_is_not_lost_in_silence(folder
     def first(task: Any) -> list[Any]:
         return [task] if getattr(task, "start", 0) == 0 else []
 
-    pipeline = lb.Pipeline(ledger="L", name="double", workers=1, progress=False)
+    pipeline = lb.Pipeline(ledger="L", name="double", workers=1)
     tasks = pipeline | lb.MatchSources("in/*.jsonl") | lb.SkipCompleted() | lb.PlanTasks(task_records=10)
     kept = tasks | lb.ReadTasks() | beam.FlatMap(first).with_output_types(TASKS)
     kept | lb.WriteTasks("out", "jsonl") | lb.CommitTasks()
@@ -213,9 +226,7 @@ def test_what_comes_behind_the_chain_has_all_that_a_run_did_whatever_died(
     monkeypatch.setattr(local, "WAVE_TASKS", 6)  # each source makes a wave
 
     def go(function: Callable[[Task], Any], marked: str) -> None:
-        with lb.Pipeline(
-            ledger="L", name="double", workers=workers, progress=False, on_job_change="accept"
-        ) as pipeline:
+        with lb.Pipeline(ledger="L", name="double", workers=workers, on_job_change="accept") as pipeline:
             committed = build(pipeline, function)
             (
                 committed
@@ -241,7 +252,7 @@ def test_what_comes_behind_the_chain_has_all_that_a_run_did_whatever_died(
 
 
 def test_a_worker_that_dies_behind_the_chain_ends_the_run(folder: Path) -> None:
-    pipeline = lb.Pipeline(ledger="L", name="double", workers=1, progress=False)
+    pipeline = lb.Pipeline(ledger="L", name="double", workers=1)
     build(pipeline) | beam.Map(lambda _: os.kill(os.getpid(), signal.SIGKILL))
     with pytest.raises(WorkerDiedError, match="behind CommitTasks: all tasks of this run are recorded"):
         pipeline.run()
@@ -257,13 +268,13 @@ def test_summaries_on_another_runner_come_after_their_commit(folder: Path) -> No
         note(marked, task.start)
 
     options = ["--runner=BundleBasedDirectRunner"]
-    with lb.Pipeline(ledger="L", name="double", options=options, progress=False) as pipeline:
+    with lb.Pipeline(ledger="L", name="double", options=options) as pipeline:
         build(pipeline) | beam.Map(look)
-    assert pipeline.result.outcome.done.tasks == 12
+    assert pipeline.result.outcome.tasks == 12
     assert len(Path(marked).read_text(encoding="utf-8").split()) == 12
 
 
-def test_a_task_that_ends_its_workers_is_set_aside(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_task_that_ends_its_workers_is_set_aside(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     def deadly(task: Task) -> Task:
         if task.source.url.endswith("b.jsonl") and task.start == 10:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -271,7 +282,7 @@ def test_a_task_that_ends_its_workers_is_set_aside(folder: Path, capsys: pytest.
 
     result = run(deadly)
     assert result.status["tasks"] == {"done": 11, "failed": 1}
-    assert "quarantined, since its worker died 3 times" in capsys.readouterr().err
+    assert "quarantined, since its worker died 3 times" in caplog.text
 
 
 def test_no_secret_goes_to_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +294,9 @@ def test_no_secret_goes_to_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch)
         return written[-1]
 
     monkeypatch.setattr(local, "dump_job", noting)
-    run(storage_options={"auto_mkdir": True, "key": "very-secret"})
+    (folder / "records_of_mine.py").write_text("def same(record):\n    return record\n")
+    work = lb.MapRecords("records_of_mine:same", "jsonl")
+    run(work, storage_options={"auto_mkdir": True, "key": "very-secret"})
     assert written
     assert all(b"very-secret" not in data for data in written)
 
@@ -296,9 +309,9 @@ def test_a_function_may_be_in_a_module_beside_the_program(folder: Path, monkeypa
     monkeypatch.syspath_prepend(folder / "lib")
     same = importlib.import_module("beside_program").same
 
-    assert run(same, workers=2).outcome.done.tasks == 12
+    assert run(same, workers=2).outcome.tasks == 12
     (folder / "lib" / "beside_program.py").write_text("def same(task):\n    return task\n")
-    with pytest.raises(JobMismatchError, match="functions same"):
+    with pytest.raises(JobMismatchError, match="functions module beside_program"):
         run(same)
 
 
@@ -308,15 +321,15 @@ def test_a_function_of_records_says_itself_what_it_is_made_of(folder: Path, monk
     def go(**values: Any) -> lb.PipelineRun:
         return run(lb.MapRecords("records_of_mine:same", "jsonl", values=values))
 
-    assert go(n=1).outcome.done.tasks == 12
+    assert go(n=1).outcome.tasks == 12
     with pytest.raises(JobMismatchError, match="set n: was 1, is 2"):
         go(n=2)
 
 
 def test_the_default_ledger_lies_below_the_working_folder(folder: Path) -> None:
-    with lb.Pipeline(name="double", workers=1, progress=False) as pipeline:
+    with lb.Pipeline(name="double", workers=1) as pipeline:
         build(pipeline)
-    assert pipeline.result.ledger.startswith(f"{folder}/.ledgerbeam/pipeline-")
+    assert str(pipeline.result.outcome.ledger).startswith(f"{folder}/.ledgerbeam/pipeline-")
 
 
 def test_the_parts_of_a_chain_are_told_apart_in_the_error(folder: Path) -> None:

@@ -82,12 +82,18 @@ def planned(
 
 def test_limits_below_one_are_refused_and_without_any_a_task_has_16_mib() -> None:
     for name in ("task_bytes", "task_records"):
-        with pytest.raises(UsageError, match=f"{name} must be at least 1, found 0"):
+        with pytest.raises(UsageError, match=f"PlanTasks: {name}: expected at least 1( byte)?, found 0"):
             PlanTasks(**{name: 0})
         assert getattr(PlanTasks(**{name: 1}), name) == 1
     assert PlanTasks().display_data() == {"task_bytes": 16 * 2**20, "task_records": 0}
     assert PlanTasks(task_records=7).display_data() == {"task_bytes": 0, "task_records": 7}
     assert PlanTasks(task_bytes=7).display_data() == {"task_bytes": 7, "task_records": 0}
+
+
+def test_a_size_may_be_a_text() -> None:
+    assert PlanTasks("20K").task_bytes == 20 * 2**10
+    with pytest.raises(UsageError, match="PlanTasks: task_bytes: expected a size such as 16M, found 'much'"):
+        PlanTasks("much")
 
 
 def test_both_limits_hold(tmp_path: Path) -> None:

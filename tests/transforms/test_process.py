@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import apache_beam as beam
 import pytest
@@ -362,3 +363,19 @@ def test_a_function_that_closes_a_standard_descriptor_closes_it_for_nobody_else(
 
 def keep_all(batch: list[Task]) -> list[Task]:
     return batch
+
+
+def test_a_function_is_given_the_storage_options_of_its_pipeline() -> None:
+    @dataclasses.dataclass
+    class Reads:
+        options: Any = None
+
+        def with_storage_options(self, options: Any) -> Any:
+            return dataclasses.replace(self, options=options)
+
+        def __call__(self, task: Task) -> Task:
+            return task.replace(records=[self.options])
+
+    work = ProcessTask(Reads()).dofn(ChainValues(storage_options={"key": "secret"}))
+    (result,) = cast(Any, work.process(tasks()[0]))
+    assert list(result.records) == [{"key": "secret"}]

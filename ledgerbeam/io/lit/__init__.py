@@ -34,18 +34,19 @@ __all__ = [
     "write_lit_metadata",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "CODECS": "codecs",
-        "Codec": "codecs",
-        "LitConfig": "layout",
-        "LitDataset": "dataset",
-        "LitWriter": "writer",
-        "decode_rle": "rle",
-        "read_config": "layout",
-        "register_codec": "codecs",
-        "write_lit_index": "index",
-        "write_lit_metadata": "metadata",
-    },
-)
+if not TYPE_CHECKING:  # a type checker would take any name for one that is there
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "CODECS": "codecs",
+            "Codec": "codecs",
+            "LitConfig": "layout",
+            "LitDataset": "dataset",
+            "LitWriter": "writer",
+            "decode_rle": "rle",
+            "read_config": "layout",
+            "register_codec": "codecs",
+            "write_lit_index": "index",
+            "write_lit_metadata": "metadata",
+        },
+    )

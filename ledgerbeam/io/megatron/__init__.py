@@ -34,18 +34,19 @@ __all__ = [
     "write_megatron",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "Document": "documents",
-        "Layout": "layout",
-        "MegatronBuilder": "writer",
-        "MegatronDocuments": "documents",
-        "MegatronReader": "reader",
-        "encode_documents": "documents",
-        "encode_part": "writer",
-        "merge_megatron": "merge",
-        "optimal_dtype": "layout",
-        "write_megatron": "writer",
-    },
-)
+if not TYPE_CHECKING:  # a type checker would take any name for one that is there
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "Document": "documents",
+            "Layout": "layout",
+            "MegatronBuilder": "writer",
+            "MegatronDocuments": "documents",
+            "MegatronReader": "reader",
+            "encode_documents": "documents",
+            "encode_part": "writer",
+            "merge_megatron": "merge",
+            "optimal_dtype": "layout",
+            "write_megatron": "writer",
+        },
+    )

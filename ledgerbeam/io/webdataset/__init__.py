@@ -46,24 +46,25 @@ __all__ = [
     "write_wids_index",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "DaliReader": "dali",
-        "EnergonDataset": "energon",
-        "Shard": "shards",
-        "ShardLike": "shards",
-        "ShardReader": "reader",
-        "ShardWriter": "writer",
-        "WidsIndex": "wids",
-        "WidsShard": "wids",
-        "open_energon": "reader",
-        "open_shards": "reader",
-        "open_wids": "reader",
-        "read_energon": "energon",
-        "read_wids_index": "wids",
-        "write_dali_index": "dali",
-        "write_energon": "energon",
-        "write_wids_index": "wids",
-    },
-)
+if not TYPE_CHECKING:  # a type checker would take any name for one that is there
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "DaliReader": "dali",
+            "EnergonDataset": "energon",
+            "Shard": "shards",
+            "ShardLike": "shards",
+            "ShardReader": "reader",
+            "ShardWriter": "writer",
+            "WidsIndex": "wids",
+            "WidsShard": "wids",
+            "open_energon": "reader",
+            "open_shards": "reader",
+            "open_wids": "reader",
+            "read_energon": "energon",
+            "read_wids_index": "wids",
+            "write_dali_index": "dali",
+            "write_energon": "energon",
+            "write_wids_index": "wids",
+        },
+    )

@@ -41,15 +41,17 @@ _OWN_ATTRIBUTES = ("_abc_", "__")
 
 @dataclass
 class FunctionParts:
-    """What a function is made of, by the names of the parts.
+    """What functions are made of, by the names of the parts.
 
     Attributes:
+        order: The names of the functions, in the order in which they were given.
         code: Hashes of the code of functions and classes that no module holds.
         values: What they capture: a number as it is, of anything else the type and a hash.
         modules: Names of the user's modules that they use.
         unfound: Names of the modules made in this process that they use.
     """
 
+    order: list[str] = field(default_factory=list)
     code: dict[str, str] = field(default_factory=dict)
     values: dict[str, str] = field(default_factory=dict)
     modules: set[str] = field(default_factory=set)
@@ -61,43 +63,42 @@ class FunctionParts:
         return {name: group for name, group in groups.items() if group}
 
 
-def function_parts(function: Callable[..., Any]) -> FunctionParts:
-    """Return what a function is made of that is given itself, not by name.
+def function_parts(*functions: Callable[..., Any]) -> FunctionParts:
+    """Return what functions are made of that are given themselves, not by name.
 
     Raises:
-        FunctionError: It captures what no other process can have, or what is another one each time.
+        FunctionError: One captures what no other process can have, or what is another one each time.
     """
     walk = _Follower()
-    try:
-        walk.follow(function)
-    except RecursionError:
-        raise FunctionError(
-            f"{function_name(function)}: what it captures is nested too deeply to be followed; read it from a file"
-        ) from None
+    for function in functions:
+        try:
+            walk.parts.order.append(walk.follow(function))
+        except RecursionError:
+            raise FunctionError(
+                f"{function_name(function)}: what it captures is nested too deeply to be followed; read it from a file"
+            ) from None
     return walk.parts
 
 
-def code_identity(*functions: Callable[..., Any]) -> dict[str, str]:
-    """Return what of functions goes into a job's parameters: the names of their parts, and a hash of each.
+def code_identity(*functions: Callable[..., Any]) -> dict[str, Any]:
+    """Return what of functions goes into a job's parameters: their order, and hashes of their parts by name.
 
     An edit of their code, of a value that they capture or of a module of the user's own that they use then makes
-    another job of it, and the ledger says which.
+    another job of it, and the ledger says which. So does another order.
 
     Args:
         functions: Whatever can be called: functions and classes of modules, lambdas, closures, partials, methods and
-            objects with ``__call__``.
+            objects with ``__call__``. The same one may be there several times.
 
     Raises:
-        FunctionError: One cannot be called, captures what no other process can have, or two have the same name.
+        FunctionError: One cannot be called, or captures what no other process can have.
     """
-    found: dict[str, str] = {}
     for function in functions:
         if not callable(function):
             raise FunctionError(f"{function!r:.200}: expected a function, found {type(function).__name__}")
-        for name, known in _named_parts(function).items():
-            if found.setdefault(name, known) != known:
-                raise FunctionError(f"two functions are called {name}; give them names of their own")
-    return found
+    parts = function_parts(*functions)
+    parts.modules |= {reference.partition(":")[0] for reference in filter(None, map(reference_to, functions))}
+    return {"order": parts.order, **parts.as_parameters()}
 
 
 def made_of(reference: Reference) -> dict[str, dict[str, str]]:
@@ -122,24 +123,18 @@ def function_name(function: Any) -> str:
     return f"{_module_of(named)}:{_short(named)}"
 
 
-def _named_parts(function: Callable[..., Any]) -> dict[str, str]:
-    reference = reference_to(function)
-    if reference is not None:
-        module, _, name = reference.partition(":")
-        modules = modules_of([module])
-        own = modules.pop(module)
-        return {name: own} | {f"module {other}": known for other, known in modules.items()}
-    groups = function_parts(function).as_parameters()
-    code = groups.pop("code", {})
-    return code | {f"{group} {name}": known for group, parts in groups.items() for name, known in parts.items()}
-
-
 class _Follower:
-    """Follows a function into what it is made of, each part once."""
+    """Follows functions into what they are made of, each part once, and gives each part a name that no other has.
+
+    Of several objects of a class, and of several partials of a function, the second has the name of the first and
+    ``(2)``. So equal names mean one part, and what two of them capture is told apart.
+    """
 
     def __init__(self) -> None:
         self.parts = FunctionParts()
-        self._followed: dict[int, tuple[Any, str]] = {}  # by id, with the object, which keeps its id
+        self._names: dict[int, tuple[Any, str]] = {}  # by id, with the object, which keeps its id
+        self._numbers: dict[str, int] = {}
+        self._walked: set[int] = set()
         self._tokens: dict[int, tuple[Any, bytes]] = {}
         self._open: list[int] = []
         self._place = ""
@@ -150,24 +145,27 @@ class _Follower:
         if reference is not None:
             self._use(reference.partition(":")[0])
             return reference
-        if id(target) in self._followed:
-            return self._followed[id(target)][1]
-        name = self._name(target) if isinstance(target, (FunctionType, type)) else _short(target)
-        self._followed[id(target)] = target, name
+        name = self._name(target)
+        if id(target) not in self._walked:
+            self._walked.add(id(target))
+            self._walk(target, name)
+        return name
+
+    def _walk(self, target: Any, name: str) -> None:
         if isinstance(target, (FunctionType, type)) and target.__module__ in sys.modules:
             self._note_unfound(target.__module__)
         match target:
             case FunctionType():
                 self._function(target, name)
             case functools.partial():
-                inner = self.follow(target.func)
+                self.follow(target.func)
                 for number, value in enumerate(target.args, 1):
-                    self._capture(f"argument {number}", value, inner)
+                    self._capture(f"argument {number}", value, name)
                 for key, value in target.keywords.items():
-                    self._capture(repr(key), value, inner)
+                    self._capture(repr(key), value, name)
             case MethodType():
                 self.follow(target.__func__)
-                self._object(target.__self__)
+                self.follow(target.__self__)
             case BuiltinFunctionType() if not isinstance(target.__self__, ModuleType):
                 self._capture("the object", target.__self__, name)
             case type():
@@ -175,18 +173,45 @@ class _Follower:
             case _ if isinstance(target, CACHED):
                 self.follow(target.__wrapped__)
             case _:
-                self._object(target)
-        return name
+                self._object(target, name)
 
     def _name(self, target: Any) -> str:
-        """Return a name for the code of a function or class, which no other has here."""
-        plain = name = f"class {_short(target)}" if inspect.isclass(target) else _short(target)
-        number = 1
+        """Return the name of a part, the same one for the same part."""
+        reference = reference_to(target)
+        if reference is not None:
+            return reference
+        if id(target) not in self._names:
+            self._names[id(target)] = target, self._new_name(target)
+        return self._names[id(target)][1]
+
+    def _new_name(self, target: Any) -> str:
+        match target:
+            case FunctionType():
+                return self._name_of_code(_short(target))
+            case type():
+                return self._name_of_code(f"class {_short(target)}")
+            case functools.partial():
+                return self._numbered(f"partial {self._name(target.func)}")
+            case MethodType():
+                return f"{self._name(target.__func__)} of {self._name(target.__self__)}"
+            case _ if isinstance(target, CACHED):
+                return self._name(target.__wrapped__)
+            case BuiltinFunctionType():
+                return self._numbered(_short(target))
+            case _:
+                return self._numbered(self._name(type(target)).removeprefix("class "))
+
+    def _name_of_code(self, plain: str) -> str:
+        name, number = plain, 1
         while name in self.parts.code:
             number += 1
             name = f"{plain} {number}"
         self.parts.code[name] = ""  # to be found out
         return name
+
+    def _numbered(self, name: str) -> str:
+        number = self._numbers[name] = self._numbers.get(name, 0) + 1
+        return name if number == 1 else f"{name} ({number})"
 
     def _use(self, module: str) -> None:
         self._note_unfound(module)
@@ -238,12 +263,8 @@ class _Follower:
             elif not attribute.startswith(_OWN_ATTRIBUTES) and not inspect.isdatadescriptor(inner):
                 self._capture(repr(attribute), inner, name)
 
-    def _object(self, target: Any) -> None:
+    def _object(self, target: Any, name: str) -> None:
         """Follow an object whose state is its values, each by its name."""
-        name = _short(type(target))
-        if inspect.isclass(target):
-            self.follow(target)
-            return
         with self._at("its state", name):
             self._refuse_random(target)
             made, arguments, state, *rest = self._reduced(target)
@@ -265,7 +286,7 @@ class _Follower:
 
     def _capture(self, variable: str, value: Any, owner: str) -> None:
         with self._at(f"the captured value {variable}", owner):
-            key = f"{variable} of {_plain(owner)}"
+            key = f"{variable} of {owner}"
             if _is_code(value):
                 shown = self.follow(value)
                 if shown in self.parts.code and shown == _short(value) == variable.strip("'"):

@@ -74,7 +74,17 @@ def map(  # noqa: A001 - as the command is called
 
     The same call again does only what is left, and so does the command line with the same values: it is the same job.
 
-        result = ledgerbeam.map(clean, "texts/*.jsonl", output="clean", to="jsonl").raise_for_failures()
+        def clean(record, shortest=20):
+            text = " ".join(record["text"].split())
+            return {**record, "text": text} if len(text) >= shortest else None        # None: the record is dropped
+
+        result = ledgerbeam.map(clean, "texts/*.jsonl", output="clean", to="jsonl", set={"shortest": 50})
+        print(result)                            # <Result of map: complete, 3 sources, 12 tasks, ...>
+        result.raise_for_failures()              # the first errors, if tasks failed; the same call tries them again
+        names = [row["name"] for row in result.outputs]
+
+    A function that raises, or returns what `to` cannot hold, fails its task, and no other; with ``on_error="reject"``
+    only the record is set aside. Results must depend on nothing but their records. Sizes are bytes or texts: ``"20K"``.
 
     Args:
         function: Takes one record; returns one, None, a list, `Drop`, `Reject` or `Route`. Or a class, of which each

@@ -105,9 +105,7 @@ class Result:
         parts = [*self.warnings]
         if number := len(self.failures):
             what = count(number, "problem" if self.command == "verify" else "failed task")
-            shown = [
-                str(row.get("error") or row.get("problem") or row) for row in islice(self.failures, SHOWN_FAILURES)
-            ]
+            shown = map(_failure, islice(self.failures, SHOWN_FAILURES))
             parts.insert(0, f"{what}: {'; '.join(shown)}{'; ...' if number > SHOWN_FAILURES else ''}")
         retry = "" if self.ledger is None else f"; call it again to retry, ledger {self.ledger} has all"
         raise TasksFailedError(f"{self.command}: {'; '.join(parts)}{retry}")
@@ -134,6 +132,10 @@ class Result:
         found = [state, count(self.sources, "source"), count(self.tasks, "task")]
         found += [f"{count(self.records.read, 'record')} read, {self.records.records:,} written"]
         return [*found, *(f"{number:,} {name}" for name, number in self._left() if number), duration(self.seconds)]
+
+
+def _failure(row: Mapping[str, Any]) -> str:
+    return str(row.get("error") or row.get("problem") or f"{row['task']}: {row['reason']}")
 
 
 class JobInterrupt(KeyboardInterrupt):

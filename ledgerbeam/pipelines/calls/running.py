@@ -29,7 +29,6 @@ from ledgerbeam.pipelines.report.ledger import Ledger
 from ledgerbeam.pipelines.run_console import RunConsole
 from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.pipelines.runners.beam import check_options, check_reach
-from ledgerbeam.pipelines.runners.logs import quiet_beam
 from ledgerbeam.pipelines.runners.run import RunOutcome, is_local_runner, require_local, run_job, warn_of_lost
 from ledgerbeam.redaction import printable, without_secrets
 
@@ -88,10 +87,7 @@ def job_result(job: JobSpec, how: RunOptions, console: RunConsole) -> Result:
     if job.devices and not is_local_runner(beam_args):
         raise UsageError("--devices is for the local runner: on another, give each of its workers its device")
     if beam_args:
-        if console.command is None:
-            import_beam()
-        else:
-            quiet_beam()
+        import_beam()
         with logging_kept():
             check_options(beam_args)
             check_reach(job, beam_args)
@@ -254,7 +250,4 @@ class _Ending:
         elif left and self.is_partial:
             yield f"{count(left, 'source')} left open, since this run was to do only some"
         elif left:
-            raise LedgerError(
-                f"{job.ledger}: {count(left, 'source')} left open, though nothing failed; "
-                "another run may have taken the ledger over; run the same command again"
-            )
+            raise LedgerError(f"{job.ledger}: {count(left, 'source')} left open, though nothing failed; {job.why_open}")

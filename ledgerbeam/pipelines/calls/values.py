@@ -11,6 +11,7 @@ from os import PathLike
 from typing import Any, TypeVar
 
 from ledgerbeam.errors import UsageError
+from ledgerbeam.sizes import read_size
 
 __all__ = [
     "CONVERTED",
@@ -45,8 +46,6 @@ CONVERTED = (*MAPPED, "shar", "megatron")
 """Formats that any records are written in."""
 
 _T = TypeVar("_T")
-
-_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
 def given(name: str, value: Any, parse: Callable[[Any], _T]) -> _T:
@@ -110,16 +109,10 @@ def texts(value: str | Iterable[str]) -> list[str]:
 
 def parse_size(value: int | str) -> int:
     """Read a number of bytes such as ``1000000``, ``64K``, ``16MiB``; units are powers of 1024."""
-    lowered = str(value).strip().lower().removesuffix("b").removesuffix("i")
-    digits = lowered.rstrip("kmgt")
-    unit = lowered[len(digits) :]
     try:
-        size = int(float(digits) * _UNITS[unit])
-    except (ValueError, KeyError, OverflowError):
-        raise argparse.ArgumentTypeError(f"expected a size such as 16M, found {value!r}") from None
-    if size < 1:
-        raise argparse.ArgumentTypeError(f"expected at least 1 byte, found {value!r}")
-    return size
+        return read_size(value)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def parse_count(value: int | str) -> int:

@@ -20,6 +20,7 @@ from ledgerbeam.descriptors import hold_standard_descriptors
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.pipelines.calls.beginning import check_urls
 from ledgerbeam.pipelines.commands.parser import build_parser
+from ledgerbeam.pipelines.runners.logs import show_log
 from ledgerbeam.redaction import (
     command_without_secrets,
     know_environment,
@@ -87,6 +88,7 @@ def run() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=_AS_THEY_ARE)
     redact_streams()
+    show_log()
     status = main()
     if "grpc" in sys.modules:
         # A channel that Beam has left open may hold a lock for which the interpreter waits as it ends, for ever.

@@ -92,7 +92,6 @@ class MapJob(ShardJob):
             batch=self.batch,
             form=self.form,
             watched=self.watched,
-            storage_options=self.storage_options,
             check_purity=self.check_purity,
             nan=self.nan,
             on_error="fail" if self.on_error == "fail" else "reject",
@@ -109,7 +108,8 @@ class MapJob(ShardJob):
 
     def trial_work(self) -> MapRecords:
         """Return what maps records that are only looked at: each once, and an error is one."""
-        return replace(self, check_purity=False, on_error="fail").work()
+        trial = replace(self, check_purity=False, on_error="fail").work()
+        return trial.with_storage_options(self.storage_options)
 
     def encoder(self) -> str | ShardEncoder:
         """Return the format of the shards."""

@@ -1,4 +1,4 @@
-"""The job of a Beam pipeline that a user has built: its chain, as it was found in the graph."""
+"""The job of a Beam pipeline that a user has built: its chain, as it was found there."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from ledgerbeam.pipelines.jobs.spec import JobSpec, Part, shard_form
 if TYPE_CHECKING:  # Beam takes a second to import
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
+    from apache_beam.portability.api import beam_runner_api_pb2
     from apache_beam.runners.runner import PipelineRunner
 
-__all__ = ["PipelineJob", "graph_text"]
+__all__ = ["PipelineJob", "proto_text"]
 
 
-def graph_text(graph: bytes) -> str:
-    """Return a graph in Beam's own form as text, which survives JSON."""
-    return base64.b85encode(graph).decode("ascii")
+def proto_text(pipeline: beam_runner_api_pb2.Pipeline) -> str:
+    """Return a pipeline in Beam's own form as text, which survives JSON."""
+    return base64.b85encode(pipeline.SerializeToString()).decode("ascii")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +37,16 @@ class PipelineJob(JobSpec):
         passes: The passes of a graph; None for files.
         functions: What the functions of the chain are made of, by name.
         given: What else shapes the outputs, as the user says.
-        whole: The graph, as `graph_text` of Beam's own form.
-        chain: That of the chain alone.
-        rest: That of what comes behind the chain; None if nothing does.
+        whole: The pipeline, as `proto_text` of Beam's own form.
+        chain: The chain alone, likewise.
+        rest: What comes behind the chain, likewise; None if nothing does.
     """
 
     command = "pipeline"
+    why_open = (
+        "a transform between ReadTasks and WriteTasks has dropped tasks, or another run has taken the ledger over; let "
+        "a function of ProcessTask return None for what is to be left out, then run the pipeline again"
+    )
 
     name: str
     output: str
@@ -77,7 +82,7 @@ class PipelineJob(JobSpec):
         return True
 
     def stages(self) -> list[beam.PTransform[Any, Any]]:
-        """Return nothing: the stages are in the graph, see `pipeline`."""
+        """Return nothing: the stages are those of the user, see `pipeline`."""
         return []
 
     def pipeline(self, part: Part, runner: PipelineRunner | None, options: PipelineOptions) -> beam.Pipeline:
@@ -85,8 +90,8 @@ class PipelineJob(JobSpec):
         import apache_beam as beam  # noqa: PLC0415 - takes a second
         from apache_beam.portability.api import beam_runner_api_pb2  # noqa: PLC0415
 
-        graph = {"whole": self.whole, "chain": self.chain, "rest": self.rest}[part]
-        proto = beam_runner_api_pb2.Pipeline.FromString(base64.b85decode(str(graph)))
+        text = {"whole": self.whole, "chain": self.chain, "rest": self.rest}[part]
+        proto = beam_runner_api_pb2.Pipeline.FromString(base64.b85decode(str(text)))
         return beam.Pipeline.from_runner_api(proto, runner, options)  # type: ignore[arg-type] # None is that of options
 
     @property

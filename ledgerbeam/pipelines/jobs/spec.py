@@ -119,6 +119,7 @@ class JobSpec(ABC):
 
     Attributes:
         command: The command that runs such jobs.
+        why_open: Why sources may be left open though nothing failed, and what to do, for the message.
         output: URL of the folder of its shards; None if its outputs lie elsewhere, and are named by their URLs.
         storage_options: Passed to fsspec unchanged.
         ledger: Ledger URL; empty until `resolve_ledger`.
@@ -135,6 +136,7 @@ class JobSpec(ABC):
     """
 
     command: ClassVar[str]
+    why_open: ClassVar[str] = "another run may have taken the ledger over; run the same command again"
 
     output: str | None = None
     storage_options: dict[str, Any] = field(default_factory=dict)

@@ -64,7 +64,7 @@ class TokenizeJob(ShardJob):
         """Return the function of a task that tokenizes its records."""
         from ledgerbeam.transforms import TokenizeRecords  # noqa: PLC0415 - brings Beam
 
-        return TokenizeRecords(self.tokenizer, self.checksum, self.keys, self.split, self.storage_options)
+        return TokenizeRecords(self.tokenizer, self.checksum, self.keys, self.split)
 
     def encoder(self) -> ShardEncoder:
         """Return how tokens are written."""

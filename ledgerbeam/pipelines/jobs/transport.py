@@ -11,9 +11,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 
-__all__ = ["dump_job", "load_job"]
+__all__ = ["KINDS", "dump_job", "load_job"]
 
-_KINDS = {
+KINDS = {
     "convert": ("convert", "ConvertJob"),
     "index": ("index", "IndexJob"),
     "map": ("map", "MapJob"),
@@ -32,7 +32,7 @@ def dump_job(job: JobSpec) -> bytes:
 def load_job(data: bytes, storage_options: dict[str, Any]) -> JobSpec:
     """Return the job that `dump_job` wrote."""
     found = decode(data)
-    module, kind = _KINDS[found["command"]]
+    module, kind = KINDS[found["command"]]
     job: JobSpec = _built(getattr(import_module(f"ledgerbeam.pipelines.jobs.{module}"), kind), found["job"])
     return dataclasses.replace(job, storage_options=storage_options)
 

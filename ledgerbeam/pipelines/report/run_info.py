@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
@@ -25,6 +26,7 @@ __all__ = [
     "work_by_run",
 ]
 
+COMMAND = "ledgerbeam"
 ONLY_FAILED = "--only-failed"
 ONLY_REJECTED = "--only-rejected"
 
@@ -69,24 +71,30 @@ def run_info(store: LedgerStore, spec: JobSpec, runner: str, words: Sequence[str
 
     ``{"pid", "host", "place", "workers", "runner", "command", "folder", "before", "token", "output"}``: where it can be
     seen whether it lives, see `is_seen`; the runner as the Beam options name it, or ``local``; the command line without
-    secrets, as a list of words, left out if it is very long or if Python called; the working folder; what had been
-    recorded when the run began, as a `Work`; an id that distinguishes this run from all others, also in copies of the
-    ledger; and the URL of the output folder, of which `OutputOwner` had nothing to say.
+    secrets, as a list of words, of `ledgerbeam` or of the program that called it, left out if it is very long or if
+    that was no program; the working folder; what had been recorded when the run began, as a `Work`; an id that
+    distinguishes this run from all others, also in copies of the ledger; and the URL of the output folder, of which
+    `OutputOwner` had nothing to say.
 
     Args:
         store: The ledger.
         spec: The job.
         runner: Of the run.
-        words: The words of the command line; None if Python called.
+        words: The words of the command line behind ``ledgerbeam``; None if Python called.
     """
-    command = None if words is None else ["ledgerbeam", *command_without_secrets(words)]
+    command = command_without_secrets(_program() if words is None else [COMMAND, *words])
     where = {"pid": os.getpid(), "host": os.uname().nodename, "place": store.environment_id(), "folder": os.getcwd()}
     info: dict[str, Any] = {**where, "workers": spec.workers, "runner": runner, "token": secrets.token_hex(8)}
     if spec.output is not None:
         info["output"] = without_secrets(spec.output)
-    if command is not None and sum(map(len, command)) <= LONGEST_COMMAND:
+    if command and sum(map(len, command)) <= LONGEST_COMMAND:
         info["command"] = command
     return {**info, "before": Work.of(store.history())._asdict()}
+
+
+def _program() -> list[str]:
+    """Return the words that started the program that this process runs; none of a notebook or a prompt."""
+    return sys.orig_argv if hasattr(sys.modules["__main__"], "__file__") else []
 
 
 def is_seen(run: Mapping[str, Any], store: LedgerStore) -> bool:
@@ -139,7 +147,7 @@ def work_by_run(runs: Sequence[Mapping[str, Any]], recorded: Work) -> list[Work 
 
 
 def retry_command(run: Mapping[str, Any] | None, ledger: str, reason: str) -> str | None:
-    """Return the shell command that does again only the sources with a failure of this reason.
+    """Return the shell command that does again the sources with a failure of this reason, and only those if it can.
 
     Args:
         run: A run of the job, normally the last.
@@ -148,18 +156,25 @@ def retry_command(run: Mapping[str, Any] | None, ledger: str, reason: str) -> st
         reason: As in `FailureRow.reason`.
 
     Returns:
-        The run's own command line with ``--only-failed``, for the folder that it ran in; None if the run did not
-        record its command.
+        The run's own command line with ``--only-failed``, for the folder that it ran in; of a program in Python, which
+        does all that failed, as it was started. None if the run did not record its command.
     """
     info = {} if run is None else run["info"]
-    if "command" not in info:
+    command = info.get("command")
+    if not command:
         return None
-    words = _without(_without(info["command"], ONLY_FAILED), ONLY_REJECTED)
+    if command[0] != COMMAND:
+        return _in_folder(shlex.join(command), info)
+    words = _without(_without(command, ONLY_FAILED), ONLY_REJECTED)
     cut = words.index("--") if "--" in words else len(words)
     if not any(word == "--ledger" or word.startswith("--ledger=") for word in words[:cut]):
         words[cut:cut] = ["--ledger", without_secrets(ledger)]
         cut += 2
-    command = shlex.join([*words[:cut], f"{ONLY_FAILED}={_literal(reason)}", *words[cut:]])
+    retry = shlex.join([*words[:cut], f"{ONLY_FAILED}={_literal(reason)}", *words[cut:]])
+    return _in_folder(retry, info)
+
+
+def _in_folder(command: str, info: Mapping[str, Any]) -> str:
     folder = info.get("folder", os.getcwd())
     return command if folder == os.getcwd() else f"cd {shlex.quote(folder)} && {command}"
 

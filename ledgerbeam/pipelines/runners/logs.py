@@ -1,4 +1,4 @@
-"""Logging of the processes that run Beam: what user code warns of is shown, Beam's own chatter is not.
+"""Logging of the command line's processes: what the library and user code warn of is shown, Beam's chatter is not.
 
 Nothing is lost by it: what ends a pipeline reaches the launcher as an exception, which is reported once.
 """
@@ -11,7 +11,7 @@ import sys
 from ledgerbeam.pipelines.beam_import import is_not_of_beam
 from ledgerbeam.redaction import without_secrets
 
-__all__ = ["quiet_beam", "worker_options"]
+__all__ = ["show_log", "worker_options"]
 
 
 class _RedactedFormatter(logging.Formatter):
@@ -19,7 +19,7 @@ class _RedactedFormatter(logging.Formatter):
         return without_secrets(super().format(record))
 
 
-def quiet_beam(level: str = "warning") -> None:
+def show_log(level: str = "warning") -> None:
     """Set up the root logger for standard error; call it before Beam is imported, which already logs then.
 
     A program that has imported Beam itself has its own logging, and it is left as it is.

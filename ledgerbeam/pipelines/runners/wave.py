@@ -29,7 +29,7 @@ from ledgerbeam.pipelines.calls.beginning import refuse_calls
 from ledgerbeam.pipelines.jobs.spec import Part
 from ledgerbeam.pipelines.jobs.transport import load_job
 from ledgerbeam.pipelines.runners.import_path import take_import_path
-from ledgerbeam.pipelines.runners.logs import quiet_beam
+from ledgerbeam.pipelines.runners.logs import show_log
 from ledgerbeam.pipelines.runners.wave_files import DIED, DONE, STORAGE_OPTIONS, TRACEBACK, open_own, touch
 from ledgerbeam.redaction import know_environment, know_secrets, redact_streams
 
@@ -65,7 +65,7 @@ def main(argv: Sequence[str]) -> int:
     signal.signal(signal.SIGINT, ignore_interrupt)  # the launcher gets it, and ends this process
     if spec.workers == 1:
         InflightMarks(run_dir).register()
-    quiet_beam(spec.log_level)
+    show_log(spec.log_level)
     with beam_parts(spec.of_beam):
         from ledgerbeam.pipelines.runners.pipeline import run_locally  # noqa: PLC0415 - after logging is set up
 

@@ -91,12 +91,12 @@ EDITS = [
     (
         "clean = functools.partial(json.dumps, indent=1)\n",
         "clean = functools.partial(json.dumps, indent=2)\n",
-        ["captured value 'indent' of dumps"],
+        ["captured value 'indent' of partial json:dumps"],
     ),
     (
         "clean = functools.partial(max, 1)\n",
         "clean = functools.partial(max, 2)\n",
-        ["captured value argument 1 of max"],
+        ["captured value argument 1 of partial builtins:max"],
     ),
     (
         "class C:\n    def __init__(self, k): self.k = k\n    def __call__(self, r): return r\nclean = C(1)\n",
@@ -295,34 +295,117 @@ def test_an_edit_of_a_module_changes_the_identity_of_its_functions(tmp_path: Pat
     path.write_text("FACTOR = 2\n\ndef double(task):\n    return FACTOR\n\nclass Work:\n    def run(self): ...\n")
     module = load(path)
     first = code_identity(module.double, module.Work.run, module.Work)
-    assert sorted(first) == ["Work", "Work.run", "double"]
+    assert first["order"] == [f"edited_module:{name}" for name in ("double", "Work.run", "Work")]
     path.write_text(path.read_text().replace("FACTOR = 2", "FACTOR = 30"))
-    assert code_identity(load(path).double)["double"] != first["double"]
+    module = load(path)
+    assert changed(first, code_identity(module.double, module.Work.run, module.Work)) == ["module edited_module"]
 
 
 def test_other_modules_of_the_users_own_are_in_the_identity(folder: Path) -> None:
     (folder / "fp_main.py").write_text("import fp_other\ndef work(task): ...\n")
     (folder / "fp_other.py").write_text("")
     found = code_identity(importlib.import_module("fp_main").work)
-    assert sorted(found) == ["module fp_other", "work"]
+    assert [name for name, _ in flat_parameters(found)] == ["order", "module fp_main", "module fp_other"]
+
+
+def test_what_is_installed_is_in_the_identity_if_it_is_given_itself() -> None:
+    assert list(code_identity(json.dumps)["module"]) == ["json"]
 
 
 def test_captured_values_are_in_the_identity() -> None:
     def make(limit: int) -> Callable[[int], bool]:
         return lambda number: number < limit
 
-    three, four = code_identity(make(3)), code_identity(make(4))
-    assert {name for name in three if three[name] != four[name]} == {"captured value 'limit' of <lambda>"}
-    assert code_identity(make(3), json.dumps) == three | code_identity(json.dumps)
+    assert changed(code_identity(make(3)), code_identity(make(4))) == ["captured value 'limit' of <lambda>"]
 
 
-def test_two_functions_of_one_name_are_refused(folder: Path) -> None:
+def changed(was: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    before, after = dict(flat_parameters(was)), dict(flat_parameters(now))
+    return sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+
+
+def test_functions_of_one_name_are_told_apart_by_their_modules(folder: Path) -> None:
     for name, body in (("one_work", "1"), ("two_work", "2")):
         (folder / f"{name}.py").write_text(f"def work(task): return {body}\n")
     one, two = (importlib.import_module(name).work for name in ("one_work", "two_work"))
-    assert code_identity(one, one) == code_identity(one)
-    with pytest.raises(FunctionError, match="two functions are called work"):
-        code_identity(one, two)
+    assert code_identity(one, two)["order"] == ["one_work:work", "two_work:work"]
+    assert changed(code_identity(one, two), code_identity(two, one)) == ["order"]
+    assert changed(code_identity(one), code_identity(one, one)) == ["order"]
+
+
+class Once:
+    def __init__(self, field: str, **others: int) -> None:
+        self.field = field
+        self.__dict__.update(others)
+
+    def __call__(self, record: Any) -> Any:
+        return record[self.field]
+
+    def run(self, record: Any) -> Any:
+        return self(record)
+
+
+def named(pattern: str, record: Any) -> Any:
+    return pattern, record
+
+
+def closure(limit: int) -> Callable[[int], bool]:
+    def is_below(number: int) -> bool:
+        return number < limit
+
+    return is_below
+
+
+ONCE = f"{__name__}:Once"
+PAIRS: list[tuple[Any, str]] = [
+    (Once, f"captured value 'field' of {ONCE}"),
+    (lambda value: Once(value).run, f"captured value 'field' of {ONCE}"),
+    (lambda value: functools.partial(named, value), f"captured value argument 1 of partial {__name__}:named"),
+    (lambda value: functools.partial(named, record=value), f"captured value 'record' of partial {__name__}:named"),
+    (closure, "captured value 'limit' of is_below"),
+    (lambda value: lambda record: record == value, "captured value 'value' of <lambda>"),
+    (lambda value: value.join, "captured value the object of str.join"),
+]
+
+
+@pytest.mark.parametrize(("make", "what"), PAIRS, ids=lambda value: value if isinstance(value, str) else "")
+def test_several_of_a_kind_are_told_apart(make: Callable[[str], Any], what: str) -> None:
+    found = code_identity(make("a"), make("b"))
+    second = f"{what} 2" if what.endswith((">", "is_below")) else f"{what} (2)"
+    assert changed(found, code_identity(make("a"), make("b"))) == []
+    assert changed(found, code_identity(make("z"), make("b"))) == [what]
+    assert changed(found, code_identity(make("a"), make("z"))) == [second]
+    assert changed(found, code_identity(make("b"), make("a"))) == [what, second]
+
+
+def test_several_of_a_kind_are_told_apart_inside_of_what_captures_them() -> None:
+    def all_of(*steps: Any) -> Callable[[Any], Any]:
+        return lambda record: [step(record) for step in steps]
+
+    makes: list[Callable[[str], Any]] = [pair[0] for pair in PAIRS]
+    for make in makes:
+        was, now = code_identity(all_of(make("a"), make("b"))), code_identity(all_of(make("z"), make("b")))
+        assert len(changed(was, now)) == 1
+    a, b = Once("a"), Once("b")
+    assert changed(code_identity(all_of(a.run, b.run, a.run)), code_identity(all_of(a.run, b.run, b.run)))
+    first, second = Once("a", n=1), Once("a")
+    assert changed(code_identity(first, second), code_identity(second, first))
+
+
+def test_a_partial_of_a_function_that_captures_the_partial_is_followed() -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(
+        "import functools\ndef clean(n, r): return again\nagain = functools.partial(clean, 1)\n"
+        "class C:\n    def __init__(self): self.call = self.__call__\n    __call__ = lambda self, r: r\n",
+        names,
+    )
+    found = code_identity(names["again"], names["C"]())
+    assert found["order"] == ["partial clean", "C"]
+    assert found["captured value"] == {
+        "'again' of clean": "partial clean",
+        "argument 1 of partial clean": "1",
+        "'call' of C": "C.<lambda> of C",
+    }
 
 
 def test_what_cannot_be_called_is_refused() -> None:

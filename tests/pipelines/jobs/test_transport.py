@@ -15,7 +15,7 @@ from ledgerbeam.pipelines.jobs.pipeline import PipelineJob
 from ledgerbeam.pipelines.jobs.sources import GraphPasses, ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.jobs.tokenize import TokenizeJob
-from ledgerbeam.pipelines.jobs.transport import JOBS, dump_job, load_job
+from ledgerbeam.pipelines.jobs.transport import KINDS, dump_job, load_job
 
 OPTIONS = {"key": "an id", "secret": "hunter2"}
 FILES = ListedFiles(patterns=("/in/*.jsonl", "s3://b/\udce9.jsonl"), base="/in/", pack_bytes=100)
@@ -48,7 +48,8 @@ def test_a_job_survives_json(job: JobSpec) -> None:
 
 
 def test_every_kind_of_job_is_here() -> None:
-    assert {type(job) for job in SPECS} == set(JOBS.values())
+    found = {job.command: type(job) for job in SPECS}
+    assert {name: (kind.__module__.rpartition(".")[2], kind.__name__) for name, kind in found.items()} == KINDS
 
 
 @pytest.mark.parametrize("job", SPECS, ids=lambda job: f"{job.command} {getattr(job, 'to', '')}")

@@ -41,7 +41,7 @@ def failures(store: LedgerStore, args: argparse.Namespace) -> int:
         print(f"  to retry: {group['retry'] or 'run the job again'}")
     print(
         "\nTo retry all that are not quarantined, run the same command again. After an edit of the function, add "
-        "--on-job-change=accept."
+        "--on-job-change=accept, in Python on_job_change='accept'."
     )
     if any(HIDDEN in (group["retry"] or "") for group in groups):
         print(f"Ledgers keep no secrets: put yours in place of {HIDDEN}.")

@@ -1,4 +1,4 @@
-"""The parts of a pipeline that a ledger protects: the chain, and what comes behind it, each as a graph of its own."""
+"""The parts of a pipeline that a ledger protects: the chain, and what comes behind it, each in Beam's own form."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from apache_beam.portability.api import beam_runner_api_pb2
 
 __all__ = ["chain_alone", "rest_alone"]
 
-Graph = beam_runner_api_pb2.Pipeline
+Proto = beam_runner_api_pb2.Pipeline
 
 
-def chain_alone(graph: Graph, labels: Sequence[str]) -> Graph:
-    """Return the graph of the chain.
+def chain_alone(proto: Proto, labels: Sequence[str]) -> Proto:
+    """Return the chain, alone.
 
     Args:
-        graph: Of the whole pipeline, in Beam's own form.
+        proto: The whole pipeline, in Beam's own form.
         labels: Of the primitive transforms of the chain, in order.
     """
-    names = _names(graph)
-    return _only(graph, {names[label] for label in labels})
+    names = _names(proto)
+    return _only(proto, {names[label] for label in labels})
 
 
-def rest_alone(graph: Graph, labels: Sequence[str]) -> Graph:
-    """Return the graph of what comes behind the chain.
+def rest_alone(proto: Proto, labels: Sequence[str]) -> Proto:
+    """Return what comes behind the chain, alone.
 
     `CommitTasks` begins it in the place of the chain: it is given what was committed.
 
     Args:
-        graph: As for `chain_alone`.
+        proto: As for `chain_alone`.
         labels: Likewise; the first begins the pipeline.
     """
-    names = _names(graph)
+    names = _names(proto)
     first, *between, commit = (names[label] for label in labels)
-    rest = Graph()
-    rest.CopyFrom(graph)
+    rest = Proto()
+    rest.CopyFrom(proto)
     (beginning,) = rest.components.transforms[first].outputs.values()
     inputs = rest.components.transforms[commit].inputs
     for tag in list(inputs):
@@ -42,14 +42,14 @@ def rest_alone(graph: Graph, labels: Sequence[str]) -> Graph:
     return _only(rest, _primitive(rest) - set(between))
 
 
-def _names(graph: Graph) -> dict[str, str]:
+def _names(proto: Proto) -> dict[str, str]:
     """Return the ids of the primitive transforms by their labels."""
-    transforms = graph.components.transforms
-    return {transforms[name].unique_name: name for name in _primitive(graph)}
+    transforms = proto.components.transforms
+    return {transforms[name].unique_name: name for name in _primitive(proto)}
 
 
-def _primitive(graph: Graph) -> set[str]:
-    return {name for name, transform in graph.components.transforms.items() if _does_something(transform)}
+def _primitive(proto: Proto) -> set[str]:
+    return {name for name, transform in proto.components.transforms.items() if _does_something(transform)}
 
 
 def _does_something(transform: beam_runner_api_pb2.PTransform) -> bool:
@@ -58,10 +58,10 @@ def _does_something(transform: beam_runner_api_pb2.PTransform) -> bool:
     return not transform.subtransforms and not (transform.outputs and taken.issuperset(transform.outputs.values()))
 
 
-def _only(graph: Graph, kept: Collection[str]) -> Graph:
-    """Return a graph with only some of its primitive transforms, and the transforms that these are parts of."""
-    result = Graph()
-    result.CopyFrom(graph)
+def _only(proto: Proto, kept: Collection[str]) -> Proto:
+    """Return a pipeline with only some of its primitive transforms, and the transforms that these are parts of."""
+    result = Proto()
+    result.CopyFrom(proto)
     transforms, collections = result.components.transforms, result.components.pcollections
 
     def keep(name: str) -> bool:
@@ -73,7 +73,7 @@ def _only(graph: Graph, kept: Collection[str]) -> Graph:
         transform.subtransforms.extend(parts)
         return bool(parts)
 
-    (root,) = graph.root_transform_ids
+    (root,) = proto.root_transform_ids
     keep(root)
     reached = {root}
     waiting = [root]
