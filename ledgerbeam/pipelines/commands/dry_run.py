@@ -10,7 +10,7 @@ from rich.filesize import decimal
 from ledgerbeam.pipelines.run_progress import count, duration
 from ledgerbeam.redaction import printable, without_secrets
 
-__all__ = ["dry_run_lines"]
+__all__ = ["cost_line", "dry_run_lines"]
 
 _WHY = {
     "new": "this ledger does not know them",
@@ -47,11 +47,12 @@ def _lines(preview: Mapping[str, Any]) -> Iterator[str]:
     as_it_is, *others = preview["costs"]
     if preview["tasks"]:
         known = "" if as_it_is["basis"] == "recorded" else ", besides the time of a function"
-        yield f"predicted: {_cost(as_it_is)}{known}"
-    yield from (f"  with {cost['change']}: {_cost(cost)}" for cost in others)
+        yield f"predicted: {cost_line(as_it_is)}{known}"
+    yield from (f"  with {cost['change']}: {cost_line(cost)}" for cost in others)
 
 
-def _cost(cost: Mapping[str, Any]) -> str:
+def cost_line(cost: Mapping[str, Any]) -> str:
+    """Return what a job will cost as a line; `cost` is a `Cost` as JSON has it."""
     written = "" if cost["output_bytes"] is None else f" ({decimal(cost['output_bytes'])})"
     parts = [
         f"about {duration(cost['seconds'])}",

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 
-__all__ = ["Cost", "CostTally", "Pace", "pace_of"]
+__all__ = ["Cost", "CostShape", "CostTally", "Pace", "cost_of_rest", "pace_of"]
 
 START_SECONDS = 8.0
 SOURCE_SECONDS = 0.0021
@@ -45,6 +45,8 @@ OTHER_TASKS = (4, 16)
 """How many times larger the tasks of other ways are."""
 
 OTHER_HOSTS = (4, 16)
+
+MOST_SOURCES = 100_000
 
 SMALL_SOURCE = 1 << 20
 """Sources below this size, in bytes on average, are better packed."""
@@ -142,6 +144,23 @@ class CostShape:
             frozenset(on_stores),
         )
 
+    @classmethod
+    def of_ledger(cls, store: LedgerStore) -> CostShape | None:
+        """Return that of the job of a ledger; None where its tasks have no size in bytes."""
+        job, runs = store.job(), store.runs()
+        size: Any = None if job is None else job.parameters.get("task_bytes")
+        if job is None or not runs or not isinstance(size, int) or job.parameters.get("task_records"):
+            return None
+        first = next(iter(store.sources()), None)
+        places = {"sources": "" if first is None else first.url, "outputs": str(job.parameters.get("output") or "")}
+        return cls(
+            size,
+            lambda total: max(1, -(-total // size)),
+            bool(job.parameters.get("pack_bytes")),
+            int(runs[-1]["info"].get("workers") or 1),
+            frozenset(name for name, url in {**places, "ledger": store.url}.items() if not is_local(url)),
+        )
+
 
 @dataclass
 class CostTally:
@@ -163,8 +182,7 @@ class CostTally:
         left = max(1, expected - done)
         self._bytes += size * left // max(1, expected)
         self._count("", size, members, expected, left)
-        for times in OTHER_TASKS if self.shape.task_bytes else ():
-            larger = self.shape.task_bytes * times
+        for larger in () if self.shape.task_bytes is None else (self.shape.task_bytes * times for times in OTHER_TASKS):
             others = 1 if members else max(1, -(-size // larger))
             change = f"--task-bytes {_words(larger)}"
             self._count(change, size, members, others, max(1, others * left // max(1, expected)))
@@ -245,6 +263,23 @@ def _words(size: int) -> str:
         if size % unit == 0:
             return f"{size // unit}{letter}"
     return str(size)
+
+
+def cost_of_rest(store: LedgerStore) -> Cost | None:
+    """Return what the rest of the job of a ledger will cost.
+
+    It is None if all is done, before the first run, where the job's tasks have no size in bytes, or of more than
+    `MOST_SOURCES` sources, which would take long to read.
+    """
+    states = store.status()["sources"]
+    shape = CostShape.of_ledger(store)
+    if shape is None or not states["open"] + states["failed"] or sum(states.values()) > MOST_SOURCES:
+        return None
+    tally = CostTally(shape, pace_of(store))
+    for row in store.sources():
+        if row.state in ("open", "failed"):
+            tally.add(row.size, row.members, row.totals.tasks)
+    return tally.cost()
 
 
 def pace_of(store: LedgerStore | None) -> Pace | None:
