@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ledgerbeam.pipelines.run_progress import count
+from rich.filesize import decimal
+
+from ledgerbeam.pipelines.run_progress import count, duration
 from ledgerbeam.redaction import printable, without_secrets
 
-__all__ = ["dry_run_lines"]
+__all__ = ["cost_line", "dry_run_lines"]
 
 _WHY = {
     "new": "this ledger does not know them",
@@ -42,6 +44,26 @@ def _lines(preview: Mapping[str, Any]) -> Iterator[str]:
         yield f"{count(removed['count'], 'output')} out of date removed in the end: {shown}"
     yield from (f"the run would be refused: {line}" for text in preview["refused"] for line in text.splitlines())
     yield f"about {count(preview['tasks'], 'task')} to do; nothing was written"
+    as_it_is, *others = preview["costs"]
+    if preview["tasks"]:
+        known = "" if as_it_is["basis"] == "recorded" else ", besides the time of a function"
+        yield f"predicted: {cost_line(as_it_is)}{known}"
+    yield from (f"  with {cost['change']}: {cost_line(cost)}" for cost in others)
+
+
+def cost_line(cost: Mapping[str, Any]) -> str:
+    """Return what a job will cost as a line; `cost` is a `Cost` as JSON has it."""
+    written = "" if cost["output_bytes"] is None else f" ({decimal(cost['output_bytes'])})"
+    parts = [
+        f"about {duration(cost['seconds'])}",
+        count(cost["tasks"], "task"),
+        f"{decimal(cost['read_bytes'])} to read",
+        count(cost["outputs"], "output") + written,
+        *([count(cost["requests"], "request")] if cost["requests"] else []),
+        f"{decimal(cost['ledger_bytes'])} of ledger",
+        f"{decimal(cost['memory_bytes'])} of memory a worker",
+    ]
+    return ", ".join(parts)
 
 
 def _examples(number: int, examples: list[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from itertools import chain
 from typing import Any
@@ -18,6 +18,7 @@ from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.ledger.model.job import OnJobChange
 from ledgerbeam.ledger.selection import PACKS_A_PAGE
 from ledgerbeam.opening import open_ledger
+from ledgerbeam.pipelines.jobs.costs import Cost, CostShape, CostTally, pace_of
 from ledgerbeam.pipelines.jobs.owner import Existing, OutputOwner
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 
@@ -44,6 +45,7 @@ class JobPreview:
         outputs: Names of outputs that the run would remove in the end, a few of them.
         removed: How many these are.
         schema: The schemas of the outputs as JSON, if they are files of columns.
+        costs: What it would cost, first as it is, then in other ways.
     """
 
     ledger: str
@@ -56,6 +58,7 @@ class JobPreview:
     outputs: list[str] = field(default_factory=list)
     removed: int = 0
     schema: dict[str, Any] | None = None
+    costs: list[Cost] = field(default_factory=list)
 
     def found(self, state: str, url: str) -> None:
         """Count a source."""
@@ -111,15 +114,17 @@ def preview_job(
                 preview.removes(row.output.name)
             store = None  # of which nothing counts any more
     known = _Known(store)
+    tally = CostTally(CostShape.of_job(decided), pace_of(store))
     changed: set[str] = set()
     for sources in _sources(job, pages):
         for source, recorded, done in known.states(sources):
             state = "open" if force and recorded == "complete" else recorded
             preview.found(state, source.url)
             if state in WORK:
-                preview.tasks += max(1, job.sources().expected_tasks(source) - done)
+                preview.tasks += tally.add(source.size, len(source.members), done)
             if state == "changed":
                 changed.update(source.urls)
+    preview.costs = [tally.cost(), *tally.other_ways()]
     if store is not None:
         for url in known.gone():
             preview.found("gone", url)
@@ -244,6 +249,7 @@ def as_json(preview: JobPreview) -> dict[str, Any]:
         "sources": {state: preview.sources[state] for state in ("complete", *WORK, "gone")},
         "examples": preview.examples,
         "tasks": preview.tasks,
+        "costs": [asdict(cost) for cost in preview.costs],
         "removed": {"count": preview.removed, "examples": preview.outputs},
         **({} if preview.schema is None else {"schema": preview.schema}),
     }

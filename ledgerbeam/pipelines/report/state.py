@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.pipelines.console import count_nulled
+from ledgerbeam.pipelines.jobs.costs import Cost, cost_of_rest
 from ledgerbeam.pipelines.report.accounts import shown_records
 from ledgerbeam.pipelines.report.progress import JobProgress, job_progress, shown_runs
 from ledgerbeam.redaction import plain_value
@@ -22,11 +23,13 @@ class LedgerState(NamedTuple):
         found: What `LedgerStore.status` says, without secrets, and the numbers written as null if the job does that.
         runs: All runs, as `shown_runs` returns them.
         progress: How fast it goes.
+        rest: What the rest of it will cost; None if nothing is left, or it is not known.
     """
 
     found: dict[str, Any]
     runs: list[dict[str, Any]]
     progress: JobProgress
+    rest: Cost | None
 
     def values(self) -> dict[str, Any]:
         """Return it as one JSON object, that of ``ledger status --json``."""
@@ -38,6 +41,7 @@ class LedgerState(NamedTuple):
             "running": progress["running"],
             "rates": {"minute": progress["minute"], "run": progress["run"]},
             "time_left": progress["time_left"],
+            "rest": None if self.rest is None else dataclasses.asdict(self.rest),
             "runs": self.runs,
         }
 
@@ -50,7 +54,7 @@ def ledger_state(store: LedgerStore) -> LedgerState:
     if nulled is not None:
         found["nulled"] = nulled
     runs = shown_runs(store)
-    return LedgerState(found, runs, job_progress(store, found, runs))
+    return LedgerState(found, runs, job_progress(store, found, runs), cost_of_rest(store))
 
 
 def shown_job(job: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.identity import pack_id, source_id
 from ledgerbeam.ledger.model.job import flat_parameters
 from ledgerbeam.ledger.model.rows import SourceRow
+from ledgerbeam.pipelines.commands.dry_run import cost_line
 from ledgerbeam.pipelines.console import (
     count,
     counting,
@@ -68,6 +70,8 @@ def status(store: LedgerStore, args: argparse.Namespace) -> int:
     if progress.running:
         left = progress.time_left
         rows.append(("time left", "not known yet" if left is None else f"about {duration(left)}"))
+    if state.rest is not None:
+        rows.append(("rest", cost_line(dataclasses.asdict(state.rest))))
     print_facts(rows)
     if changes:
         print(

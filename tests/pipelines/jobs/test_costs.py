@@ -1,0 +1,131 @@
+"""What a job will cost: by the law, and by what its ledger has recorded."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from ledgerbeam.pipelines.jobs.costs import CostShape, CostTally, Pace
+from ledgerbeam.pipelines.jobs.map import MapJob
+from ledgerbeam.pipelines.jobs.sources import ListedFiles
+from tests.pipelines.conftest import Workspace
+
+GIGABYTE, TASK = 10**9, 16 * 2**20
+
+
+def shape(*on_stores: str, workers: int = 2, task_bytes: int | None = TASK, is_packed: bool = False) -> CostShape:
+    size = task_bytes or 1000
+    return CostShape(task_bytes, lambda total: max(1, -(-total // size)), is_packed, workers, frozenset(on_stores))
+
+
+def tally(given: CostShape, sizes: list[int], members: int = 0, pace: Pace | None = None) -> CostTally:
+    made = CostTally(given, pace)
+    for size in sizes:
+        made.add(size, members)
+    return made
+
+
+def test_the_law_gives_back_the_job_that_it_was_measured_by() -> None:
+    """10 sources of 6.4 GB in 400 tasks took two workers 104 s; so docs/scale.md says."""
+    cost = tally(shape(), [640_000_000] * 10).cost()
+    assert cost.tasks == 390
+    assert cost.seconds == pytest.approx(104, rel=0.1)
+    assert cost.requests == 0
+    assert cost.ledger_bytes == pytest.approx(0.4e6, rel=0.3)
+    assert cost.memory_bytes == pytest.approx(327e6, rel=0.1)
+    assert (cost.outputs, cost.output_bytes, cost.basis) == (780, None, "law")
+
+
+def test_a_hundred_thousand_small_sources_are_better_packed() -> None:
+    """They took 294 s in tasks of their own, and 14.6 s packed."""
+    made = tally(shape(), [1000] * 100_000)
+    assert made.cost().seconds == pytest.approx(294, rel=0.15)
+    (packed,) = [cost for cost in made.other_ways() if cost.change.startswith("--pack")]
+    assert packed.change == "--pack 16M"
+    assert packed.seconds == pytest.approx(14.6, rel=0.2)
+    assert packed.ledger_bytes == pytest.approx(15e6, rel=0.4)
+
+
+def test_a_job_of_few_large_sources_is_not_better_packed() -> None:
+    changes = [cost.change for cost in tally(shape(), [GIGABYTE] * 4).other_ways()]
+    assert changes == ["--task-bytes 64M", "--task-bytes 256M"]
+
+
+def test_requests_are_those_to_what_lies_on_a_store() -> None:
+    found = {
+        stores: tally(shape(*stores), [TASK] * 100).cost().requests
+        for stores in [(), ("outputs",), ("ledger",), ("sources",), ("sources", "outputs", "ledger")]
+    }
+    assert list(found.values()) == [0, 200, 10, 800, 1010]
+
+
+def test_hosts_share_only_what_a_ledger_on_a_store_records() -> None:
+    assert [cost.change for cost in tally(shape("ledger"), [TASK] * 10).other_ways()] == ["4 hosts"]
+    here, there = tally(shape("ledger"), [GIGABYTE] * 10), tally(shape(), [GIGABYTE] * 10)
+    assert not [cost for cost in there.other_ways() if "hosts" in cost.change]
+    hosts = {cost.change: cost.seconds for cost in here.other_ways()}
+    assert hosts["16 hosts"] < hosts["4 hosts"] < here.cost().seconds
+    assert hosts["4 hosts"] - 4 == pytest.approx((here.cost().seconds - 4) / 4, rel=0.01)  # 4 s of the start
+
+
+def test_what_was_recorded_counts_for_more_than_the_law() -> None:
+    cost = tally(shape(), [10 * TASK] * 4, pace=Pace(seconds=3.0, written_bytes=1000)).cost()
+    assert cost.basis == "recorded"
+    assert cost.worker_seconds == pytest.approx(120, rel=0.01)
+    assert cost.output_bytes == 40_000
+
+
+def test_tasks_that_are_done_cost_nothing_more() -> None:
+    made = CostTally(shape())
+    assert made.add(10 * TASK, 0, done=4) == 6
+    assert made.cost().read_bytes == 6 * TASK
+    assert made.add(TASK, 0, done=5) == 1  # it is open, whatever is done of it
+
+
+def test_nothing_left_costs_nothing() -> None:
+    made = CostTally(shape())
+    assert (made.cost().seconds, made.cost().requests, list(made.other_ways())) == (0, 0, [])
+
+
+def test_tasks_that_are_counted_in_records_have_no_other_ways() -> None:
+    assert list(tally(shape(task_bytes=None, is_packed=True), [10**6] * 3).other_ways()) == []
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        ({"output": "/out", "ledger": "/L"}, set()),
+        ({"output": "s3://b/out", "ledger": "/L"}, {"outputs"}),
+        ({"output": "/out", "ledger": "s3://b/L", "patterns": ("s3://b/*.jsonl",)}, {"ledger", "sources"}),
+    ],
+)
+def test_the_shape_of_a_job(job: dict[str, object], expected: set[str]) -> None:
+    files = ListedFiles(patterns=job.pop("patterns", ("/in/*.jsonl",)), pack_bytes=100)  # type: ignore[arg-type]
+    made = MapJob(files=files, function="m:f", made_of={"module": {}}, to="jsonl", workers=3, **job)  # type: ignore[arg-type]
+    found = CostShape.of_job(made)
+    assert (set(found.on_stores), found.is_packed, found.workers, found.task_bytes) == (expected, True, 3, TASK)
+    counted = dataclasses.replace(made, files=dataclasses.replace(files, task_records=5, pack_bytes=None))
+    assert CostShape.of_job(counted).task_bytes is None
+
+
+def test_a_dry_run_and_the_status_tell_it(workspace: Workspace) -> None:
+    workspace.jsonl("in/a.jsonl", 300)
+    workspace.jsonl("in/b.jsonl", 300, first=300)
+    job = ("map", "functions:keep", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--ledger", "L")
+    command = (*job, "--task-bytes", "500")
+    planned = workspace.run(*command, "--dry-run", "--json").json
+    here, *others = planned["costs"]
+    assert here["tasks"] == planned["tasks"] > 20
+    assert [cost["change"] for cost in others] == ["--task-bytes 2000", "--task-bytes 8000"]
+    lines = workspace.run(*command, "--dry-run").out.splitlines()
+    assert any(line.startswith("predicted: about ") and "besides the time of a function" in line for line in lines)
+    ran = workspace.run(*command, "--limit-tasks", "20")
+    assert ran.status == 0, ran.err
+    status = workspace.run("ledger", "status", "L", "--json").json
+    rest = status["rest"]
+    assert (rest["basis"], rest["tasks"]) == ("recorded", here["tasks"] - 20)
+    assert rest["output_bytes"] > 0
+    assert "\nrest " in workspace.run("ledger", "status", "L").out
+    assert workspace.run(*command).status == 0
+    assert workspace.run("ledger", "status", "L", "--json").json["rest"] is None
