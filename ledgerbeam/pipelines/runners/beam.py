@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,11 +16,15 @@ from ledgerbeam.ledger.model.user_code import SAFE_PATH
 from ledgerbeam.pipelines.beam_import import logging_kept
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.runners import dataflow
 from ledgerbeam.pipelines.runners.logs import worker_options
 
 __all__ = ["BeamRunner", "check_options", "check_reach"]
 
-_OWN_RUNNERS = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "PrismRunner")
+_HERE = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "PrismRunner")
+"""Runners that start their workers on this machine."""
+
+_KNOWN = (*_HERE, dataflow.RUNNER)
 """Runners whose options are all Beam's own; a job server may know more."""
 
 
@@ -28,12 +32,14 @@ def check_options(beam_args: Sequence[str]) -> None:
     """Refuse options that Beam does not know: it would only warn of them, and run without. It imports Beam.
 
     Raises:
-        UsageError: If there are such options, and no job server that may know them.
+        UsageError: If there are such options, and no job server that may know them; or if Dataflow could not run the
+            job with those that there are.
     """
     from apache_beam.options.pipeline_options import PipelineOptions, _BeamArgumentParser  # noqa: PLC0415
 
-    runner = PipelineOptions(list(beam_args)).get_all_options().get("runner")
-    if runner is not None and str(runner).rpartition(".")[2] not in _OWN_RUNNERS:
+    options = PipelineOptions(list(beam_args)).get_all_options()
+    runner = _runner(options)
+    if runner not in _KNOWN:
         return
     parser = _BeamArgumentParser(allow_abbrev=False)
     for kind in PipelineOptions.__subclasses__():
@@ -41,6 +47,8 @@ def check_options(beam_args: Sequence[str]) -> None:
     _, unknown = parser.parse_known_args(list(beam_args))
     if unknown:
         raise UsageError(f"Beam does not know the options {' '.join(unknown)}")
+    if runner == dataflow.RUNNER:
+        dataflow.check_dataflow(options)
 
 
 def check_reach(spec: JobSpec, beam_args: Sequence[str]) -> None:
@@ -55,8 +63,8 @@ def check_reach(spec: JobSpec, beam_args: Sequence[str]) -> None:
     from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415
 
     options = PipelineOptions(list(beam_args)).get_all_options()
-    runner = str(options.get("runner") or _OWN_RUNNERS[0]).rpartition(".")[2]
-    if runner in _OWN_RUNNERS or options.get("environment_type") == "LOOPBACK":
+    runner = _runner(options)
+    if runner in _HERE or options.get("environment_type") == "LOOPBACK":
         return
     for name, urls in spec.places().items():
         for url in urls:
@@ -65,6 +73,13 @@ def check_reach(spec: JobSpec, beam_args: Sequence[str]) -> None:
                     f"{url}: {name} must be on an object store: workers of {runner} may run on other machines; "
                     "give a URL such as s3://bucket/folder, or run the workers here with --environment_type=LOOPBACK"
                 )
+
+
+def _runner(options: Mapping[str, Any]) -> str:
+    """Return the name of the runner; Beam takes it in any case, with its module, and without its last syllable."""
+    named = str(options.get("runner") or _HERE[0]).rpartition(".")[2]
+    short = {name.lower().removesuffix("runner"): name for name in _KNOWN}
+    return short.get(named.lower().removesuffix("runner"), named)
 
 
 class BeamRunner:
