@@ -162,7 +162,7 @@ class LedgerRunner(PipelineRunner):
         if outcome.interrupted:
             raise KeyboardInterrupt
         left = outcome.status["sources"]["open"]
-        if left:
+        if left and not outcome.submitted:
             raise LedgerError(
                 f"{job.ledger}: {count(left, 'source')} left open, though nothing failed: a transform between "
                 "ReadTasks and WriteTasks has dropped tasks, or another run has taken the ledger over; let a function "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +19,8 @@ from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.pipelines.runners import dataflow
 from ledgerbeam.pipelines.runners.logs import worker_options
+
+_log = logging.getLogger(__name__)
 
 __all__ = ["BeamRunner", "check_options", "check_reach"]
 
@@ -95,10 +98,12 @@ class BeamRunner:
         done: What the passes so far have added to the ledger.
         records: What became of the records of those tasks.
         stopped: Always False: such a runner takes no limit of tasks.
+        submitted: Whether the pipeline was only staged, as the launcher of a template does, and others run it.
     """
 
     deaths = 0
     stopped = False
+    submitted = False
 
     def __init__(self, spec: JobSpec, store: LedgerStore, beam_args: Sequence[str]) -> None:
         self._spec = spec
@@ -121,6 +126,8 @@ class BeamRunner:
                 self._spec.reject_limit.check(self._store, ended=False)
             before, records_before = self._store.totals(), self._store.records()
             self._pass(listed.run)
+            if self.submitted:
+                return
             self._store.refresh()
             # A source that changed takes its share away when it is registered, inside of the pipeline.
             fresh = Totals(*(max(0, part) for part in self._store.totals().minus(before)))
@@ -149,6 +156,9 @@ class BeamRunner:
         try:
             options = PipelineOptions([*worker_options(self._spec.log_level), *self._beam_args])
             result = job_pipeline(replace(self._spec, run=run), options).run()
+            self.submitted = dataflow.is_template(options.get_all_options())
+            if self.submitted:
+                return
             result.wait_until_finish()
             self._set_ups = self._set_ups.plus(_counted_set_ups(result))
             if self._set_ups.times:
@@ -171,6 +181,9 @@ def _counted_set_ups(result: Any) -> SetUps:
         found = result.metrics().query(MetricsFilter().with_namespace("ledgerbeam").with_name("set_up_ms"))
     except NotImplementedError:
         return SetUps()
+    except Exception as error:  # noqa: BLE001 - all is done by now: what a service cannot tell of it changes nothing
+        _log.warning("the runner's counters were not to be had: %s", _last_line(error))
+        return SetUps()
     made = SetUps()
     for metric in found["distributions"]:
         if (counted := metric.result) is not None and counted.count:
@@ -181,5 +194,6 @@ def _counted_set_ups(result: Any) -> SetUps:
 def _last_line(error: Any) -> str:
     """Return what an error says last: of the trace of a Java program what was the cause of it all."""
     lines = [line.strip() for line in str(error).splitlines() if any(map(str.isalnum, line))]
+    lines = [line.removesuffix(", Error:") for line in lines if line != "None"]  # of a service that has no more to say
     causes = [line for line in lines if line.startswith("Caused by: ")]
     return f"{type(error).__name__}: {(causes or lines or [''])[-1].removeprefix('Caused by: ')}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from ledgerbeam.errors import UsageError
 
-__all__ = ["RUNNER", "check_dataflow"]
+__all__ = ["RUNNER", "check_dataflow", "is_template"]
 
 RUNNER = "DataflowRunner"
 """The name of Beam's runner for it."""
@@ -43,6 +43,11 @@ def check_dataflow(options: Mapping[str, Any]) -> None:
             "--update: the service updates streaming jobs only; cancel the job, then run the same command again: it "
             "continues from the ledger"
         )
+
+
+def is_template(options: Mapping[str, Any]) -> bool:
+    """Return whether the pipeline is only staged, and the service runs it when this process has ended."""
+    return bool(options.get("template_location"))
 
 
 def _has_client() -> bool:
