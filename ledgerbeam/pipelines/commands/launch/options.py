@@ -46,9 +46,7 @@ def parse_name(text: str) -> str:
         argparse.ArgumentTypeError: It is none.
     """
     if not _NAME.fullmatch(text):
-        raise argparse.ArgumentTypeError(
-            f"expected a name of small letters, digits and dashes, at most 52, found {text!r}"
-        )
+        raise argparse.ArgumentTypeError(f"expected at most 52 small letters, digits and dashes, found {text!r}")
     return text
 
 

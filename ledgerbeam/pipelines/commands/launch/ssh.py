@@ -31,7 +31,8 @@ hosts=({hosts})
 command=$(cat <<'END_OF_COMMAND'
 {command}END_OF_COMMAND
 )
-quote="'\\''"
+apostrophe="'" escaped="'\\''"
+command="exec sh -c '${{command//$apostrophe/$escaped}}'" # whatever the shell of the user there is
 options=(-T -o BatchMode=yes -o ConnectTimeout=15 -o ServerAliveInterval=15 -o ServerAliveCountMax=4)
 
 exec {{hold}}< <(exec sleep infinity) # their standard input: it ends with this script, and the commands end with it
@@ -41,7 +42,7 @@ trap 'exit 130' INT TERM
 
 run() {{
   local status=0
-  ssh "${{options[@]}}" -- "$1" "exec sh -c '${{command//\'/$quote}}'" <&"$hold" 2>&1 | sed -u "s/^/$1: /" || status=$?
+  ssh "${{options[@]}}" -- "$1" "$command" <&"$hold" 2>&1 | sed -u "s/^/$1: /" || status=$?
   case $status in
     0) echo "$1: done" ;;
     255) echo "$1: not reached, or lost on the way; the others go on" >&2 ;;
