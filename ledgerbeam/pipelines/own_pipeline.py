@@ -65,7 +65,8 @@ class PipelineRun(PipelineResult):
     """
 
     def __init__(self, ledger: str, outcome: RunOutcome, failures: Sequence[str] = ()) -> None:
-        super().__init__(PipelineState.DONE if outcome.is_complete else PipelineState.FAILED)
+        ended = PipelineState.DONE if outcome.is_complete else PipelineState.FAILED
+        super().__init__(PipelineState.PENDING if outcome.submitted else ended)
         self.ledger = ledger
         self.outcome = outcome
         self._failures = list(failures)

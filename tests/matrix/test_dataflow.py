@@ -120,7 +120,7 @@ def test_what_is_submitted(work: Work, reference: dict[str, bytes | None]) -> No
     assert (job.options["runner"], job.options["sdk_container_image"]) == ("DataflowRunner", IMAGE)
     assert {name.partition("/")[0] for name in steps(job)} == STEPS
     assert shown(steps(job)["WriteTasks/WriteTasks"]).items() >= {"output": f"{work.root}/first", "to": "jsonl"}.items()
-    assert shown(steps(job)["ProcessTask/ProcessTask"])["function"] == "tests.matrix.work:work"
+    assert "tests.matrix.work:work" in shown(steps(job)["ProcessTask/ProcessTask"])["function"]
     assert SECRET not in json.dumps(job.told)
     assert SECRET.encode() not in job.pipeline.SerializeToString()
 

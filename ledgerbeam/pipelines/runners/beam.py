@@ -156,7 +156,8 @@ class BeamRunner:
         try:
             options = PipelineOptions([*worker_options(self._spec.log_level), *self._beam_args])
             result = job_pipeline(replace(self._spec, run=run), options).run()
-            self.submitted = dataflow.is_template(options.get_all_options())
+            told = options.get_all_options()
+            self.submitted = _runner(told) == dataflow.RUNNER and dataflow.is_template(told)
             if self.submitted:
                 return
             result.wait_until_finish()
