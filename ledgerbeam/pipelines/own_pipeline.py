@@ -65,8 +65,9 @@ class PipelineRun(PipelineResult):
     """
 
     def __init__(self, ledger: str, outcome: RunOutcome, failures: Sequence[str] = ()) -> None:
-        ended = PipelineState.DONE if outcome.is_complete else PipelineState.FAILED
-        super().__init__(PipelineState.PENDING if outcome.submitted else ended)
+        # Of a pipeline that is only staged there is nothing to wait for, as of a template of Beam's own.
+        ended = outcome.is_complete or outcome.submitted
+        super().__init__(PipelineState.DONE if ended else PipelineState.FAILED)
         self.ledger = ledger
         self.outcome = outcome
         self._failures = list(failures)

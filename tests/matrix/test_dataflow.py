@@ -200,6 +200,19 @@ def stopped(pids: list[int]) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
+def test_a_pipeline_of_the_user_is_submitted_or_staged(work: Work) -> None:
+    place = ["--output", f"{work.root}/own", "--ledger", f"{work.root}/own-ledger"]
+    program = [pins.DATAFLOW.python, str(pins.ROOT / "examples" / "own_pipeline.py"), f"{work.root}/in/*.jsonl"]
+    for more in ([f"--template_location={work.root}/launches/own"], []):
+        command = [*program, *place, *work.service.options, *more]
+        ran = subprocess.run(command, env=work.env, capture_output=True, text=True, timeout=240, check=False)
+        assert ran.returncode == 0, ran.stderr
+        assert bool(more) == (not work.contents("own"))
+    assert ran.stdout == f"{FILES} sources complete, 0 open, 0 failed\n"
+    rows = [row for data in work.contents("own").values() if data is not None for row in data.splitlines()]
+    assert len({json.loads(row)["text"] for row in rows if row.startswith(b"{")}) == RECORDS
+
+
 def launch(work: Work, program: Path, parameters: dict[str, Any]) -> subprocess.CompletedProcess[str]:
     """Run the program of a template with the options that Google's launcher gives it."""
     own = {"template_location": f"{work.root}/launches/job_object", "job_name": "from-template"}
