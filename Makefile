@@ -51,7 +51,7 @@ lint: setup ## ruff check, ruff format --check, mypy strict
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-servers: setup ## bring MinIO, fake-gcs-server, Azurite, Prism, Flink, Spark and Beam's boot program into .cache/, what is missing of them
+servers: setup ## bring MinIO, fake-gcs-server, Azurite, Prism, Flink, Spark, Beam's boot program and a venv for Dataflow into .cache/, what is missing of them
 	$(BIN)/python -m tests.servers make
 
 image: servers ## build the worker image and run it as the worker pool of a Flink cluster (root, buildah)

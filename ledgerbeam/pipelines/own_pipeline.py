@@ -58,7 +58,9 @@ class PipelineRun(PipelineResult):
     """
 
     def __init__(self, outcome: Result) -> None:
-        super().__init__(PipelineState.DONE if outcome.complete else PipelineState.FAILED)
+        # Of a pipeline that is only staged there is nothing to wait for, as of a template of Beam's own.
+        ended = outcome.complete or outcome.summary["submitted"]
+        super().__init__(PipelineState.DONE if ended else PipelineState.FAILED)
         self.outcome = outcome
 
     @property

@@ -136,6 +136,11 @@ class ChainDoFn(beam.DoFn):
             raise UsageError(f"{type(self.transform).__name__}: {_NO_LEDGER}")
         return self.transform.dofn(self.values)
 
+    def display_data(self) -> dict[str, Any]:
+        """Show what the transform shows, in a runner's console that has the innermost steps alone, as Dataflow's."""
+        shown: dict[str, Any] = self.transform.display_data()
+        return shown
+
     def setup(self) -> None:
         """Make the DoFn, and set it up."""
         self._work = self.work()

@@ -22,6 +22,7 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, is_interrupt
 from ledgerbeam.ledger.statistics import joined_statistics
+from ledgerbeam.redaction import without_secrets
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
 from ledgerbeam.transforms.chain import TASKS, ChainTransform, ChainValues
 from ledgerbeam.transforms.user_object import take_set_ups
@@ -286,7 +287,7 @@ def _failure(task: Task, error: BaseException) -> FailedTask:
 
 
 def _name(function: Any) -> str:
-    return getattr(function, "__qualname__", None) or repr(function)
+    return getattr(function, "__qualname__", None) or without_secrets(repr(function))
 
 
 def _describe(value: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.matrix.runs import SOURCES, Jobs, Row, write_sources
-from tests.servers import flink, hosts, image, prism, spark
+from tests.matrix.runs import SOURCES, Jobs, Row, Store, write_sources
+from tests.servers import dataflow, flink, hosts, image, pins, prism, spark
+from tests.servers.dataflow import Dataflow
 from tests.servers.engine import Engine
 from tests.servers.flink import Place, flink_cluster
 from tests.servers.s3 import S3Server
@@ -18,9 +20,14 @@ from tests.servers.s3 import S3Server
 COLUMNS = ("clean", "converted", "killed worker", "killed executor", "killed launcher", "rerun", "identical")
 TWO_HOSTS = "Flink, 2 hosts"
 IMAGE = "Flink, worker image"
-ENGINES = ("FnApiRunner, 1 process", "FnApiRunner, 2 processes", "Prism", "Flink", TWO_HOSTS, "Spark", IMAGE)
+DATAFLOW = "Dataflow, run on Prism"
+ENGINES = ("FnApiRunner, 1 process", "FnApiRunner, 2 processes", "Prism", DATAFLOW, "Flink", TWO_HOSTS, "Spark", IMAGE)
+
+Contents = dict[str, bytes | None]
 
 _rows: list[Row] = []
+_references: dict[str, Contents] = {}
+_converted: Contents = {}
 notes: list[str] = []
 """Lines that tests want told below the table."""
 
@@ -31,23 +38,28 @@ def bucket(s3: S3Server) -> str:
 
 
 @pytest.fixture(scope="session")
-def reference(s3: S3Server, bucket: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes | None]:
-    """What the job leaves on the local runner, undisturbed, with one worker."""
-    folder = tmp_path_factory.mktemp("reference") / "jobs"
-    jobs = Jobs(folder, s3, bucket, name="reference", options=["--workers", "1"], engine=None)
-    jobs.finish("out")
-    found = jobs.left("out")
-    assert len(found) > 30
-    return found
+def reference(jobs: Jobs, tmp_path_factory: pytest.TempPathFactory) -> Contents:
+    """What the job leaves on the local runner, undisturbed, with one worker, where the engine's sources are."""
+    if jobs.root not in _references:  # rejected records name the URL of their source
+        local = _local(jobs, tmp_path_factory)
+        local.finish("out")
+        _references[jobs.root] = local.left("out")
+        assert len(_references[jobs.root]) > 30
+    return _references[jobs.root]
 
 
 @pytest.fixture(scope="session")
-def converted(s3: S3Server, bucket: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes | None]:
+def converted(jobs: Jobs, tmp_path_factory: pytest.TempPathFactory) -> Contents:
     """The sources as tar shards, as the local runner writes them with one worker."""
-    folder = tmp_path_factory.mktemp("converted") / "jobs"
-    found = Jobs(folder, s3, bucket, name="reference", options=["--workers", "1"], engine=None).convert()
-    assert len(found) == 2 * SOURCES
-    return found
+    if not _converted:
+        _converted.update(_local(jobs, tmp_path_factory).convert())
+        assert len(_converted) == 2 * SOURCES
+    return _converted
+
+
+def _local(jobs: Jobs, folders: pytest.TempPathFactory) -> Jobs:
+    folder = folders.mktemp("reference") / "jobs"
+    return Jobs(folder, jobs.server, jobs.root, name="reference", options=["--workers", "1"], engine=None)
 
 
 @pytest.fixture(scope="session", params=ENGINES)
@@ -58,16 +70,22 @@ def jobs(
     folder = tmp_path_factory.mktemp("engine")
     with ExitStack() as stack:
         engine: Engine | None = None
+        server: Store = s3
+        python, env = sys.executable, None
         if name == TWO_HOSTS:
-            s3, engine = _start_on_two_hosts(folder, stack)
-            bucket = write_sources(s3)
+            server, engine = _start_on_two_hosts(folder, stack)
+            bucket = write_sources(server)
+        elif name == DATAFLOW:
+            engine = _start_dataflow(folder, stack)
+            server, python, env = engine.storage, pins.DATAFLOW.python, engine.env
+            bucket = write_sources(server)
         elif name == IMAGE:
             engine = _start_with_image(folder, s3, stack)
         elif name in _STARTS:
             engine = _start(name, folder, s3, stack)
         options = ["--workers", name.split()[1]] if engine is None else ["--", *engine.options]
         place = "".join(letter for letter in name.lower() if letter.isalnum())
-        jobs = Jobs(folder / "jobs", s3, bucket, name=place, options=options, engine=engine)
+        jobs = Jobs(folder / "jobs", server, bucket, name=place, options=options, engine=engine, python=python, env=env)
         jobs.row.engine = name
         _rows.append(jobs.row)
         yield jobs
@@ -102,6 +120,13 @@ def _start_on_two_hosts(folder: Path, stack: ExitStack) -> tuple[S3Server, Engin
     for name in ("jobs", "job-server", "job-manager", "hosts/store"):
         pair.hide(folder / name)
     return pair.s3, engine
+
+
+def _start_dataflow(folder: Path, stack: ExitStack) -> Dataflow:
+    """Start the service to which Beam's DataflowRunner submits, with everything on an emulator of Cloud Storage."""
+    if (missing := dataflow.missing()) is not None:
+        pytest.skip(missing)
+    return stack.enter_context(dataflow.dataflow(folder, env={"LEDGERBEAM_CACHE": str(folder / "workers")}))
 
 
 def _start_with_image(folder: Path, s3: S3Server, stack: ExitStack) -> Engine:

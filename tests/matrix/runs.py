@@ -13,11 +13,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ledgerbeam.io import ObjectFolder
 from tests.servers import pins
 from tests.servers.engine import Engine
+from tests.servers.gcs import GcsServer
 from tests.servers.process import resident_mebibytes, wait_until
 from tests.servers.s3 import S3Server
 
@@ -27,6 +28,9 @@ TASK_BYTES = 1500
 LIMIT_SECONDS = 240.0
 RERUNS = 4
 SAMPLE_SECONDS = 0.5
+
+
+Store: TypeAlias = S3Server | GcsServer
 
 
 @dataclass
@@ -54,39 +58,53 @@ class Jobs:
     Args:
         folder: Where launchers work and log.
         server: On which sources, indexes, ledgers and outputs lie.
-        bucket: With the sources, as `write_sources` left them.
+        root: URL of the bucket with the sources, as `write_sources` left them.
         name: Of the engine; a part of the names of outputs and ledgers.
         options: Words of the command line that choose the engine.
         engine: To kill parts of; None for the local runner.
+        python: Interpreter of the launchers.
+        env: Added to their environment.
     """
 
     def __init__(
-        self, folder: Path, server: S3Server, bucket: str, *, name: str, options: Sequence[str], engine: Engine | None
+        self,
+        folder: Path,
+        server: Store,
+        root: str,
+        *,
+        name: str,
+        options: Sequence[str],
+        engine: Engine | None,
+        python: str = sys.executable,
+        env: Mapping[str, str] | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self._objects = ObjectFolder(f"s3://{bucket}", server.options)
-        self._bucket = bucket
+        self.server = server
+        self.root = root
+        self._objects = ObjectFolder(root, server.options)
+        self._python = python
         self._name = name
         self._options = options
         paths = os.pathsep.join(filter(None, [str(pins.ROOT), os.environ.get("PYTHONPATH")]))
-        self._env = {**os.environ, **server.env, "LEDGERBEAM_CACHE": str(folder / "cache"), "PYTHONPATH": paths}
+        own = {"LEDGERBEAM_CACHE": str(folder / "cache"), "PYTHONPATH": paths}
+        self._env = {**os.environ, **server.env, **(env or {}), **own}
         self._started = 0
         self.engine = engine
         self.row = Row(name)
 
     def start(self, output: str) -> Launcher:
         """Start the job, with outputs and ledger of its own below `output`."""
-        to = ("--output", f"s3://{self._bucket}/{self._name}/{output}", "--to", "jsonl")
-        ledger = ("--ledger", f"s3://{self._bucket}/{self._name}/{output}-ledger", "--flush-interval", "0.3")
-        command = ["map", "tests.matrix.work:work", f"s3://{self._bucket}/in/*.jsonl", *to, *ledger]
+        to = ("--output", f"{self.root}/{self._name}/{output}", "--to", "jsonl")
+        ledger = ("--ledger", f"{self.root}/{self._name}/{output}-ledger", "--flush-interval", "0.3")
+        command = ["map", "tests.matrix.work:work", f"{self.root}/in/*.jsonl", *to, *ledger]
         return self._launch([*command, "--task-bytes", str(TASK_BYTES), "--on-error", "reject", *self._options])
 
     def index(self) -> int:
         """Index one source in ranges, with the indexes in a tree of their own; return the exit status."""
-        root = f"s3://{self._bucket}/{self._name}/idx"
-        ledger = ("--ledger", f"s3://{self._bucket}/{self._name}/idx-ledger", "--index-root", root)
-        command = ["index", f"s3://{self._bucket}/large.jsonl", *ledger, "--task-bytes", "20000", *self._options]
+        root = f"{self.root}/{self._name}/idx"
+        ledger = ("--ledger", f"{self.root}/{self._name}/idx-ledger", "--index-root", root)
+        command = ["index", f"{self.root}/large.jsonl", *ledger, "--task-bytes", "20000", *self._options]
         return self._launch(command).end()
 
     def convert(self) -> dict[str, bytes | None]:
@@ -95,9 +113,9 @@ class Jobs:
         Raises:
             AssertionError: If that does not end well.
         """
-        to = ("--output", f"s3://{self._bucket}/{self._name}/tar", "--to", "tar")
-        ledger = ("--ledger", f"s3://{self._bucket}/{self._name}/tar-ledger")
-        launcher = self._launch(["convert", f"s3://{self._bucket}/in/[0-9]*.jsonl", *to, *ledger, *self._options])
+        to = ("--output", f"{self.root}/{self._name}/tar", "--to", "tar")
+        ledger = ("--ledger", f"{self.root}/{self._name}/tar-ledger")
+        launcher = self._launch(["convert", f"{self.root}/in/[0-9]*.jsonl", *to, *ledger, *self._options])
         assert launcher.end() == 0, launcher.log()
         return self.contents("tar")
 
@@ -115,7 +133,7 @@ class Jobs:
         }
 
     def _ask(self, action: str, output: str) -> dict[str, Any]:
-        ledger = f"s3://{self._bucket}/{self._name}/{output}-ledger"
+        ledger = f"{self.root}/{self._name}/{output}-ledger"
         command = [sys.executable, "-m", "ledgerbeam", "ledger", action, ledger, "--json"]
         told = subprocess.run(command, cwd=self._folder, env=self._env, capture_output=True, check=True)
         found: dict[str, Any] = json.loads(told.stdout)
@@ -123,7 +141,8 @@ class Jobs:
 
     def _launch(self, command: Sequence[str]) -> Launcher:
         self._started += 1
-        return Launcher(command, self._folder, self._env, self._folder / f"launcher-{self._started:02d}.log")
+        log = self._folder / f"launcher-{self._started:02d}.log"
+        return Launcher(command, self._folder, self._env, log, python=self._python)
 
     def finish(self, output: str) -> Launcher:
         """Start the job until it ends well.
@@ -162,11 +181,19 @@ class Jobs:
 class Launcher:
     """A started command of ledgerbeam, with all that it starts on this machine."""
 
-    def __init__(self, command: Sequence[str], folder: Path, env: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        env: Mapping[str, str],
+        log: Path,
+        *,
+        python: str = sys.executable,
+    ) -> None:
         self._log = log
         with log.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "ledgerbeam", *command],
+                [python, "-m", "ledgerbeam", *command],
                 cwd=folder,
                 env=env,
                 stdin=subprocess.DEVNULL,
@@ -232,10 +259,10 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def write_sources(server: S3Server) -> str:
-    """Make a bucket with sources; return its name."""
-    bucket = server.bucket()
-    objects = ObjectFolder(f"s3://{bucket}", server.options)
+def write_sources(server: Store) -> str:
+    """Make a bucket with sources; return its URL."""
+    root = server.place()
+    objects = ObjectFolder(root, server.options)
 
     def lines(first: int, count: int) -> bytes:
         return b"".join(
@@ -248,4 +275,4 @@ def write_sources(server: S3Server) -> str:
     broken[3::7] = [line[:-3] + b"\n" for line in broken[3::7]]
     objects.create("in/broken.jsonl", b"".join(broken))
     objects.create("large.jsonl", lines(0, 3000))
-    return bucket
+    return root

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.matrix.runs import LIMIT_SECONDS, SOURCES, Jobs, Launcher, Row, descendants, most_memory
+from tests.servers.dataflow import Dataflow
 from tests.servers.flink import FlinkCluster
 from tests.servers.process import command_of, name_of, wait_until
 
@@ -92,7 +93,7 @@ class TestMatrix:
             check_identical(jobs, "worker", reference)
 
     def test_a_killed_executor(self, jobs: Jobs, reference: Contents) -> None:
-        if jobs.engine is None or jobs.engine.name == "Prism":
+        if jobs.engine is None or jobs.engine.name in {"Prism", "Dataflow"}:
             pytest.skip("this engine works in one process")
         with told(jobs.row, "killed executor"):
             launcher = jobs.start("executor")
@@ -119,5 +120,7 @@ class TestMatrix:
                 if isinstance(jobs.engine, FlinkCluster):
                     for job in jobs.engine.running():
                         jobs.engine.cancel(job)
+                if isinstance(jobs.engine, Dataflow):
+                    jobs.engine.cancel_all()
                 time.sleep(1)
             check_identical(jobs, "launcher", reference)

@@ -64,6 +64,15 @@ def _spark() -> Iterator[str]:
 
 
 @contextlib.contextmanager
+def _dataflow() -> Iterator[str]:
+    from tests.servers import dataflow, pins
+
+    with dataflow.dataflow() as service:
+        variables = "\n".join(f"export {name}={value}" for name, value in service.env.items())
+        yield f"# with {pins.DATAFLOW.python} as the launcher\n{variables}\n{' '.join(service.options)}"
+
+
+@contextlib.contextmanager
 def _workers() -> Iterator[str]:
     from tests.servers import worker_pool
 
@@ -78,6 +87,7 @@ _SERVERS: dict[str, Callable[[], contextlib.AbstractContextManager[str]]] = {
     "prism": _prism,
     "flink": _flink,
     "spark": _spark,
+    "dataflow": _dataflow,
     "workers": _workers,
 }
 

@@ -23,6 +23,11 @@ class GcsServer(ObjectServer):
         """Storage options with which gcsfs reaches it."""
         return {"endpoint_url": self.endpoint, "token": "anon", "project": "tests"}
 
+    @property
+    def env(self) -> dict[str, str]:
+        """Environment variables with which another process reaches it, through gcsfs and Google's own client."""
+        return {"STORAGE_EMULATOR_HOST": self.endpoint, "FSSPEC_GCS_TOKEN": "anon", "FSSPEC_GCS_PROJECT": "tests"}
+
     def place(self) -> str:
         """Make an empty bucket and return its URL."""
         return f"gs://{self.make('gs://', 'bucket')}"

@@ -21,7 +21,19 @@ from hashlib import file_digest
 from pathlib import Path
 
 from tests.servers.merge import merge_jars
-from tests.servers.pins import CACHE, PIECES, PROGRAMS, SERVERS, GoProgram, Jars, JavaRuntime, NpmPackage, Piece, java
+from tests.servers.pins import (
+    CACHE,
+    PIECES,
+    PROGRAMS,
+    SERVERS,
+    GoProgram,
+    Jars,
+    JavaRuntime,
+    NpmPackage,
+    Piece,
+    PythonVenv,
+    java,
+)
 
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy-dependencies"
 
@@ -57,6 +69,8 @@ def _make(piece: Piece) -> None:
         _resolve(piece)
     elif isinstance(piece, NpmPackage):
         _install(piece)
+    elif isinstance(piece, PythonVenv):
+        _fill(piece)
     else:
         _unpack(piece)
 
@@ -105,6 +119,17 @@ def _install(package: NpmPackage) -> None:
         # npm compares every package with the checksum in the lock file; none of them needs its own scripts to run.
         _run(["npm", "ci", "--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund"], folder / "whole")
         (folder / "whole").rename(package.path)
+
+
+def _fill(venv: PythonVenv) -> None:
+    with _beside(SERVERS) as folder:
+        whole = folder / "whole"
+        _run([sys.executable, "-m", "venv", str(whole)], folder)
+        python = str(whole / "bin" / "python")
+        pip = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary", ":all:", "--require-hashes"]
+        _run([*pip, "--requirement", str(venv.requirements)], folder)
+        _run([python, "-c", f"import {venv.imports}"], folder)
+        whole.rename(venv.path)
 
 
 def _unpack(runtime: JavaRuntime) -> None:

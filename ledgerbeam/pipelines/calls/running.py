@@ -201,6 +201,7 @@ class _Ending:
             "out_of_date": outcome.out_of_date,
             "unrecorded": outcome.unrecorded,
             "limited": outcome.limited,
+            "submitted": outcome.submitted,
             **outcome.status,
             "records": shown_records(outcome.records),
             "done": {**outcome.done._asdict(), "records": shown_records(outcome.run_records)},
@@ -242,7 +243,12 @@ class _Ending:
         if outcome.out_of_date:
             yield next(self._stale())
         left = outcome.status["sources"]["open"]
-        if outcome.limited:
+        if outcome.submitted:
+            yield (
+                "when the service has run what is staged, run the same command again without --template_location: it "
+                f"does what is left and removes what is out of date; until then: ledgerbeam ledger status {job.ledger}"
+            )
+        elif outcome.limited:
             yield (
                 f"stopped after {count(int(job.task_limit or 0), 'task')}, as --limit-tasks asks; "
                 f"{count(left, 'source')} of those listed so far left open; the same command continues with them"

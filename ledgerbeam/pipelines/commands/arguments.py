@@ -348,6 +348,6 @@ def add_job(parser: argparse.ArgumentParser, *, task_bytes: str, task_help: str)
         choices=LOG_LEVELS,
         help="show log messages of functions from this level on (default: warning)",
     )
-    parser.set_defaults(runs_beam=True)
+    parser.set_defaults(behind_dashes="beam options")
     parser.epilog = "Beam options follow '--', for example: -- --runner=PrismRunner"
     return work

@@ -5,7 +5,6 @@ Exit status: 0 done; 1 error; 2 usage; 3 done, but some tasks failed; 130 interr
 
 from __future__ import annotations
 
-import argparse
 import codecs
 import contextlib
 import io
@@ -17,12 +16,11 @@ import traceback
 from collections.abc import Sequence
 
 from ledgerbeam.descriptors import hold_standard_descriptors
-from ledgerbeam.errors import LedgerbeamError, UsageError
+from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.pipelines.calls.beginning import check_urls
-from ledgerbeam.pipelines.commands.parser import build_parser
+from ledgerbeam.pipelines.commands.parser import parse_words
 from ledgerbeam.pipelines.runners.logs import show_log
 from ledgerbeam.redaction import (
-    command_without_secrets,
     know_environment,
     know_secrets,
     redact_streams,
@@ -35,9 +33,6 @@ INTERRUPTED = 130
 
 _AS_THEY_ARE = "ledgerbeam-as-they-are"
 """Names need not be UTF-8: their bytes are printed as they are. Other surrogates, which are no text, are escaped."""
-
-_TWO_WORDS = {("index", "verify"): "verify"}
-"""Commands that may be given in two words. No source is called so: its name would show no format."""
 
 
 def _print_surrogates(error: UnicodeError) -> tuple[str | bytes, int]:
@@ -63,11 +58,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in arguments
     _know_secrets(arguments)
     try:
-        args, beam_args = _parse(arguments)
+        args, behind = parse_words(arguments)
         check_urls(vars(args))
         if getattr(args, "dry_run", False) or getattr(args, "sample", None):
             sys.dont_write_bytecode = True  # of the user's modules: what only looks writes nothing at all
-        status: int = args.run(args, beam_args)
+        status: int = args.run(args, behind)
         sys.stdout.flush()
     except LedgerbeamError as error:
         return _fail(f"{error}", error.exit_status, debug)
@@ -106,25 +101,6 @@ def _take_signals() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it takes away how a process has ended
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGCHLD))
-
-
-def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    beam_args: list[str] = []
-    if "--" in arguments:
-        cut = arguments.index("--")
-        arguments, beam_args = arguments[:cut], arguments[cut + 1 :]
-    if tuple(arguments[:2]) in _TWO_WORDS:
-        arguments = [_TWO_WORDS[arguments[0], arguments[1]], *arguments[2:]]
-    args, rest = build_parser().parse_known_args(arguments)
-    # argparse takes a list of positionals from one place only; patterns may stand on both sides of options.
-    if rest and (any(word.startswith("-") for word in rest) or not (args.takes_patterns or hasattr(args, "patterns"))):
-        shown = " ".join(command_without_secrets(rest))
-        raise UsageError(f"unrecognized arguments: {shown}; see: {args.prog} --help")
-    if rest:
-        args.patterns = [*getattr(args, "patterns", ()), *rest]
-    if beam_args and not args.runs_beam:
-        raise UsageError(f"{args.prog} runs no Beam pipeline: nothing may follow '--'")
-    return args, beam_args
 
 
 def _know_secrets(arguments: Sequence[str]) -> None:

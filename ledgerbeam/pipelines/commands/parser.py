@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from ledgerbeam import __version__
+from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.commands import (
     completion,
     convert,
@@ -22,9 +23,11 @@ from ledgerbeam.pipelines.commands import (
     verify,
 )
 from ledgerbeam.pipelines.commands.arguments import Parser, add_base_options, must_be_given, set_usage
+from ledgerbeam.pipelines.commands.launch import actions as launch
 from ledgerbeam.pipelines.commands.ledger import actions as ledger
+from ledgerbeam.redaction import command_without_secrets
 
-__all__ = ["build_parser", "synopsis"]
+__all__ = ["build_parser", "parse_words", "synopsis"]
 
 
 class Command(Protocol):
@@ -35,8 +38,8 @@ class Command(Protocol):
     def add_arguments(self, parser: argparse.ArgumentParser, /) -> None:
         """Add the options of the command."""
 
-    def run(self, args: argparse.Namespace, beam_args: list[str], /) -> int:
-        """Run it. Returns the exit status."""
+    def run(self, args: argparse.Namespace, behind: list[str], /) -> int:
+        """Run it, with the words behind ``--``. Returns the exit status."""
 
 
 _GROUPS: dict[str, dict[str, Command]] = {
@@ -47,6 +50,7 @@ _GROUPS: dict[str, dict[str, Command]] = {
         "tokenize": tokenize,
         "materialize": materialize,
     },
+    "many hosts": {"launch": launch},
     "datasets": {"merge": merge, "publish": publish},
     "sources and their indexes": {"verify": verify, "show": show, "schema": schema},
     "ledgers": {"ledger": ledger},
@@ -55,6 +59,9 @@ _GROUPS: dict[str, dict[str, Command]] = {
 
 _FULL_NAMES = {"verify": "index verify"}
 """Commands with a name in two words, which `cli` takes as well, and help shows."""
+
+_TWO_WORDS = {("index", "verify"): "verify"}
+"""Commands that may be given in two words. No source is called so: its name would show no format."""
 
 _WIDTH = 54
 _INDENT = 2
@@ -81,13 +88,43 @@ def build_parser() -> argparse.ArgumentParser:
             allow_abbrev=False,
         )
         add_base_options(added)
-        added.set_defaults(run=command.run, runs_beam=False, prog=added.prog, whole_parser=parser)
+        added.set_defaults(run=command.run, behind_dashes=None, prog=added.prog, whole_parser=parser)
         command.add_arguments(added)
         takes_patterns = any(action.dest == "patterns" for action in added._actions)  # noqa: SLF001 - no public list
         added.set_defaults(takes_patterns=takes_patterns)
         set_usage(added)
         parser.commands[name] = added
     return parser
+
+
+def parse_words(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Parse a command line.
+
+    Args:
+        arguments: Without the program's name.
+
+    Returns:
+        What was given, and the words behind ``--``: Beam options, or a command.
+
+    Raises:
+        UsageError: If it cannot mean anything.
+    """
+    behind: list[str] = []
+    if "--" in arguments:
+        cut = arguments.index("--")
+        arguments, behind = arguments[:cut], arguments[cut + 1 :]
+    if tuple(arguments[:2]) in _TWO_WORDS:
+        arguments = [_TWO_WORDS[arguments[0], arguments[1]], *arguments[2:]]
+    args, rest = build_parser().parse_known_args(arguments)
+    # argparse takes a list of positionals from one place only; patterns may stand on both sides of options.
+    if rest and (any(word.startswith("-") for word in rest) or not (args.takes_patterns or hasattr(args, "patterns"))):
+        shown = " ".join(command_without_secrets(rest))
+        raise UsageError(f"unrecognized arguments: {shown}; see: {args.prog} --help")
+    if rest:
+        args.patterns = [*getattr(args, "patterns", ()), *rest]
+    if behind and args.behind_dashes is None:
+        raise UsageError(f"{args.prog} runs no Beam pipeline: nothing may follow '--'")
+    return args, behind
 
 
 def synopsis() -> str:

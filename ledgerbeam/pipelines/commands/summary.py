@@ -28,7 +28,10 @@ def summary_lines(result: Result, words: Sequence[str]) -> Iterator[str]:
         result: Of the run.
         words: The command line that asked for it.
     """
-    yield _interrupted(result, words) if result.interrupted else _finished(result)
+    if result.summary["submitted"]:
+        yield f"staged, for the service to run: {result.command} -> {result.output or 'indexes'}"
+    else:
+        yield _interrupted(result, words) if result.interrupted else _finished(result)
     if nulled := result.summary.get("nulled"):
         yield f"{count(nulled, 'number')} that JSON does not have (NaN, infinities) written as null so far"
     records = RecordCounts(**result.summary["records"])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,11 +17,17 @@ from ledgerbeam.ledger.model.user_code import SAFE_PATH
 from ledgerbeam.pipelines.beam_import import logging_kept
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.runners import dataflow
 from ledgerbeam.pipelines.runners.logs import worker_options
+
+_log = logging.getLogger(__name__)
 
 __all__ = ["BeamRunner", "check_options", "check_reach"]
 
-_OWN_RUNNERS = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "PrismRunner")
+_HERE = ("FnApiRunner", "DirectRunner", "BundleBasedDirectRunner", "PrismRunner")
+"""Runners that start their workers on this machine."""
+
+_KNOWN = (*_HERE, dataflow.RUNNER)
 """Runners whose options are all Beam's own; a job server may know more."""
 
 
@@ -28,12 +35,14 @@ def check_options(beam_args: Sequence[str]) -> None:
     """Refuse options that Beam does not know: it would only warn of them, and run without. It imports Beam.
 
     Raises:
-        UsageError: If there are such options, and no job server that may know them.
+        UsageError: If there are such options, and no job server that may know them; or if Dataflow could not run the
+            job with those that there are.
     """
     from apache_beam.options.pipeline_options import PipelineOptions, _BeamArgumentParser  # noqa: PLC0415
 
-    runner = PipelineOptions(list(beam_args)).get_all_options().get("runner")
-    if runner is not None and str(runner).rpartition(".")[2] not in _OWN_RUNNERS:
+    options = PipelineOptions(list(beam_args)).get_all_options()
+    runner = _runner(options)
+    if runner not in _KNOWN:
         return
     parser = _BeamArgumentParser(allow_abbrev=False)
     for kind in PipelineOptions.__subclasses__():
@@ -41,6 +50,8 @@ def check_options(beam_args: Sequence[str]) -> None:
     _, unknown = parser.parse_known_args(list(beam_args))
     if unknown:
         raise UsageError(f"Beam does not know the options {' '.join(unknown)}")
+    if runner == dataflow.RUNNER:
+        dataflow.check_dataflow(options)
 
 
 def check_reach(spec: JobSpec, beam_args: Sequence[str]) -> None:
@@ -55,8 +66,8 @@ def check_reach(spec: JobSpec, beam_args: Sequence[str]) -> None:
     from apache_beam.options.pipeline_options import PipelineOptions  # noqa: PLC0415
 
     options = PipelineOptions(list(beam_args)).get_all_options()
-    runner = str(options.get("runner") or _OWN_RUNNERS[0]).rpartition(".")[2]
-    if runner in _OWN_RUNNERS or options.get("environment_type") == "LOOPBACK":
+    runner = _runner(options)
+    if runner in _HERE or options.get("environment_type") == "LOOPBACK":
         return
     for name, urls in spec.places().items():
         for url in urls:
@@ -65,6 +76,13 @@ def check_reach(spec: JobSpec, beam_args: Sequence[str]) -> None:
                     f"{url}: {name} must be on an object store: workers of {runner} may run on other machines; "
                     "give a URL such as s3://bucket/folder, or run the workers here with --environment_type=LOOPBACK"
                 )
+
+
+def _runner(options: Mapping[str, Any]) -> str:
+    """Return the name of the runner; Beam takes it in any case, with its module, and without its last syllable."""
+    named = str(options.get("runner") or _HERE[0]).rpartition(".")[2]
+    short = {name.lower().removesuffix("runner"): name for name in _KNOWN}
+    return short.get(named.lower().removesuffix("runner"), named)
 
 
 class BeamRunner:
@@ -80,10 +98,12 @@ class BeamRunner:
         done: What the passes so far have added to the ledger.
         records: What became of the records of those tasks.
         stopped: Always False: such a runner takes no limit of tasks.
+        submitted: Whether the pipeline was only staged, as the launcher of a template does, and others run it.
     """
 
     deaths = 0
     stopped = False
+    submitted = False
 
     def __init__(self, spec: JobSpec, store: LedgerStore, beam_args: Sequence[str]) -> None:
         self._spec = spec
@@ -106,6 +126,8 @@ class BeamRunner:
                 self._spec.reject_limit.check(self._store, ended=False)
             before, records_before = self._store.totals(), self._store.records()
             self._pass(listed.run)
+            if self.submitted:
+                return
             self._store.refresh()
             # A source that changed takes its share away when it is registered, inside of the pipeline.
             fresh = Totals(*(max(0, part) for part in self._store.totals().minus(before)))
@@ -134,6 +156,10 @@ class BeamRunner:
         try:
             options = PipelineOptions([*worker_options(self._spec.log_level), *self._beam_args])
             result = job_pipeline(replace(self._spec, run=run), options).run()
+            told = options.get_all_options()
+            self.submitted = _runner(told) == dataflow.RUNNER and dataflow.is_template(told)
+            if self.submitted:
+                return
             result.wait_until_finish()
             self._set_ups = self._set_ups.plus(_counted_set_ups(result))
             if self._set_ups.times:
@@ -156,6 +182,9 @@ def _counted_set_ups(result: Any) -> SetUps:
         found = result.metrics().query(MetricsFilter().with_namespace("ledgerbeam").with_name("set_up_ms"))
     except NotImplementedError:
         return SetUps()
+    except Exception as error:  # noqa: BLE001 - all is done by now: what a service cannot tell of it changes nothing
+        _log.warning("the runner's counters were not to be had: %s", _last_line(error))
+        return SetUps()
     made = SetUps()
     for metric in found["distributions"]:
         if (counted := metric.result) is not None and counted.count:
@@ -166,5 +195,6 @@ def _counted_set_ups(result: Any) -> SetUps:
 def _last_line(error: Any) -> str:
     """Return what an error says last: of the trace of a Java program what was the cause of it all."""
     lines = [line.strip() for line in str(error).splitlines() if any(map(str.isalnum, line))]
+    lines = [line.removesuffix(", Error:") for line in lines if line != "None"]  # of a service that has no more to say
     causes = [line for line in lines if line.startswith("Caused by: ")]
     return f"{type(error).__name__}: {(causes or lines or [''])[-1].removeprefix('Caused by: ')}"

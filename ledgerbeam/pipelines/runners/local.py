@@ -75,7 +75,10 @@ class LocalRunner:
         deaths: How often a worker died so far.
         done: What the passes so far have added to the ledger.
         stopped: Whether the limit of tasks ended the run before all was done.
+        submitted: Always False: what it is given, it runs.
     """
+
+    submitted = False
 
     def __init__(
         self,

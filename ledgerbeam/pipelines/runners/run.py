@@ -42,6 +42,7 @@ class RunOutcome:
         limited: Whether the limit of tasks ended it before all was done.
         completed: Sources that became complete in it.
         unrecorded: Shards of the job's form in its own folder that the ledger does not know, as far as they were named.
+        submitted: Whether the pipeline was only handed over, and others run it from now on: the run has not ended.
     """
 
     status: dict[str, Any]
@@ -54,6 +55,7 @@ class RunOutcome:
     unrecorded: int = 0
     limited: bool = False
     completed: int = 0
+    submitted: bool = False
 
     @property
     def records(self) -> RecordCounts:
@@ -130,6 +132,7 @@ def run_job(
     outcome, tidied, deaths, done, left, limited = "failed", False, 0, Totals(), 0, False
     run_records = RecordCounts()
     strangers: list[str] = []
+    submitted = False
     try:
         with folders.enter(run) as folder:
             if owner is not None:
@@ -141,11 +144,12 @@ def run_job(
             )
             try:
                 runner.run(listed)
-                if spec.reject_limit is not None:
+                submitted = runner.submitted
+                if spec.reject_limit is not None and not submitted:
                     spec.reject_limit.check(store, ended=True)
                 tidied = clean and not runner.deaths
                 with folder.alone() as alone:
-                    if alone and not elsewhere:
+                    if alone and not elsewhere and not submitted:
                         _warn_of_foreign(remove_superseded(spec, store), reporter)
                         if owner is None or not spec.keeps_shards:
                             tidied = True
@@ -162,9 +166,10 @@ def run_job(
     except KeyboardInterrupt:
         outcome = "interrupted"
     finally:
-        store.end_run(run, outcome, tidied=tidied)
-        if not clean or deaths or outcome not in (DONE, TASKS_FAILED):
-            sweep_temporaries(spec)
+        if not submitted:
+            store.end_run(run, outcome, tidied=tidied)
+            if not clean or deaths or outcome not in (DONE, TASKS_FAILED):
+                sweep_temporaries(spec)
     return RunOutcome(
         store.status(),
         listed.skipped,
@@ -176,6 +181,7 @@ def run_job(
         len(strangers),
         limited,
         _completed(listed, store, complete_before),
+        submitted,
     )
 
 
