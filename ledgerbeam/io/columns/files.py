@@ -105,7 +105,7 @@ class ColumnFiles:
             indices: Their numbers, in any order, negative ones counting from the end.
 
         Returns:
-            The records in the order asked.
+            The records in the requested order.
 
         Raises:
             IndexError: A number out of range.

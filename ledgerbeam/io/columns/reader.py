@@ -51,7 +51,7 @@ class GroupedRows(ABC):
         url: The source.
         options: Storage options.
         columns: Names of the columns that are read; all for none. They come in the order of the file.
-        listed: What was listed; see `RangeReader`. Default: what the source is now.
+        listed: The listed properties of the source; see `RangeReader`. Default: what the source is now.
         cache_bytes: How many bytes of decoded row groups are held.
         data: The whole content, if it is in memory; nothing is read of the URL then.
 
@@ -170,7 +170,7 @@ class GroupedRows(ABC):
             indices: Their numbers, in any order, negative ones counting from the end.
 
         Returns:
-            The records in the order asked.
+            The records in the requested order.
 
         Raises:
             IndexError: A number out of range.

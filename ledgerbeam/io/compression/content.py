@@ -37,7 +37,7 @@ def open_content(
         index: Where its index lies; the seek points of a gzip file lie beside it.
         options: Storage options of both.
         size: Size of the source as it is stored, if it is known.
-        listed: What was listed; see `RangeReader`.
+        listed: The listed properties of the source; see `RangeReader`.
     """
     compression = split_compression(url).compression
     if compression is not None and compression.seekable:
@@ -218,7 +218,7 @@ class ContentReader(RangeReader):
         start, stop = self._loaded().extent(number)
         if at <= start and stop <= at + len(stored):
             return iter((bytes(stored[start - at : stop - at]),))
-        return (self._source.read(here, min(here + REQUEST, stop)) for here in range(start, stop, REQUEST))
+        return self._source.blocks(REQUEST, start=start, stop=stop)
 
     def _decompress(self, number: int, pieces: Iterator[bytes], start: int, stop: int) -> bytes:
         size = self._bounds[number + 1] - self._bounds[number]

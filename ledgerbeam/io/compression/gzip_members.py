@@ -41,7 +41,7 @@ def member_points(
         url: The file; known to be whole.
         options: Storage options.
         size: Decompressed bytes that it is known to have, at least.
-        listed: What was listed; see `RangeReader`.
+        listed: The listed properties of the source; see `RangeReader`.
 
     Returns:
         The content of the file of points; None if the members have more than 1 MiB, as a rule.

@@ -245,7 +245,7 @@ def gzip_points(
         options: Storage options.
         size: Decompressed bytes that it is known to have, at least; see `gzip_spacing`.
         spacing: Decompressed bytes between two points, at least; more than 32768.
-        listed: What was listed; see `RangeReader`.
+        listed: The listed properties of the source; see `RangeReader`.
 
     Returns:
         The content of the file of points.

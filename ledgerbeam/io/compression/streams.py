@@ -17,7 +17,6 @@ from typing import Any
 
 from ledgerbeam.errors import ArchiveError, LedgerbeamError, SourceError, UsageError
 from ledgerbeam.io.compression.names import split_compression
-from ledgerbeam.io.storage.ahead import map_ahead
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.pipes import is_pipe, read_pipe
 from ledgerbeam.io.storage.ranges import RangeReader
@@ -177,7 +176,7 @@ def decompressed(url: str, options: Options | None = None, listed: FileInfo | No
     Args:
         url: The source; its name shows the compression. Of a pipe it is what its command prints, as it is.
         options: Storage options.
-        listed: What was listed; see `RangeReader`.
+        listed: The listed properties of the source; see `RangeReader`.
 
     Yields:
         Its bytes, in blocks; a remote source is read a few requests ahead.
@@ -192,16 +191,7 @@ def decompressed(url: str, options: Options | None = None, listed: FileInfo | No
         return
     compression = split_compression(url).compression
     with RangeReader(url, options, listed=listed) as reader:
-        size = reader.size
-
-        def read(start: int) -> bytes:
-            return reader.read(start, min(start + REQUEST, size))
-
-        pieces = (
-            map_ahead(read, range(0, size, REQUEST), 2)
-            if reader.local_path is None
-            else map(read, range(0, size, REQUEST))
-        )
+        pieces = reader.blocks(REQUEST, 2 if reader.local_path is None else 0)
         yield from pieces if compression is None else decompressed_pieces(pieces, compression.name, reader.url)
 
 
@@ -259,7 +249,7 @@ class Stream:
     Args:
         url: The source.
         options: Storage options.
-        listed: What was listed; see `RangeReader`.
+        listed: The listed properties of the source; see `RangeReader`.
 
     Attributes:
         url: As given.

@@ -122,10 +122,9 @@ def _scan(reader: RangeReader, start: int, stop: int, threads: int) -> Iterator[
 
 
 def _scan_remote(reader: RangeReader, start: int, stop: int) -> Iterator[Offsets]:
-    ranges = [(at, min(at + _REQUEST, stop)) for at in range(start, stop, _REQUEST)]
-    blocks = map_ahead(lambda bounds: reader.read(*bounds), ranges, _REQUESTS_AHEAD)
-    for (base, _), data in zip(ranges, blocks, strict=True):
-        yield line_ends(data, base)
+    for data in reader.blocks(_REQUEST, _REQUESTS_AHEAD, start=start, stop=stop):
+        yield line_ends(data, start)
+        start += len(data)
 
 
 def _scan_local(reader: RangeReader, path: str, start: int, stop: int, threads: int) -> Iterator[Offsets]:
@@ -180,7 +179,7 @@ def build_jsonl_index(
         url: The source.
         options: Storage options.
         threads: How many threads scan a local file.
-        listed: What was listed; see `RangeReader`.
+        listed: The listed properties of the source; see `RangeReader`.
 
     Returns:
         `N + 1` offsets, u64.

@@ -101,7 +101,7 @@ class NumberedRecords(ABC, Generic[_T]):
             indices: Their numbers, in any order, negative ones counting from the end.
 
         Returns:
-            The records in the order asked; neighbours in a remote file came with one request.
+            The records in the requested order; neighbours in a remote file came with one request.
 
         Raises:
             IndexError: A number out of range; also the errors of reading one record.
@@ -234,7 +234,7 @@ class IndexedRecords(ABC, Generic[_T]):
             indices: Their numbers, in any order, negative ones counting from the end.
 
         Returns:
-            The records in the order asked; neighbours in a remote source came with one request.
+            The records in the requested order; neighbours in a remote source came with one request.
 
         Raises:
             IndexError: A number out of range.

@@ -319,10 +319,8 @@ def read_source_list(url: str, options: Options | None = None) -> Iterator[list[
     """
     with RangeReader(url, options) as reader:
         rest = b""
-        for start in range(0, reader.size, _LIST_BLOCK):
-            block = reader.read(start, min(start + _LIST_BLOCK, reader.size))
-            if start == 0:
-                block = block.removeprefix(b"\xef\xbb\xbf")
+        for number, block in enumerate(reader.blocks(_LIST_BLOCK)):
+            block = block if number else block.removeprefix(b"\xef\xbb\xbf")  # noqa: PLW2901 - the byte order mark
             whole, _, rest = (rest + block).rpartition(b"\n")
             if names := _names(whole):
                 yield names

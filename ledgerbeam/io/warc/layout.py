@@ -24,14 +24,14 @@ def why_not_by_record(kind: FileType, listed: FileInfo, options: Options | None,
         first: Decompressed bytes of the first record.
 
     Raises:
-        ChangedSourceError: The file is not what was listed; also StorageError.
+        ChangedSourceError: The file changed since it was listed; also StorageError.
     """
     if kind.format.name != "warc" or kind.compression is None or kind.compression.name != "gzip":
         return None
     member, made = zlib.decompressobj(wbits=31), 0
     with RangeReader(listed.url, options, listed=listed) as reader:
-        for start in range(0, reader.size, _REQUEST):
-            data = reader.read(start, min(start + _REQUEST, reader.size))
+        for block in reader.blocks(_REQUEST):
+            data = block
             while data and not member.eof and made <= first:
                 made += len(member.decompress(data, _REQUEST))
                 data = member.unconsumed_tail
