@@ -62,8 +62,7 @@ class PlainHeaderScan:
         """
         room = self._next_room()
         if native.compiled is None:
-            scan = _scan_file if peek == BLOCK else _scan_mixed
-            return _checked(scan(descriptor, position, room))
+            return _checked(_scan_file(descriptor, position, room))
         headers, sizes = self._arrays(room)
         count = native.compiled.scan_file_headers(descriptor, position, peek, headers, sizes)
         return Run(headers[:count], sizes[:count], count > 0)
@@ -98,24 +97,6 @@ def _scan_file(descriptor: int, position: int, count: int) -> list[bytes]:
             add(header)
     if headers and len(headers[-1]) < BLOCK:
         headers.pop()
-    return headers
-
-
-def _scan_mixed(descriptor: int, position: int, count: int) -> list[bytes]:
-    """Read a little more than a header, which often holds the next one too."""
-    headers: list[bytes] = []
-    pread, add = os.pread, headers.append
-    with contextlib.suppress(ValueError, OSError):
-        while len(headers) < count:
-            chunk = pread(descriptor, PEEK, position)
-            offset, last = 0, len(chunk) - BLOCK
-            if last < 0:
-                break
-            while 0 <= offset <= last:
-                header = chunk[offset : offset + BLOCK]
-                offset += (int(header[124:135], 8) + 1023) & -512
-                add(header)
-            position += offset
     return headers
 
 
