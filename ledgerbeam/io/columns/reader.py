@@ -17,7 +17,7 @@ from ledgerbeam.io.columns.values import record_json, to_records
 from ledgerbeam.io.formats.format import RowGroup
 from ledgerbeam.io.formats.held import CACHE_BYTES, HeldGroups
 from ledgerbeam.io.index.raw import NO_BYTES, RawRecord
-from ledgerbeam.io.index.reader import number_of, numbers_of
+from ledgerbeam.io.index.reader import number_of, numbers_of, require_span
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, stat
@@ -206,8 +206,7 @@ class GroupedRows(ABC):
         """
         import pyarrow as pa  # noqa: PLC0415 - only jobs that read columns import it
 
-        if not 0 <= start <= stop:
-            raise UsageError(f"{self.url}: [{start}, {stop}) is not a span of records; 0 <= start <= stop is needed")
+        require_span(start, stop, self.url)
         ends = self._load()
         if stop > len(self):
             raise SourceError(f"{self.url}: expected at least {stop} rows, found {len(self)}; run the job again")
