@@ -1,4 +1,4 @@
-"""How archives of web crawls are compressed: each record by itself, as crawlers do, or all of them in one."""
+"""How archives of web crawls are compressed: each record separately, as crawlers do, or all in one stream."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _REQUEST = 256 * 1024
 
 
 def why_not_by_record(kind: FileType, listed: FileInfo, options: Options | None, first: int) -> str | None:
-    """Return what to tell of an archive in gzip whose first member does not end with its first record; else None.
+    """Return the warning for a gzip archive whose first member does not end with its first record; else None.
 
     Args:
-        kind: Its format and compression.
-        listed: The file, as it was listed.
+        kind: Format and compression of the file.
+        listed: The listed properties of the file.
         options: Storage options.
         first: Decompressed bytes of the first record.
 
@@ -40,6 +40,6 @@ def why_not_by_record(kind: FileType, listed: FileInfo, options: Options | None,
     if made <= first:
         return None
     return (
-        "one worker reads it from its beginning, for its records are not compressed one by one; for all workers, make "
-        f"such an archive of it: fastwarc recompress {listed.url} NEW.warc.gz, then ledgerbeam index NEW.warc.gz"
+        "one worker reads it from its beginning, since its records are not compressed separately; to use all workers, "
+        f"compress it by record: fastwarc recompress {listed.url} NEW.warc.gz, then ledgerbeam index NEW.warc.gz"
     )
