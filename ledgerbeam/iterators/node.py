@@ -119,7 +119,7 @@ class IteratorNode(ABC):
             epoch: The pass they are of; matters where what an item is depends on it. Default: the present one.
 
         Returns:
-            The items in the order asked.
+            The items in the requested order.
 
         Raises:
             CheckpointError: The node has no constant time access; else as in `__getitem__`.

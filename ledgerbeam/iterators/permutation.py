@@ -55,7 +55,7 @@ class PermutedRange(ABC):
             positions: Shape `(n,)`, i64, each `0 <= position < size`.
 
         Returns:
-            Shape `(n,)`, i64, in the order asked.
+            Shape `(n,)`, i64, in the requested order.
         """
 
 

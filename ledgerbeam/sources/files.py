@@ -166,7 +166,7 @@ class FileSources:
             N+1 byte offsets, the last the end of the last record.
 
         Raises:
-            ChangedSourceError: If the source is not what was listed.
+            ChangedSourceError: If the source changed since it was listed.
             IndexNotFoundError: If there is no index and `build_index` is off.
             IndexMismatchError: If the index does not fit the source, or may not.
             SourceError: If the source cannot be indexed.
@@ -197,7 +197,7 @@ class FileSources:
         """Read a compressed file once and find its records.
 
         Raises:
-            ChangedSourceError: If the source is not what was listed; also the errors of `scan_stream`.
+            ChangedSourceError: If the source changed since it was listed; also the errors of `scan_stream`.
         """
         url, listed = source.url, listed_file(source)
         with SourceWatch([listed]):

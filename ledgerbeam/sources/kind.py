@@ -169,7 +169,7 @@ class SourceKind(ABC):
             kind: `StreamCut.format`.
 
         Raises:
-            ChangedSourceError: The source is not what was listed.
+            ChangedSourceError: The source changed since it was listed.
         """
         raise UnsupportedShapeError(
             f"{source.url}: {type(self).__name__} is read by position; it has no {kind.name} stream"
@@ -281,7 +281,7 @@ def looked_at(source: Source) -> Source:
     A file that is put in the place of another may have the size and the time of that one.
 
     Raises:
-        ChangedSourceError: If the source is not what was listed.
+        ChangedSourceError: If the source changed since it was listed.
     """
     if source.members:
         return dataclasses.replace(source, members=tuple(map(looked_at, source.members)))

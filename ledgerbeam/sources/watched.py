@@ -52,5 +52,4 @@ def require_unchanged(watched: Mapping[str, str], options: Options | None = None
 
 def _checksum(url: str, options: Options | None) -> str:
     with RangeReader(url, options) as reader:
-        starts = range(0, reader.size, READ_BYTES)
-        return content_checksum(reader.read(start, min(start + READ_BYTES, reader.size)) for start in starts)
+        return content_checksum(reader.blocks(READ_BYTES))

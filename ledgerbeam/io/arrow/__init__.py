@@ -1,1 +1,1 @@
-"""Arrow IPC files: record batches of columns, found by the footer."""
+"""Arrow IPC files: random access to rows by the footer, and writing."""

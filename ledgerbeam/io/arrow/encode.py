@@ -1,4 +1,4 @@
-"""Tables as Arrow IPC files: the same bytes for the same table, by one version of pyarrow."""
+"""Encode tables as Arrow IPC files; with one version of pyarrow the bytes depend only on the table."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["encode_arrow"]
 
 
 def encode_arrow(table: pa.Table, *, row_group_bytes: int) -> bytes:
-    """Return a table as an Arrow IPC file, its buffers in Zstandard.
+    """Return a table as an Arrow IPC file, with buffers compressed by Zstandard.
 
     Args:
         table: The table.
-        row_group_bytes: Bytes of a record batch in memory, about; one row may have more.
+        row_group_bytes: Approximate size of a record batch in memory; one row may be larger.
     """
     data = io.BytesIO()
     with pa.ipc.new_file(data, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-        # A file has one dictionary for each column.
+        # A file can have only one dictionary for each column.
         for part in row_groups(table.unify_dictionaries(), row_group_bytes):
             writer.write_table(part.combine_chunks())
     return data.getvalue()

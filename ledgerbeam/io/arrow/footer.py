@@ -1,6 +1,6 @@
-"""What an Arrow IPC file says of its record batches: where they lie, their rows, and where the buffers of columns are.
+"""Parse the metadata of the record batches of an Arrow IPC file: their positions, rows, and buffers of columns.
 
-pyarrow tells none of it before it has read the batches. Sources: `File.fbs`, `Message.fbs` and the columnar format of
+pyarrow has no access to it before it reads the batches. Sources: `File.fbs`, `Message.fbs` and the columnar format of
 Arrow; the FlatBuffers internals.
 """
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # only jobs that read columns import it
 __all__ = ["FOOTER_END", "Batch", "Block", "buffers_of", "parse_batch", "parse_footer"]
 
 FOOTER_END = 10
-"""Bytes behind the footer: its length, and the magic."""
+"""Bytes after the footer: its length and the magic."""
 
 _BLOCK = struct.Struct("<qi4xq")
 _BUFFER = struct.Struct("<qq")
@@ -24,12 +24,12 @@ _DEEPEST = 64
 
 
 class Block(NamedTuple):
-    """Where a message lies.
+    """The position of a message.
 
     Attributes:
         start: Its first byte.
-        head: Bytes of what describes it.
-        body: Bytes of its buffers, which follow.
+        head: Bytes of its metadata.
+        body: Bytes of its buffers, which follow the metadata.
     """
 
     start: int
@@ -41,9 +41,9 @@ class Batch(NamedTuple):
     """A record batch.
 
     Attributes:
-        rows: How many rows it has.
-        buffers: Begin and length of each buffer in the body.
-        variadic: How many buffers the data of each column of views has.
+        rows: Number of rows.
+        buffers: Offset and length of each buffer in the body.
+        variadic: Number of data buffers of each column of views.
     """
 
     rows: int
@@ -52,13 +52,13 @@ class Batch(NamedTuple):
 
 
 def parse_footer(data: bytes) -> list[Block]:
-    """Return where the record batches lie.
+    """Return the positions of the record batches.
 
     Args:
-        data: The footer, without what follows it.
+        data: The footer, without the bytes after it.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not valid.
     """
     try:
         return [Block(*block) for block in _Table.root(data).structs(3, _BLOCK)]
@@ -67,13 +67,13 @@ def parse_footer(data: bytes) -> list[Block]:
 
 
 def parse_batch(data: bytes) -> Batch:
-    """Return what the head of a message says of a record batch.
+    """Parse the metadata of a record batch.
 
     Args:
-        data: The head, with its length before it.
+        data: The metadata, with its length before it.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not valid.
     """
     try:
         at = 8 if data[:4] == b"\xff\xff\xff\xff" else 4
@@ -88,15 +88,15 @@ def parse_batch(data: bytes) -> Batch:
 
 
 def buffers_of(kind: pa.DataType, variadic: list[int], depth: int = 0) -> int:
-    """Return how many buffers a column of a type has in a record batch.
+    """Return the number of buffers of a column in a record batch.
 
     Args:
-        kind: The type.
-        variadic: How many buffers the data of the columns of views have; those of this column are taken from its front.
-        depth: How deep it lies in other types.
+        kind: The type of the column.
+        variadic: Numbers of data buffers of the next columns of views; those of this column are removed.
+        depth: Depth of the type inside other types.
 
     Raises:
-        ValueError: It is nested too deeply, or there is no number for a column of views.
+        ValueError: The type is nested too deeply, or a number for a column of views is missing.
     """
     import pyarrow as pa  # noqa: PLC0415 - only jobs that read columns import it
     from pyarrow import types  # noqa: PLC0415
@@ -120,9 +120,9 @@ def buffers_of(kind: pa.DataType, variadic: list[int], depth: int = 0) -> int:
     parts = [kind.field(number).type for number in range(kind.num_fields)]
     if types.is_map(kind):
         parts = [kind.key_type, kind.item_type]
-    own = 1  # validity; of a sparse union the types
+    own = 1  # validity; for a sparse union the types
     if types.is_list_view(kind) or types.is_large_list_view(kind) or types.is_map(kind):
-        own = 3  # of a map with the validity of its pairs
+        own = 3  # for a map with the validity of its pairs
     elif types.is_list(kind) or types.is_large_list(kind) or (types.is_union(kind) and kind.mode == "dense"):
         own = 2
     return own + sum(buffers_of(part, variadic, depth + 1) for part in parts)
@@ -133,7 +133,7 @@ def _large(types: Any) -> tuple[Any, Any]:
 
 
 class _Table:
-    """A table of a FlatBuffer. Reads outside of it raise struct.error."""
+    """A table of a FlatBuffer. Reads outside the buffer raise struct.error."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self._data = data
@@ -148,7 +148,7 @@ class _Table:
         return cls(data, at)
 
     def number(self, field: int, kind: str) -> int:
-        """Return a number; 0 where there is none."""
+        """Return a number; 0 if it is missing."""
         at = self._place(field)
         return self._read(f"<{kind}", at) if at else 0
 
@@ -160,7 +160,7 @@ class _Table:
         return _Table(self._data, at + self._read("<I", at))
 
     def structs(self, field: int, kind: struct.Struct) -> list[tuple[int, ...]]:
-        """Return a vector of structs; an empty one where there is none."""
+        """Return a vector of structs; an empty one if it is missing."""
         at = self._place(field)
         if not at:
             return []
@@ -176,7 +176,7 @@ class _Table:
         return self._at + offset if offset else 0
 
     def _read(self, kind: str, at: int) -> int:
-        if at < 0:  # which would count from the end
+        if at < 0:  # would count from the end
             raise struct.error(at)
         number: int = struct.unpack_from(kind, self._data, at)[0]
         return number

@@ -1,4 +1,4 @@
-"""Arrow IPC files as a format: a record is a row."""
+"""The format of Arrow IPC files: a record is a row."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["ArrowFormat"]
 
 @dataclass(frozen=True)
 class ArrowFormat(ColumnFileFormat):
-    """Arrow IPC files (Feather version 2 is another name of them), whose footer is their index.
+    """Arrow IPC files (also called Feather version 2); the footer is the index.
 
-    A record batch is what a row group is of Parquet. Arguments are those of `ColumnFileFormat`.
+    A record batch corresponds to a row group of Parquet. The arguments are those of `ColumnFileFormat`.
     """
 
     name = "arrow"

@@ -20,13 +20,13 @@ __all__ = ["ArrowReader"]
 _MAGIC = b"ARROW1"
 _FEATHER_1 = b"FEA1"
 _STREAM = b"\xff\xff\xff\xff"
-_ALIGNED = 64  # buffers begin at multiples of it at most
+_ALIGNED = 64  # largest alignment of buffers
 
 
 class ArrowReader(GroupedRows):
     """Random access to the rows of an Arrow IPC file, whose row groups are its record batches.
 
-    See `GroupedRows` for arguments and methods.
+    See `GroupedRows` for the arguments and methods.
     """
 
     _known: list[tuple[int, bytes]]
@@ -69,7 +69,7 @@ class ArrowReader(GroupedRows):
         ]
 
     def _end_bytes(self) -> tuple[int, bytes]:
-        """Return where the footer begins, and the bytes from there to the end of the file."""
+        """Return the offset of the footer, and the bytes from there to the end of the file."""
         size = self._content.size
         first = size - first_read(size)
         data = self._content.read(first, size)
@@ -89,7 +89,7 @@ class ArrowReader(GroupedRows):
         return start, data[start - first :] if start >= first else self._content.read(start, size)
 
     def _span_of(self, schema: pa.Schema, batch: Batch) -> list[tuple[int, int]]:
-        """Return where in the body of a batch the chosen columns lie."""
+        """Return the ranges of the chosen columns in the body of a batch."""
         variadic = list(batch.variadic)
         counts = [buffers_of(field.type, variadic) for field in schema]
         if sum(counts) != len(batch.buffers):
@@ -105,7 +105,7 @@ class ArrowReader(GroupedRows):
         return [(start, start + size) for start, size in spans if size > 0]
 
     def _opened(self, wanted: Sequence[tuple[int, int]] = ()) -> Any:
-        """Open the file with some ranges of it fetched, besides those that are known."""
+        """Open the file after fetching the wanted ranges; the footer and the metadata are known already."""
         import pyarrow as pa  # noqa: PLC0415 - only jobs that read columns import it
         from pyarrow import ipc  # noqa: PLC0415
 

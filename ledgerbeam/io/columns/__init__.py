@@ -1,1 +1,1 @@
-"""What formats of columns share: rows as records and records as rows, schemas, and random access to rows in groups."""
+"""The common parts of columnar formats: conversion of rows and records, schemas, and random access to row groups."""

@@ -1,4 +1,4 @@
-"""Python values as an Arrow column of any type, exactly: by the columns of what they hold, down to the leaves."""
+"""Convert Python values exactly to an Arrow column of any type, by the columns of their parts."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["StructColumn", "column_of", "first_misfit"]
 
 
 def first_misfit(make: Callable[[Sequence[Any]], Any], values: Sequence[Any]) -> tuple[int, MisfitError] | None:
-    """Return the position of the first value that does not fit, and why; `make` raises for it, alone or not."""
+    """Return the position of the first value for which `make` raises, and the error; None if there is none."""
     start, stop = 0, len(values)
-    while stop - start > 1:  # one before `middle`, or else one from there on
+    while stop - start > 1:  # the misfit is before `middle`, or after it
         middle = (start + stop) // 2
         try:
             make(values[start:middle])
@@ -41,7 +41,7 @@ class _Json(TypedColumn):
 
     Args:
         kind: Its type.
-        writes_null: Whether None is the text `null`, since a null of the column is an absent key.
+        writes_null: Whether None becomes the text `null`, since a null in the column stands for an absent key.
     """
 
     def __init__(self, kind: pa.DataType, *, writes_null: bool) -> None:
@@ -63,7 +63,7 @@ class _Json(TypedColumn):
 
 
 def _require_plain(value: Any) -> None:
-    """Refuse what JSON would change to something else."""
+    """Raise TypeError for values that JSON would change."""
     kind = type(value)
     if kind is dict:
         for part in value.values():
@@ -80,12 +80,12 @@ _OF_JSON = frozenset({NONE, bool, int, float, str})
 
 
 class _Wrapped(TypedColumn):
-    """An extension type, by the values of its storage.
+    """An extension type, by the column of its storage.
 
     Args:
         kind: The type.
         storage: The column of its storage.
-        read: Makes a value of the storage of one of the type.
+        read: Converts a value of the type to one of the storage.
     """
 
     def __init__(self, kind: pa.DataType, storage: TypedColumn, read: Callable[[Any], Any]) -> None:
@@ -102,7 +102,7 @@ class _Wrapped(TypedColumn):
 
 
 class _Encoded(TypedColumn):
-    """A dictionary column: each different value once, in the order in which they come."""
+    """A dictionary column: each distinct value once, in order of first appearance."""
 
     def __init__(self, kind: pa.DictionaryType, values: TypedColumn) -> None:
         super().__init__(kind, values.expected)
@@ -150,7 +150,7 @@ class _List(TypedColumn):
         wrong = [length for length, is_there in zip(lengths, valid, strict=True) if is_there and length != size]
         if wrong:
             raise MisfitError(self.expected, f"a list of {wrong[0]}")
-        if not all(valid):  # a null has its place among the items, too
+        if not all(valid):  # a null list has items too
             places = iter(range(len(items)))
             spread = [next(places) if is_there else None for is_there in valid for _ in range(size)]
             items = items.take(pa.array(spread, pa.int64()))
@@ -158,7 +158,7 @@ class _List(TypedColumn):
 
 
 def _listed(kind: pa.DataType, items: pa.Array, lengths: list[int], mask: pa.Array | None) -> pa.Array:
-    """Return lists of some lengths, of items that lie one after the other."""
+    """Return an array of lists with the given lengths over consecutive items."""
     ends = np.cumsum([0, *lengths])
     if isinstance(kind, pa.ListViewType):
         starts = pa.array(ends[:-1], pa.int32())
@@ -172,7 +172,7 @@ def _listed(kind: pa.DataType, items: pa.Array, lengths: list[int], mask: pa.Arr
 
 
 class _Map(TypedColumn):
-    """A map: of a dict, or of a list of pairs."""
+    """A map, from a dict or a list of pairs."""
 
     def __init__(self, kind: pa.MapType, keys: TypedColumn, items: TypedColumn) -> None:
         super().__init__(kind, "an object, or a list of pairs")
@@ -201,11 +201,11 @@ class _Map(TypedColumn):
 
 
 class StructColumn(TypedColumn):
-    """Objects with the keys that fields name.
+    """Objects whose keys are the names of fields.
 
     Args:
         fields: The fields.
-        exact: Whether a key that an object lacks is not taken for a null, unless the field says so.
+        exact: Whether a missing key is an error rather than a null, unless the field says otherwise.
         kind: The struct type; None for a schema.
     """
 
@@ -226,10 +226,10 @@ class StructColumn(TypedColumn):
         return made.take(pa.array([None if value is None else next(places) for value in values], pa.int64()))
 
     def arrays(self, rows: Sequence[Any]) -> list[pa.Array | pa.ChunkedArray]:
-        """Return the columns of some objects.
+        """Return the columns of objects.
 
         Raises:
-            MisfitError: One does not fit.
+            MisfitError: A value does not fit.
         """
         if not _DICTS.issuperset(map(type, rows)):
             rows = [_as_dict(self, row) for row in rows]
@@ -252,7 +252,7 @@ class StructColumn(TypedColumn):
         return arrays
 
     def _present(self, field: pa.Field, column: TypedColumn, values: list[Any]) -> list[Any]:
-        """Return the values of a field with None for what is a null of its column."""
+        """Return the values of a field, with None where its column has a null."""
         kinds = set(map(type, values))
         is_text = isinstance(column, _Json) and null_is_absent(field)
         if NONE in kinds and not is_text and (null_is_absent(field) or not field.nullable):
@@ -271,7 +271,7 @@ class StructColumn(TypedColumn):
 
 
 class _Required(TypedColumn):
-    """Values of which none may be null."""
+    """Values that must not be null."""
 
     def __init__(self, column: TypedColumn) -> None:
         super().__init__(column.type, column.expected)
@@ -284,14 +284,14 @@ class _Required(TypedColumn):
 
 
 def column_of(field: pa.Field, *, exact: bool = False) -> TypedColumn:
-    """Return what makes arrays of the type of a field.
+    """Return the column that makes arrays of the type of a field.
 
     Args:
         field: The field.
-        exact: As of `StructColumn`, for the structs in it.
+        exact: As in `StructColumn`, for the structs in it.
 
     Raises:
-        UsageError: No Python values are columns of this type.
+        UsageError: Python values cannot be converted to this type.
     """
     kind = field.type
     if is_json(kind):
@@ -329,7 +329,7 @@ def _uuid_bytes(value: Any) -> Any:
 
 
 _READ_EXTENSION: dict[str, Callable[[Any], Any]] = {"arrow.uuid": _uuid_bytes}
-"""How values of an extension type become those of its storage, where they differ."""
+"""Converters from values of an extension type to values of its storage, where they differ."""
 
 
 def _as_list(column: TypedColumn, value: Any) -> Any:
@@ -354,12 +354,12 @@ def _pairs(value: Any) -> list[tuple[Any, Any]]:
 
 
 def _path(name: Any) -> str:
-    """Return how a key stands in the path of a field."""
+    """Return a key as it is written in the path of a field."""
     return f".{name}" if isinstance(name, str) and name.isidentifier() else f"[{name!r:.60}]"
 
 
 def _mask(valid: list[bool]) -> pa.Array | None:
-    """Return which values are null, as pyarrow asks for it."""
+    """Return the mask of the null values for pyarrow; None if there are none."""
     return None if all(valid) else pa.array([not is_there for is_there in valid], pa.bool_())
 
 
@@ -368,12 +368,12 @@ def _nulled(made: pa.Array, valid: list[bool]) -> pa.Array:
 
 
 def _whole(array: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return an array that is to be a part of another."""
+    """Return an array as a part of another one, which cannot have chunks."""
     if isinstance(array, pa.ChunkedArray):
         raise MisfitError("less than 2 GiB of text or bytes in a task", "more")
     return array
 
 
 def _as_extension(kind: pa.BaseExtensionType, storage: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return the values of a storage as those of its extension type."""
+    """Return an array of an extension type from its storage."""
     return pa.ExtensionArray.from_storage(kind, _whole(storage))

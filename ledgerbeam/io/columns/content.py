@@ -1,4 +1,4 @@
-"""The bytes of a file of columns, as pyarrow reads them: what was fetched beforehand, and the rest by position."""
+"""The bytes of a columnar file for pyarrow: ranges that were fetched in advance, and other reads by position."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ledgerbeam.errors import LedgerbeamError, SourceError
 
 __all__ = ["Content", "HeldBytes", "PlacedFile", "damage_of", "first_read"]
 
-_NEXT = 64  # ranges no further apart are one
-_MOST_AT_ONCE = 16 * 2**20  # unless a single range has more
+_NEXT = 64  # closer ranges are merged
+_MOST_AT_ONCE = 16 * 2**20  # unless a single range is larger
 _GAP = 64 * 1024
 _MOST_WASTE = 0.1
-"""Of what is asked for, so much may be read besides it to save requests."""
+"""Largest share of additional bytes that may be read to save requests."""
 
 
 def first_read(size: int) -> int:
-    """Return how many bytes of the end of a file are read at first: most footers have fewer, and are little of it."""
+    """Return the number of bytes to read first at the end of a file: more than most footers, but a small part of it."""
     return min(size, max(8 * 1024, min(64 * 1024, size // 100)))
 
 
@@ -42,7 +42,7 @@ class Content(Protocol):
 
 
 class HeldBytes:
-    """A whole source that is in memory.
+    """A whole source in memory.
 
     Args:
         data: Its content.
@@ -66,7 +66,7 @@ class HeldBytes:
 
 
 class PlacedFile(io.RawIOBase):
-    """A file object over a source. Ranges that were fetched are served from memory, others by a read of their own.
+    """A file object over a source. Fetched ranges are served from memory; every other read is a read of the source.
 
     Args:
         content: The source.
@@ -90,7 +90,7 @@ class PlacedFile(io.RawIOBase):
         """Fetch ranges in few requests, and hold them.
 
         Args:
-            ranges: First byte and end of each.
+            ranges: Start and end of each.
         """
         wanted: list[tuple[int, int]] = []
         for start, stop in sorted(ranges):
@@ -121,11 +121,11 @@ class PlacedFile(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        """Return where the next read begins."""
+        """Return the position of the next read."""
         return self._place
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Move to a place, and return it."""
+        """Set the position and return it."""
         self._place = offset + (0, self._place, self._size)[whence]
         return self._place
 
@@ -134,7 +134,7 @@ class PlacedFile(io.RawIOBase):
         return self._size
 
     def read(self, size: int = -1) -> bytes:
-        """Read so many bytes, fewer at the end of the file."""
+        """Read `size` bytes, fewer at the end of the file."""
         start = self._place
         stop = self._size if size is None or size < 0 else min(start + size, self._size)
         if start >= stop:
@@ -144,7 +144,7 @@ class PlacedFile(io.RawIOBase):
         return self._content.read(start, stop) if held is None else held
 
     def _held(self, start: int, stop: int) -> bytes | None:
-        """Return bytes from memory; None if not all of them are there."""
+        """Return bytes from memory; None if not all of them are held."""
         parts = []
         place, at = start, bisect_right(self._starts, start) - 1
         while 0 <= at < len(self._starts) and self._starts[at] <= place < stop:
@@ -160,14 +160,14 @@ class PlacedFile(io.RawIOBase):
 
 @contextmanager
 def damage_of(url: str, what: str) -> Iterator[None]:
-    """Word whatever pyarrow raises as an error of the source.
+    """Translate every exception of pyarrow to an error of the source.
 
     Args:
         url: The source.
-        what: What was read of it, for the message.
+        what: The part that was read, for the message.
 
     Raises:
-        SourceError: In place of every error that is not one of ours.
+        SourceError: For every exception that is not a LedgerbeamError.
     """
     try:
         yield

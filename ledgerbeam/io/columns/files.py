@@ -1,4 +1,4 @@
-"""Random access to the rows of several files of columns as one sequence."""
+"""Random access to the rows of several columnar files as one sequence."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ __all__ = ["ColumnFiles"]
 
 
 class ColumnFiles:
-    """Random access to the rows of several files of columns, one after the other, by one number.
+    """Random access to the rows of several columnar files, which are numbered as one sequence.
 
-    Picklable, safe to share between threads and to use after a fork. The footers are read when it is made, several at
-    a time; pickled, it keeps what it needs of them, and a file is opened again when a row of it is read.
+    Picklable, safe to share between threads and to use after a fork. The footers are read concurrently at creation. A
+    pickled object keeps the numbers of rows, and opens a file again when a row of it is read.
 
     Args:
-        urls: The files, at least one, of one format or of several.
-        columns: Names of the columns that are read; all for none.
+        urls: The files, at least one; they may have different formats.
+        columns: Names of the columns to read. Default: all.
         options: Storage options.
-        cache_bytes: How many bytes of decoded row groups are held, of all files together.
+        cache_bytes: Limit of the decoded row groups in memory, for all files together.
 
     Attributes:
-        held: The decoded row groups.
-        files: What the files were when this was made.
+        held: The decoded row groups in memory.
+        files: The properties of the files at creation.
 
     Raises:
-        SourceError: One of them is damaged, encrypted, or no such file.
+        SourceError: A file is damaged, encrypted, or not of this format.
         SourceNotFoundError: There is no such source; also `ChangedSourceError` and StorageError.
-        UsageError: No file, one that is not of columns, or that lacks one of the columns.
+        UsageError: There is no file, or one that is not columnar or lacks one of the columns.
     """
 
     def __init__(
@@ -81,12 +81,12 @@ class ColumnFiles:
 
     @property
     def blocks(self) -> list[int]:
-        """How many rows each row group has, in order."""
+        """Number of rows of each row group, in order."""
         found: list[int] = np.diff(self._group_ends, prepend=0).tolist()
         return found
 
     def hold(self, blocks: int) -> None:
-        """Hold so many decoded row groups in any case: those that were used last, of whatever size."""
+        """Keep at least this many decoded row groups in memory, whatever their size."""
         self.held.least = blocks
 
     def __len__(self) -> int:
@@ -98,24 +98,24 @@ class ColumnFiles:
     def read_many(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Read records by number.
 
-        What is not held is read, each row group once. A row group that must be held (see `hold`) is read once as
-        long as no more than so many take turns, however the calls divide them.
+        Row groups that are not in memory are read, each once. If `hold` was called, and no more than that many row
+        groups are in use at a time, each is read once over all calls.
 
         Args:
-            indices: Their numbers, in any order, negative ones counting from the end.
+            indices: Their numbers, in any order; negative ones count from the end.
 
         Returns:
-            The records in the order asked.
+            The records in the requested order.
 
         Raises:
-            IndexError: A number out of range.
-            RecordError: A record that cannot be decoded; also SourceError.
+            IndexError: A number is out of range.
+            RecordError: A record cannot be decoded; also SourceError.
         """
         numbers = numbers_of(indices, len(self), repr(self))
         groups = self._group_ends.searchsorted(numbers, "right")
         found: list[dict[str, Any]] = []
         for start, stop in _turns(groups, self.held.least):
-            # Before, so that none of these goes for another; after, so that the order is that of the numbers.
+            # Before the read, so that none of these is dropped; after it, so that their order is that of the numbers.
             keys = self._keys(groups[start:stop])
             self.held.use(keys)
             found += self._read(numbers[start:stop])
@@ -123,7 +123,7 @@ class ColumnFiles:
         return found
 
     def close(self) -> None:
-        """Close what is open, and forget what is held; a later read opens it again."""
+        """Close the files and drop the row groups; a later read opens them again."""
         for reader in list(self._readers.values()):
             reader.close()
         self.held.clear()
@@ -139,7 +139,7 @@ class ColumnFiles:
         return found
 
     def _keys(self, groups: NDArray[np.int64]) -> list[GroupKey]:
-        """Name row groups, that of the last number last."""
+        """Return the keys of row groups, ordered by their last use."""
         distinct, last = np.unique(groups[::-1], return_index=True)
         ordered = distinct[np.argsort(-last)]
         files = self._group_bounds.searchsorted(ordered, "right") - 1
@@ -165,10 +165,10 @@ def _format_of(url: str) -> ColumnFormat:
 
 
 def _turns(groups: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
-    """Divide numbers, of which the row groups are given, into pieces of no more than `most` different ones.
+    """Divide numbers, given their row groups, into pieces with at most `most` different row groups.
 
     Yields:
-        First place and end of each piece; the whole if `most` is 0.
+        Start and end of each piece; one piece if `most` is 0.
     """
     if not most or len(np.unique(groups)) <= most:
         yield 0, len(groups)

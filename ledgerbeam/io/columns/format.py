@@ -1,4 +1,4 @@
-"""What formats of columns share: rows by their footer, and tables that become files by a schema."""
+"""The base class of columnar formats: reading rows by the footer, and writing tables with a schema."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ __all__ = ["ColumnFileFormat"]
 
 @dataclass(frozen=True)
 class ColumnFileFormat(ABC):
-    """A format of which a file is a table, and its footer the index.
+    """A format whose files are tables, with the footer as the index.
 
     Attributes:
-        columns: Names of the columns that are read; all for none.
-        schema: The schemas of what is written, or one for all of it. Default: each file has that of its own records.
-        row_group_bytes: Bytes of a row group in memory, about.
+        columns: Names of the columns to read. Default: all.
+        schema: The schemas of the outputs, or one schema for all. Default: inferred from the records of each file.
+        row_group_bytes: Approximate size of a row group in memory.
     """
 
     name: ClassVar[str]
     suffixes: ClassVar[tuple[str, ...]]
     reader: ClassVar[type[GroupedRows]]
-    """What reads its files."""
+    """The reader of its files."""
 
     columns: tuple[str, ...] = ()
     schema: JobSchema | pa.Schema | None = None
@@ -47,7 +47,7 @@ class ColumnFileFormat(ABC):
         """Return a table as a file."""
 
     def select(self, columns: Sequence[str]) -> Self:
-        """Return this format reading only these columns; all for none."""
+        """Return this format for only these columns; all if there are none."""
         return dataclasses.replace(self, columns=tuple(columns))
 
     def open_columns(self, url: str, options: Options | None = None, *, listed: FileInfo | None = None) -> GroupedRows:
@@ -55,17 +55,17 @@ class ColumnFileFormat(ABC):
         return self.reader(url, options, columns=self.columns, listed=listed)
 
     def open_bytes(self, data: bytes, url: str) -> GroupedRows:
-        """Open a whole file that is in memory; see `ColumnFormat`."""
+        """Open a whole file in memory; see `ColumnFormat`."""
         return self.reader(url, columns=self.columns, data=data)
 
     def written(self, route: str = "") -> TableMaker | None:
-        """Return what makes tables of what is written; see `ColumnFormat`."""
+        """Return the maker of the written tables; see `ColumnFormat`."""
         from ledgerbeam.io.columns.schema import maker_for  # noqa: PLC0415 - only jobs of columns import pyarrow
 
         return maker_for(self.schema, route)
 
     def encode(self, records: Any) -> list[ShardFile]:
-        """Encode records, or a `pyarrow.Table`, as a file: the same bytes for the same records and schema."""
+        """Encode records or a `pyarrow.Table` as a file; the bytes depend only on the records and the schema."""
         from ledgerbeam.io.columns.schema import written_table  # noqa: PLC0415
 
         table = written_table(records, self.schema)

@@ -1,4 +1,4 @@
-"""Frames of any library that speaks Arrow, as tables: record batches, pyarrow, Polars, pandas, DuckDB."""
+"""Convert data frames of any library with an Arrow interface to tables: pyarrow, Polars, pandas, DuckDB."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _LISTS = {pa.ListType: pa.list_, pa.LargeListType: pa.large_list}
 
 
 def as_table(frame: Any) -> pa.Table | None:
-    """Return a frame as a table, without a copy where the library of the frame needs none.
+    """Return a data frame as a table, without a copy if its library needs none.
 
-    Of a pandas frame an index without a name is left out, and so is what pandas notes of itself: both are of the frame,
-    not of its rows.
+    An unnamed index of a pandas frame and the metadata of pandas are left out: they belong to the frame, not to its
+    rows.
 
     Returns:
-        The table; None if it is no frame, that is, has no Arrow interface.
+        The table; None if the object has no Arrow interface.
     """
     if isinstance(frame, pa.Table):
         return _without_views(frame)
@@ -45,7 +45,7 @@ def _without_index(table: pa.Table) -> pa.Table:
 
 
 def _without_views(table: pa.Table) -> pa.Table:
-    """Return a table whose texts are strings: of views of strings, as Polars has them, pyarrow cannot take rows."""
+    """Return a table with strings instead of string views (as in Polars), from which pyarrow cannot take rows."""
     for place, field in enumerate(table.schema):
         if _has_views(field.type):
             column = pa.chunked_array([_plain(chunk) for chunk in table.column(place).chunks], _plain_type(field.type))
@@ -61,14 +61,14 @@ def _has_views(kind: pa.DataType) -> bool:
 
 
 def _plain(array: pa.Array) -> pa.Array:
-    if isinstance(array, pa.DictionaryArray):  # of which pyarrow cannot cast the words
+    if isinstance(array, pa.DictionaryArray):  # pyarrow cannot cast the values of a dictionary
         words = _plain(array.dictionary)
         return pa.DictionaryArray.from_arrays(array.indices, words, ordered=array.type.ordered)
     return array.cast(_plain_type(array.type))
 
 
 def _plain_type(kind: pa.DataType) -> pa.DataType:
-    """Return a type with strings and bytes in place of views of them."""
+    """Return a type with strings and bytes instead of views."""
     if pa.types.is_string_view(kind):
         return pa.string()
     if pa.types.is_binary_view(kind):
@@ -87,7 +87,7 @@ def as_array(values: Any) -> pa.Array:
     """Return a column of any library, or a list, as one array.
 
     Raises:
-        pa.ArrowException, TypeError, ValueError: It cannot be one.
+        pa.ArrowException, TypeError, ValueError: It cannot be converted.
     """
     if isinstance(values, pa.Array):
         return values
@@ -100,10 +100,10 @@ def as_array(values: Any) -> pa.Array:
 
 
 def record_batch(table: pa.Table, start: int, stop: int) -> pa.RecordBatch:
-    """Return the rows `[start, stop)` of a table, one at least, as one batch; without a copy if they lie in one chunk.
+    """Return the rows `[start, stop)` of a table, at least one, as one batch; without a copy if they are in one chunk.
 
     Raises:
-        pa.ArrowInvalid: They are too many bytes for one batch.
+        pa.ArrowInvalid: They have too many bytes for one batch.
     """
     found = table.slice(start, stop - start).combine_chunks().to_batches()
     if len(found) != 1:

@@ -1,4 +1,4 @@
-"""A table in groups of rows of about the same size in bytes."""
+"""Divide a table into row groups of about the same size in bytes."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ if TYPE_CHECKING:  # only jobs of columns import it
 __all__ = ["PAGE_BYTES", "ROW_GROUP_BYTES", "row_groups"]
 
 ROW_GROUP_BYTES = 128 * 2**20
-"""Bytes of a row group in memory, by default."""
+"""Default size of a row group in memory."""
 
 PAGE_BYTES = 2**20
-"""Bytes of a page before it is compressed, by default."""
+"""Default size of a page before compression."""
 
 
 def row_groups(table: pa.Table, size: int) -> Iterator[pa.Table]:
-    """Cut a table into groups of rows: by its mean row, all of one number of rows but the last.
+    """Divide a table into row groups of equal numbers of rows, except the last, from the mean size of a row.
 
     Args:
         table: The table.
-        size: Bytes of a group in memory, about.
+        size: Approximate size of a group in memory.
 
     Yields:
         The groups; a table without rows is one group.

@@ -1,7 +1,7 @@
-"""The schema that some records have in common: every type holds all of their values, or it is JSON text.
+"""Infer the common schema of records: a type that holds all values of a field, or else JSON text.
 
 ========================================  =====================================================================
-what was seen of a field                  its type
+values of a field                         its type
 ========================================  =====================================================================
 bool, str, bytes                          bool, string, binary (str and bytes mixed: binary, text as UTF-8)
 int                                       int64, uint64 where needed, JSON text beyond 64 bits
@@ -12,7 +12,7 @@ Decimal, date, datetime, time, timedelta  decimal128 or decimal256, date32, time
 only null, mixed types, null and absent   JSON text
 ========================================  =====================================================================
 
-A field that some records lack is marked: its nulls stand for absent keys.
+A field that is missing in some records is marked: its nulls stand for absent keys.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ from ledgerbeam.io.formats.format import json_value
 __all__ = ["EXACT_INT", "MOST_DEPTH", "MOST_FIELDS", "infer_schema", "plain_value"]
 
 MOST_FIELDS = 256
-"""Different keys of an object up to which each is a field; beyond, only if an object has half of them on average."""
+"""Number of different keys of an object up to which each is a field; with more keys only if an object has half of them
+on average."""
 
 MOST_DEPTH = 24
-"""Levels of objects and lists that are types of columns; what lies deeper is JSON text."""
+"""Levels of objects and lists that become types of columns; deeper values are JSON text."""
 
 EXACT_INT = 2**53
-"""Integers up to this are exact as doubles."""
+"""Integers up to this value are exact as doubles."""
 
 _TEXT = "text"
 _VALUE = "value"
@@ -76,17 +77,17 @@ _SIMPLE = {
 
 
 def infer_schema(records: Iterable[Any], *, exact: bool = True) -> pa.Schema:
-    """Return the schema of some records, each an object, or anything that JSON can hold; or of tables.
+    """Return the schema of records (objects or any JSON values), or of tables.
 
-    Of records that are not all objects it has one column, `text` if all are strings, else `value`.
+    If not all records are objects, the schema has one column: `text` if all are strings, else `value`.
 
     Args:
         records: The records, or `pyarrow.Table` and `RecordBatch`.
-        exact: Whether a null is another thing than a key that is not there, so that the records can be had back; if
-            not, the schema has no marks, and both are nulls.
+        exact: Whether to distinguish a null from an absent key, so that the records can be restored exactly. If false,
+            both are nulls and the schema has no marks.
 
     Raises:
-        RecordError: There are none, or they hold values that no type of a column has in common.
+        RecordError: There are no records, or their values have no common type.
     """
     found = list(records)
     if found and all(isinstance(record, pa.Table | pa.RecordBatch) for record in found):
@@ -107,7 +108,7 @@ def infer_schema(records: Iterable[Any], *, exact: bool = True) -> pa.Schema:
 
 
 def plain_value(record: Any) -> Any:
-    """Return a record as a plain value: as its `as_json` makes it, the fields of a dataclass as a dict."""
+    """Return a record as a plain value: the result of its `as_json`, or the fields of a dataclass as a dict."""
     value = json_value(record)
     if type(value) is dict:
         return value
@@ -123,19 +124,19 @@ def plain_value(record: Any) -> Any:
 
 
 class _Seen:
-    """What was seen of one field.
+    """The values of one field that were seen so far.
 
     Attributes:
-        exact: As of `infer_schema`.
-        count: How many values, nulls included.
-        nulls: How many of them are null.
-        kinds: How many are of each kind, by name.
-        low: The lowest integer.
-        high: The highest one.
-        digits: Most digits of a decimal before the point.
-        scale: Most of them after it.
-        fields: What was seen under each key of the objects.
-        items: What was seen in the lists.
+        exact: As in `infer_schema`.
+        count: Number of values, nulls included.
+        nulls: Number of nulls.
+        kinds: Number of values of each kind, by name.
+        low: The smallest integer.
+        high: The largest integer.
+        digits: Largest number of digits of a decimal before the point.
+        scale: Largest number of digits after it.
+        fields: The values of each key of the objects.
+        items: The items of the lists.
     """
 
     def __init__(self, *, exact: bool) -> None:
@@ -191,7 +192,7 @@ class _Seen:
 
     @property
     def is_scattered(self) -> bool:
-        """Whether there are very many different keys, and few of them in one object."""
+        """Whether there are very many different keys, but only a few in each object."""
         if len(self.fields) <= MOST_FIELDS:
             return False
         return 2 * sum(part.count for part in self.fields.values()) < len(self.fields) * self.kinds["object"]
@@ -201,7 +202,7 @@ def _kind(value: Any) -> str:
     kind = _KINDS.get(type(value))
     if kind is None:
         kind = next((name for base, name in _KINDS.items() if isinstance(value, base)), None)
-    if kind == "date" and isinstance(value, dt.datetime):  # which is a date, too
+    if kind == "date" and isinstance(value, dt.datetime):  # which is a subclass of date
         kind = "datetime"
     if kind is None and isinstance(value, Mapping):
         kind = "object"
@@ -216,7 +217,7 @@ Path = tuple[str, ...]
 
 
 def _field(name: str, seen: _Seen, of: int, path: Path) -> pa.Field:
-    """Return the field of a key that was seen in some of the objects it could be in."""
+    """Return the field of a key that occurs in `seen.count` of `of` objects."""
     lacks = seen.exact and seen.count < of
     kind = None if lacks and seen.nulls else _type(seen, path)
     if kind is None:
@@ -226,7 +227,7 @@ def _field(name: str, seen: _Seen, of: int, path: Path) -> pa.Field:
 
 
 def _type(seen: _Seen, path: Path) -> pa.DataType | None:
-    """Return the type that holds all values that were seen; None if that is JSON text only."""
+    """Return the type that holds all seen values; None if only JSON text does."""
     kinds = set(seen.kinds)
     if kinds == {"object"}:
         return _struct(seen, path)
@@ -272,7 +273,7 @@ def _decimal(seen: _Seen, path: Path) -> pa.DataType:
 
 
 def _require_json(seen: _Seen, path: Path) -> None:
-    """Refuse a field that can only be JSON text, but holds what JSON does not have."""
+    """Raise RecordError if a field must be JSON text but has values that JSON does not have."""
     if not set(seen.kinds) <= _OF_JSON:
         raise RecordError(
             f"{_shown(path)}: expected values of one type, found {' and '.join(sorted(seen.kinds))}; return one, or "

@@ -1,7 +1,7 @@
-"""Python values that hold no others as Arrow columns, exactly: a value that the type does not hold is an error.
+"""Convert scalar Python values exactly to Arrow columns: a value that the type cannot hold is an error.
 
-pyarrow alone would cut 1.5 to 1 and microseconds to seconds, and take bytes for text. So the types of all values are
-looked at first, and what pyarrow is given then it cannot change.
+pyarrow alone would truncate 1.5 to 1 and microseconds to seconds, and accept bytes as text. So the types of all values
+are checked first, and pyarrow only gets values that it cannot change.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from ledgerbeam.io.json_values import BASE64
 __all__ = ["ABSENT", "ARROW_ERRORS", "NONE", "MisfitError", "TypedColumn", "describe", "leaf_column"]
 
 ABSENT: Any = object()
-"""Stands for the value of a key that an object does not have."""
+"""The value of a key that an object does not have."""
 
 NONE = type(None)
 ARROW_ERRORS: tuple[type[Exception], ...] = (pa.ArrowException, OverflowError, TypeError, ValueError)
-"""What pyarrow raises for values that it does not take."""
+"""The exceptions of pyarrow for values that it does not accept."""
 _SHOWN = 60
 
 
 class MisfitError(Exception):
-    """A value that the type of its column does not hold.
+    """A value that does not fit the type of its column.
 
     Attributes:
-        path: Where it is, below what was to be made a column.
-        expected: What the type holds.
-        found: What it is.
+        path: Path of the value below the column.
+        expected: Description of the values of the type.
+        found: Description of the value.
     """
 
     def __init__(self, expected: str, found: str, path: str = "") -> None:
@@ -53,7 +53,7 @@ class MisfitError(Exception):
         return f"{field}expected {self.expected}, found {self.found}"
 
     def below(self, path: str) -> MisfitError:
-        """Return the error with a place that it is below."""
+        """Return the error with a path that contains it."""
         return MisfitError(self.expected, self.found, path + self.path)
 
 
@@ -62,7 +62,7 @@ class TypedColumn(ABC):
 
     Attributes:
         type: The type.
-        expected: What it holds, for messages.
+        expected: Description of its values, for messages.
     """
 
     def __init__(self, kind: pa.DataType, expected: str) -> None:
@@ -71,14 +71,14 @@ class TypedColumn(ABC):
 
     @abstractmethod
     def array(self, values: Sequence[Any]) -> pa.Array | pa.ChunkedArray:
-        """Return values, None for null, as an array.
+        """Return values as an array; None becomes null.
 
         Raises:
-            MisfitError: One does not fit; its path is exact only for a single value.
+            MisfitError: A value does not fit; the path is exact only for a single value.
         """
 
     def misfit(self, values: Sequence[Any]) -> MisfitError:
-        """Return the error of a value, or of one among several."""
+        """Return the error for a value, or for one of several."""
         return MisfitError(self.expected, describe(values[0]) if len(values) == 1 else "others")
 
 
@@ -95,14 +95,13 @@ def describe(value: Any) -> str:
 
 
 class _Leaf(TypedColumn):
-    """A column of values that hold no others.
+    """A column of scalar values.
 
     Args:
         kind: The type.
-        expected: For messages.
-        accepted: Types of values that pyarrow takes without a change.
-        read: Makes one of `accepted` of another value, or raises ValueError or TypeError.
-        via: A type that holds all values of the `accepted` types; casting from it finds what would be lost.
+        expected: Description of the values, for messages.
+        accepted: Types of values that pyarrow converts exactly.
+        read: Converts another value to one of the `accepted` types, or raises ValueError or TypeError.
     """
 
     def __init__(
@@ -111,12 +110,10 @@ class _Leaf(TypedColumn):
         expected: str,
         accepted: tuple[type, ...],
         read: Callable[[Any], Any],
-        via: pa.DataType | None = None,
     ) -> None:
         super().__init__(kind, expected)
         self._accepted = frozenset((*accepted, NONE))
         self._read = read
-        self._via = via
 
     def array(self, values: Sequence[Any]) -> pa.Array | pa.ChunkedArray:
         try:
@@ -127,9 +124,7 @@ class _Leaf(TypedColumn):
             raise self.misfit(values) from None
 
     def _made(self, values: Sequence[Any]) -> pa.Array | pa.ChunkedArray:
-        if self._via is None:
-            return pa.array(values, self.type, from_pandas=False)
-        return pa.array(values, self._via, from_pandas=False).cast(self.type)
+        return pa.array(values, self.type, from_pandas=False)
 
     def _of_other(self, value: Any) -> Any:
         if type(value) in self._accepted:
@@ -142,7 +137,7 @@ class _Leaf(TypedColumn):
 
 
 class _Floats(_Leaf):
-    """Takes the nearest number of a narrower type, and refuses an infinity that comes of it."""
+    """Rounds to the nearest number of a narrower type, and refuses finite numbers that would become infinite."""
 
     def _made(self, values: Sequence[Any]) -> pa.Array:
         made = pa.array(values, pa.float64(), from_pandas=False)
@@ -156,11 +151,11 @@ class _Floats(_Leaf):
 
 
 class _Nanoseconds(int):
-    """A time, or a duration, that microseconds do not hold: since 1970, or since midnight."""
+    """Nanoseconds of a duration, or since 1970 or midnight, if microseconds are not exact."""
 
 
 class _Instants(_Leaf):
-    """Points in time: with a zone if the type has one, else without."""
+    """Points in time, with a time zone if the type has one."""
 
     def _made(self, values: Sequence[Any]) -> pa.Array:
         zoned = self.type.tz is not None
@@ -182,7 +177,7 @@ class _Times(_Leaf):
 
 
 def _in_units(values: Sequence[Any], kind: pa.DataType, micros: pa.DataType, plain: type) -> pa.Array:
-    """Return times in the unit of a type."""
+    """Return an array of times in the unit of a type."""
     if all(value is None or type(value) is plain for value in values):
         return pa.array(values, micros, from_pandas=False).cast(kind)
     if kind.unit != "ns":
@@ -248,7 +243,7 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 
 
 def _read_instant(value: Any) -> dt.datetime | _Nanoseconds:
-    """Return a time of ISO 8601; with digits beyond microseconds as nanoseconds since 1970."""
+    """Parse a time in ISO 8601; with digits below a microsecond return nanoseconds since 1970."""
     if isinstance(value, str):
         fraction = _FRACTION.search(value)
         if fraction is None:
@@ -259,7 +254,7 @@ def _read_instant(value: Any) -> dt.datetime | _Nanoseconds:
             return found
         since = found - dt.datetime(1970, 1, 1, tzinfo=None if found.tzinfo is None else dt.UTC)
         return _Nanoseconds(since // _MICROSECOND * 1000 + beyond)
-    if isinstance(value, dt.datetime):  # of pandas
+    if isinstance(value, dt.datetime):  # a pandas.Timestamp
         if getattr(value, "nanosecond", 0):
             return _Nanoseconds(value.value)  # type: ignore[attr-defined]
         return dt.datetime.fromisoformat(value.isoformat())
@@ -289,7 +284,7 @@ def _read_duration(value: Any) -> dt.timedelta | _Nanoseconds:
         nanoseconds = int(found[2]) * 10**9 + int((found[3] or "").ljust(9, "0"))
         nanoseconds = -nanoseconds if found[1] else nanoseconds
         return _Nanoseconds(nanoseconds) if nanoseconds % 1000 else dt.timedelta(microseconds=nanoseconds // 1000)
-    if isinstance(value, dt.timedelta):  # of pandas
+    if isinstance(value, dt.timedelta):  # a pandas.Timedelta
         if getattr(value, "nanoseconds", 0):
             return _Nanoseconds(value.value)  # type: ignore[attr-defined]
         return dt.timedelta(value.days, value.seconds, value.microseconds)
@@ -301,14 +296,14 @@ def _refuse(value: Any) -> Any:
 
 
 def leaf_column(kind: pa.DataType, name: str) -> TypedColumn:
-    """Return what makes arrays of a type whose values hold no others.
+    """Return the column that makes arrays of a scalar type.
 
     Args:
         kind: The type.
-        name: Of the field, for messages.
+        name: Name of the field, for messages.
 
     Raises:
-        UsageError: No Python values are columns of this type.
+        UsageError: Python values cannot be converted to this type.
     """
     is_ = pa.types
     if is_.is_integer(kind):

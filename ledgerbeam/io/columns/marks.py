@@ -1,16 +1,16 @@
-"""What a schema says of the values of its columns beyond their Arrow types, kept in its metadata.
+"""Marks in the metadata of a schema, for properties of the values that Arrow types do not express.
 
 ====================  =======  =============================================================================
 key                   value    meaning
 ====================  =======  =============================================================================
 of a field:
-``ledgerbeam:null``   absent   a null stands for a key that the record, or the object, does not have
+``ledgerbeam:null``   absent   a null stands for a key that the record or the object does not have
 of the schema:
-``ledgerbeam:keys``   exact    a key that a record lacks is not taken for a null
-``ledgerbeam:record`` value    the record is the value of the only column, not an object with it
+``ledgerbeam:keys``   exact    a key that is missing in a record is not a null
+``ledgerbeam:record`` value    the record is the value of the only column, not an object
 ====================  =======  =============================================================================
 
-With them JSON values become columns and the same values again. To other programs they are metadata like any other.
+With them JSON values can be converted to columns and back exactly. Other programs ignore them.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ __all__ = [
 ]
 
 ELEMENT = "element"
-"""The name of the items of a list, as the specification of Parquet gives it."""
+"""The name of the items of a list, from the specification of Parquet."""
 
 _NULL, _KEYS, _RECORD = (f"ledgerbeam:{name}".encode() for name in ("null", "keys", "record"))
 _ABSENT, _VALUE, _EXACT = b"absent", b"value", b"exact"
 
 FIELD_WORDS = {"null": (_NULL, _ABSENT)}
 SCHEMA_WORDS = {"keys": (_KEYS, _EXACT), "record": (_RECORD, _VALUE)}
-"""Words for these marks, in JSON."""
+"""Names of these marks in the JSON form of schemas."""
 
 
 def json_field(name: str) -> pa.Field:
-    """Return the field of a column that holds any JSON values, as their text."""
+    """Return the field of a column of JSON text."""
     import pyarrow as pa  # noqa: PLC0415 - only jobs of columns import it
 
     return pa.field(name, pa.json_())
 
 
 def is_json(kind: pa.DataType) -> bool:
-    """Return whether values of a type are JSON text, and the record holds what the text stands for."""
+    """Return whether the values of a type are JSON text; records contain the parsed values."""
     return getattr(kind, "extension_name", "") == "arrow.json"
 
 
@@ -63,7 +63,7 @@ def absent_field(field: pa.Field) -> pa.Field:
 
 
 def exact_schema(fields: list[pa.Field]) -> pa.Schema:
-    """Return a schema of records that have all its keys, but for those of which nulls stand for absent ones."""
+    """Return a schema of records that have all its keys, except keys whose nulls stand for absent ones."""
     import pyarrow as pa  # noqa: PLC0415
 
     return pa.schema(fields, {_KEYS: _EXACT})

@@ -1,4 +1,4 @@
-"""The rows of a task of which some could not be decoded."""
+"""The rows of a task, some of which could not be decoded."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["PartialTable"]
 
 @dataclass(frozen=True, eq=False)
 class PartialTable:
-    """A table that lacks the records that could not be decoded.
+    """A table without the records that could not be decoded.
 
     Attributes:
-        table: The others, in order.
-        unreadable: Why a record could not be decoded, by its position among all.
-        places: The positions of the rows of `table` among all.
+        table: The decoded records, in order.
+        unreadable: The error of each other record, by its position among all records.
+        places: The positions of the rows of `table` among all records.
     """
 
     table: pa.Table
@@ -62,5 +62,5 @@ class PartialTable:
         return self.table.num_rows + len(self.unreadable)
 
     def rows_at(self, positions: Sequence[int]) -> NDArray[np.int64]:
-        """Return the rows of `table` that stand at some positions."""
+        """Return the numbers of the rows of `table` at some positions."""
         return np.searchsorted(self.places, np.asarray(positions))

@@ -1,4 +1,4 @@
-"""Random access to rows that lie in groups: what the readers of all formats of columns share."""
+"""Random access to rows in row groups: the base class of the readers of columnar formats."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ledgerbeam.io.columns.values import record_json, to_records
 from ledgerbeam.io.formats.format import RowGroup
 from ledgerbeam.io.formats.held import CACHE_BYTES, HeldGroups
 from ledgerbeam.io.index.raw import NO_BYTES, RawRecord
-from ledgerbeam.io.index.reader import number_of, numbers_of
+from ledgerbeam.io.index.reader import number_of, numbers_of, require_span
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, stat
@@ -29,37 +29,37 @@ if TYPE_CHECKING:  # only jobs that read columns import it
 __all__ = ["CACHE_BYTES", "GroupedRows"]
 
 _MOST_ROWS, _MOST_IN_ALL = 2**31 - 1, 2**36
-"""Rows of a row group and of a file, at most: more is taken for damage."""
+"""Largest numbers of rows of a row group and of a file; larger ones are treated as damage."""
 
 _UNDECODABLE = (ValueError, ArithmeticError, LookupError, NotImplementedError, TypeError)
-"""What comes of a value that Python has no object for."""
+"""Exceptions for values that cannot be Python objects."""
 
-_AT_ONCE = 1024  # rows that iteration makes objects of at once
+_AT_ONCE = 1024  # rows that iteration decodes at once
 
 _BYTES_AT_ONCE = 32 * 2**20
-"""Row groups of so many bytes are fetched together; a larger one alone."""
+"""Row groups up to this size in all are fetched together; a larger one alone."""
 
 
 class GroupedRows(ABC):
     """Random access to the rows of a source. A record is a dict of column to value; see `io.columns.values`.
 
     Deterministic, picklable, safe to share between threads and to use after a fork. The footer is read when the reader
-    is made. A row is read with its row group, of which the chosen columns come in as few requests as they lie in;
-    decoded row groups are held up to a limit, so neighbours cost nothing.
+    is created. A row is read with its row group: its chosen columns with as few requests as possible. Decoded row
+    groups are kept in memory up to a limit, so that reading neighbouring rows is cheap.
 
     Args:
         url: The source.
         options: Storage options.
-        columns: Names of the columns that are read; all for none. They come in the order of the file.
-        listed: What was listed; see `RangeReader`. Default: what the source is now.
-        cache_bytes: How many bytes of decoded row groups are held.
-        data: The whole content, if it is in memory; nothing is read of the URL then.
+        columns: Names of the columns to read; they have the order of the file. Default: all.
+        listed: The listed properties of the source; see `RangeReader`. Default: its properties now.
+        cache_bytes: Limit of the decoded row groups in memory.
+        data: The whole content, if it is in memory; the URL is then not read.
 
     Attributes:
-        held: The decoded row groups; several readers may share one object.
+        held: The decoded row groups in memory; several readers may share one object.
 
     Raises:
-        SourceError: It is damaged, encrypted, or no such file.
+        SourceError: It is damaged, encrypted, or not of this format.
         SourceNotFoundError: There is no such source; also `ChangedSourceError` and StorageError.
         UsageError: It lacks one of the columns.
     """
@@ -105,40 +105,40 @@ class GroupedRows(ABC):
 
     @abstractmethod
     def _read_footer(self) -> tuple[pa.Schema, list[RowGroup]]:
-        """Read what lists the row groups; return the schema of all columns, and the row groups."""
+        """Read the footer; return the schema of all columns and the row groups."""
 
     @abstractmethod
     def _read_groups(self, numbers: Sequence[int]) -> Iterator[pa.Table]:
-        """Read row groups, the chosen columns of each; they are fetched together."""
+        """Read the chosen columns of row groups, which are fetched together."""
 
-    def _is_streamed(self, group: int) -> bool:  # noqa: ARG002 - of most formats none is
-        """Return whether a row group is too large to be held decoded, so that `_read_part` reads it."""
+    def _is_streamed(self, group: int) -> bool:  # noqa: ARG002 - most formats have none
+        """Return whether a row group is too large to keep in memory, so that `_read_part` reads it."""
         return False
 
     def _read_part(self, group: int, start: int, stop: int) -> pa.Table:
-        """Read the rows `[start, stop)` of a row group that is too large to be held."""
+        """Read the rows `[start, stop)` of a row group that is too large to keep in memory."""
         raise NotImplementedError
 
     @abstractmethod
     def _facts(self) -> dict[str, Any]:
-        """Return what `show` prints of the source besides its size, number of records and columns."""
+        """Return the facts that `show` prints besides the size, the number of records and the columns."""
 
     def facts(self) -> Mapping[str, Any]:
-        """Return what `show` prints of the source besides its name, size and number of records."""
-        from ledgerbeam.io.columns.schema_text import type_text  # noqa: PLC0415 - brings pyarrow
+        """Return the facts that `show` prints besides the name, the size and the number of records."""
+        from ledgerbeam.io.columns.schema_text import type_text  # noqa: PLC0415 - imports pyarrow
 
         with damage_of(self.url, "the footer"):
             return self._facts() | {"columns": {field.name: type_text(field.type) for field in self.schema}}
 
     @property
     def schema(self) -> pa.Schema:
-        """The chosen columns."""
+        """The schema of the chosen columns."""
         self._load()
         return self._schema
 
     @property
     def groups(self) -> Sequence[RowGroup]:
-        """The row groups, in order, with the bytes of the chosen columns."""
+        """The row groups, in order, with the sizes of the chosen columns."""
         self._load()
         return self._groups
 
@@ -164,17 +164,17 @@ class GroupedRows(ABC):
             yield from self.read_span(start, min(start + _AT_ONCE, len(self)))
 
     def read_many(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Read records by number; each row group that they lie in is read once.
+        """Read records by number; each of their row groups is read once.
 
         Args:
-            indices: Their numbers, in any order, negative ones counting from the end.
+            indices: Their numbers, in any order; negative ones count from the end.
 
         Returns:
-            The records in the order asked.
+            The records in the requested order.
 
         Raises:
-            IndexError: A number out of range.
-            RecordError: A record that cannot be decoded; also SourceError.
+            IndexError: A number is out of range.
+            RecordError: A record cannot be decoded; also SourceError.
         """
         ends = self._load()
         numbers = numbers_of(indices, len(self), self.url)
@@ -194,7 +194,7 @@ class GroupedRows(ABC):
         return records
 
     def read_batch(self, start: int, stop: int) -> pa.Table:
-        """Read the rows `[start, stop)` as columns, without making Python objects.
+        """Read the rows `[start, stop)` as columns, without creating Python objects.
 
         Args:
             start: First row, `0 <= start`.
@@ -202,12 +202,11 @@ class GroupedRows(ABC):
 
         Raises:
             SourceError: The source is damaged there, or has fewer rows.
-            UsageError: Not `0 <= start <= stop`.
+            UsageError: `0 <= start <= stop` does not hold.
         """
         import pyarrow as pa  # noqa: PLC0415 - only jobs that read columns import it
 
-        if not 0 <= start <= stop:
-            raise UsageError(f"{self.url}: [{start}, {stop}) is not a span of records; 0 <= start <= stop is needed")
+        require_span(start, stop, self.url)
         ends = self._load()
         if stop > len(self):
             raise SourceError(f"{self.url}: expected at least {stop} rows, found {len(self)}; run the job again")
@@ -228,23 +227,23 @@ class GroupedRows(ABC):
         return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
 
     def read_span(self, start: int, stop: int) -> list[dict[str, Any]]:
-        """Read the records `[start, stop)`; args and errors are those of `read_batch`.
+        """Read the records `[start, stop)`; see `read_batch` for the arguments.
 
         Raises:
-            RecordError: A record that cannot be decoded; also the errors of `read_batch`.
+            RecordError: A record cannot be decoded; also the errors of `read_batch`.
         """
         return self._decoded(self.read_batch(start, stop), range(start, stop))
 
     def read_each(self, start: int, stop: int) -> list[Any]:
-        """Read the records `[start, stop)`, with a `RecordError` in the place of each that cannot be decoded."""
+        """Read the records `[start, stop)`, with a `RecordError` for each that cannot be decoded."""
         return self.decode_each(self.read_batch(start, stop), start)
 
     def decode_each(self, table: pa.Table, first: int) -> list[Any]:
-        """Return rows of this source as records, with a `RecordError` in the place of each that cannot be decoded.
+        """Return rows of this source as records, with a `RecordError` for each that cannot be decoded.
 
         Args:
             table: The rows.
-            first: The number of the first.
+            first: Number of the first row.
         """
         with damage_of(self.url, "what the rows hold"):
             try:
@@ -256,11 +255,11 @@ class GroupedRows(ABC):
                 return self.decode_each(table.slice(0, half), first) + self.decode_each(table.slice(half), first + half)
 
     def first_rows(self, group: int, rows: int) -> pa.Table:
-        """Read the first rows of a row group, and no more of a large one than they need, if its format allows that.
+        """Read the first rows of a row group; if the format allows it, only the needed part of a large one.
 
         Args:
             group: The row group, `0 <= group < len(groups)`.
-            rows: How many rows; fewer come where it has fewer.
+            rows: Number of rows; fewer if the row group has fewer.
 
         Raises:
             SourceError: The row group is damaged.
@@ -271,12 +270,12 @@ class GroupedRows(ABC):
 
     def _read_first(self, group: int, rows: int) -> pa.Table:
         first = self._load()[group] - self._groups[group].rows
-        return _picked(self.read_batch(first, first + rows), list(range(rows)))  # a slice would hold the whole
+        return _picked(self.read_batch(first, first + rows), list(range(rows)))  # a slice would keep the row group
 
     def read_raw(self, start: int, stop: int) -> list[RawRecord]:
         """Return the records `[start, stop)` as JSON, each with the number of its row.
 
-        What of a record cannot be decoded is in it as `null`.
+        Values that cannot be decoded are `null`.
         """
         table = self.read_batch(start, stop)
         return [
@@ -300,12 +299,12 @@ class GroupedRows(ABC):
         return self.read_raw(number, number + 1)[0].data
 
     def close(self) -> None:
-        """Close what is open, and forget what is held; a later read opens it again."""
+        """Close the source and drop the row groups; a later read opens it again."""
         self.held.clear()
         self._content.close()
 
     def _load(self) -> list[int]:
-        """Return up to which row each row group goes, reading the footer first if need be."""
+        """Return the end row of each row group; read the footer first if needed."""
         if self._ends is None:
             with damage_of(self.url, "the footer"):
                 schema, groups = self._read_footer()
@@ -346,7 +345,7 @@ class GroupedRows(ABC):
         return pa.schema([field for field in schema if field.name in self.columns], schema.metadata)
 
     def _tables(self, needed: Sequence[int]) -> Iterator[pa.Table]:
-        """Return the decoded row groups, those that are held without reading them again."""
+        """Yield decoded row groups; those in memory are not read again."""
         held = {group: table for group in needed if (table := self.held.get((self.url, group))) is not None}
         missing = [group for group in needed if group not in held]
         reading = chain.from_iterable(map(self._read_checked, self._fetched_together(missing)))
@@ -359,7 +358,7 @@ class GroupedRows(ABC):
         return not self.held.least and self._is_streamed(group)
 
     def _fetched_together(self, numbers: Sequence[int]) -> Iterator[list[int]]:
-        """Divide row groups into those that are in memory at once before they are decoded."""
+        """Divide row groups into runs that are fetched together."""
         together: list[int] = []
         for number in numbers:
             if together and sum(self._groups[one].size for one in (*together, number)) > _BYTES_AT_ONCE:
@@ -380,7 +379,7 @@ class GroupedRows(ABC):
                 yield table
 
     def _decoded(self, table: pa.Table, numbers: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the rows of a table as records; `numbers` are theirs, for messages."""
+        """Return the rows of a table as records; `numbers` are their numbers, for messages."""
         with damage_of(self.url, "what the rows hold"):
             try:
                 return to_records(table)
@@ -392,7 +391,7 @@ class GroupedRows(ABC):
                 return first + self._decoded(table.slice(half), numbers[half:])
 
     def _undecodable(self, table: pa.Table, number: int, error: Exception) -> RecordError:
-        """Return the error of a table of one row that cannot be decoded; it names the column."""
+        """Return the error for a table of one row that cannot be decoded; it names the column."""
         column, reason = table.column_names[0], str(error)
         for name in table.column_names:
             try:
@@ -413,12 +412,12 @@ def _picked(table: pa.Table, rows: list[int]) -> pa.Table:
         return table.slice(rows[0], 1)
     try:
         return table.take(rows)
-    except NotImplementedError:  # of views
+    except NotImplementedError:  # string views
         return pa.concat_tables([table.slice(row, 1) for row in rows])
 
 
 def _json_of(table: pa.Table) -> bytes:
-    """Return the one row of a table as JSON; a value that cannot be decoded is null."""
+    """Return a table of one row as JSON; a value that cannot be decoded is null."""
     try:
         return record_json(to_records(table)[0])
     except _UNDECODABLE:

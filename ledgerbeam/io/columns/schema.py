@@ -1,4 +1,4 @@
-"""The schemas of a job's outputs: one of each route, decided before the job begins, and part of what it is."""
+"""The schemas of the outputs of a job: one for each route, decided before the job starts, and part of its identity."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _ROWS, _COMPLETE = "rows", "complete"
 
 @dataclass(frozen=True)
 class JobSchema:
-    """The schemas of what a job writes.
+    """The schemas of the outputs of a job.
 
     Attributes:
-        by_route: The schema of each route; under the empty name that of what has no route.
-        is_of_all: Whether routes that are not named have the schema of what has no route.
-        is_exact: Whether records must have every key, as those of sources do from which the schema is taken.
+        by_route: The schema of each route; the empty name is for records without a route.
+        is_of_all: Whether other routes have the schema of records without a route.
+        is_exact: Whether records must have every key, since the schema is that of the sources.
     """
 
     by_route: Mapping[str, pa.Schema]
@@ -51,28 +51,28 @@ class JobSchema:
             known = ", ".join(map(repr, sorted(filter(None, self.by_route)))) or "none"
             what = f"the route {route!r}" if route else "records without a route"
             raise RecordError(
-                f"no schema is known for {what}: none came of the records that the schemas were inferred from (known "
+                f"no schema is known for {what}: it had none of the records that schemas were inferred from (known "
                 f"routes: {known}); give --schema FILE"
             )
         return schema
 
     def as_json(self) -> dict[str, Any]:
-        """Return the schemas as one JSON object: that without a route, and the others under `routes`."""
+        """Return the schemas as one JSON object: the main schema, and the others under `routes`."""
         main = schema_json(self.by_route[""]) if "" in self.by_route else {}
         routes = {route: schema_json(schema) for route, schema in sorted(self.by_route.items()) if route}
         return {**main, **({} if self.is_of_all and not routes else {_ROUTES: routes} if routes else {})}
 
     @classmethod
     def from_json(cls, found: Any, where: str = "the schema", *, is_of_all: bool = True) -> JobSchema:
-        """Return the schemas of a JSON object as `as_json` makes it.
+        """Return the schemas of a JSON object of `as_json`.
 
         Args:
             found: The object.
             where: What it is, for messages.
-            is_of_all: As the attribute.
+            is_of_all: The attribute.
 
         Raises:
-            UsageError: It is none; the message says where.
+            UsageError: It is not valid; the message says where.
         """
         if not isinstance(found, Mapping):
             raise UsageError(f"{where}: expected a JSON object, found {found!r:.80}")
@@ -87,18 +87,18 @@ class JobSchema:
 
     @classmethod
     def given(cls, data: bytes, where: str) -> JobSchema:
-        """Return the schemas that a file gives: JSON, or a Parquet or Arrow file, of which it is that of the rows.
+        """Return the schemas in a file: JSON, or the schema of a Parquet or Arrow file.
 
         Args:
             data: Its content.
             where: Its name, for messages.
 
         Raises:
-            UsageError: It is none of these.
+            UsageError: It is not one of these.
         """
         try:
             if data[:4] == b"PAR1":
-                import pyarrow.parquet as pq  # noqa: PLC0415 - takes its time
+                import pyarrow.parquet as pq  # noqa: PLC0415 - slow to import
 
                 return cls({"": pq.read_schema(pa.BufferReader(data))}, is_of_all=True)
             if data[:6] == b"ARROW1":
@@ -114,7 +114,7 @@ class JobSchema:
             ) from error
 
     def parameters(self) -> dict[str, Any]:
-        """Return the schemas as parameters of a job, which name each column, so that a change is named too."""
+        """Return the schemas as parameters of a job, with one for each column, so that a message can name a change."""
         found = {_OF_ROUTE + route if route else _MAIN: _parameters(one) for route, one in self.by_route.items()}
         if self.is_of_all:
             found[_MAIN] |= {_OTHERS: _SAME}
@@ -136,10 +136,10 @@ class JobSchema:
 
     @classmethod
     def inferred(cls, datasets: Mapping[str, Iterable[Any]]) -> JobSchema:
-        """Return the schemas of records by route.
+        """Infer the schemas of records by route.
 
         Raises:
-            RecordError: The records of a route have none in common; the message names the route.
+            RecordError: The records of a route have no common schema; the message names the route.
         """
         by_route = {}
         for route, records in datasets.items():
@@ -151,7 +151,7 @@ class JobSchema:
 
 
 def maker_for(schemas: JobSchema | pa.Schema | None, route: str) -> TableMaker | None:
-    """Return what makes tables of a route by what a format is given."""
+    """Return the maker of tables for a route; None if there are no schemas."""
     if schemas is None:
         return None
     is_exact = isinstance(schemas, JobSchema) and schemas.is_exact
@@ -159,7 +159,7 @@ def maker_for(schemas: JobSchema | pa.Schema | None, route: str) -> TableMaker |
 
 
 def written_table(records: Any, schemas: JobSchema | pa.Schema | None) -> pa.Table:
-    """Return records as a format writes them: a table of any of its schemas as it is, all others by the main one."""
+    """Return records as the table to write: a table with one of the schemas is not changed, others get the main one."""
     if (
         isinstance(records, pa.Table)
         and isinstance(schemas, JobSchema)
@@ -170,16 +170,16 @@ def written_table(records: Any, schemas: JobSchema | pa.Schema | None) -> pa.Tab
 
 
 def common_schema(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema | None:
-    """Return the schema that all sources have.
+    """Return the common schema of all sources.
 
     Args:
-        schemas: Each with the URL of its source.
+        schemas: The URL and the schema of each source.
 
     Returns:
         The schema; None if there are no sources.
 
     Raises:
-        UsageError: Two sources differ; the message names them, and the first column in which they do.
+        UsageError: Two sources differ; the message names them and the first different column.
     """
     first: tuple[str, pa.Schema] | None = None
     for url, schema in schemas:
@@ -188,13 +188,13 @@ def common_schema(schemas: Iterable[tuple[str, pa.Schema]]) -> pa.Schema | None:
         elif not schema.equals(first[1], check_metadata=True):
             raise UsageError(
                 f"{first[0]} and {url} have different schemas: {_difference(first[1], schema)}; give one for both with "
-                "--schema FILE, or do them in jobs of their own"
+                "--schema FILE, or use separate jobs"
             )
     return None if first is None else first[1]
 
 
 def _difference(one: pa.Schema, other: pa.Schema) -> str:
-    """Return in what two schemas differ, the first difference of all."""
+    """Return the first difference of two schemas."""
     if one.names != other.names:
         only = [name for name in one.names if name not in other.names]
         added = [name for name in other.names if name not in one.names]
@@ -211,7 +211,7 @@ def _difference(one: pa.Schema, other: pa.Schema) -> str:
 
 
 def _parameters(schema: pa.Schema) -> dict[str, Any]:
-    """Return a schema as nested parameters; what a column is more than a type is JSON text, with its order kept."""
+    """Return a schema as nested parameters; a column with more than a type is JSON text, which keeps the order."""
     found = schema_json(schema)
     columns: dict[str, Any] = found.pop("columns")
     texts = {name: part if isinstance(part, str) else json.dumps(part) for name, part in columns.items()}

@@ -1,4 +1,4 @@
-"""A schema as JSON that people can read and write, with all that it says; and back.
+"""Convert a schema to JSON that people can read and write, without loss; and back.
 
     {"columns": {
         "text": "string",
@@ -9,8 +9,8 @@
      "keys": "exact",
      "metadata": {"author": "..."}}
 
-Types are named as pyarrow prints them, and by its aliases. `json` is JSON text of values, `"null": "absent"` and
-`"keys": "exact"` are what `marks` says of them.
+Types have the names that pyarrow prints, or its aliases. `json` is JSON text; `marks` describes `"null": "absent"` and
+`"keys": "exact"`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def schema_json(schema: pa.Schema) -> dict[str, Any]:
     """Return a schema as JSON.
 
     Raises:
-        UsageError: Two columns have one name, or a type has no JSON form.
+        UsageError: Two columns have the same name, or a type has no JSON form.
     """
     _require_names([field.name for field in schema], "")
     found: dict[str, Any] = {"columns": {field.name: field_json(field) for field in schema}}
@@ -46,7 +46,7 @@ def schema_json(schema: pa.Schema) -> dict[str, Any]:
 
 
 def type_text(kind: pa.DataType) -> str:
-    """Return a type as a line shows it, in the words of schemas as JSON where these are shorter."""
+    """Return a type as short text, with the JSON names of types where they are shorter."""
     return str(kind).replace(str(pa.json_()), "json")
 
 
@@ -54,11 +54,11 @@ def schema_of(found: Any, where: str = "the schema") -> pa.Schema:
     """Return the schema of a JSON form.
 
     Args:
-        found: A JSON object as `schema_json` makes it.
+        found: A JSON object of `schema_json`.
         where: What it is, for messages.
 
     Raises:
-        UsageError: It is none; the message says where.
+        UsageError: It is not valid; the message says where.
     """
     if not isinstance(found, Mapping) or not isinstance(found.get("columns"), Mapping) or not found["columns"]:
         raise UsageError(f'{where}: expected {{"columns": {{"name": "type", ...}}}}, found {found!r:.80}')
@@ -70,7 +70,7 @@ def schema_of(found: Any, where: str = "the schema") -> pa.Schema:
 
 
 def field_json(field: pa.Field) -> Any:
-    """Return all of a field but its name as JSON: the name of its type, or an object with more."""
+    """Return a field without its name as JSON: the name of its type, or an object with more."""
     metadata = dict(field.metadata or {})
     found = _type_json(field.type)
     if found == _JSON_TEXT:
@@ -151,7 +151,7 @@ _EXTENSIONS: dict[str, Callable[[pa.DataType], pa.DataType]] = {
     "arrow.uuid": lambda _: pa.uuid(),
     "arrow.bool8": lambda _: pa.bool8(),
 }
-"""Extension types without parameters, by their names: what makes one of a storage."""
+"""Constructors of the extension types without parameters, by name; they get the storage type."""
 
 
 def _extension_json(kind: pa.BaseExtensionType) -> dict[str, Any]:
@@ -162,13 +162,13 @@ def _extension_json(kind: pa.BaseExtensionType) -> dict[str, Any]:
 
 
 def _other_json(kind: pa.DataType) -> dict[str, Any]:
-    """Return a type for which there are no words, as Arrow writes it, and a text of it for people."""
+    """Return a type without a JSON form as Arrow IPC bytes, with a readable text."""
     written = base64.b64encode(pa.schema([pa.field("", kind)]).serialize().to_pybytes()).decode()
     return {"type": _ARROW, "is": str(kind), "ipc": written}
 
 
 def _named_json(field: pa.Field, usual: str) -> Any:
-    """Return a field within another, with its name if it is not the usual one."""
+    """Return a field inside another one as JSON, with its name if it is not the usual one."""
     found = field_json(field)
     return (
         found
@@ -250,14 +250,14 @@ _READ: dict[str, tuple[set[str], set[str], Callable[[Mapping[str, Any], str], pa
     _ARROW: ({"ipc"}, {"is"}, _other_of),
     **{name: ({"items"}, set(), _list_of) for name in _LISTS},
 }
-"""What is said of each type beside its name: what must be, what may be, and what makes the type of it."""
+"""For each nested type: required keys, optional keys, and the function that makes the type."""
 
 _PARAMETERS = re.compile(r"(\w+)[(\[](.*)[)\]]", re.DOTALL)
 _DECIMALS = {f"decimal{bits}": getattr(pa, f"decimal{bits}") for bits in (32, 64, 128, 256)}
 
 
 def _leaf_of(name: str) -> pa.DataType | None:
-    """Return a type without fields by its name, None if there is none."""
+    """Return a type without fields by its name; None if there is no such type."""
     try:
         return pa.type_for_alias(name)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Records as tables of a schema, exactly, and the messages for those that do not fit."""
+"""Convert records exactly to tables with a schema, and report those that do not fit."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ REMEDY = "give a --schema that holds it, or put such records aside with --on-err
 def to_table(records: Any, schema: pa.Schema, *, url: str = "", first: int = 0) -> pa.Table:
     """Return records as a table of a schema.
 
-    A value is written as it is, or refused: only a floating-point column narrower than 64 bits takes the nearest
-    number. Strings are taken for times, dates and decimals as JSON has them, and `{"__base64__": ...}` for bytes.
+    A value is written exactly or refused; only a floating-point column narrower than 64 bits rounds to the nearest
+    number. As in JSON, strings are accepted for times, dates and decimals, and `{"__base64__": ...}` for bytes.
 
     Args:
-        records: Objects; or a `pyarrow.Table` or `RecordBatch`, whose columns are cast if nothing is lost by it.
+        records: Objects; or a `pyarrow.Table` or `RecordBatch`, whose columns are cast if no value changes.
         schema: The schema.
-        url: What the records are of, for messages.
-        first: The number of the first one in it.
+        url: Source of the records, for messages.
+        first: Number of the first record in it.
 
     Raises:
-        RecordError: A record does not fit; the message names the record, the field, what was expected and found.
-        UsageError: No records are rows of this schema.
+        RecordError: A record does not fit; the message names the record, the field, and what was expected and found.
+        UsageError: Records cannot be converted to this schema.
     """
     return TableMaker(schema).table(records, url=url, first=first)
 
 
 def table_of(records: Any, maker: TableMaker | None) -> pa.Table:
-    """Return records as a table; of their own schema if nothing makes tables of another."""
+    """Return records as a table, with their inferred schema if there is no maker."""
     if maker is not None:
         return maker.table(records)
     if isinstance(records, pa.Table):
@@ -58,10 +58,10 @@ class TableMaker:
 
     Args:
         schema: The schema.
-        exact: Whether a key that a record lacks is not taken for a null, also where the schema does not say so.
+        exact: Whether a missing key is an error rather than a null, also if the schema does not say so.
 
     Raises:
-        UsageError: No records are rows of it.
+        UsageError: Records cannot be converted to it.
     """
 
     def __init__(self, schema: pa.Schema, *, exact: bool = False) -> None:
@@ -96,13 +96,13 @@ class TableMaker:
         raise RecordError(f"{place}record {first + number}: {misfit}; {REMEDY}")
 
     def joined(self, tables: Sequence[pa.Table]) -> pa.Table:
-        """Return tables of this schema as one, each column in one piece, with one dictionary."""
+        """Return tables of this schema as one table; each column has one chunk and one dictionary."""
         if len(tables) == 1:
             return tables[0]
         return pa.concat_tables(tables).unify_dictionaries().combine_chunks() if tables else self.table([])
 
     def copied(self, record: Any) -> Any:
-        """Return a copy of a record that is to be a row, which what made it may change then."""
+        """Return a copy of a record, so that a later change of the record does not change the row."""
         return self._copied(record)
 
     def require(self, record: Any) -> None:
@@ -117,7 +117,7 @@ class TableMaker:
             raise RecordError(f"{error}; {REMEDY}") from None
 
     def encoded(self, record: Any) -> bytes:
-        """Return what the columns of a record are, to compare it with others; it must fit."""
+        """Return the columns of a record as bytes, to compare it with others; it must fit."""
         written = self.table([record]).combine_chunks().to_batches()[0].serialize()
         return bytes(written)
 
@@ -143,7 +143,7 @@ _FIXED = frozenset(
 
 
 def copied(value: Any) -> Any:
-    """Return a copy of a record, which what made it may change then; what cannot be changed is not copied."""
+    """Return a copy of a value, so that a later change does not affect it; immutable values are not copied."""
     kind = type(value)
     if kind in _FIXED:
         return value
@@ -159,7 +159,7 @@ def copied(value: Any) -> Any:
 
 
 def _copier(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """Return what copies the values of a type; None if they are of types that cannot change."""
+    """Return the function that copies values of a type; None if they are immutable."""
     if isinstance(kind, pa.ListType | pa.LargeListType) and _copier(kind.value_type) is None:
         return _list_copied
     if isinstance(kind, pa.StructType):
@@ -174,7 +174,7 @@ def _list_copied(value: Any) -> Any:
 
 
 def _dict_copier(fields: Sequence[pa.Field]) -> Callable[[Any], Any]:
-    """Return what copies objects with some fields."""
+    """Return the function that copies objects with the given fields."""
     deep = [(field.name, copy_of) for field in fields if (copy_of := _copier(field.type)) is not None]
 
     def copy_dict(value: Any) -> Any:
@@ -191,7 +191,7 @@ def _dict_copier(fields: Sequence[pa.Field]) -> Callable[[Any], Any]:
 
 
 def _cast(table: pa.Table | pa.RecordBatch, schema: pa.Schema) -> pa.Table:
-    """Return a table with the columns of a schema, in its order."""
+    """Return a table cast to a schema, with its order of columns."""
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
     if table.schema.equals(schema):
@@ -225,7 +225,7 @@ def _cast_column(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
 
 
 def _is_kin(found: pa.DataType, expected: pa.DataType) -> bool:
-    """Return whether a cast between two types keeps what the values mean, and says if one of them is not kept."""
+    """Return whether a cast between two types keeps the meaning of values, and fails if a value would change."""
     if isinstance(found, pa.DictionaryType):
         return _is_kin(found.value_type, expected)
     if isinstance(expected, pa.DictionaryType):
@@ -257,4 +257,4 @@ _FAMILIES = (
     lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind),
     lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind),
 )
-"""Types of which one can be cast to another, and the values that it does not hold are refused."""
+"""Families of types: a cast within a family refuses values that do not fit."""

@@ -1,4 +1,4 @@
-"""Columns as records: Arrow's values as Python's, without loss.
+"""Convert columns to records: Arrow values to Python values, without loss.
 
     null, bool, integers, floats   None, bool, int, float
     strings; binary                str; bytes
@@ -7,11 +7,11 @@
     list; struct                   list; dict
     map                            list of [key, value]
     dictionary                     the value
-    JSON (`pa.json_()`)            the value that the text stands for
+    JSON (`pa.json_()`)            the parsed value
     other extension types          the value of their storage
 
-What has digits below a microsecond, which the objects of `datetime` cannot hold, is a string in ISO 8601.
-What its metadata says besides, `io.columns.marks` lists: a null may stand for a key that a record does not have.
+Times with digits below a microsecond, which `datetime` cannot hold, are strings in ISO 8601. `io.columns.marks` lists
+the marks in metadata: a null may stand for a key that a record does not have.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["record_json", "to_records"]
 
 
 def to_records(table: pa.Table) -> list[Any]:
-    """Return the rows of a table as records: dicts, unless its schema says that they are the values of a column.
+    """Return the rows of a table as records: dicts, or the values of a column if the schema says so.
 
     Raises:
         ValueError: A value cannot be a Python object: text that is not UTF-8, a date beyond the year 9999.
@@ -43,7 +43,7 @@ def to_records(table: pa.Table) -> list[Any]:
 
 
 def record_json(record: Any) -> bytes:
-    """Return a record as JSON text, with NaN and infinities as strings: what shows it in a report."""
+    """Return a record as JSON text for reports, with NaN and infinities as strings."""
     return dumps(_finite(record))
 
 
@@ -60,9 +60,9 @@ def _finite(value: Any) -> Any:
 def _rows(fields: list[pa.Field], columns: list[pa.Array | pa.ChunkedArray]) -> list[dict[str, Any]]:
     names = [field.name for field in fields]
     values = zip(*map(_values_of, columns), strict=True)
-    rows = list(map(dict, map(zip, repeat(names), values)))  # without a step of Python a row
+    rows = list(map(dict, map(zip, repeat(names), values)))  # without Python code for each row
     for field, column in zip(fields, columns, strict=True):
-        if column.null_count and null_is_absent(field):  # of JSON text, `null` is a value
+        if column.null_count and null_is_absent(field):  # in JSON text, `null` is a value
             for row, valid in zip(rows, column.is_valid().to_pylist(), strict=True):
                 if not valid:
                     del row[field.name]
@@ -81,7 +81,7 @@ def _of_chunks(column: pa.ChunkedArray) -> list[Any]:
 
 
 def _values(array: pa.Array) -> list[Any]:
-    """Return an array as Python values: by pyarrow, unless its type holds something that pyarrow gives otherwise."""
+    """Return an array as Python values, from pyarrow unless it would return other values for the type."""
     import pyarrow as pa  # noqa: PLC0415 - only jobs that read columns import it
     from pyarrow import types  # noqa: PLC0415
 
@@ -117,7 +117,7 @@ def _values(array: pa.Array) -> list[Any]:
 
 
 def _is_special(kind: pa.DataType) -> bool:
-    """Return whether pyarrow gives other values of a type than records have, or of one in it."""
+    """Return whether pyarrow converts values of a type, or of a type inside it, differently than records need."""
     import pyarrow as pa  # noqa: PLC0415
     from pyarrow import types  # noqa: PLC0415
 
@@ -132,7 +132,7 @@ def _is_special(kind: pa.DataType) -> bool:
 
 
 def _spans(array: pa.Array) -> list[Any]:
-    """Return lists by where each begins and ends among the items; of those of extension types `flatten` may fail."""
+    """Return lists by their offsets in the items; `flatten` can fail for items of extension types."""
     ends = array.offsets.to_pylist()
     first = ends[0] if ends else 0
     flat = _values(array.values.slice(first, ends[-1] - first if ends else 0))
@@ -141,7 +141,7 @@ def _spans(array: pa.Array) -> list[Any]:
 
 
 def _lists(array: pa.Array, flat: list[Any]) -> list[Any]:
-    """Cut the values of all lists, those of nulls left out, by the lengths of the lists."""
+    """Divide the values of all non-null lists by the lengths of the lists."""
     import pyarrow.compute as pc  # noqa: PLC0415
 
     from_lists: list[Any] = []
@@ -170,7 +170,7 @@ def _structs(array: pa.Array) -> list[Any]:
 
 
 def _times(array: pa.Array) -> list[Any]:
-    """Return dates and times; those with digits that Python's objects do not hold as text."""
+    """Return dates and times; those with digits below a microsecond as text."""
     import pyarrow as pa  # noqa: PLC0415
     from pyarrow import types  # noqa: PLC0415
 
@@ -195,7 +195,7 @@ def _times(array: pa.Array) -> list[Any]:
 
 
 def _instant(value: Any, nanoseconds: int) -> str:
-    """Return a time with three digits more than it has itself."""
+    """Return a time as text with three more digits."""
     text = value.isoformat(timespec="microseconds")
     place = text.index(".") + 7
     return f"{text[:place]}{nanoseconds:03d}{text[place:]}"

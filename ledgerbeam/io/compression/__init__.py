@@ -1,1 +1,1 @@
-"""Compressed sources: as streams, and by position where seek points allow it."""
+"""Compressed sources: read as streams, or by position if there are seek points."""

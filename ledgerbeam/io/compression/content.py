@@ -1,4 +1,4 @@
-"""The decompressed bytes of a source by position: where the readers of records need not know of compression."""
+"""The decompressed bytes of a source by position, so that readers of records need not handle compression."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ledgerbeam.io.storage.stat import FileInfo, stat
 __all__ = ["ContentReader", "open_content"]
 
 _KEPT = 8 * 1024 * 1024
-"""Decompressed bytes of the segments that a reader keeps; a longer one is decompressed as far as it is asked for."""
+"""Decompressed bytes that a reader keeps. Of a longer segment only the requested part is decompressed."""
 
 
 def open_content(
@@ -30,14 +30,14 @@ def open_content(
     size: int | None = None,
     listed: FileInfo | None = None,
 ) -> RangeReader:
-    """Open a source for reading by position: a compressed one, as its name tells, by its decompressed bytes.
+    """Open a source for reading by position; if its name says that it is compressed, by its decompressed bytes.
 
     Args:
         url: The source.
-        index: Where its index lies; the seek points of a gzip file lie beside it.
+        index: URL of its index; the seek points of a gzip file are beside it.
         options: Storage options of both.
-        size: Size of the source as it is stored, if it is known.
-        listed: What was listed; see `RangeReader`.
+        size: Stored size of the source, if it is known.
+        listed: The listed properties of the source; see `RangeReader`.
     """
     compression = split_compression(url).compression
     if compression is not None and compression.seekable:
@@ -46,9 +46,9 @@ def open_content(
 
 
 def is_older(made: FileInfo, source: FileInfo) -> bool:
-    """Return whether what was made of a source is older than it, as far as times show.
+    """Return whether the modification times show that a file made from a source is older than the source.
 
-    A source whose time lies ahead of the clock is newer than anything that can be made of it, so its time says nothing.
+    If the time of the source is in the future, every such file is older, so the times show nothing.
     """
     return bool(made.modified_ns) and made.modified_ns < source.modified_ns <= time.time_ns()
 
@@ -56,17 +56,16 @@ def is_older(made: FileInfo, source: FileInfo) -> bool:
 class ContentReader(RangeReader):
     """Positional reads of the decompressed bytes of a gzip or seekable Zstandard file.
 
-    A range is decompressed from the seek point before it; of an object, what that takes is one request. The segments
-    that were read last are kept, 8 MiB of them, so that neighbours cost nothing. May be pickled, shared by threads and
-    used after a fork, as every `RangeReader`. Nothing is read before it is needed; then the table of the seek points is
-    loaded once.
+    A range is decompressed from the seek point before it, in an object with one request. The last 8 MiB of decompressed
+    segments are kept, so that neighbouring reads are cheap. Like every `RangeReader` it may be pickled, shared by
+    threads and used after a fork. The table of the seek points is loaded once, by the first read.
 
     Args:
         url: The file.
-        index: Where its index lies.
+        index: URL of its index.
         options: Storage options.
         stored: Size of the file in bytes, if it is known.
-        listed: What was listed of the file; see `RangeReader`.
+        listed: The listed properties of the file; see `RangeReader`.
     """
 
     __slots__ = ("_bounds", "_index", "_is_gzip", "_kept", "_points", "_source", "_table")
@@ -79,10 +78,10 @@ class ContentReader(RangeReader):
         stored: int | None = None,
         listed: FileInfo | None = None,
     ) -> None:
-        points = RangeReader(points_url(index), options)  # first: what is not whole cannot be closed
+        points = RangeReader(points_url(index), options)  # first, since it may raise
         self._source, self._points = RangeReader(url, options, stored, listed), points
         super().__init__(url, options)
-        self._local = False  # no byte of it can be read as it lies in the file
+        self._local = False  # its bytes cannot be read directly from the file
         self._index = index
         compression = split_compression(url).compression
         self._is_gzip = compression is not None and compression.name == "gzip"
@@ -102,9 +101,9 @@ class ContentReader(RangeReader):
 
         Raises:
             IndexNotFoundError: A gzip file has no seek points.
-            IndexMismatchError: They are damaged, or those of another file.
+            IndexMismatchError: They are damaged, or belong to another file.
             NotIndexableError: A Zstandard file has no seek table.
-            SourceError: Its seek table is damaged.
+            SourceError: The seek table of a Zstandard file is damaged.
         """
         return int(self._loaded().starts[-1])
 
@@ -122,7 +121,7 @@ class ContentReader(RangeReader):
                 raise points_mismatch(self._points, self._source, f"they are {seconds:.3f} s older")
 
     def close(self) -> None:
-        """Close both files, if they are open, and forget what was kept."""
+        """Close both files and drop the kept segments."""
         self._kept = _Segments()
         self._source.close()
         self._points.close()
@@ -131,7 +130,7 @@ class ContentReader(RangeReader):
         """Read exactly the decompressed bytes `[start, stop)`; see `RangeReader`."""
         bounds = self._bounds
         number = bisect_right(bounds, start) - 1
-        if 0 <= number < len(bounds) - 1 and start < stop <= bounds[number + 1]:  # the common case: in one segment
+        if 0 <= number < len(bounds) - 1 and start < stop <= bounds[number + 1]:  # the common case: one segment
             data = self._kept.get(number) or self._segment(number)
             if data is not None:
                 first = bounds[number]
@@ -139,7 +138,7 @@ class ContentReader(RangeReader):
         return super().read(start, stop)
 
     def _segment(self, number: int) -> bytes | None:
-        """Return a segment, which is kept; None if it is long."""
+        """Decompress and keep a segment; return None if it is too long to keep."""
         size = self._bounds[number + 1] - self._bounds[number]
         begin, end = self._loaded().extent(number)
         if size > _KEPT or end - begin > REQUEST:
@@ -162,7 +161,7 @@ class ContentReader(RangeReader):
         return [self._content(start, stop, *found) for (start, stop), found in zip(ranges, stored, strict=True)]
 
     def _missing(self, start: int, stop: int) -> tuple[int, int]:
-        """Return which segments of a range are to be read from the file: from a number to another; none if equal."""
+        """Return the first number and the end of the segments of a range that must be read from the file."""
         bounds, kept = self._bounds, self._kept
         first, last = bisect_right(bounds, start) - 1, bisect_right(bounds, stop - 1)
         if start >= stop:
@@ -174,7 +173,7 @@ class ContentReader(RangeReader):
         return first, last
 
     def _stored(self, ranges: list[tuple[int, int]]) -> list[tuple[int, memoryview]]:
-        """Read what ranges are decompressed from, each with its place in the file; nothing of what is too much."""
+        """Read the compressed bytes of ranges, with their offsets; nothing for a range that needs too many."""
         extent = self._loaded().extent
         extents = []
         for start, stop in ranges:
@@ -188,7 +187,7 @@ class ContentReader(RangeReader):
         return [(begin, memoryview(data)) for (begin, _), data in zip(extents, found, strict=True)]
 
     def _content(self, start: int, stop: int, at: int, stored: memoryview) -> bytes:
-        """Return a range, some of whose segments were read from a place on."""
+        """Return a range; `stored` holds the compressed bytes of some of its segments, from `at` on."""
         bounds = self._bounds
         number = bisect_right(bounds, start) - 1
         parts = []
@@ -205,7 +204,7 @@ class ContentReader(RangeReader):
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _part(self, number: int, pieces: Iterator[bytes], start: int, stop: int) -> bytes:
-        """Return a range of a segment, which is kept unless it is too long."""
+        """Return a range of a segment; keep the segment unless it is too long."""
         size = self._bounds[number + 1] - self._bounds[number]
         if size > _KEPT:
             return self._decompress(number, pieces, start, stop)
@@ -214,11 +213,11 @@ class ContentReader(RangeReader):
         return data[start:stop]
 
     def _pieces(self, number: int, at: int, stored: memoryview) -> Iterator[bytes]:
-        """Return the bytes that a segment is decompressed from: those at hand, or else read in pieces."""
+        """Return the compressed bytes of a segment, from `stored` if it holds them, else read in pieces."""
         start, stop = self._loaded().extent(number)
         if at <= start and stop <= at + len(stored):
             return iter((bytes(stored[start - at : stop - at]),))
-        return (self._source.read(here, min(here + REQUEST, stop)) for here in range(start, stop, REQUEST))
+        return self._source.blocks(REQUEST, start=start, stop=stop)
 
     def _decompress(self, number: int, pieces: Iterator[bytes], start: int, stop: int) -> bytes:
         size = self._bounds[number + 1] - self._bounds[number]
@@ -231,14 +230,14 @@ class ContentReader(RangeReader):
                 if made > size or (made >= stop and stop < size):
                     break
                 if made == size and self._is_gzip:
-                    break  # in the middle of the data; of a Zstandard frame the checksum is still to come
+                    break  # for a Zstandard frame the checksum follows
         except SourceError as error:
             raise SourceError(f"{error}{self._hint()}") from error
         if made > size or made < stop:
             found = f"more than {size:,}" if made > size else f"{made:,}"
             raise SourceError(
-                f"{self.url}: expected {size:,} decompressed bytes between two seek points, found {found}: it is "
-                f"damaged; write the file again.{self._hint()}"
+                f"{self.url}: expected {size:,} decompressed bytes between two seek points, found {found}: the file is "
+                f"damaged; write it again.{self._hint()}"
             )
         return b"".join(parts)
 
@@ -255,7 +254,7 @@ class ContentReader(RangeReader):
 
 
 class _Segments(dict[int, bytes]):
-    """The segments that were decompressed last, 8 MiB of them; threads may share it."""
+    """The last 8 MiB of decompressed segments; safe to share between threads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -263,7 +262,7 @@ class _Segments(dict[int, bytes]):
         self._turn = threading.Lock()
 
     def put(self, number: int, data: bytes) -> None:
-        """Keep a segment, unless another thread keeps one just now, or did so when this process was forked."""
+        """Keep a segment, unless another thread holds the lock, or held it when this process was forked."""
         if not self._turn.acquire(blocking=False):
             return
         try:
@@ -278,5 +277,5 @@ class _Segments(dict[int, bytes]):
 
 def _restore(url: str, index: str, source: RangeReader) -> ContentReader:
     reader = ContentReader(url, index, source.options)
-    reader._source = source  # noqa: SLF001 - it knows what was listed
+    reader._source = source  # noqa: SLF001 - it has the listed properties
     return reader

@@ -1,7 +1,7 @@
-"""Seek points of gzip files that consist of many members, such as one for each record of a WARC, or BGZF.
+"""Seek points of gzip files with many members, such as one for each record of a WARC, or BGZF.
 
-A member can be decompressed without those before it: a point at its beginning needs no window. So a record that is a
-member of its own is read and decompressed alone.
+A member can be decompressed without the data before it, so a seek point at its beginning needs no window. A record that
+is one member can be read and decompressed alone.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ledgerbeam.io.storage.stat import FileInfo
 __all__ = ["member_points"]
 
 _PIECE = 16 * 1024
-"""Bytes that are decompressed at once: what follows the end of a member in them is copied."""
+"""Bytes that are decompressed at once; the bytes after the end of a member in them are copied."""
 
 _LOOK = 16 * SPACING
-"""Decompressed bytes after which a file is taken for what its first members are."""
+"""Decompressed bytes after which the mean size of the members so far decides."""
 
 _TRAILER = 8
 _MAGIC = b"\x1f\x8b\x08"
@@ -35,20 +35,20 @@ _MOST_HEADER = 1 << 17
 def member_points(
     url: str, options: Options | None = None, *, size: int = 0, listed: FileInfo | None = None
 ) -> bytes | None:
-    """Find the members of a gzip file, by decompressing it; one whose members are long is left after the first few.
+    """Find the members of a gzip file by decompressing it; give up after the first few if they are long.
 
     Args:
-        url: The file; known to be whole.
+        url: The file, which is complete.
         options: Storage options.
-        size: Decompressed bytes that it is known to have, at least.
-        listed: What was listed; see `RangeReader`.
+        size: Least number of decompressed bytes, as far as it is known.
+        listed: The listed properties of the source; see `RangeReader`.
 
     Returns:
-        The content of the file of points; None if the members have more than 1 MiB, as a rule.
+        The content of the file of seek points; None if the members have more than 1 MiB on average.
 
     Raises:
         SourceError: The file is damaged.
-        ChangedSourceError: It gives less than `size` bytes, or is not what was listed; also StorageError.
+        ChangedSourceError: It has less than `size` bytes, or changed since it was listed; also StorageError.
     """
     places: list[int] = []
     starts: list[int] = []
@@ -69,7 +69,7 @@ def member_points(
 
 
 class _Members:
-    """The members of a gzip file, read forward."""
+    """The members of a gzip file, read in order."""
 
     def __init__(self, reader: RangeReader) -> None:
         self._reader = reader
@@ -78,9 +78,9 @@ class _Members:
         self._base = self._at = 0
 
     def each(self) -> Iterator[tuple[int, Iterator[int]]]:
-        """Yield where the data of each member begins, and the sizes of what it decompresses to, piece by piece.
+        """Yield the offset of the data of each member, and an iterator over the sizes of its decompressed pieces.
 
-        All of the pieces are taken before the next member.
+        The iterator must be exhausted before the next member.
         """
         first = True
         while self._at < self._size:
@@ -117,12 +117,12 @@ class _Members:
 
 
 def _header_length(data: bytes, url: str, at: int) -> int:
-    """Return how long the header of a gzip member is.
+    """Return the length of the header of a gzip member.
 
     Args:
-        data: The file from its beginning on.
+        data: Bytes of the file from the beginning of the member on.
         url: The file, for messages.
-        at: Where the member begins, for messages.
+        at: Offset of the member, for messages.
     """
     flags = data[3] if len(data) > 10 and data.startswith(_MAGIC) else -1
     end = 10

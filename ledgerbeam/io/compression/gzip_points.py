@@ -1,13 +1,13 @@
-"""Seek points of gzip files: places to begin decompressing at, in the file format of the library `indexed_gzip`.
+"""Seek points of gzip files, at which decompression can start, in the file format of the library `indexed_gzip`.
 
-Deflate refers back to the last 32 KiB of what was decompressed, and its blocks begin at bits, not bytes. A seek point
-is such a beginning with those 32 KiB, the window. The file (`GZIDX`, version 1, little-endian):
+Deflate refers back to the last 32 KiB of decompressed data, and its blocks begin at bits, not bytes. A seek point is
+the beginning of a block together with those 32 KiB, the window. The file (`GZIDX`, version 1, little-endian):
 
     5s magic, u8 version, u8 flags, u64 size of the gzip file, u64 decompressed size, u32 spacing, u32 window bytes, u32
-    points; for each: u64 place in the file, u64 place in the decompressed bytes, u8 bits of the byte before the place
-    that belong to it, u8 whether it has a window; then the windows.
+    points; for each: u64 offset in the file, u64 offset in the decompressed bytes, u8 bits of the byte before the
+    offset that belong to the block, u8 whether it has a window; then the windows.
 
-Points are written by that library and read without it: a reader needs one window at a time, not all of them.
+The library writes the points, but is not needed to read them: a reader loads one window at a time, not all of them.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ __all__ = [
 ]
 
 SPACING = 1 << 20
-"""Decompressed bytes between two seek points, at least."""
+"""Least number of decompressed bytes between two seek points."""
 
-_MOST_WINDOWS = 2048  # bounds the memory that finding them takes, and their file, to 64 MiB, up to 256 GiB of data
+_MOST_WINDOWS = 2048  # limits memory and file size to 64 MiB, up to 256 GiB of data
 
-_MOST_SPACING = 128 << 20  # the library's own arithmetic overflows, and the process dies, from 1 GiB on
+_MOST_SPACING = 128 << 20  # from 1 GiB on the library overflows and the process dies
 
 _HEADER = struct.Struct("<5sBBQQIII")
 _POINT = np.dtype([("place", "<u8"), ("start", "<u8"), ("bits", "u1"), ("has_window", "u1")])
@@ -68,15 +68,15 @@ _TRAILER = 8  # checksum and size, after the deflate data of a gzip member
 
 
 class GzipTable:
-    """The seek points of a gzip file: a segment reaches from one to the next.
+    """The seek points of a gzip file. A segment is the data between two of them.
 
     Args:
-        points: The reader of their file.
+        points: Reader of their file.
         starts: As in `SeekTable`.
-        places: Where in the gzip file each begins, and the end of the last.
-        bits: How many bits of the byte before its place belong to a segment.
-        windows: Where in the points' file its window begins; -1 for none.
-        window: Bytes of a window.
+        places: Offset of each segment in the gzip file, and the end of the last.
+        bits: For each segment the number of bits of the byte before its offset that belong to it.
+        windows: Offset of the window of each segment in the file of points; -1 for none.
+        window: Size of a window in bytes.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class GzipTable:
         self._window = window
 
     def extent(self, number: int) -> tuple[int, int]:
-        """Return which bytes of the file a segment is decompressed from; it may begin inside of the first."""
+        """Return the byte range of a segment in the file; the segment may begin inside the first byte."""
         return int(self._places[number]) - int(self._bits[number] > 0), int(self._places[number + 1])
 
     def blocks(self, number: int, pieces: Iterator[bytes], url: str) -> Iterator[bytes]:
@@ -110,7 +110,7 @@ class GzipTable:
 
 
 class _MemberRest(DeflateFrame):
-    """A gzip member from a seek point on: deflate data without the header."""
+    """The rest of a gzip member after a seek point: deflate data without a header."""
 
     def __init__(self, window: bytes) -> None:
         super().__init__(lambda: zlib.decompressobj(-zlib.MAX_WBITS, zdict=window))
@@ -133,10 +133,10 @@ class _MemberRest(DeflateFrame):
 
 
 def _aligned(data: bytes, bits: int) -> bytes:
-    """Let deflate data begin at a byte that begins inside of one.
+    """Align deflate data that begins inside a byte to a byte boundary.
 
-    The bits before it make room for empty blocks, as many as end where it begins: one with fixed codes has 10 bits, the
-    shortest odd one, whose codes are its own, 91.
+    Empty deflate blocks are put before the data so that it begins at the same bit of a byte. An empty block with fixed
+    codes has 10 bits; the shortest one with an odd length has its own codes and 91 bits.
     """
     free = 8 - bits
     value, length = _EMPTY_OF_91_BITS if free % 2 else (0, 0)
@@ -148,7 +148,7 @@ def _aligned(data: bytes, bits: int) -> bytes:
 
 
 def _from_bits(*fields: tuple[int, int]) -> tuple[int, int]:
-    """Pack (value, bits) from the least bit on."""
+    """Pack pairs of (value, bits), least significant bit first."""
     value = length = 0
     for field, bits in fields:
         value |= field << length
@@ -156,11 +156,12 @@ def _from_bits(*fields: tuple[int, int]) -> tuple[int, int]:
     return value, length
 
 
-_EMPTY_OF_10_BITS = 0b10  # not the last block, fixed codes, and seven zeros: its end
+_EMPTY_OF_10_BITS = 0b10  # not the last block, fixed codes, and seven zeros, the end of the block
 
-# RFC 1951, 3.2.7: not the last block, own codes: of 257 literals, 1 distance, 18 code lengths. Of these only the 2nd
-# (a run of 11 or more zeros) and the 18th (the length 1) are used, and have the codes 1 and 0. They spell 138 + 117
-# zeros, and the length 1 for the literal 255, for the end of the block and for a distance. The end is then the code 1.
+# RFC 1951, 3.2.7: not the last block, dynamic codes: 257 literals, 1 distance, 18 code lengths. Only the 2nd code
+# length (a run of 11 or more zeros) and the 18th (the length 1) are used, with the codes 1 and 0. They encode 138 + 117
+# zeros, and the length 1 for the literal 255, for the end of the block and for a distance. The end of the block has the
+# code 1.
 _EMPTY_OF_91_BITS = _from_bits(
     *((0, 1), (2, 2), (0, 5), (0, 5), (14, 4)),
     *((int(position in (2, 17)), 3) for position in range(18)),
@@ -171,15 +172,15 @@ _EMPTY_OF_91_BITS = _from_bits(
 
 
 def load_gzip_table(points: RangeReader, source: RangeReader) -> GzipTable:
-    """Read the seek points of a gzip file without their windows: two requests; 25 bytes of memory a point.
+    """Read the seek points of a gzip file without their windows: two requests, 25 bytes of memory for each point.
 
     Args:
-        points: Reads their file.
-        source: Reads the gzip file.
+        points: Reader of their file.
+        source: Reader of the gzip file.
 
     Raises:
         IndexNotFoundError: There is no such file.
-        IndexMismatchError: It is damaged, or that of another gzip file.
+        IndexMismatchError: It is damaged, or belongs to another gzip file.
     """
     try:
         size = points.size
@@ -210,7 +211,7 @@ def load_gzip_table(points: RangeReader, source: RangeReader) -> GzipTable:
     places = np.append(found["place"].astype(np.int64), compressed)
     if starts[0] or (np.diff(starts) < 0).any() or (np.diff(places) < 0).any() or places[0] < 1:
         raise points_mismatch(points, source, "the points are not in order")
-    kept = np.flatnonzero(np.diff(starts))  # the rest are ends of members, and empty ones
+    kept = np.flatnonzero(np.diff(starts))  # the others are ends of members and empty members
     edges = np.append(kept, kept[-1] + 1) if len(kept) else np.zeros(1, np.intp)
     return GzipTable(
         points,
@@ -223,7 +224,7 @@ def load_gzip_table(points: RangeReader, source: RangeReader) -> GzipTable:
 
 
 def points_mismatch(points: RangeReader, source: RangeReader, what: str) -> IndexMismatchError:
-    """Return an error that names seek points, source and remedy."""
+    """Return an error that names the seek points, the source and the remedy."""
     return IndexMismatchError(
         f"the seek points {points.url} do not fit {source.url}: {what}. Rebuild them: ledgerbeam index --force "
         f"{source.url}"
@@ -238,23 +239,23 @@ def gzip_points(
     spacing: int = SPACING,
     listed: FileInfo | None = None,
 ) -> bytes:
-    """Find the seek points of a gzip file, by decompressing all of it.
+    """Find the seek points of a gzip file by decompressing all of it.
 
     Args:
-        url: The file; known to be whole.
+        url: The file, which is complete.
         options: Storage options.
-        size: Decompressed bytes that it is known to have, at least; see `gzip_spacing`.
-        spacing: Decompressed bytes between two points, at least; more than 32768.
-        listed: What was listed; see `RangeReader`.
+        size: Least number of decompressed bytes, as far as it is known; see `gzip_spacing`.
+        spacing: Least number of decompressed bytes between two points; more than 32768.
+        listed: The listed properties of the source; see `RangeReader`.
 
     Returns:
-        The content of the file of points.
+        The content of the file of seek points.
 
     Raises:
         SourceError: The file is damaged.
-        ChangedSourceError: It gives less than `size` bytes, or is not what was listed.
+        ChangedSourceError: It has less than `size` bytes, or changed since it was listed.
         SourceNotFoundError: There is no such source; also StorageError.
-        UsageError: The package that finds them is not installed.
+        UsageError: The package `indexed_gzip` is not installed.
     """
     try:
         library: Any = importlib.import_module("indexed_gzip")
@@ -274,7 +275,7 @@ def gzip_points(
                 indexed.export_index(fileobj=found)
         except MemoryError:
             raise
-        except Exception as error:  # the library has errors of its own, and hides those of reading behind them
+        except Exception as error:  # the library raises its own errors, also for failed reads
             if raw.error is not None:
                 raise raw.error from error
             raise SourceError(f"{reader.url}: the gzip data is damaged ({error}); write the file again") from error
@@ -285,7 +286,7 @@ def gzip_points(
 
 
 def cut_while_indexed(url: str, size: int, total: int) -> ChangedSourceError:
-    """Return the error of a file that has less decompressed bytes than a moment ago."""
+    """Return the error for a file that has fewer decompressed bytes than before."""
     return ChangedSourceError(
         f"{url}: expected {size:,} decompressed bytes, found {total:,}: it was cut while it was indexed; index it "
         "again when it is complete"
@@ -293,13 +294,13 @@ def cut_while_indexed(url: str, size: int, total: int) -> ChangedSourceError:
 
 
 def points_bytes(size: int, total: int, places: NDArray[np.uint64], starts: NDArray[np.uint64]) -> bytes:
-    """Return the content of a file of points at which members begin, which need no windows.
+    """Return the content of a file of seek points at the beginnings of members, which need no windows.
 
     Args:
-        size: Of the gzip file.
+        size: Size of the gzip file.
         total: Its decompressed size.
-        places: Where in the file the data of each member begins.
-        starts: Where each member begins in the decompressed bytes.
+        places: Offset of the data of each member in the file.
+        starts: Offset of each member in the decompressed bytes.
     """
     points = np.zeros(len(places), _POINT)
     points["place"], points["start"] = places, starts
@@ -307,11 +308,11 @@ def points_bytes(size: int, total: int, places: NDArray[np.uint64], starts: NDAr
 
 
 def gzip_spacing(size: int, spacing: int = SPACING) -> int:
-    """Return how far seek points lie apart: of a large source further, so that their windows take at most 64 MiB.
+    """Return the distance of seek points; it grows with the source, so that their windows take at most 64 MiB.
 
     Args:
-        size: Its decompressed size in bytes.
-        spacing: The least distance in bytes.
+        size: Decompressed size of the source in bytes.
+        spacing: Least distance in bytes.
     """
     return min(max(spacing, size // _MOST_WINDOWS), _MOST_SPACING)
 
@@ -353,9 +354,9 @@ class _File(io.RawIOBase):
 
 
 POINTS_ENDING = ".gzidx"
-"""How the names of indexes and of seek points end."""
+"""Suffix of the names of files of seek points."""
 
 
 def points_url(index: str) -> str:
-    """Return the place of a gzip file's seek points: beside its index, `.gzidx` in place of `.idx`."""
+    """Return the URL of the seek points of a gzip file: beside its index, with `.gzidx` in place of `.idx`."""
     return beside(canonical_url(index).removesuffix(INDEX_ENDING), POINTS_ENDING)

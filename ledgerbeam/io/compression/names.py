@@ -1,4 +1,4 @@
-"""What the name of a file says of its compression."""
+"""The compression of a file, from its name."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["Compression", "PlainName", "split_compression"]
 
 @dataclass(frozen=True, slots=True)
 class Compression:
-    """A way to compress a file.
+    """A compression format.
 
     Attributes:
-        name: What messages call it.
+        name: Its name in messages.
         command: The program that decompresses a file.
-        seekable: Whether a file can be read by position, with seek points or a seek table.
+        seekable: Whether files can be read by position, with seek points or a seek table.
     """
 
     name: str
@@ -38,8 +38,8 @@ class PlainName(NamedTuple):
     """A name in two parts.
 
     Attributes:
-        url: The name that the file would have decompressed.
-        compression: How it is compressed; None if it is not.
+        url: The name of the decompressed file.
+        compression: The compression; None if the file is not compressed.
     """
 
     url: str
@@ -47,7 +47,7 @@ class PlainName(NamedTuple):
 
 
 def split_compression(url: str) -> PlainName:
-    """Split a name into that of the decompressed file and the compression, which one of the last two suffixes says.
+    """Split a name into the name of the decompressed file and the compression, from one of the last two suffixes.
 
     `a.jsonl.gz` is `a.jsonl` in gzip, `a.tgz` is `a.tar` in gzip, `a.gz.jsonl` is `a.jsonl` in gzip.
     """

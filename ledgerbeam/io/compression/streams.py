@@ -1,7 +1,7 @@
-"""Decompressing a source from its beginning, in blocks: gzip, bzip2, xz, Zstandard and LZ4, of one or several frames.
+"""Decompress a source from its beginning, in blocks: gzip, bzip2, xz, Zstandard and LZ4, with one or more frames.
 
-However much a few bytes may expand to, a block stays small. A stream that is cut off, damaged or followed by something
-else is an error that names the byte of the file.
+Blocks stay small, however much a few bytes expand. A stream that is cut off, damaged or followed by other data is an
+error that names the byte of the file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any
 
 from ledgerbeam.errors import ArchiveError, LedgerbeamError, SourceError, UsageError
 from ledgerbeam.io.compression.names import split_compression
-from ledgerbeam.io.storage.ahead import map_ahead
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.pipes import is_pipe, read_pipe
 from ledgerbeam.io.storage.ranges import RangeReader
@@ -35,26 +34,26 @@ __all__ = [
 ]
 
 BLOCK = 1024 * 1024
-"""Bytes of a block, at most; of Zstandard at most 32 times as many."""
+"""Largest size of a block in bytes; for Zstandard up to 32 times as large."""
 
 REQUEST = 4 * 1024 * 1024
 """Compressed bytes that are read at once."""
-_WINDOW = 1 << 27  # what a Zstandard frame may ask for as memory: all that zstd takes without being told to
-_PIECE = 1024  # of Zstandard: a block of it is at least 4 bytes and expands to at most 128 KiB
+_WINDOW = 1 << 27  # memory limit for a Zstandard frame: the default limit of `zstd`
+_PIECE = 1024  # for Zstandard: a block has at least 4 bytes and expands to at most 128 KiB
 
 
 class Frame:
-    """One frame of the formats whose decompressors limit their output themselves.
+    """One frame of a format whose decompressor can limit its output.
 
     Args:
-        make: Makes its decompressor.
+        make: Creates its decompressor.
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._decompressor = make()
 
     def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
-        """Take compressed bytes and yield what they give, in blocks."""
+        """Decompress bytes and yield the result in blocks."""
         while not self.ended:
             found = self._decompressor.decompress(data, BLOCK)
             if found:
@@ -65,23 +64,23 @@ class Frame:
 
     @property
     def ended(self) -> bool:
-        """Whether its end was among the bytes."""
+        """Whether the end of the frame was reached."""
         return bool(self._decompressor.eof)
 
     @property
     def rest(self) -> bytes | memoryview:
-        """The bytes after its end."""
+        """The bytes after the end of the frame."""
         return bytes(self._decompressor.unused_data or b"")
 
 
 class DeflateFrame(Frame):
-    """zlib's: what it has not looked at yet is for the caller to keep."""
+    """A frame for zlib, which returns its unused input to the caller."""
 
     def __init__(self, make: Callable[[], Any] = lambda: zlib.decompressobj(wbits=31)) -> None:
         super().__init__(make)
 
     def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
-        """Take compressed bytes and yield what they give, in blocks."""
+        """Decompress bytes and yield the result in blocks."""
         while not self.ended:
             found = self._decompressor.decompress(data, BLOCK)
             if found:
@@ -92,16 +91,16 @@ class DeflateFrame(Frame):
 
 
 class _ZstdFrame(Frame):
-    """zstandard's does not limit its output, so it gets little at a time."""
+    """A frame for zstandard, which cannot limit its output and so gets small pieces of input."""
 
     def __init__(self) -> None:
         zstandard = importlib.import_module("zstandard")
-        # Not that of the thread: two of its objects would share what they know.
+        # Not the decompressor of the thread, whose state two frames would share.
         super().__init__(lambda: zstandard.ZstdDecompressor(max_window_size=_WINDOW).decompressobj())
         self._unused: bytes | memoryview = b""
 
     def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
-        view = memoryview(data)  # what follows a frame is not copied: there may be thousands of them
+        view = memoryview(data)  # so the bytes after a frame are not copied: there may be thousands of frames
         for start in range(0, len(view), _PIECE):
             found = self._decompressor.decompress(view[start : start + _PIECE])
             if found:
@@ -120,7 +119,7 @@ _decompressors = threading.local()
 
 
 def _zstd_decompressor() -> Any:
-    """Return what decompresses whole frames in this thread; making one costs as much as a small frame."""
+    """Return the decompressor of this thread for whole frames; creating one costs as much as a small frame."""
     found = getattr(_decompressors, "zstd", None)
     if found is None:
         zstandard = importlib.import_module("zstandard")
@@ -130,15 +129,15 @@ def _zstd_decompressor() -> Any:
 
 
 def whole_zstd_frame(data: bytes, size: int) -> bytes | None:
-    """Decompress one Zstandard frame at once; None if it is not one whole frame of that size, or is damaged.
+    """Decompress one Zstandard frame at once; return None if it is damaged or not one whole frame of that size.
 
     Args:
         data: The frame.
-        size: Its decompressed size in bytes; memory for it is taken at once.
+        size: Its decompressed size in bytes, which is allocated at once.
     """
     decompressor = _zstd_decompressor()
     try:
-        if _decompressors.size_in(data) != size:  # it would take the memory that the frame asks for
+        if _decompressors.size_in(data) != size:  # else the size in the frame would be allocated
             return None
         whole: bytes = decompressor.decompress(data, allow_extra_data=False)
     except _decompressors.error:
@@ -148,7 +147,7 @@ def whole_zstd_frame(data: bytes, size: int) -> bytes | None:
 
 @dataclass(frozen=True)
 class _Codec:
-    """How a format is decompressed, and what may stand between and after its frames."""
+    """A decompressor, and the padding bytes that its format permits between and after frames."""
 
     frame: Callable[[], Frame]
     padding: bytes = b""
@@ -172,36 +171,27 @@ _CODECS = {
 
 
 def decompressed(url: str, options: Options | None = None, listed: FileInfo | None = None) -> Iterator[bytes]:
-    """Read a source from its beginning, decompressed; one that is not compressed as it is.
+    """Read a source from its beginning and decompress it, if its name says that it is compressed.
 
     Args:
-        url: The source; its name shows the compression. Of a pipe it is what its command prints, as it is.
+        url: The source; its name shows the compression. The output of a pipe is not decompressed.
         options: Storage options.
-        listed: What was listed; see `RangeReader`.
+        listed: The listed properties of the source; see `RangeReader`.
 
     Yields:
-        Its bytes, in blocks; a remote source is read a few requests ahead.
+        Its bytes, in blocks; for a remote source a few requests are made in advance.
 
     Raises:
-        SourceError: The data is cut off, damaged, or followed by something else; the message has the byte of the file.
+        SourceError: The data is cut off, damaged, or followed by other data; the message names the byte of the file.
         SourceNotFoundError: There is no such source; also StorageError.
-        UsageError: It takes a package that is not installed, or is a pipe, and these are not allowed.
+        UsageError: A package is not installed, or the source is a pipe and pipes are not allowed.
     """
     if is_pipe(url):
         yield from read_pipe(url)
         return
     compression = split_compression(url).compression
     with RangeReader(url, options, listed=listed) as reader:
-        size = reader.size
-
-        def read(start: int) -> bytes:
-            return reader.read(start, min(start + REQUEST, size))
-
-        pieces = (
-            map_ahead(read, range(0, size, REQUEST), 2)
-            if reader.local_path is None
-            else map(read, range(0, size, REQUEST))
-        )
+        pieces = reader.blocks(REQUEST, 2 if reader.local_path is None else 0)
         yield from pieces if compression is None else decompressed_pieces(pieces, compression.name, reader.url)
 
 
@@ -214,8 +204,8 @@ def decompressed_pieces(
         pieces: The compressed bytes.
         name: The name of the compression.
         url: The source, for messages.
-        frame: What decompresses the first frame, when they begin inside of one.
-        at: Where in the file they begin, for messages.
+        frame: The first frame, if the pieces begin inside it.
+        at: Offset of the pieces in the file, for messages.
 
     Yields:
         The decompressed bytes, in blocks.
@@ -243,7 +233,7 @@ def decompressed_pieces(
             taken += len(piece)
     except (LedgerbeamError, MemoryError):
         raise
-    except Exception as error:  # each decompressor has errors of its own
+    except Exception as error:  # each decompressor has its own errors
         raise SourceError(_wrong(f"{url}: the {name} data is damaged", taken, made, error)) from error
     if frame is not None or not frames:
         raise SourceError(_wrong(f"{url}: the {name} data is cut off", taken, made, "its end is missing"))
@@ -254,15 +244,15 @@ def _wrong(what: str, taken: int, made: int, why: object) -> str:
 
 
 class Stream:
-    """Reads ranges of a decompressed source, forward: what was read is forgotten, but for the last block.
+    """Reads ranges of a decompressed source in increasing order; only the last block is kept.
 
     Args:
         url: The source.
         options: Storage options.
-        listed: What was listed; see `RangeReader`.
+        listed: The listed properties of the source; see `RangeReader`.
 
     Attributes:
-        url: As given.
+        url: The source.
     """
 
     def __init__(self, url: str, options: Options | None = None, listed: FileInfo | None = None) -> None:
@@ -275,31 +265,31 @@ class Stream:
 
     @property
     def reached(self) -> int:
-        """How many bytes were decompressed so far."""
+        """Number of bytes decompressed so far."""
         return self._base + len(self._data)
 
     def read(self, start: int, stop: int) -> bytes:
         """Return the bytes `[start, stop)`; fewer at the end.
 
         Raises:
-            ArchiveError: `start` lies before what is kept.
+            ArchiveError: `start` is before the kept bytes.
             SourceError: As in `decompressed`.
         """
         if start < self._base:
-            raise ArchiveError(f"{self.url}: byte {start} of a stream was passed; it is kept from {self._base} on")
+            raise ArchiveError(f"{self.url}: byte {start} of a stream is no longer held; the first is {self._base}")
         while self.reached < stop and not self._ended:
             self._forget(start)
             self._ended = not self._take()
         return bytes(self._data[start - self._base : stop - self._base])
 
     def window(self, start: int) -> tuple[bytes, int]:
-        """Return what is at hand from `start` on, at least a block unless the source ends; and where that begins."""
+        """Return the kept bytes from `start` on, at least a block unless the source ends; and their offset."""
         self.read(start, start + 512)
         self._forget(start)
         return bytes(self._data), self._base
 
     def blocks(self) -> Iterator[bytes]:
-        """Read all that is left, block by block, from the first byte that is kept."""
+        """Read the rest, block by block, from the first kept byte."""
         if self._data:
             kept = bytes(self._data)
             self._forget(self.reached)
@@ -310,26 +300,26 @@ class Stream:
         self._ended = True
 
     def drain(self) -> int:
-        """Read to the end, so that all of it is checked, and return the size."""
+        """Read to the end, so that everything is checked, and return the size."""
         while not self._ended:
             self._forget(self.reached)
             self.read(self.reached, self.reached + 1)
         return self.reached
 
     def close(self) -> None:
-        """End the reading."""
+        """Close the source."""
         close = getattr(self._blocks, "close", None)
         if close is not None:
             close()
 
     def _take(self) -> bool:
-        """Append a block; return whether there was one."""
+        """Append the next block; return False at the end."""
         block = self._next()
         self._data += block or b""
         return block is not None
 
     def _next(self) -> bytes | None:
-        """Return the next block, None at the end. Damage ends every further read too."""
+        """Return the next block, None at the end. After an error every further read raises it again."""
         if self._error is not None:
             raise self._error
         try:

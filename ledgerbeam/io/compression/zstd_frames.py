@@ -1,8 +1,8 @@
-"""Writing Zstandard files that can be read by position: frames of whole records, and the standard table of them.
+"""Write Zstandard files that can be read by position: frames of whole records, and the standard seek table.
 
-The file is one that every Zstandard program decompresses to the plain bytes. Each frame has its size and a checksum.
-The bytes are a function of the plain bytes, where their records end, level, frame size and the version of the library
-(`LIBRARY`): another version may compress otherwise.
+Every Zstandard program can decompress the file. Each frame has its size and a checksum. The bytes depend only on the
+plain bytes, the ends of their records, the level, the frame size and the version of the library (`LIBRARY`), since
+another version may compress differently.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from ledgerbeam.io.compression.zstd_table import zstd_table_bytes
 __all__ = ["FRAME", "LEVEL", "LIBRARY", "MOST_FRAME", "check_frames", "parse_level", "seekable_zstd"]
 
 FRAME = 16 * 1024
-"""Plain bytes of a frame: small enough that a record far from the one before it is read in some 20 microseconds."""
+"""Plain bytes of a frame: small enough to read a random record in about 20 microseconds."""
 
 LEVEL = 3
-"""How hard the library tries by default, of 1 to 22."""
+"""Default compression level, of 1 to 22."""
 
 MOST_FRAME = 8 * 1024 * 1024
-"""Plain bytes of a frame, at most: what a reader holds."""
+"""Largest number of plain bytes of a frame, since a reader holds a whole frame."""
 
 LIBRARY = ".".join(map(str, zstandard.ZSTD_VERSION))
 """The version of the Zstandard library."""
 
 
 def check_frames(level: int, frame: int) -> None:
-    """Raise UsageError unless a file can be written so."""
+    """Raise UsageError if the level or the frame size is not valid."""
     if not 1 <= level <= zstandard.MAX_COMPRESSION_LEVEL:
         raise UsageError(f"zstd: expected a level from 1 to {zstandard.MAX_COMPRESSION_LEVEL}, found {level}")
     if not 1 <= frame <= MOST_FRAME:
@@ -40,7 +40,7 @@ def check_frames(level: int, frame: int) -> None:
 
 
 def parse_level(text: str) -> int:
-    """Read `zstd` or `zstd:LEVEL`, and return the level.
+    """Parse `zstd` or `zstd:LEVEL` and return the level.
 
     Raises:
         UsageError: It is neither.
@@ -56,16 +56,16 @@ def seekable_zstd(data: bytes, ends: NDArray[np.uint64], *, level: int = LEVEL, 
 
     Args:
         data: The plain bytes.
-        ends: Where their records begin and end, such as an index: frames are cut there. A record that has more bytes
-            than a frame has frames of its own.
-        level: How hard to try, 1 to 22.
+        ends: Where their records begin and end, such as an index. Frames end there; a record that is larger than a
+            frame has its own frames.
+        level: Compression level, 1 to 22.
         frame: Plain bytes of a frame, unless one record has more.
 
     Raises:
-        UsageError: There is no such level or size.
+        UsageError: The level or the frame size is not valid.
     """
     check_frames(level, frame)
-    # A new one for each file: what it has compressed before cannot shape the bytes.
+    # A new one for each file, so that earlier data cannot influence the bytes.
     compressor = zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True)
     view = memoryview(data)
     compress = compressor.compress
@@ -80,12 +80,12 @@ def seekable_zstd(data: bytes, ends: NDArray[np.uint64], *, level: int = LEVEL, 
 
 
 def _frames(ends: NDArray[np.uint64], size: int, frame: int) -> Iterator[tuple[int, int]]:
-    """Yield where frames begin and end: as many whole records as fit; else pieces of one record."""
+    """Yield the ranges of frames: as many whole records as fit, or pieces of one record."""
     places = np.append(ends[ends < size].astype(np.int64), size)
     start = 0
     while start < size:
         fit = int(places[places.searchsorted(start + frame, "right") - 1])
-        if fit <= start:  # not even the next record
+        if fit <= start:  # the next record does not fit
             fit = min(int(places[places.searchsorted(start, "right")]), start + MOST_FRAME)
         yield start, fit
         start = fit

@@ -1,8 +1,9 @@
-"""Where decompression can begin in a compressed file: the common table, and that of the Zstandard seekable format.
+"""Tables of the positions at which decompression can start, and the table of the Zstandard seekable format.
 
-The Zstandard seekable format is a file of many frames and, as a last one that decompressors skip, a table of their
-sizes (`contrib/seekable_format/zstd_seekable_compression_format.md` of facebook/zstd): per frame two little-endian u32,
-compressed and decompressed size, and with a flag a checksum; then the number of frames, the flags and a magic number.
+A file in the Zstandard seekable format has many frames, and at its end a skippable frame with a table of their sizes
+(`contrib/seekable_format/zstd_seekable_compression_format.md` of facebook/zstd): for each frame the compressed and the
+decompressed size as little-endian u32 and, with a flag, a checksum; then the number of frames, the flags and a magic
+number.
 """
 
 from __future__ import annotations
@@ -26,24 +27,24 @@ _MAGIC_FOOTER = 0x8F92EAB1
 _MAGIC_HEADER = 0x184D2A5E
 _CHECKSUMS = 0x80
 _RESERVED = 0x7C
-_NEAR_END = 64 * 1024  # read at once, with the table if it is no longer
+_NEAR_END = 64 * 1024  # read at once, with the table if it fits
 
 
 class SeekTable(Protocol):
     """The segments of a compressed file: each can be decompressed without those before it."""
 
     starts: NDArray[np.int64]
-    """Where each begins in the decompressed bytes, and the end of the last: increasing, from 0."""
+    """Offset of each segment in the decompressed bytes, and the end of the last: increasing, from 0."""
 
     def extent(self, number: int) -> tuple[int, int]:
-        """Return which bytes of the file a segment is decompressed from; they follow those of the one before."""
+        """Return the byte range of a segment in the file; it follows the range of the previous segment."""
 
     def blocks(self, number: int, pieces: Iterator[bytes], url: str) -> Iterator[bytes]:
-        """Decompress a segment, in blocks; perhaps into what follows it.
+        """Decompress a segment, in blocks; the result may extend beyond the segment.
 
         Args:
             number: The segment.
-            pieces: The bytes of its extent.
+            pieces: The bytes of its range in the file.
             url: The file, for messages.
 
         Raises:
@@ -52,19 +53,19 @@ class SeekTable(Protocol):
 
 
 class ZstdTable:
-    """The frames of a file in the Zstandard seekable format: a segment is a frame.
+    """The frames of a file in the Zstandard seekable format. A segment is a frame.
 
     Args:
         starts: As in `SeekTable`.
-        places: Where each frame begins in the file, and the end of the last.
+        places: Offset of each frame in the file, and the end of the last.
     """
 
     def __init__(self, starts: NDArray[np.int64], places: NDArray[np.int64]) -> None:
         self.starts = starts
-        self._places = places.data  # single numbers of it are taken faster than of an array
+        self._places = places.data  # reading single numbers is faster than from an array
 
     def extent(self, number: int) -> tuple[int, int]:
-        """Return which bytes of the file a frame is, with empty ones after it."""
+        """Return the byte range of a frame in the file, with the empty frames after it."""
         return self._places[number], self._places[number + 1]
 
     def blocks(self, number: int, pieces: Iterator[bytes], url: str) -> Iterator[bytes]:
@@ -80,11 +81,11 @@ class ZstdTable:
 
 
 def load_zstd_table(source: RangeReader) -> ZstdTable:
-    """Read the seek table at the end of a Zstandard file: one request, or two; 16 bytes of memory a frame.
+    """Read the seek table at the end of a Zstandard file: one or two requests, 16 bytes of memory for each frame.
 
     Raises:
-        NotIndexableError: It has none.
-        SourceError: It is damaged, or not that of this file.
+        NotIndexableError: The file has none.
+        SourceError: It is damaged, or does not fit this file.
     """
     size = source.size
     end = source.read(max(0, size - _NEAR_END), size)
@@ -108,7 +109,7 @@ def load_zstd_table(source: RangeReader) -> ZstdTable:
     if count and int(ends[-1, 0]) != size - length:
         found = f"frames of {int(ends[-1, 0]):,} bytes before its beginning at byte {size - length:,}"
         raise _damaged(source.url, found)
-    kept = np.flatnonzero(sizes[:, 1])  # an empty frame holds nothing to find
+    kept = np.flatnonzero(sizes[:, 1])  # empty frames contain no records
     begins = ends - sizes
     stops = ends[kept[-1:]]
     return ZstdTable(
@@ -118,10 +119,10 @@ def load_zstd_table(source: RangeReader) -> ZstdTable:
 
 
 def zstd_table_bytes(sizes: Sequence[tuple[int, int]]) -> bytes:
-    """Return the seek table of a file that consists of some frames, without checksums: the frames have their own.
+    """Return the seek table of a file, without checksums, since the frames have their own.
 
     Args:
-        sizes: Of each frame, compressed and decompressed; less than 4 GiB.
+        sizes: Compressed and decompressed size of each frame; less than 4 GiB.
     """
     table = np.array(sizes, "<u4").tobytes()
     footer = len(sizes).to_bytes(4, "little") + b"\0" + _MAGIC_FOOTER.to_bytes(4, "little")

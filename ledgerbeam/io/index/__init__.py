@@ -1,1 +1,1 @@
-"""The `.idx` file: where each record of a source starts, and readers that use it."""
+"""The `.idx` file with the offset of each record of a source, and readers that use it."""

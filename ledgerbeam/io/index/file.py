@@ -1,8 +1,8 @@
-"""The `.idx` container: where every record of a source begins.
+"""The `.idx` file: the offset of every record of a source.
 
-A flat array of little-endian u64 byte offsets, `N + 1` for `N` records: record `i` is `[offset[i], offset[i + 1])`, the
-last entry is a sentinel. No magic, no header: the layout is that of lhotse 2.0 (`lhotse.indexing`) and of Energon's
-`.tar.idx`, so a file is recognised only by how it fits its source.
+A flat array of little-endian u64 byte offsets, `N + 1` for `N` records: record `i` is `[offset[i], offset[i + 1])`, and
+the last entry is a sentinel. There is no magic number and no header, as in lhotse 2.0 (`lhotse.indexing`) and Energon's
+`.tar.idx`, so a file can only be checked against its source.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Offsets: TypeAlias = NDArray[np.uint64]
 """Byte offsets of `N` records and a sentinel: shape `(N + 1,)`, u64, increasing."""
 
 LAST_OFFSET = 2**63 - 1
-"""The end of the largest file that there can be, in bytes."""
+"""The largest possible size of a file in bytes."""
 
 _ENTRY = 8
 
@@ -41,10 +41,10 @@ def write_index(url: str, offsets: Offsets, options: Options | None = None, *, n
     """Publish an index atomically.
 
     Args:
-        url: Where the index goes, usually `<source>.idx`.
+        url: URL of the index, usually `<source>.idx`.
         offsets: `N + 1` offsets in bytes.
         options: Storage options.
-        not_before_ns: Time of modification of the source, which may lie ahead of the clock: a local index is not older.
+        not_before_ns: Modification time of the source, which may be in the future: a local index is never older.
 
     Raises:
         DiskFullError: No space is left; nothing was published.
@@ -55,14 +55,14 @@ def write_index(url: str, offsets: Offsets, options: Options | None = None, *, n
 
 
 class IndexFile:
-    """An index that lies in a store. Nothing is read before it is asked for.
+    """An index in a store. It is read lazily.
 
     May be pickled, shared by threads and used after a fork.
 
     Args:
-        url: Where the index lies.
+        url: URL of the index.
         options: Storage options.
-        source: The URL it belongs to, for messages. Default: `url` without `.idx`.
+        source: URL of its source, for messages. Default: `url` without `.idx`.
     """
 
     __slots__ = ("_info", "_reader", "options", "source", "url")
@@ -82,7 +82,7 @@ class IndexFile:
 
     @property
     def info(self) -> FileInfo:
-        """Size and time of modification; asked once.
+        """Its properties, from one request.
 
         Raises:
             IndexNotFoundError: There is no such file.
@@ -110,13 +110,13 @@ class IndexFile:
         return size // _ENTRY - 1
 
     def load(self) -> Offsets:
-        """Read all offsets: 8 bytes of memory a record. Their order is not judged; see `RecordLayout`.
+        """Read all offsets: 8 bytes of memory for each record. Their order is not checked; see `RecordLayout`.
 
         Returns:
             Shape `(N + 1,)`, u64, read-only.
 
         Raises:
-            IndexNotFoundError: There is no such file; IndexMismatchError as in `count`.
+            IndexNotFoundError: There is no such file; also IndexMismatchError as in `count`.
         """
         return self.slice(0, self.count)
 
@@ -145,13 +145,13 @@ class IndexFile:
         return np.frombuffer(data, "<u8")
 
     def ranges(self, records: NDArray[np.int64]) -> tuple[Offsets, Offsets, Offsets]:
-        """Read where some records begin and end, without the rest of the index; neighbours share a request.
+        """Read the offsets of some records, without the rest of the index; close ones share a request.
 
         Args:
             records: Their numbers, `0 <= record < N`, in any order.
 
         Returns:
-            First bytes of the records before them (of record 0: 0), first bytes and ends, shape `(n,)` each, u64.
+            Offsets of the previous records (0 for record 0), offsets and ends of the records, shape `(n,)` each, u64.
 
         Raises:
             IndexNotFoundError: There is no such file; also the errors of `RangeReader.read_many`.
@@ -163,7 +163,7 @@ class IndexFile:
         return three_columns(found)
 
     def first_and_last(self) -> tuple[int, int, int]:
-        """Read the first offset, the last record's and the sentinel; without records all three are the sentinel."""
+        """Read the first offset, the offset of the last record and the sentinel; without records all are equal."""
         count = self.count
         last = max(0, count - 1) * _ENTRY
         head, tail = self._reader.read_many([0, last], [_ENTRY, self.info.size])
@@ -175,7 +175,7 @@ class IndexFile:
         self._reader.close()
 
     def mismatch(self, what: str) -> IndexMismatchError:
-        """Return an error that names index, source and remedy."""
+        """Return an error that names the index, the source and the remedy."""
         return IndexMismatchError(
             f"{self.url} does not fit {self.source}: {what}{self._text_hint()}. Rebuild it: ledgerbeam index --force "
             f"{self.source}"
@@ -187,7 +187,7 @@ class IndexFile:
         )
 
     def _text_hint(self) -> str:
-        """Recognise the decimal text that lhotse's StatelessSampler writes under the same name."""
+        """Recognise the decimal text that lhotse's StatelessSampler writes to a file of the same name."""
         head = self._reader.read(0, min(64, self.info.size))
         if not head or head.strip(b"0123456789\r\n"):
             return ""
@@ -195,7 +195,7 @@ class IndexFile:
 
 
 def three_columns(entries: Sequence[bytes]) -> tuple[Offsets, Offsets, Offsets]:
-    """Part runs of three entries each, or of two, which have a 0 put before them."""
+    """Split runs of three entries into columns; a run of two entries gets a leading 0."""
     rows = np.frombuffer(b"".join(data.rjust(3 * _ENTRY, b"\0") for data in entries), "<u8").reshape(-1, 3)
     return rows[:, 0], rows[:, 1], rows[:, 2]
 
@@ -205,23 +205,23 @@ def _restore(url: str, options: Options | None, source: str) -> IndexFile:
 
 
 class RecordLayout:
-    """Where the records of a format lie in a source: one after the other, from the first byte to the last.
+    """The positions of the records of a format in a source: one after the other, from the first byte to the last.
 
-    A format whose records lie otherwise derives its own. A layout has no state.
+    A format with other positions derives a class. A layout has no state.
     """
 
     def check_ends(self, index: IndexFile, first: int, last: int, sentinel: int, content: RangeReader) -> None:
-        """Check the two ends of an index, with few requests.
+        """Check the first and last offsets of an index, with few requests.
 
         Args:
             index: The index.
             first: Its first offset.
             last: The offset of its last record.
-            sentinel: Its last entry. Without records all three are this.
-            content: Reads the source by position, decompressed.
+            sentinel: Its last entry. Without records all three are equal.
+            content: Reader of the source, decompressed.
 
         Raises:
-            IndexMismatchError: They cannot be those of this source.
+            IndexMismatchError: They do not fit this source.
         """
         del last
         if first != 0:
@@ -232,15 +232,15 @@ class RecordLayout:
             )
 
     def check_offsets(self, offsets: Offsets, index: IndexFile, *, first_record: int = 0) -> None:
-        """Check the order of offsets: O(N).
+        """Check that offsets increase: O(N).
 
         Args:
             offsets: All of an index or a slice of it, shape `(n + 1,)`.
-            index: Where they come from, for the message.
+            index: Their index, for the message.
             first_record: The number of the first record in `offsets`, for the message.
 
         Raises:
-            IndexMismatchError: An offset does not lie after the one before it, or beyond any file.
+            IndexMismatchError: An offset is not larger than the previous one, or is beyond the size of any file.
         """
         wrong = np.flatnonzero(offsets[1:] <= offsets[:-1])
         if len(wrong):
@@ -261,20 +261,20 @@ def check_index(
 ) -> None:
     """Check that an index fits its source.
 
-    Without `deep`: size, first offset, sentinel and age; two requests, and what the layout asks for besides. With it,
-    all offsets are read and judged too.
+    Without `deep`: size, first offset, sentinel and age, with two requests and those of the layout. With `deep`, all
+    offsets are read and checked too.
 
     Args:
         index: The index.
-        source: What the store says of the source.
-        layout: Where the records of its format may lie.
-        deep: Also check the order of all offsets: O(N).
-        content: What reads the source, if there is a reader already.
+        source: Properties of the source.
+        layout: Layout of its format.
+        deep: Whether to check all offsets: O(N).
+        content: Reader of the source, if there is one already.
 
     Raises:
         IndexNotFoundError: There is no index, or no seek points of a gzip file.
         IndexMismatchError: It is empty, not a whole number of entries, decimal text, older than its source, or its
-            offsets cannot be those of this source.
+            offsets do not fit this source.
     """
     first, last, sentinel = index.first_and_last()
     if is_older(index.info, source):

@@ -1,4 +1,4 @@
-"""Where the index of a source lies: beside it, under a mirrored root, or at a given place."""
+"""The location of the index of a source: beside it, below a mirrored root, or at a given URL."""
 
 from __future__ import annotations
 
@@ -12,25 +12,24 @@ from ledgerbeam.io.storage.urls import canonical_url, split_scheme
 from ledgerbeam.names import INDEX_ENDING, beside, check_root, relative_name
 
 Rule = Literal["scheme", "lhotse"]
-"""How a root mirrors its sources."""
+"""How a root mirrors the paths of sources."""
 
 
 @dataclass(frozen=True)
 class IndexLocation:
-    """The rule by which sources and indexes find each other.
+    """The rule for the URL of the index of a source.
 
-    Without arguments the index of `X` is `X.idx`. Under a root the tree of the sources is mirrored:
+    Without arguments the index of `X` is `X.idx`. A root mirrors the tree of the sources:
 
-    - rule `scheme`: `s3://b/x` has `ROOT/s3/b/x.idx`, `/b/x` has `ROOT/file/b/x.idx`. No two sources share an
-      index.
-    - rule `lhotse`: `s3://b/x` and `/b/x` both have `ROOT/b/x.idx`, where lhotse's `indexes_root` looks.
+    - rule `scheme`: `s3://b/x` has `ROOT/s3/b/x.idx`, `/b/x` has `ROOT/file/b/x.idx`. No two sources share an index.
+    - rule `lhotse`: `s3://b/x` and `/b/x` both have `ROOT/b/x.idx`, where lhotse's `indexes_root` expects it.
 
-    Names that cannot be, since they are too long or lead out of the root, are written as `names` says.
+    Names that are too long or lead out of the root are encoded as in `ledgerbeam.names`.
 
     Attributes:
-        root: A folder or URL prefix, on any store, or None for beside the source.
-        rule: How `root` mirrors.
-        explicit: The path or URL of the one index, for the one source of the job. Excludes `root`.
+        root: A folder or URL prefix on any store; None for beside the source.
+        rule: How `root` mirrors the paths.
+        explicit: Path or URL of the index, if the job has only one source. Not together with `root`.
     """
 
     root: str | None = None
@@ -49,8 +48,8 @@ class IndexLocation:
         """Return the canonical URL of the index of a source.
 
         Raises:
-            UsageError: The source's name is refused by `canonical_url`, or has a part `..` that would lead
-                out of the root of the rule `lhotse`.
+            UsageError: `canonical_url` refuses the name of the source, or with the rule `lhotse` a part `..` leads out
+                of the root.
         """
         if self.explicit is not None:
             return canonical_url(self.explicit)
@@ -68,10 +67,10 @@ class IndexLocation:
         return f"{root}/{name}{INDEX_ENDING}"
 
     def publish(self, url: str, data: bytes, options: Options | None = None, *, not_before_ns: int = 0) -> None:
-        """Publish an index, or what belongs to one, where this rule puts it.
+        """Publish an index, or a file that belongs to one.
 
         Args:
-            url: Where it goes, by `url_for`.
+            url: Its URL, from `url_for`.
             data: Its content.
             options: Storage options.
             not_before_ns: As in `publish_bytes`.
@@ -79,7 +78,7 @@ class IndexLocation:
         Raises:
             DiskFullError: No space is left; nothing was published.
             StorageError: No permission, or the store refused.
-            UsageError: Nothing can be published there.
+            UsageError: The store cannot publish it.
         """
         try:
             publish_bytes(url, data, options, not_before_ns=not_before_ns)
@@ -87,13 +86,13 @@ class IndexLocation:
             raise
         except (StorageError, UsageError) as error:
             where = "beside their sources" if self.root is None else f"below {self.root}"
-            # Of the error's own class: it may be one of a store.
+            # Of the same class, so that errors of a store stay errors of a store.
             raise type(error)(
-                f"{error}; indexes are kept {where}: give a folder that you may write to as --index-root, and again to "
-                "whatever reads them"
+                f"{error}; indexes are kept {where}: give a writable folder as --index-root, also to the commands that "
+                "read them"
             ) from error
 
 
 def index_beside(url: str) -> str:
-    """Return the canonical URL of the index beside a source, the place that writers and readers take by themselves."""
+    """Return the canonical URL of the index beside a source, the default of writers and readers."""
     return IndexLocation().url_for(url)

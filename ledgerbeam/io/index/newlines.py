@@ -1,7 +1,6 @@
-"""Finding the lines of JSONL and other text, as arrays of offsets rather than line by line.
+"""Find the lines of JSONL and other text, as arrays of offsets.
 
-Blank lines are records and the last line needs no newline, so that the result is byte-equal with the index that lhotse
-writes.
+Blank lines are records and the last line needs no newline, so the result is byte-equal to the index that lhotse writes.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from ledgerbeam.io.storage.stat import FileInfo, open_local
 
 __all__ = ["assemble_jsonl_index", "build_jsonl_index", "line_ends", "scan_newlines"]
 
-_BLOCK = 2 * 1024 * 1024  # fewer, longer calls beat a smaller footprint in the cache
-_SEGMENT = 16 * 1024 * 1024  # what one thread scans before it gives its offsets back
+_BLOCK = 2 * 1024 * 1024  # fewer, longer calls are faster than a smaller cache footprint
+_SEGMENT = 16 * 1024 * 1024  # what one thread scans before it returns its offsets
 _REQUEST = 8 * 1024 * 1024
 _REQUESTS_AHEAD = 4
 
@@ -31,19 +30,19 @@ _NEWLINE = 10
 
 
 def line_ends(block: bytes | memoryview, base: int) -> Offsets:
-    """Return the offsets just after each newline of a block that begins at `base`."""
+    """Return the offsets after each newline of a block that begins at `base`."""
     return np.flatnonzero(np.frombuffer(block, np.uint8) == _NEWLINE).astype(np.uint64) + np.uint64(base + 1)
 
 
 class _Scanner:
-    """The reused buffers of one thread."""
+    """The buffers of one thread, which are reused."""
 
     def __init__(self) -> None:
         self._buffer = memoryview(bytearray(_BLOCK))
         self._ends: Offsets = np.empty(_BLOCK, np.uint64)
 
     def scan(self, descriptor: int, path: str, start: int, stop: int) -> Offsets:
-        """Read at most `_BLOCK` bytes of a file and return the offsets just after their newlines."""
+        """Read at most `_BLOCK` bytes of a file and return the offsets after their newlines."""
         if native.compiled is not None:
             count, done = native.compiled.find_newlines(descriptor, start, stop, self._buffer, self._ends)
             if done == stop:
@@ -54,15 +53,15 @@ class _Scanner:
             got = os.preadv(descriptor, [view[filled:]], start + filled)
             if not got:
                 raise ChangedSourceError(
-                    f"{path}: expected {stop} bytes, found {start + filled}: it was cut while it was scanned. Index "
-                    "it again when it is complete"
+                    f"{path}: expected {stop} bytes, found {start + filled}: it was truncated while it was scanned. "
+                    "Index it again when it is complete"
                 )
             filled += got
         return line_ends(view, start)
 
 
 class _Collector:
-    """A u64 array that grows in place: little more than 8 bytes an entry, where a list and its join need 16."""
+    """A u64 array that grows in place: about 8 bytes for each entry; a list and its concatenation need 16."""
 
     def __init__(self) -> None:
         self._array: Offsets = np.empty(4096, np.uint64)
@@ -90,26 +89,24 @@ def scan_newlines(
     stop: int,
     *,
     threads: int = 1,
-    options: Options | None = None,
 ) -> Offsets:
-    """Find the newlines in a range of bytes.
+    """Return the offsets after the newlines in a range of bytes.
 
     Args:
         source: A reader or a URL.
         start: First byte.
         stop: End of the range, exclusive; at most the size of the source.
-        threads: How many threads scan a local file. Of a remote one, a few requests are always under way.
-        options: Storage options, when `source` is a URL.
+        threads: Number of threads that scan a local file. For a remote one a few requests are always in flight.
 
     Returns:
-        The offset just after each newline in `[start, stop)`, in bytes from the beginning of the source; increasing,
-        u64. Memory: 8 bytes each, and blocks of a fixed size.
+        The offset after each newline in `[start, stop)`, in bytes from the beginning of the source; increasing, u64.
+        Memory: 8 bytes for each, and blocks of a fixed size.
 
     Raises:
         ChangedSourceError: The source ends before `stop`.
         StorageError: It cannot be read.
     """
-    reader = source if isinstance(source, RangeReader) else RangeReader(source, options)
+    reader = source if isinstance(source, RangeReader) else RangeReader(source)
     found = _Collector()
     for ends in _scan(reader, start, stop, threads):
         found.add(ends)
@@ -122,15 +119,14 @@ def _scan(reader: RangeReader, start: int, stop: int, threads: int) -> Iterator[
 
 
 def _scan_remote(reader: RangeReader, start: int, stop: int) -> Iterator[Offsets]:
-    ranges = [(at, min(at + _REQUEST, stop)) for at in range(start, stop, _REQUEST)]
-    blocks = map_ahead(lambda bounds: reader.read(*bounds), ranges, _REQUESTS_AHEAD)
-    for (base, _), data in zip(ranges, blocks, strict=True):
-        yield line_ends(data, base)
+    for data in reader.blocks(_REQUEST, _REQUESTS_AHEAD, start=start, stop=stop):
+        yield line_ends(data, start)
+        start += len(data)
 
 
 def _scan_local(reader: RangeReader, path: str, start: int, stop: int, threads: int) -> Iterator[Offsets]:
-    # A descriptor of its own and a reused buffer: reading into new bytes objects takes twice the time. No mmap: a
-    # file that is cut while it is mapped kills the process.
+    # With its own descriptor and a reused buffer, since reading into new bytes objects takes twice the time. Not with
+    # mmap: if a file is truncated while it is mapped, the process dies.
     with open_local(path, reader.listed) as descriptor:
         if threads < 2 or stop - start <= _SEGMENT:
             scanner = _Scanner()
@@ -153,14 +149,14 @@ def assemble_jsonl_index(parts: Iterable[Offsets], size: int) -> Offsets:
     """Join the scans of consecutive ranges into an index.
 
     Args:
-        parts: What `scan_newlines` gave for ranges that together cover the source, in their order.
+        parts: The results of `scan_newlines` for ranges that together cover the source, in order.
         size: Size of the source in bytes.
 
     Returns:
-        `N + 1` offsets: 0, the beginning of every further line, and `size`.
+        `N + 1` offsets: 0, the start of every further line, and `size`.
     """
     offsets = _Collector()
-    offsets.add(np.zeros(1, np.uint64))  # parts may be a generator: each goes as soon as it is copied
+    offsets.add(np.zeros(1, np.uint64))  # parts may be a generator, so that each part is freed after it is copied
     for part in parts:
         offsets.add(part)
     if offsets.last != size:
@@ -171,23 +167,23 @@ def assemble_jsonl_index(parts: Iterable[Offsets], size: int) -> Offsets:
 def build_jsonl_index(
     url: str, options: Options | None = None, *, threads: int = 1, listed: FileInfo | None = None
 ) -> Offsets:
-    """Find the lines of a JSONL source.
+    """Return the offsets of the lines of a JSONL source.
 
-    Lines end at a line feed and nothing else; blank lines count; the last line needs no newline; an empty source gives
-    `[0]`. The content is not parsed. Equal to what `lhotse.indexing.create_jsonl_index` (2.0.0a7) writes.
+    Only a line feed ends a line; blank lines count; the last line needs no newline; an empty source has the index
+    `[0]`. The content is not parsed. Equal to the result of `lhotse.indexing.create_jsonl_index` (2.0.0a7).
 
     Args:
         url: The source.
         options: Storage options.
-        threads: How many threads scan a local file.
-        listed: What was listed; see `RangeReader`.
+        threads: Number of threads that scan a local file.
+        listed: The listed properties of the source; see `RangeReader`.
 
     Returns:
         `N + 1` offsets, u64.
 
     Raises:
         SourceNotFoundError: There is no such source.
-        ChangedSourceError: It was cut meanwhile, or is not what was listed.
+        ChangedSourceError: It was truncated meanwhile, or changed since it was listed.
         StorageError: It cannot be read.
     """
     with RangeReader(url, options, listed=listed) as reader:

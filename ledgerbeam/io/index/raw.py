@@ -1,4 +1,4 @@
-"""Records as they lie in their source, with their places."""
+"""The raw bytes of records, with their positions in the source."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import NamedTuple
 __all__ = ["NO_BYTES", "RawRecord", "raw_records"]
 
 NO_BYTES = -1
-"""Stands for the place of what has no bytes of its own."""
+"""The position of a record that has no bytes of its own."""
 
 
 class RawRecord(NamedTuple):
-    """A record as it lies in its source, with its place.
+    """The raw bytes of a record, with its position in the source.
 
     Attributes:
         url: The source.
-        record: The number of the record in it, from 0; blank JSONL lines count.
-        start: Its first byte; of a compressed source in the decompressed data. Of a row of columns, which has no bytes
-            of its own, `NO_BYTES`.
-        stop: One past its last byte, or `NO_BYTES`. The newline that ends a line of JSONL is not among them.
-        data: Its bytes; of a row its JSON.
+        record: Number of the record in it, from 0; blank JSONL lines count.
+        start: Its first byte; for a compressed source in the decompressed data. `NO_BYTES` for a row of columns, which
+            has no bytes of its own.
+        stop: One past its last byte, or `NO_BYTES`. The newline at the end of a line of JSONL is not included.
+        data: Its bytes; for a row of columns its JSON.
     """
 
     url: str
@@ -32,13 +32,13 @@ class RawRecord(NamedTuple):
 
 
 def raw_records(url: str, data: bytes, bounds: Sequence[int], record: int) -> list[RawRecord]:
-    """Return consecutive records that are in memory.
+    """Return consecutive records in memory as `RawRecord`.
 
     Args:
         url: The source.
-        data: Their bytes, from the beginning of the first one.
-        bounds: Where each begins in the source, and where the last one ends.
-        record: The number of the first one.
+        data: Their bytes, from the start of the first one on.
+        bounds: Offset of each in the source, and the end of the last one.
+        record: Number of the first one.
     """
     first = bounds[0]
     return [

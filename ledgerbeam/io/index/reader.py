@@ -1,4 +1,4 @@
-"""What the readers of every indexed format share: finding records in a source by their offsets."""
+"""The base classes of the readers of indexed formats, which find records by their offsets."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from ledgerbeam.io.storage.stat import FileInfo, stat
 from ledgerbeam.io.storage.unchanged import takes_conditions
 from ledgerbeam.io.storage.urls import canonical_url
 
-__all__ = ["IndexedRecords", "NumberedRecords", "number_of", "numbers_of"]
+__all__ = ["IndexedRecords", "NumberedRecords", "number_of", "numbers_of", "require_span"]
 
 _T = TypeVar("_T")
 
 
 def number_of(index: int, count: int, url: str, kind: str = "record") -> int:
-    """Return the number from the beginning of one of `count` records.
+    """Return the number of a record, counted from the beginning.
 
     Args:
-        index: Its number; negative counts from the end.
-        count: How many there are.
+        index: Its number; a negative one counts from the end.
+        count: Number of records.
         url: The source, for messages.
-        kind: What they are called, for messages.
+        kind: Word for a record, for messages.
 
     Raises:
-        IndexError: There is none of that number.
+        IndexError: There is no such record.
     """
     number = operator.index(index)
     if not -count <= number < count:
@@ -44,7 +44,7 @@ def number_of(index: int, count: int, url: str, kind: str = "record") -> int:
 
 
 def numbers_of(indices: Sequence[int], count: int, url: str, kind: str = "record") -> NDArray[np.int64]:
-    """Return the numbers of many as `number_of` does."""
+    """Return the numbers of many records; see `number_of`."""
     try:
         numbers = np.fromiter(map(operator.index, indices), np.int64, len(indices))
     except OverflowError:
@@ -56,13 +56,28 @@ def numbers_of(indices: Sequence[int], count: int, url: str, kind: str = "record
     return numbers
 
 
+def require_span(start: int, stop: int, url: str) -> None:
+    """Check that `[start, stop)` can be a span of records.
+
+    Args:
+        start: First record.
+        stop: End of the span, exclusive.
+        url: The source, for the message.
+
+    Raises:
+        UsageError: `0 <= start <= stop` does not hold.
+    """
+    if not 0 <= start <= stop:
+        raise UsageError(f"{url}: [{start}, {stop}) is not a span of records; expected 0 <= start <= stop")
+
+
 class NumberedRecords(ABC, Generic[_T]):
     """Random access to records that are numbered across several files."""
 
     url: str
-    """What it was opened as."""
+    """The name that it was opened by."""
 
-    _together: ClassVar[int] = 64  # records that iteration reads at once
+    _together: ClassVar[int] = 64  # number of records that iteration reads at once
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -98,10 +113,10 @@ class NumberedRecords(ABC, Generic[_T]):
         """Read records by number.
 
         Args:
-            indices: Their numbers, in any order, negative ones counting from the end.
+            indices: Their numbers, in any order; negative ones count from the end.
 
         Returns:
-            The records in the order asked; neighbours in a remote file came with one request.
+            The records in the requested order; neighbours in a remote file share a request.
 
         Raises:
             IndexError: A number out of range; also the errors of reading one record.
@@ -117,44 +132,43 @@ class NumberedRecords(ABC, Generic[_T]):
 
         Raises:
             IndexMismatchError: There are fewer records.
-            UsageError: Not `0 <= start <= stop`.
+            UsageError: `0 <= start <= stop` does not hold.
         """
-        if not 0 <= start <= stop:
-            raise UsageError(f"{self.url}: [{start}, {stop}) is not a span of records; 0 <= start <= stop is needed")
+        require_span(start, stop, self.url)
         if stop > len(self):
             raise IndexMismatchError(f"{self.url}: expected at least {stop} records, found {len(self)}")
         return self._read(list(range(start, stop)))
 
     def _number(self, index: int) -> int:
-        """Return a record's number from the beginning."""
+        """Return the number of a record, counted from the beginning."""
         return number_of(index, len(self), self.url)
 
 
 _ITERATE = 4 * 1024 * 1024
-_RARE = 256  # while fewer than one record in so many was asked for, they are looked up one by one
-_FEW = 32  # so few records of a local source are read one by one: less work than arrays of them
+_RARE = 256  # as long as less than one of this many records was requested, they are looked up one by one
+_FEW = 32  # this few records of a local source are read one by one, which is faster than as arrays
 
 
 class IndexedRecords(ABC, Generic[_T]):
     """Random access to the records of a source with an index.
 
-    Deterministic, picklable, safe to share between threads and to use after a fork. `[i]`, slices and iteration
-    load the index once, 8 bytes a record, and so does `read_many`, but not for a few records of a large source;
-    `read_span` reads only its part of it.
+    Deterministic, picklable, safe to share between threads and to use after a fork. `[i]`, slices and iteration load
+    the index once (8 bytes for each record). So does `read_many`, except for a few records of a large source.
+    `read_span` reads only its part of the index.
 
     Args:
         url: The source; for gzip or seekable Zstandard the records are those of the decompressed bytes.
-        index: Its index, or where that lies. Default: `<url>.idx`.
+        index: Its index, or the URL of that. Default: `<url>.idx`.
         options: Storage options of both.
-        check: Check now that the index fits the source (`check_index`): one request for the source, two for the
-            index. Unpickling does not repeat it.
+        check: Whether to check now that the index fits the source (`check_index`): one request for the source, two for
+            the index. Unpickling does not repeat the check.
         listed: The listed properties of the source; see `RangeReader`. Default: what `check` finds, if the store can
             bind reads to it without an extra request.
 
     Raises:
         SourceNotFoundError: There is no such source.
         IndexNotFoundError: It has no index.
-        IndexMismatchError: The index cannot be this source's.
+        IndexMismatchError: The index does not fit this source.
     """
 
     is_indexed: Literal[True] = True
@@ -217,7 +231,7 @@ class IndexedRecords(ABC, Generic[_T]):
         return self._read_one(entries, item)
 
     def __iter__(self) -> Iterator[_T]:
-        """Read all records in order, some MB at a time; blank JSONL lines are left out."""
+        """Read all records in order, a few MB at a time; blank JSONL lines are skipped."""
         offsets = self._load()
         count = len(offsets) - 1
         start = 0
@@ -231,64 +245,63 @@ class IndexedRecords(ABC, Generic[_T]):
         """Read records by number.
 
         Args:
-            indices: Their numbers, in any order, negative ones counting from the end.
+            indices: Their numbers, in any order; negative ones count from the end.
 
         Returns:
-            The records in the order asked; neighbours in a remote source came with one request.
+            The records in the requested order; neighbours in a remote source share a request.
 
         Raises:
             IndexError: A number out of range.
-            RecordError: A record that cannot be decoded, a blank JSONL line included.
+            RecordError: A record cannot be decoded, or is a blank JSONL line.
         """
         if len(indices) < _FEW and self._reader.local_path is not None and self._offsets is not None:
             return [self[index] for index in map(operator.index, indices)]
         return self._read_scattered(*self._ranges(indices))
 
     def raw(self, index: int) -> bytes:
-        """Read the bytes of one record as they lie in the source.
+        """Read the raw bytes of one record.
 
         Raises:
             IndexError: The number is out of range.
         """
         entries = self._entries
-        if entries is not None and type(index) is int and 0 <= index < self._count:  # the common case without a call
+        if entries is not None and type(index) is int and 0 <= index < self._count:  # the common case, without a call
             return self._reader.read(entries[index], entries[index + 1])
         _, start, stop = self._locate(index)
         return self._reader.read(start, stop)
 
     def read_span(self, start: int, stop: int) -> list[_T]:
-        """Read the records `[start, stop)`: one ranged read of the index, if it is not loaded, and one of the source.
+        """Read the records `[start, stop)`: one ranged read of the source, and one of the index if it is not loaded.
 
         Args:
             start: First record, `0 <= start`.
             stop: End of the span, exclusive, `start <= stop <= len(self)`.
 
         Returns:
-            The records in order. Blank JSONL lines are left out: `stop - start - len(result)` were skipped.
+            The records in order. Blank JSONL lines are skipped: their number is `stop - start - len(result)`.
 
         Raises:
-            IndexMismatchError: The source has other record boundaries there than the index says.
-            RecordError: A record that cannot be decoded.
-            UsageError: Not `0 <= start <= stop`.
+            IndexMismatchError: The records of the source have other boundaries than in the index.
+            RecordError: A record cannot be decoded.
+            UsageError: `0 <= start <= stop` does not hold.
         """
-        if not 0 <= start <= stop:
-            raise UsageError(f"{self.url}: [{start}, {stop}) is not a span of records; 0 <= start <= stop is needed")
+        require_span(start, stop, self.url)
         if start == stop:
             return []
         return self._read_span(start, stop)
 
     def read_raw(self, start: int, stop: int) -> list[RawRecord]:
-        """Read the bytes of the records `[start, stop)`, with their places.
+        """Read the raw bytes of the records `[start, stop)`, with their positions.
 
         Args:
             start: First record, `0 <= start`.
             stop: End of the span, exclusive, `start <= stop <= len(self)`.
 
         Returns:
-            What `read_span` decodes, in its order and number.
+            The records that `read_span` decodes, in its order.
 
         Raises:
-            IndexMismatchError: The source has other record boundaries there than the index says.
+            IndexMismatchError: The records of the source have other boundaries than in the index.
         """
         return self._read_raw(start, stop) if start < stop else []
 
@@ -298,7 +311,7 @@ class IndexedRecords(ABC, Generic[_T]):
         self.index.close()
 
     def _span_offsets(self, start: int, stop: int) -> Offsets:
-        """Return where the records `[start, stop)` begin, and the end of the last."""
+        """Return the offsets of the records `[start, stop)`, and the end of the last."""
         offsets = self._offsets
         if offsets is None:
             part = self.index.slice(start, stop)
@@ -318,9 +331,9 @@ class IndexedRecords(ABC, Generic[_T]):
         return self._offsets
 
     def _ranges(self, indices: Sequence[int]) -> tuple[NDArray[np.int64], Offsets, Offsets, Offsets]:
-        """Return records' numbers from the beginning, first bytes, ends, and first bytes of the records before them.
+        """Return for some records their numbers, offsets and ends, and the offsets of the previous records.
 
-        Of few at first without loading the index.
+        The first few records are looked up without loading the index.
         """
         if self._offsets is None:
             self._looked_up += len(indices)
@@ -330,13 +343,13 @@ class IndexedRecords(ABC, Generic[_T]):
                 before, starts, stops = self.index.ranges(records)
                 if (before <= starts).all() and (starts < stops).all() and int(stops.max(initial=0)) <= LAST_OFFSET:
                     return records, starts, stops, before
-        offsets = self._load()  # says what is wrong with it, if something is
+        offsets = self._load()  # raises if the index is damaged
         records = self._numbers(indices)
         before = np.where(records > 0, offsets[records - 1], np.uint64(0))
         return records, offsets[records], offsets[records + 1], before
 
     def _locate(self, index: int) -> tuple[int, int, int]:
-        """Return a record's number from the beginning, its first byte and its end."""
+        """Return the number of a record, its offset and its end."""
         entries = self._entries
         if entries is None:
             self._load()
@@ -345,21 +358,21 @@ class IndexedRecords(ABC, Generic[_T]):
         return record, entries[record], entries[record + 1]
 
     def _numbers(self, indices: Sequence[int]) -> NDArray[np.int64]:
-        """Return records' numbers from the beginning."""
+        """Return the numbers of records, counted from the beginning."""
         return numbers_of(indices, self._count, self.url)
 
     @abstractmethod
     def _read_one(self, entries: memoryview[int], record: int) -> _T:
-        """Read a record; `entries` are all offsets."""
+        """Read a record; `entries` contains all offsets."""
 
     @abstractmethod
     def _read_scattered(self, records: NDArray[np.int64], starts: Offsets, stops: Offsets, before: Offsets) -> list[_T]:
-        """Read records by number: they begin at `starts`, end at `stops`, and those before them begin at `before`."""
+        """Read records by number, with their offsets and ends, and the offsets of the records before them."""
 
     @abstractmethod
     def _read_span(self, start: int, stop: int) -> list[_T]:
-        """Read the records `[start, stop)`, one at least."""
+        """Read the records `[start, stop)`, at least one."""
 
     @abstractmethod
     def _read_raw(self, start: int, stop: int) -> list[RawRecord]:
-        """Read the bytes of the records `[start, stop)`, one at least."""
+        """Read the raw bytes of the records `[start, stop)`, at least one."""

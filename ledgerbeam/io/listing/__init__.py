@@ -1,1 +1,1 @@
-"""Which files there are: patterns, pages of listings, files that the library wrote itself."""
+"""Listing of files: patterns, pages of listings, and the files that jobs write themselves."""

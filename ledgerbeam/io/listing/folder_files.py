@@ -1,4 +1,4 @@
-"""What lies below a folder: every file with its size, in pages, in no order, with no request for each."""
+"""List every file below a folder with its size, in pages without an order, and without a request for each file."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _PAGE = 10_000
 
 
 class FilePage(NamedTuple):
-    """Files below a folder, as two columns of one length.
+    """Files below a folder, as two columns of equal length.
 
     Attributes:
-        names: Relative to the folder.
-        sizes: Bytes.
+        names: Paths relative to the folder.
+        sizes: Sizes in bytes.
     """
 
     names: list[str]
@@ -33,15 +33,15 @@ class FilePage(NamedTuple):
 def list_files(
     folder: str, options: Options | None = None, *, beginning: str = "", recursive: bool = True
 ) -> Iterator[FilePage]:
-    """List every file below a folder, hidden ones too; a folder that is not there holds none.
+    """List every file below a folder, hidden ones too; none if the folder does not exist.
 
-    Links to folders are not followed. What is removed meanwhile may be given or not.
+    Links to folders are not followed. Files that are removed during the listing may be included or not.
 
     Args:
         folder: A local path or a URL.
         options: Storage options.
-        beginning: Of the names: on an object store others may be left out.
-        recursive: On an object store, whether also those in folders below are wanted.
+        beginning: Prefix of the names; on an object store other names may be skipped.
+        recursive: Whether to include subfolders; on a local disk they always are.
 
     Raises:
         StorageError: A folder or bucket cannot be listed.
@@ -66,13 +66,13 @@ def _list_local(root: str) -> Iterator[FilePage]:
                     waiting += [f"{below}{entry.name}/" for entry in found if entry.is_dir(follow_symlinks=False)]
                     yield _described(folder, below, names)
         except (FileNotFoundError, NotADirectoryError):
-            continue  # there is none, or it was removed meanwhile
+            continue  # it does not exist, or was removed meanwhile
         except OSError as error:
             raise storage_error(error, folder, "list") from error
 
 
 def _described(folder: str, below: str, names: list[str]) -> FilePage:
-    """Describe files; those that were removed meanwhile, and links that lead nowhere, are left out."""
+    """Return files with their sizes, without those that were removed meanwhile and broken links."""
     sizes = sizes_of(folder, names)
     if -1 in sizes:
         there = [size >= 0 for size in sizes]
@@ -81,17 +81,17 @@ def _described(folder: str, below: str, names: list[str]) -> FilePage:
 
 
 def sizes_of(folder: str, names: list[str]) -> list[int]:
-    """Ask for the sizes of local files: one system call each.
+    """Return the sizes of local files: one system call for each.
 
     Args:
         folder: A local folder.
-        names: Relative to it, or whole paths.
+        names: Paths relative to it, or absolute ones.
 
     Returns:
-        For each its size in bytes, -1 where there is no file.
+        The size of each in bytes, -1 if there is no file.
 
     Raises:
-        StorageError: One cannot be asked for.
+        StorageError: The properties of a file cannot be read.
     """
     found = native.compiled.stat_files(folder, names)[0] if native.compiled is not None else []
     return found + [_size(os.path.join(folder, name)) for name in names[len(found) :]]
@@ -110,13 +110,13 @@ def _size(path: str) -> int:
 def s3_pages(
     url: str, prefix: str, options: Options | None = None, *, recursive: bool = True
 ) -> Iterator[list[dict[str, Any]]]:
-    """List the objects of a bucket, a request a page, as S3 describes them.
+    """List the objects of a bucket as S3 describes them, one request for each page.
 
     Args:
         url: A folder of the bucket, for its name and for messages.
-        prefix: What keys begin with.
+        prefix: Prefix of the keys.
         options: Storage options.
-        recursive: Whether also objects in folders below are wanted.
+        recursive: Whether to include objects in subfolders.
 
     Raises:
         SourceNotFoundError: There is no such bucket; also StorageError.

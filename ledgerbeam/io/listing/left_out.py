@@ -1,11 +1,10 @@
-"""What patterns match and a listing leaves out: what the job writes itself, and names that are not of sources."""
+"""Files that match a pattern but are left out: outputs of the job, and names that are not those of sources."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import compress
 from typing import TypeAlias
 
 from ledgerbeam.errors import LedgerbeamError
@@ -15,19 +14,19 @@ from ledgerbeam.io.listing.patterns import Pattern
 __all__ = ["LeftOut", "NameSieve", "RequireSource"]
 
 RequireSource: TypeAlias = Callable[[str], object]
-"""Raises a `LedgerbeamError` if a name is not that of a source. What it finds depends on what follows the first dot of
-the base name alone."""
+"""Raises a `LedgerbeamError` if a name is not that of a source. The result depends only on the part of the base name
+after its first dot."""
 
 _UP_TO_WILDCARD = re.compile(r".*[*?\]]", re.DOTALL)
 
 
 @dataclass
 class LeftOut:
-    """What a listing has left out so far; each is counted, and told at its end.
+    """Counts the files that a listing has left out so far.
 
     Attributes:
-        own: Files that the job writes itself.
-        passed_over: Names that a wildcard matched and that are not of sources.
+        own: Number of files that the job writes itself.
+        passed_over: Number of names that a wildcard matches but that are not those of sources.
         example: One of these names.
     """
 
@@ -36,7 +35,7 @@ class LeftOut:
     example: str = ""
 
     def lines(self) -> Iterator[str]:
-        """Yield a line for each kind of which something was left out."""
+        """Yield a line for each kind of files that were left out."""
         if self.own:
             yield f"left out of the sources, since jobs write there themselves: {_files(self.own)}"
         if self.passed_over:
@@ -45,14 +44,14 @@ class LeftOut:
 
 
 class NameSieve:
-    """Passes over names, matched by wildcards, that are not of sources.
+    """Removes names that a wildcard matches but that are not those of sources.
 
     Args:
-        require: What a source must be called.
-        left_out: Where they are counted.
+        require: Checks the name of a source.
+        left_out: Counts the removed names.
 
     Attributes:
-        reason: Why the first of them is no source; None if there is none.
+        reason: Why the first of them is not a source; None if there is none.
     """
 
     def __init__(self, require: RequireSource, left_out: LeftOut) -> None:
@@ -62,7 +61,7 @@ class NameSieve:
         self.reason: LedgerbeamError | None = None
 
     def keep(self, page: Page, pattern: Pattern) -> Page:
-        """Return a page of what a pattern with wildcards matches without the names that are not of sources."""
+        """Return a page of the matches of a pattern with wildcards, without the names that are not those of sources."""
         if self._all_are(pattern):
             return page
         endings = [url.rpartition("/")[2].partition(".")[2] for url in page.urls]
@@ -72,12 +71,10 @@ class NameSieve:
         kept = [verdicts[ending] for ending in endings]
         self._left_out.passed_over += kept.count(False)
         self._left_out.example = self._left_out.example or page.urls[kept.index(False)]
-        return Page(
-            list(compress(page.urls, kept)), list(compress(page.sizes, kept)), list(compress(page.versions, kept))
-        )
+        return page.select(kept)
 
     def _all_are(self, pattern: Pattern) -> bool:
-        """Return whether how all matches of a pattern end makes them sources: then no name is looked at."""
+        """Return whether the common ending of all matches of a pattern makes them sources."""
         if self._decided is None or self._decided[0] is not pattern:
             ending = _UP_TO_WILDCARD.sub("", pattern.parts[-1].text)
             self._decided = pattern, "." in ending and self._is_source(f"{pattern.base}/x{ending}", probe=True)

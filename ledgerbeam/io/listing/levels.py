@@ -1,4 +1,4 @@
-"""Which folders a walk need not enter: for how many levels of a pattern a folder may stand."""
+"""States of a walk: how many levels of a pattern a folder can match. Folders without a state are skipped."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ledgerbeam.io.listing.patterns import Part
 __all__ = ["START", "below", "with_skipped"]
 
 START = frozenset({0})
-"""Of the folder below which names vary."""
+"""The states of the base folder of a pattern."""
 
 
 def with_skipped(parts: Sequence[Part], states: frozenset[int]) -> frozenset[int]:
-    """Add the states in which a `**` stands for no folder at all."""
+    """Add the states in which a `**` matches no folder."""
     grown = set(states)
     for level, part in enumerate(parts[:-1]):
         if level in grown and part.any_depth:
@@ -22,18 +22,18 @@ def with_skipped(parts: Sequence[Part], states: frozenset[int]) -> frozenset[int
 
 
 def below(parts: Sequence[Part], states: frozenset[int], name: str, *, linked: bool = False) -> frozenset[int]:
-    """Return the states of a subfolder; none if nothing in it can match.
+    """Return the states of a subfolder; empty if nothing in it can match.
 
     Args:
-        parts: Of the pattern.
-        states: Of the folder that it lies in.
+        parts: The levels of the pattern.
+        states: The states of its parent folder.
         name: Its name.
-        linked: Whether it is a link.
+        linked: Whether it is a symbolic link.
     """
     reached = set()
     for level in states:
         if parts[level].any_depth:
-            if not linked and not name.startswith("."):  # a link could lead back up
+            if not linked and not name.startswith("."):  # a link could lead to a parent folder
                 reached.add(level)
         elif level + 1 < len(parts) and parts[level].select([name]):
             reached.add(level + 1)

@@ -1,4 +1,4 @@
-"""What a job writes below the folders that it reads: no source of the same job."""
+"""The files that a job writes below the folders that it reads, which are not sources of the same job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import compress
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.listing.pages import Page
@@ -17,17 +16,17 @@ from ledgerbeam.names import REJECTS
 __all__ = ["MARKS_FOLDER", "OwnFiles"]
 
 MARKS_FOLDER = "_ledgerbeam"
-"""Folder in an output folder in which ledgers say that they write there. Nothing in it is ever a source."""
+"""Folder in an output folder with the marks of the ledgers that write there. Nothing in it is ever a source."""
 
 
 @dataclass(frozen=True)
 class OwnFiles:
-    """Where a job writes.
+    """The places that a job writes to.
 
     Attributes:
         output: Canonical URL of its output folder; None if it has none.
-        form: Regular expression of what the names of its outputs end with.
-        ledger: Canonical URL of its ledger's folder; None if it is not known.
+        form: Regular expression for the endings of the names of its outputs.
+        ledger: Canonical URL of the folder of its ledger; None if it is not known.
     """
 
     output: str | None = None
@@ -35,22 +34,22 @@ class OwnFiles:
     ledger: str | None = None
 
     def among(self, patterns: Sequence[str]) -> Sieve:
-        """Return what is left out of a listing.
+        """Return the sieve for a listing.
 
         Args:
-            patterns: Of the listing; none for a list of names.
+            patterns: The patterns of the listing; empty for a list of names.
 
         Raises:
-            UsageError: A pattern without wildcards names what the job writes.
+            UsageError: A pattern without wildcards names a file that the job writes.
         """
         return Sieve(self, patterns)
 
 
 class Sieve:
-    """Leaves a job's own files out of the pages of a listing; counts them in `left_out`.
+    """Removes the own files of a job from the pages of a listing, and counts them in `left_out`.
 
-    An output folder below the folder in which a pattern begins to vary is left out whole; where sources lie in or
-    below the output folder themselves, what has the form of the job's shards is.
+    An output folder below the fixed folder of a pattern is left out completely. If the sources are in or below the
+    output folder, only files with the form of the job's outputs are left out.
     """
 
     def __init__(self, own: OwnFiles, patterns: Sequence[str]) -> None:
@@ -67,15 +66,15 @@ class Sieve:
                 elif folder is not None and is_output and _below(base, folder) is not None:
                     mixed.append(base.rstrip("/") + "/")
         self._whole, self._mixed = tuple(whole), tuple(mixed)
-        # What a job has rejected is no source of any, unless a pattern or a list names that folder.
+        # The rejected records of a job are not sources, unless a pattern or a list names their folder.
         self._rejects = bool(patterns) and not any(f"/{REJECTS}/" in f"{pattern}/" for pattern in patterns)
         self.refuse([pattern for pattern in patterns if _is_plain(pattern)])
 
     def refuse(self, urls: Sequence[str]) -> None:
-        """Refuse names, given one by one, of what the job writes.
+        """Raise if one of the names is that of a file that the job writes.
 
         Raises:
-            UsageError: One of them is that.
+            UsageError: One of them is.
         """
         if not self._named:
             return
@@ -102,13 +101,11 @@ class Sieve:
         if all(kept):
             return page
         self.left_out += kept.count(False)
-        return Page(
-            list(compress(page.urls, kept)), list(compress(page.sizes, kept)), list(compress(page.versions, kept))
-        )
+        return page.select(kept)
 
 
 def _below(folder: str, base: str) -> str | None:
-    """Return a folder's path relative to another: empty for the same one, None where it does not lie there."""
+    """Return the path of a folder relative to another: empty for the same one, None if it is not inside."""
     if is_local(folder) != is_local(base):
         return None
     if is_local(folder):

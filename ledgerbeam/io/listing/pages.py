@@ -1,6 +1,6 @@
-"""Which sources a job has: one pass over patterns or a list, in pages, with size and version.
+"""List the sources of a job: one pass over patterns or a list, in pages, with size and version.
 
-Nothing is listed twice and nothing is held but a page (and, when there are several patterns, the names seen).
+Nothing is listed twice, and only a page is held in memory (with several patterns also the names seen so far).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _LIST_BLOCK = 1024 * 1024
 
 @dataclass(slots=True)
 class Page:
-    """A run of sources, as three columns of one length.
+    """Some sources, as three columns of equal length.
 
     Attributes:
         urls: Canonical URLs.
-        sizes: Bytes.
+        sizes: Sizes in bytes.
         versions: As in `FileInfo.version`.
     """
 
@@ -52,10 +52,17 @@ class Page:
         self.versions += other.versions
 
     def cut(self, count: int) -> Page:
-        """Take the first `count` sources out."""
+        """Remove the first `count` sources and return them."""
         head = Page(self.urls[:count], self.sizes[:count], self.versions[:count])
         del self.urls[:count], self.sizes[:count], self.versions[:count]
         return head
+
+    def select(self, kept: list[bool]) -> Page:
+        """Return the sources for which `kept` is true."""
+        compress = itertools.compress
+        return Page(
+            list(compress(self.urls, kept)), list(compress(self.sizes, kept)), list(compress(self.versions, kept))
+        )
 
 
 def list_pages(
@@ -66,21 +73,21 @@ def list_pages(
 ) -> Iterator[Page]:
     """List the sources that patterns name.
 
-    Local folders are walked depth first, the files of a folder before its subfolders, both sorted by name.
-    Object stores are listed by prefix, in the order of the store. Plain names cost one `stat` each.
+    Local folders are walked depth first, the files of a folder before its subfolders, both sorted by name. Object
+    stores are listed by prefix, in the order of the store. Plain names need one `stat` each.
 
     Args:
         patterns: Paths or URLs with braces and wildcards (`ledgerbeam.io.listing.patterns`), in any mix.
         options: Storage options of the remote ones.
         page_size: Sources in each page but the last.
-        keep: Returns what is wanted of a page that a pattern matches, which may be nothing.
+        keep: Returns the sources to keep of a page that a pattern matches; may return an empty page.
 
     Yields:
-        Pages. A source that several patterns match comes once, with the first of them.
+        Pages. A source that several patterns match is listed once, with the first of them.
 
     Raises:
         SourceNotFoundError: A pattern, or an alternative of one, matches nothing.
-        UsageError: A name is a folder or cannot mean anything.
+        UsageError: A name is a folder or not valid.
         StorageError: A folder or bucket cannot be listed.
     """
     expanded = [parsed for pattern in patterns for parsed in _alternatives(pattern)]
@@ -151,7 +158,7 @@ def _repage(chunks: Iterable[Page], page_size: int) -> Iterator[Page]:
 
 
 def _list_local(pattern: Pattern, size: int) -> Iterator[Page]:
-    """Walk folders; a state is how many levels of the pattern a folder may stand for."""
+    """Walk folders; see `levels` for the states."""
     waiting: list[tuple[str, frozenset[int]]] = [(pattern.base, START)]
     last = len(pattern.parts) - 1
     while waiting:
@@ -170,7 +177,7 @@ def _list_local(pattern: Pattern, size: int) -> Iterator[Page]:
 
 
 def _scan(folder: str) -> tuple[list[str], list[tuple[str, bool]]]:
-    """Read a folder: names of files, and (name, is a link) of folders."""
+    """Return the names of files in a folder, and (name, is a link) of its subfolders."""
     names = []
     folders = []
     try:
@@ -182,10 +189,10 @@ def _scan(folder: str) -> tuple[list[str], list[tuple[str, bool]]]:
                     folders.append((entry.name, entry.is_symlink()))
                 elif entry.is_symlink() and not os.path.exists(
                     entry.path
-                ):  # `stat` will say so if the pattern means it
+                ):  # a broken link: `stat` reports it if the pattern matches it
                     names.append(entry.name)
     except (FileNotFoundError, NotADirectoryError):
-        pass  # a base that is not there matches nothing; a subfolder was removed meanwhile
+        pass  # a base that does not exist matches nothing; a subfolder was removed meanwhile
     except OSError as error:
         raise storage_error(error, folder, "list") from error
     return names, folders
@@ -196,12 +203,12 @@ def _stat_local(folder: str, names: list[str]) -> Page:
     while names:
         run = _stat_run(folder, names)
         page.extend(run)
-        names = names[len(run) + 1 :]  # the one between was removed meanwhile, as if a moment earlier
+        names = names[len(run) + 1 :]  # the file after the run was removed meanwhile
     return page
 
 
 def _stat_run(folder: str, names: list[str]) -> Page:
-    """Describe files up to the first that is not there."""
+    """Describe files up to the first one that does not exist."""
     prefix = folder.rstrip("/") + "/"
     urls = [prefix + name for name in names]
     sizes: list[int] = []
@@ -226,7 +233,7 @@ def _stat_run(folder: str, names: list[str]) -> Page:
 
 
 def _list_s3(pattern: Pattern, options: Options | None) -> Iterator[Page]:
-    """List by pages of the store, from the longest prefix that the pattern fixes."""
+    """List by pages of the store, from the longest fixed prefix of the pattern."""
     bucket, _, folder = split_scheme(pattern.base)[1].partition("/")
     root = f"{folder}/" if folder else ""
     recursive = len(pattern.parts) > 1 or pattern.parts[0].any_depth
@@ -245,7 +252,7 @@ def _fixed_name(text: str) -> str:
 
 
 def _list_store(pattern: Pattern, options: Options | None, size: int) -> Iterator[Page]:
-    """List any other file system, in one call."""
+    """List any other file system with one call."""
     store = filesystem(pattern.base, options)
     store.invalidate_cache()
     found = _find(store, pattern)
@@ -269,7 +276,7 @@ def _find(store: Any, pattern: Pattern) -> dict[str, Mapping[str, Any]]:
             raise
         return {}  # a base that is not there matches nothing
     scheme = split_scheme(pattern.base)[0]
-    # Stores leave out what names none of their folders, such as the account of `abfs://container@account/folder`.
+    # Stores omit parts that are not folders, such as the account of `abfs://container@account/folder`.
     inside = store._strip_protocol(pattern.base).rstrip("/")  # noqa: SLF001 - fsspec offers no public name for it
     return {
         pattern.base + name.removeprefix(inside) if name.startswith(f"{inside}/") else f"{scheme}://{name}": info
@@ -280,7 +287,7 @@ def _find(store: Any, pattern: Pattern) -> dict[str, Mapping[str, Any]]:
 
 
 def stat_pages(blocks: Iterable[list[str]], options: Options | None = None, page_size: int = 10_000) -> Iterator[Page]:
-    """Describe sources that are named one by one, remote ones several at a time.
+    """Describe sources that are named one by one; remote ones with concurrent requests.
 
     Args:
         blocks: Lists of paths or URLs without wildcards, such as `read_source_list` yields.
@@ -288,12 +295,12 @@ def stat_pages(blocks: Iterable[list[str]], options: Options | None = None, page
         page_size: Sources in each page but the last, however long the blocks are.
 
     Yields:
-        Pages in the order of the names. A name given twice comes twice.
+        Pages in the order of the names. A name given twice is listed twice.
 
     Raises:
         SourceNotFoundError: One of them does not exist.
         UsageError: One of them is a folder.
-        StorageError: No permission, or the store did not answer.
+        StorageError: No permission, or the store did not respond.
     """
     names = itertools.chain.from_iterable(blocks)
     while batch := list(itertools.islice(names, page_size)):
@@ -304,8 +311,8 @@ def stat_pages(blocks: Iterable[list[str]], options: Options | None = None, page
 def read_source_list(url: str, options: Options | None = None) -> Iterator[list[str]]:
     """Read a list of sources: one path or URL a line, UTF-8.
 
-    Spaces around a name, blank lines and lines that begin with `#` do not count. Names are taken as they are,
-    without wildcards; relative paths are below the working folder.
+    Spaces around a name, blank lines and lines that begin with `#` are ignored. Names have no wildcards; relative paths
+    are below the working folder.
 
     Args:
         url: The list, local or remote. It is read in blocks, never whole.
@@ -319,10 +326,8 @@ def read_source_list(url: str, options: Options | None = None) -> Iterator[list[
     """
     with RangeReader(url, options) as reader:
         rest = b""
-        for start in range(0, reader.size, _LIST_BLOCK):
-            block = reader.read(start, min(start + _LIST_BLOCK, reader.size))
-            if start == 0:
-                block = block.removeprefix(b"\xef\xbb\xbf")
+        for number, block in enumerate(reader.blocks(_LIST_BLOCK)):
+            block = block if number else block.removeprefix(b"\xef\xbb\xbf")  # noqa: PLW2901 - the byte order mark
             whole, _, rest = (rest + block).rpartition(b"\n")
             if names := _names(whole):
                 yield names
@@ -331,6 +336,6 @@ def read_source_list(url: str, options: Options | None = None) -> Iterator[list[
 
 
 def _names(block: bytes) -> list[str]:
-    # File names need not be UTF-8; what is not comes through as the operating system gives it.
+    # File names need not be UTF-8; other bytes are kept as surrogate escapes.
     lines = (line.strip() for line in os.fsdecode(block).split("\n"))
     return [line for line in lines if line and not line.startswith("#")]

@@ -1,11 +1,11 @@
-"""What a source pattern means: braces, wildcards, and the part of it that is fixed.
+"""Patterns of sources: braces, wildcards, and their fixed part.
 
-    {a,b}  {000..127}   alternatives; each one is a pattern of its own and must match something
+    {a,b}  {000..127}   alternatives; each one is a separate pattern and must match something
     *  ?  [a-z]  [!a]   within one folder level
     **                  any number of folder levels, links to folders not followed
 
-As in a shell, a wildcard at the start of a name does not match a leading dot: hidden files and folders are
-passed over. What ends in `.idx`, `.gzidx` or `.lbtmp` is matched only by a last part without wildcards.
+As in a shell, a wildcard at the start of a name does not match a leading dot, so hidden files and folders are
+skipped. Names that end with `.idx`, `.gzidx` or `.lbtmp` are only matched by a last part without wildcards.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ANY_DEPTH = r"(?:[^/.][^/]*/)*"
 _ANY_NAME = r"[^/.][^/]*"
 
 Select = Callable[[list[str]], list[str]]
-"""Keeps those of the names of one folder that match, in their order."""
+"""Returns the matching names of one folder, in their order."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Part:
     """One level of a pattern.
 
     Attributes:
-        text: As written, between two slashes.
-        any_depth: It is `**`.
-        select: What it keeps of the names of a folder.
+        text: The text between two slashes.
+        any_depth: Whether it is `**`.
+        select: Returns the matching names of a folder.
     """
 
     text: str
@@ -47,7 +47,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Pattern:
-    """A pattern without braces, cut where it begins to vary.
+    """A pattern without braces, split where it begins to vary.
 
     Attributes:
         text: The canonical pattern.
@@ -65,7 +65,7 @@ class Pattern:
         return not self.parts
 
     def regex(self) -> re.Pattern[str]:
-        """Return the expression that names relative to `base` must match in full."""
+        """Return the regular expression that a path relative to `base` must match completely."""
         last = len(self.parts) - 1
         pieces = []
         for level, part in enumerate(self.parts):
@@ -82,8 +82,8 @@ def expand_braces(pattern: str) -> list[str]:
     """Expand alternatives and number ranges.
 
     Args:
-        pattern: May hold `{a,b}` and `{000..127}` or `{0..90..10}` (inclusive, zero-padded to the wider bound
-            when either has leading zeros), also nested. Other braces stay as they are.
+        pattern: May contain `{a,b}` and `{000..127}` or `{0..90..10}` (inclusive, zero-padded to the wider bound if
+            either has leading zeros), also nested. Other braces are not changed.
 
     Returns:
         The patterns without braces, the leftmost group varying slowest.
@@ -106,7 +106,7 @@ def expand_braces(pattern: str) -> list[str]:
 
 
 def _first_group(pattern: str) -> tuple[int, int, list[str]] | None:
-    """Find the first braces that mean something: (start, end, alternatives)."""
+    """Find the first braces with alternatives: (start, end, alternatives)."""
     start = pattern.find("{")
     while start >= 0:
         stop, pieces = _matching(pattern, start)
@@ -119,7 +119,7 @@ def _first_group(pattern: str) -> tuple[int, int, list[str]] | None:
 
 
 def _matching(pattern: str, start: int) -> tuple[int, list[str]]:
-    """Return the end of the braces that open at `start`, and what their top-level commas separate."""
+    """Return the end of the braces that open at `start`, and the parts between their top-level commas."""
     depth = 0
     pieces = []
     begin = start + 1
@@ -151,14 +151,14 @@ def _numbers(pattern: str, first: str, last: str, step: str | None) -> list[str]
 
 
 def parse(pattern: str) -> Pattern:
-    """Read a pattern without braces.
+    """Parse a pattern without braces.
 
     Args:
-        pattern: A path or URL, relative paths below the working folder. A local name that exists as it is
-            written is plain, whatever characters it has.
+        pattern: A path or URL; relative paths are below the working folder. If a local file of exactly this name
+            exists, the pattern is plain, whatever characters it contains.
 
     Raises:
-        UsageError: The scheme or the bucket of a URL varies, or the name is refused by `canonical_url`.
+        UsageError: The scheme or the bucket of a URL varies, or `canonical_url` refuses the name.
     """
     text = canonical_url(pattern)
     if store_of(text).api == "http" and _QUERY.search(text):
@@ -174,14 +174,14 @@ def parse(pattern: str) -> Pattern:
 
 
 def fixed_part(pattern: str) -> str:
-    """Return the folder below which the names that a pattern matches vary.
+    """Return the folder below which the matches of a pattern vary.
 
     Args:
         pattern: A pattern, braces allowed, or a plain name.
 
     Returns:
-        A canonical URL without trailing slash (`/` for the root): for `/d/x*/y.jsonl` it is `/d`, for a plain
-        name its folder (for an object `s3://b`, which is none, itself), for `s3://b/{u,v}/*.tar` `s3://b`.
+        A canonical URL without trailing slash (`/` for the root): `/d` for `/d/x*/y.jsonl`, `s3://b` for
+        `s3://b/{u,v}/*.tar`, and for a plain name its folder (for a bucket `s3://b` itself).
 
     Raises:
         UsageError: The scheme or the bucket of a URL varies.
@@ -193,11 +193,11 @@ def common_base(patterns: Sequence[str]) -> str | None:
     """Return the folder that the fixed parts of several patterns share.
 
     Args:
-        patterns: As in `fixed_part`; here braces may stand for buckets too.
+        patterns: As in `fixed_part`; here braces may also vary the bucket.
 
     Returns:
-        A canonical URL without trailing slash; None when the patterns share no scheme or bucket, or there are
-        none. Local patterns always share `/`.
+        A canonical URL without trailing slash; None if the patterns share no scheme or bucket, or if there are none.
+        Local patterns always share `/`.
 
     Raises:
         UsageError: The scheme or the bucket of a URL has wildcards.
@@ -218,7 +218,7 @@ def common_base(patterns: Sequence[str]) -> str | None:
 
 
 def _fixed(text: str) -> str:
-    """Cut a canonical pattern at the folder before the first character that varies."""
+    """Return the folder of a canonical pattern before the first character that varies."""
     group = _first_group(text)
     magic = _MAGIC.search(text)
     cuts = [len(text)]
@@ -256,7 +256,7 @@ def _select_any(names: list[str]) -> list[str]:
 def _select_suffix(suffix: str) -> Select:
     if not suffix:
         return _select_any
-    # A suffix that tells apart already needs no second look at what it excludes.
+    # If no unwanted name can end with this suffix, the names need no second check.
     if any(unwanted.endswith(suffix) for unwanted in _NOT_SOURCES):
         return lambda names: [name for name in _select_any(names) if name.endswith(suffix)]
     return lambda names: [name for name in names if name.endswith(suffix) and name[0] != "."]

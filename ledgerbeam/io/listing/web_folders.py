@@ -1,7 +1,7 @@
-"""What the pages of a web server's folders link to: files below a folder that match a pattern.
+"""List the files below a folder of a web server that match a pattern, from the links in its pages.
 
-A page may link anywhere. What counts are links one level down: no other host or folder, no query (Apache sorts its
-pages by such links), no way up.
+Only links to the next level count: no other host or folder, no query (Apache uses such links to sort its pages), and no
+parent folder.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from ledgerbeam.io.storage.client import Options, call, filesystem
 __all__ = ["list_web"]
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_DEEPEST = 64  # a server may make up folders without end
+_DEEPEST = 64  # a server may generate folders without end
 
 
 def list_web(pattern: Pattern, options: Options | None) -> Iterator[list[str]]:
     """List the files of a web server that a pattern matches, those of each folder sorted by name.
 
     Args:
-        pattern: With wildcards. A name matches as it reads, or as it is escaped if the pattern is.
+        pattern: A pattern with wildcards. It is compared with the unescaped name, and if it contains `%` also with the
+            escaped one.
         options: Storage options.
 
     Raises:
-        StorageError: A page cannot be read, or folders do not end.
+        StorageError: A page cannot be read, or the folders are too deep.
     """
     waiting = [(f"{pattern.base}/", START)]
     last = len(pattern.parts) - 1
@@ -45,14 +46,14 @@ def list_web(pattern: Pattern, options: Options | None) -> Iterator[list[str]]:
             if reached:
                 if folder.count("/") - pattern.base.count("/") > _DEEPEST:
                     raise StorageError(
-                        f"{folder}: more than {_DEEPEST} folders deep, so its server may make them up; give a pattern "
-                        "without **, or a list with --sources-from"
+                        f"{folder}: more than {_DEEPEST} folders deep, so its server may generate folders without end; "
+                        "give a pattern without **, or a list with --sources-from"
                     )
                 waiting.append((folder + name, reached))
 
 
 def _links(folder: str, options: Options | None) -> list[str]:
-    """Return what a page links to in its folder, names of folders with a slash at the end, sorted."""
+    """Return the sorted names of the files and folders that a page links to; folders end with a slash."""
     store = filesystem(folder, options)
     store.invalidate_cache()
     try:
@@ -60,13 +61,13 @@ def _links(folder: str, options: Options | None) -> list[str]:
     except SourceNotFoundError:  # a base that is not there matches nothing; a folder was removed meanwhile
         return []
     links = {url.removeprefix(folder) for url in map(unescape, found) if url.startswith(folder)}
-    # What begins like a scheme is one, unless it is marked as a name: `mailto:a`, `./a:b`.
+    # Skip links with a scheme such as `mailto:a`; a name with a colon is written `./a:b`.
     names = {link.removeprefix("./") for link in links if not _SCHEME.match(link)}
     return sorted(name for name in names if _is_below(name))
 
 
 def _is_below(name: str) -> bool:
-    """Return whether a link leads to a file or folder one level down, and nowhere else."""
+    """Return whether a link leads to a file or folder of the next level."""
     plain = unquote(name.removesuffix("/"))
     return plain not in ("", ".", "..") and not set(plain) & {"/", "\\", "\0"} and not set(name) & {"?", "#"}
 
@@ -81,5 +82,5 @@ def _below(parts: tuple[Part, ...], states: frozenset[int], name: str) -> frozen
 
 
 def _spellings(part: Part, name: str) -> set[str]:
-    """Return how a name may be meant: escapes count only if the pattern has some, or they would hide a dot."""
+    """Return the spellings of a name: the escaped one only if the pattern has escapes, since it can hide a dot."""
     return {unquote(name), name} if "%" in part.text else {unquote(name)}

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from ledgerbeam.errors import IndexMismatchError, IndexNotFoundError, SourceNotFoundError
 from ledgerbeam.io.megatron.layout import HEAD_BYTES, Layout, dataset_prefix, parse_layout
 from ledgerbeam.io.megatron.tokens import map_file
-from ledgerbeam.io.storage.ahead import map_ahead
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import stat
@@ -110,13 +109,10 @@ class MegatronIndex:
         return content
 
     def _fetch(self, size: int) -> memoryview:
-        content = bytearray(size)
-
-        def read(start: int) -> tuple[int, bytes]:
-            return start, self._reader.read(start, min(start + _REQUEST, size))
-
-        for start, piece in map_ahead(read, range(0, size, _REQUEST), _AHEAD):
+        content, start = bytearray(size), 0
+        for piece in self._reader.blocks(_REQUEST, _AHEAD, stop=size):
             content[start : start + len(piece)] = piece
+            start += len(piece)
         return memoryview(content).toreadonly()
 
     @property

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import IndexMismatchError, UsageError
-from ledgerbeam.io.index.reader import number_of, numbers_of
+from ledgerbeam.io.index.reader import number_of, numbers_of, require_span
 from ledgerbeam.io.megatron.compat import compat_part, compat_slice
 from ledgerbeam.io.megatron.index import IndexRows, MegatronIndex
 from ledgerbeam.io.megatron.layout import dataset_prefix
@@ -214,8 +214,7 @@ class MegatronReader:
             IndexMismatchError: There are fewer sequences, or the `.bin` does not hold one of them.
             UsageError: Not `0 <= start <= stop`.
         """
-        if not 0 <= start <= stop:
-            raise UsageError(f"{self.url}: [{start}, {stop}) is not a span of records; 0 <= start <= stop is needed")
+        require_span(start, stop, self.url)
         if stop > len(self):
             raise self.index.mismatch(f"expected at least {stop} records, found {len(self)}")
         if start == stop:

@@ -1,1 +1,1 @@
-"""Parquet: rows of columns, found by the footer."""
+"""Parquet: random access to rows by the footer, and writing."""

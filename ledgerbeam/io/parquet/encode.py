@@ -1,4 +1,4 @@
-"""Tables as Parquet files: the same bytes for the same table, by one version of pyarrow."""
+"""Encode tables as Parquet files; with one version of pyarrow the bytes depend only on the table."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["encode_parquet"]
 
 
 def encode_parquet(table: pa.Table, *, row_group_bytes: int, page_bytes: int) -> bytes:
-    """Return a table as a Parquet file: in Zstandard, with statistics and a page index.
+    """Return a table as a Parquet file, compressed with Zstandard, with statistics and a page index.
 
-    Nothing in it depends on time, place or chance. The footer names the version of pyarrow.
+    Nothing in it depends on the time, the machine or randomness. The footer names the version of pyarrow.
 
     Args:
         table: The table.
-        row_group_bytes: Bytes of a row group in memory, about; one row may have more.
-        page_bytes: Bytes of a page before it is compressed, about.
+        row_group_bytes: Approximate size of a row group in memory; one row may be larger.
+        page_bytes: Approximate size of a page before compression.
     """
     data = io.BytesIO()
     writer = pq.ParquetWriter(
@@ -29,8 +29,8 @@ def encode_parquet(table: pa.Table, *, row_group_bytes: int, page_bytes: int) ->
         compression="zstd",
         compression_level=3,
         data_page_size=page_bytes,
-        dictionary_pagesize_limit=page_bytes,  # which is read with each page
-        write_batch_size=_looked_at(table, page_bytes),
+        dictionary_pagesize_limit=page_bytes,  # the dictionary is read with each page
+        write_batch_size=_batch_rows(table, page_bytes),
         write_page_index=True,
         use_compliant_nested_type=False,  # keeps the names of the items of lists
         store_schema=True,
@@ -41,8 +41,8 @@ def encode_parquet(table: pa.Table, *, row_group_bytes: int, page_bytes: int) ->
     return data.getvalue()
 
 
-def _looked_at(table: pa.Table, page_bytes: int) -> int:
-    """Return after how many rows the writer is to look whether a page is full: a few times, also of long rows."""
+def _batch_rows(table: pa.Table, page_bytes: int) -> int:
+    """Return the number of rows after which the writer checks the size of a page: a few times for each page."""
     widest = max((column.nbytes for column in table.columns), default=0) / max(1, len(table))
     return max(1, min(_ROWS_AT_ONCE, int(page_bytes / (4 * max(widest, 1)))))
 

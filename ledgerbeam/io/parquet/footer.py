@@ -1,4 +1,4 @@
-"""The end of a Parquet file, read in one or two requests."""
+"""Read the footer of a Parquet file with one or two requests."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _MAGIC = b"PAR1"
 _ENCRYPTED = b"PARE"
 
 FOOTER_END = 8
-"""Bytes behind the footer: its length, and the magic."""
+"""Bytes after the footer: its length and the magic."""
 
 MOST_FOOTER = 256 * 2**20
-"""Bytes of a footer, at most: more is taken for damage."""
+"""Largest size of a footer; a larger one is treated as damage."""
 
 
 def footer_bytes(content: Content, url: str) -> bytes:
     """Read the footer of a file.
 
     Returns:
-        It, and what follows it to the end of the file.
+        The footer, with the bytes after it up to the end of the file.
 
     Raises:
-        SourceError: It is no Parquet file, cut off, or encrypted.
+        SourceError: The file is not a Parquet file, cut off, or encrypted.
     """
     size = content.size
     if size < len(_MAGIC) + FOOTER_END:
@@ -54,7 +54,7 @@ def footer_bytes(content: Content, url: str) -> bytes:
 
 
 def leaves_of(kind: pa.DataType) -> int:
-    """Return how many columns of the file a type takes."""
+    """Return the number of leaf columns of a type in a file."""
     import pyarrow as pa  # noqa: PLC0415 - only jobs that read columns import it
     from pyarrow import types  # noqa: PLC0415
 

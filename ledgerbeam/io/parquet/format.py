@@ -1,4 +1,4 @@
-"""Parquet as a format: a record is a row."""
+"""The format Parquet: a record is a row."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["ParquetFormat"]
 
 @dataclass(frozen=True)
 class ParquetFormat(ColumnFileFormat):
-    """Parquet files, whose footer is their index; the other arguments are those of `ColumnFileFormat`.
+    """Parquet files; the footer is the index. The other arguments are those of `ColumnFileFormat`.
 
     Attributes:
-        page_bytes: Bytes of a page before it is compressed, about.
+        page_bytes: Approximate size of a page before compression.
     """
 
     name = "parquet"

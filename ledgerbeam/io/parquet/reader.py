@@ -19,25 +19,25 @@ if TYPE_CHECKING:  # only jobs that read columns import it
 __all__ = ["MOST_DECODED", "MOST_ROWS", "ParquetReader"]
 
 MOST_DECODED = 128 * 2**20
-"""A row group of more bytes when decompressed is read in parts, and none of it is held."""
+"""A row group with more decompressed bytes is read in parts, and none of it is kept in memory."""
 
 MOST_ROWS = 4_000_000
-"""The same for a row group of more rows, which may be small before they are decoded."""
+"""The same limit for rows, which may be small before they are decoded."""
 
 _PART, _PART_ROWS = 16 * 2**20, 65_536  # bytes and rows of a part
-_BUFFER = 4 * 2**20  # of each column, so much is read at once
-_FIRST = 2**20  # the same where only the first rows are wanted: a page, and some more of it if that is not all
+_BUFFER = 4 * 2**20  # bytes of a column that are read at once
+_FIRST = 2**20  # the same if only the first rows are needed: usually one page
 
 _LIMITS = {"thrift_string_size_limit": 256 * 2**20, "thrift_container_size_limit": 10_000_000}
-"""Of what a footer may claim, far more than real ones have."""
+"""Limits for the parser of footers, far above those of real files."""
 
 
 class _Cursor:
-    """Reads a row group from its beginning to its end, and stands somewhere in it.
+    """A position in a row group that is read from its beginning to its end.
 
     Args:
         group: The row group.
-        batches: Its rows.
+        batches: Its rows, in batches.
     """
 
     def __init__(self, group: int, batches: Iterator[pa.RecordBatch]) -> None:
@@ -47,7 +47,7 @@ class _Cursor:
         self._rest: pa.RecordBatch = None
 
     def read(self, start: int, stop: int) -> list[pa.RecordBatch]:
-        """Read the rows `[start, stop)`, which do not begin before this place; fewer where there are no more."""
+        """Read the rows `[start, stop)`, fewer at the end; `start` must not be before the position."""
         parts = []
         while self.place < stop:
             batch = next(self._batches, None) if self._rest is None else self._rest
@@ -62,7 +62,7 @@ class _Cursor:
 
 
 class ParquetReader(GroupedRows):
-    """Random access to the rows of a Parquet file; see `GroupedRows` for arguments and methods."""
+    """Random access to the rows of a Parquet file; see `GroupedRows` for the arguments and methods."""
 
     _metadata: Any = None
     _footer: Footer
@@ -79,7 +79,7 @@ class ParquetReader(GroupedRows):
         }
 
     def close(self) -> None:
-        """Close what is open, and forget what is held; a later read opens it again."""
+        """Close the source and drop the row groups; a later read opens it again."""
         self._cursor = None
         super().close()
 
@@ -91,7 +91,7 @@ class ParquetReader(GroupedRows):
 
         data = footer_bytes(self._content, self.url)
         self._footer = parse_footer(data[:-FOOTER_END])
-        # As a file of nothing else: pyarrow would read more of the end than there may be of the footer.
+        # As a file with only the footer, since pyarrow would read more of the end of the real file.
         opened = pq.ParquetFile(PlacedFile(HeldBytes(data[-4:] + data)), pre_buffer=False, **_LIMITS)
         schema = opened.schema_arrow
         self._metadata = opened.metadata
@@ -99,7 +99,7 @@ class ParquetReader(GroupedRows):
         counts = [leaves_of(field.type) for field in schema]
         if sum(counts) != opened.metadata.num_columns:
             raise self._damaged(f"{opened.metadata.num_columns} columns in its schema", f"{sum(counts)}")
-        # Of names that occur twice or are lacking, `GroupedRows` says more.
+        # `GroupedRows` reports duplicate and missing names.
         self._leaves = [
             leaf
             for field, end, count in zip(schema, accumulate(counts), counts, strict=True)
@@ -114,7 +114,7 @@ class ParquetReader(GroupedRows):
         ]
 
     def _check(self, metadata: Any) -> None:
-        """Compare what the two readers of the footer found in it, and its numbers of rows with each other."""
+        """Compare the footers of the two parsers, and the numbers of rows in it with each other."""
         footer = self._footer
         if len(footer.groups) != metadata.num_row_groups or footer.rows != metadata.num_rows:
             raise self._damaged(
@@ -135,7 +135,7 @@ class ParquetReader(GroupedRows):
         return SourceError(f"{self.url}: expected {expected}, found {found}; it is damaged, write it again")
 
     def _ranges(self, number: int) -> Iterator[tuple[int, int]]:
-        """Yield where the chosen columns of a row group lie."""
+        """Yield the byte ranges of the chosen columns of a row group."""
         size = self._content.size
         for leaf in self._leaves:
             chunk = self._footer.groups[number].chunks[leaf]
@@ -164,7 +164,7 @@ class ParquetReader(GroupedRows):
     def _read_part(self, group: int, start: int, stop: int) -> pa.Table:
         import pyarrow as pa  # noqa: PLC0415
 
-        # Taken, so that no other thread goes on with it; it is left behind again for the next part.
+        # The cursor is taken, so that no other thread uses it, and put back for the next part.
         cursor, self._cursor = self._cursor, None
         if cursor is None or cursor.group != group or cursor.place > start:
             cursor = self._opened_at(group)
@@ -192,7 +192,7 @@ class ParquetReader(GroupedRows):
     def _opened_at(self, group: int) -> _Cursor:
         import pyarrow.parquet as pq  # noqa: PLC0415
 
-        _ = list(self._ranges(group))  # which checks them
+        _ = list(self._ranges(group))  # raises if one of them is not valid
         rows, chunks = self._groups[group].rows, self._footer.groups[group].chunks
         size = sum(chunks[leaf].plain_size for leaf in self._leaves)
         opened = pq.ParquetFile(
@@ -225,13 +225,13 @@ class ParquetReader(GroupedRows):
             yield table if table.column_names == names else table.select(names)
 
     def _check_int96(self, file: PlacedFile, number: int, table: pa.Table) -> None:
-        """Compare timestamps of 96 bits with what they are in microseconds: those in nanoseconds may have wrapped."""
+        """Compare 96-bit timestamps with their values in microseconds, since values in nanoseconds may overflow."""
         import pyarrow.parquet as pq  # noqa: PLC0415
 
         opened = pq.ParquetFile(file, metadata=self._metadata, pre_buffer=False, coerce_int96_timestamp_unit="us")
         other = opened.read_row_group(number, columns=self.schema.names, use_threads=False)
         if not table.cast(other.schema, safe=False).equals(other):
             raise SourceError(
-                f"{self.url}: row group {number} has timestamps of 96 bits outside of the years 1678 to 2261, which "
-                "nanoseconds do not hold; write them as timestamps in microseconds, or read other columns (--columns)"
+                f"{self.url}: row group {number} has timestamps of 96 bits outside the years 1678 to 2261, the range "
+                "of nanoseconds; write them as timestamps in microseconds, or read other columns (--columns)"
             )

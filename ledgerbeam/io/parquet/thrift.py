@@ -1,9 +1,9 @@
-"""What the footer of a Parquet file says of its columns, read from its bytes in Thrift's compact protocol.
+"""Parse the columns in the footer of a Parquet file, which is in Thrift's compact protocol.
 
-pyarrow reads footers too, but what it tells of columns ends the process where a damaged footer contradicts itself. Its
-own reads of the data do not.
+pyarrow parses footers too, but its accessors for columns crash the process if a damaged footer is inconsistent. Its
+reads of the data do not crash.
 
-Sources: the Thrift compact protocol's specification, and `parquet.thrift` of the format.
+Sources: the specification of the Thrift compact protocol, and `parquet.thrift` of the format.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Chunk(NamedTuple):
 
     Attributes:
         start: Its first byte.
-        size: How many bytes it has.
-        plain_size: How many it has when decompressed.
-        is_encrypted: Whether it takes a key.
-        file: The file that it lies in; empty for this one.
+        size: Its size in bytes.
+        plain_size: Its decompressed size.
+        is_encrypted: Whether it is encrypted.
+        file: The file that contains it; empty for this one.
     """
 
     start: int
@@ -40,7 +40,7 @@ class Group(NamedTuple):
     """A row group.
 
     Attributes:
-        rows: How many rows it has.
+        rows: Number of rows.
         chunks: Its columns.
     """
 
@@ -52,9 +52,9 @@ class Footer(NamedTuple):
     """A footer.
 
     Attributes:
-        rows: How many rows the file has.
+        rows: Number of rows of the file.
         groups: The row groups.
-        created_by: What wrote the file.
+        created_by: The program that wrote the file.
     """
 
     rows: int
@@ -63,13 +63,13 @@ class Footer(NamedTuple):
 
 
 def parse_footer(data: bytes) -> Footer:
-    """Read a footer.
+    """Parse a footer.
 
     Args:
         data: Its bytes, without the length and the magic that follow it.
 
     Raises:
-        ValueError: They are no footer.
+        ValueError: They are not a footer.
     """
     try:
         return _footer(_Fields(data))
@@ -78,14 +78,14 @@ def parse_footer(data: bytes) -> Footer:
 
 
 class _Fields:
-    """Reads values one after the other."""
+    """Reads values in sequence."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
 
     def fields(self) -> Iterator[tuple[int, int]]:
-        """Yield number and type of each field of a struct; the value is to be read or skipped before the next."""
+        """Yield number and type of each field of a struct; read or skip the value before the next field."""
         number = 0
         while head := self._byte():
             number = number + (head >> 4) if head >> 4 else self.integer()
@@ -113,7 +113,7 @@ class _Fields:
         return [read(self) for _ in range(count)]
 
     def skip(self, kind: int, depth: int = 0) -> None:
-        """Pass over a value."""
+        """Skip a value."""
         if depth > _DEEPEST:
             raise ValueError(f"the footer is nested more than {_DEEPEST} times")
         if kind in (_I16, _I32, _I64):
@@ -141,7 +141,7 @@ class _Fields:
             raise ValueError(f"the footer has a value of the unknown type {kind}")
 
     def _skip_item(self, kind: int, depth: int) -> None:
-        if kind in (_TRUE, _FALSE):  # in a list it has a byte of its own
+        if kind in (_TRUE, _FALSE):  # in a list it has its own byte
             self._move(1)
         else:
             self.skip(kind, depth + 1)
@@ -151,7 +151,7 @@ class _Fields:
         count = head >> 4
         if count == 15:
             count = self._unsigned()
-        if count > len(self._data) - self._at:  # each item has a byte at least
+        if count > len(self._data) - self._at:  # each item has at least one byte
             raise ValueError(f"the footer claims a list of {count:,} values, more than it has bytes")
         return count, head & 15
 

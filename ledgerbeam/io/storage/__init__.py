@@ -1,1 +1,1 @@
-"""Bytes by URL: local files and object stores, read by ranges, published atomically."""
+"""Access to bytes by URL: ranged reads and atomic writes, for local files and object stores."""

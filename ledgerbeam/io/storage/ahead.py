@@ -1,4 +1,4 @@
-"""Doing the next few pieces of work in threads while the present one is used."""
+"""Run the next few calls in threads while the caller uses the current result."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def map_ahead(function: Callable[[_T], _R], items: Iterable[_T], threads: int, w
     """Apply a function to items in threads and yield the results in the order of the items.
 
     At most `threads + waiting + 1` results exist at a time, so memory stays bounded however many items there are.
-    Closing the iterator drops the work that has not begun.
+    Closing the iterator cancels the calls that have not started.
 
     Args:
         function: Called with one item; runs in a thread.
-        items: The items, taken as they are needed.
-        threads: How many run at once, at least 1.
-        waiting: How many more are begun while the first of them takes long.
+        items: The items, read lazily.
+        threads: Number of concurrent calls, at least 1.
+        waiting: Number of further results that may wait while the first one is slow.
 
     Raises:
-        Exception: What `function` raised, at the item that raised it.
+        Exception: What `function` raised, when the result of that item is due.
     """
     pool = ThreadPoolExecutor(threads, "ledgerbeam-ahead")
     running: deque[Future[_R]] = deque()

@@ -1,8 +1,7 @@
-"""Large blobs of Azure: staged in blocks, and one request that makes a blob of them.
+"""Upload large blobs to Azure: stage the blocks, then commit all of them with one request.
 
-The blocks that adlfs and the SDK stage are named by their place alone. Two that write one blob at once, as a task that
-is done twice, would replace each other's blocks, and the blob could become a mixture of both. Here each upload has
-blocks of its own.
+adlfs and the SDK name a block only by its position. Two concurrent writers of one blob, such as two attempts of a task,
+would replace each other's blocks, and the blob could become a mixture of both. Here each upload has its own names.
 """
 
 from __future__ import annotations
@@ -18,22 +17,22 @@ from ledgerbeam.io.storage.client import Options, call, filesystem, http_status
 __all__ = ["upload_blocks"]
 
 _BLOCK = 16 * 1024 * 1024
-_MOST_BLOCKS = 50_000  # of one blob
+_MOST_BLOCKS = 50_000  # in one blob
 _SIDE_BY_SIDE = 4
-_EXISTS = frozenset({409, 412})  # HTTP status of a blob that was to be new
+_EXISTS = frozenset({409, 412})  # HTTP status when the blob must be new and is not
 
 
 def upload_blocks(url: str, file: BinaryIO, options: Options | None = None, *, exclusive: bool = False) -> None:
-    """Upload a file; the blob appears, whole, with the last request. It holds up to four blocks of 16 MiB in memory.
+    """Upload a file; the whole blob appears with the last request. Up to four blocks of 16 MiB are held in memory.
 
     Args:
-        url: Of the blob.
+        url: URL of the blob.
         file: Read from its beginning.
         options: Storage options.
-        exclusive: Whether no blob may have that name.
+        exclusive: Whether to fail if a blob has that name already.
 
     Raises:
-        FileExistsError: There is one of that name, and `exclusive` is true.
+        FileExistsError: A blob has that name, and `exclusive` is true.
         StorageError: There is no such container, or the store refused.
     """
     store = filesystem(url, options)
@@ -48,7 +47,7 @@ def upload_blocks(url: str, file: BinaryIO, options: Options | None = None, *, e
 
 
 async def _upload(store: Any, url: str, file: BinaryIO, exclusive: bool) -> bool:
-    """Tell false when a blob of that name exists, and none may."""
+    """Return False if `exclusive` is true and a blob of that name exists."""
     from azure.core.exceptions import HttpResponseError  # noqa: PLC0415 - comes with the extra
     from azure.storage.blob import BlobBlock  # noqa: PLC0415
 

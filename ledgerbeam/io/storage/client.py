@@ -1,7 +1,7 @@
 """How a URL reaches its file system: canonical names, fsspec instances, retries and errors.
 
-Every remote call of the package goes through `call`, so that what is tried again, how often, and which
-error a caller sees is decided in one place.
+Every remote call of the package goes through `call`, which decides what is retried, how often, and which error the
+caller sees.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ Options = Mapping[str, Any]
 """Storage options: keyword arguments of the fsspec file system, passed untouched."""
 
 ATTEMPTS = 5
-"""How often a remote call is tried before its error is final."""
+"""Number of attempts of a remote call before its error is final."""
 
 PAUSE_SECONDS = 0.2
-"""Bound of the random pause before a remote call is tried again; it doubles with every try, up to 5 s."""
+"""Upper bound of the random pause before the first retry; it doubles with every retry, up to 5 s."""
 
 CONCURRENCY = 16
-"""How many requests one call keeps in flight."""
+"""Number of requests that one call keeps in flight."""
 
 LONGEST_WAIT_SECONDS = 300.0
-"""How long a call waits, at most, when a server says after which time it may be asked again."""
+"""Longest wait before a retry when the server names a time (`Retry-After`)."""
 
 SILENT_SECONDS = 2.0
-"""How long a call is tried without a word."""
+"""How long a call is retried before the first warning."""
 
 WARNING_SECONDS = 10.0
-"""How long a process that has warned of a call tried again is silent about others."""
+"""Least time between two warnings of retries in one process."""
 
-_LONG_PAUSE = 5.0  # of seconds that a server asked for
+_LONG_PAUSE = 5.0  # a longer pause is named in the warning
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -96,28 +96,28 @@ _UNREACHABLE_NAMES = frozenset(
     }
 )
 _TRANSIENT_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
-# S3, and Azure the first, say these with a status that is final otherwise. An upload is unknown when the answer to its
-# completion was lost and it is completed again, its blocks when another upload of the same object ended first; the next
-# try writes the object from its beginning.
+# S3 returns these (Azure the first one) with a status that is otherwise final. NoSuchUpload: the response to a
+# completion was lost, and the upload is completed a second time. InvalidBlockList: another upload of the same blob
+# ended first. The next attempt writes the object from the beginning.
 _TRANSIENT_CODES = frozenset({"InvalidBlockList", "NoSuchUpload", "OperationAborted", "RequestTimeout"})
 _EXPIRED_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"})
 _THROTTLED_CODES = frozenset({"SlowDown", "ServiceUnavailable", "Throttling", "TooManyRequests"})
 _THROTTLED_STATUS = frozenset({429, 503})
 _MISSING_STATUS = frozenset({404, 410})
 _UNAUTHORIZED, _FORBIDDEN, _SERVER_FAULT = 401, 403, 500
-# Of botocore, google-auth and azure-identity: there are no credentials, or none that serve.
+# botocore, google-auth and azure-identity: there are no credentials, or they do not work.
 _CREDENTIALS_NAMES = frozenset(
     {"ClientAuthenticationError", "DefaultCredentialsError", "NoCredentialsError", "RefreshError"}
 )
 
 _ACCESS_REMEDIES = {
     "file": "check the permissions of the file and its folders",
-    "hf": "the Hub answers so too where there is no such repository: check its name, or set HF_TOKEN to a token that "
-    "may {doing} it",
+    "hf": "the Hub also answers this for a repository that does not exist: check its name, or set HF_TOKEN to a token "
+    "that may {doing} it",
     "http": "check the address, or give credentials as storage options",
     "https": "check the address, or give credentials as storage options",
 }
-# Of huggingface_hub: what the name of a file leads to is not there.
+# huggingface_hub: what contains the file does not exist.
 _NO_REPOSITORY = {
     "BucketNotFoundError": "there is no such bucket on the Hub, or it is private",
     "RepositoryNotFoundError": "there is no such repository on the Hub, or it is private",
@@ -151,7 +151,7 @@ def filesystem(url: str, options: Options | None = None) -> Any:
 
 
 def _connect(scheme: str, options: Options) -> Any:
-    know_environment()  # what the client says of its credentials is hidden from its first call on
+    know_environment()  # before the client can print its credentials
     know_secrets(options)
     try:
         return _client(scheme)(skip_instance_cache=True, **options)
@@ -169,20 +169,20 @@ def _client(scheme: str) -> Any:
         from ledgerbeam.io.storage.hub import HubFileSystem  # noqa: PLC0415 - an optional package
 
         return HubFileSystem
-    # What gcsfs gives speaks gRPC with zonal buckets, where an object is seen while it is written, asks for the kind of
-    # every bucket first, and does not survive a fork. Its base is the client of the HTTP interface.
+    # The default class of gcsfs asks for the type of every bucket, uses gRPC for zonal ones, where an object is visible
+    # while it is being written, and does not survive a fork. Its base class uses the HTTP API.
     plain = (kind for kind in found.__mro__ if (kind.__module__, kind.__name__) == ("gcsfs.core", "GCSFileSystem"))
     return next(plain, found)
 
 
 def call(url: str, doing: str, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """Run a remote call, again when its failure is transient.
+    """Run a remote call and retry it when it fails for a transient reason.
 
-    Time-outs, broken connections and 5xx answers are tried up to `ATTEMPTS` times with exponential, jittered
-    pauses, or after the time that the server asks for; everything else is final at once.
+    Time-outs, broken connections and 5xx responses are retried, up to `ATTEMPTS` attempts in all, after exponential,
+    jittered pauses or after the time that the server names. Every other error is final at once.
 
     Args:
-        url: What is worked on, for the message.
+        url: URL of the object, for the message.
         doing: A verb for the message: `read`, `write`, `list`.
         function: The call.
         *args: Its positional arguments.
@@ -204,9 +204,9 @@ def call(url: str, doing: str, function: Callable[_P, _T], *args: _P.args, **kwa
 
 
 def retrying() -> tenacity.Retrying:
-    """Return the retry policy of remote calls: transient errors only, after random pauses that grow up to 5 s.
+    """Return the retry policy of remote calls: only transient errors, after random pauses of up to 5 s.
 
-    A server that says when it may be asked again is asked then, if that is within `LONGEST_WAIT_SECONDS`.
+    If the server names a time for the next request, that time applies, up to `LONGEST_WAIT_SECONDS`.
     """
     pause = tenacity.wait_random_exponential(multiplier=PAUSE_SECONDS, max=5.0)
     return tenacity.Retrying(
@@ -224,19 +224,19 @@ def _error_of(tries: tenacity.RetryCallState) -> BaseException | None:
 
 
 def seconds_to_wait(error: BaseException | None) -> float | None:
-    """Return after how many seconds a server may be asked again, as its answer says; None if it does not."""
+    """Return the seconds after which the server accepts the next request, None if its response names none."""
     for cause in () if error is None else _chain(error):
         response = getattr(cause, "response", None)
         if isinstance(response, Mapping):  # botocore
-            heads = response.get("ResponseMetadata", {}).get("HTTPHeaders")
+            headers = response.get("ResponseMetadata", {}).get("HTTPHeaders")
         else:
-            heads = getattr(response, "headers", None) or getattr(cause, "headers", None)
-        if not isinstance(heads, Mapping):
+            headers = getattr(response, "headers", None) or getattr(cause, "headers", None)
+        if not isinstance(headers, Mapping):
             continue
-        told = {str(name).lower(): str(value) for name, value in heads.items()}
-        if (after := told.get("retry-after")) is not None:
+        fields = {str(name).lower(): str(value) for name, value in headers.items()}
+        if (after := fields.get("retry-after")) is not None:
             return _seconds(after)
-        if (reset := re.search(r"\br=0\s*;\s*t=(\d+)", told.get("ratelimit", ""))) is not None:  # of the Hub
+        if (reset := re.search(r"\br=0\s*;\s*t=(\d+)", fields.get("ratelimit", ""))) is not None:  # of the Hub
             return float(reset[1])
     return None
 
@@ -252,27 +252,27 @@ def _seconds(after: str) -> float | None:
 
 
 def _warn_of_retry(tries: tenacity.RetryCallState, url: str, doing: str) -> None:
-    """Warn that a call is tried again, once it has taken long enough to be missed; of many calls, of one now and then.
+    """Warn of a retry, if the call is already slow and the last warning is some time ago.
 
-    A store that throttles refuses some of many requests, and they succeed a moment later: that is no news.
+    A store that throttles rejects some of many requests, which succeed a moment later; these need no warning.
     """
-    global _silent_until  # noqa: PLW0603 - of the process, whoever calls
+    global _silent_until  # noqa: PLW0603 - one for the process
     now = time.monotonic()
     error, pause = _error_of(tries), tries.upcoming_sleep
     if error is None or now < _silent_until or now - tries.start_time + pause < SILENT_SECONDS:
         return
     _silent_until = now + WARNING_SECONDS
     _log.warning(
-        "%s: cannot %s yet, try %d of %d has failed (%s); it is tried again%s",
+        "%s: cannot %s yet, attempt %d of %d failed (%s); it will be retried%s",
         *(url, doing, tries.attempt_number, ATTEMPTS, _first_line(error)),
         f" in {pause:.0f} s" if pause > _LONG_PAUSE else "",
     )
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether the same call may succeed when it is made again.
+    """Return whether the same call may succeed when it is repeated.
 
-    The HTTP status of the answer decides when there was one, else time-outs and broken connections count.
+    The HTTP status decides if there is one; otherwise time-outs and broken connections are transient.
     """
     if isinstance(error, LedgerbeamError):
         return False
@@ -294,7 +294,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def http_status(error: BaseException) -> int | None:
-    """Return the HTTP status behind an error of any of the object store clients, None when there is none."""
+    """Return the HTTP status of an error of any object store client, None if it has none."""
     for cause in _chain(error):
         response = getattr(cause, "response", None)  # botocore
         if isinstance(response, Mapping):
@@ -308,13 +308,13 @@ def http_status(error: BaseException) -> int | None:
             status = getattr(cause, name, None)
             if isinstance(status, int) and 100 <= status < 600:
                 return status
-            if status is not None and name == "status":  # aiohttp warns of its `code`, which is the same
+            if status is not None and name == "status":  # aiohttp: `code` is the same, but deprecated
                 break
     return None
 
 
 def error_code(error: BaseException) -> str | None:
-    """Return the error code of an answer of S3 or Azure, such as `SlowDown`; None when there is none."""
+    """Return the error code that S3 or Azure sent, such as `SlowDown`; None if there is none."""
     for cause in _chain(error):
         code = getattr(cause, "error_code", None)  # adlfs
         if isinstance(code, str):
@@ -322,7 +322,7 @@ def error_code(error: BaseException) -> str | None:
         response = getattr(cause, "response", None)
         if isinstance(response, Mapping):
             code = response.get("Error", {}).get("Code")
-            if isinstance(code, str) and not code.isdecimal():  # a HEAD has no body, and its status stands for it
+            if isinstance(code, str) and not code.isdecimal():  # a HEAD response has no body: botocore uses the status
                 return code
     return None
 
@@ -335,7 +335,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def is_unreachable(error: BaseException) -> bool:
-    """Return whether no connection to the host was made, so that nothing is known of what was asked for."""
+    """Return whether no connection to the host could be made, so the object may exist or not."""
     for cause in _chain(error):
         if isinstance(cause, socket.gaierror) or (isinstance(cause, OSError) and cause.errno in _UNREACHABLE_ERRNOS):
             return True
@@ -345,33 +345,33 @@ def is_unreachable(error: BaseException) -> bool:
 
 
 def is_offline(error: BaseException) -> bool:
-    """Return whether the client of the Hub was told to ask nobody."""
+    """Return whether the client of the Hub is in offline mode."""
     return any(type(cause).__name__ == "OfflineModeIsEnabled" for cause in _chain(error))
 
 
 def distrusts_certificate(error: BaseException) -> bool:
-    """Return whether a host could not prove that it is the one that was asked for."""
-    # httpcore keeps the cause of its errors in their arguments.
+    """Return whether the TLS certificate of the host is not trusted."""
+    # httpcore keeps the cause of an error in its arguments.
     return any(
         isinstance(what, ssl.SSLCertVerificationError) for cause in _chain(error) for what in (cause, *cause.args)
     )
 
 
 def is_full(error: BaseException) -> bool:
-    """Return whether an error says that a disk, a quota or an object store is full."""
+    """Return whether an error means that a disk, a quota or an object store is full."""
     return http_status(error) == 507 or (isinstance(error, OSError) and error.errno in NO_ROOM)
 
 
 def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
-    """Return the error of a read or a write for the user.
+    """Translate an error of a client or of the operating system.
 
     Args:
         error: What the operating system or the client library raised.
-        url: What was worked on.
+        url: URL of the object.
         doing: A verb: `read`, `write`, `list`.
 
     Returns:
-        `SourceNotFoundError` when the URL names nothing, `DiskFullError` when there is no room, else
+        `SourceNotFoundError` if there is no such object, `DiskFullError` if there is no space, else
         `StorageError`, with a remedy where one is known.
     """
     detail = _first_line(error)
@@ -381,30 +381,32 @@ def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
         return StorageError(f"{url}: cannot {doing}, the credentials have expired ({code}: {detail}); {remedy}")
     if code in _THROTTLED_CODES or status in _THROTTLED_STATUS:
         wait = seconds_to_wait(error)
-        when = "" if wait is None else f" in {wait:.0f} s, as it asks"
-        remedy = f"run again{when}, with fewer workers if it goes on"
-        return StorageError(f"{url}: cannot {doing}, the store refuses so many requests ({detail}); {remedy}")
+        when = "" if wait is None else f" in {wait:.0f} s, as it requests"
+        remedy = f"run again{when}, with fewer workers if this continues"
+        return StorageError(
+            f"{url}: cannot {doing}, the store rejects requests since they are too many ({detail}); {remedy}"
+        )
     if status == 400 and code is None and not store_of(url).explains_refusals:
-        remedy = "it answers so to a HEAD request when credentials have expired; check them"
+        remedy = "it does so for a HEAD request when the credentials have expired; check them"
         return StorageError(f"{url}: cannot {doing}, the store gave no reason ({detail}); {remedy}")
     if is_offline(error):
         remedy = "unset it, or name local files"
-        return StorageError(f"{url}: cannot {doing}, HF_HUB_OFFLINE is set, so the Hub is not asked; {remedy}")
+        return StorageError(f"{url}: cannot {doing}, HF_HUB_OFFLINE is set, so no request is sent to the Hub; {remedy}")
     if distrusts_certificate(error):
-        remedy = "check the address, or name the file of its authority in SSL_CERT_FILE"
+        remedy = "check the address, or name the certificate file of its authority in SSL_CERT_FILE"
         return StorageError(f"{url}: cannot {doing}, the certificate of its host is not trusted ({detail}); {remedy}")
     if any(type(cause).__name__ == "TooManyRedirects" for cause in _chain(error)):
         remedy = "check the address in a browser"
-        return StorageError(f"{url}: cannot {doing}, its server redirects without end; {remedy}")
+        return StorageError(f"{url}: cannot {doing}, its server redirects in a circle; {remedy}")
     if status is None and not is_local(url) and is_unreachable(error):
         remedy = "check the address and the network, then run again"
         return StorageError(f"{url}: cannot {doing}, its host cannot be reached ({detail}); {remedy}")
     if status is None and isinstance(error, ValueError) and store_of(url).api == "hub":
         name = "hf://datasets/OWNER/NAME[@REVISION]/PATH"
         return SourceNotFoundError(f"{url}: cannot {doing}, no file of the Hub has such a name ({detail}); use {name}")
-    # fsspec says of every failure to ask a web server that there is no such file; its cause knows better.
+    # fsspec reports every failed request to a web server as a missing file; the cause is more exact.
     missing = status in _MISSING_STATUS or (status is None and isinstance(error, FileNotFoundError))
-    if isinstance(error, ValueError) and is_local(url):  # it holds a zero byte, or what is no text
+    if isinstance(error, ValueError) and is_local(url):  # it holds a zero byte, or is not text
         return SourceNotFoundError(f"{url!r}: cannot {doing}, no file can have this name ({detail}); correct it")
     if missing and (what := _missing_repository(error)) is not None:
         return SourceNotFoundError(f"{url}: cannot {doing}, {what}; check the name, or set HF_TOKEN")
@@ -423,12 +425,12 @@ def storage_error(error: BaseException, url: str, doing: str) -> StorageError:
     if isinstance(error, PermissionError) or status == _FORBIDDEN or _lacks_credentials(error):
         return StorageError(f"{url}: cannot {doing}, permission denied ({detail}); {_access_remedy(url, doing)}")
     if status is not None and status >= _SERVER_FAULT:
-        return StorageError(f"{url}: cannot {doing}, its server has failed ({detail}); run again later")
+        return StorageError(f"{url}: cannot {doing}, its server failed ({detail}); run again later")
     return StorageError(f"{url}: cannot {doing} ({detail})")
 
 
 def lacks_repository(error: BaseException) -> bool:
-    """Return whether there is not even the repository or the revision in which something was looked for."""
+    """Return whether the repository or the revision itself does not exist."""
     is_no_name = http_status(error) is None and any(isinstance(cause, ValueError) for cause in _chain(error))
     return is_no_name or _missing_repository(error) is not None
 
@@ -439,9 +441,10 @@ def _missing_repository(error: BaseException) -> str | None:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return what an error says.
+    """Return the first line of an error.
 
-    Azure's go on with the whole answer; fsspec's about a web server hide the cause, and those of uploads to the Hub.
+    An error of Azure continues with the whole response. Errors of fsspec for web servers, and of uploads to the Hub,
+    hide their cause.
     """
     while type(error) in (FileNotFoundError, RuntimeError) and error.__cause__ is not None:
         error = error.__cause__
@@ -458,5 +461,5 @@ def _access_remedy(url: str, doing: str) -> str:
 
 
 def _lacks_credentials(error: BaseException) -> bool:
-    # gcsfs words an answer of status 403 as an OSError without it.
+    # gcsfs raises an OSError without the status for a response 403.
     return type(error).__name__ in _CREDENTIALS_NAMES or str(error).startswith("Forbidden: ")

@@ -1,4 +1,4 @@
-"""Joining sources into one, without their bytes passing through Python where kernel or store can do it."""
+"""Join sources into one; where the kernel or the store can copy, the bytes do not pass through Python."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Piece", "can_copy", "concatenated", "copied", "plan_parts"]
 _CHUNK = 8 * 1024 * 1024
 _AHEAD = 4
 _KERNEL_CHUNK = 1 << 30
-# What a kernel or a file system says that has no such copy between these two files.
+# Errors of a kernel or file system that cannot copy between these two files.
 _NO_COPY = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM})
 
 
@@ -31,16 +31,16 @@ _NO_COPY = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP,
 def concatenated(sources: Sequence[FileInfo], target: str, options: Options | None = None) -> Iterator[None]:
     """Join sources in order; the target appears when the body ends, and never if it raises.
 
-    From local to local the kernel copies, or shares the blocks where the file system can; within S3 the server does.
+    Between local files the kernel copies, or shares blocks where the file system can; within S3 the server copies.
     Everything else streams through memory in blocks.
 
     Args:
-        sources: What to join; each must still have its size.
+        sources: What to join; each must still have its listed size.
         target: Where the result goes.
         options: Storage options of all of them.
 
     Raises:
-        ChangedSourceError: A source has not the size it had.
+        ChangedSourceError: A source no longer has its listed size.
         SourceNotFoundError: There is no such source; also the errors of `publish`.
     """
     if can_copy(sources, target):
@@ -88,11 +88,7 @@ def _send(source: int, target: int, count: int, offset: int) -> int:
 
 def _stream(source: FileInfo, file: BinaryIO, options: Options | None) -> None:
     with RangeReader(source.url, options, source.size) as reader:
-
-        def read(start: int) -> bytes:
-            return reader.read(start, min(start + _CHUNK, source.size))
-
-        for block in map_ahead(read, range(0, source.size, _CHUNK), _AHEAD):
+        for block in reader.blocks(_CHUNK, _AHEAD):
             file.write(block)
 
 
@@ -101,10 +97,10 @@ def _changed(source: FileInfo, size: int) -> ChangedSourceError:
 
 
 LEAST_PART = 5 * 1024 * 1024
-"""S3's least size of all parts but the last, in bytes."""
+"""The least size that S3 accepts for every part but the last, in bytes."""
 
-_MOST_PART = 512 * 1024 * 1024  # S3 takes 5 GiB; smaller ones are copied side by side
-_MOST_PARTS = 9_000  # S3 takes 10,000
+_MOST_PART = 512 * 1024 * 1024  # S3 accepts 5 GiB; smaller parts are copied in parallel
+_MOST_PARTS = 9_000  # S3 accepts 10,000
 _SIDE_BY_SIDE = 8
 _NO_MATCH = 412  # HTTP status of a condition that does not hold
 
@@ -113,7 +109,7 @@ class Piece(NamedTuple):
     """A range of a source.
 
     Attributes:
-        source: Its place among the sources.
+        source: Position of the source in the list.
         start: First byte.
         stop: End, exclusive.
     """
@@ -124,21 +120,21 @@ class Piece(NamedTuple):
 
 
 def can_copy(sources: Sequence[FileInfo], target: str) -> bool:
-    """Return whether the server can join these: all are objects of one that can, and a part of it is large enough."""
+    """Return whether the server can join these: its API allows it, and the result has at least one full part."""
     urls = [target, *(source.url for source in sources)]
     return all(store_of(url).joins_objects for url in urls) and sum(s.size for s in sources) >= LEAST_PART
 
 
 def plan_parts(sizes: Sequence[int], least: int = LEAST_PART, most: int = _MOST_PART) -> list[list[Piece]]:
-    """Cut the joined sources into parts.
+    """Plan the parts of the joined sources.
 
     Args:
-        sizes: Of the sources, in bytes.
-        least: Size of every part but the last, at least.
-        most: Size of a part that is copied, at most; at least twice `least`.
+        sizes: Sizes of the sources in bytes.
+        least: Least size of every part but the last.
+        most: Largest size of a copied part; at least twice `least`.
 
     Returns:
-        The parts in order. One of a single piece can be copied; one of several has at most `least` bytes.
+        The parts in order. A part of one piece can be copied; a part of several pieces has at most `least` bytes.
     """
     parts: list[list[Piece]] = []
     pending: list[Piece] = []
@@ -166,15 +162,15 @@ def plan_parts(sizes: Sequence[int], least: int = LEAST_PART, most: int = _MOST_
 def copied(sources: Sequence[FileInfo], target: str, options: Options | None = None) -> Iterator[None]:
     """Join objects inside the store; the target appears when the body ends, and never if it raises.
 
-    Sources, or ends of them, too small for a part of their own pass through memory, 5 MiB at a time up to 45 GB in all.
+    Sources, or ends of sources, that are too small for a part pass through memory (5 MiB at a time up to 45 GB in all).
 
     Args:
-        sources: For which `can_copy` holds.
+        sources: Sources for which `can_copy` is true.
         target: Where the result goes.
         options: Storage options of all of them.
 
     Raises:
-        ChangedSourceError: A source is not what was listed.
+        ChangedSourceError: A source changed since it was listed.
         SourceNotFoundError: There is no such source; also StorageError.
     """
     store = filesystem(target, options)
@@ -196,7 +192,7 @@ def copied(sources: Sequence[FileInfo], target: str, options: Options | None = N
             return call(source.url, "read", method)["CopyPartResult"]["ETag"]
         except StorageError as error:
             if http_status(error) == _NO_MATCH:
-                raise ChangedSourceError(f"{source.url} is not what was listed any more; run again") from error
+                raise ChangedSourceError(f"{source.url}: changed since it was listed; run again") from error
             raise
 
     def read(piece: Piece) -> bytes:
@@ -219,7 +215,7 @@ def copied(sources: Sequence[FileInfo], target: str, options: Options | None = N
         yield
         ask("complete_multipart_upload", UploadId=upload, MultipartUpload={"Parts": tags})
     except BaseException:
-        with contextlib.suppress(StorageError):  # the first error says more, and stores drop old uploads themselves
+        with contextlib.suppress(StorageError):  # the first error says more; stores remove old uploads
             ask("abort_multipart_upload", UploadId=upload)
         raise
     store.invalidate_cache(target)

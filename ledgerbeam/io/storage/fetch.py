@@ -1,4 +1,4 @@
-"""Ranged requests side by side: what is tried again, and what an answer that is none means."""
+"""Concurrent ranged requests: which of them are retried, and which error a failed one raises."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ def fetch_many(
     listed: list[FileInfo] | None = None,
     **kwargs: Any,
 ) -> list[bytes]:
-    """Run ranged requests side by side; only those that fail for a passing reason are made again.
+    """Run ranged requests concurrently; only those that fail for a transient reason are repeated.
 
-    A store that throttles refuses some of many requests each time. So the tries are counted anew as long as some of
-    the answers come.
+    A store that throttles rejects some of many requests in each round, so the count of attempts starts again as long as
+    some of the requests succeed.
 
     Args:
-        store: The file system of all.
-        urls: Of the objects.
-        starts: First byte of each; None for the whole object.
-        stops: End of each, exclusive; None likewise.
-        listed: What was listed of each; only bytes of that version are taken.
-        **kwargs: For the store's `cat_ranges`.
+        store: The fsspec file system of all objects.
+        urls: URLs of the objects.
+        starts: First byte of each range; None for the whole object.
+        stops: End of each range, exclusive; None for the whole object.
+        listed: The listed properties of each object; only bytes of that version are returned.
+        **kwargs: Arguments for `cat_ranges` of the store.
 
     Raises:
-        ChangedSourceError: An object is not what was listed; also StorageError.
+        ChangedSourceError: An object changed since it was listed; also StorageError.
     """
     found: list[Any] = [None] * len(urls)
     left = list(range(len(urls)))
@@ -74,7 +74,7 @@ def fetch_many(
 
 
 def _final(error: BaseException, url: str, listed: FileInfo | None) -> StorageError:
-    """Return the last error of a read."""
+    """Return the error to raise for a failed read."""
     worded = storage_error(error, url, "read")
     if listed is None:
         return worded

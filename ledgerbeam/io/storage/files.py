@@ -1,17 +1,14 @@
-"""Access to bytes by URL: the one module from which the rest of the package takes its reads.
-
-Descriptions of sources, ranged and whole reads, deletion. Writing is in `publish`, listing in `listing`.
-"""
+"""Read and delete whole files by URL. Writing is in `publish`, listing in `listing`."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
 
-from ledgerbeam.errors import SourceNotFoundError, StorageError
+from ledgerbeam.errors import StorageError
 from ledgerbeam.io.storage.client import Options, call, filesystem, storage_error
 from ledgerbeam.io.storage.fetch import fetch_many
-from ledgerbeam.io.storage.stat import FileInfo, open_local, stat
+from ledgerbeam.io.storage.stat import FileInfo, open_local
 from ledgerbeam.io.storage.urls import canonical_url, is_local, store_of
 
 __all__ = ["delete", "read_bytes", "read_many_files"]
@@ -21,7 +18,7 @@ def read_bytes(url: str, options: Options | None = None, listed: FileInfo | None
     """Read a whole source: one request when it is remote.
 
     Raises:
-        ChangedSourceError: It is not what was listed.
+        ChangedSourceError: It changed since it was listed.
         SourceNotFoundError: There is no such source; also UsageError and StorageError as in `stat`.
     """
     return read_many_files([url], options, None if listed is None else [listed])[0]
@@ -33,15 +30,15 @@ def read_many_files(
     """Read whole small sources, remote ones up to `CONCURRENCY` at a time.
 
     Args:
-        urls: Local paths or URLs; remote ones all of one store. All contents are held in memory.
+        urls: Local paths or URLs; all remote ones of one store. All contents are held in memory.
         options: Storage options.
-        listed: What was listed of each; only that version is read.
+        listed: The listed properties of each; only that version is read.
 
     Returns:
-        The content of each, in the order asked.
+        The contents, in the order of `urls`.
 
     Raises:
-        ChangedSourceError: One of them is not what was listed.
+        ChangedSourceError: One of them changed since it was listed.
         SourceNotFoundError: One of them does not exist; also UsageError and StorageError as in `stat`.
     """
     names = [canonical_url(url) for url in urls]
@@ -65,29 +62,22 @@ def _read_local(url: str, listed: FileInfo | None) -> bytes:
         return data
 
 
-def delete(url: str, options: Options | None = None, *, missing_ok: bool = True) -> None:
-    """Delete one file or object.
+def delete(url: str, options: Options | None = None) -> None:
+    """Delete a file or an object; one that does not exist is ignored.
 
     Raises:
-        SourceNotFoundError: It does not exist and `missing_ok` is false.
-        StorageError: No permission, or the store did not answer.
+        StorageError: No permission, or the store did not respond.
     """
     url = canonical_url(url)
     try:
         if is_local(url):
             os.unlink(url)
             return
-        if not missing_ok:
-            stat(url, options)  # object stores delete what is not there without a word
         store = filesystem(url, options)
         call(url, "delete", store.rm_file, url)
         store.invalidate_cache(url)
-    except SourceNotFoundError:
-        if not missing_ok:
-            raise
-    except FileNotFoundError as error:
-        if not missing_ok:
-            raise storage_error(error, url, "delete") from error
+    except FileNotFoundError:
+        pass
     except StorageError:
         raise
     except OSError as error:

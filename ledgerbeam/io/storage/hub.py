@@ -1,8 +1,8 @@
-"""Files of the Hub: one request describes many of them, one reads a range, and its answer names the version.
+"""Files of the Hub: one request describes many of them, one reads a range, and the response names the version.
 
-What `huggingface_hub` has for fsspec lists a whole folder to describe one file, and does not say which version a read
-was of. A version is the name of the content: its SHA-256 in large file storage, Git's name of a regular file, the Xet
-hash in a bucket. A commit that leaves a file as it is, leaves its version.
+The fsspec file system of `huggingface_hub` lists a whole folder to describe one file, and does not say which version a
+read returned. A version is a hash of the content: the SHA-256 in large file storage, the Git hash of a regular file,
+the Xet hash in a bucket. So a commit that does not change a file keeps its version.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from huggingface_hub.utils import HfUri, get_session, hf_raise_for_status, parse
 
 from ledgerbeam.errors import StorageError
 from ledgerbeam.io.storage.client import CONCURRENCY
+from ledgerbeam.io.storage.web import byte_range, require_range
 
 __all__ = ["HubFileSystem"]
 
@@ -25,13 +26,13 @@ READ_SECONDS = 60.0
 
 
 class HubFileSystem(HfFileSystem):
-    """The file system of `huggingface_hub`, which asks less, and knows the version of what it reads."""
+    """The file system of `huggingface_hub` with fewer requests, and with the version of what is read."""
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         """Describe a file or a folder: one request."""
         where = parse_hf_uri(self.unstrip_protocol(path))
         found = self.describe([path])[0] if where.path_in_repo else None
-        if found is None:  # the root, or of a bucket perhaps a folder
+        if found is None:  # the root, or perhaps a folder of a bucket
             found = super().info(path, **kwargs)
         return found
 
@@ -39,10 +40,10 @@ class HubFileSystem(HfFileSystem):
         """Describe files and folders: one request for each repository.
 
         Args:
-            paths: Of files; of each repository at most 500.
+            paths: Paths of files, at most 500 for each repository.
 
         Returns:
-            What `info` gives of each, None where there is none.
+            What `info` returns for each, None for one that does not exist.
         """
         places = [parse_hf_uri(self.unstrip_protocol(path)) for path in paths]
         found: dict[tuple[str, str, str | None, str], dict[str, Any]] = {}
@@ -68,13 +69,13 @@ class HubFileSystem(HfFileSystem):
                 yield {"path": one.path, "type": "file", "size": one.size, "lfs": one.lfs, "blob_id": one.blob_id}
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
-        """Read a range, or all: one request, and one more if the content lies elsewhere."""
+        """Read a range or the whole file: one request, and one more if the content is stored elsewhere."""
         return self.read_version(path, start, end)[1]
 
     def cat_ranges(
         self, paths: list[str], starts: Any, ends: Any, on_error: str = "return", **_: Any
     ) -> list[bytes | BaseException]:
-        """Read ranges of files, several at a time; an error stands in the place of what it is of, or is raised."""
+        """Read ranges of files concurrently; an error takes the place of its result, or is raised."""
 
         def read(path: str, start: int | None, end: int | None) -> bytes | BaseException:
             try:
@@ -88,36 +89,31 @@ class HubFileSystem(HfFileSystem):
             return list(pool.map(read, paths, starts, ends))
 
     def read_version(self, path: str, start: int | None, end: int | None) -> tuple[str, bytes]:
-        """Read a range, or all.
+        """Read a range or the whole file.
 
         Args:
-            path: Of a file.
+            path: Path of a file.
             start: First byte; None for the whole file.
-            end: End, exclusive; None likewise.
+            end: End, exclusive; None for the whole file.
 
         Returns:
             The version of what was read, and its bytes.
 
         Raises:
-            StorageError: The answer names no version, or is no range; also the errors of the client.
+            StorageError: The response names no version or is not the range; also the errors of the client.
         """
         where = parse_hf_uri(self.unstrip_protocol(path))
-        wanted = None if start is None or end is None else f"bytes={start}-{end - 1}"
-        # Their own spelling of the credentials of these options.
+        wanted = byte_range(start, end)
+        # The client's own headers for the credentials of these options.
         heads = {**self._api._build_hf_headers(), "Accept-Encoding": "identity"}  # noqa: SLF001
         if wanted is not None:
             heads["Range"] = wanted
         answer = get_session().get(self._address(where), headers=heads, timeout=READ_SECONDS)
         hf_raise_for_status(answer)
-        first = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
-        if wanted is not None and not (answer.status_code == 206 and first == str(start)):
-            raise StorageError(
-                f"{self.unstrip_protocol(path)}: the server supports no byte ranges, so records cannot be read from "
-                f"their places (asked for {wanted}, it answered with status {answer.status_code}); download the file "
-                "to a local disk"
-            )
+        url = self.unstrip_protocol(path)
+        require_range(url, wanted, answer.status_code, answer.headers, "download the file to a local disk")
         hops = [hop.headers for hop in (*answer.history, answer)]
-        return _version_read(self.unstrip_protocol(path), where, hops), answer.content
+        return _version_read(url, where, hops), answer.content
 
     def _address(self, where: HfUri) -> str:
         if where.is_bucket:
@@ -128,9 +124,9 @@ class HubFileSystem(HfFileSystem):
 
 
 def _version_read(url: str, where: HfUri, hops: Sequence[Mapping[str, str]]) -> str:
-    """Return the version that the answers to a read name, from the Hub to where the content lies.
+    """Return the version that the responses to a read name, from the Hub to the store of the content.
 
-    What the Hub says comes first; the store behind it has ETags of its own.
+    The Hub comes first, since the store behind it has its own ETags.
     """
     names = ("X-Xet-Hash",) if where.is_bucket else ("X-Linked-ETag", "ETag")
     for name in names:
@@ -138,6 +134,6 @@ def _version_read(url: str, where: HfUri, hops: Sequence[Mapping[str, str]]) -> 
             if version := str(heads.get(name, "")).removeprefix("W/").strip('"'):
                 return version
     raise StorageError(
-        f"{url}: the answer of the Hub does not name the version of the file, so a change of it could not be detected; "
+        f"{url}: the response of the Hub does not name the version of the file, so a change could not be detected; "
         "download the file to a local disk"
     )

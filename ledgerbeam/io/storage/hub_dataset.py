@@ -1,4 +1,4 @@
-"""A dataset of the Hub to write to: what it holds, contents sent ahead, and one commit that names them."""
+"""Write to a dataset of the Hub: read what it holds, upload contents in advance, then make one commit of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ledgerbeam.io.storage.stat import content_name
 
 __all__ = ["HubDataset", "HubFile", "Upload"]
 
-_CONFLICTS = frozenset({409, 412})  # HTTP status of a commit whose parent is not the last one any more
+_CONFLICTS = frozenset({409, 412})  # HTTP status if the parent is no longer the last commit
 _EXAMPLE = "hf://datasets/OWNER/NAME[@BRANCH][/FOLDER]"
 
 _P = ParamSpec("_P")
@@ -38,7 +38,7 @@ class HubFile:
 
     Attributes:
         size: Bytes.
-        version: Name of its content: SHA-256 in large file storage, else Git's name of the blob.
+        version: Hash of its content: SHA-256 in large file storage, else the Git hash of the blob.
     """
 
     size: int
@@ -47,12 +47,12 @@ class HubFile:
 
 @dataclass(frozen=True)
 class Upload:
-    """A file that the next commit puts into the dataset.
+    """A file that the next commit adds to the dataset.
 
     Attributes:
-        sha256: Of the content that was sent; None if it travels in the commit itself.
+        sha256: SHA-256 of the uploaded content; None if the content is part of the commit itself.
         size: Bytes.
-        operation: For the commit.
+        operation: The operation for the commit.
     """
 
     sha256: str | None
@@ -65,10 +65,10 @@ class HubDataset:
 
     Args:
         url: `hf://datasets/OWNER/NAME[@BRANCH][/FOLDER]`.
-        options: `endpoint` and `token`; else those of the environment.
+        options: `endpoint` and `token`. Default: those of the environment.
 
     Raises:
-        UsageError: The URL names no dataset.
+        UsageError: The URL does not name a dataset.
     """
 
     def __init__(self, url: str, options: Options) -> None:
@@ -88,7 +88,7 @@ class HubDataset:
         return f"{self.folder}/{name}" if self.folder else name
 
     def head(self) -> str:
-        """Return the name of the last commit.
+        """Return the hash of the last commit.
 
         Raises:
             SourceNotFoundError: There is no such dataset or branch, or it is private; also StorageError.
@@ -104,7 +104,7 @@ class HubDataset:
         return str(info.sha)
 
     def files(self, commit: str) -> dict[str, HubFile]:
-        """Return the files of the folder in a commit, by their names in it; none if there is no such folder."""
+        """Return the files of the folder in a commit, by name; empty if there is no such folder."""
         start = len(self._path(""))
 
         def read() -> dict[str, HubFile]:
@@ -131,7 +131,7 @@ class HubDataset:
             url = hf_hub_url(
                 self._name, self._path(name), repo_type="dataset", revision=commit, endpoint=self._endpoint
             )
-            heads = self._api._build_hf_headers()  # noqa: SLF001 - their own spelling of the credentials
+            heads = self._api._build_hf_headers()  # noqa: SLF001 - the client's own headers for credentials
             answer = get_session().get(url, headers=heads)
             hf_raise_for_status(answer)
             return bytes(answer.content)
@@ -139,10 +139,10 @@ class HubDataset:
         return call(self.url, "read", read)
 
     def send(self, files: Mapping[str, str | bytes]) -> dict[str, Upload]:
-        """Send the contents of files ahead, unless the Hub has them; small ones wait for the commit.
+        """Upload the contents of files, unless the Hub has them; small ones are sent with the commit.
 
         Args:
-            files: By their names in the folder: the path of a local file, which stays there until the commit, or bytes.
+            files: By name in the folder: the path of a local file, which must exist until the commit, or bytes.
         """
         operations = {name: CommitOperationAdd(self._path(name), content) for name, content in files.items()}
         additions = list(operations.values())
@@ -152,7 +152,7 @@ class HubDataset:
             additions,
             repo_type="dataset",
             revision=self._branch,
-            num_threads=1,  # of LFS, where a kill costs what is in flight; Xet sends chunks side by side anyway
+            num_threads=1,  # for LFS: a kill loses what is in flight; Xet uploads chunks concurrently anyway
         )
         return {name: Upload(_sent(one), one.upload_info.size, one) for name, one in operations.items()}
 
@@ -161,12 +161,12 @@ class HubDataset:
 
         Args:
             uploads: What it adds or replaces.
-            removed: Names of files that it removes.
-            parent: The commit that it follows.
+            removed: Names of the files that it removes.
+            parent: Hash of the commit that it follows.
             message: Its title.
 
         Returns:
-            Its name; None if another commit has followed the parent, perhaps this one, whose answer was lost.
+            Its hash; None if another commit follows the parent, perhaps this one, if its response was lost.
         """
         deletions = [CommitOperationDelete(self._path(name), is_folder=False) for name in removed]
         try:
@@ -191,14 +191,14 @@ class HubDataset:
 
 
 def _sent(operation: CommitOperationAdd) -> str | None:
-    """Return the SHA-256 of a content that was sent: the client then lets go of it."""
+    """Return the SHA-256 of an uploaded content, which the client then no longer holds; else None."""
     is_sent = operation.path_or_fileobj == b"" and operation.upload_info.size > 0
     return str(operation.upload_info.sha256.hex()) if is_sent else None
 
 
 @contextmanager
 def _without_bars() -> Iterator[None]:
-    """Keep the client from drawing bars of its own."""
+    """Disable the progress bars of the client."""
     if are_progress_bars_disabled():
         yield
         return

@@ -21,20 +21,20 @@ from ledgerbeam.io.storage.urls import canonical_url, is_local, store_of
 __all__ = ["ObjectFolder"]
 
 _PRECONDITION_FAILED = 412
-_CONFLICT = 409  # another creation of the same name is under way
+_CONFLICT = 409  # another writer is creating the same name
 _READ_AT_ONCE = 64
 _ONE_PUT = 32 * 1024 * 1024
 
 
 class ObjectFolder:
-    """Creates, lists, reads and deletes whole objects below one URL. Picklable, thread-safe and fork-safe.
+    """A folder of whole objects below one URL. Picklable, thread-safe and fork-safe.
 
     Args:
         url: A folder on an object store, or a local one.
         options: Storage options.
 
     Raises:
-        UsageError: The URL names no store that fsspec knows.
+        UsageError: fsspec knows no store for the URL.
     """
 
     def __init__(self, url: str, options: Options | None = None) -> None:
@@ -54,7 +54,7 @@ class ObjectFolder:
 
     @property
     def exclusive(self) -> bool:
-        """Whether of several creators of one name exactly one wins."""
+        """Whether exactly one of several concurrent creators of a name succeeds."""
         return self._kind.creates_exclusively
 
     @property
@@ -89,10 +89,10 @@ class ObjectFolder:
         return [path[start:] for path in paths]
 
     def read(self, names: Sequence[str]) -> list[bytes | None]:
-        """Return whole objects in the order asked, None for those that do not exist.
+        """Return whole objects in the order of `names`, None for those that do not exist.
 
         Raises:
-            StorageError: One that exists cannot be read.
+            StorageError: An object that exists cannot be read.
         """
         if self._local:
             return [self._read_local(f"{self._url}/{name}") for name in names]
@@ -122,14 +122,13 @@ class ObjectFolder:
     def create(self, name: str, data: bytes) -> bool:
         """Create an object, whole and durable when this returns.
 
-        Where the store cannot create exclusively (see `exclusive`), another creator at the same instant may win
-        without this one knowing.
+        If the store cannot create exclusively (see `exclusive`), a concurrent creator may replace it unnoticed.
 
         Returns:
-            False if the name holds other content already.
+            False if the object exists already with other content.
 
         Raises:
-            DiskFullError: There is no room.
+            DiskFullError: There is no space.
             StorageError: The store refused.
         """
         url = f"{self._url}/{name}"
@@ -153,7 +152,7 @@ class ObjectFolder:
         except OSError as error:
             status = http_status(error)
             if status == _CONFLICT:
-                # Tried again; not with the answer as its cause, whose status is final otherwise.
+                # Raised to be retried; `from None`, since the status of the response is otherwise final.
                 raise ConnectionError(f"{url}: is being created by another writer ({error})") from None
             if status == _PRECONDITION_FAILED or error.errno == errno.EINVAL:
                 return False
@@ -161,7 +160,7 @@ class ObjectFolder:
         return True
 
     def _link(self, path: str, data: bytes) -> bool:
-        """Write aside and links: of several creators the first one's link stands."""
+        """Write a temporary file and link it to the name; only the first of several creators succeeds."""
         folder = os.path.dirname(path)
         try:
             make_folders(folder)
@@ -174,14 +173,14 @@ class ObjectFolder:
                 created = _linked(aside, path)
             finally:
                 os.unlink(aside)
-            # Also what stands there already, perhaps from a creation that failed right here.
+            # Also if the object exists already: an earlier attempt may have failed before this line.
             sync_folder(folder)
         except OSError as error:
             raise storage_error(error, path, "write") from error
         return created
 
     def exists(self, name: str) -> bool:
-        """Return whether an object exists: one request for one byte, past whatever the client has cached.
+        """Return whether an object exists: one request for one byte, which no cache of the client answers.
 
         Raises:
             StorageError: The store did not answer.
@@ -196,7 +195,7 @@ class ObjectFolder:
         return True
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete objects, durably; those that do not exist are passed over.
+        """Delete objects durably; those that do not exist are ignored.
 
         Raises:
             StorageError: The store refused.

@@ -1,6 +1,6 @@
-"""`pipe:` sources: what a command of the shell prints, from its beginning to its end.
+"""`pipe:` sources: the output of a shell command.
 
-Such a name runs any program, so none is run unless the environment variable `LEDGERBEAM_ALLOW_PIPES` is `1`.
+Such a name can run any program, so it is refused unless the environment variable `LEDGERBEAM_ALLOW_PIPES` is `1`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ledgerbeam.redaction import printable, without_secrets
 __all__ = ["ALLOW_PIPES", "is_pipe", "read_pipe"]
 
 ALLOW_PIPES = "LEDGERBEAM_ALLOW_PIPES"
-"""The environment variable that allows pipes, for this process and those that it starts."""
+"""The environment variable that allows pipes in this process and its child processes."""
 
 _SCHEME = "pipe:"
 _BLOCK = 1024 * 1024
 _SHOWN = 300
-_ENDED_EARLY = 128 + signal.SIGPIPE  # with pipefail: of a command that wrote to one which had read enough, and was well
+_ENDED_EARLY = 128 + signal.SIGPIPE  # with pipefail: the next command stopped reading, which is no failure
 
 
 def is_pipe(url: str) -> bool:
@@ -33,13 +33,13 @@ def is_pipe(url: str) -> bool:
 
 
 def read_pipe(url: str) -> Iterator[bytes]:
-    """Run the command of a pipe and return its output in blocks; each time that it is read it runs again.
+    """Run the command of a pipe and return its output in blocks. Each read runs the command again.
 
     Args:
-        url: `pipe:` and a command of the shell. A command of several, joined by `|`, fails if one of them does.
+        url: `pipe:` and a shell command. A pipeline (`a | b`) fails if one of its commands fails.
 
     Raises:
-        SourceError: The command fails; what it has printed until then was returned before.
+        SourceError: The command fails; the output up to the failure was already returned.
         UsageError: Pipes are not allowed, or there is no command.
     """
     command = url.removeprefix(_SCHEME).strip()
@@ -63,7 +63,7 @@ def _output(url: str, command: str) -> Iterator[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=said,
-            start_new_session=True,  # so that all that it starts can be ended
+            start_new_session=True,  # so that its child processes can be killed too
         ) as process,
     ):
         ended = False
@@ -81,7 +81,7 @@ def _output(url: str, command: str) -> Iterator[bytes]:
             words = printable(said.read().decode(errors="replace")).strip()[-_SHOWN:]
             raise SourceError(
                 without_secrets(
-                    f"{url}: expected the command to end with status 0, found {status}; what it printed is not all of "
-                    f"it: {words or 'it said nothing'}"
+                    f"{url}: expected the command to end with status 0, found {status}, so its output is incomplete: "
+                    f"{words or 'no error message'}"
                 )
             )

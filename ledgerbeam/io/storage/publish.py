@@ -1,8 +1,8 @@
-"""Writing outputs so that a reader sees the whole of one or nothing of it.
+"""Write outputs atomically: a reader sees a whole output or none.
 
-Local files are written to a hidden sibling, synced, and renamed over the target. Objects are collected aside
-and put in one request, or in a multipart upload whose completion makes them visible. A process that is killed
-leaves at most a hidden `.lbtmp` file, which `remove_stale_temporaries` recognises by its released lock.
+Local files are written to a hidden temporary file, synced, and renamed to the target. Objects are buffered and uploaded
+with one request, or as a multipart upload whose completion makes them visible. A killed process leaves at most a hidden
+`.lbtmp` file, which `remove_stale_temporaries` recognises by its released lock.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ __all__ = [
 ]
 
 TEMPORARY_SUFFIX = ".lbtmp"
-"""How the names of files end that are still being written."""
+"""Suffix of the names of files that are still being written."""
 
 _TEMPORARY = re.compile(r"\..+\.\d+-\d+\.lbtmp")
 _BUFFER = 1024 * 1024
-_ONE_PUT = 32 * 1024 * 1024  # held in memory up to here, on disk beyond
+_ONE_PUT = 32 * 1024 * 1024  # held in memory up to this size, on disk beyond it
 _NAME_MAX = 255
 _counter = itertools.count()
 
 
 @contextlib.contextmanager
 def publish(url: str, options: Options | None = None, *, not_before_ns: int = 0) -> Iterator[BinaryIO]:
-    """Open an output that appears, complete and durable, when the body ends, and never if it raises.
+    """Open an output that appears, complete and durable, when the body ends, and never if the body raises.
 
-    Local: the folders are created (and stay, whatever the body does), the file is written aside in the
-    target's folder, fsynced, renamed over the target, and the folder is fsynced. Object stores: one put, or
-    one completion of an upload in parts for outputs over 100 MB (GCS and Azure: over 32 MiB). A former output
-    of that name is replaced then.
+    Local: the folders are created (and stay, even if the body raises), the file is written under a temporary name in
+    the folder of the target, fsynced, renamed to the target, and the folder is fsynced. Object stores: one put, or one
+    completion of a multipart upload for outputs over 100 MB (GCS and Azure: over 32 MiB). This replaces a former output
+    of the same name.
 
     Args:
         url: Where the output goes: a local path or a URL of an object store.
         options: Storage options.
-        not_before_ns: The least time of modification that a local output gets, in nanoseconds since 1970.
+        not_before_ns: The earliest modification time that a local output may have, in nanoseconds since 1970.
 
     Yields:
         A binary file to write to. It must not be closed or used after the body.
@@ -72,7 +72,7 @@ def publish(url: str, options: Options | None = None, *, not_before_ns: int = 0)
     else:
         _require_atomic(url)
         with tempfile.SpooledTemporaryFile(_ONE_PUT) as spool:
-            with _worded_if_full(url, tempfile.gettempdir()):
+            with _full_disk_errors(url, tempfile.gettempdir()):
                 yield cast(BinaryIO, spool)
             _upload(url, cast(BinaryIO, spool), options)
 
@@ -113,7 +113,7 @@ def _upload(url: str, spool: BinaryIO, options: Options | None) -> None:
     if store_of(url).api == "azure":
         upload_blocks(url, spool, options)
         return
-    # The spool is a file without a name, so that a kill leaves nothing behind.
+    # The spool is a file without a name, so a kill leaves nothing behind.
     call(url, "write", store.put_file, f"/dev/fd/{spool.fileno()}", url)
 
 
@@ -121,14 +121,14 @@ def _upload(url: str, spool: BinaryIO, options: Options | None) -> None:
 def _publish_local(path: str, not_before_ns: int) -> Iterator[BinaryIO]:
     folder = os.path.dirname(path)
     _require_plain(path)
-    with _worded(path, folder):
+    with _write_errors(path, folder):
         make_folders(folder)
         temporary, descriptor = _open_temporary(path)
-    file = open(descriptor, "wb", buffering=_BUFFER)  # noqa: SIM115 - closed below, after the lock has served
+    file = open(descriptor, "wb", buffering=_BUFFER)  # noqa: SIM115 - closed below, when the lock is no longer needed
     try:
-        with _worded_if_full(path, folder):
+        with _full_disk_errors(path, folder):
             yield file
-        with _worded(path, folder):
+        with _write_errors(path, folder):
             file.flush()
             if os.fstat(descriptor).st_mtime_ns < not_before_ns:
                 os.utime(descriptor, ns=(not_before_ns, not_before_ns))
@@ -137,25 +137,25 @@ def _publish_local(path: str, not_before_ns: int) -> Iterator[BinaryIO]:
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
-        # The buffered rest of an abandoned file may not fit on the disk either; it is not wanted any more.
+        # Closing writes the rest of the buffer, which may not fit on the disk either; the file is discarded anyway.
         with contextlib.suppress(OSError):
             file.close()
         raise
-    with file, _worded(path, folder):
+    with file, _write_errors(path, folder):
         sync_folder(folder)
 
 
 def _require_plain(path: str) -> None:
     """Refuse to replace a device, a pipe or a socket by a file: /dev/null is one for every program."""
-    with contextlib.suppress(OSError):  # nothing there, or no permission to look: the next step says so
+    with contextlib.suppress(OSError):  # it does not exist, or no permission: the next step reports it
         mode = os.stat(path).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise UsageError(f"{path}: an output replaces what has its name, and this is not a file; give another name")
 
 
 @contextlib.contextmanager
-def _worded(url: str, place: str) -> Iterator[None]:
-    """Return the errors of our own steps."""
+def _write_errors(url: str, place: str) -> Iterator[None]:
+    """Translate the errors of the steps before and after the body."""
     try:
         yield
     except OSError as error:
@@ -168,12 +168,12 @@ def _worded(url: str, place: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _worded_if_full(url: str, place: str) -> Iterator[None]:
-    """Return what a write in the body meets on a full disk; the body's other errors are the caller's."""
+def _full_disk_errors(url: str, place: str) -> Iterator[None]:
+    """Translate the error of a write to a full disk in the body; other errors of the body belong to the caller."""
     try:
         yield
     except OSError as error:
-        # An error of opening something else names it; one of writing to our file does not.
+        # An error that names a file comes from opening another one; an error of a write to this file names none.
         if isinstance(error, LedgerbeamError) or not is_full(error) or error.filename is not None:
             raise
         raise _full(url, place) from error
@@ -187,7 +187,7 @@ def _full(url: str, place: str) -> DiskFullError:
 
 
 def _open_temporary(path: str) -> tuple[str, int]:
-    """Create and lock a hidden sibling; make another when a sweeper took it for stale between the two."""
+    """Create and lock a hidden temporary file; create another one if it was removed as stale before it was locked."""
     folder, name = os.path.split(path)
     while True:
         tail = f".{os.getpid()}-{next(_counter)}{TEMPORARY_SUFFIX}"
@@ -195,7 +195,7 @@ def _open_temporary(path: str) -> tuple[str, int]:
         temporary = os.path.join(folder, f".{head}{tail}")
         try:
             descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
-        except FileExistsError:  # left by a former process of the same id, or of another host's
+        except FileExistsError:  # left by a former process with the same id, or by another host
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -215,13 +215,13 @@ def _still_names(path: str, descriptor: int) -> bool:
 
 
 def remove_stale_temporaries(root: str) -> list[str]:
-    """Remove what writers that were killed left below a folder.
+    """Remove the temporary files that killed writers left below a folder.
 
-    A live writer holds a lock on its file, on whichever process of this machine it runs; its files stay.
+    The files of live writers stay: each process of this machine holds a lock on its file.
 
     Args:
-        root: A local folder, walked without following links; folders that cannot be read are passed over. A
-            remote root has no temporaries, and a missing one is empty.
+        root: A local folder, walked without following links; folders that cannot be read are skipped. A remote root has
+            no temporary files, and a missing one is empty.
 
     Returns:
         The paths that were removed, sorted.
@@ -247,14 +247,14 @@ def remove_stale_temporaries(root: str) -> list[str]:
 def _remove_if_stale(path: str) -> bool:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-    except FileNotFoundError:  # published or removed meanwhile
+    except FileNotFoundError:  # published or removed in the meantime
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not _still_names(path, descriptor):
             return False
         os.unlink(path)
-    except BlockingIOError:  # its writer lives
+    except BlockingIOError:  # its writer is alive
         return False
     finally:
         os.close(descriptor)

@@ -1,12 +1,12 @@
-"""Positional reads of one source: exact, merged where ranges are neighbours, retried where it is remote.
+"""Positional reads of one source: exact, merged where ranges are close together, retried where it is remote.
 
-Local files are read with `os.pread`, everything else through fsspec, a bounded number of requests at a time.
+Local files are read with `os.pread`, everything else through fsspec with a bounded number of concurrent requests.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ledgerbeam.errors import ChangedSourceError, LedgerbeamError, StorageError, UsageError
 from ledgerbeam.io import native
+from ledgerbeam.io.storage.ahead import map_ahead
 from ledgerbeam.io.storage.client import Options, call, filesystem, http_status, storage_error
 from ledgerbeam.io.storage.fetch import fetch_many
 from ledgerbeam.io.storage.stat import FileInfo, open_descriptor, stat
@@ -34,16 +35,16 @@ _MANY_NEIGHBOURS = 0.25
 class RangeReader:
     """Positional reads of one source.
 
-    Nothing is opened before the first read. A reader may be pickled, shared by threads and carried through a
-    fork: it holds at most one descriptor, which is only ever read by position. `close` is for when no read is
-    running; a later read opens the file again.
+    The file is opened by the first read. A reader may be pickled, shared by threads and used after a fork: it holds at
+    most one descriptor, which is only read by position. Call `close` when no read is running; a later read opens the
+    file again.
 
     Args:
         url: A local path or a URL.
         options: Storage options.
-        size: Length in bytes if it is known; saves the request that `size` would make.
-        listed: What was listed. Every read of an object is of this version, or an error; of a local file that is
-            checked when it is opened, and what happens to it later is for a `SourceWatch`.
+        size: Length in bytes if it is known; saves the request of `size`.
+        listed: The listed properties of the source. Every read of an object returns this version or fails. A local file
+            is checked when it is opened; use a `SourceWatch` to detect later changes.
     """
 
     __slots__ = ("_handle", "_local", "_size", "listed", "options", "url")
@@ -80,7 +81,7 @@ class RangeReader:
 
     @property
     def size(self) -> int:
-        """Length in bytes: as given, else asked once.
+        """Length in bytes: as given, else from one request.
 
         Raises:
             SourceNotFoundError: There is no such source; also StorageError as in `stat`.
@@ -99,26 +100,26 @@ class RangeReader:
         """Read exactly the bytes `[start, stop)`: one request when the source is remote.
 
         Raises:
-            ChangedSourceError: The source ends before `stop`, or is not what was listed.
+            ChangedSourceError: The source ends before `stop`, or changed since it was listed.
             SourceNotFoundError: There is no such source.
-            StorageError: The store refused or gave too few bytes.
-            UsageError: Not `0 <= start <= stop`.
+            StorageError: The store refused or returned too few bytes.
+            UsageError: `0 <= start <= stop` does not hold.
         """
         try:
             size = stop - start
-            if size <= _MAX_REQUEST:  # room for it is made before it is known to be there
+            if size <= _MAX_REQUEST:  # memory is allocated before the data is known to exist
                 data = os.pread(self._handle["fd"], size, start)
                 if len(data) == size:
                     return data
-        except (KeyError, OSError, OverflowError):  # not open yet, remote, or what `_read` words an error for
+        except (KeyError, OSError, OverflowError):  # not open yet, remote, or an error that `_read` reports
             pass
         return self._read(start, stop)
 
     def read_near(self, start: int, stop: int) -> bytes:
-        """Read the bytes `[start, stop)`, fewer where the source ends before: one request when it is remote.
+        """Read the bytes `[start, stop)`, fewer if the source ends before: one request when it is remote.
 
         Raises:
-            ChangedSourceError: The source is not what was listed; also the other errors of `read`.
+            ChangedSourceError: The source changed since it was listed; also the other errors of `read`.
         """
         if not 0 <= start <= stop:
             raise self._meaningless(start, stop)
@@ -136,20 +137,20 @@ class RangeReader:
         gap: int | None = None,
         max_request: int = _MAX_REQUEST,
     ) -> list[bytes]:
-        """Read many ranges; neighbours share a request, of a local source those asked one after the other.
+        """Read many ranges; ranges that are close together share a request (in a local source only consecutive ones).
 
         Args:
-            starts: First byte of each range; a list or an integer array, in any order, overlaps allowed.
-            stops: End of each range, exclusive; as many.
+            starts: First byte of each range; a list or an integer array, in any order, overlaps are allowed.
+            stops: End of each range, exclusive.
             gap: Ranges at most this many bytes apart are merged. Default: 64 KiB remote, 4 KiB local.
-            max_request: A merged request has at most this many bytes; a longer range is a request of its own.
+            max_request: Largest size of a merged request in bytes; a longer range is its own request.
 
         Returns:
-            The bytes of each range, in the order asked.
+            The bytes of each range, in the requested order.
 
         Raises:
             ChangedSourceError: The source ends before one of the ranges.
-            UsageError: One of them is not `0 <= start <= stop`; also the other errors of `read`.
+            UsageError: `0 <= start <= stop` does not hold for a range; also the other errors of `read`.
         """
         return list(self.iterate_many(starts, stops, gap=gap, max_request=max_request))
 
@@ -161,10 +162,10 @@ class RangeReader:
         gap: int | None = None,
         max_request: int = _MAX_REQUEST,
     ) -> Iterator[bytes]:
-        """Read many ranges as `read_many` does, local ones not before they are taken.
+        """Read many ranges as `read_many` does; local ones lazily.
 
         Yields:
-            The bytes of each range, in the order asked.
+            The bytes of each range, in the requested order.
         """
         bounds = np.array([starts, stops], np.int64)
         wrong = np.flatnonzero((bounds[0] < 0) | (bounds[1] < bounds[0]))
@@ -174,6 +175,26 @@ class RangeReader:
             return self._iterate_local(bounds[0], bounds[1], _LOCAL_GAP if gap is None else gap, max_request)
         firsts, lasts = bounds.tolist()
         return iter(self._fetch_merged(firsts, lasts, _REMOTE_GAP if gap is None else gap, max_request))
+
+    def blocks(self, size: int, ahead: int = 0, *, start: int = 0, stop: int | None = None) -> Generator[bytes]:
+        """Read the bytes `[start, stop)` in order, in blocks.
+
+        Args:
+            size: Bytes of a block; the last one may have fewer.
+            ahead: Number of blocks that threads read in advance.
+            start: First byte.
+            stop: End, exclusive. Default: the end of the source.
+
+        Raises:
+            ChangedSourceError: As in `read`; also its other errors.
+        """
+        end = self.size if stop is None else stop
+
+        def read(first: int) -> bytes:
+            return self.read(first, min(first + size, end))
+
+        starts = range(start, end, size)
+        yield from map_ahead(read, starts, ahead) if ahead else map(read, starts)
 
     def _iterate_local(
         self, starts: NDArray[np.int64], stops: NDArray[np.int64], gap: int, max_request: int
@@ -206,9 +227,9 @@ class RangeReader:
             stops: End of each line, exclusive.
 
         Yields:
-            Some lines, in the order asked. It ends before the first that has to be read otherwise, perhaps at once:
-            where there is no compiled module, the source is remote, these are not the bytes of one line, or many are
-            neighbours, which `iterate_many` reads together.
+            Lists of lines, in the requested order. It ends, perhaps at once, before the first range that has to be read
+            in another way: without the compiled module, in a remote source, if a range is not one line, or if many
+            ranges are close together, so that `iterate_many` reads them with fewer calls.
         """
         if native.compiled is None or not self._local:
             return
@@ -216,7 +237,7 @@ class RangeReader:
             return
         try:
             descriptor = self._open()
-        except (OSError, ValueError):  # to be worded by the read that follows
+        except (OSError, ValueError):  # the read that follows reports it
             return
         starts, stops = np.ascontiguousarray(starts), np.ascontiguousarray(stops)
         place = 0
@@ -229,7 +250,7 @@ class RangeReader:
         for start, size in zip(starts.tolist(), (stops - starts).tolist(), strict=True):
             try:
                 data = pread(descriptor, size, start) if size <= _MAX_REQUEST else b""
-            except OSError:  # not open yet, or what `_read` words an error for
+            except OSError:  # not open yet, or an error that `_read` reports
                 data = b""
             if len(data) == size:
                 yield data
@@ -261,13 +282,13 @@ class RangeReader:
     def _pread(self, start: int, stop: int) -> bytes:
         try:
             descriptor = self._open()
-            stop = min(stop, os.fstat(descriptor).st_size)  # a damaged offset can claim any size
+            stop = min(stop, os.fstat(descriptor).st_size)  # a damaged offset can lead to any size
             if start >= stop:
                 return b""
             data = os.pread(descriptor, stop - start, start)
             if len(data) == stop - start:
                 return data
-            # The kernel gives at most 2 GiB a call, and less when a signal comes in between.
+            # The kernel returns at most 2 GiB per call, and less if a signal interrupts it.
             parts = [data]
             position = start + len(data)
             while parts[-1] and position < stop:
@@ -280,12 +301,12 @@ class RangeReader:
         return b"".join(parts)
 
     def _open(self) -> int:
-        """Return the descriptor, opening the file first if need be."""
+        """Return the descriptor; open the file first if it is not open."""
         kept = self._handle.get("fd")
         if kept is not None:
             return kept
         mine = open_descriptor(self.url, self.listed)
-        # No lock, which a fork could carry over locked: of two threads that open, the later one yields.
+        # No lock, since a fork could copy it locked: if two threads open the file, the later one closes its descriptor.
         kept = self._handle.setdefault("fd", mine)
         if kept != mine:
             os.close(mine)
@@ -309,21 +330,21 @@ class RangeReader:
             raise
 
     def _meaningless(self, start: int, stop: int) -> UsageError:
-        return UsageError(f"{self.url}: [{start}, {stop}) is not a range; 0 <= start <= stop is needed")
+        return UsageError(f"{self.url}: [{start}, {stop}) is not a range; expected 0 <= start <= stop")
 
     def _short(self, start: int, stop: int, got: int) -> StorageError:
         size = stat(self.url, self.options).size
         wanted = f"{self.url}: expected {stop - start} bytes at [{start}, {stop}), found {got}"
         if size < stop:
             return ChangedSourceError(
-                f"{wanted}; the source now ends at {size}. It was cut or replaced after it was listed or "
+                f"{wanted}; the source now ends at {size}. It was truncated or replaced after it was listed or "
                 "indexed: index it again and run again"
             )
         return StorageError(f"{wanted}, although the source has {size} bytes; run again")
 
 
 def _joined(starts: NDArray[_Integer], stops: NDArray[_Integer], gap: int) -> NDArray[np.bool_]:
-    """Tell of each range but the first whether it is worth reading together with the one before it."""
+    """Return for each range but the first whether to read it together with the one before it."""
     ordered = (starts[1:] >= starts[:-1]) & (stops[1:] >= stops[:-1])
     filled = stops > starts  # an empty range may lie anywhere
     return ordered & filled[1:] & filled[:-1] & (starts[1:] <= stops[:-1] + starts.dtype.type(gap))
@@ -333,7 +354,7 @@ _Member = tuple[int, int, int]
 
 
 def _merge(asked: list[tuple[int, int, int]], gap: int, max_request: int) -> list[tuple[int, int, list[_Member]]]:
-    """Merge neighbours; each group has its bounds and, for each member, (position asked, start, stop)."""
+    """Merge close ranges into groups of (start, stop, members); a member is (position in the request, start, stop)."""
     groups: list[tuple[int, int, list[_Member]]] = []
     for start, stop, position in sorted(asked):
         if start == stop:

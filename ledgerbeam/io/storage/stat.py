@@ -1,4 +1,4 @@
-"""What a store reports about a source: size, version and modification time."""
+"""The properties of a source as its store reports them: size, version and modification time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KINDS = (
     (stat_modes.S_ISBLK, "a device"),
 )
 
-_DESCRIBED_AT_ONCE = 500  # of the Hub
+_DESCRIBED_AT_ONCE = 500  # files in one request to the Hub
 _TIMES = ("LastModified", "last_modified", "mtime", "updated", "Last-Modified", "created")
 
 
@@ -34,13 +34,13 @@ class FileInfo:
     Attributes:
         url: Canonical URL (`canonical_url`).
         size: Length in bytes.
-        version: What changes when the content does: generation, ETag or name of the content; where the store has
-            none of them, the time of the last modification in nanoseconds since 1970, as decimal text, and of a
-            remote store a hyphen and the size.
-        modified_ns: Time of the last modification in nanoseconds since 1970 (object stores: to the second); 0
-            when the store does not tell. Not part of the comparison.
-        changed_ns: Of a local file the time of the last change of its inode, which nobody can set, in nanoseconds
-            since 1970; 0 where it is not known. Not part of the comparison.
+        version: Changes when the content changes: the generation, ETag or hash of the content. If the store has none of
+            them, the time of the last modification in nanoseconds since 1970 as decimal text, for a remote store
+            followed by a hyphen and the size.
+        modified_ns: Time of the last modification in nanoseconds since 1970 (object stores: whole seconds); 0 if the
+            store does not report it. Not part of the comparison.
+        changed_ns: For a local file the time of the last change of its inode (`st_ctime_ns`), which no program can set;
+            0 if not known. Not part of the comparison.
     """
 
     url: str
@@ -51,7 +51,7 @@ class FileInfo:
 
 
 def stat(url: str, options: Options | None = None) -> FileInfo:
-    """Ask the store about one source: one system call or one request.
+    """Return the properties of a source: one system call or one request.
 
     Args:
         url: A local path or a URL.
@@ -62,13 +62,13 @@ def stat(url: str, options: Options | None = None) -> FileInfo:
 
     Raises:
         SourceNotFoundError: There is no such file or object.
-        UsageError: The name is a folder, a pipe or a device, or no file system is known for it.
-        StorageError: No permission, or the store did not answer.
+        UsageError: The name is a folder, a pipe or a device, or fsspec knows no store for it.
+        StorageError: No permission, or the store did not respond.
     """
     url = canonical_url(url)
     if not is_local(url):
         store = filesystem(url, options)
-        # A former listing must not answer for the store; all of it, for adlfs does not find an entry by its URL.
+        # No cached listing may be used. The whole cache is dropped, since adlfs does not find an entry by its URL.
         store.invalidate_cache()
         return info_of(url, call(url, "read", store.info, url))
     try:
@@ -80,10 +80,10 @@ def stat(url: str, options: Options | None = None) -> FileInfo:
 
 
 def stat_many(urls: Sequence[str], options: Options | None = None) -> list[FileInfo]:
-    """Ask about many sources, remote ones up to `CONCURRENCY` at a time.
+    """Return the properties of many sources; up to `CONCURRENCY` concurrent requests.
 
     Returns:
-        One `FileInfo` for each URL, in the order asked.
+        One `FileInfo` for each URL, in the order of `urls`.
 
     Raises:
         SourceNotFoundError: One of them does not exist; also UsageError and StorageError as in `stat`.
@@ -98,7 +98,7 @@ def stat_many(urls: Sequence[str], options: Options | None = None) -> list[FileI
 
 
 def _stat_hub(urls: Sequence[str], options: Options | None) -> list[FileInfo]:
-    """Ask the Hub about many files: one request for each repository among them, for it counts requests."""
+    """Return the properties of files of the Hub: one request for each repository, since the Hub limits requests."""
     urls = [canonical_url(url) for url in urls]
     found = call(urls[0], "read", filesystem(urls[0], options).describe, urls)
     for url, info in zip(urls, found, strict=True):
@@ -108,11 +108,11 @@ def _stat_hub(urls: Sequence[str], options: Options | None) -> list[FileInfo]:
 
 
 def require_regular(found: os.stat_result, url: str) -> None:
-    """Check that what has a name is a file: a pipe has no byte offsets, and opening one may wait for ever.
+    """Check that a path is a regular file: a pipe has no byte offsets, and opening one may block forever.
 
     Args:
-        found: Its properties from the operating system.
-        url: Its name, for the message.
+        found: The result of `os.stat`.
+        url: The path, for the message.
 
     Raises:
         UsageError: It is a folder, a pipe, a socket or a device.
@@ -121,34 +121,34 @@ def require_regular(found: os.stat_result, url: str) -> None:
         raise folder_error(url)
     if not stat_modes.S_ISREG(found.st_mode):
         kind = next((name for test, name in _KINDS if test(found.st_mode)), "no file")
-        raise UsageError(f"{url} is {kind}; expected a file, which has byte offsets: write its content to one first")
+        raise UsageError(f"{url} is {kind}; expected a file, which has byte offsets: write its content to a file first")
 
 
 def changed_error(listed: FileInfo, found: str) -> ChangedSourceError:
-    """Return the error of a source that is no longer what was listed.
+    """Return the error for a source that changed since it was listed.
 
     Args:
-        listed: What was listed.
-        found: What is there now.
+        listed: The listed properties of the source.
+        found: What was found instead, for the message.
     """
     return ChangedSourceError(
         f"{listed.url}: changed since it was listed: expected {listed.size} bytes of version {listed.version}, found "
-        f"{found}; run the job again to list it anew"
+        f"{found}; run the job again to list it again"
     )
 
 
 def require_listed(listed: FileInfo, options: Options | None = None) -> FileInfo:
-    """Ask the store about a source and check that it is what was listed: one system call or one request.
+    """Check that a source did not change since it was listed: one system call or one request.
 
     Args:
-        listed: What was listed.
+        listed: The listed properties of the source.
         options: Storage options.
 
     Returns:
-        What the store reports now, with the modification time.
+        Its properties now, with the modification time.
 
     Raises:
-        ChangedSourceError: It is another, no file any more, or gone; also StorageError.
+        ChangedSourceError: It changed, was deleted, or is no longer a file; also StorageError.
     """
     try:
         found = stat(listed.url, options)
@@ -160,19 +160,19 @@ def require_listed(listed: FileInfo, options: Options | None = None) -> FileInfo
 
 
 def folder_error(url: str) -> UsageError:
-    """Return the error of a folder given where a source is needed."""
+    """Return the error for a folder given as a source."""
     return UsageError(f"{url} is a folder, not a source; name its files, for example '{url}/**/*.jsonl'")
 
 
 def info_of(url: str, info: Mapping[str, Any]) -> FileInfo:
-    """Read an fsspec `info` mapping.
+    """Convert an fsspec `info` mapping.
 
     Args:
         url: The canonical URL of the object.
-        info: What `info`, `ls` or `find` gave for it.
+        info: The entry of `info`, `ls` or `find` for it.
 
     Raises:
-        UsageError: It describes a folder.
+        UsageError: It is a folder.
         StorageError: It reports no size, or neither a version nor a time, so a change could not be detected.
     """
     if info.get("type") == "directory":
@@ -191,18 +191,18 @@ def info_of(url: str, info: Mapping[str, Any]) -> FileInfo:
                 f"{url}: the store reports neither ETag, generation nor modification time, so a change of the source "
                 "could not be detected; copy it to a store that reports one of these"
             )
-        version = f"{modified_ns}-{size}"  # the time of a web server has whole seconds
+        version = f"{modified_ns}-{size}"  # a web server reports whole seconds
     return FileInfo(url, size, version.strip('"'), modified_ns)
 
 
 def content_name(info: Mapping[str, Any]) -> str | None:
-    """Return the name of the content of a file that the Hub lists: its SHA-256, Git's name or its Xet hash."""
+    """Return the hash of the content of a file that the Hub lists: SHA-256, Git hash or Xet hash."""
     name = getattr(info.get("lfs"), "sha256", None) or info.get("blob_id") or info.get("xet_hash")
     return None if name is None else str(name)
 
 
 def _date(text: str) -> dt.datetime | None:
-    """Read a date as stores write them, or web servers; None if it is none."""
+    """Parse a date in ISO 8601 or as web servers write it; None if it is not a date."""
     for read in (dt.datetime.fromisoformat, parsedate_to_datetime):
         with contextlib.suppress(ValueError):
             return read(text)
@@ -215,26 +215,26 @@ def _nanoseconds(moment: object) -> int:
     if isinstance(moment, dt.datetime):
         since = moment.astimezone(dt.UTC) - dt.datetime.fromtimestamp(0, dt.UTC)
         return (since // dt.timedelta(microseconds=1)) * 1000
-    # A store may report the same time once as a date and once as float seconds; both hold microseconds.
+    # A store may report the same time as a date or as float seconds; both are exact to microseconds.
     return round(moment * 1e6) * 1000 if isinstance(moment, (int, float)) else 0
 
 
 def open_descriptor(path: str, listed: FileInfo | None = None) -> int:
-    """Open a local file to read, without waiting for anything.
+    """Open a local file for reading, without blocking.
 
     Args:
         path: Its canonical URL.
-        listed: What it was when it was listed, to be checked on the open file.
+        listed: Its listed properties, to be checked on the open file.
 
     Returns:
         A descriptor.
 
     Raises:
-        OSError: It cannot be opened; ValueError, when no file can have this name.
-        ChangedSourceError: It is not what was listed.
+        OSError: It cannot be opened; also ValueError, if no file can have this name.
+        ChangedSourceError: It changed since it was listed.
         UsageError: It is a folder, a pipe or a device.
     """
-    # The opening of a pipe would wait for its writer.
+    # Opening a pipe would block until it has a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         found = os.fstat(descriptor)
@@ -250,7 +250,7 @@ def open_descriptor(path: str, listed: FileInfo | None = None) -> int:
 
 @contextlib.contextmanager
 def open_local(path: str, listed: FileInfo | None = None) -> Iterator[int]:
-    """Open a local file to read.
+    """Open a local file for reading.
 
     Args:
         path: Its canonical URL.
@@ -261,9 +261,9 @@ def open_local(path: str, listed: FileInfo | None = None) -> Iterator[int]:
 
     Raises:
         SourceNotFoundError: There is no such file.
-        ChangedSourceError: It is not what was listed.
+        ChangedSourceError: It changed since it was listed.
         UsageError: It is a folder, a pipe or a device.
-        StorageError: It cannot be opened, or a system call of the body failed.
+        StorageError: It cannot be opened, or a system call in the body failed.
     """
     try:
         try:

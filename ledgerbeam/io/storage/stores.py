@@ -1,4 +1,4 @@
-"""What each kind of store can do: the one table that all ask, by the scheme of a URL."""
+"""The capabilities of each kind of store, by the scheme of the URL. All code takes them from this table."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "local": "file"}
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """What a kind of store can do; the defaults are those of one of which nothing is known.
+    """The capabilities of a kind of store; the defaults apply to an unknown store.
 
     Attributes:
-        api: Whose requests are made beyond what fsspec has: reads of a version, pages of listings, blocks of Azure.
-        package: What `pip install` brings its client with.
-        has_buckets: Whether a key has no leading slash, so that `scheme:///b/k` can only mean `scheme://b/k`.
-        publishes_whole: Whether a put appears as a whole or not.
-        creates_exclusively: Whether a put can be made conditional on the name being free.
-        joins_objects: Whether the server makes an object of parts of others.
-        deletes_many: How many objects one request deletes; those that are gone are no error.
-        explains_refusals: Whether an answer to a HEAD request says why it was refused.
-        whole_read: Arguments of the client that read a whole object without a request for its length.
+        api: The API for requests that fsspec does not have: reads of a version, pages of listings, blocks of Azure.
+        package: The package for `pip install` that contains its client.
+        has_buckets: Whether keys have no leading slash, so that `scheme:///b/k` can only mean `scheme://b/k`.
+        publishes_whole: Whether a put is atomic: readers see the whole object or none.
+        creates_exclusively: Whether a put can be made conditional on the name not existing.
+        joins_objects: Whether the server can create an object from parts of others.
+        deletes_many: Number of objects that one request can delete; missing ones are no error.
+        explains_refusals: Whether the response to a refused HEAD request gives the reason.
+        whole_read: Arguments of the client for reading a whole object without a request for its size.
     """
 
     api: Literal["s3", "gcs", "azure", "http", "hub"] | None = None
@@ -71,11 +71,11 @@ _STORES = {
 
 
 def canonical_scheme(scheme: str) -> str:
-    """Return the one name under which a scheme is known."""
+    """Return the canonical name of a scheme."""
     scheme = scheme.lower()
     return _ALIASES.get(scheme, scheme)
 
 
 def store_named(scheme: str) -> Store:
-    """Return what the store of a canonical scheme can do."""
+    """Return the capabilities of the store of a canonical scheme."""
     return _STORES.get(scheme, _UNKNOWN)

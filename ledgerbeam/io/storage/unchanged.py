@@ -1,8 +1,8 @@
-"""Reads of an object in the version that was listed, by the condition that its store puts on a request.
+"""Reads of exactly the listed version of an object.
 
-S3 and Azure take `If-Match` with the ETag, GCS a generation; what answers is compared too, for there are servers that
-pass over a condition. Of a web server and of the Hub the answer alone is compared. Other stores have none: they are
-asked after the read what they hold, one request more.
+S3 and Azure accept `If-Match` with the ETag, GCS a generation; the version in the response is compared too, since some
+servers ignore the condition. For web servers and the Hub only the response is compared. For other stores a second
+request after the read checks the version.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,42 +20,42 @@ from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerError, Stora
 from ledgerbeam.io.storage.client import CONCURRENCY, storage_error
 from ledgerbeam.io.storage.stat import FileInfo, changed_error, info_of, require_regular
 from ledgerbeam.io.storage.urls import is_local, store_of
-from ledgerbeam.io.storage.web import read_web
+from ledgerbeam.io.storage.web import byte_range, read_web
 
 __all__ = ["OtherVersionError", "SourceWatch", "cat_listed", "takes_conditions"]
 
 
 class OtherVersionError(Exception):
-    """The object that a store gave is of another version; the text is what was found."""
+    """The object has another version than the listed one; the text is the version that was found."""
 
 
 def takes_conditions(url: str) -> bool:
-    """Return whether a store reads an object in a given version at no extra request."""
+    """Return whether a store can read a given version of an object without an extra request."""
     return store_of(url).api is not None
 
 
 def cat_listed(
     store: Any, urls: Sequence[str], starts: Sequence[int | None], stops: Sequence[int | None], versions: Sequence[str]
 ) -> list[bytes | BaseException]:
-    """Read ranges of objects, or whole ones, side by side: one request each.
+    """Read ranges of objects, or whole objects, concurrently: one request each.
 
     Args:
         store: Their fsspec file system.
         urls: Canonical URLs.
-        starts: First byte of each; None for the whole object.
-        stops: End of each, exclusive; None likewise.
+        starts: First byte of each range; None for the whole object.
+        stops: End of each range, exclusive; None for the whole object.
         versions: The version of each, as in `FileInfo.version`.
 
     Returns:
-        The bytes of each or the error it met: of another version one of status 412, or `OtherVersionError`.
+        For each its bytes or its error; for another version one of status 412, or `OtherVersionError`.
     """
     api = store_of(urls[0]).api
     asked = list(zip(urls, starts, stops, versions, strict=True))
     if api is None:
-        return [_look_after(store, *one) for one in asked]
+        return [_read_plain(partial(_read_and_stat, store), *one) for one in asked]
     if api == "hub":
         with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-hub") as pool:
-            return list(pool.map(lambda one: _read_hub(store, *one), asked))
+            return list(pool.map(lambda one: _read_plain(store.read_version, *one), asked))
     found: list[bytes | BaseException] = asyn.sync(
         store.loop,
         asyn._run_coros_in_chunks,  # noqa: SLF001 - what `cat_ranges` of all these stores is made of
@@ -71,8 +72,8 @@ async def _read_s3(store: Any, url: str, start: int | None, stop: int | None, ve
 
     bucket, key, _ = store.split_path(url)
     request = {"Bucket": bucket, "Key": key, "IfMatch": f'"{version}"'}
-    if start is not None and stop is not None:
-        request["Range"] = f"bytes={start}-{stop - 1}"
+    if (wanted := byte_range(start, stop)) is not None:
+        request["Range"] = wanted
 
     async def read() -> bytes:
         answer = await store._call_s3("get_object", **request)  # noqa: SLF001 - as s3fs itself reads
@@ -88,9 +89,9 @@ async def _read_s3(store: Any, url: str, start: int | None, stop: int | None, ve
 
 
 async def _read_gcs(store: Any, url: str, start: int | None, stop: int | None, version: str) -> bytes:
-    head = {} if start is None or stop is None else {"Range": f"bytes={start}-{stop - 1}"}
+    wanted = byte_range(start, stop)
     headers, data = await store._call(  # noqa: SLF001 - as gcsfs itself reads
-        "GET", store.url(url), headers=head, ifGenerationMatch=version
+        "GET", store.url(url), headers={"Range": wanted} if wanted else {}, ifGenerationMatch=version
     )
     _require(version, headers.get("X-Goog-Generation"))
     return bytes(data)
@@ -121,28 +122,31 @@ async def _read_web(store: Any, url: str, start: int | None, stop: int | None, v
 
 
 def _require(version: str, found: object) -> None:
-    """Raise if a response names a version, and it is another."""
+    """Raise OtherVersionError if a response names another version."""
     if found and str(found).strip('"') != version:
         raise OtherVersionError(str(found).strip('"'))
 
 
-def _look_after(store: Any, url: str, start: int | None, stop: int | None, version: str) -> bytes | BaseException:
+def _read_plain(
+    read: Callable[[str, int | None, int | None], tuple[str, bytes]],
+    url: str,
+    start: int | None,
+    stop: int | None,
+    version: str,
+) -> bytes | BaseException:
+    """Return the bytes that `read` returns with their version, or the error."""
     try:
-        data: bytes = store.cat_file(url, start=start, end=stop)
-        store.invalidate_cache()
-        _require(version, info_of(url, store.info(url)).version)
-    except Exception as error:  # noqa: BLE001 - as `cat_ranges` returns them; who asked decides
+        found, data = read(url, start, stop)
+        _require(version, found)
+    except Exception as error:  # noqa: BLE001 - returned as `cat_ranges` does; the caller decides
         return error
     return data
 
 
-def _read_hub(store: Any, url: str, start: int | None, stop: int | None, version: str) -> bytes | BaseException:
-    try:
-        found, data = store.read_version(url, start, stop)
-        _require(version, found)
-    except Exception as error:  # noqa: BLE001 - as above
-        return error
-    return bytes(data)
+def _read_and_stat(store: Any, url: str, start: int | None, stop: int | None) -> tuple[str, bytes]:
+    data: bytes = store.cat_file(url, start=start, end=stop)
+    store.invalidate_cache()
+    return info_of(url, store.info(url)).version, data
 
 
 _Read = Callable[[Any, str, int | None, int | None, str], Awaitable[bytes]]
@@ -160,15 +164,15 @@ Marks = tuple[tuple[int, int, int], ...]
 
 
 class SourceWatch:
-    """Looks at local sources when it is made and whenever it is asked. A context manager, which looks at the end too.
+    """Checks that local sources do not change: when it is made, at `check`, and at the end of its `with` block.
 
     Args:
-        listed: What was listed, with the time of the last change of a file where that is known from an earlier look;
-            remote sources among it are passed over.
+        listed: The listed properties of the sources, with `changed_ns` where an earlier check has found it; remote
+            sources are ignored.
 
     Raises:
-        ChangedSourceError: One of them is not what was listed.
-        StorageError: No permission to look.
+        ChangedSourceError: One of them changed since it was listed.
+        StorageError: No permission to read its properties.
     """
 
     __slots__ = ("_listed", "marks")
@@ -178,10 +182,10 @@ class SourceWatch:
         self.marks: Marks = self._look()
 
     def check(self) -> None:
-        """Look again.
+        """Check the sources again.
 
         Raises:
-            ChangedSourceError: A source is not what was listed, or has changed since the first look.
+            ChangedSourceError: A source changed since it was listed, or since the first check.
         """
         marks = self._look()
         for source, before, now in zip(self._listed, self.marks, marks, strict=True):
@@ -201,7 +205,7 @@ class SourceWatch:
         if error is None:
             self.check()
         elif isinstance(error, LedgerbeamError) and not isinstance(error, (DiskFullError, LedgerError)):
-            try:  # half of a file that is being written is also damaged, and an index does not fit it
+            try:  # a file that is only half written looks damaged, and its index does not fit
                 self.check()
             except StorageError as changed:
                 raise changed from error

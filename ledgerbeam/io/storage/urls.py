@@ -13,21 +13,19 @@ __all__ = ["canonical_url", "is_local", "join_url", "split_scheme", "store_of"]
 
 
 def split_scheme(url: str) -> tuple[str, str]:
-    """Split a URL into its canonical scheme and what follows.
+    """Split a URL into its canonical scheme and the rest.
 
     Args:
         url: A local path, a `file://` URL or any `scheme://...` URL.
 
     Returns:
-        `("file", path)` for local names, with the path as it was given, else `(scheme, rest)` where `rest` is
-        what follows `://`.
+        `("file", path)` for local names, with the path as given, else `(scheme, rest)` where `rest` follows `://`.
 
     Raises:
-        UsageError: The name is empty, a `pipe:` command or a chained URL (`a::b`), none of which names bytes
-            that can be addressed.
+        UsageError: The name is empty, a `pipe:` command or a chained URL (`a::b`): none of them has byte offsets.
     """
     if not url:
-        raise UsageError("An empty name names no source; give a path or a URL such as s3://bucket/key")
+        raise UsageError("An empty name is not a source; give a path or a URL such as s3://bucket/key")
     if url.startswith("pipe:"):
         raise UsageError(
             f"{url}: a pipe has no byte offsets, so it cannot be read in ranges; write its output to a file"
@@ -36,22 +34,21 @@ def split_scheme(url: str) -> tuple[str, str]:
     if not mark:
         return "file", url.removeprefix("file:")
     if "::" in scheme:
-        raise UsageError(f"{url}: chained URLs are not supported; name the object itself, without `::`")
-    if "/" in scheme:  # a local path with `://` somewhere inside
+        raise UsageError(f"{url}: chained URLs are not supported; give the URL of the object itself, without `::`")
+    if "/" in scheme:  # a local path that contains `://`
         return "file", url
     return canonical_scheme(scheme), rest
 
 
 def canonical_url(url: str) -> str:
-    """Return the one name under which a source is known.
+    """Return the canonical name of a source.
 
     Args:
         url: A local path, absolute or relative to the working folder, or a URL.
 
     Returns:
-        For local names an absolute, normalised path without scheme (symbolic links are kept as they are
-        named). For remote ones `scheme://bucket/key`, with `s3a://` written as `s3://` and `gcs://` as `gs://`;
-        keys are kept byte for byte.
+        For local names an absolute, normalised path without scheme; symbolic links are not resolved. For remote ones
+        `scheme://bucket/key`, with `s3a://` written as `s3://` and `gcs://` as `gs://`; keys are not changed.
 
     Raises:
         UsageError: The name is empty, a `pipe:` command or a chained URL.
@@ -60,7 +57,7 @@ def canonical_url(url: str) -> str:
     if scheme != "file":
         return f"{scheme}://{rest.lstrip('/') if store_named(scheme).has_buckets else rest}"
     path = os.path.abspath(rest)
-    # POSIX lets exactly two leading slashes mean something else; here they never do.
+    # POSIX permits another meaning for exactly two leading slashes; here they have none.
     return path[1:] if path.startswith("//") else path
 
 
@@ -74,7 +71,7 @@ def is_local(url: str) -> bool:
 
 
 def store_of(url: str) -> Store:
-    """Return what the store of a URL can do.
+    """Return the capabilities of the store of a URL.
 
     Raises:
         UsageError: The name is empty, a `pipe:` command or a chained URL.
@@ -87,7 +84,7 @@ def join_url(base: str, name: str) -> str:
 
     Args:
         base: A folder.
-        name: A URL, which stands for itself; an absolute path, which stays in the bucket of `base`; or a relative one.
+        name: A URL, which is returned; an absolute path in the bucket of `base`; or a path relative to `base`.
 
     Returns:
         A canonical URL.

@@ -1,1 +1,1 @@
-"""Tar archives: headers, samples, how they are read and written."""
+"""Tar archives: headers, samples, readers and writers."""

@@ -1,4 +1,4 @@
-"""Writing samples as a tar archive whose bytes depend on nothing but the samples."""
+"""Encode samples as a tar archive. Its bytes depend only on the samples."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _RECORD = 20 * BLOCK
 def encode_tar(samples: Sequence[Sample], *, group: Grouping = "auto", pax: bool = True) -> tuple[bytes, Offsets]:
     """Encode samples as a whole archive.
 
-    Members are named `<key>.<extension>`, in the order of the mapping; mode 0644, owner 0, time 0. ustar headers, with
-    a pax header before members whose name is longer than 100 bytes or not ASCII. tarfile, webdataset and lhotse read it
-    (lhotse's indexed reader: without pax headers).
+    Members are named `<key>.<extension>`, in the order of the mapping, with mode 0644, owner 0 and time 0. Headers are
+    ustar, with a pax header before members whose name is longer than 100 bytes or not ASCII. tarfile, webdataset and
+    lhotse can read the archive (lhotse's indexed reader only without pax headers).
 
     Args:
-        samples: At least one member each; content as bytes.
-        group: How a reader will group the members; what it would group otherwise is refused.
-        pax: Whether names that need it get a pax header. Without, they stand in the fields of ustar as they are, where
-            lhotse's indexed reader finds them, if there is room for them.
+        samples: Samples of at least one member; the contents are bytes.
+        group: How a reader will group the members; samples that it would group differently are refused.
+        pax: Whether names that need it get a pax header. If false, they are written to the ustar fields if they fit,
+            where lhotse's indexed reader finds them.
 
     Returns:
-        The archive, and what `build_tar_index` finds in it: `N + 1` offsets.
+        The archive, and the `N + 1` offsets that `build_tar_index` would find in it.
 
     Raises:
-        RecordError: A sample without members, content that is not bytes, a key that is empty, absolute or has `..`, the
-            key of the sample before, or names from which a reader would not get the same key and extensions.
+        RecordError: A sample without members, content that is not bytes, a key that is empty, absolute or contains
+            `..`, the key of the previous sample, or names from which a reader would get another key or extensions.
     """
     names = [_names(position, sample) for position, sample in enumerate(samples)]
     paired = group == "pairs" or (group == "auto" and are_pairs([name for some in names for name in some]))
@@ -57,17 +57,17 @@ def encode_tar(samples: Sequence[Sample], *, group: Grouping = "auto", pax: bool
 
 
 def encode_sample(sample: Sample, number: int = 0) -> tuple[bytes, list[int]]:
-    """Encode one sample of an archive that is written piece by piece, to be grouped by key.
+    """Encode one sample of an archive that is written sample by sample and grouped by key.
 
     Args:
-        sample: At least one member; content as bytes.
+        sample: A sample of at least one member; the contents are bytes.
         number: Its number in the archive, for messages.
 
     Returns:
-        Its members, headers included; and where each of them begins in that.
+        Its members with their headers, and the offset of each member in these bytes.
 
     Raises:
-        RecordError: As in `encode_tar`, except that neighbours of one key are not seen here.
+        RecordError: As in `encode_tar`, except that equal keys of neighbouring samples are not detected.
     """
     names = _names(number, sample)
     _require_readable([sample], [names], "key", first=number)
@@ -83,14 +83,14 @@ def encode_sample(sample: Sample, number: int = 0) -> tuple[bytes, list[int]]:
 
 
 def encode_pair(sample: Sample, number: int = 0) -> bytes:
-    """Encode one sample of an archive of pairs that is written piece by piece, without pax headers where possible.
+    """Encode one sample of an archive of pairs that is written sample by sample, without pax headers where possible.
 
     Args:
-        sample: Two members; content as bytes.
+        sample: A sample of two members; the contents are bytes.
         number: Its number in the archive, for messages.
 
     Raises:
-        RecordError: As in `encode_tar`, except that neighbours of one key are not seen here.
+        RecordError: As in `encode_tar`, except that equal keys of neighbouring samples are not detected.
     """
     names = _names(number, sample)
     _require_readable([sample], [names], "pairs", first=number)
@@ -100,13 +100,13 @@ def encode_pair(sample: Sample, number: int = 0) -> bytes:
 
 
 def pairs_sentinel(position: int) -> int:
-    """Return what lhotse writes behind the offsets of an archive of pairs whose last member ends at `position`."""
+    """Return the sentinel that lhotse writes for an archive of pairs whose last member ends at `position`."""
     whole = position + len(end_marker(position))
     return min(whole, -(-(position + BLOCK) // _RECORD) * _RECORD)
 
 
 def end_marker(position: int) -> bytes:
-    """Return the zeros that end an archive whose last member ends at `position`: 2 blocks, filled up to 20."""
+    """Return the zeros after a last member that ends at `position`: 2 blocks, padded to a multiple of 20."""
     end = position + 2 * BLOCK
     return bytes(-(-end // _RECORD) * _RECORD - position)
 
@@ -134,7 +134,7 @@ def _names(position: int, sample: Sample) -> list[str]:
 
 
 def _require_readable(samples: Sequence[Sample], names: list[list[str]], group: Grouping, *, first: int = 0) -> None:
-    """Raise unless the samples, numbered from `first` on, are grouped and named again as they are."""
+    """Raise unless a reader groups and names the samples, numbered from `first` on, in the same way."""
     for position in range(1, len(samples)):
         if samples[position].key == samples[position - 1].key:
             raise _error(position, f"has the key of the one before, {samples[position].key!r}", "expected another key")

@@ -1,4 +1,4 @@
-"""tar as a format: a record is a sample, neighbouring members that belong together."""
+"""The format tar: a record is a sample, which is a group of neighbouring members."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TarFormat(IndexedFormat):
 
     Attributes:
         group: How members make up samples: ``auto``, ``pairs`` (lhotse Shar) or ``key`` (WebDataset).
-        paired: Whether the samples of a stream are pairs, which `scan` finds out.
+        paired: Whether the samples of a stream are pairs; set by `scan`.
     """
 
     name = "tar"
@@ -67,7 +67,7 @@ class TarFormat(IndexedFormat):
         """Find the samples of a compressed archive in one pass; see `OffsetFormat`.
 
         Raises:
-            ArchiveError: The archive is damaged, or its members do not group so.
+            ArchiveError: The archive is damaged, or its members cannot be grouped in this way.
         """
         members = walk_source(_StreamHeaders(stream), stream.url)
         paired = self.group == "pairs" or (self.group == "auto" and are_pairs(members.names))
@@ -78,14 +78,14 @@ class TarFormat(IndexedFormat):
         return StreamedRecords(found, replace(self, paired=paired))
 
     def split(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[Any]:
-        """Take consecutive samples out of bytes that are in memory; see `OffsetFormat`."""
+        """Decode consecutive samples from bytes in memory; see `OffsetFormat`."""
         if span is None:
             return list(split_tar(data, url, group=self.group))
         bounds = self._span_bounds(data, url, span)
         return [take_sample(data, 0, start, stop, url=url, group=self.group).sample for start, stop in pairwise(bounds)]
 
     def split_raw(self, data: bytes, url: str, span: StreamSpan | None = None) -> list[RawRecord]:
-        """Return consecutive samples as they lie in memory, headers included; see `OffsetFormat`."""
+        """Return the bytes of consecutive samples, headers included; see `OffsetFormat`."""
         if span is None:
             bounds = tar_bounds(data, url, group=self.group)
             return raw_records(url, data[bounds[0] :], bounds, 0)
@@ -103,23 +103,23 @@ class TarFormat(IndexedFormat):
     def encode(self, records: Sequence[Sample]) -> list[ShardFile]:
         """Encode samples as the files of a shard.
 
-        With `auto`, samples of two members get an index that Energon reads too, which cannot use lhotse's.
+        With `auto`, samples of two members get an index that Energon can read too; it cannot read lhotse's.
         """
         if self.group == "auto" and _are_plain(records):
             try:
                 return self.shard(*encode_tar(records, group="key"))
-            except RecordError:  # keys with a dot, found before anything was encoded: they can be read as pairs only
+            except RecordError:  # keys with a dot can only be read as pairs; raised before anything is encoded
                 pass
         return self.shard(*encode_tar(records, group=self.group))
 
 
 def _are_plain(samples: Sequence[Sample]) -> bool:
-    """Return whether samples have two members each, which are read alike as pairs and by key if their keys allow."""
+    """Return whether all samples have two members with simple extensions: grouped by key they are the same pairs."""
     return all(len(sample) == 2 and not any("." in extension for extension in sample) for sample in samples)
 
 
 class _StreamHeaders:
-    """A compressed archive as a walk needs it: where it ends is not known before its end."""
+    """A compressed archive as a `HeaderSource`; its size is not known in advance."""
 
     def __init__(self, stream: Stream) -> None:
         self.size = 1 << 62 if stream.read(0, 1) else 0
@@ -145,4 +145,4 @@ class _StreamHeaders:
         return self._scan.scan_bytes_headers(data, position - kept)
 
     def moved(self, distance: float, small: float) -> None:
-        """Change nothing: a stream is read in one way only."""
+        """Do nothing: a stream has only one way to read."""

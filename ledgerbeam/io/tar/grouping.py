@@ -1,9 +1,9 @@
-"""Which members of a tar archive make up a sample, and what they are called in it.
+"""Which members of a tar archive form a sample, and their names in it.
 
-- `pairs`, lhotse Shar: every two consecutive members, of whatever kind. Key and extension part at the last dot.
-- `key`, WebDataset: runs of adjacent files whose path up to the first dot of the base name is equal; the rest is the
-  extension, its case kept. Folders, links, hidden files, names without a dot and `__x__` names belong to no sample.
-- `auto`: `pairs` if the archive looks so, else `key`.
+- `pairs` (lhotse Shar): every two consecutive members, of any kind. The extension follows the last dot.
+- `key` (WebDataset): adjacent files whose paths are equal up to the first dot of the base name; the rest is the
+  extension, with its case. Folders, links, hidden files, names without a dot and `__x__` names belong to no sample.
+- `auto`: `pairs` if the names look like pairs, else `key`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Grouping: TypeAlias = Literal["auto", "pairs", "key"]
 
 
 def split_stem(name: str) -> tuple[str, str]:
-    """Part a name at the last dot of its base name: `a/b.c.wav` -> (`a/b.c`, `wav`); no dot, no extension."""
+    """Split a name at the last dot of its base name: `a/b.c.wav` -> (`a/b.c`, `wav`); no extension without a dot."""
     stem, _, extension = name.rpartition(".")
     if not stem or "/" in extension or stem.endswith("/"):
         return name, ""
@@ -36,11 +36,11 @@ def split_stem(name: str) -> tuple[str, str]:
 
 
 def split_key(name: str) -> tuple[str, str] | None:
-    """Part a name at the first dot of its base name: `a/b.seg.png` -> (`a/b`, `seg.png`).
+    """Split a name at the first dot of its base name: `a/b.seg.png` -> (`a/b`, `seg.png`).
 
     Returns:
-        Key and extension; None for names that belong to no sample: hidden ones, those without a dot, and those whose
-        first part is `__x__`. A hidden file in a folder has the folder as its key: `d/.jpg` -> (`d/`, `jpg`).
+        Key and extension; None for names that belong to no sample: hidden files, names without a dot, and names whose
+        first part is `__x__`. The key of a hidden file in a folder is the folder: `d/.jpg` -> (`d/`, `jpg`).
     """
     length = _key_length(name)
     return (name[:length], name[length + 1 :]) if length else None
@@ -54,15 +54,15 @@ def _key_length(name: str) -> int:
         return 0
     if dot > base:
         return dot
-    # A base name that begins with the dot: webdataset takes its folder for the key, if that has no dot itself.
+    # A base name that begins with the dot: webdataset uses its folder as the key, if the folder has no dot.
     folder = name[name.rfind("/", 0, max(base - 1, 0)) + 1 : base]
     return dot if folder and "." not in folder else 0
 
 
 def are_pairs(names: Sequence[str]) -> bool:
-    """Return whether every two consecutive names share their stem, and no four of one stem are one sample.
+    """Return whether every two consecutive names have the same stem, and no four of them are one sample.
 
-    Four members of one stem and different extensions are a WebDataset sample, not two pairs.
+    Four members with the same stem and different extensions are a WebDataset sample, not two pairs.
     """
     if len(names) % 2:
         return False
@@ -81,15 +81,15 @@ def are_pairs(names: Sequence[str]) -> bool:
 
 
 def name_sample(names: Sequence[str], group: Grouping) -> tuple[str, list[str | None]] | None:
-    """Name a sample and its members.
+    """Return the key of a sample and the extensions of its members.
 
     Args:
         names: The full names of its members, in order.
-        group: `auto`: two members of one stem go by the last dot, all others by the first.
+        group: With `auto`, two members of one stem are split at the last dot, all others at the first.
 
     Returns:
-        The key, and for each member its extension, or None when it belongs to no sample. None when no member does, or
-        when their keys differ.
+        The key, and for each member its extension or None if it belongs to no sample. None if no member belongs to a
+        sample, or if their keys differ.
     """
     if group == "pairs" or (group == "auto" and len(names) == 2):
         stems = [split_stem(name) for name in names]
@@ -109,10 +109,10 @@ def _one_key(parts: Sequence[tuple[str, str] | None]) -> tuple[str, list[str | N
 
 
 def group_pairs(members: TarMembers, url: str) -> NDArray[np.intp]:
-    """Return the member with which each sample of a Shar archive begins: every other one.
+    """Return the number of the first member of each sample of a Shar archive: every other one.
 
     Args:
-        members: What the archive holds.
+        members: The members of the archive.
         url: The archive, for messages.
 
     Raises:
@@ -120,21 +120,21 @@ def group_pairs(members: TarMembers, url: str) -> NDArray[np.intp]:
     """
     if len(members) % 2:
         raise ArchiveError(
-            f"{url}: expected pairs of members, found {len(members)}, the last one {members.names[-1]!r} alone; it is "
-            "no Shar archive, or its last sample is missing. Group it by key, or write it again"
+            f"{url}: expected pairs of members, found {len(members)} members, the last one {members.names[-1]!r} "
+            "alone; it is not a Shar archive, or its last member is missing. Group it by key, or write it again"
         )
     return np.arange(0, len(members), 2)
 
 
 def group_key(members: TarMembers, url: str) -> NDArray[np.intp]:
-    """Return the member with which each WebDataset sample of an archive begins.
+    """Return the number of the first member of each WebDataset sample of an archive.
 
     Args:
-        members: What the archive holds.
+        members: The members of the archive.
         url: The archive, for messages.
 
     Raises:
-        ArchiveError: An extension comes twice in one sample.
+        ArchiveError: A sample has an extension twice.
     """
     if native.compiled is not None:
         found = np.empty(len(members), np.int64)

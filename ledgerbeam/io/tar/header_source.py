@@ -1,7 +1,7 @@
-"""Where a walk over a tar archive gets its headers from: memory, or a store, read in the way that costs least.
+"""Sources of the headers of a tar archive: memory, or a store, read in the cheapest way.
 
-Where members are large, each header is a short read of its own; where they are small, reading everything in large
-blocks costs less than a system call or a request for each.
+If members are large, each header is a short read. If they are small, reading everything in large blocks costs less than
+a system call or a request for each header.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 from collections.abc import Generator, Iterator
 from typing import Protocol
 
-from ledgerbeam.io.storage.ahead import map_ahead
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.io.storage.stat import FileInfo, open_local
@@ -22,17 +21,17 @@ __all__ = ["SMALL", "HeaderSource", "MemoryHeaders", "open_headers"]
 
 _FIRST_REQUEST = 1024 * 1024
 SMALL = PEEK - 2 * BLOCK
-"""A payload of at most so many bytes lies with the next header in one short read."""
+"""Payloads of at most this many bytes can be read together with the next header in one short read."""
 
 _MIXED = 0.25
-# Mean distance of headers up to which blocks are read, and their size.
+# The largest mean distance of headers for which blocks are read, and the size of a block.
 _LOCAL = (8 * 1024, 256 * 1024)
 _REMOTE = (4 * 1024 * 1024, 8 * 1024 * 1024)
 _REQUESTS_AHEAD = 4
 
 
 class HeaderSource(Protocol):
-    """The bytes of an archive as a walk needs them."""
+    """The bytes of an archive for a walk over its headers."""
 
     size: int
 
@@ -40,14 +39,14 @@ class HeaderSource(Protocol):
         """Read bytes near the position of the walk; fewer at the end of the archive."""
 
     def headers(self, position: int) -> Run:
-        """Scan the plain headers from `position` on, as far as is cheap."""
+        """Scan the plain headers from `position` on, as many as can be read cheaply."""
 
     def moved(self, distance: float, small: float) -> None:
-        """Let the source choose how to go on.
+        """Let the source choose how to read from here on.
 
         Args:
-            distance: The mean distance of the last headers, in bytes.
-            small: The share of them with at most `SMALL` bytes of payload.
+            distance: Mean distance of the last headers in bytes.
+            small: Share of them with at most `SMALL` bytes of payload.
         """
 
 
@@ -64,7 +63,7 @@ class MemoryHeaders:
         self._scan = PlainHeaderScan()
 
     def read(self, position: int, size: int) -> bytes:
-        """Slice the bytes."""
+        """Return the bytes."""
         return self._data[position : position + size]
 
     def headers(self, position: int) -> Run:
@@ -72,15 +71,15 @@ class MemoryHeaders:
         return self._scan.scan_bytes_headers(self._data, position)
 
     def moved(self, distance: float, small: float) -> None:
-        """Change nothing: there is nothing to read."""
+        """Do nothing: the bytes are in memory."""
 
 
 class _StoredHeaders:
     """An archive in a store.
 
     Args:
-        reader: Reads it.
-        descriptor: The open file when it is local.
+        reader: Its reader.
+        descriptor: The open file if it is local.
     """
 
     def __init__(self, reader: RangeReader, descriptor: int | None) -> None:
@@ -97,19 +96,19 @@ class _StoredHeaders:
             self._blocks = _Blocks(reader, _FIRST_REQUEST, 0)
 
     def read(self, position: int, size: int) -> bytes:
-        """Take the bytes from the present block, if it reaches so far, else from the store."""
+        """Return bytes from the current block if it contains them, else from the store."""
         if self._blocks is not None:
             data = self._blocks.take(position, size)
             if data is not None:
                 return data
-        # A damaged header can claim any size.
+        # A damaged header can contain any size.
         stop = min(position + size, self.size)
         if self._descriptor is not None:
             return os.pread(self._descriptor, max(0, stop - position), position)
         return self._reader.read(min(position, stop), stop)
 
     def headers(self, position: int) -> Run:
-        """Scan the plain headers of a block, or of a local file."""
+        """Scan the plain headers in the current block, or in the local file."""
         if self._blocks is not None:
             return self._scan.scan_bytes_headers(*self._blocks.at(position))
         if self._descriptor is None:
@@ -117,7 +116,7 @@ class _StoredHeaders:
         return self._scan.scan_file_headers(self._descriptor, position, self._peek)
 
     def moved(self, distance: float, small: float) -> None:
-        """Read in blocks while headers are near each other, else hops."""
+        """Read in blocks while headers are close together, else each header by itself."""
         self._peek = PEEK if small > _MIXED else BLOCK
         if distance > self._near:
             self.close()
@@ -133,18 +132,18 @@ class _StoredHeaders:
 
 
 class _Blocks:
-    """A window on an archive that moves forward, its next blocks being read ahead."""
+    """A block of an archive that moves forward; the next blocks are read in advance."""
 
     def __init__(self, reader: RangeReader, step: int, ahead: int) -> None:
         self.step = step
         self._reader = reader
         self._ahead = ahead
         self._base, self._block = 0, b""
-        self._coming: Generator[tuple[int, bytes]] | None = None
-        self._reach = 0  # from here on starting anew costs less than reading up to it
+        self._coming: Generator[bytes] | None = None
+        self._reach = 0  # from here on a new start costs less than reading up to it
 
     def take(self, position: int, size: int) -> bytes | None:
-        """Return bytes that the block at `position` holds whole, else None."""
+        """Return bytes if the block at `position` contains all of them, else None."""
         block, offset = self.at(position)
         return block[offset : offset + size] if offset + size <= len(block) else None
 
@@ -153,26 +152,19 @@ class _Blocks:
             self._coming.close()
 
     def at(self, position: int) -> tuple[bytes, int]:
-        """Return the block that holds `position`, and its place there; past the end, no bytes."""
+        """Return the block that contains `position`, and its offset there; no bytes past the end."""
         while not self._base <= position < self._base + len(self._block):
             if self._coming is None or not self._base <= position < self._reach:
                 self.close()
-                self._coming = self._read_from(position)
-            self._base, self._block = next(self._coming, (position, b""))
+                self._coming = self._reader.blocks(self.step, self._ahead, start=position)
+                self._base, self._block = position, b""
+            self._base += len(self._block)
+            self._block = next(self._coming, b"")
             self._reach = self._base + (self._ahead + 2) * self.step
             if not self._block:
+                self._base = position
                 break
         return self._block, position - self._base
-
-    def _read_from(self, position: int) -> Generator[tuple[int, bytes]]:
-        def read(start: int) -> tuple[int, bytes]:
-            return start, self._reader.read(start, min(start + self.step, self._reader.size))
-
-        starts = range(position, self._reader.size, self.step)
-        if self._ahead:
-            yield from map_ahead(read, starts, self._ahead)
-        else:
-            yield from map(read, starts)
 
 
 @contextlib.contextmanager
@@ -182,13 +174,13 @@ def open_headers(url: str, options: Options | None, listed: FileInfo | None = No
     Args:
         url: The archive.
         options: Storage options.
-        listed: What was listed; see `RangeReader`.
+        listed: The listed properties of the source; see `RangeReader`.
 
     Yields:
         The source of its headers.
 
     Raises:
-        ChangedSourceError: It is not what was listed.
+        ChangedSourceError: It changed since it was listed.
         SourceNotFoundError: There is no such source; also StorageError.
     """
     with contextlib.ExitStack() as stack:

@@ -1,7 +1,7 @@
-"""One tar member at a time: its header and the extension headers before it.
+"""Parse one tar member: its header and the extension headers before it.
 
-Sources: POSIX.1-2017 `pax` (ustar and pax formats) and the GNU tar manual, "Basic Tar Format". Python's tarfile is what
-ties are decided by, except that damage is an error here and the silent end of the archive there.
+Sources: POSIX.1-2017 `pax` (ustar and pax formats) and the GNU tar manual, "Basic Tar Format". Ambiguous cases follow
+Python's tarfile, except that damage is an error here, while tarfile silently ends the archive.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ __all__ = [
 ]
 
 BLOCK = 512
-"""Unit of a tar archive in bytes: headers, and what payloads are padded to."""
+"""Unit of a tar archive in bytes: the size of a header, and of the padding of payloads."""
 
 REGULAR = b"0\x007S"
 """Type flags of files with content: file, file of old archives, contiguous file, GNU sparse file."""
 
 NO_DATA = b"123456"
-"""Type flags of links, devices, folders and pipes: whatever their size field says, no payload follows."""
+"""Type flags of links, devices, folders and pipes: no payload follows, whatever their size field contains."""
 
 DIRECTORY = ord("5")
 GNU_MAGIC = b"ustar  "
 
 _EXTENSIONS = b"xXgLK"
-_MOST_DIGITS = 19  # of a size; Python refuses to read or to write some thousands
+_MOST_DIGITS = 19  # of a size; Python refuses to parse thousands of digits
 _ADLER = 65521
 
 
@@ -48,9 +48,9 @@ class Member(NamedTuple):
     Attributes:
         header_offset: First byte of its first header, extension headers included.
         data_offset: First byte of its payload.
-        size: Bytes of payload that the archive stores; of a sparse file, less than its length.
-        kind: Type flag, as a byte; folders of old archives are given as `5`.
-        name: Full path as tarfile gives it: UTF-8 with surrogate escapes, folders without trailing slash.
+        size: Bytes of payload in the archive; for a sparse file less than its length.
+        kind: Type flag, as a byte; `5` also for folders of old archives.
+        name: Full path as in tarfile: UTF-8 with surrogate escapes, folders without trailing slash.
         end: First byte after the padded payload.
         sparse: The stored payload is not the content of the file (GNU sparse, old or in pax).
     """
@@ -75,22 +75,22 @@ def padded(size: int) -> int:
 
 
 def checksum(block: bytes) -> int:
-    """Sum a header as its checksum field should have it, modulo 65521."""
+    """Return the checksum that the header should contain, modulo 65521."""
     total = zlib.adler32(block[156:], zlib.adler32(block[:148])) & 0xFFFF  # its lower half is 1 + the sum
-    return (total + 255) % _ADLER  # the field itself counts as 8 blanks
+    return (total + 255) % _ADLER  # the field itself counts as 8 spaces
 
 
 def plain_file(block: bytes) -> tuple[int, bytes] | None:
-    """Read the header of a file that needs nothing else to be understood, as nearly all are.
+    """Parse the header of a file that is complete by itself, as nearly all are.
 
     Returns:
-        The size of its payload and its raw name; None for any other block, to be looked at by `next_member`.
+        The size of its payload and its raw name; None for any other block, which `next_member` can parse.
     """
-    size, told = block[124:135], block[148:154]
-    if block[156:157] != b"0" or block[345] or not size.isdigit() or not told.isdigit() or block[135] not in b"\0 ":
+    size, written = block[124:135], block[148:154]
+    if block[156:157] != b"0" or block[345] or not size.isdigit() or not written.isdigit() or block[135] not in b"\0 ":
         return None
     try:
-        if int(told, 8) % _ADLER != checksum(block):
+        if int(written, 8) % _ADLER != checksum(block):
             return None
         return int(size, 8), block[:100].partition(b"\0")[0]
     except ValueError:  # an 8 or a 9
@@ -100,19 +100,19 @@ def plain_file(block: bytes) -> tuple[int, bytes] | None:
 def next_member(
     read: Callable[[int, int], bytes], position: int, defaults: dict[str, bytes], url: str
 ) -> Member | None:
-    """Read the headers of the member that begins at a position.
+    """Parse the headers of the member at a position.
 
     Args:
-        read: `read(start, size)` gives bytes of the archive, fewer at its end.
-        position: Where to begin: 0, or the `end` of a member.
-        defaults: Global pax values so far; updated.
+        read: `read(start, size)` returns bytes of the archive, fewer at its end.
+        position: 0, or the `end` of a member.
+        defaults: Global pax values so far; they are updated.
         url: The archive, for messages.
 
     Returns:
         The member; None at the end of the archive: a block of zeros, or no more bytes.
 
     Raises:
-        ArchiveError: A header is cut off, has a wrong checksum or makes no sense.
+        ArchiveError: A header is truncated, has a wrong checksum or is invalid.
     """
     start = position
     values: dict[str, bytes] = {}
@@ -184,7 +184,7 @@ def _member(
 
 
 def _after_sparse_headers(read: Callable[[int, int], bytes], position: int, url: str) -> int:
-    """Skip the further blocks of an old GNU sparse map; each says in byte 504 whether another follows."""
+    """Skip the further blocks of an old GNU sparse map; byte 504 of each says whether another one follows."""
     more = 1
     while more:
         block = read(position, BLOCK)
@@ -205,14 +205,14 @@ def _check(block: bytes, position: int, url: str) -> None:
         )
     field = block[148:156]
     try:
-        told = _field(field)
+        written = _field(field)
     except ValueError:
-        told = -1
-    if told >= 0 and told % _ADLER == checksum(block):
+        written = -1
+    if written >= 0 and written % _ADLER == checksum(block):
         return
     # Some old writers summed the bytes as signed.
     signed = 256 + sum(byte - 256 if byte > 127 else byte for byte in block[:148] + block[156:])
-    if told != signed:
+    if written != signed:
         raise ArchiveError(
             f"{url}: expected a tar header at byte {position}, found a block whose checksum {field!r} does not fit its "
             "bytes; the archive is damaged or no tar, write it again"
@@ -232,7 +232,7 @@ def _number(field: bytes, position: int, url: str) -> int:
 
 
 def _field(field: bytes) -> int:
-    """Read a number: octal text, or GNU's base-256, which has the top bit of the first byte set."""
+    """Parse a number: octal text, or GNU's base-256, which sets the top bit of the first byte."""
     if field[0] == 0o200:
         return int.from_bytes(field[1:], "big")
     if field[0] == 0o377:
@@ -249,7 +249,7 @@ def _decimal(value: bytes, position: int, url: str) -> int:
 
 
 def _pax(payload: bytes, position: int, url: str) -> dict[str, bytes]:
-    """Read pax records, `<length> <key>=<value>` and a line feed each, the length counting all of it."""
+    """Parse pax records: `<length> <key>=<value>` and a line feed each; the length includes everything."""
     values: dict[str, bytes] = {}
     at = 0
     while at < len(payload) and payload[at]:

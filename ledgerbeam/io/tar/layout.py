@@ -1,4 +1,4 @@
-"""Where samples may lie in a tar archive: what an index of one is checked by."""
+"""Where samples can begin and end in a tar archive, to check an index of it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ __all__ = ["TarLayout"]
 
 
 class TarLayout(RecordLayout):
-    """Samples begin at multiples of 512, the first maybe after members of none, the last ends before the padding."""
+    """Samples begin at multiples of 512.
+
+    Members of no sample may precede the first sample. The last one ends before the padding of the archive.
+    """
 
     def check_ends(self, index: IndexFile, first: int, last: int, sentinel: int, content: RangeReader) -> None:
-        """Check the two ends of an index: one request to see that the archive ends there."""
+        """Check the first and last offsets of an index, with one request for the end of the archive."""
         if not index.count:
             return
         if first % BLOCK:
@@ -27,10 +30,10 @@ class TarLayout(RecordLayout):
             )
         if sentinel <= last:
             raise index.mismatch(f"expected the end of the last sample after its start at {last}, found {sentinel}")
-        # A sentinel stands before the zeros that end an archive (Energon) or among or after them (lhotse).
+        # The sentinel lies before the zeros that end an archive (Energon), or between or after them (lhotse).
         around = content.read(sentinel - min(sentinel, BLOCK), min(sentinel + BLOCK, content.size))
         if sentinel < content.size and any(around[BLOCK:]):
-            start = sentinel if any(around[:BLOCK]) else last  # zeros before it may be a payload's
+            start = sentinel if any(around[:BLOCK]) else last  # zeros before it may belong to a payload
             try:
                 members = _has_members(content, start, sentinel)
             except ArchiveError as error:
@@ -39,7 +42,7 @@ class TarLayout(RecordLayout):
                 raise index.mismatch(f"expected the end of the archive at byte {sentinel}, found more members")
 
     def check_offsets(self, offsets: Offsets, index: IndexFile, *, first_record: int = 0) -> None:
-        """Check the order of offsets, and that samples begin at multiples of 512: O(N)."""
+        """Check that offsets increase and are multiples of 512: O(N)."""
         super().check_offsets(offsets, index, first_record=first_record)
         wrong = np.flatnonzero(offsets[:-1] % np.uint64(BLOCK))
         if len(wrong):
@@ -50,7 +53,7 @@ class TarLayout(RecordLayout):
 
 
 def _has_members(source: RangeReader, position: int, sentinel: int) -> bool:
-    """Return whether a member from `position` on ends after the sentinel."""
+    """Return whether a member after `position` ends after the sentinel."""
     defaults: dict[str, bytes] = {}
     while member := next_member(
         lambda place, size: source.read(min(place, source.size), min(place + size, source.size)),

@@ -1,7 +1,7 @@
-"""What a member of a sample holds as a JSON value, and back.
+"""Convert the content of a member of a sample to a JSON value, and back.
 
-A member is a JSON value if its extension ends with `json`, a string if it is text in UTF-8 under one of
-`TEXT_EXTENSIONS`, and `{"__base64__": "..."}` otherwise.
+The content is parsed if the extension ends with `json`, it is a string if the extension is in `TEXT_EXTENSIONS` and the
+bytes are UTF-8, and `{"__base64__": "..."}` otherwise.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from ledgerbeam.io.json_values import BASE64, dumps, loads
 __all__ = ["TEXT_EXTENSIONS", "json_bytes", "member_bytes", "text_or_bytes", "text_or_json"]
 
 TEXT_EXTENSIONS = frozenset({"cls", "csv", "html", "md", "srt", "text", "transcript", "tsv", "txt", "vtt", "xml"})
-"""Last parts of extensions whose members become strings."""
+"""Last parts of the extensions whose members become strings."""
 
 
 def text_or_json(extension: str, data: bytes) -> Any:
-    """Return the content of a member as a JSON value: parsed, as text, or as `{"__base64__": ...}`; see above."""
+    """Return the content of a member as a JSON value; see the module."""
     kind = extension.rpartition(".")[2].lower()
     try:
         if kind == "json":
             value = loads(data)
-            if not (isinstance(value, dict) and BASE64 in value):  # which would be read back as bytes
+            if not (isinstance(value, dict) and BASE64 in value):  # would be read back as bytes
                 return value
         elif kind in TEXT_EXTENSIONS:
             return data.decode()
     except ValueError:
-        pass  # not what its name says: kept as bytes
+        pass  # not what the extension says: keep the bytes
     return {BASE64: base64.b64encode(data).decode()}
 
 
 def text_or_bytes(extension: str, data: bytes) -> str | bytes:
-    """Return the content of a member as a value of a column: as text if it is that by its extension, else as it is."""
+    """Return the content of a member as a value of a column: text if the extension says so, else bytes."""
     if extension.rpartition(".")[2].lower() in TEXT_EXTENSIONS:
         try:
             return data.decode()
@@ -45,10 +45,10 @@ def text_or_bytes(extension: str, data: bytes) -> str | bytes:
 
 
 def member_bytes(extension: str, value: Any) -> bytes:
-    """Return the content of a member of a value as `text_or_json` or `text_or_bytes` makes it.
+    """Return the content of a member for a value that `text_or_json` or `text_or_bytes` returned.
 
     Raises:
-        RecordError: No member under this extension has such a value.
+        RecordError: A member with this extension cannot have such a value.
     """
     if isinstance(value, bytes):
         return value
@@ -71,7 +71,7 @@ def json_bytes(value: Any) -> bytes:
     """Return a value as JSON text.
 
     Raises:
-        RecordError: JSON cannot hold it.
+        RecordError: It cannot be written as JSON.
     """
     try:
         return dumps(value)

@@ -1,7 +1,7 @@
-"""Whether a range of an archive is a sample: by its own members and by those before and after it.
+"""Check that a range of an archive is one sample, by its members and those before and after it.
 
-An index has no name of the archive that it was made of. One of an archive of the same size, made earlier, passes every
-look at sizes and times; but if it splits a sample, or joins two, the names of the members show this.
+An index does not name its archive. An index of an older archive of the same size passes every check of sizes and times;
+but if it splits a sample or joins two, the names of the members show it.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from ledgerbeam.io.tar.headers import BLOCK, next_member, padded, plain_file
 __all__ = ["Members", "is_sample", "members_between", "next_members"]
 
 Members = Sequence[tuple[str, bool]]
-"""Of members, in order, the name and whether each is a file with content."""
+"""Members in order: the name of each, and whether it is a file with content."""
 
 _Read = Callable[[int, int], bytes]
 
 
 def members_between(read: _Read, start: int, stop: int, url: str) -> list[tuple[str, bool]]:
-    """Return the members from one place to another, by their headers.
+    """Return the members between two offsets, from their headers.
 
     Args:
-        read: `read(place, size)` gives bytes of the archive, fewer at its end.
-        start: Where the first begins.
-        stop: Where the last ends.
+        read: `read(place, size)` returns bytes of the archive, fewer at its end.
+        start: Start of the first member.
+        stop: End of the last member.
         url: The archive, for messages.
 
     Raises:
-        ArchiveError: There are no headers, or none ends at `stop`.
+        ArchiveError: There are no headers, or no member ends at `stop`.
     """
     found: list[tuple[str, bool]] = []
     defaults: dict[str, bytes] = {}
@@ -62,7 +62,7 @@ def members_between(read: _Read, start: int, stop: int, url: str) -> list[tuple[
 
 
 def next_members(read: _Read, place: int, count: int, url: str) -> list[tuple[str, bool]]:
-    """Return up to `count` members from a place on, fewer at the end of the archive; see `members_between`."""
+    """Return up to `count` members from an offset on, fewer at the end of the archive; see `members_between`."""
     found: list[tuple[str, bool]] = []
     defaults: dict[str, bytes] = {}
     while len(found) < count:
@@ -77,14 +77,14 @@ def next_members(read: _Read, place: int, count: int, url: str) -> list[tuple[st
 def is_sample(
     members: Members, before: Members | None, after: Callable[[int], Members], *, first: bool, group: Grouping
 ) -> bool:
-    """Return whether a range holds one whole sample, as an index of the archive would have it.
+    """Return whether a range is one whole sample, as in a correct index of the archive.
 
     Args:
         members: Its members, at least one.
-        before: Those of the range before it; of the first sample, all before it. None when nobody has looked.
-        after: Gives so many members after it, fewer at the end of the archive.
+        before: The members of the previous range; for the first sample all members before it. None if not known.
+        after: Returns the given number of members after it, fewer at the end of the archive.
         first: Whether it is the first sample.
-        group: How members make up samples; with `auto` either way will do.
+        group: How members form samples; with `auto` either way is accepted.
     """
     if group != "pairs" and _is_keyed(members, before, after, first=first):
         return True

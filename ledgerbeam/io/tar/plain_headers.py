@@ -1,7 +1,7 @@
-"""Scanning plain tar headers: a run of plain ones, the size of each payload leading to the next header.
+"""Scan a run of plain tar headers; the size of each payload leads to the next header.
 
-Each size is taken for plain octal, and what was found so is checked. A scan ends before the first header that is not
-plain: an extension header, a link with a size, a base-256 size, a sparse file, damage, the end of the archive.
+Each size is read as plain octal, and the headers are checked afterwards. A scan ends before the first header that is
+not plain: an extension header, a link with a size, a base-256 size, a sparse file, damage, the end of the archive.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ledgerbeam.io.tar.headers import BLOCK, NO_DATA
 __all__ = ["PEEK", "PlainHeaderScan", "Run"]
 
 PEEK = 2 * 1024
-"""Bytes of a read that may hold more than one header."""
+"""Bytes of a read that may contain more than one header."""
 
 _BATCH = 1024
 _FIRST_BATCH = 64
@@ -32,12 +32,12 @@ _EMPTY[list(NO_DATA)] = True
 
 
 class Run(NamedTuple):
-    """Plain headers with right checksums that follow each other.
+    """Consecutive plain headers with correct checksums.
 
     Attributes:
-        blocks: The headers, `(n, 512)`, u8; good until the next scan.
+        blocks: The headers, `(n, 512)`, u8; valid until the next scan.
         sizes: Bytes of their payloads, u64.
-        complete: The scan may go on after the last one. False: what follows is to be read by `next_member`.
+        complete: Whether another scan may follow. If false, `next_member` must parse the next header.
     """
 
     blocks: NDArray[np.uint8]
@@ -46,7 +46,7 @@ class Run(NamedTuple):
 
 
 class PlainHeaderScan:
-    """Scan the plain headers of one archive, in batches; the first is short, as an archive may be."""
+    """Scans the plain headers of one archive in batches. The first batch is small, since many archives are short."""
 
     def __init__(self) -> None:
         self._room = _FIRST_BATCH
@@ -57,13 +57,12 @@ class PlainHeaderScan:
 
         Args:
             descriptor: The open file.
-            position: Where the first header is.
-            peek: Bytes of each read: 512, or `PEEK` where the next header is often so near.
+            position: Offset of the first header.
+            peek: Bytes of each read: 512, or `PEEK` if the next header is often within it.
         """
         room = self._next_room()
         if native.compiled is None:
-            scan = _scan_file if peek == BLOCK else _scan_mixed
-            return _checked(scan(descriptor, position, room))
+            return _checked(_scan_file(descriptor, position, room))
         headers, sizes = self._arrays(room)
         count = native.compiled.scan_file_headers(descriptor, position, peek, headers, sizes)
         return Run(headers[:count], sizes[:count], count > 0)
@@ -82,7 +81,7 @@ class PlainHeaderScan:
         return room
 
     def _arrays(self, room: int) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
-        if len(self._headers) < room:  # reused: fresh memory costs page faults
+        if len(self._headers) < room:  # reused, since new memory costs page faults
             self._headers = np.empty((room, BLOCK), np.uint8)
         return self._headers[:room], np.empty(room, np.uint64)
 
@@ -90,7 +89,7 @@ class PlainHeaderScan:
 def _scan_file(descriptor: int, position: int, count: int) -> list[bytes]:
     headers: list[bytes] = []
     pread, add = os.pread, headers.append
-    # Anything unusual stops the scan here and is read again, with its error, by `next_member`.
+    # Anything unusual ends the scan; `next_member` reads it again and reports errors.
     with contextlib.suppress(ValueError, OSError):
         for _ in range(count):
             header = pread(descriptor, BLOCK, position)
@@ -98,24 +97,6 @@ def _scan_file(descriptor: int, position: int, count: int) -> list[bytes]:
             add(header)
     if headers and len(headers[-1]) < BLOCK:
         headers.pop()
-    return headers
-
-
-def _scan_mixed(descriptor: int, position: int, count: int) -> list[bytes]:
-    """Read a little more than a header, which often holds the next one too."""
-    headers: list[bytes] = []
-    pread, add = os.pread, headers.append
-    with contextlib.suppress(ValueError, OSError):
-        while len(headers) < count:
-            chunk = pread(descriptor, PEEK, position)
-            offset, last = 0, len(chunk) - BLOCK
-            if last < 0:
-                break
-            while 0 <= offset <= last:
-                header = chunk[offset : offset + BLOCK]
-                offset += (int(header[124:135], 8) + 1023) & -512
-                add(header)
-            position += offset
     return headers
 
 
@@ -131,7 +112,7 @@ def _scan_bytes(data: bytes, offset: int, count: int) -> list[bytes]:
 
 
 def _checked(headers: list[bytes]) -> Run:
-    """Keep the plain and correct ones from the beginning of a scan."""
+    """Return the leading headers that are plain and correct."""
     blocks = np.frombuffer(b"".join(headers), np.uint8).reshape(-1, BLOCK)
     digits = blocks[:, 124:135] - np.uint8(ord("0"))
     ends = blocks[:, 135]
@@ -142,9 +123,9 @@ def _checked(headers: list[bytes]) -> Run:
     fields = blocks[:, 148:156]
     digits = fields[:, :6] - np.uint8(ord("0"))
     plain &= (digits < 8).all(1) & ((fields[:, 6] == 0) | (fields[:, 6] == ord(" ")))
-    told = digits @ _OCTAL[-6:]
+    stated = digits @ _OCTAL[-6:]
     sums = blocks.sum(1, dtype=np.uint32) - fields.sum(1, dtype=np.uint32) + np.uint32(8 * ord(" "))
-    plain &= told == sums
+    plain &= stated == sums
     if plain.all():
         return Run(blocks, sizes, len(blocks) > 0)
     count = int(plain.argmin())

@@ -1,4 +1,4 @@
-"""tar: samples, and random access to them through an index."""
+"""Samples of tar archives: building an index, and random access through it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from ledgerbeam.io.tar.sample import Sample, Taken, take_sample
 from ledgerbeam.io.tar.walk import TarMembers, walk_bytes, walk_tar
 
 _AFTER = 2 * 1024
-"""Bytes after a sample that are read with it: the header of the next, and of one with a pax header both."""
+"""Bytes that are read after a sample: the header of the next one, with its pax header if it has one."""
 
 _NEAR = 64 * 1024
-"""Of an object, a sample of at most so many bytes before the one asked for is read with it."""
+"""In an object, the previous sample is read together with the requested one if it has at most this many bytes."""
 
 __all__ = ["TarReader", "build_tar_index", "split_tar", "tar_bounds"]
 
@@ -40,17 +40,17 @@ def build_tar_index(
     Args:
         url: The archive, uncompressed.
         options: Storage options.
-        group: How members make up samples; see `grouping`.
-        listed: What was listed; see `RangeReader`.
+        group: How members form samples; see `grouping`.
+        listed: The listed properties of the source; see `RangeReader`.
 
     Returns:
-        The header offset of each sample's first member and a sentinel, `N + 1` in all, u64. `pairs`: equal to what
-        `lhotse.indexing.create_tar_index` (2.0.0a7) writes, whose sentinel is how far tarfile has read. `key`: equal to
-        Energon's `.tar.idx`, whose last entry is the end of the last member.
+        The header offset of the first member of each sample, and a sentinel: `N + 1` in all, u64. `pairs`: equal to
+        the result of `lhotse.indexing.create_tar_index` (2.0.0a7), whose sentinel is the position up to which tarfile
+        reads. `key`: equal to Energon's `.tar.idx`, whose last entry is the end of the last member.
 
     Raises:
-        ArchiveError: The archive is cut off or damaged, or its members do not group so.
-        ChangedSourceError: It is not what was listed.
+        ArchiveError: The archive is truncated or damaged, or its members cannot be grouped in this way.
+        ChangedSourceError: It changed since it was listed.
         SourceNotFoundError: There is no such source; also StorageError.
     """
     members = walk_tar(url, options, listed)
@@ -66,12 +66,12 @@ def _offsets(members: TarMembers, url: str, group: Grouping) -> Offsets:
 
 
 def split_tar(data: bytes, url: str, *, group: Grouping = "auto") -> list[Sample]:
-    """Take the samples out of a whole archive that is in memory.
+    """Decode the samples of a whole archive in memory.
 
     Args:
         data: The archive.
         url: Its name, for messages.
-        group: How members make up samples.
+        group: How members form samples.
 
     Raises:
         ArchiveError: As in `build_tar_index`.
@@ -81,12 +81,12 @@ def split_tar(data: bytes, url: str, *, group: Grouping = "auto") -> list[Sample
 
 
 def tar_bounds(data: bytes, url: str, *, group: Grouping = "auto") -> list[int]:
-    """Find where the samples of a whole archive that is in memory begin, and where the last one ends.
+    """Return where the samples of a whole archive in memory begin, and where the last one ends.
 
     Args:
         data: The archive.
         url: Its name, for messages.
-        group: How members make up samples.
+        group: How members form samples.
 
     Raises:
         ArchiveError: As in `build_tar_index`.
@@ -97,20 +97,20 @@ def tar_bounds(data: bytes, url: str, *, group: Grouping = "auto") -> list[int]:
 class TarReader(IndexedRecords[Sample]):
     """Random access to the samples of a tar archive: one ranged read each, or for a whole span.
 
-    That a range of the index is one whole sample is checked at every read, by its members and by those before and after
-    it, so an index of another archive can raise but not give a part of a sample, or two as one. Of an object, what
-    lies before a single sample is looked at if it has at most 64 KiB.
+    Every read checks that a range of the index is one whole sample, by its members and those before and after it. So an
+    index of another archive raises an error, and never returns a part of a sample or two samples as one. In an object,
+    the range before a single sample is checked if it has at most 64 KiB.
 
-    With `group="auto"`, a sample of exactly two members that share the name up to their last dot is named by that, any
-    other by the first dot; so an archive reads the same through an index of either grouping. See `IndexedRecords` for
-    the methods.
+    With `group="auto"`, a sample of exactly two members with the same name up to the last dot is split there, any other
+    at the first dot; so the samples are the same through an index of either grouping. See `IndexedRecords` for the
+    methods.
 
     Args:
         url: The archive.
-        index: Its index, or where that lies. Default: `<url>.idx`.
+        index: Its index, or the URL of that. Default: `<url>.idx`.
         options: Storage options of both.
-        group: How the members of a sample are named.
-        check: Check now that the index fits the archive.
+        group: How members form samples.
+        check: Whether to check now that the index fits the archive.
         listed: As in `IndexedRecords`.
     """
 
@@ -163,19 +163,19 @@ class TarReader(IndexedRecords[Sample]):
         return self._take(self._reader.read_near(base, bounds[-1] + _AFTER), base, previous, bounds, start)
 
     def _read_raw(self, start: int, stop: int) -> list[RawRecord]:
-        self._read_span(start, stop)  # raises where the index parts samples
+        self._read_span(start, stop)  # raises if the index splits a sample
         bounds: list[int] = self._span_offsets(start, stop).tolist()
         return raw_records(self.url, self._reader.read(bounds[0], bounds[-1]), bounds, start)
 
     def _take(self, data: bytes, base: int, previous: int | None, bounds: list[int], first_record: int) -> list[Sample]:
-        """Take consecutive samples out of bytes of the archive, and check that each is one.
+        """Decode consecutive samples from bytes of the archive, and check that each range is one sample.
 
         Args:
             data: The bytes.
-            base: Where they begin in the archive.
-            previous: Where the range before the first sample begins; None leaves the look at it out.
-            bounds: Where each sample begins, and the end of the last.
-            first_record: The number of the first.
+            base: Their offset in the archive.
+            previous: Offset of the range before the first sample; None to skip its check.
+            bounds: Offset of each sample, and the end of the last.
+            first_record: Number of the first sample.
         """
         if base + len(data) < bounds[-1]:
             self._reader.read(base, bounds[-1])  # raises
@@ -196,7 +196,7 @@ class TarReader(IndexedRecords[Sample]):
                 if stop != bounds[-1]:
                     end = bounds[record - first_record + 2]
                     following = take_sample(data, base, stop, end, url=url, group=group)
-                ended = taken.end != stop  # by zeros: the sentinel of lhotse lies behind them
+                ended = taken.end != stop  # ends with zeros: the sentinel of lhotse lies after them
                 after = partial(_following, read, url, following, None if ended else stop)
                 if (ended and following) or not is_sample(taken.members, before, after, first=record == 0, group=group):
                     names = [name for name, _ in taken.members]
@@ -212,7 +212,7 @@ class TarReader(IndexedRecords[Sample]):
 def _following(
     read: Callable[[int, int], bytes], url: str, known: Taken | None, place: int | None, count: int
 ) -> Sequence[tuple[str, bool]]:
-    """Return up to `count` members from a place on, of which the next sample is known or not; None is the end."""
+    """Return up to `count` members from an offset on (None: the end), from the next sample if it is known."""
     if place is None or len(read(place, BLOCK)) < BLOCK:
         return ()
     if known and count <= len(known.members):

@@ -1,4 +1,4 @@
-"""A sample of a tar archive: its members by extension, taken out of the bytes of its range."""
+"""A sample of a tar archive: its members by extension, decoded from the bytes of its range."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from ledgerbeam.io.tar.members import text_or_json
 __all__ = ["KEY", "MOST_EXPANSION", "Sample", "Taken", "take_sample"]
 
 MOST_EXPANSION = 1024
-"""How many times as long as what an archive stores of it a sparse member may be: a few bytes can claim any length."""
+"""Largest ratio of the length of a sparse member to its stored bytes, since a few bytes can describe any length."""
 
 
 KEY = "__key__"
-"""What the key of a sample is called where it is a JSON value."""
+"""Name of the key in a sample as a JSON value."""
 
 
 class Sample(dict[str, bytes]):
     """The members of one sample: extension, without its leading dot, to content, in the order of the archive.
 
     Args:
-        key: What the names of its members begin with: `Sample("a/1", {"wav": b"..."})` is a member `a/1.wav`.
-        members: The content by extension.
+        key: The beginning of the names of its members: `Sample("a/1", {"wav": b"..."})` has a member `a/1.wav`.
+        members: The contents by extension.
     """
 
     __slots__ = ("key",)
@@ -43,7 +43,7 @@ class Sample(dict[str, bytes]):
         return f"Sample({self.key!r}, {{{members}}})"
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as a JSON value: `{"__key__": key, extension: value, ...}`, values as `io/tar/members.py` says.
+        """Return the sample as a JSON value `{"__key__": key, extension: value, ...}`; `members` describes the values.
 
         Raises:
             RecordError: It has a member called ``__key__``.
@@ -54,12 +54,12 @@ class Sample(dict[str, bytes]):
 
 
 class Taken(NamedTuple):
-    """A sample with the data that shows whether its range is that of one sample.
+    """A sample with the data to check that its range is one sample.
 
     Attributes:
         sample: The sample.
-        members: Of all members of the range, in order, the name and whether it is a file with content.
-        end: Where the range ends; less, if it does so with the zeros that end an archive.
+        members: All members of the range in order: the name of each, and whether it is a file with content.
+        end: End of the last member: the end of the range, or less if the range ends with the zeros of an archive.
     """
 
     sample: Sample
@@ -68,19 +68,19 @@ class Taken(NamedTuple):
 
 
 def take_sample(data: bytes, base: int, start: int, stop: int, *, url: str, group: Grouping) -> Taken:
-    """Take a sample out of bytes of an archive.
+    """Decode a sample from bytes of an archive.
 
     Args:
-        data: Some of the archive.
-        base: Where `data` begins in the archive.
-        start: Where the sample's first header is, in the archive.
-        stop: Its end: the next sample's first header, or a sentinel. Zeros before it, and a global header, are passed
-            over; nothing beyond it is looked at.
+        data: Bytes of the archive.
+        base: Offset of `data` in the archive.
+        start: Offset of the first header of the sample in the archive.
+        stop: Its end: the first header of the next sample, or a sentinel. Zeros and a global header before it are
+            skipped; nothing after it is read.
         url: The archive, for messages.
         group: How the members are named.
 
     Raises:
-        ArchiveError: There are no headers there, members reach past `stop`, or they are not one sample.
+        ArchiveError: There are no headers, a member ends after `stop`, or the members are not one sample.
     """
     files: list[tuple[str, bytes]] = []
     members: list[tuple[str, bool]] = []
@@ -103,7 +103,7 @@ def take_sample(data: bytes, base: int, start: int, stop: int, *, url: str, grou
         else:
             member = next_member(read, position, defaults, url)
             if member is None:
-                position = asked  # behind a global header, which is no member
+                position = asked  # after a global header, which is not a member
                 break
             end = member.end
             name, content = member.name, _content(data, base, member, url) if member.regular else None
@@ -139,7 +139,7 @@ def _content(data: bytes, base: int, member: Member, url: str) -> bytes:
         return _with_holes(stored)
     except MemoryError:
         raise
-    except Exception as error:  # tarfile has errors of many kinds, and those of reading numbers besides
+    except Exception as error:  # tarfile raises errors of many types
         raise ArchiveError(
             f"{url}: the sparse member {member.name!r} at byte {member.header_offset} is damaged ({error!r:.300}); "
             "write the archive again, without --sparse"
@@ -147,7 +147,7 @@ def _content(data: bytes, base: int, member: Member, url: str) -> bytes:
 
 
 def _with_holes(stored: bytes) -> bytes:
-    """Read the only member of an archive, a sparse one; the standard library knows all layouts of holes."""
+    """Read the only member of an archive, a sparse one; tarfile supports all layouts of holes."""
     with tarfile.open(fileobj=io.BytesIO(stored + bytes(2 * BLOCK)), mode="r:") as tar:
         member = tar.getmembers()[0]
         if member.size > MOST_EXPANSION * len(stored):

@@ -1,7 +1,7 @@
-"""Walking the headers of a tar archive without reading its payloads.
+"""Walk over the headers of a tar archive without reading its payloads.
 
-Headers form a chain: each gives the size of its payload and so the place of the next. A run of plain headers is scanned
-(`plain_headers`) and taken apart as an array. What is not plain is read by `next_member`, one member at a time.
+The size in each header leads to the next header. Runs of plain headers are scanned (`plain_headers`) and parsed as
+arrays. `next_member` parses all others, one member at a time.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ledgerbeam.io.tar.plain_headers import Run
 __all__ = ["TarMembers", "walk_bytes", "walk_source", "walk_tar"]
 
 _RECORD = 20 * BLOCK
-_CALM = 16  # so many plain headers in a row end the reading member by member
-_DECIDE = 64  # members between two looks at how far headers lie apart
+_CALM = 16  # this many plain headers in a row end the parsing member by member
+_DECIDE = 64  # members between two decisions on how to read
 _FIRST_DECISION = 4
 
-# Global pax values that change what a plain header says.
-_TELLING = ("path", "size", "GNU.sparse.name", "GNU.sparse.major", "GNU.sparse.size")
+# Global pax values that change the meaning of a plain header.
+_OVERRIDES = ("path", "size", "GNU.sparse.name", "GNU.sparse.major", "GNU.sparse.size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,12 @@ class TarMembers:
     Attributes:
         header_offset: First byte of each member's first header, extension headers included; u64.
         data_offset: First byte of each payload; u64.
-        size: Bytes of payload that the archive stores; u64. Of a sparse file that is less than its length.
+        size: Bytes of payload in the archive; u64. For a sparse file less than its length.
         kind: Type flags; u8. `0x30` and 0 are files, `0x35` folders.
         names: Full paths, UTF-8 with surrogate escapes; folders without trailing slash.
-        end: First byte after the last member's padded payload: where the archive's end marker stands.
-        consumed: How far lhotse has read when it meets the end: the first block of zeros, rounded up to 10,240 bytes
-            or to the size of the archive.
+        end: First byte after the padded payload of the last member, where the end marker of the archive begins.
+        consumed: How far lhotse reads: the end of the first block of zeros, rounded up to a multiple of 10,240 bytes,
+            at most the size of the archive.
     """
 
     header_offset: NDArray[np.uint64]
@@ -65,20 +65,20 @@ class TarMembers:
 def walk_tar(url: str, options: Options | None = None, listed: FileInfo | None = None) -> TarMembers:
     """Find all members of an archive.
 
-    ustar, pax, GNU and old archives. It ends at the first block of zeros, or at the end of the file where a member ends
-    there. Payloads are not read, but they must be there.
+    Supports ustar, pax, GNU and old archives. The archive ends at the first block of zeros, or at the end of the file
+    if a member ends there. Payloads are not read, but must exist.
 
     Args:
         url: The archive, uncompressed.
         options: Storage options.
-        listed: What was listed; see `RangeReader`.
+        listed: The listed properties of the source; see `RangeReader`.
 
     Returns:
         The members.
 
     Raises:
-        ArchiveError: The archive is an empty file, cut off, or damaged; the message has member and byte.
-        ChangedSourceError: It is not what was listed.
+        ArchiveError: The archive is empty, truncated or damaged; the message names the member and the byte.
+        ChangedSourceError: It changed since it was listed.
         SourceNotFoundError: There is no such source; also StorageError.
     """
     with open_headers(url, options, listed) as source:
@@ -86,7 +86,7 @@ def walk_tar(url: str, options: Options | None = None, listed: FileInfo | None =
 
 
 def walk_bytes(data: bytes, url: str) -> TarMembers:
-    """Find all members of an archive that is in memory; see `walk_tar`.
+    """Find all members of an archive in memory; see `walk_tar`.
 
     Args:
         data: The archive.
@@ -96,7 +96,7 @@ def walk_bytes(data: bytes, url: str) -> TarMembers:
 
 
 def walk_source(source: HeaderSource, url: str) -> TarMembers:
-    """Find all members of an archive by its headers, wherever they come from; see `walk_tar`.
+    """Find all members of an archive from a source of its headers; see `walk_tar`.
 
     Args:
         source: The headers.
@@ -123,9 +123,9 @@ class _Walk:
         if not source.size:
             raise ArchiveError(f"{self._url}: expected a tar archive, found an empty file; write it again")
         defaults: dict[str, bytes] = {}
-        unusual = 0  # while positive, members are read one by one
+        unusual = 0  # while positive, members are parsed one by one
         while True:
-            if unusual <= 0 and not any(key in defaults for key in _TELLING):
+            if unusual <= 0 and not any(key in defaults for key in _OVERRIDES):
                 run = source.headers(self._position)
                 complete = run.complete
                 if len(run.sizes):
@@ -141,7 +141,7 @@ class _Walk:
             self._decide()
 
     def _decide(self) -> None:
-        """Tell the source now and then how far headers lie apart."""
+        """Report the distance of headers to the source from time to time."""
         count = len(self._names) - self._seen
         if count >= self._next_decision:
             self._source.moved((self._position - self._seen_at) / count, self._small / count)
@@ -193,7 +193,7 @@ class _Walk:
 
 
 def _plain_names(blocks: NDArray[np.uint8], kinds: NDArray[np.uint8]) -> list[str]:
-    """Read the names of plain headers; `kinds` of old archives' folders become `5`."""
+    """Return the names of plain headers; set the kind of folders of old archives to `5`."""
     raw: list[bytes] = np.ascontiguousarray(blocks[:, :100]).view("S100").ravel().tolist()
     prefixed = blocks[:, 345] != 0
     if prefixed.any():
@@ -202,7 +202,7 @@ def _plain_names(blocks: NDArray[np.uint8], kinds: NDArray[np.uint8]) -> list[st
             prefix = blocks[row, 345:500].tobytes().partition(b"\0")[0]
             raw[row] = prefix + b"/" + raw[row].partition(b"\0")[0]
     names = b"\0".join(raw).decode("utf-8", "surrogateescape").split("\0")
-    if len(names) != len(raw):  # something follows the terminator of a name
+    if len(names) != len(raw):  # bytes follow the terminator of a name
         names = [name.partition(b"\0")[0].decode("utf-8", "surrogateescape") for name in raw]
     for row in ((kinds == 0) | (kinds == DIRECTORY)).nonzero()[0].tolist():
         if kinds[row] == 0 and names[row].endswith("/"):

@@ -1,4 +1,4 @@
-"""Writing an archive sample by sample, its index in the same pass."""
+"""Write an archive sample by sample, with its index."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ __all__ = ["TarWriter"]
 class TarWriter:
     """Writes one archive, grouped by key, and `<url>.idx`.
 
-    A context manager. When its body ends the archive appears, then the index; when it raises, neither does. The bytes
-    are those of `encode_tar`. Memory: one sample, and 8 bytes for each.
+    A context manager. When its body ends, the archive appears, then the index; if the body raises, neither appears. The
+    bytes are the same as those of `encode_tar`. Memory: one sample, and 8 bytes for each sample written.
 
     Args:
         url: The archive.
         options: Storage options.
-        md5: Also compute the MD5 sum of the archive.
+        md5: Whether to compute the MD5 sum of the archive.
 
     Attributes:
         url: The canonical URL.
-        count: Samples so far.
-        size: Bytes so far; of the archive when it is complete.
-        md5: Of the complete archive in hexadecimal, if it was asked for.
+        count: Number of samples so far.
+        size: Bytes so far; at the end the size of the archive.
+        md5: MD5 sum of the complete archive in hexadecimal, if requested.
     """
 
     def __init__(self, url: str, options: Options | None = None, *, md5: bool = False) -> None:
@@ -68,23 +68,23 @@ class TarWriter:
         self.md5 = None if self._digest is None else self._digest.hexdigest()
 
     def abandon(self) -> None:
-        """End without an archive."""
+        """End without publishing an archive."""
         error = RuntimeError(f"{self.url}: abandoned")
-        self._stack.__exit__(RuntimeError, error, None)  # lets `publish` take away what it has so far
+        self._stack.__exit__(RuntimeError, error, None)  # so that `publish` removes the partial file
 
     def add(self, sample: Sample) -> list[int]:
         """Write a sample.
 
         Args:
-            sample: At least one member; content as bytes.
+            sample: A sample of at least one member; the contents are bytes.
 
         Returns:
-            The byte at which the header of each member begins.
+            The offset of the header of each member.
 
         Raises:
-            RecordError: A sample that readers would group or name otherwise (see `encode_tar`), whose extensions
-                differ only in case, which webdataset does not see, or that has the key of the one before. Nothing of
-                it was written.
+            RecordError: A sample that readers would group or name differently (see `encode_tar`), with extensions that
+                differ only in case, which webdataset ignores, or with the key of the previous sample. Nothing of it was
+                written.
             DiskFullError: No space is left; also StorageError.
         """
         try:

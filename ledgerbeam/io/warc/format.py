@@ -1,4 +1,4 @@
-"""WARC as a format: a record is a page, a request, or whatever else a crawler kept."""
+"""The format WARC: a record is a page, a request, or anything else that a crawler stores."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class WarcFormat(RecordFormat):
     suffixes = (".warc",)
 
     def find_ends(self, blocks: Iterable[bytes]) -> Iterator[Sequence[int]]:
-        """Find where records end: by the length in the headers of each, without a look at what it holds.
+        """Find the ends of records from the lengths in their headers, without parsing their contents.
 
         Raises:
-            ValueError: What should begin a record does not, or one does not end where it says.
+            ValueError: A record does not begin as expected, or does not end where its length says.
         """
         data, base = b"", 0
-        start, content_end = 0, -1  # of the record that is looked at; its end is not known before its headers are whole
+        start, content_end = 0, -1  # of the current record; -1 as long as its headers are not complete
         for block in blocks:
             data = data + block if data else block
             reached = base + len(data)
@@ -52,11 +52,11 @@ class WarcFormat(RecordFormat):
             yield ends
 
     def decode(self, data: bytes) -> dict[str, Any]:
-        """Return a record.
+        """Decode a record.
 
         Raises:
-            UsageError: The library that reads it is not installed.
-            ValueError: It is none.
+            UsageError: The library FastWARC is not installed.
+            ValueError: It is not a record.
         """
         return parse_record(data)
 
@@ -64,18 +64,18 @@ class WarcFormat(RecordFormat):
         """Return the bytes of a record; see `record_bytes`.
 
         Raises:
-            ValueError: It is none.
+            ValueError: It is not a record.
         """
         return record_bytes(record)
 
 
 def _content_end(data: bytes, start: int, base: int) -> int:
-    """Return where the content of a record ends that begins at `start` of some bytes; -1 if its headers go on.
+    """Return the end of the content of the record at `start` of some bytes; -1 if its headers are not complete.
 
     Args:
         data: The bytes.
-        start: In them.
-        base: What is added to the result.
+        start: Offset of the record in the bytes.
+        base: Offset of the bytes, which is added to the result.
     """
     if data[start : start + len(_MAGIC)] != _MAGIC[: len(data) - start]:
         raise ValueError(f"expected 'WARC/', found {data[start : start + 20]!r}")

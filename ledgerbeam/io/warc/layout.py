@@ -1,4 +1,4 @@
-"""How archives of web crawls are compressed: each record by itself, as crawlers do, or all of them in one."""
+"""How archives of web crawls are compressed: each record separately, as crawlers do, or all in one stream."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _REQUEST = 256 * 1024
 
 
 def why_not_by_record(kind: FileType, listed: FileInfo, options: Options | None, first: int) -> str | None:
-    """Return what to tell of an archive in gzip whose first member does not end with its first record; else None.
+    """Return the warning for a gzip archive whose first member does not end with its first record; else None.
 
     Args:
-        kind: Its format and compression.
-        listed: The file, as it was listed.
+        kind: Format and compression of the file.
+        listed: The listed properties of the file.
         options: Storage options.
         first: Decompressed bytes of the first record.
 
     Raises:
-        ChangedSourceError: The file is not what was listed; also StorageError.
+        ChangedSourceError: The file changed since it was listed; also StorageError.
     """
     if kind.format.name != "warc" or kind.compression is None or kind.compression.name != "gzip":
         return None
     member, made = zlib.decompressobj(wbits=31), 0
     with RangeReader(listed.url, options, listed=listed) as reader:
-        for start in range(0, reader.size, _REQUEST):
-            data = reader.read(start, min(start + _REQUEST, reader.size))
+        for block in reader.blocks(_REQUEST):
+            data = block
             while data and not member.eof and made <= first:
                 made += len(member.decompress(data, _REQUEST))
                 data = member.unconsumed_tail
@@ -40,6 +40,6 @@ def why_not_by_record(kind: FileType, listed: FileInfo, options: Options | None,
     if made <= first:
         return None
     return (
-        "one worker reads it from its beginning, for its records are not compressed one by one; for all workers, make "
-        f"such an archive of it: fastwarc recompress {listed.url} NEW.warc.gz, then ledgerbeam index NEW.warc.gz"
+        "one worker reads it from its beginning, since its records are not compressed separately; to use all workers, "
+        f"compress it by record: fastwarc recompress {listed.url} NEW.warc.gz, then ledgerbeam index NEW.warc.gz"
     )

@@ -1,4 +1,4 @@
-"""Records of WARC files as values, and back: by the library FastWARC, which reads one without those before it."""
+"""Convert records of WARC files to values and back, with the library FastWARC."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _LENGTH = "Content-Length"
 
 
 def parse_record(data: bytes) -> dict[str, Any]:
-    """Return a record as a value.
+    """Parse a record.
 
     Args:
-        data: Its bytes, from `WARC/` to the empty line that ends it.
+        data: Its bytes, from `WARC/` to the empty line at its end.
 
     Raises:
         UsageError: The library is not installed.
-        ValueError: They are no record.
+        ValueError: They are not a record.
     """
     record = _parsed(data, "none")
     headers = _headers(record.headers.items())
@@ -31,7 +31,7 @@ def parse_record(data: bytes) -> dict[str, Any]:
         raise ValueError(f"expected a header WARC-Type, found {', '.join(headers) or 'none'}")
     http = record.http_headers
     if http is not None and _END not in data[data.index(_END) + len(_END) : -len(_END)]:
-        http = None  # what says that it is HTTP, and is not
+        http = None  # declared as HTTP, but is not
         record = _parsed(data, "none", parse_http=False)
     kind = headers.get("Content-Type") if http is None else record.http_content_type
     return {
@@ -49,13 +49,13 @@ def parse_record(data: bytes) -> dict[str, Any]:
 
 
 def record_bytes(record: Any) -> bytes:
-    """Return the bytes of a record, with the `Content-Length` of what it holds.
+    """Return the bytes of a record, with the correct `Content-Length`.
 
     Args:
-        record: As `parse_record` returns it: `headers`, `http` and `payload` are written.
+        record: A record of `parse_record`: `headers`, `http` and `payload` are written.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not a record.
     """
     if not isinstance(record, Mapping) or not isinstance(record.get("headers"), Mapping):
         raise ValueError(f"expected a record with headers and a payload, found {record!r:.80}")
@@ -71,10 +71,10 @@ def record_bytes(record: Any) -> bytes:
 
 
 def decoded_payload(record: Mapping[str, Any]) -> bytes:
-    """Return the payload of a record as the page was, without the transfer and content encodings of HTTP.
+    """Return the payload of a record without the transfer and content encodings of HTTP.
 
     Args:
-        record: As a reader returns it.
+        record: A record of a reader.
 
     Raises:
         UsageError: The library is not installed.
@@ -103,7 +103,7 @@ def _parsed(data: bytes, decode: str, *, parse_http: bool = True) -> Any:
 
 
 def _headers(pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Return headers by name; the values of a name that comes again as a list."""
+    """Return headers by name; the values of a repeated name are a list."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name not in found:

@@ -326,8 +326,7 @@ def _batches(files: Sequence[LocalFile]) -> Iterator[list[LocalFile]]:
 
 def _blocks(file: LocalFile, options: Options) -> Iterator[bytes]:
     with RangeReader(file.url, options) as reader:
-        for start in range(0, reader.size, _BLOCK):
-            yield reader.read(start, min(start + _BLOCK, reader.size))
+        yield from reader.blocks(_BLOCK)
 
 
 def _copied(blocks: Iterator[bytes], copy: Any) -> Iterator[bytes]:

@@ -201,7 +201,7 @@ class OutputOwner:
         for shards in self._shards():
             self._folder.delete(shards)
         for url in self._product_files():
-            delete(url, self._spec.storage_options, missing_ok=True)
+            delete(url, self._spec.storage_options)
         self._folder.delete(self._marks)
         self._marks = {}
         self._is_marked = False

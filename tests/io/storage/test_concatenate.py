@@ -86,7 +86,7 @@ def test_a_source_that_was_replaced_in_s3_is_an_error(s3_place: Place) -> None:
     sources, _ = store(s3_place, [LEAST_PART, LEAST_PART])
     publish_bytes(sources[1].url, bytes(LEAST_PART), s3_place.options)
     with (
-        pytest.raises(ChangedSourceError, match="source-1 is not what was listed"),
+        pytest.raises(ChangedSourceError, match="source-1: changed since it was listed"),
         concatenated(sources, s3_place / "joined", s3_place.options),
     ):
         pytest.fail("the body ran")

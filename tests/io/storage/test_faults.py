@@ -151,7 +151,7 @@ def test_what_stays_is_one_error_that_says_so(
 @pytest.mark.parametrize("operation", [ask, publish_small], ids=lambda operation: operation.__name__)
 def test_throttling_without_end_is_one_error_that_says_so(line: Line, operation: Operation) -> None:
     line.proxy.faults.append(throttled())
-    with pytest.raises(StorageError, match=rf"{line.url}.*refuses so many requests.*fewer workers"):
+    with pytest.raises(StorageError, match=rf"{line.url}.*rejects requests since they are too many.*fewer workers"):
         operation(line)
 
 

@@ -165,7 +165,7 @@ def test_ranges_are_of_the_answer_that_was_asked_for(hub: HubServer) -> None:
     with pytest.raises(StorageError, match=r"expected 10 bytes at \[200, 210\), found 0"):
         RangeReader(listed.url, hub.options, listed=listed).read(200, 210)
     hub.faults = [Fault("GET /datasets/some/one/resolve", 200)]
-    with pytest.raises(StorageError, match=r"supports no byte ranges.*status 200"):
+    with pytest.raises(StorageError, match=r"does not support byte ranges.*status 200"):
         RangeReader(listed.url, hub.options, listed=listed).read(0, 3)
 
 
@@ -173,17 +173,22 @@ def test_ranges_are_of_the_answer_that_was_asked_for(hub: HubServer) -> None:
 @pytest.mark.parametrize(
     ("status", "heads", "kind", "said"),
     [
-        (401, {}, StorageError, "credentials are missing or refused .*no such repository.*HF_TOKEN"),
+        (401, {}, StorageError, "credentials are missing or refused .*repository that does not exist.*HF_TOKEN"),
         (403, {}, StorageError, "permission denied .*HF_TOKEN"),
         (403, {"X-Error-Code": "GatedRepo"}, StorageError, "its repository is gated; accept its conditions"),
         (404, {"X-Error-Code": "RepoNotFound"}, SourceNotFoundError, "no such repository on the Hub, or it is private"),
         (404, {"X-Error-Code": "RevisionNotFound"}, SourceNotFoundError, "no such branch, tag or commit"),
         (404, {"X-Error-Code": "EntryNotFound"}, SourceNotFoundError, "there is no such file|nothing matches"),
-        (429, {"Retry-After": "0"}, StorageError, "refuses so many requests"),
-        (429, {"RateLimit": '"api";r=0;t=1200'}, StorageError, "refuses so many requests .*in 1200 s, as it asks"),
-        (500, {}, StorageError, "its server has failed .*run again later"),
+        (429, {"Retry-After": "0"}, StorageError, "rejects requests since they are too many"),
+        (
+            429,
+            {"RateLimit": '"api";r=0;t=1200'},
+            StorageError,
+            "rejects requests since they are too many .*in 1200 s, as it requests",
+        ),
+        (500, {}, StorageError, "its server failed .*run again later"),
         (400, {"X-Error-Message": "too many parameters"}, StorageError, "Bad request: too many parameters"),
-        (302, {"Location": "/api/datasets/some/one/round"}, StorageError, "redirects without end"),
+        (302, {"Location": "/api/datasets/some/one/round"}, StorageError, "redirects in a circle"),
     ],
 )
 def test_what_the_hub_answers_is_one_error_that_says_so(  # noqa: PLR0917 - a table
@@ -234,7 +239,7 @@ def test_the_token_of_the_options_or_of_the_environment_is_sent_and_never_told(
     caplog.set_level(logging.DEBUG)
     url = f"{ROOT}/data/a.jsonl"
     assert read_bytes(url, hub.options) == DATA
-    with pytest.raises(StorageError, match=r"credentials are missing or refused .*no such repository.* set HF_TOKEN"):
+    with pytest.raises(StorageError, match=r"are missing or refused .*repository that does not exist.*HF_TOKEN"):
         stat(url, {"endpoint": hub.url, "token": False})
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     assert stat(url, {"endpoint": hub.url}).size == 100
@@ -275,7 +280,7 @@ except StorageError as error:
 def test_offline_is_said_at_once() -> None:
     env = {"HF_HUB_OFFLINE": "1", "PATH": "", "PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run([sys.executable, "-c", OFFLINE], env=env, capture_output=True, text=True, check=True)
-    said = "cannot read, HF_HUB_OFFLINE is set, so the Hub is not asked; unset it, or name local files"
+    said = "cannot read, HF_HUB_OFFLINE is set, so no request is sent to the Hub; unset it, or name local files"
     assert done.stdout == f"{ROOT}/a.jsonl: {said}\n"
     assert done.stderr == ""
 

@@ -61,7 +61,6 @@ def test_what_is_missing_is_named(place: Place) -> None:
         lambda: RangeReader(url, place.options).read(0, 1),
         lambda: RangeReader(url, place.options).size,
         lambda: storage.read_bytes(url, place.options),
-        lambda: storage.delete(url, place.options, missing_ok=False),
     ):
         with pytest.raises(SourceNotFoundError, match=r"nothing\.jsonl"):
             ask()
@@ -162,7 +161,7 @@ def test_many_descriptions_come_in_order(place: Place) -> None:
 
 def test_delete_deletes(place: Place) -> None:
     publish_bytes(place / "x", b"1", place.options)
-    storage.delete(place / "x", place.options, missing_ok=False)
+    storage.delete(place / "x", place.options)
     with pytest.raises(SourceNotFoundError):
         stat.stat(place / "x", place.options)
 

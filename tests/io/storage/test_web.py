@@ -114,7 +114,7 @@ def test_a_server_that_tells_no_size_is_refused(web: WebServer) -> None:
 
 def test_a_server_without_ranges_is_refused_and_small_files_are_read_whole(web: WebServer) -> None:
     listed = source(web, has_ranges=False)
-    with pytest.raises(StorageError, match=r"supports no byte ranges.*bytes=0-4.*status 200"):
+    with pytest.raises(StorageError, match=r"does not support byte ranges.*bytes=0-4.*status 200"):
         RangeReader(listed.url, listed=listed).read(0, 5)
     assert read_bytes(listed.url, None, listed) == DATA
 
@@ -132,8 +132,8 @@ def test_a_range_past_the_end_is_an_error(web: WebServer) -> None:
         (410, SourceNotFoundError, "there is no such file"),
         (401, StorageError, "credentials are missing or refused.*credentials as storage options"),
         (403, StorageError, "permission denied"),
-        (429, StorageError, "refuses so many requests"),
-        (500, StorageError, r"its server has failed \(500.*run again later"),
+        (429, StorageError, "rejects requests since they are too many"),
+        (500, StorageError, r"its server failed \(500.*run again later"),
     ],
 )
 def test_what_a_server_answers_is_what_is_said(web: WebServer, status: int, kind: type[Exception], said: str) -> None:
@@ -166,8 +166,8 @@ def test_a_call_that_is_tried_again_is_told_once_it_lasts(
     with pytest.raises(StorageError):
         stat(f"{web.url}/x")
     (said,) = caplog.messages  # one of four
-    assert said.startswith(f"{web.url}/x: cannot read yet, try 1 of 5 has failed (503, ")
-    assert said.endswith("; it is tried again")
+    assert said.startswith(f"{web.url}/x: cannot read yet, attempt 1 of 5 failed (503, ")
+    assert said.endswith("; it will be retried")
 
 
 AFTER = {
@@ -192,7 +192,9 @@ def test_a_server_that_says_when_is_asked_again_then(
 def test_a_wait_of_minutes_is_an_error_that_says_how_long(web: WebServer) -> None:
     listed = source(web)
     web.refusals = [(429, {"Retry-After": "900"})]
-    with pytest.raises(StorageError, match=r"refuses so many requests .*run again in 900 s, as it asks"):
+    with pytest.raises(
+        StorageError, match=r"rejects requests since they are too many .*run again in 900 s, as it requests"
+    ):
         RangeReader(listed.url, listed=listed).read(0, 5)
     assert web.asked[-1] == ("GET", "bytes=0-4")
     assert web.refusals == []
@@ -202,7 +204,7 @@ def test_a_redirect_is_followed_and_a_circle_is_an_error(web: WebServer) -> None
     web.moved = {"moved.jsonl": f"{web.url}/in/a.jsonl", "round.jsonl": "/round.jsonl"}
     listed = stat(f"{web.url}/moved.jsonl")
     assert RangeReader(listed.url, listed=listed).read(0, 5) == DATA[:5]
-    with pytest.raises(StorageError, match=r"round\.jsonl: cannot read, its server redirects without end; check"):
+    with pytest.raises(StorageError, match=r"round\.jsonl: cannot read, its server redirects in a circle; check"):
         stat(f"{web.url}/round.jsonl")
 
 

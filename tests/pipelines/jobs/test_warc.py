@@ -118,7 +118,7 @@ def test_damage_is_told_by_its_place(crawl: Workspace) -> None:
 
 
 def test_an_archive_that_is_not_compressed_by_record_is_told(crawl: Workspace) -> None:
-    hint = "a.warc.gz: one worker reads it from its beginning, for its records are not compressed one by one"
+    hint = "a.warc.gz: one worker reads it from its beginning, since its records are not compressed separately"
     command = ("map", "pages:texts", "in/*.warc.gz", "--to", "jsonl", *OPTIONS)
     ran = crawl.run(*command, "--output", "by-record")
     assert (ran.status, hint in ran.err) == (0, False), ran.err

@@ -116,7 +116,7 @@ def test_a_folder_of_a_web_server_is_a_source(workspace: Workspace, hub: HubServ
         web.has_ranges = False
         web.files["in/new.jsonl"] = lines(5)
         ran = work(workspace, hub, source, status=3)
-        assert "the server supports no byte ranges" in ran.out + ran.err
+        assert "the server does not support byte ranges" in ran.out + ran.err
 
 
 def test_outputs_and_metadata_go_to_the_hub_and_are_read_from_there(

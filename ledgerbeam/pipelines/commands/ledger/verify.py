@@ -81,8 +81,7 @@ def _content_problem(url: str, output: Output, options: Options) -> str | None:
         with RangeReader(url, options) as reader:
             if reader.size != output.size:
                 return f"expected {output.size} bytes, found {reader.size}"
-            starts = range(0, reader.size, READ_BYTES)
-            found = content_checksum(reader.read(start, min(start + READ_BYTES, reader.size)) for start in starts)
+            found = content_checksum(reader.blocks(READ_BYTES))
     except SourceNotFoundError:
         return f"expected {output.size} bytes, found no such file or object"
     except LedgerbeamError as error:
