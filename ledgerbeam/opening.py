@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import os
+
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import ObjectFolder, Options
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger.model.claims import ClaimPlace
 from ledgerbeam.ledger.model.store import LedgerSink
 from ledgerbeam.ledger.places import open_store, sidecar_folder
+from ledgerbeam.ledger.remote.claims import ObjectClaims
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore
-from ledgerbeam.ledger.worker.run_folders import RunFolders
+from ledgerbeam.ledger.worker.folder_claims import FolderClaims
+from ledgerbeam.ledger.worker.run_folders import RunFolder, RunFolders
 
-__all__ = ["open_ledger", "open_sink", "run_folders"]
+__all__ = ["claim_place", "open_ledger", "open_mirror", "open_sink", "run_folders"]
 
 
 def open_ledger(
@@ -57,6 +62,29 @@ def open_sink(url: str, storage_options: Options | None = None, *, job: str | No
     if is_local(url):
         return open_store(url, create=False, job=job)
     return RemoteSink(ObjectFolder(url, storage_options), job=job, run=run)
+
+
+def open_mirror(url: str) -> LedgerStore:
+    """Open what this host knows of a ledger, to look at it: of a remote one as of the launcher's last `refresh`.
+
+    No request is made. Raises as `open_ledger` does for a local ledger.
+    """
+    path = url if is_local(url) else sidecar_folder(ObjectFolder(url).url)
+    return open_store(path, create=False, read_only=True)
+
+
+def claim_place(store: LedgerStore, folder: RunFolder, run: str) -> ClaimPlace:
+    """Return where a launcher leaves claims for others of the same ledger, and finds theirs.
+
+    Args:
+        store: The ledger.
+        folder: Of the launcher's run.
+        run: Its id.
+    """
+    folders = run_folders(store)
+    if isinstance(store, RemoteStore):
+        return ObjectClaims(store, run, os.uname().nodename, folders.lives)
+    return FolderClaims(folders, folder, run)
 
 
 def run_folders(store: LedgerStore) -> RunFolders:

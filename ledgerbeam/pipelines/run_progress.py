@@ -9,7 +9,7 @@ from rich.filesize import decimal
 
 __all__ = ["RunProgress", "Stage", "count", "duration"]
 
-Stage = Literal["listing", "starting workers", "indexing", "working"]
+Stage = Literal["listing", "starting workers", "indexing", "working", "waiting"]
 
 _MOST_OVER = 1.1
 _MOST_SHARE = 0.99  # while a source is open, however the number of tasks was estimated
@@ -29,6 +29,7 @@ class RunProgress:
         bytes: Bytes of their outputs; of tasks that index, of what they read.
         expected: How many tasks the sources that were open are expected to make, by their sizes.
         seconds: Since the first workers were started.
+        elsewhere: While this run waits for others: what they have in work, in words.
     """
 
     stage: Stage = "listing"
@@ -40,6 +41,7 @@ class RunProgress:
     bytes: int = 0
     expected: int = 0
     seconds: float = 0.0
+    elsewhere: str = ""
 
     @property
     def share(self) -> float | None:
@@ -69,6 +71,8 @@ class RunProgress:
         sources = f"{self.sources_done:,} of {count(self.sources, 'source')}"
         if self.stage == "listing" and not self.tasks:
             return count(self.sources, "source")
+        if self.elsewhere:
+            return f"{self.elsewhere}, {sources}"
         parts = [] if self.share is None else [f"{100 * self.share:.0f} %"]
         about = f"{self.tasks:,} of about {count(max(self.expected, self.tasks), 'task')}"
         parts += [about if self.is_listed else count(self.tasks, "task"), sources]

@@ -16,7 +16,7 @@ from ledgerbeam.ledger.worker.inflight import InflightMarks
 from ledgerbeam.ledger.worker.set_ups import leave_set_ups
 from ledgerbeam.ledger.worker.worker_errors import leave_error
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES, LedgerPlace, LedgerWriter, shared_writer
-from ledgerbeam.opening import open_ledger, open_sink
+from ledgerbeam.opening import open_ledger, open_mirror, open_sink
 from ledgerbeam.transforms.user_object import close_objects
 
 __all__ = ["LedgerHandle", "fatal_errors"]
@@ -57,6 +57,15 @@ class LedgerHandle:
             if store is None:
                 store = open_ledger(self.url, self.storage_options, create=False, job=self.job, run=self.run)
                 _stores[place] = store
+            return store
+
+    def mirror(self) -> LedgerStore:
+        """Return what this host knows of the ledger, as of when its launcher looked; the worker asks nobody."""
+        place = LedgerPlace.of(canonical_url(self.url), run="mirror")
+        with _stores_lock:
+            store = _stores.get(place)
+            if store is None:
+                store = _stores[place] = open_mirror(self.url)
             return store
 
     def _place(self) -> LedgerPlace:

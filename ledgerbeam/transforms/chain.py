@@ -18,6 +18,7 @@ from ledgerbeam.io.listing.left_out import LeftOut
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.selection import PendingSource
+from ledgerbeam.ledger.worker.task_board import BoardPlace
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.sizes import read_size
 from ledgerbeam.sources import FileSources, Sources
@@ -55,6 +56,7 @@ class ChainValues:
         sources: How sources are opened.
         base: What output names are relative to: a folder URL ending in ``/``; None for whole paths.
         storage_options: Passed to fsspec unchanged.
+        board: From which the workers of a local run draw tasks; None where the runner hands them out.
         budget: How many tasks may be done; None for all.
         most_rejected: How many records the tasks of one worker may reject, if the launcher does not read the ledger
             meanwhile; more end the worker with a `RejectLimitError`, once they are recorded. None for any number.
@@ -69,6 +71,7 @@ class ChainValues:
     sources: Sources = field(default_factory=FileSources)
     base: str | None = None
     storage_options: Mapping[str, Any] = field(default_factory=dict)
+    board: BoardPlace | None = None
     budget: TaskBudget | None = None
     most_rejected: int | None = None
     goes_on: bool = False

@@ -5,37 +5,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
 
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerError, UsageError
-from ledgerbeam.io import OffsetFormat, StreamSpan
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.sources import Cut, Sources, TaskLimits
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.chain import ChainTransform, ChainValues, size_of
+from ledgerbeam.transforms.draw import DrawTasks, PostTasks, StreamedTasks
 
 __all__ = ["PlanTasks", "Planner", "StreamedTasks"]
-
-
-@dataclass(frozen=True)
-class StreamedTasks:
-    """The remaining tasks of a source, as one element: a single pass over the source reads them in order.
-
-    Attributes:
-        tasks: In order.
-        spans: What to read for each.
-        format: The format that decodes the spans.
-    """
-
-    tasks: tuple[Task, ...]
-    spans: tuple[StreamSpan, ...]
-    format: OffsetFormat
 
 
 class Planner(ChainTransform):
@@ -44,7 +28,7 @@ class Planner(ChainTransform):
     def expand(self, elements: Any) -> Any:
         """Apply the transform to what `SkipCompleted` returns, or to plain `Source` values: of those all is planned."""
         planned = super().expand(elements | "SpreadSources" >> beam.Reshuffle())
-        return planned | LimitTasks() | "SpreadTasks" >> beam.Reshuffle()
+        return planned | LimitTasks() | PostTasks() | "SpreadTasks" >> beam.Reshuffle() | DrawTasks()
 
 
 class PlanTasks(Planner):

@@ -96,6 +96,9 @@ class FaultyObjects:
     def create(self, name: str, data: bytes) -> bool:
         return self._do("create", lambda: self._objects.create(name, data))
 
+    def replace(self, name: str, data: bytes) -> None:
+        self._do("replace", lambda: self._objects.replace(name, data))
+
     def exists(self, name: str) -> bool:
         return self._do("exists", lambda: self._objects.exists(name))
 

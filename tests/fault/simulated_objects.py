@@ -72,6 +72,14 @@ class SimulatedObjects:
             raise StorageError(f"{name}: the answer was lost")
         return self.content.get(name) == data
 
+    def replace(self, name: str, data: bytes) -> None:
+        """Write an object anew; the writer may die, or get an error, before and after."""
+        self._point(f"write {name}")
+        if self._fails():
+            raise StorageError(f"{name}: the store did not answer")
+        self.content[name] = data
+        self._point(f"wrote {name}")
+
     def exists(self, name: str) -> bool:
         """Look."""
         self._point(f"look {name}")

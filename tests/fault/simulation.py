@@ -3,6 +3,7 @@
     python -m tests.fault.simulation --seed S [--steps N]       prints the schedule of one seed
     python -m tests.fault.simulation --seed S --seeds COUNT     runs many, and prints those that fail
 
+Launchers share the job by claims, and their workers draw tasks from a board; claims are lost, forged, damaged and late.
 Launchers and workers die between any two operations, are replaced, outlive each other; messages are permuted, repeated
 and lost with their worker; sources change, change back, leave the listing and are packed anew; a user forgets some, or
 takes the ledger for another job. Nothing but the seed decides what happens.
@@ -12,6 +13,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
+import pickle
 import random
 import sys
 import tempfile
@@ -27,8 +30,9 @@ from unittest import mock
 from ledgerbeam.errors import JobMismatchError, LedgerError, StorageError
 from ledgerbeam.ledger.lmdb import store as lmdb_store
 from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.model.claims import ClaimPlace, Claims, Span, encode_claims, place_in_order
 from ledgerbeam.ledger.model.counting import is_done
-from ledgerbeam.ledger.model.identity import node_id
+from ledgerbeam.ledger.model.identity import Lineage, node_id
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import Failure, Leaf, Mark
 from ledgerbeam.ledger.model.store import LedgerSink
@@ -38,11 +42,17 @@ from ledgerbeam.ledger.remote import compaction
 from ledgerbeam.ledger.remote import replay as folding
 from ledgerbeam.ledger.remote import sink as remote_sink
 from ledgerbeam.ledger.remote import store as remote_store
+from ledgerbeam.ledger.remote.claims import ObjectClaims
 from ledgerbeam.ledger.remote.compaction import compact
 from ledgerbeam.ledger.remote.controls import JOB_NAME, decode_control, decode_ledger
 from ledgerbeam.ledger.remote.segment import decode_segment
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore
+from ledgerbeam.ledger.worker import task_board
+from ledgerbeam.ledger.worker.folder_claims import FolderClaims
+from ledgerbeam.ledger.worker.run_folders import RunFolders
+from ledgerbeam.ledger.worker.sharing import Sharing
+from ledgerbeam.ledger.worker.task_board import Board, BoardTask
 from tests.fault.baton import Actor, Killed, Scheduler
 from tests.fault.ledger_model import Delivery, Expected, Forgotten, LedgerModel, Registered, Taken, staying, tree_of
 from tests.fault.simulated_objects import SimulatedObjects
@@ -58,6 +68,9 @@ FAILURE_SHARE = 0.08
 AGAIN_SHARE = 0.15
 CHECK_SHARE = 0.03
 BEGIN_SHARE = 0.12
+WAVES = 4
+PATIENCE = 400
+"""Waves of a launcher, and looks at what others have in work, at most: what is left then is left to another run."""
 
 
 class World:
@@ -78,6 +91,10 @@ class World:
         self.workers: list[Actor] = []
         self.job = JOBS[0]
         self.errors: list[str] = []
+        self.begun = 0
+        self.overdue = 0
+        self._boards: dict[str, Actor] = {}
+        self._opened: list[Board] = []
         self._names = Counter[str]()
         self._versions = dict.fromkeys("abcd"[: self.choice.randint(1, 4)], 1)
         self._gone: set[str] = set()
@@ -115,6 +132,7 @@ class World:
                 stack.enter_context(mock.patch.object(module, "secrets", self))
             for module in (remote_store, compaction):
                 stack.enter_context(mock.patch.object(module, "fault_point", self.objects.fault_point))
+            stack.enter_context(mock.patch.object(task_board, "time", self))
             stack.enter_context(mock.patch.object(lmdb_store, "fault_point", self._reach_local))
             for module in (remote_store, remote_sink):
                 stack.enter_context(mock.patch.object(module, "writer_name", self.writer_name))
@@ -168,6 +186,40 @@ class World:
         """Close the stores of an actor."""
         for store in self._stores.pop(actor, []):
             store.close()
+
+    # Sharing
+
+    @contextlib.contextmanager
+    def claims(self, store: LmdbStore, host: str, run: str) -> Iterator[ClaimPlace]:
+        """Return where a launcher leaves claims, while it has the folder of its run."""
+        folders = RunFolders(str(self.folder / host), store.ledger_id())
+        with folders.enter(f"{run}-{self.token_hex(2)}" if self.kind == "local" else run) as folder:
+            if isinstance(store, RemoteStore):
+                yield ObjectClaims(store, run, host, folders.lives)
+            else:
+                yield FolderClaims(folders, folder, os.path.basename(folder.path))
+
+    def board(self, host: str) -> Board:
+        """Return a new board of the current launcher."""
+        self._names["board"] += 1
+        board = Board(str(self.folder / f"board-{self._names['board']}"))
+        assert self.scheduler.current is not None
+        self._boards[board.path] = self.scheduler.current
+        self._opened.append(board)
+        return board
+
+    def launcher_of(self, board: Board) -> Actor:
+        """Return whose board it is."""
+        return self._boards[board.path]
+
+    def job_of(self, store: LmdbStore) -> str:
+        """Return the job that a store records for."""
+        return store._job or ""
+
+    def close_boards(self) -> None:
+        """Close all boards."""
+        for board in self._opened:
+            board.close()
 
     # What is recorded
 
@@ -244,8 +296,8 @@ class World:
     def begin_something(self) -> None:
         """Start an actor, or change the world."""
         what = self.choice.choices(
-            ["launch", "change", "forget", "withdraw", "compact", "read", "job"],
-            [6, 3, 1, 1, 2 * (self.kind == "remote"), 1, 0.5],
+            ["launch", "change", "forget", "withdraw", "compact", "read", "job", "forge"],
+            [6, 3, 1, 1, 2 * (self.kind == "remote"), 1, 0.5, self.kind == "remote"],
         )[0]
         host = self.host()
         if what == "launch":
@@ -259,6 +311,8 @@ class World:
             self.begin("withdrawer", withdraw, host, host, self.choice.choice([None, "bad", "worse"]))
         elif what == "compact":
             self.begin("compactor", run_compaction, host, host)
+        elif what == "forge":
+            self.begin("forger", forge)
         elif what == "read":
             self.begin("reader", read, host, host)
         else:
@@ -415,19 +469,8 @@ def launch(world: World, host: str) -> None:
             if world.kind == "local":
                 world.model.registered += [Registered(world.local_number(), source) for source in sources]
             scheduler.point("registered")
-        tasks = open_tasks(store, listing)
-        world.choice.shuffle(tasks)
-        scheduler.point("planned")
-        count = world.choice.randint(1, 3)
-        workers = [
-            world.begin("worker", work, "", tasks[rank::count], run, job.fingerprint, host) for rank in range(count)
-        ]
-        world.workers += workers
-        scheduler.wait_for(workers)
-        died = [worker for worker in workers if worker.died]
-        if died and tasks:
-            task = tasks[0]
-            store.record_deaths([Mark(task.source_id, node_id(task.source_id, task.lineage), f"{task.lineage}")])
+        with world.claims(store, host, run) as place:
+            share(world, store, place, run, listing)
         store.refresh()
         gone = {source for page in store.source_ids() for source in page} - {source.id for source in listing}
         scheduler.point("listed")
@@ -444,6 +487,51 @@ def launch(world: World, host: str) -> None:
         store.end_run(run, "done")
 
 
+def share(world: World, store: LmdbStore, place: ClaimPlace, run: str, listing: Sequence[Source]) -> None:
+    """Return as the local runner: waves of workers that draw from a board, until nothing is left or others have it."""
+    scheduler, host = world.scheduler, os.path.basename(store._path)
+    count = world.choice.randint(1, 3)
+    sharing = Sharing(store, place, run, workers=count, clock=world.monotonic)
+    for _ in range(WAVES):
+        tasks = open_tasks(store, listing)
+        scheduler.point("planned")
+        board = world.board(host)
+        board.post([(task, pickle.dumps(leaves)) for task, leaves in planned(run, tasks)])
+        workers = [world.begin("worker", work, "", board, run, world.job_of(store), host) for _ in range(count)]
+        world.workers += workers
+        while not all(worker.ended for worker in workers):
+            store.refresh()
+            sharing.turn(board)
+            scheduler.point("turn")
+        died = [worker for worker in workers if worker.died]
+        if died and tasks:
+            task = tasks[0]
+            store.record_deaths([Mark(task.source_id, node_id(task.source_id, task.lineage), f"{task.lineage}")])
+        left = [task for page in board.waiting() for task in page]
+        for _ in range(PATIENCE):
+            store.refresh()
+            left, held = sharing.open_tasks(left)
+            if held.free or not held.tasks:
+                break
+            sharing.rest()
+            scheduler.point("wait for others")
+        else:
+            world.overdue += 1
+        if not left:
+            break
+    sharing.close()
+
+
+def planned(run: str, tasks: Sequence[Leaf]) -> Iterator[tuple[BoardTask, list[Leaf]]]:
+    """Yield the leaves that grow from one planned task together, as the board has them."""
+    groups: dict[tuple[bytes, Lineage], list[Leaf]] = {}
+    for leaf in tasks:
+        groups.setdefault((leaf.source_id, leaf.lineage[:1]), []).append(leaf)
+    for (source, lineage), leaves in groups.items():
+        start = lineage[0][0] if lineage else 0
+        yield BoardTask(place_in_order(run, source, lineage), Span(source, start, start + 1), (lineage,)), leaves
+
+
 def open_tasks(store: LmdbStore, listing: Sequence[Source]) -> list[Leaf]:
     """Return what of a listing is left to do."""
     mask = store.completed_mask([source.id for source in listing])
@@ -458,19 +546,37 @@ def open_tasks(store: LmdbStore, listing: Sequence[Source]) -> list[Leaf]:
     ]
 
 
-def work(world: World, tasks: list[Leaf], run: str, job: str, host: str) -> None:
-    """Return a worker: records its tasks in batches, some of them again, some as failed."""
+def work(world: World, board: Board, run: str, job: str, host: str) -> None:
+    """Return a worker: draws tasks and records their leaves in batches, some of them again, some as failed."""
     sink: LedgerSink = (
         world.open(host, job=job) if world.kind == "local" else RemoteSink(world.objects, job=job, run=run)
     )
+    mirror = LmdbStore(str(world.folder / host), read_only=True)
+    launcher = world.launcher_of(board)
+    with contextlib.suppress(JobMismatchError), contextlib.closing(mirror):
+        while not board.is_done():
+            drawn = board.draw()
+            if drawn is None:
+                if launcher.ended:
+                    break
+                world.scheduler.point("wait")
+                continue
+            tasks: list[Leaf] = pickle.loads(drawn.element)
+            if not mirror.finished([(tasks[0].source_id, tasks[0].lineage[:1])])[0]:
+                world.begun += 1
+                do(world, tasks, sink, run, job)
+            board.ended(drawn.key)
+
+
+def do(world: World, tasks: Sequence[Leaf], sink: LedgerSink, run: str, job: str) -> None:
+    """Record the leaves of a task."""
     queue = [*tasks, *(task for task in tasks if world.choice.random() < AGAIN_SHARE)]
-    with contextlib.suppress(JobMismatchError):
-        while queue:
-            batch = [queue.pop() for _ in range(min(len(queue), world.choice.randint(1, 3)))]
-            failed = [task for task in batch if world.choice.random() < FAILURE_SHARE]
-            failures = [Failure(task.source_id, task.lineage, f"{task.lineage}", "ValueError") for task in failed]
-            world.scheduler.point("work")
-            world.commit(sink, [task for task in batch if task not in failed], failures, run, job)
+    while queue:
+        batch = [queue.pop() for _ in range(min(len(queue), world.choice.randint(1, 3)))]
+        failed = [task for task in batch if world.choice.random() < FAILURE_SHARE]
+        failures = [Failure(task.source_id, task.lineage, f"{task.lineage}", "ValueError") for task in failed]
+        world.scheduler.point("work")
+        world.commit(sink, [task for task in batch if task not in failed], failures, run, job)
 
 
 def forget(world: World, host: str, pattern: str, failures_only: bool) -> None:
@@ -507,6 +613,23 @@ def withdraw(world: World, host: str, reason: str | None) -> None:
             world.deliver(stay, world.local_number(), "")
 
 
+def forge(world: World) -> None:
+    """Somebody writes claims that no launcher has said, damages those that are there, or deletes them."""
+    names = [name for name in world.objects.content if name.startswith("claims/")]
+    what = world.choice.choice(["forge", "damage", "delete"])
+    if what == "forge" or not names:
+        spans = [Span(source.id, 0, 5) for source in world.listing() if world.choice.random() < 0.5]
+        seconds = world.choice.choice([0.0, 30.0, 500.0])
+        claims = Claims(world.token_hex(2), "", world.choice.randrange(9), seconds, spans)
+        world.objects.replace(f"claims/{world.choice.randrange(9):06d}/forged.json", encode_claims(claims))
+    elif what == "damage":
+        name = world.choice.choice(sorted(names))
+        data = world.objects.content.get(name, b"")
+        world.objects.replace(name, data[: len(data) // 2])
+    else:
+        world.objects.delete(names)
+
+
 def run_compaction(world: World, host: str) -> None:
     """Return a compaction."""
     with contextlib.suppress(StorageError):
@@ -536,6 +659,7 @@ def simulate(seed: int, kind: Kind, folder: Path, steps: int = STEPS) -> World:
             with contextlib.suppress(BaseException):
                 world.scheduler.kill_all()
             world.close(None)
+            world.close_boards()
     return world
 
 

@@ -1,4 +1,4 @@
-"""Two hosts on one machine: network namespaces that share nothing but an S3 server, on links that can be cut.
+"""Hosts on one machine: network namespaces that share nothing but an S3 server, on links that can be cut.
 
 ```
    this machine            switch                       host-1   host-2
@@ -31,10 +31,10 @@ _BRIDGE = "switch"
 
 @dataclass
 class Hosts:
-    """Two hosts.
+    """Hosts, two unless more are asked for, with numbers from 1.
 
     Attributes:
-        s3: The store, which both hosts and this machine reach.
+        s3: The store, which all hosts and this machine reach.
         folder: The path under which each host, and this machine, has a disk of its own.
         logs: Folder of the logs.
     """
@@ -59,16 +59,16 @@ class Hosts:
         return self.s3.env
 
     def address(self, host: int) -> str:
-        """Return the network address of host 1 or 2; 0 is this machine."""
+        """Return the network address of a host; 0 is this machine."""
         return f"{self._network}.{10 + host if host else 254}"
 
     def prefix(self, host: int) -> list[str]:
-        """Return the command that runs another one on host 1 or 2, in this process's working folder."""
+        """Return the command that runs another one on a host, in this process's working folder."""
         holder = self._holders[host - 1].pid
         return ["nsenter", "-t", str(holder), "-n", "-m", "-u", "env", "-C", os.getcwd()]
 
     def run(self, command: Sequence[str], *, host: int, env: Mapping[str, str] | None = None) -> Process:
-        """Start a command on host 1 or 2, with what it needs to reach the store in its environment.
+        """Start a command on a host, with what it needs to reach the store in its environment.
 
         Returns:
             The process. It and all that it starts end with the hosts, if not before.
@@ -79,13 +79,17 @@ class Hosts:
         process = Process([*self.prefix(host), *command], name=name, folder=self.logs, env=own)
         return self._stack.enter_context(process)
 
+    def disk(self, host: int) -> Path:
+        """Return what a host has on its disk, as this machine sees it."""
+        return self.logs / f"host-{host}-disk"
+
     def hide(self, folder: Path) -> None:
-        """Make a folder of this machine look empty on both hosts: what they need of it, they must be sent."""
+        """Make a folder of this machine look empty on all hosts: what they need of it, they must be sent."""
         for holder in self._holders:
             _run("nsenter", "-t", str(holder.pid), "-m", "mount", "-t", "tmpfs", "-o", "ro", "none", str(folder))
 
     def cut(self, host: int) -> None:
-        """Cut the link of host 1 or 2: what is sent is lost, and nobody is told."""
+        """Cut the link of a host: what is sent is lost, and nobody is told."""
         _inside(self._switch, "ip", "link", "set", f"host{host}", "down")
 
     def heal(self, host: int) -> None:
@@ -107,11 +111,12 @@ def missing() -> str | None:
 
 
 @contextlib.contextmanager
-def two_hosts(folder: Path | None = None) -> Iterator[Hosts]:
-    """Make two hosts and an S3 server between them.
+def two_hosts(folder: Path | None = None, *, count: int = COUNT) -> Iterator[Hosts]:
+    """Make two hosts, or more, and an S3 server between them.
 
     Args:
         folder: Takes the logs and the disks; a temporary one by default.
+        count: How many hosts.
 
     Raises:
         ServerError: A namespace or the S3 server did not start.
@@ -127,7 +132,7 @@ def two_hosts(folder: Path | None = None) -> Iterator[Hosts]:
         _inside(switch, "ip", "link", "set", _BRIDGE, "up")
         _plug_in_this_machine(switch, network)
         holders = []
-        for number in range(1, COUNT + 1):
+        for number in range(1, count + 1):
             holder = stack.enter_context(_namespace(f"host-{number}", logs, "--net", "--mount", "--uts"))
             holders.append(holder)
             _plug_in(switch, holder, number, f"{network}.{10 + number}")

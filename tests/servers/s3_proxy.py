@@ -158,10 +158,10 @@ class S3Proxy:
 
 
 @contextlib.contextmanager
-def s3_proxy(server: S3Server) -> Iterator[S3Proxy]:
-    """Run a proxy in front of a server, in a thread of this process."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    proxy = S3Proxy(f"http://127.0.0.1:{listener.getsockname()[1]}", server)
+def s3_proxy(server: S3Server, address: str = "127.0.0.1") -> Iterator[S3Proxy]:
+    """Run a proxy in front of a server, in a thread of this process, which binds an address of this machine."""
+    listener = socket.create_server((address, 0))
+    proxy = S3Proxy(f"http://{address}:{listener.getsockname()[1]}", server)
     loop = asyncio.new_event_loop()
     started = threading.Event()
     stop = asyncio.Event()

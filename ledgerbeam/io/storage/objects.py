@@ -1,4 +1,4 @@
-"""A folder of immutable objects on any fsspec store: created once, never changed."""
+"""A folder of objects on any fsspec store: nearly all are created once and never changed."""
 
 from __future__ import annotations
 
@@ -134,6 +134,30 @@ class ObjectFolder:
         url = f"{self._url}/{name}"
         created = self._link(url, data) if self._local else call(url, "write", self._put, url, data)
         return created or self.read([name]) == [data]
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Write an object whole, in the place of what has the name; on a local disk it may be lost with the power.
+
+        Raises:
+            DiskFullError: There is no room.
+            StorageError: The store refused.
+        """
+        url = f"{self._url}/{name}"
+        if self._local:
+            self._rename(url, data)
+        else:
+            call(url, "write", self._store.pipe_file, url, data)
+
+    def _rename(self, path: str, data: bytes) -> None:
+        folder = os.path.dirname(path)
+        try:
+            os.makedirs(folder, exist_ok=True)
+            descriptor, aside = tempfile.mkstemp(suffix=TEMPORARY_SUFFIX, prefix=".", dir=folder)
+            with open(descriptor, "wb") as file:
+                file.write(data)
+            os.replace(aside, path)
+        except OSError as error:
+            raise storage_error(error, path, "write") from error
 
     def _put(self, url: str, data: bytes) -> bool:
         store = self._store

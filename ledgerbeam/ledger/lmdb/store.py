@@ -29,6 +29,7 @@ from ledgerbeam.ledger.lmdb.files import INITIAL_MAP_BYTES, require_room
 from ledgerbeam.ledger.lmdb.tables import COMPLETED, OUTPUTS, PENDING, PENDING_ROW, SOURCES, Transaction
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.faults import fault_point
+from ledgerbeam.ledger.model.identity import Lineage
 from ledgerbeam.ledger.model.job import Job, OnJobChange
 from ledgerbeam.ledger.model.rows import (
     CommitResult,
@@ -48,6 +49,8 @@ from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.task import Source
 
 _Result = TypeVar("_Result")
+
+_LOOKUPS = 1000  # of single tasks, between two chances to give memory back
 
 _stores: weakref.WeakSet[LmdbStore] = weakref.WeakSet()
 
@@ -76,6 +79,7 @@ class LmdbStore:
         self._environment: Environment | None = None
         self._lock = threading.Lock()
         self._completed = CompletedIds()
+        self._looked_up = 0
         _stores.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -192,6 +196,17 @@ class LmdbStore:
         """Return how far each of a page of sources is, in one transaction; see `LedgerStore.progress`."""
         with self._open().read() as txn:
             return [lmdb_views.progress(txn, source) for source in ids]
+
+    def finished(self, tasks: Sequence[tuple[bytes, Lineage]]) -> list[bool]:
+        """Tell which tasks are done; see `LedgerStore.finished`."""
+        environment = self._open()
+        with environment.read() as txn:
+            found = [lmdb_views.is_finished(txn, source, lineage) for source, lineage in tasks]
+        self._looked_up += len(tasks)
+        if self._looked_up > _LOOKUPS:
+            self._looked_up = 0
+            environment.trim()
+        return found
 
     def commit(self, leaves: Sequence[Leaf], failures: Sequence[Failure] = ()) -> CommitResult:
         """Record finished and failed tasks in one transaction; see `LedgerStore.commit`."""

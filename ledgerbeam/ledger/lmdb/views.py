@@ -32,7 +32,8 @@ from ledgerbeam.ledger.lmdb.tables import (
     Transaction,
     unpack_completion,
 )
-from ledgerbeam.ledger.model.identity import ID_BYTES, ROOT
+from ledgerbeam.ledger.model.counting import is_done
+from ledgerbeam.ledger.model.identity import ID_BYTES, ROOT, Lineage
 from ledgerbeam.ledger.model.rows import (
     FailureRow,
     OutputColumns,
@@ -79,6 +80,20 @@ def applied(txn: Transaction, source: bytes) -> dict[bytes, int]:
         return {}
     rows = txn.scan(APPLIED, source) if txn.get(PENDING, source) is not None else []
     return {ROOT: 1, **{key[ID_BYTES:]: DELTA.unpack_from(row)[0] for key, row in rows}}
+
+
+def is_finished(txn: Transaction, source: bytes, lineage: Lineage) -> bool:
+    """Return whether a task, and all that grew from it, is done; it reads their entries only."""
+    if txn.get(COMPLETED, source) is not None:
+        return True
+    if txn.get(PENDING, source) is None:
+        return False
+
+    def delta(node: bytes) -> int | None:
+        row = txn.get(APPLIED, source + node)
+        return None if row is None else int(DELTA.unpack_from(row)[0])
+
+    return is_done(lineage, source, delta, txn.count(APPLIED))
 
 
 def attempts(txn: Transaction, source: bytes) -> dict[bytes, int]:

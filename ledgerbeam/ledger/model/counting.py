@@ -116,7 +116,12 @@ def fold(
     return after, [Entry(node, delta) for node, delta in fresh.items()]
 
 
-def is_done(lineage: Lineage, source_id: bytes, applied: Mapping[bytes, int]) -> bool:
+def is_done(
+    lineage: Lineage,
+    source_id: bytes,
+    applied: Mapping[bytes, int] | Callable[[bytes], int | None],
+    most: int | None = None,
+) -> bool:
     """Return whether a task and everything that grew from it is finished.
 
     Args:
@@ -124,15 +129,18 @@ def is_done(lineage: Lineage, source_id: bytes, applied: Mapping[bytes, int]) ->
         source_id: 16 bytes.
         applied: Delta of each applied entry of the source, by node. A complete source has none left: ask for its
             completion first.
+        most: Entries that there are at most, where `applied` is a function.
     """
+    known = applied if callable(applied) else applied.get
+    limit = most if callable(applied) else len(applied)
     waiting: list[Lineage] = [lineage]
     while waiting:
         here = waiting.pop()
-        delta = applied.get(node_id(source_id, here))
+        delta = known(node_id(source_id, here))
         if delta is None:
             return False
         children = delta + 1
-        if children > len(applied):
+        if limit is not None and children > limit:
             return False  # most of them have no entry
         waiting.extend((*here, (ordinal, children)) for ordinal in range(children))
     return True

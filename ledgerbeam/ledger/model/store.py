@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
+from ledgerbeam.ledger.model.identity import Lineage
 from ledgerbeam.ledger.model.job import Job, OnJobChange
 from ledgerbeam.ledger.model.rows import (
     CommitResult,
@@ -110,6 +111,12 @@ class LedgerStore(LedgerSink, Protocol):
         """Return how far each of a page of sources is, in their order.
 
         It is None for a source that is complete, replaced or unknown.
+        """
+
+    def finished(self, tasks: Sequence[tuple[bytes, Lineage]]) -> list[bool]:
+        """Tell for tasks, each by its source's id and its lineage, whether they and all that grew from them are done.
+
+        It reads what is asked for only; as of the last `refresh`.
         """
 
     def pending(self, source_id: bytes) -> int:

@@ -79,7 +79,8 @@ def compact(store: RemoteStore) -> Compaction:
 
 def _compact(store: RemoteStore) -> Compaction:
     objects, environment = store.parts()
-    listed = Replayer(objects, environment).fold_new()
+    replayer = Replayer(objects, environment)
+    listed = replayer.fold_new()
     segments = [name for name in listed if not name.startswith(SNAPSHOTS)]
     manifests = [name for name in listed if name.startswith(SNAPSHOTS)]
     if not segments and len(manifests) < 2:
@@ -94,7 +95,8 @@ def _compact(store: RemoteStore) -> Compaction:
     covers = [*segments, *manifests, *old]
     snapshot.finish([*floors_of, *sources, *leaves, *rest], covers)
     # While the manifest of a former snapshot lies there, a host that is new to the ledger needs its parts.
-    for gone in ([*segments, *manifests], old):
+    # Claims are written again where their launchers live; those of the dead would be read for ever.
+    for gone in ([*segments, *manifests], old, replayer.claims):
         for start in range(0, len(gone), _DELETED_AT_ONCE):
             fault_point("compact.delete")
             objects.delete(gone[start : start + _DELETED_AT_ONCE])

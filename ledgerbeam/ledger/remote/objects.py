@@ -50,6 +50,9 @@ class Objects(Protocol):
             whose answer was lost can be repeated.
         """
 
+    def replace(self, name: str, data: bytes) -> None:
+        """Write an object whole, in the place of what has the name. It need not be durable."""
+
     def exists(self, name: str) -> bool:
         """Return whether an object exists: one small request."""
 

@@ -35,6 +35,9 @@ SEGMENTS = "segments"
 SNAPSHOTS = "snapshots"
 """Replayer of the snapshots."""
 
+CLAIMS = "claims"
+"""Folder of what launchers have in work, which is no part of what the ledger says."""
+
 _NUMBER = "([0-9]{6,12})"
 _SEGMENT = re.compile(rf"{SEGMENTS}/{_NUMBER}/([stz])-[A-Za-z0-9.-]{{1,200}}\.seg")
 _MANIFEST = re.compile(rf"{SNAPSHOTS}/{_NUMBER}-{_NUMBER}-[0-9a-f]{{8,64}}\.json")
@@ -146,12 +149,17 @@ def read_listed(objects: Objects, names: Sequence[str]) -> Iterator[tuple[str, b
 
 
 class Replayer:
-    """Folds the objects of one ledger into one sidecar."""
+    """Folds the objects of one ledger into one sidecar.
+
+    Attributes:
+        claims: Names of the claims in the last listing: they come with it, and are not folded.
+    """
 
     def __init__(self, objects: Objects, environment: Environment) -> None:
         self._objects = objects
         self._environment = environment
         self._listed: list[str] = []
+        self.claims: list[str] = []
         self._waited_for: set[str] = set()
 
     def fold_new(self) -> list[str]:
@@ -192,6 +200,7 @@ class Replayer:
         finds that.
         """
         names = self._listed = self._objects.names("")
+        self.claims = [name for name in names if name.startswith(f"{CLAIMS}/")]
         numbers = ((control_number(name), name) for name in names)
         pieces = [_Piece(_CONTROL, number, name) for number, name in numbers if number is not None]
         pieces += [_Piece(_KINDS[m[2]], int(m[1]), name) for name in names if (m := _SEGMENT.fullmatch(name))]

@@ -6,10 +6,11 @@
 ``segments/000007/W-S.seg``     what writer W recorded as its S-th batch, having seen control 7
 ``snapshots/NAME.json``         a snapshot that is whole: its parts, and the objects that it stands for
 ``snapshots/NAME/000001.seg``   its parts
+``claims/000007/HOST.json``     what run 7 has in work on a host: a hint, which is no part of the ledger (`claims`)
 ==============================  ======================================================================
 
-Nothing is ever changed or locked. An object is created, folded into the sidecars of its readers, and deleted once a
-snapshot stands for it.
+Nothing but claims is ever changed, and nothing is locked. An object is created, folded into the sidecars of its
+readers, and deleted once a snapshot stands for it.
 """
 
 from __future__ import annotations
@@ -69,6 +70,9 @@ class RemoteStore(LmdbStore):
 
     Everything is read from the sidecar, as of the last `refresh`. A change is made in the sidecar and created as an
     object in one step: if the process dies between the two, the next refresh folds the object.
+
+    Attributes:
+        claimed: Names of the claims that the last refresh has listed.
     """
 
     def __init__(
@@ -90,6 +94,7 @@ class RemoteStore(LmdbStore):
         self._writer = ""
         self._sequence = 0
         self._naming = threading.Lock()
+        self.claimed: list[str] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
         settings = {"read_only": self._read_only, "job": self._job, "run": self._run}
@@ -152,7 +157,9 @@ class RemoteStore(LmdbStore):
 
     def refresh(self) -> None:
         """Take in what others have recorded; see `LedgerStore.refresh`."""
-        Replayer(self._objects, self._open()).fold_new()
+        replayer = Replayer(self._objects, self._open())
+        replayer.fold_new()
+        self.claimed = replayer.claims
 
     def parts(self) -> tuple[Objects, Environment]:
         """Return the objects of the ledger and the sidecar, open."""

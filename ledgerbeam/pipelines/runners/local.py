@@ -6,10 +6,11 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 
+import numpy as np
 import orjson
 
 from ledgerbeam.errors import LedgerbeamError, WorkerDiedError
@@ -22,7 +23,10 @@ from ledgerbeam.ledger.worker.committed import committed_notes
 from ledgerbeam.ledger.worker.inflight import has_tasks_in_work
 from ledgerbeam.ledger.worker.run_folders import RunFolder
 from ledgerbeam.ledger.worker.set_ups import left_set_ups
+from ledgerbeam.ledger.worker.sharing import Held, Sharing
+from ledgerbeam.ledger.worker.task_board import Board, BoardTask, task_board
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
+from ledgerbeam.opening import claim_place
 from ledgerbeam.pipelines.beam_import import LEAN, WHOLE, BeamParts
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.recorded import look_at_files
@@ -104,6 +108,9 @@ class LocalRunner:
         self._before = Totals()
         self._began: float | None = None
         self._expected = 0
+        self._board: Board | None = None  # of the wave that runs
+        self._not_drawn: list[BoardTask] = []  # of the last pass
+        self._with_others: list[BoardTask] = []  # of all waves so far
         self.deaths = 0
         self.done = Totals()
         self.stopped = False
@@ -122,14 +129,53 @@ class LocalRunner:
             LedgerbeamError: The error with which a worker ended the run, or the listing.
         """
         self._before = self._store.totals()
+        place = claim_place(self._store, self._folder, listed.run)
+        self._sharing = Sharing(self._store, place, listed.run, workers=self._spec.workers)
+        try:
+            self._run_all(listed)
+        finally:
+            self._sharing.close()
+        if self._spec.goes_on and not self.stopped:
+            self._go_on(listed)
+
+    def _run_all(self, listed: JobListing) -> None:
+        """Run all waves; then what was left to other launchers, as they complete it or give it back."""
+        left: list[Source] = []
         for wave in _waves(self._listing(listed), self._spec.sources().expected_tasks, self._most_tasks):
             if self._left == 0:
                 self.stopped = True
                 return
             self._check_rejects()  # now that sources which changed have taken their share away
-            self._run_wave(wave, listed)
-        if self._spec.goes_on and not self.stopped:
-            self._go_on(listed)
+            left += self._run_wave(wave, listed)
+        while left and not self.stopped:
+            self._wait_for_others(listed)
+            self._with_others.clear()
+            left = self._run_wave(self._owing(left, None), listed)
+
+    def _wait_for_others(self, listed: JobListing) -> None:
+        """Wait while all that is left to do is in work on other hosts, or with other launchers on this one."""
+        told = False
+        while True:
+            self._refresh()
+            self._with_others, held = self._sharing.open_tasks(self._with_others)
+            if held.free or not held.tasks:
+                return
+            self._sharing.rest()
+            if not told:
+                self._reporter.warn(f"{held.text()}; this one takes over what they give back")
+                told = True
+            self._report("waiting", listed, held)
+            time.sleep(PROGRESS_SECONDS)
+
+    def _refresh(self, *, at_once: bool = False) -> bool:
+        """Take in what others have recorded, if it is time, or at once."""
+        now = time.monotonic()
+        if now < self._next_refresh and not at_once:
+            return False
+        self._next_refresh = now + REFRESH_SECONDS
+        self._store.refresh()
+        self._check_rejects()
+        return True
 
     def _listing(self, listed: JobListing) -> Iterator[list[Source]]:
         expected_tasks = self._spec.sources().expected_tasks
@@ -146,11 +192,14 @@ class LocalRunner:
                 self._expected -= min(max(len(row.applied) - 1, 0), expected - 1)  # one entry is the source's own
         return found
 
-    def _run_wave(self, sources: Sequence[Source], listed: JobListing) -> None:
-        """Run the tasks of `sources` until each source is complete or has a recorded failure.
+    def _run_wave(self, sources: Sequence[Source], listed: JobListing) -> list[Source]:
+        """Run the tasks of `sources` until each source is complete, has a recorded failure, or is left to others.
 
         A source may need several passes: the index of a large file is assembled once its ranges are scanned, and a
         pass in which a worker died leaves work to the next.
+
+        Returns:
+            The sources of which others have tasks in work.
         """
         fruitless, is_first = 0, True
         while sources and not self.stopped:
@@ -174,11 +223,23 @@ class LocalRunner:
                         f"{end.died}: {fruitless} times in a row before anything was done; what is recorded is kept; "
                         "find what ends the workers (memory?), then run the same command again"
                     )
-            elif fruitless:
-                return
+            with_others = {} if end.died else self._left_to_others()
             self._check_rejects()
-            sources = self._owing(sources, None if end.died else listed.run)
+            sources = self._owing(sources, None if end.died else listed.run, with_others)
+            if fruitless and not end.died:
+                sources = [source for source in sources if source.id in with_others]
             self.stopped = self._left == 0 and bool(sources)
+            if sources and all(source.id in with_others for source in sources):
+                self._with_others += chain.from_iterable(with_others.values())
+                return list(sources)
+        return []
+
+    def _left_to_others(self) -> dict[bytes, list[BoardTask]]:
+        """Return what the last pass has left to other launchers, by source."""
+        found: dict[bytes, list[BoardTask]] = {}
+        for task in self._sharing.open_tasks(self._not_drawn)[0]:
+            found.setdefault(task.span.source, []).append(task)
+        return found
 
     def _most_tasks(self) -> int:
         return WAVE_TASKS if self._left is None else min(WAVE_TASKS, self._left)
@@ -202,9 +263,14 @@ class LocalRunner:
             if self._left is not None:
                 TaskBudget.below(folder).make(self._left)
         self._began = self._began or time.monotonic()
+        board = self._board = task_board(folder)
         try:
-            return self._wave("chain", folder, wave, listed)
+            end = self._wave("chain", folder, wave, listed)
+            self._not_drawn = [task for page in board.waiting() for task in page]
+            return end
         finally:
+            self._board = None
+            board.close()
             with suppress(LedgerbeamError):  # a later step that needs more reports the reason
                 self._note_set_ups(folder, listed.run)
             self._set_ups_before = self._set_ups
@@ -265,16 +331,17 @@ class LocalRunner:
                 "not done, and the next run has other tasks; compute it from the outputs that the ledger records"
             )
 
-    def _owing(self, sources: Sequence[Source], run: str | None) -> list[Source]:
+    def _owing(self, sources: Sequence[Source], run: str | None, with_others: Collection[bytes] = ()) -> list[Source]:
         """Return the sources that need another pass.
 
-        After a whole pass, of `run`, one that failed in this run has had its turn. A failure of a former run may be
-        of a task that is no more.
+        After a whole pass, of `run`, one that failed in this run has had its turn, unless others have tasks of it. A
+        failure of a former run may be of a task that is no more.
         """
         ids = [source.id for source in sources]
         ended = self._store.completed_mask(ids)
         if run is not None:
-            ended = ended | self._store.failed_mask(ids, run)
+            failed = self._store.failed_mask(ids, run)
+            ended = ended | (failed & np.array([known not in with_others for known in ids], np.bool_))
         return [source for source, has_ended in zip(sources, ended, strict=True) if not has_ended]
 
     def _blame(self, end: WaveEnd) -> None:
@@ -303,11 +370,11 @@ class LocalRunner:
         if now < self._next_tick:
             return
         self._next_tick = now + PROGRESS_SECONDS
-        if now >= self._next_refresh:
-            self._next_refresh = now + REFRESH_SECONDS
-            self._store.refresh()
-            self._check_rejects()
+        board = self._board
+        if self._refresh(at_once=board is not None and self._sharing.is_due(board)):
             self._note_set_ups(folder, listed.run)
+        if board is not None:
+            self._sharing.turn(board)
         self._report(self._stage(folder), listed)
 
     def _stage(self, folder: str) -> Stage:
@@ -315,7 +382,7 @@ class LocalRunner:
             return "working"
         return "indexing" if os.path.exists(os.path.join(folder, STARTED)) else "starting workers"
 
-    def _report(self, stage: Stage, listed: JobListing) -> None:
+    def _report(self, stage: Stage, listed: JobListing, held: Held | None = None) -> None:
         done = self._store.totals().minus(self._before)
         self._reporter.update(
             RunProgress(
@@ -328,6 +395,7 @@ class LocalRunner:
                 bytes=max(done.bytes, 0),
                 expected=self._expected,
                 seconds=0.0 if self._began is None else time.monotonic() - self._began,
+                elsewhere="" if held is None else held.text(),
             )
         )
 

@@ -14,6 +14,7 @@ from apache_beam.runners.portability.fn_api_runner.fn_runner import ExtendedProv
 from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms.environments import Environment, SubprocessSDKEnvironment
 
+from ledgerbeam.ledger.worker.task_board import BoardPlace
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.pipelines.beam_import import beam_parts
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
@@ -121,6 +122,7 @@ def local_pipeline(
         sources=sources.opened(spec.storage_options),
         base=sources.base,
         storage_options=spec.storage_options,
+        board=None if spec.run_dir is None else BoardPlace(spec.run_dir, spec.run),
         budget=None if spec.task_limit is None else TaskBudget.below(str(spec.run_dir)),
         goes_on=spec.goes_on,
         committed=functools.partial(load_committed, path) if part == "rest" else None,

@@ -1,0 +1,69 @@
+"""Claims of launchers on one host, in their run folders: those of the dead go with their folders."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Sequence
+
+from ledgerbeam.ledger.lmdb.errors import translated
+from ledgerbeam.ledger.model.claims import MOST_BYTES, Claims
+from ledgerbeam.ledger.worker.run_folders import RunFolder, RunFolders
+
+__all__ = ["FolderClaims"]
+
+SECONDS = 2.0
+"""How often a launcher writes its file, and reads those of others."""
+
+_FILE = "claims.json"
+
+
+class FolderClaims:
+    """Claims in the run folders of a local ledger; see `claims.ClaimPlace`.
+
+    Args:
+        folders: Of the ledger.
+        folder: Of this launcher's run.
+        run: Its id.
+    """
+
+    seconds = SECONDS
+
+    def __init__(self, folders: RunFolders, folder: RunFolder, run: str) -> None:
+        self._folders = folders
+        self._folder = folder
+        self._run = run
+
+    def put(self, data: bytes) -> None:
+        """Write the file."""
+        aside = os.path.join(self._folder.path, f".{secrets.token_hex(6)}")
+        with translated(self._folder.path):
+            with open(aside, "xb") as file:
+                file.write(data)
+            os.rename(aside, os.path.join(self._folder.path, _FILE))
+
+    def names(self) -> Sequence[str]:
+        """Return the runs of other launchers that live."""
+        return [found.run for found in self._folders.launchers() if found.lives and found.run != self._run]
+
+    def read(self, names: Sequence[str]) -> list[bytes | None]:
+        """Read files."""
+        return [self._read(name) for name in names]
+
+    def _read(self, run: str) -> bytes | None:
+        with contextlib.suppress(OSError):
+            path = os.path.join(os.path.dirname(self._folder.path), run, _FILE)
+            with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+                return file.read(MOST_BYTES + 1)
+        return None
+
+    def has_died(self, claims: Claims) -> bool:
+        """Return False: `names` has only those that live."""
+        del claims
+        return False
+
+    def remove(self) -> None:
+        """Remove the file."""
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(self._folder.path, _FILE))

@@ -1,0 +1,266 @@
+"""How launchers share a job through its ledger: what each claims, and what it leaves to the others.
+
+A launcher that finds nobody else lets its workers draw all that is on the board. Once it sees claims of another, its
+workers draw only what it has claimed before: so much of what is left that it lasts until the next time, but at most
+its share of a half. So all of them are done at about the same time, whatever their tasks and machines are.
+
+Claims expire by the clock of who reads them. A launcher that stands still, or cannot say anything, loses what it has
+not begun before the others take it; what it has begun is done twice at worst, with the same result.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from ledgerbeam.errors import LedgerbeamError
+from ledgerbeam.ledger.model.claims import ClaimPlace, Claims, Span, decode_claims, encode_claims, merged, rank
+from ledgerbeam.ledger.model.store import LedgerStore
+from ledgerbeam.ledger.worker.task_board import Board, BoardTask, Facts
+from ledgerbeam.logger import library_logger
+
+__all__ = ["Held", "Sharing"]
+
+HOLD_SECONDS = 30.0
+"""For how long a claim holds from when it is seen, where something is said every ten seconds."""
+
+_LEASE = 2 / 3  # of that: so long may workers begin what was claimed, counted from before it was said
+_LINGER_SECONDS = 15.0  # for which a task that has ended is claimed, until all have seen that it is recorded
+_AT_ONCE = 1000  # elements that are claimed in advance, at most
+_CROWD = 10  # launchers from which on each of them says and looks less often
+_LOOK_SECONDS = 1.0  # between two looks at a board from which nothing can be drawn
+
+_log = library_logger(__name__)
+
+
+@dataclass
+class _Seen:
+    """What was read of another launcher: its bytes, since when they are known, and when they were read last."""
+
+    data: bytes
+    since: float
+    claims: Claims | None
+
+
+@dataclass(frozen=True)
+class Held:
+    """How many tasks wait for others.
+
+    Attributes:
+        tasks: That others have in work.
+        launchers: Who have them.
+        free: Tasks that nobody has in work.
+    """
+
+    tasks: int = 0
+    launchers: int = 0
+    free: int = 0
+
+    def text(self) -> str:
+        """Return it in words."""
+        tasks = "1 task is" if self.tasks == 1 else f"{self.tasks:,} tasks are"
+        return f"{tasks} in work with {self.launchers} other {'launcher' if self.launchers == 1 else 'launchers'}"
+
+
+class Sharing:
+    """One launcher's part.
+
+    Args:
+        store: The ledger, as far as it is known here.
+        place: Where claims are left.
+        run: Id of the run.
+        workers: How many tasks are in work at once.
+        clock: Seconds; the same for all processes of the host.
+    """
+
+    def __init__(
+        self,
+        store: LedgerStore,
+        place: ClaimPlace,
+        run: str,
+        *,
+        workers: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._place = place
+        self._run = run
+        self._environment = store.environment_id()
+        self._workers = workers
+        self._clock = clock
+        self._seen: dict[str, _Seen] = {}
+        self._own = Claims(run, self._environment, 0, HOLD_SECONDS)
+        self._lease = 0.0  # up to when workers may begin what was said
+        self._next_said = self._next_read = self._next_look = clock()
+        self._drawn = 0
+
+    # What others say
+
+    def others(self) -> list[Claims]:
+        """Return the claims of others that hold now; reads what may have changed."""
+        now = self._clock()
+        names = self._place.names()
+        for gone in self._seen.keys() - set(names):
+            del self._seen[gone]
+        if names and (now >= self._next_read or not self._seen.keys() >= set(names)):
+            self._next_read = now + self._interval()
+            self._read(names, now)
+        return [seen.claims for seen in self._seen.values() if seen.claims is not None and self._holds(seen, now)]
+
+    def _read(self, names: Sequence[str], now: float) -> None:
+        try:
+            found = self._place.read(names)
+        except LedgerbeamError as error:  # hints: work goes on without them
+            _log.debug("claims cannot be read: %s", error)
+            return
+        for name, data in zip(names, found, strict=True):
+            seen = self._seen.get(name)
+            if seen is None or (data is not None and seen.data != data):
+                self._seen[name] = _Seen(data or b"", now, self._decoded(name, data) if data else None)
+
+    def _decoded(self, name: str, data: bytes) -> Claims | None:
+        try:
+            claims = decode_claims(data)
+        except (ValueError, LedgerbeamError) as error:
+            _log.debug("%s: passed over, for it does not read as claims: %s", name, error)
+            return None
+        return claims if claims.run != self._run else None
+
+    def _holds(self, seen: _Seen, now: float) -> bool:
+        claims = seen.claims
+        if claims is None or not claims.spans or now - seen.since >= claims.seconds:
+            return False
+        return not (claims.place == self._environment and self._place.has_died(claims))
+
+    def _interval(self) -> float:
+        return self._place.seconds * max(1.0, len(self._seen) / _CROWD)
+
+    # What may be drawn here
+
+    def is_due(self, board: Board) -> bool:
+        """Return whether something is to be said now, before which the ledger is to be refreshed."""
+        return self._clock() >= self._next_said and (bool(self._own.spans) or not board.is_empty())
+
+    def turn(self, board: Board) -> None:
+        """Do what is due; call it several times a second while workers draw from a board."""
+        now = self._clock()
+        is_due = self.is_due(board)
+        if is_due:
+            self._next_read = min(self._next_read, now)  # just before something is claimed
+        others = self.others()
+        if bool(others) != board.facts().shared:
+            self._meet(board, shared=bool(others))
+        if is_due:
+            self._claim(board, others, now)
+        elif others and now >= self._next_look and not board.ready(1):
+            self._next_look = now + _LOOK_SECONDS
+            _, is_left = self._free(board, others, 0)
+            if board.facts().over is is_left:
+                board.say(board.facts()._replace(over=not is_left))
+
+    def _meet(self, board: Board, *, shared: bool) -> None:
+        """Begin to share what is on a board, or cease to."""
+        if shared:
+            board.say(Facts(shared=True, until=self._lease))
+            ready = board.ready(board.left())
+            board.hold(task.key for task in ready if not self._own.holds(task.span))
+        else:
+            board.say(Facts())
+            board.offer_all()
+
+    def _claim(self, board: Board, others: Sequence[Claims], now: float) -> None:
+        interval = self._interval()
+        holds = max(HOLD_SECONDS, 3 * interval)
+        in_work = board.in_work(now - _LINGER_SECONDS)
+        wanted = self._wanted(board, len(others))
+        if others:
+            self._give_way(board, others, wanted)
+        ready = board.ready(wanted)
+        chosen, is_left = self._free(board, others, wanted - len(ready)) if others else ([], True)
+        spans = merged(task.span for task in (*in_work, *ready, *chosen))
+        self._next_said = now + interval
+        if not self._say(spans, holds):
+            return
+        self._lease = now + _LEASE * holds
+        board.offer(task.key for task in chosen)
+        if others:
+            is_over = not (ready or chosen or is_left)
+            board.say(Facts(shared=True, until=self._lease, over=is_over))
+
+    def _wanted(self, board: Board, others: int) -> int:
+        """Return how many elements to claim in advance: half of a fair share of what is left, if it is of use."""
+        drawn = board.drawn()
+        recent, self._drawn = max(0, drawn - self._drawn), drawn
+        share = -(-board.left() // (2 * (others + 1)))
+        return max(self._workers, min(share, _AT_ONCE, 3 * recent + 8 * self._workers))
+
+    def _give_way(self, board: Board, others: Sequence[Claims], wanted: int) -> None:
+        """Leave to others what they have claimed too, where their rank is before ours; and what is above our share."""
+        ready = board.ready(board.left())
+        lost = [task.key for task in ready if any(self._is_before(claims, task.span) for claims in others)]
+        gone = set(lost)
+        kept = [task.key for task in ready if task.key not in gone]
+        board.hold([*lost, *kept[wanted:]])
+
+    def _is_before(self, claims: Claims, span: Span) -> bool:
+        return claims.holds(span) and rank(claims.run, span.source, span.start) < rank(
+            self._run, span.source, span.start
+        )
+
+    def _free(self, board: Board, others: Sequence[Claims], most: int) -> tuple[list[BoardTask], bool]:
+        """Return the next elements that nobody has in work, and whether there are more of them.
+
+        What is done elsewhere is taken off the board.
+        """
+        found: list[BoardTask] = []
+        for page in board.waiting():
+            finished = self._finished(page)
+            board.drop(task.key for task, is_done in zip(page, finished, strict=True) if is_done)
+            for task, is_done in zip(page, finished, strict=True):
+                if is_done or any(claims.holds(task.span) for claims in others):
+                    continue
+                if len(found) >= most:
+                    return found, True
+                found.append(task)
+        return found, False
+
+    def _finished(self, tasks: Sequence[BoardTask]) -> list[bool]:
+        found = iter(self._store.finished([one for task in tasks for one in task.tasks()]))
+        return [False not in [*islice(found, len(task.lineages))] for task in tasks]
+
+    def _say(self, spans: Sequence[Span], holds: float) -> bool:
+        claims = Claims(self._run, self._environment, self._own.number + 1, holds, spans)
+        try:
+            self._place.put(encode_claims(claims))
+        except LedgerbeamError as error:  # what is not claimed is not drawn; others do it
+            _log.debug("claims cannot be said: %s", error)
+            return False
+        self._own = claims
+        return True
+
+    # What is left to others
+
+    def open_tasks(self, tasks: Iterable[BoardTask]) -> tuple[list[BoardTask], Held]:
+        """Return those of some elements that are not done, and how many of them others have in work."""
+        listed = list(tasks)
+        left = [task for task, is_done in zip(listed, self._finished(listed), strict=True) if not is_done]
+        others = self.others()
+        held = [task for task in left if any(claims.holds(task.span) for claims in others)]
+        launchers = sum(any(claims.holds(task.span) for task in held) for claims in others)
+        return left, Held(sum(len(task.lineages) for task in held), launchers, len(left) - len(held))
+
+    def rest(self) -> None:
+        """Say that nothing is in work any more; where this is not possible now, it shows by itself."""
+        if self._own.spans and self._clock() >= self._next_said:
+            self._next_said = self._clock() + self._interval()
+            self._say([], HOLD_SECONDS)
+
+    def close(self) -> None:
+        """Take back all that was said."""
+        if self._own.number:
+            try:
+                self._place.remove()
+            except LedgerbeamError as error:  # it expires
+                _log.debug("claims cannot be removed: %s", error)

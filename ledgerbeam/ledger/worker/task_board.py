@@ -1,0 +1,317 @@
+"""The tasks of a wave, from which the workers of its host draw one after the other.
+
+A task that is drawn is in work; who ends first draws next, so no worker has a share of its own to be late with. The
+launcher decides what may be drawn: all of it while no other launcher shares the job, else what it has claimed
+(`sharing`). It holds only as long as the launcher renews it: workers whose launcher stands still begin nothing.
+
+It is an LMDB environment in the folder of the wave. It is never flushed: it is of use only as long as the wave lives.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
+
+import lmdb
+import orjson
+
+from ledgerbeam.descriptors import hold_standard_descriptors
+from ledgerbeam.ledger.lmdb.errors import translated
+from ledgerbeam.ledger.model.claims import Span
+from ledgerbeam.ledger.model.identity import Lineage
+
+__all__ = ["Board", "BoardPlace", "BoardTask", "Drawn", "Facts", "task_board"]
+
+_READY, _WAITING = b"r", b"w"
+_MAP_BYTES = 1 << 26
+_ENDED = struct.Struct("<d")
+_COUNT = struct.Struct("<Q")
+_PAGE = 1000
+
+_Result = TypeVar("_Result")
+
+
+class BoardTask(NamedTuple):
+    """What the board says of an element.
+
+    Attributes:
+        key: Its place in the order.
+        span: What it is about.
+        lineages: Of its tasks: several, if one pass reads them.
+    """
+
+    key: bytes
+    span: Span
+    lineages: tuple[Lineage, ...]
+
+    def tasks(self) -> list[tuple[bytes, Lineage]]:
+        """Return its tasks as `LedgerStore.finished` takes them."""
+        return [(self.span.source, lineage) for lineage in self.lineages]
+
+
+class Drawn(NamedTuple):
+    """What a worker has drawn: the key by which it says that it has ended, and the element."""
+
+    key: bytes
+    element: bytes
+
+
+class Facts(NamedTuple):
+    """What the launcher says to the workers.
+
+    Attributes:
+        shared: Whether other launchers share the job, so that only what is claimed may be drawn.
+        until: Up to when something may be drawn, by `time.monotonic`; None for always.
+        over: Whether nothing more will be free, as far as is known.
+    """
+
+    shared: bool = False
+    until: float | None = None
+    over: bool = False
+
+
+class Board:
+    """The board of one wave. Thread-safe; `task_board` makes it, one in each process.
+
+    Args:
+        path: Of its folder.
+    """
+
+    def __init__(self, path: str) -> None:
+        hold_standard_descriptors()
+        self.path = path
+        self._lock = threading.RLock()
+        with translated(path):
+            os.makedirs(path, mode=0o700, exist_ok=True)
+            self._env = lmdb.open(path, map_size=_MAP_BYTES, max_dbs=4, sync=False, metasync=False, max_readers=1000)
+            names = (b"queue", b"bodies", b"work", b"says")
+            self._queue, self._bodies, self._work, self._says = map(self._env.open_db, names)
+
+    def close(self) -> None:
+        """Close it in this process."""
+        with self._lock:
+            _boards.pop(self.path, None)
+            self._env.close()
+
+    def _run(self, body: Callable[[lmdb.Transaction[bytes]], _Result], *, write: bool = True) -> _Result:
+        """Run a transaction; again from the start if the map had to grow."""
+        with self._lock:
+            while True:
+                try:
+                    with translated(self.path), self._env.begin(write=write) as txn:
+                        return body(txn)
+                except lmdb.MapFullError:
+                    self._env.set_mapsize(2 * self._env.info()["map_size"])
+                except lmdb.MapResizedError:
+                    self._env.set_mapsize(0)
+
+    # Of workers
+
+    def post(self, tasks: Sequence[tuple[BoardTask, bytes]]) -> None:
+        """Put elements on the board. One that is there already stays as it is."""
+
+        def change(txn: lmdb.Transaction[bytes]) -> None:
+            state = _WAITING if self._facts(txn).shared else _READY
+            for task, body in tasks:
+                if txn.put(task.key, body, db=self._bodies, overwrite=False):
+                    txn.put(state + task.key, _pack(task), db=self._queue)
+
+        self._run(change)
+
+    def draw(self) -> Drawn | None:
+        """Take the next element that may be begun; None if none may now."""
+
+        def change(txn: lmdb.Transaction[bytes]) -> Drawn | None:
+            facts = self._facts(txn)
+            if facts.until is not None and facts.until < time.monotonic():
+                return None
+            with txn.cursor(self._queue) as cursor:
+                if not cursor.set_range(_READY) or not cursor.key().startswith(_READY):
+                    return None
+                name, about = cursor.item()
+                cursor.delete()
+            key = name[1:]
+            txn.put(key, _ENDED.pack(0.0) + about, db=self._work)
+            drawn = txn.get(b"drawn", db=self._says)
+            txn.put(b"drawn", _COUNT.pack(1 + (_COUNT.unpack(drawn)[0] if drawn else 0)), db=self._says)
+            body = txn.pop(key, db=self._bodies)
+            return None if body is None else Drawn(key, body)
+
+        return self._run(change)
+
+    def ended(self, key: bytes) -> None:
+        """Say that a drawn element is done with. It is claimed until it can be seen that it is recorded."""
+
+        def change(txn: lmdb.Transaction[bytes]) -> None:
+            about = txn.get(key, db=self._work)
+            if about is not None:
+                txn.put(key, _ENDED.pack(time.monotonic()) + about[_ENDED.size :], db=self._work)
+
+        self._run(change)
+
+    def is_done(self) -> bool:
+        """Return whether nothing is left that could be drawn, now or later."""
+
+        def look(txn: lmdb.Transaction[bytes]) -> bool:
+            with txn.cursor(self._queue) as cursor:
+                if not cursor.first():
+                    return True
+                return self._facts(txn).over and not cursor.key().startswith(_READY)
+
+        return self._run(look, write=False)
+
+    # Of the launcher
+
+    def facts(self) -> Facts:
+        """Return what was said to the workers."""
+        return self._run(self._facts, write=False)
+
+    def say(self, facts: Facts) -> None:
+        """Say something to the workers."""
+        self._run(lambda txn: txn.put(b"facts", orjson.dumps(list(facts)), db=self._says))
+
+    def _facts(self, txn: lmdb.Transaction[bytes]) -> Facts:
+        said = txn.get(b"facts", db=self._says)
+        return Facts() if said is None else Facts(*orjson.loads(said))
+
+    def drawn(self) -> int:
+        """Return how many elements were drawn so far."""
+        said = self._run(lambda txn: txn.get(b"drawn", db=self._says), write=False)
+        return int(_COUNT.unpack(said)[0]) if said else 0
+
+    def is_empty(self) -> bool:
+        """Return whether nothing is on it, and nothing in work."""
+        return not self._run(
+            lambda txn: txn.stat(self._queue)["entries"] + txn.stat(self._work)["entries"], write=False
+        )
+
+    def left(self) -> int:
+        """Return how many elements are not drawn yet."""
+        return int(self._run(lambda txn: txn.stat(self._queue)["entries"], write=False))
+
+    def ready(self, most: int) -> list[BoardTask]:
+        """Return the next elements that workers draw, up to so many."""
+        return self._page(_READY, b"", most)
+
+    def waiting(self) -> Iterator[list[BoardTask]]:
+        """Yield the elements that workers must not draw yet, in order, in pages."""
+        start = b""
+        while page := self._page(_WAITING, start, _PAGE):
+            yield page
+            start = page[-1].key + b"\0"
+
+    def _page(self, state: bytes, start: bytes, most: int) -> list[BoardTask]:
+        def look(txn: lmdb.Transaction[bytes]) -> list[BoardTask]:
+            found: list[BoardTask] = []
+            with txn.cursor(self._queue) as cursor:
+                if cursor.set_range(state + start):
+                    for name, about in cursor.iternext():
+                        if len(found) == most or not name.startswith(state):
+                            break
+                        found.append(_unpack(name[1:], about))
+            return found
+
+        return self._run(look, write=False)
+
+    def in_work(self, ended_before: float) -> list[BoardTask]:
+        """Return what is in work; what has ended before this time is not any more."""
+
+        def change(txn: lmdb.Transaction[bytes]) -> list[BoardTask]:
+            found, gone = [], []
+            with txn.cursor(self._work) as cursor:
+                for key, about in cursor.iternext():
+                    ended = _ENDED.unpack_from(about)[0]
+                    if ended and ended < ended_before:
+                        gone.append(key)
+                    else:
+                        found.append(_unpack(key, about[_ENDED.size :]))
+            for key in gone:
+                txn.delete(key, db=self._work)
+            return found
+
+        return self._run(change)
+
+    def offer(self, keys: Iterable[bytes]) -> None:
+        """Let workers draw elements that waited."""
+        self._move(keys, _WAITING, _READY)
+
+    def hold(self, keys: Iterable[bytes]) -> None:
+        """Let elements wait that workers have not drawn yet."""
+        self._move(keys, _READY, _WAITING)
+
+    def offer_all(self) -> None:
+        """Let workers draw all."""
+        self._move([task.key for page in self.waiting() for task in page], _WAITING, _READY)
+
+    def _move(self, keys: Iterable[bytes], state: bytes, to: bytes) -> None:
+        moving = list(keys)
+
+        def change(txn: lmdb.Transaction[bytes]) -> None:
+            for key in moving:
+                about = txn.pop(state + key, db=self._queue)
+                if about is not None:
+                    txn.put(to + key, about, db=self._queue)
+
+        if moving:
+            self._run(change)
+
+    def drop(self, keys: Iterable[bytes]) -> None:
+        """Take elements off that are done elsewhere."""
+        gone = list(keys)
+
+        def change(txn: lmdb.Transaction[bytes]) -> None:
+            for key in gone:
+                if txn.delete(_WAITING + key, db=self._queue):
+                    txn.delete(key, db=self._bodies)
+
+        if gone:
+            self._run(change)
+
+
+def _pack(task: BoardTask) -> bytes:
+    return orjson.dumps([task.span.source.hex(), task.span.start, task.span.stop, task.lineages])
+
+
+def _unpack(key: bytes, about: bytes) -> BoardTask:
+    source, start, stop, lineages = orjson.loads(about)
+    found = tuple(tuple((ordinal, count) for ordinal, count in lineage) for lineage in lineages)
+    return BoardTask(key, Span(bytes.fromhex(source), start, stop), found)
+
+
+_boards: dict[str, Board] = {}
+_boards_lock = threading.Lock()
+
+
+class BoardPlace(NamedTuple):
+    """Where the workers of a wave find its board. Picklable.
+
+    Attributes:
+        run_dir: Folder of the wave.
+        run: Id of the run, by which tasks are ordered.
+    """
+
+    run_dir: str
+    run: str
+
+
+def task_board(run_dir: str) -> Board:
+    """Return this process's board of a wave, by the wave's folder."""
+    path = os.path.join(run_dir, "board")
+    with _boards_lock:
+        board = _boards.get(path)
+        if board is None:
+            board = _boards[path] = Board(path)
+        return board
+
+
+def _forget_after_fork() -> None:
+    global _boards_lock  # noqa: PLW0603 - the inherited lock may be held by a thread that does not exist here
+    _boards_lock = threading.Lock()
+    _boards.clear()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
