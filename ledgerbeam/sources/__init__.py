@@ -1,4 +1,4 @@
-"""Sources of jobs: for each kind, the code that cuts a source into tasks and reads them. It does not import Beam."""
+"""The sources of jobs: each kind divides a source into tasks and reads them. This package does not import Beam."""
 
 from __future__ import annotations
 

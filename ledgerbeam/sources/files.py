@@ -1,4 +1,4 @@
-"""Files as sources: with an index, of columns, as a compressed stream, or many small ones in a pack."""
+"""Files as sources: with an index, columnar, as a compressed stream, or many small files in a pack."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ __all__ = ["ColumnFile", "CompressedFile", "FileSources", "IndexedFile", "Packed
 _log = library_logger(__name__)
 
 _LOOKED_AT = 8
-"""Footers that are read to find the chosen columns, at most."""
+"""Largest number of footers that are read to find the chosen columns."""
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,13 @@ class FileSources:
     Attributes:
         formats: Formats with options, such as `Tar("key")`, that replace those with the same names; also formats that
             this process and its workers have not registered.
-        index: Where the indexes lie.
-        build_index: Whether a source without an index is indexed, and the index published at its place.
+        index: Location of the indexes.
+        build_index: Whether to build and publish the index of a source that has none.
         storage_options: Passed to fsspec unchanged.
-        columns: Which columns are read of files of columns; all for none.
-        form: In which form records are read: ``records``, a list; or ``arrow``, a `pyarrow.Table`.
-        keys: What is looked up in records, a.b for a nested value: if no columns are named, only those in which these
-            lie are read of files of columns. Other files are read as they are.
+        columns: Columns to read of columnar files. Default: all.
+        form: Form of the records: ``records``, a list; or ``arrow``, a `pyarrow.Table`.
+        keys: Keys that are looked up in records, a.b for a nested value: if `columns` is empty, only the columns with
+            these keys are read of columnar files. Other files are read completely.
     """
 
     formats: tuple[Format, ...] = ()
@@ -93,12 +93,12 @@ class FileSources:
 
     @property
     def reading(self) -> Form:
-        """What reads records in the form."""
+        """The reader for the form."""
         return FORMS[self.form]
 
     @property
     def configured(self) -> tuple[Format, ...]:
-        """The formats with options, among them those of the columns."""
+        """The formats with options, including columnar formats with the chosen columns."""
         columns = self.columns or (() if self._keys_may_be_nested else self.keys)
         if not columns:
             return self.formats
@@ -107,7 +107,7 @@ class FileSources:
         return (*self.formats, *chosen)
 
     def type_of(self, url: str) -> FileType:
-        """Return what the name of a file says; raises as `recognize`."""
+        """Return the type of a file from its name; raises the errors of `recognize`."""
         return recognize(url, self.configured)
 
     def kind_of(self, source: Source) -> SourceKind:
@@ -125,16 +125,16 @@ class FileSources:
 
     def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
         """Check by their names that sources can be read; see `Sources`."""
-        by_ending = {url.rpartition("/")[2].partition(".")[2]: url for url in urls}  # of millions: little for each
+        by_ending = {url.rpartition("/")[2].partition(".")[2]: url for url in urls}  # few of millions of names
         require_formats(by_ending.values(), self.formats, self.columns, by_position=by_position)
         for url in by_ending.values():
             self.reading.require(self.type_of(url).format, url)
 
     def check_columns(self, sources: Iterable[Source]) -> None:
-        """Check that the columns that are read are in one of the first files of columns: no misspelt name is in any.
+        """Check that one of the first columnar files has the chosen columns, to find misspelt names.
 
         Raises:
-            UsageError: They are in none of them.
+            UsageError: None of them has the columns.
         """
         found = ((source, self.type_of(source.url).columns()) for source in sources)
         lacking: UsageError | None = None
@@ -143,7 +143,7 @@ class FileSources:
                 self.open_columns(source, kind).close()
             except UsageError as error:
                 lacking = lacking or error
-            except LedgerbeamError:  # which the tasks of this file report
+            except LedgerbeamError:  # the tasks of this file report it
                 continue
             else:
                 return
@@ -151,24 +151,24 @@ class FileSources:
             raise lacking
 
     def index_of(self, url: str) -> IndexFile:
-        """Return the index of a source, unopened."""
+        """Return the index of a source, without opening it."""
         return self.type_of(url).by_position().index_file(url, self.index, self.storage_options)
 
     def load_index(self, source: Source, *, changed: bool = False) -> NDArray[np.uint64]:
-        """Return the offsets of a source that is not compressed, checked; build and publish them if it has none.
+        """Return the checked offsets of an uncompressed source; build and publish the index if there is none.
 
         Args:
-            source: A file, as it was listed.
-            changed: Whether the source is known to have changed since the job read it: its index is then that of the
-                former content, which may seem to fit, and is built anew with a warning.
+            source: The listed file.
+            changed: Whether the source is known to have changed since the job read it. Its index is then rebuilt with a
+                warning, since the old index may seem to fit.
 
         Returns:
-            N+1 byte offsets, the last the end of the last record.
+            N+1 byte offsets; the last is the end of the last record.
 
         Raises:
             ChangedSourceError: If the source changed since it was listed.
-            IndexNotFoundError: If there is no index and `build_index` is off.
-            IndexMismatchError: If the index does not fit the source, or may not.
+            IndexNotFoundError: If there is no index and `build_index` is false.
+            IndexMismatchError: If the index does not fit the source, or may be old.
             SourceError: If the source cannot be indexed.
         """
         url, listed = source.url, listed_file(source)
@@ -182,10 +182,10 @@ class FileSources:
                     return index.load()
                 if not self.build_index:
                     raise IndexMismatchError(
-                        f"{index.url} may be of the former content of {url}, which has changed since this job read it; "
+                        f"{index.url} may belong to the old content of {url}, which changed after this job read it; "
                         "run the job once without --no-index"
                     )
-                _log.warning("%s: changed since this job read it; it is indexed again", url)
+                _log.warning("%s: changed since this job read it; indexing it again", url)
             except IndexNotFoundError:
                 if not (self.build_index and kind.is_indexable):
                     raise
@@ -204,7 +204,7 @@ class FileSources:
             return scan_stream(url, self.storage_options, self.type_of(url).in_one_pass(), listed)
 
     def open_file(self, source: Source) -> Reader:
-        """Open a file that is read by position, and of which the index was checked."""
+        """Open a file for reading by position; its index was checked before."""
         url = source.url
         found = self.type_of(url)
         columns = found.columns()
@@ -212,15 +212,15 @@ class FileSources:
             return self.open_columns(source, columns)
         kind = found.by_position()
         index = kind.index_file(url, self.index, self.storage_options)
-        # Checked here again, it would cost a task two requests.
+        # A second check would cost each task two requests.
         return kind.open(url, index, self.storage_options, check=False, listed=listed_file(source))
 
     def open_columns(self, source: Source, kind: ColumnFormat) -> ColumnReader:
-        """Open a file of columns; see `ColumnFormat.open_columns`."""
+        """Open a columnar file; see `ColumnFormat.open_columns`."""
         reader = kind.open_columns(source.url, self.storage_options, listed=listed_file(source))
         if self.columns or not self._keys_may_be_nested:
             return reader
-        with closing(reader):  # whose names say whether a.b is a column, or a value of the column a
+        with closing(reader):  # its schema shows whether a.b is a column, or a value in the column a
             names = reader.schema.names
         columns = [key if key in names else key.partition(".")[0] for key in self.keys]
         return kind.select(columns).open_columns(source.url, self.storage_options, listed=listed_file(source))
@@ -235,7 +235,7 @@ class IndexedFile(SourceKind):
     """A file that is read by position, through its index.
 
     Attributes:
-        sources: How it is opened.
+        sources: Opens it.
         format: Its format.
     """
 
@@ -245,23 +245,23 @@ class IndexedFile(SourceKind):
     counts_blanks = True
 
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
-        """Cut a file by its index, which is built if it has none."""
+        """Divide a file by its index, which is built if there is none."""
         source = looked_at(source)
         offsets = self.sources.load_index(source, changed=changed)
         return Cut(source, plan_spans(offsets, **limits._asdict()))
 
     def open(self, source: Source) -> Opened:
-        """Open a file of which `cut` has checked the index."""
+        """Open a file whose index was checked by `cut`."""
         return _OpenedFile(self.sources.open_file(source), self.format, self.sources.reading)
 
 
 @dataclass(frozen=True)
 class CompressedFile(SourceKind):
-    """A compressed file: read by position if it has an index and seek points, else in one pass from its beginning.
+    """A compressed file: read by position if it has an index and seek points, else in one pass.
 
     Attributes:
-        sources: How it is opened.
-        type: Its format and compression, by its name.
+        sources: Opens it.
+        type: Its format and compression, from its name.
     """
 
     sources: FileSources
@@ -270,7 +270,7 @@ class CompressedFile(SourceKind):
     counts_blanks = True
 
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
-        """Cut a file by its index, or by what a pass over it finds."""
+        """Divide a file by its index, or by the records found in one pass over it."""
         source = looked_at(source)
         offsets = None if changed else self._load_index(source)
         if offsets is not None:
@@ -286,24 +286,24 @@ class CompressedFile(SourceKind):
         return Cut(source, spans, StreamCut(places, found.format))
 
     def open(self, source: Source) -> Opened:
-        """Open a file of which `cut` has checked the index."""
+        """Open a file whose index was checked by `cut`."""
         return _OpenedFile(self.sources.open_file(source), self.type.by_position(), self.sources.reading)
 
     @contextmanager
     def open_stream(self, source: Source, kind: OffsetFormat) -> Iterator[StreamReader]:
-        """Open a file to be read in one pass; memory is a block and a span."""
+        """Open a file to read it in one pass; memory: a block and a span."""
         listed, options = listed_file(source), self.sources.storage_options
         watch = SourceWatch([listed])
         with SpanReader(listed.url, options, kind, listed=listed) as reader:
             yield _WatchedStream(reader, kind, watch, self.sources.reading)
 
     def _hint(self, source: Source, first: int) -> None:
-        """Tell of an archive that only one worker can read, though archives like it are mostly compressed by record."""
+        """Warn of an archive that only one worker can read, though most such archives are compressed by record."""
         if found := why_not_by_record(self.type, listed_file(source), self.sources.storage_options, first):
             _log.warning("%s: %s", source.url, found)
 
     def _load_index(self, source: Source) -> NDArray[np.uint64] | None:
-        """Return the offsets in the decompressed bytes; None if there is no index, or none that fits."""
+        """Return the offsets in the decompressed bytes; None if there is no index, or it does not fit."""
         url, listed = source.url, listed_file(source)
         try:
             kind = self.type.by_position()
@@ -314,24 +314,24 @@ class CompressedFile(SourceKind):
         except (IndexNotFoundError, NotIndexableError):
             return None
         except IndexMismatchError as error:
-            _log.warning("%s: read from its beginning, for its index does not fit (%s)", url, error)
+            _log.warning("%s: read in one pass, since its index does not fit (%s)", url, error)
             return None
 
 
 @dataclass(frozen=True)
 class ColumnFile(SourceKind):
-    """A file of columns, whose footer lists its row groups.
+    """A columnar file, whose footer lists its row groups.
 
     Attributes:
-        sources: How it is opened.
-        format: Its format, with the columns that are read.
+        sources: Opens it.
+        format: Its format, with the columns to read.
     """
 
     sources: FileSources
     format: ColumnFormat
 
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
-        """Cut a file between row groups, and within those that exceed a task."""
+        """Divide a file between row groups, and divide row groups that are larger than a task."""
         del changed  # the footer is a part of the file
         source = looked_at(source)
         with SourceWatch([listed_file(source)]), closing(self.sources.open_columns(source, self.format)) as reader:
@@ -344,21 +344,21 @@ class ColumnFile(SourceKind):
 
 @dataclass(frozen=True)
 class PackedFiles(SourceKind):
-    """A pack of small files, which one task reads as a whole. Its span counts files.
+    """A pack of small files, which one task reads completely. Its span counts files.
 
     Attributes:
-        sources: How they are opened.
+        sources: Opens them.
     """
 
     sources: FileSources
 
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
         """Return one span of all files."""
-        del limits, changed  # a pack was cut by size when it was made
+        del limits, changed  # the size of a pack is limited when it is created
         return Cut(source, [(0, len(source.members))])
 
     def open(self, source: Source) -> Opened:
-        """Return what reads the files; none of them is held open."""
+        """Return the reader of the files, which keeps none of them open."""
         return _Pack(source, self.sources)
 
 
@@ -430,7 +430,7 @@ class _Pack:
         return (form.split_each if each else form.split)(kind, plain, url)
 
     def _read(self, start: int, stop: int) -> Iterator[tuple[str, bytes]]:
-        """Yield URL and content of each file of a span."""
+        """Yield the URL and the content of each file of a span."""
         files = self._files[start:stop]
         contents = read_many_files([file.url for file in files], self._sources.storage_options, files)
         for file, data in zip(files, contents, strict=True):
@@ -439,4 +439,4 @@ class _Pack:
             yield file.url, data
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""

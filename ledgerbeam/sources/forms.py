@@ -1,4 +1,4 @@
-"""In which form the records of a task are read: as a list of them, or as a table."""
+"""The forms in which the records of a task are read: a list or a table."""
 
 from __future__ import annotations
 
@@ -19,48 +19,48 @@ if TYPE_CHECKING:  # only jobs that read columns import it
 __all__ = ["ARROW_OUTPUTS", "ARROW_ROWS", "FORMS", "Form", "OnError", "RecordForm"]
 
 RecordForm: TypeAlias = Literal["records", "arrow"]
-"""What the records of a task are: a list, or a `pyarrow.Table`, of which each row is a record."""
+"""The form of the records of a task: a list, or a `pyarrow.Table` whose rows are the records."""
 
 OnError: TypeAlias = Literal["fail", "reject"]
-"""What becomes of a record that cannot be used."""
+"""What to do with a record that cannot be decoded or used."""
 
 ARROW_ROWS = 65_536
-"""Rows of an Arrow batch, at most, if nothing is said: as many as pyarrow itself reads at once."""
+"""Default for the largest number of rows of an Arrow batch: as in pyarrow."""
 
 ARROW_OUTPUTS = ("jsonl", "parquet", "arrow")
-"""Formats in which Arrow batches are written."""
+"""Formats that can be written from Arrow batches."""
 
 
 class Form(Protocol):
-    """Reads the records of spans in one form. The methods with ``each`` say of each record what is wrong with it."""
+    """Reads the records of spans in one form. The methods with ``each`` mark records that cannot be decoded."""
 
     def require(self, kind: Format, url: str) -> None:
-        """Check that sources of a format can be read so. Raises UsageError."""
+        """Raise UsageError if sources of a format cannot be read in this form."""
 
     def span(self, kind: OffsetFormat, reader: Reader, start: int, stop: int) -> Any:
         """Return the records `[start, stop)` of a source with an index."""
 
     def span_each(self, kind: OffsetFormat, reader: Reader, start: int, stop: int) -> Any:
-        """Return what `span` does, with what cannot be decoded marked."""
+        """Return what `span` does, with marks for records that cannot be decoded."""
 
     def rows(self, reader: ColumnReader, start: int, stop: int) -> Any:
-        """Return the records `[start, stop)` of a source of columns."""
+        """Return the records `[start, stop)` of a columnar source."""
 
     def rows_each(self, reader: ColumnReader, start: int, stop: int) -> Any:
-        """Return what `rows` does, with what cannot be decoded marked."""
+        """Return what `rows` does, with marks for records that cannot be decoded."""
 
     def split(self, kind: OffsetFormat, data: bytes, url: str, span: StreamSpan | None = None) -> Any:
-        """Return consecutive records that are in memory."""
+        """Return consecutive records from bytes in memory."""
 
     def split_each(self, kind: OffsetFormat, data: bytes, url: str, span: StreamSpan | None = None) -> Any:
-        """Return what `split` does, with what cannot be decoded marked."""
+        """Return what `split` does, with marks for records that cannot be decoded."""
 
     def joined(self, parts: Sequence[Any]) -> Any:
-        """Return the records of several sources as those of one task."""
+        """Return the records of several sources as one."""
 
 
 class _Records:
-    """Records are Python objects in a list, with an `Unreadable` in the place of what cannot be decoded."""
+    """Records are Python objects in a list; an `Unreadable` marks one that cannot be decoded."""
 
     def require(self, kind: Format, url: str) -> None:
         del kind, url
@@ -89,7 +89,7 @@ class _Records:
 
 
 class _Tables:
-    """Records are the rows of a table; a `PartialTable` says what cannot be decoded."""
+    """Records are the rows of a table; a `PartialTable` marks those that cannot be decoded."""
 
     def require(self, kind: Format, url: str) -> None:
         if not isinstance(kind, ColumnFormat | TableFormat):
@@ -107,7 +107,7 @@ class _Tables:
         return reader.read_batch(start, stop)
 
     def rows_each(self, reader: ColumnReader, start: int, stop: int) -> pa.Table:
-        return reader.read_batch(start, stop)  # what is damaged is a page of many rows
+        return reader.read_batch(start, stop)  # damage affects a page of many rows
 
     def split(self, kind: OffsetFormat, data: bytes, url: str, span: StreamSpan | None = None) -> pa.Table:
         return self._of(kind, url).split_table(data, url, span)

@@ -1,8 +1,8 @@
-"""The protocol of a kind of source: it cuts a source into spans, and reads them.
+"""The protocol of a kind of source, which divides a source into spans and reads them.
 
-Sources      how the sources of a job are opened; finds the kind of each
-SourceKind   a file with an index or of columns, a compressed stream, a pack, a shard of Shar, a pass of a graph
-Cut          a source in spans of records, each of them a task
+Sources      opens the sources of a job; returns the kind of each
+SourceKind   a file with an index, a columnar file, a compressed stream, a pack, a shard of Shar, a pass of a graph
+Cut          a source divided into spans of records; each span is a task
 Opened       reads spans by position
 """
 
@@ -47,34 +47,34 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Stands for a record that cannot be decoded, among the records of a task.
+    """Marks a record that cannot be decoded among the records of a task.
 
     Attributes:
-        error: The reason, and the record's place.
+        error: The error, with the position of the record.
     """
 
     error: str
 
 
 class StreamReader(Protocol):
-    """Reads spans of a stream; each must be the one that was read last, or a later one."""
+    """Reads spans of a stream; each must be the last one that was read, or a later one."""
 
     def read(self, span: StreamSpan, /) -> Any:
         """Return the records of a span, in the form of the sources."""
 
     def read_each(self, span: StreamSpan, /) -> Any:
-        """Return what `read` does, with what cannot be decoded marked."""
+        """Return what `read` returns, with marks for records that cannot be decoded."""
 
     def read_raw(self, span: StreamSpan, /) -> list[RawRecord]:
-        """Return what `read` decodes, as it lies in the stream."""
+        """Return the raw bytes of the records of `read`."""
 
 
 class TaskLimits(NamedTuple):
-    """How large a task may be. Both limits may be given.
+    """The limits of the size of a task. Both may be given.
 
     Attributes:
         task_bytes: Size in bytes.
-        task_records: Records, at most.
+        task_records: Largest number of records.
     """
 
     task_bytes: int | None = None
@@ -83,10 +83,11 @@ class TaskLimits(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamCut:
-    """The plan for a source without positions: one pass from its beginning.
+    """The plan for a source that is read in one pass from its beginning.
 
     Attributes:
-        places: Where each span lies in the decompressed bytes. format: Decodes them.
+        places: The span of each task in the decompressed bytes.
+        format: The format that decodes them.
     """
 
     places: tuple[StreamSpan, ...]
@@ -95,11 +96,11 @@ class StreamCut:
 
 @dataclass(frozen=True)
 class Cut:
-    """A source in spans.
+    """A source divided into spans.
 
     Attributes:
-        source: The source, with what opening its files has added.
-        spans: Half-open ranges in order, together all records; none for a source without records.
+        source: The source, with the properties that were found when its files were opened.
+        spans: Half-open ranges in order, which together are all records; empty for a source without records.
         stream: Set if the spans can only be read in one pass.
     """
 
@@ -109,60 +110,61 @@ class Cut:
 
 
 class Opened(Protocol):
-    """A source that is open, to be read by position."""
+    """An open source that is read by position."""
 
     def read_span(self, start: int, stop: int) -> Any:
-        """Return the records of a span that `SourceKind.cut` made, in order: a list, or a `pyarrow.Table`."""
+        """Return the records of a span of `SourceKind.cut`, in order: a list, or a `pyarrow.Table`."""
 
     def read_raw(self, start: int, stop: int) -> list[RawRecord]:
-        """Return what `read_span` decodes, in its order and number, as it lies in the source.
+        """Return the raw bytes of the records of `read_span`, in its order.
 
-        Of a pack, each record with the URL of its file; of a shard of Shar the line of the cut.
+        The records of a pack have the URLs of their files; those of a shard of Shar are the lines of the cuts.
 
         Raises:
-            UnsupportedShapeError: The items of a graph lie nowhere.
+            UnsupportedShapeError: The items of a graph have no raw bytes.
         """
 
     def read_each(self, start: int, stop: int) -> Any:
-        """Return what `read_span` does, with an `Unreadable` in the place of each record that cannot be decoded.
+        """Return what `read_span` returns, with an `Unreadable` for each record that cannot be decoded.
 
-        Of rows it is a `PartialTable`. It takes longer: what is wrong with all of a span is an error here too.
+        For tables it is a `PartialTable`. It is slower than `read_span`, and an error of a whole span is raised here
+        too.
         """
 
     def close(self) -> None:
-        """Close what is open; a later read opens it again."""
+        """Close the source; a later read opens it again."""
 
 
 class SourceKind(ABC):
-    """Cuts the sources of one kind into spans, and reads them. Picklable."""
+    """Divides the sources of one kind into spans and reads them. Picklable."""
 
     counts_blanks: bool = False
-    """Whether a span has one place for each record, so that records which are missing are blank lines."""
+    """Whether missing records of a span are blank lines, since a span has one place for each line."""
 
     def files(self, source: Source) -> list[FileInfo]:
-        """Return the files that must not change while a span is read. Default: all that were listed."""
+        """Return the files that must not change while a span is read. Default: all listed files."""
         return listed_files(source)
 
     @abstractmethod
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
-        """Cut a source into spans: a pure function of its content and the limits.
+        """Divide a source into spans: a pure function of its content and the limits.
 
         Args:
-            source: The source, as it was listed.
-            limits: How large a span may be.
+            source: The listed source.
+            limits: The limits of the size of a span.
             changed: Whether the source is known to have changed since the job read it: an index that seems to fit may
-                be of the former content.
+                belong to the old content.
 
         Raises:
-            LedgerbeamError: It cannot be read; the message says why.
+            LedgerbeamError: It cannot be read.
         """
 
     @abstractmethod
     def open(self, source: Source) -> Opened:
-        """Open a source that `cut` has cut into spans to be read by position."""
+        """Open a source for reading by position; `cut` has divided it into spans."""
 
     def open_stream(self, source: Source, kind: OffsetFormat) -> AbstractContextManager[StreamReader]:
-        """Open a source that `cut` has cut into spans of a stream.
+        """Open a source for reading as a stream; `cut` has divided it into spans of a stream.
 
         Args:
             source: The source.
@@ -177,22 +179,22 @@ class SourceKind(ABC):
 
 
 class Sources(Protocol):
-    """How the sources of a job are opened. Picklable."""
+    """Opens the sources of a job. Picklable."""
 
     def kind_of(self, source: Source) -> SourceKind:
         """Return the kind of a source.
 
         Raises:
-            NotIndexableError: It is compressed in a way in which it cannot be read.
+            NotIndexableError: It has a compression that cannot be read.
             UsageError: Its name has no suffix of a known format.
         """
 
     def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
-        """Check by their names that sources can be read.
+        """Check from their names that sources can be read.
 
         Args:
-            urls: What was listed.
-            by_position: Whether they must be readable by position, as those that are to be indexed.
+            urls: The listed URLs.
+            by_position: Whether they must be readable by position, for example to be indexed.
 
         Raises:
             NotIndexableError, UsageError: As `kind_of`.
@@ -202,16 +204,16 @@ class Sources(Protocol):
 def plan_spans(
     offsets: NDArray[np.uint64], *, task_bytes: int | None = None, task_records: int | None = None
 ) -> list[tuple[int, int]]:
-    """Cut records into spans, as a pure function of the index.
+    """Divide records into spans, as a pure function of the index.
 
     Args:
         offsets: N+1 ascending byte offsets.
-        task_bytes: Size of a span in bytes; a span holds the records that begin within one multiple of it, so it is
-            exceeded by at most one record.
-        task_records: Records of a span, at most. Both limits may be given.
+        task_bytes: Size of a span in bytes; a span has the records that begin within one multiple of it, so at most
+            one record exceeds it.
+        task_records: Largest number of records of a span. Both limits may be given.
 
     Returns:
-        Half-open record ranges in order, together all N records; empty for N = 0.
+        Half-open ranges in order, which together are all N records; empty for N = 0.
     """
     count = len(offsets) - 1
     cuts = [np.array([0, count], np.int64)]
@@ -226,22 +228,22 @@ def plan_spans(
 
 
 LEAST_ROW = 32
-"""What a row of columns counts for at least, in bytes: it takes memory however well it is compressed."""
+"""Least size in bytes that is assumed for a row, since it takes memory however well it is compressed."""
 
 
 def plan_rows(
     groups: Sequence[RowGroup], *, task_bytes: int | None = None, task_records: int | None = None
 ) -> list[tuple[int, int]]:
-    """Cut rows into spans, as a pure function of the row groups.
+    """Divide rows into spans, as a pure function of the row groups.
 
     Args:
         groups: The row groups, in order.
-        task_bytes: Bytes of a span, at most and about: a span holds as many whole row groups as it has room for. A
-            row group of more is cut by itself, into parts of equal rows. A row counts for `LEAST_ROW` at least.
-        task_records: Records of a span, at most. Both limits may be given.
+        task_bytes: Approximate largest size of a span in bytes: a span has as many whole row groups as fit. A larger
+            row group is divided into parts of equal numbers of rows. A row has at least `LEAST_ROW` bytes.
+        task_records: Largest number of records of a span. Both limits may be given.
 
     Returns:
-        Half-open row ranges in order, together all rows; empty for none.
+        Half-open ranges in order, which together are all rows; empty without rows.
     """
     first_rows = np.cumsum([0, *(group.rows for group in groups)])
     count = int(first_rows[-1])
@@ -261,24 +263,24 @@ def plan_rows(
 
 
 def unreadable(found: Iterable[Any]) -> list[Any]:
-    """Return records with an `Unreadable` in the place of each error that says why one cannot be decoded."""
+    """Return records with an `Unreadable` in place of each `RecordError`."""
     return [Unreadable(message_of(record)) if isinstance(record, RecordError) else record for record in found]
 
 
 def listed_file(file: Source) -> FileInfo:
-    """Return what was listed of an input object."""
+    """Return the listed properties of an input object."""
     return FileInfo(file.url, file.size, file.version, changed_ns=file.changed_ns)
 
 
 def listed_files(source: Source) -> list[FileInfo]:
-    """Return what was listed of each input object of a source."""
+    """Return the listed properties of each input object of a source."""
     return [listed_file(file) for file in source.members or (source,)]
 
 
 def looked_at(source: Source) -> Source:
-    """Return a source with the times of the last change of its local files, so that its tasks read the same files.
+    """Return a source with `changed_ns` of its local files, so that all its tasks read the same files.
 
-    A file that is put in the place of another may have the size and the time of that one.
+    A file that replaces another one may have the same size and modification time.
 
     Raises:
         ChangedSourceError: If the source changed since it was listed.

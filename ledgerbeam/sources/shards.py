@@ -1,4 +1,4 @@
-"""Shards of Shar datasets as sources: each has several files, and their records are joined by position."""
+"""Shards of Shar datasets as sources: each has several files, whose records are joined by position."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ __all__ = ["SharShard", "SharSources"]
 
 @dataclass(frozen=True)
 class SharSources:
-    """How shards of Shar datasets are opened, as samples: packs of the cuts and of their fields.
+    """Opens shards of Shar datasets as samples: packs of the cuts and their fields.
 
     Attributes:
-        index: Where the indexes lie.
-        build_index: Whether files without an index are indexed.
+        index: Location of the indexes.
+        build_index: Whether to build the indexes of files that have none.
         storage_options: Passed to fsspec unchanged.
     """
 
@@ -41,7 +41,7 @@ class SharSources:
         return SharShard(FileSources((TarFormat("pairs"),), self.index, self.build_index, self.storage_options))
 
     def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
-        """Check nothing: files of other names are passed over when shards are made of the listing."""
+        """Do nothing: files with other names are skipped when the listing is grouped into shards."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ class SharShard(SourceKind):
     """A shard of a Shar dataset.
 
     Attributes:
-        files_of: How its files are opened.
+        files_of: Opens its files.
     """
 
     files_of: FileSources
 
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
-        """Cut a shard by the bytes of the records of all its files.
+        """Divide a shard by the sizes of the records in all its files.
 
         Raises:
             NotIndexableError: If its payloads are compressed.
@@ -76,7 +76,7 @@ class SharShard(SourceKind):
         return Cut(source, plan_spans(joined, **limits._asdict()))
 
     def open(self, source: Source) -> Opened:
-        """Open a shard of which `cut` has checked the indexes."""
+        """Open a shard whose indexes were checked by `cut`."""
         cuts, *fields = map(self._open_file, source.members)
         named = {(shard_field(records.url) or ("", ""))[1]: records for records in fields}
         return _OpenedShard(SharSamples(cuts, named))
@@ -105,7 +105,7 @@ class _OpenedShard:
         self.close = samples.close
 
     def read_each(self, start: int, stop: int) -> list[Any]:
-        """Halve the span until what cannot be read stands alone: a sample is of several files."""
+        """Halve the span until each unreadable sample is alone, since a sample has several files."""
         try:
             return list(self._samples.read_span(start, stop))
         except RecordError as error:

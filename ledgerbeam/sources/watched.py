@@ -1,4 +1,4 @@
-"""Other files than sources that shape the outputs, identified by their checksums: a word list, a model."""
+"""Watched files: files besides the sources that affect the outputs, such as a word list, identified by checksums."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ledgerbeam.ledger.model.rows import content_checksum
 __all__ = ["require_unchanged", "watched_checksums"]
 
 READ_BYTES = 8 << 20
-"""What is held in memory of a file, however large that is."""
+"""Bytes of a file that are held in memory at once."""
 
 
 def watched_checksums(urls: Iterable[str], options: Options | None = None) -> dict[str, str]:
-    """Return the checksum of the whole content of each file, by its canonical URL.
+    """Return the checksum of the content of each file, by its canonical URL.
 
     Raises:
-        UsageError: One of them does not exist.
-        StorageError: One cannot be read.
+        UsageError: A file does not exist.
+        StorageError: A file cannot be read.
     """
     found: dict[str, str] = {}
     for url in map(canonical_url, urls):
@@ -32,11 +32,11 @@ def watched_checksums(urls: Iterable[str], options: Options | None = None) -> di
 
 
 def require_unchanged(watched: Mapping[str, str], options: Options | None = None) -> None:
-    """Check that files are what they were when the job was started.
+    """Check that files did not change since the job was created.
 
     Raises:
-        ChangedSourceError: One has another content, or is gone.
-        StorageError: One cannot be read.
+        ChangedSourceError: A file has another content or was deleted.
+        StorageError: A file cannot be read.
     """
     for url, expected in watched.items():
         try:

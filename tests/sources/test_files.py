@@ -54,7 +54,7 @@ def test_an_index_that_cannot_be_built_is_missed(tmp_path: Path) -> None:
 def test_an_index_of_former_content_is_refused_where_none_is_built(tmp_path: Path) -> None:
     source = put(tmp_path / "a.jsonl", lines(3))
     FileSources().load_index(source)
-    with pytest.raises(IndexMismatchError, match="may be of the former content"):
+    with pytest.raises(IndexMismatchError, match="may belong to the old content"):
         FileSources(build_index=False).load_index(source, changed=True)
 
 
@@ -176,7 +176,7 @@ class TestStreams:
         os.utime(f"{source.url}.idx", ns=(1, 1))
         with caplog.at_level(logging.WARNING):
             assert self.cut(source).stream is not None
-        assert "read from its beginning, for its index does not fit" in caplog.text
+        assert "read in one pass, since its index does not fit" in caplog.text
 
     def test_one_of_former_content_is_passed_over(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         source = put(tmp_path / "a.jsonl.gz", gzip.compress(lines(3)))

@@ -209,7 +209,7 @@ def test_the_index_of_a_source_that_has_changed_is_made_anew(tmp_path: Path, nam
     stale[1] += 1
     write_index(kind.index_of(source.url).url, stale, not_before_ns=os.stat(path).st_mtime_ns)
     assert kind.load_index(source).tolist() == stale.tolist()
-    with pytest.raises(IndexMismatchError, match="may be of the former content"):
+    with pytest.raises(IndexMismatchError, match="may belong to the old content"):
         FileSources(build_index=False).load_index(source, changed=True)
     assert kind.load_index(source, changed=True).tolist() == offsets.tolist()
     assert kind.load_index(source).tolist() == offsets.tolist()

@@ -68,7 +68,7 @@ def test_a_changed_source_replaces_its_outputs_and_removes_those_it_no_longer_yi
     workspace.jsonl("in/a.jsonl", 20, first=500)
     ran = workspace.run(*command, "--workers", "1")
     assert ran.status == 0, ran.err
-    assert "in/a.jsonl: changed since this job read it; it is indexed again" in ran.err
+    assert "in/a.jsonl: changed since this job read it; indexing it again" in ran.err
     assert len(workspace.files("out")) == 4
     assert [r["id"] for r in workspace.records("out")] == [*range(500, 520), *range(10)]
 
