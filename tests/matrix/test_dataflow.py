@@ -66,6 +66,11 @@ class Work:
         assert not launcher.ended, launcher.log()
         return self.service.last()
 
+    def status(self, output: str) -> dict[str, Any]:
+        command = [pins.DATAFLOW.python, "-m", "ledgerbeam", "ledger", "status", f"{self.root}/{output}-ledger"]
+        told: dict[str, Any] = json.loads(subprocess.check_output([*command, "--json"], env=self.env))
+        return told
+
     def contents(self, output: str) -> dict[str, bytes | None]:
         names = [name for name in self.objects.names(output) if "/_ledgerbeam/" not in name]
         return {name[len(output) :]: data for name, data in zip(names, self.objects.read(names), strict=True)}
@@ -87,6 +92,12 @@ def reference(work: Work) -> dict[str, bytes | None]:
     launcher = work.start("local", local=True)
     assert launcher.end() == 0, launcher.log()
     return work.contents("local")
+
+
+def committed(job: DataflowJob) -> int:
+    """Return the counter of recorded tasks, as the service tells it."""
+    counted = [row for row in job.metrics() if row["name"]["name"] == "tasks_committed"]
+    return sum(row["scalar"] for row in counted if "tentative" not in row["name"]["context"])
 
 
 def steps(job: DataflowJob) -> dict[str, beam_runner_api_pb2.PTransform]:
@@ -121,6 +132,7 @@ def test_what_is_submitted(work: Work, reference: dict[str, bytes | None]) -> No
     assert {name.partition("/")[0] for name in steps(job)} == STEPS
     assert shown(steps(job)["WriteTasks/WriteTasks"]).items() >= {"output": f"{work.root}/first", "to": "jsonl"}.items()
     assert "tests.matrix.work:work" in shown(steps(job)["ProcessTask/ProcessTask"])["function"]
+    assert committed(job) == work.status("first")["tasks"]["done"] > FILES
     assert SECRET not in json.dumps(job.told)
     assert SECRET.encode() not in job.pipeline.SerializeToString()
 
@@ -142,6 +154,22 @@ def test_a_cancelled_job_goes_on_when_it_is_submitted_again(work: Work, referenc
     again = work.start("cancelled")
     assert again.end() == 0, again.log()
     assert work.contents("cancelled") == reference
+
+
+def test_work_that_is_given_to_two_workers_counts_once(work: Work, reference: dict[str, bytes | None]) -> None:
+    """As when the service gives up a worker that only stands still: here all of the job is given to another."""
+    launcher = work.start("twice")
+    first = work.wait_for_work("twice", launcher)
+    with stopped(work.service.workers):
+        work.service.create({**first.told, "name": "again"})
+        second = work.service.last()
+        assert wait_until(lambda: second.ended, seconds=120)
+    assert launcher.end() == 0, launcher.log()
+    assert (first.answer()["currentState"], second.answer()["currentState"]) == ("JOB_STATE_DONE", "JOB_STATE_DONE")
+    status = work.status("twice")
+    assert (status["complete"], status["records"]["read"]) == (True, FILES * RECORDS)
+    assert committed(first) + committed(second) > status["tasks"]["done"] > committed(second) > 0
+    assert work.contents("twice") == reference
 
 
 def test_a_name_keeps_a_job_from_being_submitted_twice(work: Work, reference: dict[str, bytes | None]) -> None:
