@@ -100,6 +100,10 @@ def _stats(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", metavar="NAME", help="only this statistic")
 
 
+def _metrics(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--prometheus", action="store_true", help="print the text format that Prometheus reads")
+
+
 def _report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", required=True, metavar="URL", help="file to write, for example report.html")
 
@@ -119,6 +123,7 @@ _ACTIONS = {
         "stats:stats",
         _stats,
     ),
+    "metrics": _Action("how far the job is, as numbers that a monitor collects", "metrics:metrics", _metrics),
     "verify": _Action(
         "check that every output exists with its recorded size and checksum (of indexes: 'index verify')",
         "verify:verify",
