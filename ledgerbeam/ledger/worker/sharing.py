@@ -36,7 +36,7 @@ _log = library_logger(__name__)
 
 
 @dataclass
-class _Seen:
+class _Heard:
     """What was read of another launcher: its bytes, since when they are known, and when they were read last."""
 
     data: bytes
@@ -90,7 +90,7 @@ class Sharing:
         self._environment = store.environment_id()
         self._workers = workers
         self._clock = clock
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _Heard] = {}
         self._own = Claims(run, self._environment, 0, HOLD_SECONDS)
         self._lease = 0.0  # up to when workers may begin what was said
         self._next_said = self._next_read = self._next_look = clock()
@@ -118,7 +118,7 @@ class Sharing:
         for name, data in zip(names, found, strict=True):
             seen = self._seen.get(name)
             if seen is None or (data is not None and seen.data != data):
-                self._seen[name] = _Seen(data or b"", now, self._decoded(name, data) if data else None)
+                self._seen[name] = _Heard(data or b"", now, self._decoded(name, data) if data else None)
 
     def _decoded(self, name: str, data: bytes) -> Claims | None:
         try:
@@ -128,7 +128,7 @@ class Sharing:
             return None
         return claims if claims.run != self._run else None
 
-    def _holds(self, seen: _Seen, now: float) -> bool:
+    def _holds(self, seen: _Heard, now: float) -> bool:
         claims = seen.claims
         if claims is None or not claims.spans or now - seen.since >= claims.seconds:
             return False
