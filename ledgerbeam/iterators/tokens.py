@@ -17,7 +17,6 @@ __all__ = [
     "Token",
     "attach_graph_origin",
     "get_graph_origin",
-    "maybe_attach_graph_origin",
     "normalize_graph_token",
     "pair_token",
     "require_graph_origin",
@@ -81,11 +80,6 @@ def attach_graph_origin(item: Any, token: Token) -> Any:
             "(token, item) pairs of IteratorNode.pairs instead"
         ) from error
     return item
-
-
-def maybe_attach_graph_origin(item: Any, token: Token | None) -> Any:
-    """Attach a token unless it is None; see `attach_graph_origin`."""
-    return item if token is None else attach_graph_origin(item, token)
 
 
 def get_graph_origin(item: Any) -> Token | None:

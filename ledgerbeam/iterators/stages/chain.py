@@ -108,7 +108,9 @@ class Chain(StagedNode):
         shape = "(number of the source, token of the source)"
         parts = [pair_token(token, self._name, shape) for token in tokens]
         when = self._when(epoch)
-        return read_grouped(parts, lambda number, inner: self._source(number).read_many(inner, when))
+        return read_grouped(
+            parts, lambda number, inner: child_at(self.sources, number, repr(self)).read_many(inner, when)
+        )
 
     def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
         when, (labels, inner) = self._when(epoch), self._locate(positions)
@@ -130,9 +132,6 @@ class Chain(StagedNode):
         if self.positions is None:
             raise UnsupportedShapeError(f"{self!r}: its items have no places that are known before it is read")
         return _locate(self.sources, positions)
-
-    def _source(self, number: Any) -> IteratorNode:
-        return child_at(self.sources, number, repr(self))
 
 
 class GlobalShuffle(OrderedNode):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ledgerbeam.errors import CheckpointError, UnsupportedShapeError, UsageError
-from ledgerbeam.iterators.node import DerivedNode, IteratorNode, Positions, State, field, resolve_iterator_source
+from ledgerbeam.iterators.node import DerivedNode, Positions, State, field, resolve_iterator_source
 from ledgerbeam.iterators.rng import load_chance, new_chance, save_chance
 from ledgerbeam.iterators.stages.chain import child_at, read_grouped
 from ledgerbeam.iterators.tokens import MISSING, Token, pair_token
@@ -100,7 +100,8 @@ class Mux(DerivedNode):
 
     def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
         parts = [pair_token(token, self._name, "(number of the source, token of the source)") for token in tokens]
-        return read_grouped(parts, lambda number, inner: self._source(number).read_many(inner, self._when(epoch)))
+        owner, when = repr(self), self._when(epoch)
+        return read_grouped(parts, lambda number, inner: child_at(self.sources, number, owner).read_many(inner, when))
 
     def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
         when, pairs = self._when(epoch), self._locate(positions, epoch)
@@ -183,6 +184,3 @@ class Mux(DerivedNode):
         total, last, draw = bounds[-1], len(active) - 1, chance.random
         while True:
             yield active[bisect_right(bounds, draw() * total, 0, last)]
-
-    def _source(self, number: Any) -> IteratorNode:
-        return child_at(self.sources, number, repr(self))
