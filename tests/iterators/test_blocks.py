@@ -152,7 +152,7 @@ def test_a_shuffle_by_blocks_is_refused_where_there_are_none() -> None:
         Records(CountingBlocks([5]), "some", shuffle="block")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="at least 1 block, found 0"):
         in_blocks([5], window=0)
-    with pytest.raises(UsageError, match="window of 0 blocks"):
+    with pytest.raises(UsageError, match="window of at least 1 block, found 0"):
         BlockPermutation([5], 0, 1)
     with pytest.raises(IndexError, match="position 5"):
         BlockPermutation([5], 1, 1)[5]

@@ -95,8 +95,8 @@ class Filter(Transform):
         for token, item in zip(tokens, items, strict=True):
             if not self.predicate(item):
                 raise FunctionError(
-                    f"Filter: {describe_function(self.predicate)} drops the item of {token!r}, which it kept before; "
-                    "it must be a pure function of the item"
+                    f"Filter: {describe_function(self.predicate)} drops the item of token {token!r}, which it kept "
+                    "before; it must be a pure function of the item"
                 )
         return items
 
