@@ -9,7 +9,7 @@ from typing import Any
 from ledgerbeam.errors import SourceNotFoundError, UsageError
 from ledgerbeam.io.formats.registry import recognize
 from ledgerbeam.io.listing.left_out import LeftOut, NameSieve, RequireSource
-from ledgerbeam.io.listing.own_files import OwnFiles
+from ledgerbeam.io.listing.own_files import OwnFiles, Sieve
 from ledgerbeam.io.listing.pages import Page, list_pages, read_source_list, stat_pages
 from ledgerbeam.io.listing.patterns import Pattern
 from ledgerbeam.redaction import refuse_secrets
@@ -68,7 +68,7 @@ class SourceListing:
         return self._matched(LeftOut() if left_out is None else left_out)
 
     def _named(self, url: str) -> Iterator[Page]:
-        sieve = self.own.among(())
+        sieve = Sieve(self.own, ())
         found = False
         blocks = read_source_list(url, self.storage_options)
         urls = ([refuse_secrets(url, "a source") for url in block] for block in blocks)
@@ -83,7 +83,7 @@ class SourceListing:
             )
 
     def _matched(self, left_out: LeftOut) -> Iterator[Page]:
-        own, names = self.own.among(self.patterns), NameSieve(self.require, left_out)
+        own, names = Sieve(self.own, self.patterns), NameSieve(self.require, left_out)
 
         def keep(page: Page, pattern: Pattern) -> Page:
             kept = own.keep(page)

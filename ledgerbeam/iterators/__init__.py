@@ -1,4 +1,4 @@
-"""Iterator graphs: lazy passes over indexed data that save and restore their exact position in O(1).
+"""Iterator graphs: lazy passes over indexed data whose exact position can be saved and restored in O(1).
 
     graph = Batches(GlobalShuffle(IndexedManifest("a.jsonl"), IndexedManifest("b.jsonl")), 32)
 

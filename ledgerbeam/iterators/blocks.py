@@ -1,11 +1,11 @@
-"""A permutation of a range that lies in blocks: few of them are in use at any place, and each at one stretch.
+"""A permutation of a range that is divided into blocks. Few blocks are in use at any place, and each only once.
 
-It lays the blocks out in lanes, in a random order, each on the shortest lane. The place `p` of a pass is the next one
-of lane `p % lanes`. So a pass has in use one block of each lane, and a shard that takes every S-th place only those of
+The blocks are assigned to lanes in a random order, each to the shortest lane. Place `p` of a pass is the next one of
+lane `p % lanes`. So a pass uses one block of each lane at a time, and a shard that takes every S-th place uses only
 some lanes, if S and the number of lanes have a common factor.
 
-Lanes do not end together. What the longer ones have left when the shortest has ended lies in the last block of each.
-These places are dealt to the lanes anew, each lane getting a piece at one stretch.
+Lanes have different lengths. When the shortest lane has ended, the rest of each longer lane is in its last block. These
+places are divided among all lanes again, one consecutive piece for each lane.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ __all__ = ["BlockPermutation"]
 
 
 class BlockPermutation(PermutedRange):
-    """A permutation of `range(sum(blocks))` that has at most `window` blocks in use at any place.
+    """A permutation of `range(sum(blocks))` with at most `window` blocks in use at any place.
 
-    Blocks come in a random order, and each with its own numbers in a random order. Any `window` places in a row are of
-    different blocks, except at the end of the pass.
+    The order of the blocks is random, and so is the order of the numbers in each block. Any `window` consecutive places
+    are in different blocks, except at the end of the pass.
 
     Args:
-        blocks: How many numbers each block has, in the order of the numbers.
-        window: How many blocks are in use at once, at least 1.
-        seed: Chooses the permutation; its low 32 bits count.
+        blocks: Size of each block, in order.
+        window: Number of blocks in use at once, at least 1.
+        seed: Chooses the permutation; only its low 32 bits are used.
 
     Raises:
         UsageError: The window is less than 1.
@@ -41,7 +41,7 @@ class BlockPermutation(PermutedRange):
 
     def __init__(self, blocks: Sequence[int], window: int, seed: int) -> None:
         if window < 1:
-            raise UsageError(f"a window of {window} blocks was asked for; expected at least 1")
+            raise UsageError(f"expected a window of at least 1 block, found {window}")
         sizes = np.asarray(blocks, np.int64)
         self.size = int(sizes.sum())
         self.seed = seed
@@ -49,17 +49,17 @@ class BlockPermutation(PermutedRange):
         order = filled[Permutation(len(filled), seed).take(np.arange(len(filled)))]
         lanes = _dealt(sizes[order].tolist(), min(window, len(filled)))
         laid = order[[place for lane in lanes for place in lane]] if lanes else order
-        # All lanes one after the other, and in them their blocks.
+        # The blocks of all lanes, one lane after the other.
         self._ends = np.cumsum(sizes[laid])
         self._firsts = (np.cumsum(sizes) - sizes)[laid]
         bounds = np.cumsum([0, *map(len, lanes)])
-        self._starts = np.array([0, *self._ends[bounds[1:] - 1].tolist()], np.int64)  # of lanes, and the end
+        self._starts = np.array([0, *self._ends[bounds[1:] - 1].tolist()], np.int64)  # starts of the lanes, and the end
         lengths = np.diff(self._starts)
         self._lanes = len(lanes)
         self._even = int(lengths.min()) if len(lengths) else 0
         self._left = np.cumsum([0, *(lengths - self._even).tolist()])
-        chance = np.random.RandomState(seed & 0xFFFFFFFF)
-        self._seeds = chance.randint(0, 2**32, len(laid), np.uint64)
+        rng = np.random.RandomState(seed & 0xFFFFFFFF)
+        self._seeds = rng.randint(0, 2**32, len(laid), np.uint64)
         self._permuted: dict[int, Permutation] = {}
 
     def __repr__(self) -> str:
@@ -80,7 +80,7 @@ class BlockPermutation(PermutedRange):
         return found
 
     def _laid(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return where positions lie when all lanes are laid one after the other."""
+        """Return positions in the concatenation of all lanes."""
         lanes, rounds = positions % self._lanes, positions // self._lanes
         laid = self._starts[lanes] + rounds
         late = np.flatnonzero(rounds >= self._even)
@@ -102,10 +102,10 @@ class BlockPermutation(PermutedRange):
 
 
 def _dealt(sizes: Sequence[int], lanes: int) -> list[list[int]]:
-    """Deal blocks in their order to lanes, each to the shortest, and return the places of those of each lane.
+    """Assign blocks in their order to the shortest lane, and return the numbers of the blocks of each lane.
 
-    So no lane is longer than the shortest one by more than its last block. Lanes that are in the middle of it when the
-    shortest ends come last: what was used longest ago is then not needed again.
+    A lane is longer than the shortest one by at most its last block. Lanes that are inside their last block when the
+    shortest lane ends are put last, so that the least recently used blocks are not needed again.
     """
     dealt: list[list[int]] = [[] for _ in range(lanes)]
     shortest = [(0, lane) for lane in range(lanes)]

@@ -21,11 +21,11 @@ _WHOLE_BYTES, _LINE_BYTES = 16, 4
 
 
 def digest_of(sources: Sequence[Any], contents: Sequence[Any]) -> dict[str, Any]:
-    """Return the digest of sources, of less than 4 kB up to 10,000 of them.
+    """Return the digest of sources: less than 4 kB for up to 10,000 sources.
 
     Args:
         sources: Their descriptions.
-        contents: The same without what says where they lie.
+        contents: The same descriptions without locations.
     """
     return {"digest": _KIND, "count": len(sources), _EXACT: _grid(sources), _PLACELESS: _grid(contents)}
 
@@ -36,7 +36,7 @@ def is_digest(found: Any) -> bool:
 
 
 def without_exact(digest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a digest that says nothing of where its sources lie."""
+    """Return a digest without the locations of its sources."""
     return {name: value for name, value in digest.items() if name != _EXACT}
 
 
@@ -44,11 +44,12 @@ def differing_places(was: Mapping[str, Any], now: Sequence[Any]) -> tuple[int, l
     """Find which sources differ from those of a digest.
 
     Args:
-        was: The digest; without its exact part, `now` is compared without places.
-        now: As many descriptions.
+        was: The digest; if it has no exact part, `now` must have no locations.
+        now: The same number of descriptions.
 
     Returns:
-        How many differ at least, and the numbers of those among which they are: all of them differ if it is as many.
+        The least number of differing sources, and the numbers of the candidates; if both counts are equal, all
+        candidates differ.
     """
     one = was.get(_EXACT, was.get(_PLACELESS))
     other = _grid(now)
@@ -81,7 +82,7 @@ def _width(count: int) -> int:
 
 
 def _differing(one: Any, other: Mapping[str, str], name: str) -> list[int]:
-    """Return the numbers of the rows or columns that differ; all of them if `one` is no grid of this size."""
+    """Return the numbers of the differing rows or columns; all of them if `one` is not a grid of this size."""
     now = bytes.fromhex(other[name])
     lines = range(0, len(now), _LINE_BYTES)
     try:

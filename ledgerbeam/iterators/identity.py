@@ -1,4 +1,4 @@
-"""What a checkpoint belongs to: describing functions and sources, and comparing descriptions."""
+"""The identity of a graph in a checkpoint: descriptions of functions and sources, and their comparison."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = [
 ]
 
 MOST_SOURCES = 16
-"""How many sources of a node a checkpoint describes one by one; of more it holds a digest."""
+"""Number of sources of a node that a checkpoint describes one by one; for more it has a digest."""
 
 _SHOWN = 5
 _PLACE = {"url", "version"}
 
 
 def describe_function(function: Callable[..., Any]) -> str:
-    """Name a function by module and qualified name; of other callables, their class."""
+    """Return the module and the qualified name of a function, or of the class of another callable."""
     if isinstance(function, partial):
         return f"partial of {describe_function(function.func)}"
     named = function if hasattr(function, "__qualname__") else type(function)
@@ -36,12 +36,12 @@ def describe_function(function: Callable[..., Any]) -> str:
 
 
 def describe_source(info: FileInfo) -> dict[str, Any]:
-    """Describe a source: URL, size in bytes, and version."""
+    """Return the description of a source: URL, size in bytes, and version."""
     return {"url": info.url, "size": info.size, "version": info.version}
 
 
 def shortened(found: Any) -> Any:
-    """Return a description in which long lists of sources are digests: what of it a checkpoint holds."""
+    """Return a description for a checkpoint, with digests instead of long lists of sources."""
     if isinstance(found, Mapping):
         return {key: shortened(value) for key, value in found.items()}
     if isinstance(found, (list, tuple)):
@@ -52,10 +52,10 @@ def shortened(found: Any) -> Any:
 
 
 def differences(was: Any, now: Any, path: str = "") -> Iterator[str]:
-    """Compare two descriptions, the first of which may be `shortened`.
+    """Compare two descriptions; the first may be `shortened`.
 
     Yields:
-        One line for each value that differs: where, what it was, what it is.
+        One line for each difference: the path, the old and the new value.
     """
     if is_digest(was) and isinstance(now, (list, tuple)):
         yield from _differing_sources(was, now, path)
@@ -87,7 +87,7 @@ def _differing_sources(was: Mapping[str, Any], now: Sequence[Any], path: str) ->
 
 
 def _name_of(description: Any) -> str:
-    """Return the first URL of a description with its size and version, else the description, cut."""
+    """Return the first URL of a description with its size and version, else the truncated description."""
     waiting = [description]
     while waiting:
         found = waiting.pop(0)
@@ -104,12 +104,12 @@ def require_same(was: Any, now: Any, *, trust_data: bool) -> None:
     """Compare the description in a checkpoint with that of the graph.
 
     Args:
-        was: From the checkpoint.
-        now: From the graph.
-        trust_data: Do not compare URLs and versions of sources.
+        was: The description in the checkpoint.
+        now: The description of the graph.
+        trust_data: Whether to skip the comparison of URLs and versions of sources.
 
     Raises:
-        CheckpointMismatchError: They differ; the message has the first differences.
+        CheckpointMismatchError: They differ; the message lists the first differences.
     """
     if trust_data:
         was, now = _without_place(was), _without_place(now)
@@ -117,17 +117,17 @@ def require_same(was: Any, now: Any, *, trust_data: bool) -> None:
     if found:
         more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         raise CheckpointMismatchError(
-            f"the checkpoint is of another graph or of other data: {'; '.join(found[:_SHOWN])}{more}. Restore the "
-            "graph and the data that it was made with, or start without it; data that was only copied may be vouched "
-            "for with trust_data=True"
+            f"the checkpoint belongs to another graph or to other data: {'; '.join(found[:_SHOWN])}{more}. Restore the "
+            "graph and the data of the checkpoint, or start without it; if the data was only copied, load it with "
+            "trust_data=True"
         )
 
 
 def require_format(found: Any, expected: int) -> None:
-    """Compare the format version of a checkpoint.
+    """Check the format version of a checkpoint.
 
     Raises:
-        CheckpointMismatchError: It is another.
+        CheckpointMismatchError: It is different.
     """
     if found != expected:
         raise CheckpointMismatchError(
@@ -136,16 +136,16 @@ def require_format(found: Any, expected: int) -> None:
 
 
 def require_shard(saved: Any, own: tuple[int, int]) -> None:
-    """Compare the shard of a checkpoint with that of the graph; None in a checkpoint fits all.
+    """Check that a checkpoint belongs to the shard of the graph; None in a checkpoint fits every shard.
 
     Raises:
-        CheckpointMismatchError: It is another.
+        CheckpointMismatchError: It is different.
     """
     if saved is not None and tuple(saved) != own:
         raise CheckpointMismatchError(
             f"expected a checkpoint of shard {own[0]} of {own[1]}, found one of shard {saved[0]} of {saved[1]}; call "
-            f"partition({saved[0]}, {saved[1]}) before, or merge_states with the states of all {saved[1]} shards to go "
-            "on with another number"
+            f"partition({saved[0]}, {saved[1]}) before, or merge_states with the states of all {saved[1]} shards to "
+            "continue with another number"
         )
 
 

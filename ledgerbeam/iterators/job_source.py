@@ -1,4 +1,4 @@
-"""Iterator graphs as sources of jobs: named by the object that builds them, cut by the places of a pass."""
+"""Iterator graphs as sources of jobs: named by the object that builds them, divided by the places of a pass."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ from ledgerbeam.sources import Cut, Opened, SourceKind, TaskLimits
 __all__ = ["GRAPH_SCHEME", "GraphPass", "GraphSource"]
 
 GRAPH_SCHEME = "graph://"
-"""The beginning of URLs of passes of graphs. Such a URL cannot be read; a process must build the graph."""
+"""The scheme of URLs of passes of graphs. Such a URL cannot be read; a process must build the graph."""
 
 _FIXED = (str, bytes, int, float, type(None))
 
 _object_lock = threading.Lock()
-"""Held while a graph that is an object of a module is read: the threads of a process share it."""
+"""Held while a graph that is a module object is read, since the threads of a process share it."""
 
 
 @dataclass(frozen=True)
 class GraphSource:
     """The passes of a graph as sources: one for each epoch, of `positions` places each.
 
-    The version of such a source is a hash of the graph's identity: its nodes and parameters, and URL, size and version
-    of its data. A change of any of them is a new source.
+    The version of such a source is a hash of the identity of the graph: its nodes and parameters, and URL, size and
+    version of its data. Any change makes a new source.
 
     Attributes:
-        reference: ``module:function`` that takes nothing and returns the graph, or ``module:object`` that is one; or
+        reference: ``module:function`` without arguments that returns the graph, ``module:object`` that is a graph, or
             such a function itself.
-        epochs: How many passes: those from 0 to `epochs - 1`.
+        epochs: Number of passes: from 0 to `epochs - 1`.
 
     Raises:
         UsageError: If `epochs` is less than 1.
@@ -71,7 +71,7 @@ class GraphSource:
         object.__setattr__(self, "_pass", GraphPass(self))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return GraphSource, (self.reference, self.epochs)  # without the graph that was built here
+        return GraphSource, (self.reference, self.epochs)  # without the graph, which is built again
 
     def kind_of(self, source: Source) -> SourceKind:
         """Return the kind of a source: a pass of this graph."""
@@ -79,23 +79,23 @@ class GraphSource:
         return self._pass
 
     def check_names(self, urls: Iterable[str], *, by_position: bool = False) -> None:
-        """Check nothing: the names of passes are made here."""
+        """Do nothing: the names of passes are created here."""
 
     @property
     def title(self) -> str:
-        """What a console shows."""
+        """The name for the console."""
         return str(self.reference)
 
     @property
     def base(self) -> str:
-        """What the URLs of all passes begin with, ending in ``/``."""
+        """The common prefix of the URLs of all passes, which ends with ``/``."""
         return f"{GRAPH_SCHEME}{str(self.reference).replace(':', '/', 1)}/"
 
     def build(self) -> IteratorNode:
         """Build the graph.
 
         Raises:
-            FunctionError: If it cannot be imported, or what builds it raises or returns something else.
+            FunctionError: If it cannot be imported, or its function raises or returns something else.
             UnsupportedShapeError: If it has no places that are known before it is read.
         """
         found = import_object(self.reference)
@@ -126,7 +126,7 @@ class GraphSource:
         return sorted(set(_data_urls(self.build().identity())))
 
     def pages(self, left_out: LeftOut | None = None) -> Iterator[Page]:
-        """List the passes: one page. Raises what `build` raises, and `StorageError` if data cannot be looked at."""
+        """List the passes: one page. Raises the errors of `build`, and `StorageError` if data cannot be accessed."""
         del left_out  # nothing is
         graph = self.build()
         urls = [f"{self.base}epoch-{epoch:05d}" for epoch in range(self.epochs)]
@@ -135,15 +135,15 @@ class GraphSource:
     def spans(
         self, places: int, *, task_bytes: int | None = None, task_records: int | None = None
     ) -> list[tuple[int, int]]:
-        """Cut the places of a pass into spans of one length, as a pure function of graph and data.
+        """Divide the places of a pass into spans of equal length, as a pure function of graph and data.
 
         Args:
-            places: How many there are.
-            task_bytes: Size of a span in bytes of the data below, by the mean size of its records.
-            task_records: Places of a span, at most. Both limits may be given.
+            places: Number of places.
+            task_bytes: Size of a span in bytes of the data, from the mean size of its records.
+            task_records: Largest number of places of a span. Both limits may be given.
 
         Returns:
-            Half-open ranges in order; empty for no places.
+            Half-open ranges in order; empty without places.
         """
         limits = [max(1, places)] if task_records is None else [task_records]
         if task_bytes is not None:
@@ -152,10 +152,10 @@ class GraphSource:
 
 
 class GraphPass(SourceKind):
-    """A pass of a graph, which is built once in a process. Its spans count places.
+    """A pass of a graph, which is built once in each process. Its spans count places.
 
     Args:
-        graph: How the graph is named.
+        graph: The source of the graph.
     """
 
     def __init__(self, graph: GraphSource) -> None:
@@ -163,24 +163,24 @@ class GraphPass(SourceKind):
         self._built: tuple[IteratorNode, str] | None = None
 
     def files(self, source: Source) -> list[FileInfo]:
-        """Return no files: those that a graph read when it was built are looked at with the graph."""
+        """Return no files: the files of a graph are checked together with the graph."""
         del source
         return []
 
     def cut(self, source: Source, limits: TaskLimits, *, changed: bool = False) -> Cut:
-        """Cut a pass into spans of one length."""
-        del changed  # a pass of another graph or of other data is another source
+        """Divide a pass into spans of equal length."""
+        del changed  # after a change of graph or data a pass is another source
         return Cut(source, self._source.spans(source.size, **limits._asdict()))
 
     def open(self, source: Source) -> Opened:
-        """Return what reads the pass."""
+        """Return the reader of the pass."""
         return _OpenedPass(self, source)
 
     def read(self, source: Source, start: int, stop: int) -> list[Any]:
-        """Return the items of a span, in the order of the pass; fewer than places where a filter drops.
+        """Return the items of a span, in the order of the pass; fewer than places if a filter drops some.
 
         Raises:
-            ChangedSourceError: If the graph or its data is no longer what was listed.
+            ChangedSourceError: If the graph or its data changed since it was listed.
             FunctionError: If the graph cannot be built, or a function of it raises.
             IndexError_, SourceError, StorageError: If the data cannot be read.
         """
@@ -193,8 +193,7 @@ class GraphPass(SourceKind):
                 raise ChangedSourceError(
                     f"{source.url}: the graph or its data changed since it was listed: expected "
                     f"{source.size} places of version {source.version}, found {graph.positions} of "
-                    f"{version}; what builds it must build the same graph each time; run the job again to list "
-                    "it anew"
+                    f"{version}; its function must build the same graph each time; run the job again to list it again"
                 )
             watch = SourceWatch(_data_files(graph.identity()))
             epoch = int(source.url.rpartition("-")[2])
@@ -224,24 +223,24 @@ class _OpenedPass:
 
     def read_raw(self, start: int, stop: int) -> list[RawRecord]:
         raise UnsupportedShapeError(
-            f"{self._source.url}[{start}:{stop}]: the items of a graph have no bytes in a source that could be kept "
-            "aside; reject records where the graph is built, or map the files"
+            f"{self._source.url}[{start}:{stop}]: the items of a graph have no raw bytes that could be stored as "
+            "rejected; drop records in the graph, or map the files"
         )
 
     def read_each(self, start: int, stop: int) -> list[Any]:
         return self.read_span(start, stop)
 
     def close(self) -> None:
-        """Return the graph is open for all passes."""
+        """Do nothing: the graph stays open for all passes."""
 
 
 def _read_one_by_one(graph: IteratorNode, start: int, stop: int, epoch: int) -> list[Any]:
-    """Read each place and copy what it gave, before a function of the graph changes it for the next."""
+    """Read each place and copy its items, before a function of the graph changes them for the next place."""
     return [copy.deepcopy(item) for place in range(start, stop) for item in graph.read_span(place, place + 1, epoch)]
 
 
 def _are_apart(items: list[Any]) -> bool:
-    """Return whether no object that could be changed is there twice."""
+    """Return whether no mutable object occurs twice."""
     changeable = [id(item) for item in items if not isinstance(item, _FIXED)]
     return len(set(changeable)) == len(changeable)
 
@@ -262,7 +261,7 @@ def _record_bytes(graph: IteratorNode) -> float:
 
 
 def _data_files(described: Any) -> Iterator[FileInfo]:
-    """Yield what a graph knew of its files when it was built."""
+    """Yield the properties of the files of a graph when it was built."""
     if isinstance(described, dict):
         if {"url", "size", "version"} <= described.keys():
             yield FileInfo(described["url"], described["size"], described["version"])
@@ -287,12 +286,13 @@ def _data_urls(described: Any) -> Iterator[str]:
 
 
 def _why_no_places(graph: IteratorNode) -> str:
-    """Name the lowest node that has no places, which is why those above it have none."""
+    """Return a message with the lowest node without places, for which the nodes above it have none."""
     node = next(node for node in walk(graph) if node.positions is None and all(_has_places(c) for c in node.children))
     return (
-        f"{node!r} has no fixed number of places that are known before it is read, so a pass cannot be cut into tasks; "
-        "use GlobalShuffle for Shuffle, IndexedManifest for Jsonl and Manifest, Repeat with a number of times, Filter, "
-        "Flatten and Repeat above a Mux or a Slice, not below it; leave what batches to those who read the shards"
+        f"{node!r} has no fixed number of places that is known before it is read, so a pass cannot be divided into "
+        "tasks; use GlobalShuffle instead of Shuffle, IndexedManifest instead of Jsonl and Manifest, Repeat with a "
+        "number of times, and Filter, Flatten and Repeat above a Mux or a Slice, not below it; make batches when the "
+        "shards are read"
     )
 
 

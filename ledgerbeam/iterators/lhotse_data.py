@@ -1,4 +1,4 @@
-"""Graphs as sources of lhotse's samplers, whose states restore them exactly.
+"""Graphs as sources for lhotse's samplers, whose states can restore them exactly.
 
 Needs lhotse 2 (`pip install --pre lhotse`); nothing else of the package imports this module.
 """
@@ -22,7 +22,7 @@ __all__ = ["CutSource", "cut_of"]
 try:
     _lazy: Any = importlib.import_module("lhotse.lazy")
     _loading: Any = importlib.import_module("lhotse.dataset.dataloading")
-except ModuleNotFoundError:  # CutSource says so when it is made
+except ModuleNotFoundError:  # CutSource reports it
     _lazy = _loading = None
 if TYPE_CHECKING:
     _Node = object
@@ -35,19 +35,19 @@ _MANIFEST = "json"
 class CutSource(_Node):
     """A graph of cuts as a node of lhotse: `DynamicBucketingSampler(CutSet(CutSource(graph)), ...)`.
 
-    lhotse's samplers take it as one of lhotse's own indexed manifests, and so do `CutSet.map`, `CutSet.filter` and
-    `CutSet.mux` above it. They keep buffers of cuts themselves, and save them as the tokens that each cut carries.
+    lhotse's samplers accept it like an indexed manifest of lhotse, and so do `CutSet.map`, `CutSet.filter` and
+    `CutSet.mux` above it. They have their own buffers of cuts, and save them as the tokens of the cuts.
 
-    A pass is an epoch of the graph. One that has ended makes the next pass that of the next epoch; one that was only
-    begun, as by a sampler's estimate of durations, does not. `set_epoch` chooses, and is what `set_epoch` of lhotse's
-    `IterableDatasetWrapper` calls.
+    A pass is an epoch of the graph. After a complete pass the next one is the next epoch; after an incomplete pass,
+    such as a sampler's estimate of durations, it is the same epoch. `set_epoch` sets the epoch, and `set_epoch` of
+    lhotse's `IterableDatasetWrapper` calls it.
 
-    In a worker of a loader it reads the part of this worker, and, if lhotse's `worker_init_fn` knows the rank, of this
-    rank. In the main process it reads all: there lhotse's samplers drop what is of other ranks.
+    A worker of a loader reads its part and, if lhotse's `worker_init_fn` knows the rank, only that of its rank. The
+    main process reads everything; there lhotse's samplers drop the cuts of other ranks.
 
     Args:
-        graph: The graph. Its items are cuts, as lhotse's objects or as records of them.
-        decode: Makes a cut of an item. Default: `cut_of`.
+        graph: The graph. Its items are cuts: objects of lhotse, or records of them.
+        decode: Converts an item to a cut. Default: `cut_of`.
 
     Raises:
         UsageError: lhotse is missing, or is a version without graphs.
@@ -80,11 +80,11 @@ class CutSource(_Node):
 
     @property
     def has_constant_time_access(self) -> bool:
-        """Whether a cut can be rebuilt from its token without going through others."""
+        """Whether a cut can be rebuilt from its token without reading others."""
         return supports_graph_restore(self.graph)
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin a pass, or go on with the one that was loaded."""
+        """Begin a pass, or continue the loaded one."""
         if not self._is_loaded:
             self._take_part()
             self._epoch += self._has_ended
@@ -93,24 +93,24 @@ class CutSource(_Node):
         return self._cuts(self.graph.with_origins())
 
     def __getitem__(self, token: Token) -> Any:
-        """Rebuild a cut from its token; raises what the graph raises."""
+        """Rebuild a cut from its token; raises the errors of the graph."""
         token = normalize_graph_token(token)
         return _lazy.attach_graph_origin(self.decode(self.graph[token]), token)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass that of an epoch, from its beginning."""
+        """Set the epoch of the next pass, which starts from its beginning."""
         self._epoch, self._has_ended, self._is_loaded = epoch, False, False
 
     def state_dict(self) -> State:
-        """Save where the pass stands."""
+        """Return the state of the pass."""
         return {"graph": self.graph.state_dict(), "ended": self._has_ended}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state of the same worker and rank was saved.
+        """Restore a state that was saved in the same worker and rank.
 
         Raises:
             CheckpointError: A part of it is missing.
-            CheckpointMismatchError: It is of another graph, of other data or of another worker.
+            CheckpointMismatchError: It belongs to another graph, other data or another worker.
         """
         self._take_part()
         saved = field(state, "graph", "CutSource")
@@ -132,13 +132,13 @@ class CutSource(_Node):
 
 
 def cut_of(item: Any) -> Any:
-    """Return an item of a graph as lhotse's object.
+    """Return an item of a graph as a cut of lhotse.
 
     Args:
-        item: A record of a cut (`IndexedManifest`), one with its fields (`IndexedShar`), or already an object.
+        item: A record of a cut (`IndexedManifest`), one with its fields (`IndexedShar`), or a cut.
 
     Raises:
-        UsageError: It is none of these.
+        UsageError: It is not one of these.
     """
     if not isinstance(item, Mapping):
         if hasattr(item, "id"):
@@ -168,7 +168,7 @@ def _module(name: str) -> Any:
 
 @cache
 def _attributes(kind: str) -> frozenset[str]:
-    """Return the names that a cut's own row may have; all others are fields of a Shar folder, which lie in `custom`."""
+    """Return the attributes of a type of cut; all other names are fields of a Shar folder, which belong to `custom`."""
     found = getattr(_module("lhotse.cut"), kind, None)
     if found is None or not dataclasses.is_dataclass(found):
         raise UsageError(

@@ -1,6 +1,6 @@
 """The base of every node of an iterator graph: a lazy pass over items that can be stopped, saved and continued."""
 
-# ruff: noqa: ARG002 - what a node does not implement refuses whatever it is given
+# ruff: noqa: ARG002 - the default methods refuse all arguments
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _FORMAT = 1
 class IteratorNode(ABC):
     """A node of an iterator graph.
 
-    `iter(node)` begins a pass, or continues the pass that was loaded. Every pass is a separate epoch, and what is
-    shuffled is shuffled anew in each. A node has one pass at a time.
+    `iter(node)` begins a pass, or continues the loaded one. Every pass is a separate epoch with its own shuffled order.
+    A node has one pass at a time.
 
-    A class that is derived from this one implements `pairs`, and the hooks `begin`, `finish`, `save`, `load` and
-    `merge` where it has a state of its own; `read_many` where it can rebuild items; `parameters`. Its children are in
-    `source` or `sources`. docs/iterators.md has the checklist, `ledgerbeam.iterators.testing` the tests.
+    A derived class implements `pairs` and `parameters`; the hooks `begin`, `finish`, `save`, `load` and `merge` if it
+    has its own state; and `read_many` if it can rebuild items. Its children are in `source` or `sources`.
+    docs/iterators.md has a checklist, `ledgerbeam.iterators.testing` the tests.
     """
 
     is_checkpointable: bool = False
@@ -50,13 +50,13 @@ class IteratorNode(ABC):
     """Whether the data below has indexes."""
 
     has_constant_time_access: bool = False
-    """Whether an item can be rebuilt from its token without going through others."""
+    """Whether an item can be rebuilt from its token without reading others."""
 
     is_positional: bool = False
     """Whether a pass is a fixed order of `positions` places, of which shard `s` of `S` takes `s`, `s + S`, ..."""
 
     is_single: bool = True
-    """Whether each of its `positions` has at most one item; else a place may have any number of them."""
+    """Whether each of its `positions` has at most one item; otherwise a place may have any number of items."""
 
     _epoch = 0
     _shard = (0, 1)
@@ -72,21 +72,21 @@ class IteratorNode(ABC):
 
     @property
     def epoch(self) -> int:
-        """Number of the present pass, or of the first one before it has begun."""
+        """Number of the current pass; before the first pass its number."""
         return self._epoch
 
     @property
     def shard(self) -> tuple[int, int]:
-        """Which part of each pass this node takes, and of how many."""
+        """Which part of each pass this node reads, and the number of parts."""
         return self._shard
 
     @property
     def positions(self) -> int | None:
-        """How many places `read_span` addresses, of all shards together; None when it cannot."""
+        """Number of places that `read_span` addresses, of all shards together; None if it cannot."""
         return None
 
     def __iter__(self) -> Iterator[Any]:
-        """Begin the next pass, or go on with the loaded one, and return its items."""
+        """Begin the next pass, or continue the loaded one, and return its items."""
         return self._items(self._start())
 
     def __getitem__(self, token: Token) -> Any:
@@ -94,65 +94,65 @@ class IteratorNode(ABC):
 
         Raises:
             CheckpointError: The node has no constant time access.
-            IndexError: The token is of an item that does not exist.
-            UsageError: It is not shaped like this node's tokens.
+            IndexError: The item of the token does not exist.
+            UsageError: The token does not have the shape of the tokens of this node.
         """
         return self.read_many([token])[0]
 
-    # What a node implements.
+    # Methods that a node implements.
 
     @abstractmethod
     def pairs(self) -> Iterator[tuple[Token | None, Any]]:
-        """Go on with the pass from where the node stands, and return each item with its token.
+        """Continue the pass from the current state, and yield each item with its token.
 
-        The state is advanced before an item is yielded: a state that is saved then continues with the next item.
+        The state is advanced before an item is yielded, so that a state saved then continues with the next item.
 
         Yields:
-            Token and item; the token is None where the item cannot be rebuilt.
+            Token and item; the token is None if the item cannot be rebuilt.
         """
 
     def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
-        """Rebuild items from their tokens, with as few requests as possible. The state stays as it is.
+        """Rebuild items from their tokens, with as few requests as possible. The state is not changed.
 
         Args:
-            tokens: The tokens, as `pairs` gave them or as JSON made them.
-            epoch: The pass they are of; matters where what an item is depends on it. Default: the present one.
+            tokens: The tokens, as `pairs` yields them or after a round trip through JSON.
+            epoch: The pass of the tokens, for items that depend on it. Default: the current pass.
 
         Returns:
             The items in the requested order.
 
         Raises:
-            CheckpointError: The node has no constant time access; else as in `__getitem__`.
+            CheckpointError: The node has no constant time access; also the errors of `__getitem__`.
         """
         raise CheckpointError(
-            f"{self._name}: it cannot rebuild items from tokens, only pass over them; read indexed data, e.g. "
+            f"{self._name}: it cannot rebuild items from tokens, only iterate over them; read indexed data, e.g. "
             "IndexedManifest instead of Manifest"
         )
 
     def begin(self, epoch: int) -> None:
-        """Put the node and those below it to the beginning of a pass."""
+        """Set the node and those below it to the beginning of a pass."""
         self._epoch = epoch
         for child in self.children:
             child.begin(epoch)
 
     def finish(self) -> None:
-        """Put the node and those below it to the end of the present pass, from its beginning."""
+        """Set the node and those below it from the beginning of the current pass to its end."""
         for child in self.children:
             child.finish()
 
     def divide(self, shard: int, shards: int) -> None:
-        """Take note of the part that this node is to take; the pass is begun anew after it."""
+        """Set the part that this node reads; the caller begins the pass again afterwards."""
         self._shard = shard, shards
         for child in self.children:
             child.divide(shard, shards)
 
     def restrict(self, first: int, step: int) -> None:
-        """Confine a positional node for good to its places `first`, `first + step`, ..., of which shards take parts.
+        """Restrict a positional node permanently to its places `first`, `first + step`, ...; shards divide these.
 
         Raises:
             UnsupportedShapeError: It is not positional.
         """
-        raise UnsupportedShapeError(f"{self._name}: it has no fixed order of places to be confined to")
+        raise UnsupportedShapeError(f"{self._name}: it has no fixed order of places to restrict it to")
 
     def save(self) -> State:
         """Return the state of the node and those below it.
@@ -163,26 +163,26 @@ class IteratorNode(ABC):
         raise self._not_checkpointable()
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take a state that `save` or `merge` gave; the pass of that state was begun before.
+        """Restore a state of `save` or `merge`; the caller has begun its pass before.
 
-        Reads no items: a buffer is rebuilt when the pass goes on.
+        No items are read: a buffer is rebuilt when the pass continues.
         """
         raise self._not_checkpointable()
 
     def merge(self, states: Sequence[Mapping[str, Any]]) -> State:
-        """Make of the states of all shards one that any number of shards can load, each its part.
+        """Merge the states of all shards into one from which any number of shards can load their parts.
 
         Raises:
-            UnsupportedShapeError: What is left cannot be divided anew.
+            UnsupportedShapeError: The remaining items cannot be divided again.
         """
         raise self._indivisible()
 
     def parameters(self) -> dict[str, Any]:
-        """Return what, beside the children, decides which items come in which order: names and plain values."""
+        """Return the parameters that, besides the children, decide the items and their order, as plain values."""
         return {}
 
     def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
-        """Return the tokens at places of the order of a pass.
+        """Return the tokens at places of a pass.
 
         Raises:
             UnsupportedShapeError: `positions` is None.
@@ -192,7 +192,7 @@ class IteratorNode(ABC):
         )
 
     def read_at(self, positions: Positions, epoch: int | None = None) -> list[Any]:
-        """Read the items at places of the order of a pass, `MISSING` where a place has none.
+        """Read the items at places of a pass, `MISSING` for a place without an item.
 
         Raises:
             UnsupportedShapeError: `positions` is None, or the node is not `is_single`.
@@ -200,11 +200,11 @@ class IteratorNode(ABC):
         return self.read_many(self.tokens(positions, epoch), epoch)
 
     def pairs_at(self, positions: Positions, epoch: int | None = None) -> Iterator[tuple[Token, Any]]:
-        """Return the items at places of the order of a pass with their tokens, of each place all that it has."""
+        """Return all items at places of a pass, with their tokens."""
         found = zip(self.tokens(positions, epoch), self.read_at(positions, epoch), strict=True)
         return ((token, item) for token, item in found if item is not MISSING)
 
-    # What a graph is used by.
+    # Methods for users of a graph.
 
     def read_span(self, start: int, stop: int, epoch: int | None = None) -> list[Any]:
         """Read the items of the places `[start, stop)` of a pass, without beginning it.
@@ -212,14 +212,14 @@ class IteratorNode(ABC):
         Args:
             start: First place, `0 <= start`.
             stop: End, exclusive, `start <= stop <= positions`.
-            epoch: Which pass. Default: the present one.
+            epoch: The pass. Default: the current one.
 
         Returns:
-            The items in order; fewer than places where blank lines lie or a filter drops, or more if not `is_single`.
+            The items in order; fewer than places if there are blank lines or a filter, or more if not `is_single`.
 
         Raises:
             UnsupportedShapeError: `positions` is None.
-            UsageError: Not `0 <= start <= stop <= positions`.
+            UsageError: `0 <= start <= stop <= positions` does not hold.
         """
         places = self.positions
         if places is not None and not 0 <= start <= stop <= places:
@@ -231,48 +231,48 @@ class IteratorNode(ABC):
         return [item for item in found if item is not MISSING]
 
     def with_origins(self) -> Iterator[Any]:
-        """Iterate as `iter` does and attaches its token to each item; see `attach_graph_origin`."""
+        """Iterate as `iter` does, with its token attached to each item; see `attach_graph_origin`."""
         return (item if token is None else attach_graph_origin(item, token) for token, item in self._start())
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass that of an epoch, from its beginning."""
+        """Set the epoch of the next pass, which starts from its beginning."""
         self._begun = self._loaded = False
         self._run = None
         self.begin(epoch)
 
     def partition(self, shard: int, shards: int) -> None:
-        """Make this graph one of several that share each pass, without overlap and without loss.
+        """Make this graph one of several shards of each pass, without overlap and without loss.
 
         Args:
-            shard: Which one, `0 <= shard < shards`: with R ranks of W workers, `rank * W + worker`.
-            shards: How many, `R * W`.
+            shard: Number of the shard, `0 <= shard < shards`: with R ranks of W workers, `rank * W + worker`.
+            shards: Number of shards, `R * W`.
 
         Raises:
             UsageError: They are out of range.
         """
         if not 0 <= shard < shards:
-            raise UsageError(f"shard {shard} of {shards} does not exist; 0 <= shard < shards is needed")
+            raise UsageError(f"shard {shard} of {shards} does not exist; expected 0 <= shard < shards")
         self.divide(shard, shards)
         self.set_epoch(self._epoch)
 
     def identity(self) -> dict[str, Any]:
-        """Describe the graph and its data: node names, parameters, and URL, size and version of each source."""
+        """Return a description of nodes and parameters, and of the URL, size and version of each source."""
         found: dict[str, Any] = {"node": type(self).__name__, **self.parameters()}
         if self.children:
             found["sources"] = [child.identity() for child in self.children]
         return found
 
     def state_dict(self) -> State:
-        """Save where the graph stands.
+        """Return the state of the graph.
 
         Returns:
-            What JSON can hold: position, buffers as tokens, and the identity of graph and data; of a node with many
+            Values for JSON: position, buffers as tokens, and the identity of graph and data; for a node with many
             sources a digest of them.
 
-            A state that was taken after an item was yielded continues with the next item.
+            A state that is saved after an item was yielded continues with the next item.
 
         Raises:
-            CheckpointError: It cannot be restored exactly; nothing is saved that would have to be replayed.
+            CheckpointError: It cannot be restored exactly without replaying items.
         """
         self._check_graph()
         if not self.is_checkpointable:
@@ -281,15 +281,16 @@ class IteratorNode(ABC):
         return {"format": _FORMAT, "graph": identities.shortened(self.identity()), **state}
 
     def load_state_dict(self, state: Mapping[str, Any], *, trust_data: bool = False) -> None:
-        """Put the graph to where a saved one stood. Takes the same time wherever that was.
+        """Restore a state. The time does not depend on the position.
 
         Args:
-            state: What `state_dict` or `merge_states` gave; is not changed.
-            trust_data: The data may lie elsewhere and be newer: URLs and versions are not compared, sizes are.
+            state: The result of `state_dict` or `merge_states`; it is not changed.
+            trust_data: Whether the data may have been moved or copied: URLs and versions are then not compared, only
+                sizes.
 
         Raises:
             CheckpointError: A part of the state is missing.
-            CheckpointMismatchError: It is of another graph, of other data or of another shard.
+            CheckpointMismatchError: It belongs to another graph, other data or another shard.
         """
         self._check_graph()
         if not self.is_checkpointable:
@@ -312,7 +313,7 @@ class IteratorNode(ABC):
 
     def _indivisible(self) -> UnsupportedShapeError:
         return UnsupportedShapeError(
-            f"{self._name}: what it has left cannot be divided among another number of shards; go on with "
+            f"{self._name}: its remaining items cannot be divided among another number of shards; continue with "
             f"{self._shard[1]}, or start a new epoch with the other number"
         )
 
@@ -335,29 +336,29 @@ class IteratorNode(ABC):
         for _, item in pairs:
             yield item
             if self._run is not run:
-                raise UsageError(f"{self._name}: another pass was begun or loaded; use the newest iterator")
+                raise UsageError(f"{self._name}: another pass was started or loaded; use the newest iterator")
 
     def _check_graph(self) -> None:
         seen: set[int] = set()
         for node in walk(self):
             if id(node) in seen:
                 raise UsageError(
-                    f"{node!r} occurs twice in one graph, and a node has one position; make a second node of it"
+                    f"{node!r} occurs twice in one graph, but a node has only one position; create a second node"
                 )
             seen.add(id(node))
 
 
 def resolve_iterator_source(source: Any) -> IteratorNode:
-    """Find the node in what a graph is built from: the node itself, or the `data` of what wraps it.
+    """Return the node of a source of a graph: the source itself, or the `data` of an object that wraps it.
 
     Raises:
-        UsageError: There is none.
+        UsageError: There is no node.
     """
     found = source
     while not isinstance(found, IteratorNode) and hasattr(found, "data"):
         found = found.data
     if not isinstance(found, IteratorNode):
-        raise UsageError(f"a {type(source).__name__} is no node of a graph; wrap a reader or a sequence in Records")
+        raise UsageError(f"a {type(source).__name__} is not a node of a graph; wrap a reader or a sequence in Records")
     return found
 
 
@@ -367,14 +368,14 @@ def supports_graph_restore(node: Any) -> bool:
 
 
 def walk(node: IteratorNode) -> Iterator[IteratorNode]:
-    """Return a node and all below it."""
+    """Yield a node and all nodes below it."""
     yield node
     for child in node.children:
         yield from walk(child)
 
 
 class DerivedNode(IteratorNode):
-    """A node that can be saved, and rebuild items, where all that it reads can."""
+    """A node that can be saved, and can rebuild items, if all its children can."""
 
     @property
     def is_checkpointable(self) -> bool:  # type: ignore[override]
@@ -388,7 +389,7 @@ class DerivedNode(IteratorNode):
 
     @property
     def has_constant_time_access(self) -> bool:  # type: ignore[override]
-        """Whether an item can be rebuilt from its token without going through others."""
+        """Whether an item can be rebuilt from its token without reading others."""
         return all(map(supports_graph_restore, self.children))
 
     @property
@@ -398,19 +399,19 @@ class DerivedNode(IteratorNode):
 
 
 State: TypeAlias = dict[str, Any]
-"""Where a node stands: what JSON can hold, small, without items."""
+"""The state of a node: small values for JSON, without items."""
 
 
 def field(state: Mapping[str, Any], name: str, owner: str) -> Any:
-    """Take a part of a state.
+    """Return a part of a state.
 
     Raises:
-        CheckpointError: It is not there; a pass is never begun anew in its place.
+        CheckpointError: It is missing; a pass is never silently started again.
     """
     try:
         return state[name]
     except (KeyError, TypeError) as error:
         raise CheckpointError(
-            f"{owner}: the state has no {name!r}, so the pass cannot go on exactly where it was; load a whole state of "
-            "this graph"
+            f"{owner}: the state has no {name!r}, so the pass cannot continue exactly; load a complete state of this "
+            "graph"
         ) from error

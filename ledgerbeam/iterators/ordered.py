@@ -1,4 +1,4 @@
-"""Nodes whose pass is an order of places that is known before anything is read."""
+"""Nodes whose pass is an order of places that is known before any read."""
 
 # ruff: noqa: ARG002, D102 - what overrides a method of IteratorNode is described there
 
@@ -19,10 +19,10 @@ from ledgerbeam.iterators.tokens import MISSING, Token
 __all__ = ["WINDOW", "OrderedNode", "ShuffleBy"]
 
 ShuffleBy: TypeAlias = bool | Literal["blocks"]
-"""Whether a pass is shuffled: all its places in one order, or by blocks."""
+"""Whether a pass is shuffled, and whether over all places or by blocks."""
 
 WINDOW = 16
-"""How many blocks a shuffle by blocks has in use by default: a multiple of common numbers of shards."""
+"""Default number of blocks in use in a shuffle by blocks: a multiple of common numbers of shards."""
 
 _LARGEST_BLOCK = 2048
 _ORDER_AHEAD = 15  # blocks of one size, or four that double: 1 + 2 + 4 + 8
@@ -30,15 +30,15 @@ _BLOCK_BYTES = 4 * 1024 * 1024
 
 
 class OrderedNode(IteratorNode):
-    """A pass over `positions` places, in their order or shuffled anew each epoch, read in blocks.
+    """A pass over `positions` places, in order or shuffled differently in each epoch, read in blocks.
 
-    A shard takes every S-th place. The state is how many of them are done. A block has at first
-    one item, so that it comes soon, and then up to 2,048 or 4 MiB; it is not part of the state.
+    A shard takes every S-th place. The state is the number of finished places. The first block has one item, so that it
+    arrives early; later ones have up to 2,048 items or 4 MiB. Blocks are not part of the state.
 
     Args:
-        shuffle: Go through the places in the order of a `Permutation`; with `"blocks"` in that of a `BlockPermutation`.
-        seed: Chooses it, together with the epoch: `seed + epoch`.
-        window: How many blocks are in use at once in a shuffle by blocks.
+        shuffle: Whether to use the order of a `Permutation`; with `"blocks"` that of a `BlockPermutation`.
+        seed: Chooses the order, together with the epoch: `seed + epoch`.
+        window: Number of blocks in use at once in a shuffle by blocks.
 
     Raises:
         UsageError: There is no such shuffle, or the window is less than 1.
@@ -62,7 +62,7 @@ class OrderedNode(IteratorNode):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Return how many items there are, of all shards together."""
+        """Return the number of items of all shards together."""
 
     @property
     def positions(self) -> int:
@@ -70,21 +70,21 @@ class OrderedNode(IteratorNode):
 
     @property
     def blocks(self) -> Sequence[int]:
-        """How many places each block has, in order: a block is what is cheapest to read as a whole.
+        """Number of places of each block, in order; a block is cheapest to read as a whole.
 
         Raises:
-            UnsupportedShapeError: It has none.
+            UnsupportedShapeError: The data has no blocks.
         """
-        raise UnsupportedShapeError(f"{self!r}: what it reads does not lie in blocks; use shuffle=True")
+        raise UnsupportedShapeError(f"{self!r}: its data has no blocks; use shuffle=True")
 
     @property
     def first_block(self) -> int:
-        """How many items are read first: as few as do not cost more apart."""
+        """Number of items of the first read: as few as can be read efficiently."""
         return 1
 
     @property
     def record_bytes(self) -> float:
-        """Mean size of an item in bytes, by which blocks are bounded."""
+        """Mean size of an item in bytes, which limits the size of blocks."""
         return _BLOCK_BYTES / _LARGEST_BLOCK
 
     def pairs(self) -> Iterator[tuple[Token, Any]]:
@@ -92,7 +92,7 @@ class OrderedNode(IteratorNode):
         largest = max(1, min(_LARGEST_BLOCK, int(_BLOCK_BYTES / max(1.0, self.record_bytes))))
         size = min(self.first_block, largest)
         while self._done < len(share):
-            # An order costs less in large pieces; but the first item should not wait for one.
+            # A permutation is faster in large pieces, but the first item should not wait for one.
             stop = min(len(share), self._done + (_ORDER_AHEAD if size > self.first_block else 1) * size)
             numbers = self.order(share.positions(self._done, stop))
             while len(numbers):
@@ -106,7 +106,7 @@ class OrderedNode(IteratorNode):
 
     @abstractmethod
     def read_numbers(self, numbers: Positions, epoch: int | None = None) -> list[Any]:
-        """Read items by number, `MISSING` where there is none."""
+        """Read items by number, `MISSING` for a number without an item."""
 
     def tokens_of(self, numbers: Positions, epoch: int) -> list[Token]:
         """Return the tokens of numbers. Default: the numbers themselves."""
@@ -120,10 +120,10 @@ class OrderedNode(IteratorNode):
         return self.read_numbers(self.order(positions, epoch), epoch)
 
     def release(self) -> None:
-        """Close what a pass had open; a later read opens it again."""
+        """Close the files of a pass; a later read opens them again."""
 
     def order(self, positions: Positions, epoch: int | None = None) -> Positions:
-        """Return the records that lie at places of a pass."""
+        """Return the numbers of the records at places of a pass."""
         if not self.shuffle:
             return positions
         size, seed = len(self), self.seed + self._when(epoch)
@@ -133,7 +133,7 @@ class OrderedNode(IteratorNode):
         return self._permuted.take(positions)
 
     def order_parameters(self) -> dict[str, Any]:
-        """Return what of `parameters` decides the order."""
+        """Return the `parameters` that decide the order."""
         window = {"window": self.window} if self.shuffle == "blocks" else {}
         return {"shuffle": self.shuffle, "seed": self.seed, **window}
 

@@ -1,7 +1,7 @@
-"""A permutation of a range that takes no memory: any position's number in O(1), whole blocks of them as arrays.
+"""A permutation of a range without memory: the number at any position in O(1), or arrays of them.
 
 A balanced Feistel network of six rounds over the least even number of bits that holds the range; a result outside the
-range is sent through again until it is inside. Bit for bit the order of `lhotse.indexing.LazyShuffledRange` (2.0.0a7).
+range is permuted again until it is inside. The order is identical to `lhotse.indexing.LazyShuffledRange` (2.0.0a7).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class PermutedRange(ABC):
     """The numbers of `range(size)` in another order.
 
     Attributes:
-        size: How many numbers.
-        seed: What chose the order.
+        size: Number of numbers.
+        seed: The seed of the order.
     """
 
     __slots__ = ("seed", "size")
@@ -63,8 +63,8 @@ class Permutation(PermutedRange):
     """A permutation of `range(size)`.
 
     Args:
-        size: How many numbers, `0 <= size <= 2**62`.
-        seed: Chooses the permutation; its low 32 bits count.
+        size: Number of numbers, `0 <= size <= 2**62`.
+        seed: Chooses the permutation; only its low 32 bits are used.
 
     Raises:
         UsageError: The size is out of range.
@@ -74,13 +74,13 @@ class Permutation(PermutedRange):
 
     def __init__(self, size: int, seed: int) -> None:
         if not 0 <= size <= _MOST:
-            raise UsageError(f"a permutation of {size} numbers was asked for; expected 0 to 2**62")
+            raise UsageError(f"expected a permutation of 0 to 2**62 numbers, found {size}")
         self.size = size
         self.seed = seed
         bits = max(2, (size - 1).bit_length()) if size > 1 else 2
         half = (bits + 1) // 2
-        chance = np.random.RandomState(seed & 0xFFFFFFFF)
-        self._numbers = [int(chance.randint(0, 2**63)) for _ in range(_ROUNDS)]
+        rng = np.random.RandomState(seed & 0xFFFFFFFF)
+        self._numbers = [int(rng.randint(0, 2**63)) for _ in range(_ROUNDS)]
         self._keys = [np.uint64(number) for number in self._numbers]
         self._bits = half, (1 << half) - 1
         self._half, self._mask = (np.uint64(number) for number in self._bits)
@@ -102,7 +102,7 @@ class Permutation(PermutedRange):
         return values.astype(np.int64)
 
     def _find(self, position: int) -> int:
-        """Do for one number what `_scramble` does for arrays, which take as long for one as for a hundred."""
+        """Do the same as `_scramble` for one number; an array of one takes as long as one of a hundred."""
         half, mask = self._bits
         value = position
         while True:

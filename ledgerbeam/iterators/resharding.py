@@ -1,4 +1,4 @@
-"""Going on with another number of ranks or workers."""
+"""Continue with another number of ranks or workers."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ __all__ = ["merge_states"]
 
 
 def merge_states(graph: IteratorNode, states: Sequence[Mapping[str, Any]], *, trust_data: bool = False) -> State:
-    """Make of the states of all shards one that any number of shards can load.
+    """Merge the states of all shards into one that any number of shards can load.
 
-    Each new shard calls `partition` with its new place and then `load_state_dict` with the result. Together they give
-    exactly what the old shards had left, in an order that follows from the states.
+    Each new shard calls `partition` with its new number and then `load_state_dict` with the result. Together they yield
+    exactly the remaining items of the old shards, in an order that the states determine.
 
     Args:
         graph: The graph of the states; it is not changed.
-        states: What `state_dict` gave in each shard, one each, in any order, all of one moment.
+        states: The result of `state_dict` of each shard, in any order, all saved at the same step.
         trust_data: As in `IteratorNode.load_state_dict`.
 
     Returns:
-        A state; may be written as JSON, and loaded any number of times.
+        A state, which can be written as JSON and loaded any number of times.
 
     Raises:
-        CheckpointError: States are missing or doubled, or of different epochs.
-        CheckpointMismatchError: They are of another graph or of other data.
-        UnsupportedShapeError: A node has left what cannot be divided anew.
+        CheckpointError: States are missing or duplicate, or belong to different epochs.
+        CheckpointMismatchError: They belong to another graph or other data.
+        UnsupportedShapeError: The remaining items of a node cannot be divided again.
     """
     if not states:
         raise CheckpointError("merge_states: expected the states of all shards, found none")

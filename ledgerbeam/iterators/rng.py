@@ -1,4 +1,4 @@
-"""Random numbers that can be saved, or that need not be because they follow from the item."""
+"""Random generators that can be saved, or that depend only on the item."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _VERSION = 3
 
 
 def new_chance(seed: int) -> random.Random:
-    """Make a generator whose numbers follow from the seed alone."""
-    return random.Random(seed)  # noqa: S311 - to shuffle, not to keep secrets
+    """Return a generator that depends only on the seed."""
+    return random.Random(seed)  # noqa: S311 - for shuffling, not for cryptography
 
 
 def save_chance(chance: random.Random) -> str:
-    """Write the state of a generator as 3,336 characters."""
+    """Return the state of a generator as 3,336 characters."""
     return base64.b64encode(_WORDS.pack(*chance.getstate()[1])).decode("ascii")
 
 
 def load_chance(text: Any, owner: str) -> random.Random:
-    """Make a generator that goes on where a saved one stood.
+    """Return a generator with a saved state.
 
     Raises:
         CheckpointError: The text is not a result of `save_chance`.
@@ -43,7 +43,7 @@ def load_chance(text: Any, owner: str) -> random.Random:
 
 
 def item_chance(seed: int, epoch: int, token: Token | None, owner: str) -> random.Random:
-    """Make the generator of one item of one epoch: the same whenever it is asked for.
+    """Return the generator of one item in one epoch, which is always the same.
 
     Raises:
         CheckpointError: The item has no token.
@@ -54,7 +54,7 @@ def item_chance(seed: int, epoch: int, token: Token | None, owner: str) -> rando
 
 
 def below(chance: random.Random, limit: int) -> int:
-    """Draw a number of `range(limit)`, as `random.Random.randrange` does, in half the time."""
+    """Draw a number of `range(limit)`: the same as `random.Random.randrange`, in half the time."""
     bits = limit.bit_length()
     found = chance.getrandbits(bits)
     while found >= limit:

@@ -1,7 +1,7 @@
-"""Which positions of a pass a shard takes: every S-th of the remaining ones.
+"""The positions of a pass that a shard reads: every S-th of the remaining ones.
 
-The remaining places are a list of arithmetic progressions: at first one, the whole pass. When a job continues with
-another number of shards, the places that the old ones have left are again a short list, and are distributed anew.
+The remaining places are a list of arithmetic progressions, at first the whole pass. When a job continues with another
+number of shards, the remaining places of the old shards are again a short list, which is divided among the new ones.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Progression(NamedTuple):
 
 
 class Share:
-    """The part of one shard: of the positions still to do, in their order, those at `shard`, `shard + shards`, ...
+    """The part of one shard: of the remaining positions, in order, those at `shard`, `shard + shards`, ...
 
     Args:
-        todo: The positions to do, in order.
-        shard: Which part, `0 <= shard < shards`.
-        shards: How many parts.
+        todo: The remaining positions, in order.
+        shard: Number of the part, `0 <= shard < shards`.
+        shards: Number of parts.
     """
 
     __slots__ = ("_bounds", "shard", "shards", "todo")
@@ -50,7 +50,7 @@ class Share:
 
     @property
     def total(self) -> int:
-        """How many positions all shards have together."""
+        """Number of positions of all shards together."""
         return int(self._bounds[-1])
 
     def positions(self, start: int, stop: int) -> NDArray[np.int64]:
@@ -65,7 +65,7 @@ class Share:
         return found
 
     def ranks_to_positions(self, first: int, step: int, count: int) -> list[Progression]:
-        """Translate a progression of ranks, the places in the order of all shards together, into positions."""
+        """Translate a progression of ranks (places in the order of all shards together) into positions."""
         found = []
         stop = first + step * count
         for part, low, high in zip(self.todo, self._bounds[:-1].tolist(), self._bounds[1:].tolist(), strict=True):
@@ -77,37 +77,37 @@ class Share:
 
 
 def count_places(total: int, first: int, step: int) -> int:
-    """Count the numbers `first, first + step, ...` below `total`."""
+    """Return how many of the numbers `first, first + step, ...` are below `total`."""
     return max(0, -((first - total) // step))
 
 
 def merge_shares(states: Sequence[Mapping[str, Any]], owner: str) -> list[Progression]:
-    """Find what the shards of a pass have left.
+    """Return the remaining positions of the shards of a pass.
 
     Args:
-        states: One for each shard, in any order: `shard`, `shards`, `position` (how many of its share are done) and
-            `todo` (the positions to do, as triples).
-        owner: Names the node in messages.
+        states: One for each shard, in any order: `shard`, `shards`, `position` (number of finished positions of its
+            share) and `todo` (the remaining positions, as triples).
+        owner: Name of the node, for messages.
 
     Returns:
-        What is left of the shards that are behind the farthest one, then all that lies beyond it.
+        The remaining positions of the shards that are behind the farthest one, then all positions beyond it.
 
     Raises:
-        CheckpointError: Not exactly one state of each shard, or states of different passes.
+        CheckpointError: There is not exactly one state of each shard, or they belong to different passes.
     """
     shards = int(states[0]["shards"])
     found = sorted(int(state["shard"]) for state in states)
     if found != list(range(shards)) or any(state["shards"] != shards for state in states):
         raise CheckpointError(
             f"{owner}: expected the states of all {shards} shards, one each, found those of {found}; collect the state "
-            "of every worker of every rank, all of one moment"
+            "of every worker of every rank at the same step"
         )
     unfinished = [state for state in states if int(state["position"]) < len(_share_of(state))]
     if not unfinished:
         return []
     todo = _share_of(unfinished[0]).todo
     if any(_share_of(state).todo != todo for state in unfinished):
-        raise CheckpointError(f"{owner}: expected states of one moment, found shards that divide different work")
+        raise CheckpointError(f"{owner}: expected states of the same step, found shards of different work")
     whole = Share(todo, 0, 1)
     done = [count_places(whole.total, shard, shards) for shard in range(shards)]  # shards that have nothing left
     for state in unfinished:

@@ -1,11 +1,11 @@
-"""The contract of nodes as tests: derive a class, give it a node, and let pytest or unittest run it.
+"""The contract of nodes as tests: derive a class, return a node, and run it with pytest or unittest.
 
 class TestDouble(NodeContract):
     def node(self):
         return Double(Records(list(range(50)), name="numbers"))
 """
 
-# ruff: noqa: D102 - the names of the tests say what they hold
+# ruff: noqa: D102 - the names of the tests describe them
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _OPTIONAL = {"of_all_shards", "left", "todo"}
 
 
 class NodeContract(ABC):
-    """The behaviour that every node must have. A node that cannot be saved must refuse.
+    """The behaviour that every node must have. A node that cannot be saved must raise an error.
 
     Attributes:
-        most: How many items of a pass are checked; choose a suitable number for an endless node.
-        elastic: Whether the remaining items can be divided among another number of shards; if not, the node must
-            refuse.
+        most: Number of items of a pass to check; choose a suitable number for an endless node.
+        elastic: Whether the remaining items can be divided among another number of shards; if not, the node must raise
+            an error.
         whole: Whether the shards of a pass together yield the items that one shard yields, in some order.
     """
 
@@ -46,14 +46,14 @@ class NodeContract(ABC):
 
     @abstractmethod
     def node(self) -> IteratorNode:
-        """Make the node, each time anew over the same data. At least some ten items, few enough to read often."""
+        """Return a new node over the same data each time, with at least ten items, but few enough to read often."""
 
     def pieces(self, item: Any) -> Sequence[Any]:
-        """Part an item into what shards share: a batch into its items. Default: the item itself."""
+        """Split an item into the pieces that shards divide: a batch into its items. Default: the item itself."""
         return [item]
 
     def key(self, piece: Any) -> Any:
-        """Return what equal pieces share, hashable. Default: `repr`."""
+        """Return a hashable key that is equal for equal pieces. Default: `repr`."""
         return repr(piece)
 
     def test_the_same_pass_gives_the_same_items(self) -> None:
@@ -184,12 +184,12 @@ class NodeContract(ABC):
 
 
 def through_json(value: Any) -> Any:
-    """Write a value as JSON and reads it again."""
+    """Write a value as JSON and read it again."""
     return json.loads(json.dumps(value))
 
 
 def rest_in_another_process(node: IteratorNode, state: State, most: int) -> list[Any]:
-    """Load a state in a new interpreter and return what is left, at most `most` items; the node is sent by pickle."""
+    """Load a state in a new interpreter and return at most `most` of the remaining items; the node is pickled."""
     found: list[Any] = _other_process().submit(_rest, pickle.dumps(node), state, most).result()
     return found
 
@@ -200,7 +200,7 @@ def _other_process() -> ProcessPoolExecutor:
 
 
 def _rest(pickled: bytes, state: State, most: int) -> list[Any]:
-    node = pickle.loads(pickled)  # noqa: S301 - our own, from the process that started this one
+    node = pickle.loads(pickled)  # noqa: S301 - from the parent process
     node.load_state_dict(state)
     return list(islice(node, most))
 

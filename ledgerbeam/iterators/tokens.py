@@ -1,8 +1,8 @@
-"""Tokens: the data that rebuilds one item of a graph.
+"""Tokens: the data from which a graph rebuilds one item.
 
-Inside a graph tokens travel beside the items, in pairs, so that any value can be an item and none is changed. For code
-outside that keeps items in buffers of its own, a token can be attached to an item; it is bookkeeping of a process and
-is not written with the item. The attribute is lhotse's, so that lhotse's samplers find it.
+Inside a graph tokens and items are passed as pairs, so that any value can be an item and none is changed. For other
+code with its own buffers, a token can be attached to an item as an attribute, which is not written with the item. It is
+the attribute of lhotse, so that lhotse's samplers find it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ __all__ = [
     "Token",
     "attach_graph_origin",
     "get_graph_origin",
-    "maybe_attach_graph_origin",
     "normalize_graph_token",
     "pair_token",
     "require_graph_origin",
 ]
 
 Token: TypeAlias = Any
-"""A number, a string, or a tuple of tokens. Survives JSON, where tuples become lists."""
+"""A number, a string, or a tuple of tokens. JSON changes tuples to lists."""
 
 _ATTRIBUTE = "_graph_origin"
 
@@ -42,17 +41,17 @@ class _Missing:
 
 
 MISSING = _Missing()
-"""Stands where a position of a pass has no item: a blank line, or one that a filter drops."""
+"""Marks a position of a pass without an item: a blank line, or an item that a filter drops."""
 
 
 class OriginDict(dict[Any, Any]):
-    """A dict that can carry a token. Equal to the dict it was made of; written as JSON without the token."""
+    """A dict that can have a token. It is equal to the original dict, and is written as JSON without the token."""
 
     __slots__ = (_ATTRIBUTE,)
 
 
 def normalize_graph_token(token: Token) -> Token:
-    """Make tuples of the lists that JSON made of tuples, at any depth."""
+    """Convert lists back to tuples at any depth, after a round trip through JSON."""
     if isinstance(token, (list, tuple)):
         return tuple([normalize_graph_token(part) for part in token])
     return token
@@ -62,57 +61,52 @@ def attach_graph_origin(item: Any, token: Token) -> Any:
     """Attach a token to an item.
 
     Args:
-        item: An object that takes attributes, or a dict.
+        item: An object with attributes, or a dict.
         token: Its token.
 
     Returns:
-        The item itself; for a plain dict an `OriginDict` of the same content.
+        The item itself; for a plain dict an `OriginDict` with the same content.
 
     Raises:
-        UsageError: The item can carry nothing: a list, a number, a string.
+        UsageError: The item cannot have attributes: a list, a number, a string.
     """
     if type(item) is dict:
         item = OriginDict(item)
     try:
-        object.__setattr__(item, _ATTRIBUTE, token)  # past hooks that would make it a field of the record
+        object.__setattr__(item, _ATTRIBUTE, token)  # without hooks, which could make it a field of the record
     except AttributeError as error:
         raise UsageError(
-            f"a {type(item).__name__} cannot carry a token; expected a dict or an object with attributes. Take "
-            "(token, item) pairs from IteratorNode.pairs instead"
+            f"a {type(item).__name__} cannot have a token; expected a dict or an object with attributes. Use the "
+            "(token, item) pairs of IteratorNode.pairs instead"
         ) from error
     return item
 
 
-def maybe_attach_graph_origin(item: Any, token: Token | None) -> Any:
-    """Attach a token unless it is None; see `attach_graph_origin`."""
-    return item if token is None else attach_graph_origin(item, token)
-
-
 def get_graph_origin(item: Any) -> Token | None:
-    """Return the token that an item carries, or None."""
+    """Return the token of an item, or None."""
     return getattr(item, _ATTRIBUTE, None)
 
 
 def require_graph_origin(token: Token | None, owner: str) -> Token:
-    """Return a token back.
+    """Return a token, if there is one.
 
     Args:
-        token: The token of an item that will have to be rebuilt.
-        owner: Names the node in messages.
+        token: The token of an item that must be rebuilt later.
+        owner: Name of the node, for messages.
 
     Raises:
         CheckpointError: It is None.
     """
     if token is None:
         raise CheckpointError(
-            f"{owner}: an item of its buffer has no token, so it could not be rebuilt. The source says that it has "
-            "constant time access; its pairs() must give each item its token"
+            f"{owner}: an item of its buffer has no token, so it could not be rebuilt. The source claims to have "
+            "constant time access, so its pairs() must yield a token with each item"
         )
     return token
 
 
 def pair_token(token: Token, owner: str, shape: str) -> tuple[Token, Token]:
-    """Take a token of two parts apart.
+    """Split a token of two parts.
 
     Raises:
         UsageError: It has another shape.

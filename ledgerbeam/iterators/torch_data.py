@@ -1,4 +1,4 @@
-"""Graphs as datasets of torch, whose `DataLoader` and torchdata's `StatefulDataLoader` take them.
+"""Graphs as datasets for torch's `DataLoader` and torchdata's `StatefulDataLoader`.
 
 Needs torch (`pip install ledgerbeam[torch]`); nothing else of the package imports this module.
 """
@@ -20,7 +20,7 @@ __all__ = ["GraphDataset", "GraphSequence", "shard_states"]
 try:
     _torch: Any = importlib.import_module("torch")
     _data: Any = importlib.import_module("torch.utils.data")
-except ModuleNotFoundError:  # GraphDataset says so when it is made; GraphSequence does without
+except ModuleNotFoundError:  # GraphDataset reports it; GraphSequence does not need torch
     _torch = _data = None
 if TYPE_CHECKING:
     _Iterable = object
@@ -29,19 +29,19 @@ else:
 
 
 class GraphDataset(_Iterable):
-    """A graph as `IterableDataset`: each worker of each rank reads its part of each pass, without any set-up.
+    """A graph as `IterableDataset`: each worker of each rank reads its part of each pass, without configuration.
 
-    With `StatefulDataLoader` its state is the loader's, in the main process or in workers. If the graph yields batches,
-    create the loader with `batch_size=None`.
+    With `StatefulDataLoader` its state is part of the state of the loader, in the main process or in workers. If the
+    graph yields batches, create the loader with `batch_size=None`.
 
     A loader without persistent workers sends this object to new workers for every pass: call `set_epoch` before each,
     or put the epochs into the graph with `Repeat`. Persistent workers, and the main process, count passes themselves.
 
     Args:
         graph: The graph.
-        rank: Number of this process among those that train together. Default: of `torch.distributed`, if it is
-            initialized when the reading begins, else 0.
-        world_size: How many of these processes there are; given together with `rank`.
+        rank: Number of this process in the training. Default: that of `torch.distributed`, if it is initialized at the
+            first read, else 0.
+        world_size: Number of these processes; given together with `rank`.
 
     Raises:
         UsageError: Torch is missing, or only one of `rank` and `world_size` is given.
@@ -66,27 +66,28 @@ class GraphDataset(_Iterable):
         return {**self.__dict__, "_sent": self._rank()}  # a spawned worker is not in the process group
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next pass that of an epoch, from its beginning."""
+        """Set the epoch of the next pass, which starts from its beginning."""
         self._merged = None
         self.graph.set_epoch(epoch)
 
     def state_dict(self) -> State:
-        """Save where this process stands; the loader calls it in each worker."""
+        """Return the state of this process; the loader calls it in each worker."""
         self._take_part()
         return self.graph.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state of the same rank and worker was saved; the loader calls it in each worker."""
+        """Restore a state of the same rank and worker; the loader calls it in each worker."""
         self._take_part()
         self.graph.load_state_dict(state)
 
     def load_merged(self, state: Mapping[str, Any]) -> None:
-        """Go on with another number of ranks or workers.
+        """Continue with another number of ranks or workers.
 
-        Call it before the loader starts its workers, with the same state in every rank; the next pass is what was left.
+        Call it before the loader starts its workers, with the same state in every rank; the next pass has the remaining
+        items.
 
         Args:
-            state: What `merge_states` made of the states of all old workers of all old ranks (`shard_states`).
+            state: The result of `merge_states` for the states of all old workers of all old ranks (`shard_states`).
 
         Raises:
             CheckpointError: It is the state of one shard.
@@ -116,12 +117,12 @@ class GraphDataset(_Iterable):
 
 
 class GraphSequence:
-    """A graph of known order as a map-style dataset: item `i` is the one at place `i` of a pass.
+    """A graph with a known order as a map-style dataset: item `i` is the item at place `i` of a pass.
 
     A sampler or a `DataLoader` chooses the places. Neighbours in a batch are read with one request.
 
     Args:
-        graph: A graph that is positional: indexed leaves below `Map`, `Slice`, `Chain`, `GlobalShuffle`.
+        graph: A positional graph: indexed leaves, and `Map`, `Slice`, `Chain`, `GlobalShuffle` over them.
 
     Raises:
         UnsupportedShapeError: Its items have no fixed places.
@@ -157,19 +158,20 @@ class GraphSequence:
 
 
 def shard_states(loader_state: Mapping[str, Any]) -> list[State]:
-    """Take the states of the graphs out of that of a `StatefulDataLoader` over a `GraphDataset`.
+    """Return the states of the graphs in the state of a `StatefulDataLoader` over a `GraphDataset`.
 
     Args:
-        loader_state: What the loader's `state_dict` gave.
+        loader_state: The `state_dict` of the loader.
 
     Returns:
-        One state for each worker; those of all ranks together are what `merge_states` takes.
+        One state for each worker; `merge_states` needs those of all ranks.
 
     Raises:
-        CheckpointError: The state is not exact (`snapshot_every_n_steps` above 1), or not of such a loader.
+        CheckpointError: The state is not exact (`snapshot_every_n_steps` above 1), or belongs to another kind of
+            loader.
     """
     if loader_state.get("_steps_since_snapshot"):
-        raise CheckpointError("shard_states: the loader would replay steps; make it with snapshot_every_n_steps=1")
+        raise CheckpointError("shard_states: the loader would replay steps; create it with snapshot_every_n_steps=1")
     try:
         if "_snapshot" not in loader_state:
             return [loader_state["dataset_state"]]

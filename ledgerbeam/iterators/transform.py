@@ -1,4 +1,4 @@
-"""The base of nodes that read one other."""
+"""The base classes of nodes that read one other node."""
 
 # ruff: noqa: D102 - what overrides a method of IteratorNode is described there
 
@@ -14,10 +14,10 @@ __all__ = ["ItemTransform", "Transform"]
 
 
 class Transform(DerivedNode):
-    """A node that reads one other and has no state of its own. What it can do is what its source can.
+    """A node that reads one other node and has no state of its own. It has the capabilities of its source.
 
     Args:
-        source: The node to read, or an object that wraps one in `data`.
+        source: The node to read, or an object with a node in `data`.
     """
 
     def __init__(self, source: Any) -> None:
@@ -37,7 +37,7 @@ class Transform(DerivedNode):
 
 
 class ItemTransform(Transform):
-    """A node that makes one item of each item of its source: places and tokens are its source's."""
+    """A node that makes one item from each item of its source, with the same places and tokens."""
 
     def __len__(self) -> int:
         return len(self.source)  # type: ignore[arg-type]

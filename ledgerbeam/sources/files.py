@@ -24,7 +24,6 @@ from ledgerbeam.io import (
     ColumnFormat,
     ColumnReader,
     Format,
-    IndexFile,
     IndexLocation,
     OffsetFormat,
     RawRecord,
@@ -149,10 +148,6 @@ class FileSources:
                 return
         if lacking is not None:
             raise lacking
-
-    def index_of(self, url: str) -> IndexFile:
-        """Return the index of a source, without opening it."""
-        return self.type_of(url).by_position().index_file(url, self.index, self.storage_options)
 
     def load_index(self, source: Source, *, changed: bool = False) -> NDArray[np.uint64]:
         """Return the checked offsets of an uncompressed source; build and publish the index if there is none.

@@ -221,10 +221,7 @@ def plan_spans(
         start, stop = int(offsets[0]), int(offsets[-1])
         marks = np.arange(start, stop, task_bytes, dtype=np.uint64)
         cuts.append(np.searchsorted(offsets[:-1], marks).astype(np.int64))
-    if task_records:
-        cuts.append(np.arange(0, count, task_records))
-    edges = np.unique(np.concatenate(cuts)).tolist()
-    return list(pairwise(edges))
+    return _spans(cuts, count, task_records)
 
 
 LEAST_ROW = 32
@@ -257,8 +254,13 @@ def plan_rows(
                 cuts.append(first_rows[number] + np.arange(parts) * group.rows // parts)
                 room = task_bytes
             room = room - size if size <= room else 0
+    return _spans(cuts, count, task_records)
+
+
+def _spans(cuts: list[NDArray[np.int64]], count: int, task_records: int | None) -> list[tuple[int, int]]:
+    """Return the spans between the cuts, and at multiples of `task_records`."""
     if task_records:
-        cuts.append(np.arange(0, count, task_records))
+        cuts = [*cuts, np.arange(0, count, task_records)]
     return list(pairwise(np.unique(np.concatenate(cuts)).tolist()))
 
 

@@ -146,13 +146,13 @@ def test_the_window_that_is_held_is_that_of_the_shard() -> None:
 
 
 def test_a_shuffle_by_blocks_is_refused_where_there_are_none() -> None:
-    with pytest.raises(UnsupportedShapeError, match="does not lie in blocks; use shuffle=True"):
+    with pytest.raises(UnsupportedShapeError, match="its data has no blocks; use shuffle=True"):
         Records(CountingReader(5), "some", shuffle="blocks")
     with pytest.raises(UsageError, match="True, False or \"blocks\", found 'block'"):
         Records(CountingBlocks([5]), "some", shuffle="block")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="at least 1 block, found 0"):
         in_blocks([5], window=0)
-    with pytest.raises(UsageError, match="window of 0 blocks"):
+    with pytest.raises(UsageError, match="window of at least 1 block, found 0"):
         BlockPermutation([5], 0, 1)
     with pytest.raises(IndexError, match="position 5"):
         BlockPermutation([5], 1, 1)[5]

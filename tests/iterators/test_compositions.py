@@ -85,7 +85,8 @@ def grown(draw: st.DrawFn, makes: st.SearchStrategy[Make]) -> Make:
         "buckets": lambda: Buckets(make(), cost, [2, 5], max_cost=12, buffer_size=2 * size, seed=seed),
         "mix": lambda: Mix(make(), numbers(5, 9000), data.mix, probability=probability, seed=seed),
     }
-    if make().positions is not None:
+    made = make()
+    if made.positions is not None and made.is_single:
         nodes["global shuffle"] = lambda: GlobalShuffle(make(), numbers(size, 5000), seed=seed)
     return nodes[draw(st.sampled_from(sorted(nodes)))]
 

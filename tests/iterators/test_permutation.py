@@ -43,7 +43,7 @@ def test_a_position_alone_gives_what_it_gives_in_a_block(size: int, seed: int, d
 
 
 def test_a_size_or_position_out_of_range_is_refused() -> None:
-    with pytest.raises(UsageError, match="-1 numbers"):
+    with pytest.raises(UsageError, match="found -1"):
         Permutation(-1, 0)
     with pytest.raises(IndexError, match="position 10"):
         Permutation(10, 0)[10]

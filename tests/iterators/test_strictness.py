@@ -91,7 +91,7 @@ def test_a_stream_cannot_rebuild_items(tmp_path: Path) -> None:
     lines = data.write_text(tmp_path / "a.jsonl", "1\n2\n")
     for node in (Jsonl(lines), Manifest(lines)):
         assert not node.has_constant_time_access
-        with pytest.raises(CheckpointError, match="only pass over them"):
+        with pytest.raises(CheckpointError, match="only iterate over them"):
             node[0]
     with pytest.raises(CheckpointError, match="Jsonl"):
         Chain(numbers(3), Jsonl(lines)).state_dict()

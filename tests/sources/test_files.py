@@ -121,7 +121,7 @@ def test_an_index_of_former_content_is_built_anew_and_told(tmp_path: Path, caplo
         FileSources().load_index(source)
         assert not caplog.records
         FileSources().load_index(source, changed=True)
-    assert "indexed again" in caplog.text
+    assert "indexing it again" in caplog.text
 
 
 def test_a_file_is_cut_by_the_index_that_it_has_unless_that_is_of_former_content(tmp_path: Path) -> None:

@@ -296,5 +296,5 @@ def test_a_cut_off_stream_fails_the_tasks_behind_it(tmp_path: Path) -> None:
 def test_the_items_of_a_graph_lie_nowhere() -> None:
     source = Source("graph://m/f/epoch-00000", 3, "1")
     opened = GraphSource("m:f").kind_of(source).open(source)
-    with pytest.raises(UnsupportedShapeError, match="have no bytes in a source"):
+    with pytest.raises(UnsupportedShapeError, match="have no raw bytes"):
         opened.read_raw(0, 1)

@@ -17,6 +17,7 @@ import pytest
 
 from ledgerbeam.errors import ChangedSourceError, IndexMismatchError
 from ledgerbeam.io import stat, write_index
+from ledgerbeam.io.index.location import index_beside
 from ledgerbeam.io.listing.pages import list_pages
 from ledgerbeam.io.storage.stat import require_listed
 from ledgerbeam.ledger import Job, LedgerStore, Source, Task
@@ -207,7 +208,7 @@ def test_the_index_of_a_source_that_has_changed_is_made_anew(tmp_path: Path, nam
     offsets = kind.load_index(source)
     stale = offsets.copy()
     stale[1] += 1
-    write_index(kind.index_of(source.url).url, stale, not_before_ns=os.stat(path).st_mtime_ns)
+    write_index(index_beside(source.url), stale, not_before_ns=os.stat(path).st_mtime_ns)
     assert kind.load_index(source).tolist() == stale.tolist()
     with pytest.raises(IndexMismatchError, match="may belong to the old content"):
         FileSources(build_index=False).load_index(source, changed=True)

@@ -63,13 +63,12 @@ class JobSchema:
         return {**main, **({} if self.is_of_all and not routes else {_ROUTES: routes} if routes else {})}
 
     @classmethod
-    def from_json(cls, found: Any, where: str = "the schema", *, is_of_all: bool = True) -> JobSchema:
+    def from_json(cls, found: Any, where: str = "the schema") -> JobSchema:
         """Return the schemas of a JSON object of `as_json`.
 
         Args:
             found: The object.
             where: What it is, for messages.
-            is_of_all: The attribute.
 
         Raises:
             UsageError: It is not valid; the message says where.
@@ -83,7 +82,7 @@ class JobSchema:
         by_route = {route: schema_of(part, f"{where}: route {route!r}") for route, part in routes.items()}
         if main or not routes:
             by_route[""] = schema_of(main, where)
-        return cls(by_route, is_of_all and "" in by_route)
+        return cls(by_route, is_of_all="" in by_route)
 
     @classmethod
     def given(cls, data: bytes, where: str) -> JobSchema:

@@ -107,13 +107,12 @@ def raw_lines(lines: list[bytes], url: str, record: int, start: int) -> list[Raw
     return found
 
 
-def split_jsonl(data: bytes, url: str, first_record: int = 0) -> list[Any]:
+def split_jsonl(data: bytes, url: str) -> list[Any]:
     """Decode a whole file that is in memory.
 
     Args:
         data: The content.
         url: The source, for messages.
-        first_record: The number of its first line, for messages.
 
     Returns:
         The values in order; blank lines are left out.
@@ -121,7 +120,7 @@ def split_jsonl(data: bytes, url: str, first_record: int = 0) -> list[Any]:
     Raises:
         RecordError: As in `decode_line`.
     """
-    return decode_lines(data.split(_NEWLINE), url, first_record, 0, wide=holds_wide(data))
+    return decode_lines(data.split(_NEWLINE), url, 0, 0, wide=holds_wide(data))
 
 
 def stream_records(url: str, options: Options | None = None) -> Iterator[Any]:

@@ -13,7 +13,7 @@ from ledgerbeam.io.listing.patterns import fixed_part
 from ledgerbeam.io.storage.urls import canonical_url, is_local
 from ledgerbeam.names import REJECTS
 
-__all__ = ["MARKS_FOLDER", "OwnFiles"]
+__all__ = ["MARKS_FOLDER", "OwnFiles", "Sieve"]
 
 MARKS_FOLDER = "_ledgerbeam"
 """Folder in an output folder with the marks of the ledgers that write there. Nothing in it is ever a source."""
@@ -33,23 +33,19 @@ class OwnFiles:
     form: str = r"(?!)"
     ledger: str | None = None
 
-    def among(self, patterns: Sequence[str]) -> Sieve:
-        """Return the sieve for a listing.
-
-        Args:
-            patterns: The patterns of the listing; empty for a list of names.
-
-        Raises:
-            UsageError: A pattern without wildcards names a file that the job writes.
-        """
-        return Sieve(self, patterns)
-
 
 class Sieve:
     """Removes the own files of a job from the pages of a listing, and counts them in `left_out`.
 
     An output folder below the fixed folder of a pattern is left out completely. If the sources are in or below the
     output folder, only files with the form of the job's outputs are left out.
+
+    Args:
+        own: The places that the job writes to.
+        patterns: The patterns of the listing; empty for a list of names.
+
+    Raises:
+        UsageError: A pattern without wildcards names a file that the job writes.
     """
 
     def __init__(self, own: OwnFiles, patterns: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""The leaf over files of columns."""
+"""The leaf over columnar files."""
 
 # ruff: noqa: D102 - what overrides a method of IteratorNode is described there
 
@@ -18,24 +18,24 @@ __all__ = ["IndexedParquet"]
 
 
 class IndexedParquet(Records):
-    """The rows of Parquet files, or of Arrow IPC files, as dicts. Its tokens are their numbers across all files.
+    """The rows of Parquet or Arrow IPC files, as dicts. The tokens are their numbers across all files.
 
-    A row is read with its row group. `shuffle=True` goes through all rows in one order, so it reads a row group for
-    almost every row, if not all of them fit into `cache_bytes`. `shuffle="blocks"` reads each row group once.
+    A row is read with its row group. `shuffle=True` shuffles all rows together, so it reads a row group for almost
+    every row, unless all of them fit into `cache_bytes`. `shuffle="blocks"` reads each row group once.
 
     Args:
-        urls: The files, or one of them, in the order of their rows.
-        columns: Names of the columns that are read; all for none.
+        urls: One file, or several in the order of their rows.
+        columns: Names of the columns to read. Default: all.
         options: Storage options.
-        shuffle: In a new order each epoch. With `"blocks"`: row groups come in a random order, `window` of them are
-            in memory at once, decoded, and each place takes a random row of the next of these.
+        shuffle: Whether to use a new order in each epoch. With `"blocks"` the row groups have a random order, `window`
+            decoded row groups are in memory at once, and the rows are drawn from them in turn, at random.
         seed: Chooses the orders.
-        window: How many row groups are mixed; best a multiple of the number of shards.
-        cache_bytes: How many bytes of decoded row groups are held in memory, if they are not more by `window`.
+        window: Number of row groups that are mixed, preferably a multiple of the number of shards.
+        cache_bytes: Limit of the decoded row groups in memory; `window` row groups are kept in any case.
 
     Raises:
         SourceError: A file is damaged or encrypted.
-        UsageError: No file, or one that is not of columns, or lacks one of the columns.
+        UsageError: There is no file, or one that is not columnar or lacks one of the columns.
     """
 
     records: ColumnFiles

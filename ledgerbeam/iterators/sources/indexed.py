@@ -28,11 +28,11 @@ from ledgerbeam.iterators.tokens import MISSING, Token
 
 __all__ = ["BlockReader", "IndexedManifest", "IndexedTar", "RecordReader", "Records"]
 
-_FIRST_REMOTE_BLOCK = 512  # a request costs as much as some hundred records
+_FIRST_REMOTE_BLOCK = 512  # a request costs as much as a few hundred records
 
 
 class RecordReader(Protocol):
-    """What `Records` needs of a reader or sequence; with `read_many(numbers)` it reads whole blocks at once."""
+    """A reader or sequence for `Records`. If it has `read_many(numbers)`, whole blocks are read at once."""
 
     def __len__(self) -> int: ...
 
@@ -41,30 +41,30 @@ class RecordReader(Protocol):
 
 @runtime_checkable
 class BlockReader(Protocol):
-    """What `Records` needs besides for a shuffle by blocks: records that lie in blocks, which are read as a whole."""
+    """A reader of records in blocks, for a shuffle by blocks. A block is read as a whole."""
 
     @property
     def blocks(self) -> Sequence[int]:
-        """How many records each block has, in order."""
+        """Number of records of each block, in order."""
 
     def hold(self, blocks: int) -> None:
-        """Keep so many blocks in memory, those that were used last."""
+        """Keep this many blocks in memory, the last used ones."""
 
 
 class Records(OrderedNode):
-    """The records of a random access reader, or the items of a sequence. Its tokens are their numbers.
+    """The records of a reader with random access, or the items of a sequence. The tokens are their numbers.
 
     Args:
         records: A reader with `read_many(numbers)`, or a sequence of items.
-        name: Names the data in checkpoints; a checkpoint of data with another name is refused. Use a name that changes
-            with the content. Not needed for readers that have a `url`.
-        shuffle: In a new order each epoch. With `"blocks"` each block of a `BlockReader` is read once in a pass, and
-            the records of `window` blocks are mixed.
+        name: Name of the data in checkpoints; a checkpoint with another name is refused. Use a name that changes with
+            the content. Not needed for readers with a `url`.
+        shuffle: Whether to use a new order in each epoch. With `"blocks"` each block of a `BlockReader` is read once in
+            a pass, and the records of `window` blocks are mixed.
         seed: Chooses the orders.
-        window: How many blocks are in memory at once in a shuffle by blocks.
+        window: Number of blocks in memory in a shuffle by blocks.
 
     Raises:
-        UnsupportedShapeError: A shuffle by blocks of what has none.
+        UnsupportedShapeError: A shuffle by blocks of data without blocks.
         UsageError: There is neither a name nor a `url`.
     """
 
@@ -85,7 +85,7 @@ class Records(OrderedNode):
         self.name = name
         self._info: FileInfo | None = None
         if name is None and not hasattr(records, "url"):
-            raise UsageError("Records: the data has no url; give it a name, by which checkpoints know it")
+            raise UsageError("Records: the data has no url; give a name, which identifies it in checkpoints")
         self._hold()
 
     def __repr__(self) -> str:
@@ -153,18 +153,18 @@ class Records(OrderedNode):
 
 
 class IndexedManifest(Records):
-    """The lines of a JSONL source with an index, decoded. Blank lines have a place and a number, but no item.
+    """The decoded lines of a JSONL source with an index. Blank lines have a place and a number, but no item.
 
     Args:
         url: The source.
-        index: Its index, or where that lies. Default: `<url>.idx`.
+        index: Its index, or the URL of that. Default: `<url>.idx`.
         options: Storage options.
-        shuffle: In a new order each epoch: all of the source, without a buffer.
-        seed: Chooses the orders. The first is that of lhotse for the same seed.
+        shuffle: Whether to use a new order of the whole source in each epoch, without a buffer.
+        seed: Chooses the orders. The first one is that of lhotse for the same seed.
 
     Raises:
-        NotIndexableError: The source is a pipe, or compressed and not by gzip or seekable Zstandard; `Manifest`
-            streams it.
+        NotIndexableError: The source is a pipe, or has a compression other than gzip or seekable Zstandard; `Manifest`
+            can stream it.
         IndexNotFoundError: It has no index; also the other errors of `JsonlReader`.
     """
 
@@ -206,14 +206,14 @@ class IndexedTar(Records):
 
     Args:
         url: The archive.
-        index: Its index, or where that lies. Default: `<url>.idx`.
+        index: Its index, or the URL of that. Default: `<url>.idx`.
         options: Storage options.
-        group: How members make up samples; see `TarReader`.
-        shuffle: In a new order each epoch.
+        group: How members form samples; see `TarReader`.
+        shuffle: Whether to use a new order in each epoch.
         seed: Chooses the orders.
 
     Raises:
-        NotIndexableError: The archive is compressed, and not by gzip or seekable Zstandard.
+        NotIndexableError: The archive has a compression other than gzip or seekable Zstandard.
         IndexNotFoundError: It has no index; also the other errors of `TarReader`.
     """
 
@@ -237,4 +237,4 @@ class IndexedTar(Records):
 
 def _require_seekable(url: str) -> None:
     if split_compression(url).compression is not None or url.startswith("pipe:"):
-        recognize(url).by_position()  # raises where no library gives seek points
+        recognize(url).by_position()  # raises if the compression has no seek points

@@ -23,14 +23,14 @@ __all__ = ["IndexedShar", "Shar"]
 
 
 class IndexedShar(Records):
-    """The cuts of an indexed Shar folder with their fields. Its tokens are `(number of the cut, epoch)`, as lhotse's.
+    """The cuts of an indexed Shar folder with their fields. The tokens are `(number of the cut, epoch)`, as in lhotse.
 
     Args:
         folder: A local folder or URL.
-        fields: Which fields to read beside the cuts. Default: all.
+        fields: Fields to read with the cuts. Default: all.
         options: Storage options.
-        shuffle: In a new order each epoch: all of the folder, without a buffer.
-        seed: Chooses the orders. The first is that of lhotse for the same seed.
+        shuffle: Whether to use a new order of the whole folder in each epoch, without a buffer.
+        seed: Chooses the orders. The first one is that of lhotse for the same seed.
 
     Raises:
         IndexNotFoundError: A shard has no index; also the other errors of `SharReader`.
@@ -72,18 +72,18 @@ class IndexedShar(Records):
 
 
 class Shar(Manifest):
-    """The cuts of a Shar folder with their fields, from its beginning, plain or compressed; it needs no index.
+    """The cuts of a Shar folder with their fields, streamed from its beginning, plain or compressed, without an index.
 
-    It can be saved. Continuing takes time in proportion to the position, as with `Manifest`; `IndexedShar` continues at
-    once.
+    It can be saved. The time to continue is proportional to the position, as with `Manifest`; `IndexedShar` continues
+    immediately.
 
     Args:
-        folder: A local folder or URL, or that of a list of fields.
-        fields: Which fields to read beside the cuts. Default: all.
+        folder: A local folder or URL, or the URL of a list of fields.
+        fields: Fields to read with the cuts. Default: all.
         options: Storage options.
 
     Raises:
-        SourceError: See `find_shar`; when it is read, also the errors of `stream_shar`.
+        SourceError: See `find_shar`; a read also raises the errors of `stream_shar`.
     """
 
     def __init__(self, folder: str, fields: Sequence[str] | None = None, options: Options | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Leaves that stream: JSONL without an index, also compressed. They cannot rebuild an item, and do not claim to."""
+"""Leaves that stream JSONL without an index, plain or compressed. They cannot rebuild items from tokens."""
 
 # ruff: noqa: ARG002, D102 - what overrides a method of IteratorNode is described there
 
@@ -21,12 +21,12 @@ __all__ = ["Jsonl", "Manifest"]
 
 
 class Jsonl(IteratorNode):
-    """The records of a JSONL source, plain or compressed, from its beginning. Cannot be saved.
+    """The records of a JSONL source, plain or compressed, streamed from its beginning. It cannot be saved.
 
-    Of several shards each reads the whole source and keeps every S-th record.
+    With several shards, each reads the whole source and keeps every S-th record.
 
     Args:
-        url: The source; also `pipe:` and a command that prints lines, where `LEDGERBEAM_ALLOW_PIPES=1` allows it.
+        url: The source; also `pipe:` and a command that prints lines, if `LEDGERBEAM_ALLOW_PIPES=1` is set.
         options: Storage options.
     """
 
@@ -69,11 +69,11 @@ class Jsonl(IteratorNode):
 
 
 class Manifest(Jsonl):
-    """As `Jsonl`, and can be saved: it then reads the source again from its beginning and skips finished records.
+    """Like `Jsonl`, but it can be saved: to continue, it reads the source again and skips finished records.
 
-    That takes time in proportion to the position, and is exact; a buffer above this node cannot be rebuilt, so graphs
-    with one cannot be saved. `IndexedManifest` can do both. A pipe cannot be saved: nothing says that its command would
-    print the same again.
+    This is exact, but the time is proportional to the position. A buffer above this node cannot be rebuilt, so a graph
+    with one cannot be saved; `IndexedManifest` has neither limit. A pipe cannot be saved, since its command may print
+    something else the next time.
 
     Args:
         url: The source.
@@ -93,6 +93,6 @@ class Manifest(Jsonl):
 
     def merge(self, states: Sequence[Mapping[str, Any]]) -> State:
         raise UnsupportedShapeError(
-            f"{self!r}: a stream that was begun cannot be divided among another number of shards; write an index "
+            f"{self!r}: a partly read stream cannot be divided among another number of shards; write an index "
             "(ledgerbeam index) and use IndexedManifest"
         )

@@ -1,4 +1,4 @@
-"""Batches of neighbouring items: by number and by cost."""
+"""Batches of neighbouring items, limited by number and cost."""
 
 # ruff: noqa: D102 - what overrides a method of IteratorNode is described there
 
@@ -20,16 +20,16 @@ __all__ = ["BatchLimits", "Batches", "BatchingNode"]
 
 
 class BatchLimits:
-    """When a batch is full.
+    """The limits of a batch.
 
     Args:
-        max_records: Most items, or None.
-        max_cost: Most cost, or None. An item that costs more by itself is a batch of its own.
-        cost: What an item costs: duration, tokens, bytes. Needed for `max_cost`.
-        padded: The cost of a batch is its number of items times the cost of its costliest item, as after padding.
+        max_records: Largest number of items, or None.
+        max_cost: Largest cost, or None. An item with a larger cost is a batch by itself.
+        cost: Returns the cost of an item: duration, tokens, bytes. Required for `max_cost`.
+        padded: Whether the cost of a batch is its number of items times the largest cost of an item, as after padding.
 
     Raises:
-        UsageError: There is no limit, one that is not positive, or a `max_cost` without `cost`.
+        UsageError: There is no limit, a limit is not positive, or there is a `max_cost` without `cost`.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class BatchLimits:
         self.padded = padded
 
     def fits(self, count: int, cost: float) -> bool:
-        """Return whether a batch may have so many items of so much cost; the first item always fits."""
+        """Return whether a batch may have this number of items and this cost; the first item always fits."""
         if self.max_records is not None and count > self.max_records:
             return False
         return self.max_cost is None or count == 1 or cost <= self.max_cost
 
     def add(self, count: int, cost: float, largest: float, item: Any) -> tuple[float, float]:
-        """Return the cost of a batch with one item more, its `count`-th, and the cost of its costliest item."""
+        """Return the cost of a batch after adding its `count`-th item, and its largest cost of an item."""
         if self.cost is None or self.max_cost is None:
             return 0.0, 0.0
         own = self.cost(item)
@@ -66,13 +66,13 @@ class BatchLimits:
         return (count * largest if self.padded else cost + own), largest
 
     def parameters(self) -> dict[str, Any]:
-        """Describe the limits for checkpoints."""
+        """Return the limits for checkpoints."""
         cost = None if self.cost is None else describe_function(self.cost)
         return {"max_records": self.max_records, "max_cost": self.max_cost, "cost": cost, "padded": self.padded}
 
 
 class BatchingNode(Transform):
-    """A node that makes batches of items: a batch is a list of items, its token the tuple of their tokens."""
+    """A node that groups items into batches: a batch is a list, and its token is the tuple of the tokens."""
 
     limits: BatchLimits
     drop_last: bool
@@ -90,21 +90,21 @@ class BatchingNode(Transform):
         return [[next(items) for _ in batch] for batch in batches]
 
     def as_batch(self, pairs: Sequence[Pair]) -> tuple[Token | None, list[Any]]:
-        """Make a batch of items and their tokens."""
+        """Return the token and the batch of items."""
         tokens = tuple([token for token, _ in pairs])
         return (None if None in tokens else tokens), [item for _, item in pairs]
 
 
 class Batches(BatchingNode):
-    """Puts neighbouring items together. A batch is a list; its token is the tuple of its items' tokens.
+    """Groups neighbouring items into batches. A batch is a list; its token is the tuple of the tokens of its items.
 
     Args:
         source: The node to read.
-        max_records: Most items in a batch.
-        max_cost: Most cost of a batch; one item may cost more.
-        cost: What an item costs.
-        padded: A batch costs its number of items times the cost of the costliest.
-        drop_last: Leave the last batch out unless it is full. Each shard has a last one.
+        max_records: Largest number of items in a batch.
+        max_cost: Largest cost of a batch; a single item may cost more.
+        cost: Returns the cost of an item.
+        padded: Whether the cost of a batch is its number of items times the largest cost of an item.
+        drop_last: Whether to drop the last batch of each shard if it is not full.
 
     Raises:
         UsageError: As in `BatchLimits`.

@@ -1,4 +1,4 @@
-"""Batches of items of similar length, from a buffer in buckets."""
+"""Batches of items of similar length, from a buffer that is divided into buckets."""
 
 # ruff: noqa: D102 - what overrides a method of IteratorNode is described there
 
@@ -20,23 +20,23 @@ __all__ = ["Buckets"]
 
 
 class Buckets(BatchingNode):
-    """Makes batches of items of similar length, at random from a buffer. A batch is a list; its token as in `Batches`.
+    """Makes random batches of items of similar length from a buffer. A batch is a list, with a token as in `Batches`.
 
-    The buffer is filled, a bucket that can fill a batch is drawn by its number of items (if none can, any), and the
-    batch is made of items of it drawn at random. The state has the tokens of the buffer; continuing reads their items
-    again, with merged requests.
+    For each batch the buffer is filled, then a bucket is drawn in proportion to its number of items, from those that
+    can fill a batch (or from all, if none can), and random items of it form the batch. The state has the tokens of the
+    buffer; their items are read again with merged requests to continue.
 
     Args:
         source: The node to read.
         length: The length of an item, which is also its cost.
-        boundaries: Increasing lengths that separate the buckets: `n` of them make `n + 1` buckets; an item as long as a
-            boundary is below it.
-        max_records: Most items in a batch.
-        max_cost: Most cost of a batch; one item may cost more.
-        padded: A batch costs its number of items times the cost of the costliest.
-        buffer_size: Items on hold, of all buckets together.
-        seed: Chooses what is drawn, together with the epoch: `seed + epoch`.
-        drop_last: At the end, leave out items that do not fill a batch.
+        boundaries: Increasing lengths that separate the buckets: `n` boundaries make `n + 1` buckets; an item of
+            exactly this length belongs to the lower bucket.
+        max_records: Largest number of items in a batch.
+        max_cost: Largest cost of a batch; a single item may cost more.
+        padded: Whether the cost of a batch is its number of items times the largest cost of an item.
+        buffer_size: Number of items in the buffer, in all buckets together.
+        seed: Chooses the draws, together with the epoch: `seed + epoch`.
+        drop_last: Whether to drop the items at the end that do not fill a batch.
 
     Raises:
         UsageError: As in `BatchLimits`; boundaries that do not increase; a buffer smaller than 1.
@@ -157,7 +157,7 @@ class Buckets(BatchingNode):
         return next(number for number, bound in zip(numbers, bounds, strict=True) if place < bound)
 
     def _take(self, number: int) -> list[Pair]:
-        """Take a batch out of a bucket."""
+        """Remove a batch from a bucket and return it."""
         bucket, limits = self._buckets[number], self.limits
         batch: list[Pair] = []
         cost = largest = 0.0

@@ -1,4 +1,4 @@
-"""Several sources as one: one after the other, or all their items in one global order."""
+"""Several sources as one: in sequence, or all their items in one global order."""
 
 # ruff: noqa: D102 - what overrides a method of IteratorNode is described there
 
@@ -24,14 +24,14 @@ __all__ = ["Chain", "GlobalShuffle", "in_runs", "read_grouped"]
 
 
 class Chain(StagedNode):
-    """One source after the other. Its tokens are `(number of the source, token of the source)`.
+    """One source after the other. The tokens are `(number of the source, token of the source)`.
 
-    Of S shards each takes every S-th item of the whole, so many short sources are distributed evenly. A chain among the
-    sources is replaced by its sources.
+    Each of S shards takes every S-th item of the whole chain, so many short sources are divided evenly. A chain among
+    the sources is replaced by its sources.
 
     Args:
         *sources: Nodes, at least one.
-        shuffle: Go through the sources in a new order each epoch; their items stay in theirs.
+        shuffle: Whether to use a new order of the sources in each epoch; the order of their items does not change.
         seed: Chooses the orders.
 
     Raises:
@@ -84,7 +84,7 @@ class Chain(StagedNode):
 
     def places_of(self, stage: int) -> int:
         if self._shard[1] == 1 and self._view == (0, 1):
-            return 0  # nothing to share out: no index need be opened to count
+            return 0  # nothing to divide, so no index has to be opened for its count
         return self.child_of(stage).positions or 0
 
     def divide_child(self, child: IteratorNode, before: int) -> None:
@@ -108,7 +108,9 @@ class Chain(StagedNode):
         shape = "(number of the source, token of the source)"
         parts = [pair_token(token, self._name, shape) for token in tokens]
         when = self._when(epoch)
-        return read_grouped(parts, lambda number, inner: self._source(number).read_many(inner, when))
+        return read_grouped(
+            parts, lambda number, inner: child_at(self.sources, number, repr(self)).read_many(inner, when)
+        )
 
     def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
         when, (labels, inner) = self._when(epoch), self._locate(positions)
@@ -131,22 +133,20 @@ class Chain(StagedNode):
             raise UnsupportedShapeError(f"{self!r}: its items have no places that are known before it is read")
         return _locate(self.sources, positions)
 
-    def _source(self, number: Any) -> IteratorNode:
-        return child_at(self.sources, number, repr(self))
-
 
 class GlobalShuffle(OrderedNode):
-    """All items of all sources in one order, new each epoch, without a buffer. Its tokens are numbers.
+    """All items of all sources in one random order, new in each epoch, without a buffer. The tokens are numbers.
 
-    The number of an item is its place in the sources' own orders, one after the other; the order is lhotse's of a
+    The number of an item is its place in the concatenation of the sources. The order is that of lhotse's
     `LazyIteratorChain` with `shuffle_iters` over the same indexed sources and seed.
 
     Args:
-        *sources: Nodes with `positions` and constant time access: indexed leaves, also below `Map`, `Filter`, `Slice`.
+        *sources: Nodes with `positions` and constant time access: indexed leaves, or `Map`, `Filter`, `Slice` over
+            them.
         seed: Chooses the orders.
 
     Raises:
-        UnsupportedShapeError: A source has no places to be shuffled.
+        UnsupportedShapeError: A source cannot be read at any place.
     """
 
     def __init__(self, *sources: Any, seed: int = 0) -> None:
@@ -187,7 +187,7 @@ class GlobalShuffle(OrderedNode):
             source.begin(epoch)
 
     def divide(self, shard: int, shards: int) -> None:
-        self._shard = shard, shards  # the sources are only read by place
+        self._shard = shard, shards  # the sources are only read by place, so they are not divided
 
     def read_numbers(self, numbers: Positions, epoch: int | None = None) -> list[Any]:
         return _read_places(self.sources, *_locate(self.sources, numbers), self._when(epoch))
@@ -201,7 +201,7 @@ class GlobalShuffle(OrderedNode):
         items = self.read_numbers(np.array(tokens, np.int64), epoch)
         for token, item in zip(tokens, items, strict=True):
             if item is MISSING:
-                raise IndexError(f"{self!r}: there is no item {token}: it is blank or a filter drops it")
+                raise IndexError(f"{self!r}: there is no item {token}: it is a blank line or a filter drops it")
         return items
 
     def parameters(self) -> dict[str, Any]:
@@ -209,11 +209,11 @@ class GlobalShuffle(OrderedNode):
 
 
 def child_at(sources: Sequence[IteratorNode], number: Any, owner: str) -> IteratorNode:
-    """Return the source that a token names.
+    """Return the source with the number in a token.
 
     Raises:
-        IndexError: There is none of that number.
-        UsageError: It is no number.
+        IndexError: There is no such source.
+        UsageError: It is not a number.
     """
     if not isinstance(number, int):
         raise UsageError(f"{owner}: expected the number of a source in the token, found {number!r}")
@@ -223,14 +223,14 @@ def child_at(sources: Sequence[IteratorNode], number: Any, owner: str) -> Iterat
 
 
 def read_grouped(pairs: Sequence[tuple[Any, Any]], read: Callable[[Any, list[Any]], Sequence[Any]]) -> list[Any]:
-    """Read what belongs together with one call.
+    """Read the items of each group with one call.
 
     Args:
-        pairs: For each item its group and what to read of that.
-        read: Called once for each group, with all that is wanted of it.
+        pairs: For each item its group and its key in the group.
+        read: Called once for each group, with the keys to read.
 
     Returns:
-        What was read, in the order of `pairs`.
+        The items, in the order of `pairs`.
     """
     places: dict[Any, list[int]] = {}
     for place, (group, _) in enumerate(pairs):
@@ -245,14 +245,14 @@ def read_grouped(pairs: Sequence[tuple[Any, Any]], read: Callable[[Any, list[Any
 def in_runs(
     pairs: Iterable[tuple[int, int]], read: Callable[[int, Positions], Iterator[tuple[Token, Any]]]
 ) -> Iterator[tuple[Token, Any]]:
-    """Read places of groups in their order, neighbours of one group with one call.
+    """Read places of groups in order, with one call for consecutive places of the same group.
 
     Args:
-        pairs: Group and place in it.
+        pairs: Groups, and places in them.
         read: Returns the tokens and items at places of a group.
 
     Yields:
-        Tokens, each with its group before it, and items.
+        Tokens `(group, token)` and items.
     """
     for group, run in groupby(pairs, key=itemgetter(0)):
         for token, item in read(group, np.array([place for _, place in run], np.int64)):
@@ -260,7 +260,7 @@ def in_runs(
 
 
 def _locate(sources: Sequence[IteratorNode], positions: Positions) -> tuple[list[int], list[int]]:
-    """Find, for places in the concatenation of sources, the source and the place in it."""
+    """Return for places in the concatenation of sources the numbers of the sources, and the places in them."""
     ends = list(accumulate(source.positions or 0 for source in sources))
     if len(positions) == 1:
         number = bisect_right(ends, int(positions[0]))

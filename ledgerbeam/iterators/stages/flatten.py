@@ -1,4 +1,4 @@
-"""Items that are collections, yielded piece by piece."""
+"""Yield the pieces of items that are collections."""
 
 # ruff: noqa: D102 - what overrides a method of IteratorNode is described there
 
@@ -21,11 +21,11 @@ __all__ = ["Flatten"]
 class Flatten(Transform):
     """Yields the pieces of each item of its source, in order.
 
-    Its tokens are `(token of the item, number of the piece)`. The state names the current item and how many of its
-    pieces were yielded. `read_span` addresses the places of the source and returns all pieces of their items.
+    The tokens are `(token of the item, number of the piece)`. The state has the token of the current item and the
+    number of its yielded pieces. `read_span` addresses the places of the source and returns all pieces of their items.
 
     Args:
-        source: A node with iterable items; the number of pieces may differ, and may be zero.
+        source: A node with iterable items, with any number of pieces each.
     """
 
     def __init__(self, source: Any) -> None:

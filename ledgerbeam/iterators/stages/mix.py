@@ -1,4 +1,4 @@
-"""Mixing other items into the items of a source: noise into speech, distractors into text."""
+"""Mix other items into the items of a source: noise into speech, distractors into text."""
 
 # ruff: noqa: D102 - what overrides a method of IteratorNode is described there
 
@@ -22,18 +22,18 @@ _TRIES = 100
 
 
 class Mix(ItemTransform):
-    """Combines items of a source with items drawn from another. Its tokens are its source's.
+    """Combines items of a source with items drawn from another source. The tokens are those of the source.
 
-    The item that is drawn depends only on the seed, the epoch and the token: a rebuilt item is mixed with the same
-    item, and in another epoch with another.
+    The drawn item depends only on the seed, the epoch and the token. So a rebuilt item is mixed with the same item, and
+    in another epoch with another one.
 
     Args:
         source: The node to read; needs constant time access.
-        other: Where the items to mix in are drawn from, at any place: an indexed leaf, also below `Map`, `Slice`,
-            `Filter`. Not divided among shards.
+        other: The source of the drawn items, which is read at any place: an indexed leaf, or `Map`, `Slice`, `Filter`
+            over one. It is not divided among shards.
         function: Called with the item, the drawn item and a `random.Random`; returns the mixed item.
-        probability: Share of the items that are mixed, 0 to 1; the others pass unchanged.
-        seed: Chooses what is mixed with what.
+        probability: Share of the items that are mixed, 0 to 1; the others are not changed.
+        seed: Chooses the draws.
 
     Raises:
         UnsupportedShapeError: `other` cannot be read at any place, or the source cannot rebuild items.

@@ -1,4 +1,4 @@
-"""Several sources mixed: each item from one of them, drawn by weight."""
+"""Mix several sources: the source of each item is drawn by weight."""
 
 # ruff: noqa: D102 - what overrides a method of IteratorNode is described there
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ledgerbeam.errors import CheckpointError, UnsupportedShapeError, UsageError
-from ledgerbeam.iterators.node import DerivedNode, IteratorNode, Positions, State, field, resolve_iterator_source
+from ledgerbeam.iterators.node import DerivedNode, Positions, State, field, resolve_iterator_source
 from ledgerbeam.iterators.rng import load_chance, new_chance, save_chance
 from ledgerbeam.iterators.stages.chain import child_at, read_grouped
 from ledgerbeam.iterators.tokens import MISSING, Token, pair_token
@@ -24,21 +24,21 @@ __all__ = ["Mux"]
 
 
 class Mux(DerivedNode):
-    """Draws, for each item, the source that yields it. Its tokens are `(number of the source, token of the source)`.
+    """Draws the source of each item by weight. The tokens are `(number of the source, token of the source)`.
 
-    A source that has ended is no longer drawn; the pass ends when all sources have ended. All shards draw the same,
-    each from its part of the sources. The draws are lhotse's of a `LazyIteratorMultiplexer` with the same seed; each
-    epoch has its own.
+    A source that has ended is no longer drawn; the pass ends when all sources have ended. All shards draw the same
+    sources, each from its part of them. The draws are those of lhotse's `LazyIteratorMultiplexer` with the same seed;
+    each epoch has its own draws.
 
     Args:
         *sources: Nodes, at least one.
-        weights: How often each is drawn, in proportion; positive. Default: all equal.
-        temperature: Weights are raised to `1 / temperature`: above 1 they become more alike, below 1 less.
+        weights: Relative frequency of each source; positive. Default: all equal.
+        temperature: Weights are raised to the power `1 / temperature`: above 1 they become more equal, below 1 less.
         seed: Chooses the draws, together with the epoch: `seed + epoch`.
-        stop_early: End the pass when the first source ends.
+        stop_early: Whether to end the pass when the first source ends.
 
     Raises:
-        UsageError: No source, another number of weights than of sources, or one that is not positive.
+        UsageError: There is no source, the number of weights is different, or a weight is not positive.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class Mux(DerivedNode):
 
     def __len__(self) -> int:
         if self.stop_early:
-            raise TypeError("a Mux with stop_early has no length that is known before")
+            raise TypeError("a Mux with stop_early has no length that is known in advance")
         return sum(map(len, self.sources))  # type: ignore[arg-type]
 
     @property
     def positions(self) -> int | None:
-        """All places of all sources, if each has a fixed order."""
+        """Number of places of all sources, if each has a fixed order."""
         if self.stop_early or not all(source.is_positional for source in self.sources):
             return None
         return sum(source.positions or 0 for source in self.sources)
@@ -100,7 +100,8 @@ class Mux(DerivedNode):
 
     def read_many(self, tokens: Sequence[Token], epoch: int | None = None) -> list[Any]:
         parts = [pair_token(token, self._name, "(number of the source, token of the source)") for token in tokens]
-        return read_grouped(parts, lambda number, inner: self._source(number).read_many(inner, self._when(epoch)))
+        owner, when = repr(self), self._when(epoch)
+        return read_grouped(parts, lambda number, inner: child_at(self.sources, number, owner).read_many(inner, when))
 
     def tokens(self, positions: Positions, epoch: int | None = None) -> list[Token]:
         when, pairs = self._when(epoch), self._locate(positions, epoch)
@@ -111,10 +112,10 @@ class Mux(DerivedNode):
         when, pairs = self._when(epoch), self._locate(positions, epoch)
         found = read_grouped(pairs, lambda number, places: self.sources[number].read_at(np.array(places), when))
         for (number, place), item in zip(pairs, found, strict=True):
-            if item is MISSING:  # a pass draws the next item of the source instead
+            if item is MISSING:  # a pass would use the next item of the source instead
                 raise UnsupportedShapeError(
-                    f"{self!r}: place {place} of {self.sources[number]!r} has no item, which shifts all that is drawn "
-                    "after it, so spans of this pass cannot be read apart; take blank lines out of the source"
+                    f"{self!r}: place {place} of {self.sources[number]!r} has no item, which shifts all later items, "
+                    "so spans of this pass cannot be read separately; remove blank lines from the source"
                 )
         return found
 
@@ -134,8 +135,8 @@ class Mux(DerivedNode):
     def merge(self, states: Sequence[Mapping[str, Any]]) -> State:
         if self.stop_early:
             raise UnsupportedShapeError(
-                f"{self!r}: with stop_early each shard ends by itself, so what is left cannot be divided anew; go on "
-                "with as many shards, or use Repeat below it"
+                f"{self!r}: with stop_early each shard ends separately, so the rest cannot be divided again; "
+                "continue with the same number of shards, or use Repeat below it"
             )
         parts = [field(state, "sources", self._name) for state in states]
         merged = [source.merge([part[number] for part in parts]) for number, source in enumerate(self.sources)]
@@ -145,7 +146,7 @@ class Mux(DerivedNode):
         return {"weights": self.weights, "seed": self.seed, "stop_early": self.stop_early}
 
     def _locate(self, positions: Positions, epoch: int | None) -> list[tuple[int, int]]:
-        """Find, for places of a pass, the source and the place in it."""
+        """Return for places of a pass the source and the place in it."""
         if self.positions is None:
             raise UnsupportedShapeError(f"{self!r}: its items have no places that are known before it is read")
         when = self._when(epoch)
@@ -161,7 +162,7 @@ class Mux(DerivedNode):
         return [found[place] for place in range(len(positions))]
 
     def _plan(self, epoch: int) -> list[Positions]:
-        """Draw a whole pass without reading; return for each source the places that it fills, increasing."""
+        """Draw a whole pass without reading; return for each source its places in the pass, increasing."""
         chance, ended = new_chance(self.seed + epoch), [False] * len(self.sources)
         left = [source.positions or 0 for source in self.sources]
         taken: list[list[int]] = [[] for _ in self.sources]
@@ -177,12 +178,9 @@ class Mux(DerivedNode):
         return [np.array(places, np.int64) for places in taken]
 
     def _draws(self, chance: random.Random, ended: Sequence[bool]) -> Iterator[int]:
-        """Draw sources by weight, without end, of those that have not ended."""
+        """Draw sources by weight from those that have not ended, without end."""
         active = [number for number, has_ended in enumerate(ended) if not has_ended]
         bounds = list(accumulate(self.weights[number] for number in active))
         total, last, draw = bounds[-1], len(active) - 1, chance.random
         while True:
             yield active[bisect_right(bounds, draw() * total, 0, last)]
-
-    def _source(self, number: Any) -> IteratorNode:
-        return child_at(self.sources, number, repr(self))

@@ -1,4 +1,4 @@
-"""The leaf over packs of indexes."""
+"""The leaf over an index pack."""
 
 # ruff: noqa: D102 - what overrides a method of IteratorNode is described there
 
@@ -20,14 +20,14 @@ __all__ = ["PackedManifest"]
 class PackedManifest(Records):
     """The records of a collection of an `.idxpack`: many sources, one index file.
 
-    Its tokens are lhotse's: numbers if it is shuffled, else `(number of the source, number in it)`.
+    The tokens are those of lhotse: numbers if it is shuffled, else `(number of the source, number in it)`.
 
     Args:
         url: The pack.
-        key: The key of the collection (`collection_key`). Default: of the only one.
+        key: The key of the collection (`collection_key`). Default: that of the only one.
         options: Storage options of the pack and its sources.
-        shuffle: In a new order each epoch: all of the collection, without a buffer.
-        seed: Chooses the orders. The first is that of lhotse for the same seed.
+        shuffle: Whether to use a new order of the whole collection in each epoch, without a buffer.
+        seed: Chooses the orders. The first one is that of lhotse for the same seed.
 
     Raises:
         IndexMismatchError: The pack is damaged; also the other errors of `IndexPack.collection`.

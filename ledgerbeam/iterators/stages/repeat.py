@@ -1,4 +1,4 @@
-"""One source several times, each time as another epoch."""
+"""Repeat a source, each time as another epoch."""
 
 # ruff: noqa: D102 - what overrides a method of IteratorNode is described there
 
@@ -19,13 +19,13 @@ __all__ = ["Repeat"]
 
 
 class Repeat(StagedNode):
-    """Goes through a source several times, or without end. Its tokens are `(number of the time, token of the source)`.
+    """Repeats a source several times or without end. The tokens are `(number of the time, token of the source)`.
 
-    Each time is an epoch of the source: nodes below that shuffle use a new order.
+    Each time is an epoch of the source, so nodes below that shuffle use a new order.
 
     Args:
         source: The node to read.
-        times: How often, at least 1; None: without end.
+        times: Number of times, at least 1. Default: without end.
 
     Raises:
         UsageError: `times` is below 1.

@@ -1,4 +1,4 @@
-"""Shuffling through a buffer, for sources without a fixed order, which cannot be shuffled globally."""
+"""Shuffle through a buffer, for sources without a fixed order, which cannot be shuffled globally."""
 
 # ruff: noqa: D102 - what overrides a method of IteratorNode is described there
 
@@ -19,15 +19,15 @@ __all__ = ["Shuffle"]
 
 
 class Shuffle(Transform):
-    """Yields random items of a buffer. The next item of the source takes the place of each.
+    """Yields random items of a buffer; the next item of the source replaces each.
 
-    Its tokens are its source's. The state has the tokens of the buffer; continuing reads their items again, with merged
-    requests. Over a source without constant time access it cannot be saved. The order is lhotse's of a `LazyShuffler`
-    with `random.Random(seed)`; each epoch has its own.
+    The tokens are those of the source. The state has the tokens of the buffer; their items are read again with merged
+    requests to continue. Over a source without constant time access it cannot be saved. The order is that of lhotse's
+    `LazyShuffler` with `random.Random(seed)`; each epoch has its own.
 
     Args:
         source: The node to read.
-        buffer_size: Items on hold, at least 1.
+        buffer_size: Number of items in the buffer, at least 1.
         seed: Chooses the order, together with the epoch: `seed + epoch`.
 
     Raises:
@@ -95,7 +95,7 @@ class Shuffle(Transform):
         return {"buffer_size": self.buffer_size, "seed": self.seed}
 
     def _fill(self, source: Iterator[Pair]) -> Iterator[Pair]:
-        """Fill the buffer by two items a turn, one of which changes places with a random one; return the first item."""
+        """Fill the buffer with two items in each step, one swapped with a random one; then yield the first item."""
         buffer, size = self._buffer, self.buffer_size
         while not self._filled:
             pair = next(source, None)
@@ -114,7 +114,7 @@ class Shuffle(Transform):
     def _exchange(self, source: Iterator[Pair]) -> Iterator[Pair]:
         buffer, size = self._buffer, self.buffer_size
         chance = self._chance
-        while len(buffer) > size:  # it took over those of several shards
+        while len(buffer) > size:  # after a merge it has the items of several shards
             place = below(chance, len(buffer))
             buffer[place], buffer[-1] = buffer[-1], buffer[place]
             yield buffer.pop()

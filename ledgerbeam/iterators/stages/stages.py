@@ -1,4 +1,4 @@
-"""Going through one pass after another: through several sources, or through one several times."""
+"""The base class of nodes with several passes in sequence: over several sources, or over one several times."""
 
 # ruff: noqa: D102 - what overrides a method of IteratorNode is described there
 
@@ -16,10 +16,11 @@ __all__ = ["StagedNode"]
 
 
 class StagedNode(DerivedNode):
-    """A pass in stages, each a pass of one child. Its tokens are `(label of the stage, token of the child)`.
+    """A pass in stages; each stage is a pass of one child. The tokens are `(label of the stage, token of the child)`.
 
-    The state is the present stage and its child's state, so it does not grow with the number of stages. After a change
-    of the number of shards, whose old ones may have stood in different stages, it also has what is left of the next.
+    The state is the current stage and the state of its child, so it does not grow with the number of stages. After a
+    change of the number of shards it also has the rest of further stages, since the old shards may have been in
+    different stages.
     """
 
     def __init__(self) -> None:
@@ -31,7 +32,7 @@ class StagedNode(DerivedNode):
     @property
     @abstractmethod
     def stages(self) -> int | None:
-        """How many stages; None for no end."""
+        """Number of stages; None if there is no end."""
 
     @abstractmethod
     def child_of(self, stage: int) -> IteratorNode:
@@ -43,15 +44,15 @@ class StagedNode(DerivedNode):
 
     @abstractmethod
     def epoch_of(self, stage: int) -> int:
-        """Return the epoch of a stage's child."""
+        """Return the epoch of the child of a stage."""
 
     def places_of(self, stage: int) -> int:
-        """Count the places of a stage, for `divide_child`."""
+        """Return the number of places of a stage, for `divide_child`."""
         del stage
         return 0
 
     def divide_child(self, child: IteratorNode, before: int) -> None:
-        """Divide the child of a stage, which has `before` places before it, among the shards."""
+        """Divide the child of a stage among the shards; `before` places precede the stage."""
         del before
         child.divide(*self._shard)
 
@@ -64,7 +65,7 @@ class StagedNode(DerivedNode):
                 yield None if token is None else (label, token), item
                 empty = False
             if whole and empty and self.stages is None:
-                return  # no later pass of it would give anything either
+                return  # later passes would be empty too
             self._before += self.places_of(self._stage)
             self._stage += 1
             self._entered = False
@@ -107,7 +108,7 @@ class StagedNode(DerivedNode):
         last = max([*reached, *(left[0] for state in states for left in state.get("left", ()))])
         last = last if self.stages is None else min(last, self.stages - 1)
         merged: State = {"stage": first, "before": before, "shard": None, "left": []}
-        # A shard that stands in a stage, or has it left, knows what it was divided with; one that has passed does not.
+        # A shard knows how a stage was divided if it is in the stage or has a rest of it, but not after the stage.
         known = {stage: count for state in states for stage, count, _ in state.get("left", ())}
         known.update({state["stage"]: state["before"] for state in states})
         for stage in range(first, last + 1):
@@ -119,7 +120,7 @@ class StagedNode(DerivedNode):
         return merged
 
     def _state_of(self, stage: int, before: int, state: Mapping[str, Any]) -> State:
-        """Return the state of a stage's child in one shard: saved, whole or finished."""
+        """Return the state of the child of a stage in one shard: saved, whole or finished."""
         shard, shards = state["shard"]
         self._shard = shard, shards
         self.load(state)
@@ -136,7 +137,7 @@ class StagedNode(DerivedNode):
         return self.stages is not None and self._stage >= self.stages
 
     def _enter(self) -> None:
-        """Put the child of the present stage to where its pass begins, or to what is left of it."""
+        """Set the child of the current stage to the beginning of its pass, or to the rest of it."""
         if self._entered:
             return
         left = self._left.pop(self._stage, None)

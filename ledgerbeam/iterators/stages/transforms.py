@@ -1,4 +1,4 @@
-"""Nodes that change, drop or choose items one by one and have no buffer."""
+"""Nodes that change, drop or choose single items, without a buffer."""
 
 # ruff: noqa: D102 - what overrides a method of IteratorNode is described there
 
@@ -19,13 +19,13 @@ __all__ = ["Filter", "Map", "Slice"]
 
 
 class Map(ItemTransform):
-    """Applies a function to each item. Its tokens are its source's.
+    """Applies a function to each item. The tokens are those of the source.
 
     Args:
         source: The node to read.
-        function: Called with an item. Must return the same for the same item, and must not change the item's source.
-        seed: If given, the function is called with the item and a `random.Random`, which is the same whenever this item
-            of this epoch is made, also when it is rebuilt.
+        function: Called with an item. It must return the same for the same item, and must not change the source.
+        seed: If given, the function is called with the item and a `random.Random`, which is always the same for an item
+            in an epoch, also if the item is rebuilt.
     """
 
     def __init__(self, source: Any, function: Callable[..., Any], *, seed: int | None = None) -> None:
@@ -67,13 +67,13 @@ class Map(ItemTransform):
 
 
 class Filter(Transform):
-    """Leaves out the items that a predicate refuses. Its tokens are its source's.
+    """Drops the items for which a predicate is false. The tokens are those of the source.
 
-    `read_span` addresses the places of the source and returns those of their items that pass.
+    `read_span` addresses the places of the source and returns the items that are not dropped.
 
     Args:
         source: The node to read.
-        predicate: Called with an item; must return the same for the same item.
+        predicate: Called with an item; it must return the same for the same item.
     """
 
     def __init__(self, source: Any, predicate: Callable[[Any], bool]) -> None:
@@ -95,8 +95,8 @@ class Filter(Transform):
         for token, item in zip(tokens, items, strict=True):
             if not self.predicate(item):
                 raise FunctionError(
-                    f"Filter: {describe_function(self.predicate)} refuses the item of token {token!r}, which it let "
-                    "pass before; it must be a pure function of the item"
+                    f"Filter: {describe_function(self.predicate)} drops the item of token {token!r}, which it kept "
+                    "before; it must be a pure function of the item"
                 )
         return items
 
@@ -115,18 +115,17 @@ class Filter(Transform):
 
 
 class Slice(Transform):
-    """Takes the `k`-th of every `n` items. Its tokens are `("source", token of the source)`.
+    """Takes the `k`-th of every `n` items. The tokens are `("source", token of the source)`.
 
-    If the order of the source is known, skipped items are not read. Otherwise each shard reads and counts all its
-    items.
+    If the source has a known order, skipped items are not read. Otherwise each shard reads and counts all its items.
 
     Args:
         source: The node to read.
         k: The position of the chosen item among `n`, `0 <= k < n`.
-        n: Of how many.
+        n: Number of items of which one is taken.
 
     Raises:
-        UsageError: Not `0 <= k < n`.
+        UsageError: `0 <= k < n` does not hold.
     """
 
     def __init__(self, source: Any, k: int, n: int) -> None:
@@ -188,7 +187,7 @@ class Slice(Transform):
 
     def merge(self, states: Sequence[Mapping[str, Any]]) -> State:
         if not self.is_positional:
-            raise self._indivisible()  # each shard has counted by itself
+            raise self._indivisible()  # each shard counts separately
         return {**super().merge(states), "counted": 0}
 
     def parameters(self) -> dict[str, Any]:

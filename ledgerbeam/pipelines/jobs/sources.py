@@ -159,18 +159,14 @@ class ListedFiles:
     def _require(self) -> RequireSource:
         return require_shard if self.read_as else recognize
 
-    def check(self, page: Page, *, streamed: bool = True) -> None:
+    def check(self, page: Page) -> None:
         """Refuse files that cannot be read.
 
-        Args:
-            page: Of the listing.
-            streamed: Whether compressed files without an index will do.
-
         Raises:
-            NotIndexableError: If a file is compressed, has no seek points, and has to be indexed.
+            NotIndexableError: If a file has a compression that cannot be read.
             UsageError: If the name of a file shows no known format.
         """
-        self.opened({}).check_names(page.urls, by_position=not streamed)
+        self.opened({}).check_names(page.urls)
 
     def check_columns(self, page: Page, options: Options) -> None:
         """Refuse columns that the first files lack.
@@ -270,9 +266,9 @@ class FilesToIndex(ListedFiles):
     def _require(self) -> RequireSource:
         return require_shard if self.read_as else recognize_indexable
 
-    def check(self, page: Page, *, streamed: bool = False) -> None:
+    def check(self, page: Page) -> None:
         """Refuse files that cannot be indexed; see `ListedFiles.check`."""
-        self.opened({}).check_names(page.urls, by_position=not streamed)
+        self.opened({}).check_names(page.urls, by_position=True)
 
     def packer(self) -> Packer | None:
         """Return None: each file is a source."""

@@ -9,7 +9,7 @@ import s3fs
 
 from ledgerbeam.errors import SourceNotFoundError, UsageError
 from ledgerbeam.io import SourceListing
-from ledgerbeam.io.listing.own_files import OwnFiles
+from ledgerbeam.io.listing.own_files import OwnFiles, Sieve
 from ledgerbeam.io.listing.pages import Page
 from tests.conftest import S3Server
 from tests.pipelines.conftest import Workspace
@@ -129,7 +129,7 @@ def test_a_mark_that_is_named_is_an_error(tmp_path: Path) -> None:
 
 def kept(own: OwnFiles, *urls: str, patterns: tuple[str, ...]) -> tuple[list[str], int]:
     """Return what is left of a page, and how many files were left out of it."""
-    sieve = own.among(patterns)
+    sieve = Sieve(own, patterns)
     page = sieve.keep(Page(list(urls), list(range(len(urls))), [f"v{number}" for number in range(len(urls))]))
     assert [urls[size] for size in page.sizes] == page.urls
     assert [int(version[1:]) for version in page.versions] == page.sizes
@@ -164,17 +164,17 @@ def test_nothing_is_left_out_of_a_listing_beside_the_output(tmp_path: Path) -> N
 def test_a_name_in_a_list_is_refused_by_every_name_of_the_folder(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    sieve = OwnFiles(f"{tmp_path}/link", FORM).among([])
+    sieve = Sieve(OwnFiles(f"{tmp_path}/link", FORM), [])
     for folder in ("link", "real"):
         for name in ("a-0000000000.jsonl", "_ledgerbeam/1.json"):
             with pytest.raises(UsageError, match="this job writes files of this name itself"):
                 sieve.refuse([f"{tmp_path}/in/a", f"{tmp_path}/{folder}/{name}"])
         sieve.refuse([f"{tmp_path}/{folder}/a.jsonl", f"{tmp_path}/{folder}2/a-0000000000.jsonl"])
-    OwnFiles().among([]).refuse([f"{tmp_path}/real/_ledgerbeam/1.json"])
+    Sieve(OwnFiles(), []).refuse([f"{tmp_path}/real/_ledgerbeam/1.json"])
     for output, name in (("s3://b/out/", "s3://b/out/a-0000000000.jsonl"), ("/", "/a-0000000000.jsonl")):
         with pytest.raises(UsageError):
-            OwnFiles(output, FORM).among([name])
-        OwnFiles(output, FORM).among([f"{name[:-5]}*"])
+            Sieve(OwnFiles(output, FORM), [name])
+        Sieve(OwnFiles(output, FORM), [f"{name[:-5]}*"])
 
 
 @pytest.mark.slow
