@@ -293,7 +293,7 @@ class Host:
         if self._working:
             self._later(TICK_SECONDS, self._tick, link=True)
         else:
-            left = [task for page in board.waiting() for task in page]
+            left = board.undrawn()
             board.close()
             self._board = None
             self._wait(left)

@@ -507,7 +507,7 @@ def share(world: World, store: LmdbStore, place: ClaimPlace, run: str, listing: 
         if died and tasks:
             task = tasks[0]
             store.record_deaths([Mark(task.source_id, node_id(task.source_id, task.lineage), f"{task.lineage}")])
-        left = [task for page in board.waiting() for task in page]
+        left = board.undrawn()
         for _ in range(PATIENCE):
             store.refresh()
             left, held = sharing.open_tasks(left)
@@ -615,6 +615,11 @@ def withdraw(world: World, host: str, reason: str | None) -> None:
 
 def forge(world: World) -> None:
     """Somebody writes claims that no launcher has said, damages those that are there, or deletes them."""
+    with contextlib.suppress(StorageError):
+        _forge(world)
+
+
+def _forge(world: World) -> None:
     names = [name for name in world.objects.content if name.startswith("claims/")]
     what = world.choice.choice(["forge", "damage", "delete"])
     if what == "forge" or not names:

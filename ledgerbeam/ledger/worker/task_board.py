@@ -94,7 +94,7 @@ class Board:
     def close(self) -> None:
         """Close it in this process."""
         with self._lock:
-            _boards.pop(self.path, None)
+            _boards.pop((os.getpid(), self.path), None)
             self._env.close()
 
     def _run(self, body: Callable[[lmdb.Transaction[bytes]], _Result], *, write: bool = True) -> _Result:
@@ -204,6 +204,10 @@ class Board:
             yield page
             start = page[-1].key + b"\0"
 
+    def undrawn(self) -> list[BoardTask]:
+        """Return all elements that no worker has drawn."""
+        return [*self.ready(self.left()), *(task for page in self.waiting() for task in page)]
+
     def _page(self, state: bytes, start: bytes, most: int) -> list[BoardTask]:
         def look(txn: lmdb.Transaction[bytes]) -> list[BoardTask]:
             found: list[BoardTask] = []
@@ -282,7 +286,7 @@ def _unpack(key: bytes, about: bytes) -> BoardTask:
     return BoardTask(key, Span(bytes.fromhex(source), start, stop), found)
 
 
-_boards: dict[str, Board] = {}
+_boards: dict[tuple[int, str], Board] = {}  # those of a parent are never touched by a forked process
 _boards_lock = threading.Lock()
 
 
@@ -302,16 +306,15 @@ def task_board(run_dir: str) -> Board:
     """Return this process's board of a wave, by the wave's folder."""
     path = os.path.join(run_dir, "board")
     with _boards_lock:
-        board = _boards.get(path)
+        board = _boards.get((os.getpid(), path))
         if board is None:
-            board = _boards[path] = Board(path)
+            board = _boards[os.getpid(), path] = Board(path)
         return board
 
 
 def _forget_after_fork() -> None:
     global _boards_lock  # noqa: PLW0603 - the inherited lock may be held by a thread that does not exist here
     _boards_lock = threading.Lock()
-    _boards.clear()
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io import ObjectFolder
 from ledgerbeam.io.listing.pages import Page
 from ledgerbeam.io.megatron import Layout, merge_megatron, write_megatron
@@ -98,7 +99,14 @@ class MergedParts:
                 if not rewrite(lost):
                     return []
                 parts = _Parts(self, job, store)
-            datasets = parts.merge()
+            try:
+                datasets = parts.merge()
+            except LedgerbeamError:
+                # Another launcher of the job may have merged them, and dropped the parts, while this one did.
+                found = parts.merged()
+                if found is None:
+                    raise
+                datasets = found
             for dataset in datasets:
                 say(_described(dataset, f"{count(dataset.parts, 'part')} merged -> "))
         else:

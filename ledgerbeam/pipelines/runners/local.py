@@ -266,7 +266,7 @@ class LocalRunner:
         board = self._board = task_board(folder)
         try:
             end = self._wave("chain", folder, wave, listed)
-            self._not_drawn = [task for page in board.waiting() for task in page]
+            self._not_drawn = board.undrawn()
             return end
         finally:
             self._board = None

@@ -27,6 +27,11 @@ from ledgerbeam.redaction import printable, without_secrets
 __all__ = ["RunOutcome", "is_local_runner", "require_local", "run_job", "warn_of_lost"]
 
 
+_SHARES = "they share its tasks"
+_TWICE = "nothing is lost, but tasks may be done twice"
+"""What becomes of the tasks if two runs are at work: launchers of local runs leave claims for each other."""
+
+
 @dataclass(frozen=True)
 class RunOutcome:
     """How a run ended.
@@ -100,18 +105,20 @@ def run_job(
         require_local(beam_args)
     started = time.monotonic()
     folders = run_folders(store)
+    is_local = is_local_runner(beam_args)
     if others := folders.remove_dead():
         reporter.warn(
             f"another run is at work on this ledger (processes {', '.join(str(other.pid) for other in others)}): "
-            "nothing is lost, but tasks may be done twice"
+            f"{_SHARES if is_local else _TWICE}"
         )
     last = store.status()["last_run"]
     clean = last is None or (last["outcome"] in (DONE, TASKS_FAILED) and last["tidied"])
     elsewhere = None if last is None or clean else run_elsewhere(last, store)
     if elsewhere:
         reporter.warn(
-            f"an older run may still be at work on this ledger ({elsewhere}): nothing is lost, but tasks may be done "
-            "twice, and outputs that are out of date stay until the next run"
+            f"an older run may still be at work on this ledger ({elsewhere}): "
+            f"{_SHARES if is_local and last['info'].get('runner') == 'local' else _TWICE}, and outputs that are out of "
+            "date stay until the next run"
         )
     # Before the run begins: on a remote ledger a run records nothing of what is forgotten after its beginning.
     if force:

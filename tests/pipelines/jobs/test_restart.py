@@ -190,11 +190,15 @@ def test_every_bundle_run_twice_gives_the_same_outputs(workspace: Workspace, cle
     assert workspace.files("out") == clean
 
 
+REPEATING = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
+"""Not the local runner, whose workers draw each task once."""
+
+
 def test_a_task_that_ends_otherwise_than_recorded_is_an_error(workspace: Workspace) -> None:
     workspace.jsonl("in/a.jsonl", 20)
     ran = workspace.run(
         *("map", "functions:random_text", "in/*.jsonl", "--output", "out", "--to", "jsonl", "--workers", "1"),
-        *("--no-purity-check", "--", "--direct_runner_bundle_repeat=1"),
+        *("--no-purity-check", "--", REPEATING, "--direct_runner_bundle_repeat=1"),
     )
     assert ran.status == 1
     assert "in/a.jsonl" in ran.err

@@ -1,0 +1,139 @@
+"""The board of a wave: what is drawn when, by whom, and what survives a kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ledgerbeam.ledger.model.claims import Span
+from ledgerbeam.ledger.worker.task_board import Board, BoardTask, Facts, task_board
+
+
+def element(number: int, source: bytes = b"s" * 16) -> tuple[BoardTask, bytes]:
+    lineage = ((number, 1000),)
+    return BoardTask(b"%04d" % number, Span(source, number, number + 1), (lineage,)), b"task %d" % number
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Iterator[Board]:
+    made = task_board(str(tmp_path))
+    yield made
+    made.close()
+
+
+def drawn(board: Board) -> list[bytes]:
+    found = []
+    while (one := board.draw()) is not None:
+        found.append(one.element)
+    return found
+
+
+def test_elements_are_drawn_once_each_in_order(board: Board) -> None:
+    board.post([element(2), element(0)])
+    board.post([element(1), element(0)])
+    assert drawn(board) == [b"task 0", b"task 1", b"task 2"]
+    assert board.is_done()
+    assert board.drawn() == 3
+
+
+def test_what_is_posted_again_after_it_was_drawn_is_there_again(board: Board) -> None:
+    board.post([element(0)])
+    assert board.draw() is not None
+    assert [task.span.start for task in board.in_work(0.0)] == [0]
+
+
+def test_while_others_share_only_what_is_offered_is_drawn(board: Board) -> None:
+    board.say(Facts(shared=True, until=time.monotonic() + 60))
+    board.post([element(number) for number in range(4)])
+    assert board.draw() is None
+    assert not board.is_done()
+    board.offer([b"0002", b"0001", b"nothing"])
+    board.hold([b"0001"])
+    assert drawn(board) == [b"task 2"]
+    assert [task.span.start for page in board.waiting() for task in page] == [0, 1, 3]
+    board.drop([b"0000"])
+    board.offer_all()
+    assert drawn(board) == [b"task 1", b"task 3"]
+
+
+def test_nothing_is_drawn_once_the_launcher_does_not_renew_it(board: Board) -> None:
+    board.post([element(0)])
+    board.say(Facts(shared=True, until=time.monotonic() - 1))
+    assert board.draw() is None
+    assert not board.is_done()
+    board.say(Facts(shared=True, until=time.monotonic() + 60))
+    assert board.draw() is not None
+
+
+def test_a_board_is_done_when_all_that_waits_is_left_to_others(board: Board) -> None:
+    board.say(Facts(shared=True))
+    board.post([element(0), element(1)])
+    board.offer([b"0001"])
+    board.say(Facts(shared=True, over=True))
+    assert not board.is_done()
+    assert drawn(board) == [b"task 1"]
+    assert board.is_done()
+    assert not board.is_empty()
+
+
+def test_an_element_that_has_ended_is_in_work_for_a_while(board: Board) -> None:
+    board.post([element(0), element(1)])
+    one, two = board.draw(), board.draw()
+    assert one is not None
+    assert two is not None
+    board.ended(one.key)
+    assert len(board.in_work(time.monotonic() - 10)) == 2
+    assert [task.key for task in board.in_work(time.monotonic() + 10)] == [two.key]
+    board.ended(two.key)
+    assert board.in_work(time.monotonic() + 10) == []
+    assert board.is_empty()
+
+
+def test_a_board_grows(board: Board) -> None:
+    large = b"x" * (1 << 20)
+    board.post([(element(number)[0], large) for number in range(100)])
+    assert len(drawn(board)) == 100
+
+
+def test_threads_and_processes_draw_what_is_left(board: Board, tmp_path: Path) -> None:
+    board.post([element(number) for number in range(400)])
+    script = (
+        "import sys; from ledgerbeam.ledger.worker.task_board import task_board\n"
+        "board = task_board(sys.argv[1])\n"
+        "while (one := board.draw()) is not None: print(one.element.decode())\n"
+    )
+    others = [
+        subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    found: list[str] = []
+    threads = [threading.Thread(target=lambda: found.extend(one.decode() for one in drawn(board))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for other in others:
+        found += other.communicate(timeout=60)[0].splitlines()
+    assert sorted(found) == sorted(f"task {number}" for number in range(400))
+
+
+def test_a_killed_worker_blocks_nobody(board: Board, tmp_path: Path) -> None:
+    board.post([element(number) for number in range(100_00)])
+    script = (
+        "import sys; from ledgerbeam.ledger.worker.task_board import task_board\n"
+        "board = task_board(sys.argv[1])\n"
+        "while True:\n    board.draw(); print(flush=True)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        os.kill(other.pid, signal.SIGKILL)
+    assert board.draw() is not None
