@@ -16,7 +16,16 @@ from dataclasses import dataclass
 from itertools import islice
 
 from ledgerbeam.errors import LedgerbeamError
-from ledgerbeam.ledger.model.claims import ClaimPlace, Claims, Span, decode_claims, encode_claims, merged, rank
+from ledgerbeam.ledger.model.claims import (
+    MOST_SPANS,
+    ClaimPlace,
+    Claims,
+    Span,
+    decode_claims,
+    encode_claims,
+    merged,
+    rank,
+)
 from ledgerbeam.ledger.model.store import LedgerStore
 from ledgerbeam.ledger.worker.task_board import Board, BoardTask, Facts
 from ledgerbeam.logger import library_logger
@@ -179,7 +188,7 @@ class Sharing:
             self._give_way(board, others, wanted)
         ready = board.ready(wanted)
         chosen, is_left = self._free(board, others, wanted - len(ready)) if others else ([], True)
-        spans = merged(task.span for task in (*in_work, *ready, *chosen))
+        spans = merged(task.span for task in (*in_work, *ready, *chosen))[:MOST_SPANS]
         self._next_said = now + interval
         if not self._say(spans, holds):
             return
