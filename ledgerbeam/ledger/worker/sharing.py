@@ -45,7 +45,7 @@ _log = library_logger(__name__)
 
 
 @dataclass
-class _Seen:
+class _Heard:
     """What was read of another launcher: its bytes, since when they are known, and when they were read last."""
 
     data: bytes
@@ -99,7 +99,7 @@ class Sharing:
         self._environment = store.environment_id()
         self._workers = workers
         self._clock = clock
-        self._seen: dict[str, _Seen] = {}
+        self._heard: dict[str, _Heard] = {}
         self._own = Claims(run, self._environment, 0, HOLD_SECONDS)
         self._lease = 0.0  # up to when workers may begin what was said
         self._next_said = self._next_read = self._next_look = clock()
@@ -111,12 +111,12 @@ class Sharing:
         """Return the claims of others that hold now; reads what may have changed."""
         now = self._clock()
         names = self._place.names()
-        for gone in self._seen.keys() - set(names):
-            del self._seen[gone]
-        if names and (now >= self._next_read or not self._seen.keys() >= set(names)):
+        for gone in self._heard.keys() - set(names):
+            del self._heard[gone]
+        if names and (now >= self._next_read or not self._heard.keys() >= set(names)):
             self._next_read = now + self._interval()
             self._read(names, now)
-        return [seen.claims for seen in self._seen.values() if seen.claims is not None and self._holds(seen, now)]
+        return [seen.claims for seen in self._heard.values() if seen.claims is not None and self._holds(seen, now)]
 
     def _read(self, names: Sequence[str], now: float) -> None:
         try:
@@ -125,9 +125,9 @@ class Sharing:
             _log.debug("claims cannot be read: %s", error)
             return
         for name, data in zip(names, found, strict=True):
-            seen = self._seen.get(name)
+            seen = self._heard.get(name)
             if seen is None or (data is not None and seen.data != data):
-                self._seen[name] = _Seen(data or b"", now, self._decoded(name, data) if data else None)
+                self._heard[name] = _Heard(data or b"", now, self._decoded(name, data) if data else None)
 
     def _decoded(self, name: str, data: bytes) -> Claims | None:
         try:
@@ -137,14 +137,14 @@ class Sharing:
             return None
         return claims if claims.run != self._run else None
 
-    def _holds(self, seen: _Seen, now: float) -> bool:
+    def _holds(self, seen: _Heard, now: float) -> bool:
         claims = seen.claims
         if claims is None or not claims.spans or now - seen.since >= claims.seconds:
             return False
         return not (claims.place == self._environment and self._place.has_died(claims))
 
     def _interval(self) -> float:
-        return self._place.seconds * max(1.0, len(self._seen) / _CROWD)
+        return self._place.seconds * max(1.0, len(self._heard) / _CROWD)
 
     # What may be drawn here
 
