@@ -121,7 +121,8 @@ class _ListPages(beam.DoFn):
 class SkipCompleted(ChainTransform):
     """Drops the sources that are complete in the ledger, registers the others as open, and adds what is done of them.
 
-    From here on no transform reads the ledger: the finished tasks of a source travel with it.
+    From here on no transform asks the ledger: the finished tasks of a source travel with it. On the local runner
+    workers look at what their host knows of it just before they begin a task.
     """
 
     elements = PendingSource

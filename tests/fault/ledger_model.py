@@ -74,6 +74,9 @@ def staying(source: Source, lineages: Collection[Lineage], withdrawn: Collection
     told_apart = all(len(lineage) == 1 for lineage in lineages) and all(leaves[one].counts for one in withdrawn)
     if set(lineages) >= leaves.keys():
         told_apart &= all(leaves[one].outputs or leaves[one].special_counts() for one in lineages)
+    plain = [leaves[one] for one in lineages if leaves[one].special_counts() is None]
+    # What those without counts have added to the sum is divided among those that published.
+    told_apart &= any(one.outputs for one in plain) or not any(one.bytes for one in plain)
     return set(lineages) - set(withdrawn) if told_apart else set()
 
 

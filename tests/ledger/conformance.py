@@ -601,6 +601,28 @@ class LedgerStoreConformance:
         store.record_deaths([mark])
         assert store.attempts(source.id) == {}
 
+    def test_single_tasks_are_finished_with_all_that_grew_from_them(self, store: LedgerStore) -> None:
+        source, other = plain("a"), plain("b")
+        store.register([source, other])
+        deep = [leaf_of(source, ((1, 2), (ordinal, 2))) for ordinal in range(2)]
+        asked = [
+            (source.id, ()),
+            (source.id, ((0, 2),)),
+            (source.id, ((1, 2),)),
+            (source.id, ((1, 2), (0, 2))),
+            (other.id, ((0, 2),)),
+            (b"?" * 16, ()),
+        ]
+        assert store.finished(asked) == [False] * 6
+        store.commit(deep[:1])
+        assert store.finished(asked) == [False, False, False, True, False, False]
+        store.commit(deep[1:])
+        assert store.finished(asked) == [False, False, True, True, False, False]
+        store.commit([leaf_of(source, ((0, 2),))])
+        assert store.finished(asked) == [True, True, True, True, False, False]
+        store.forget(source.url)
+        assert store.finished(asked) == [False] * 6
+
     def test_forgetting_failures_ends_quarantine_and_keeps_progress(self, store: LedgerStore) -> None:
         source = plain()
         store.register([source])

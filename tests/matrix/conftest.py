@@ -25,7 +25,7 @@ ENGINES = ("FnApiRunner, 1 process", "FnApiRunner, 2 processes", "Prism", DATAFL
 
 Contents = dict[str, bytes | None]
 
-_rows: list[Row] = []
+rows: list[Row] = []
 _references: dict[str, Contents] = {}
 _converted: Contents = {}
 notes: list[str] = []
@@ -87,7 +87,7 @@ def jobs(
         place = "".join(letter for letter in name.lower() if letter.isalnum())
         jobs = Jobs(folder / "jobs", server, bucket, name=place, options=options, engine=engine, python=python, env=env)
         jobs.row.engine = name
-        _rows.append(jobs.row)
+        rows.append(jobs.row)
         yield jobs
 
 
@@ -142,9 +142,9 @@ def _start_with_image(folder: Path, s3: S3Server, stack: ExitStack) -> Engine:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    if _rows or notes:
+    if rows or notes:
         terminalreporter.section("runner matrix")
-    if _rows:
+    if rows:
         _write_table(terminalreporter)
     for note in notes:
         terminalreporter.write_line(note)
@@ -153,7 +153,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 def _write_table(terminalreporter: Any) -> None:
     head = f"{'engine':<26}" + "".join(f"{column:>17}" for column in COLUMNS) + f"{'kills':>7}{'seconds':>9}{'MiB':>7}"
     terminalreporter.write_line(head)
-    for row in _rows:
+    for row in rows:
         cells = "".join(f"{_told(row, column):>17}" for column in COLUMNS)
         terminalreporter.write_line(f"{row.engine:<26}{cells}{row.killed:>7}{row.seconds:>9.1f}{row.mebibytes:>7.0f}")
 

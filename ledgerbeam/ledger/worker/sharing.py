@@ -16,7 +16,16 @@ from dataclasses import dataclass
 from itertools import islice
 
 from ledgerbeam.errors import LedgerbeamError
-from ledgerbeam.ledger.model.claims import ClaimPlace, Claims, Span, decode_claims, encode_claims, merged, rank
+from ledgerbeam.ledger.model.claims import (
+    MOST_SPANS,
+    ClaimPlace,
+    Claims,
+    Span,
+    decode_claims,
+    encode_claims,
+    merged,
+    rank,
+)
 from ledgerbeam.ledger.model.store import LedgerStore
 from ledgerbeam.ledger.worker.task_board import Board, BoardTask, Facts
 from ledgerbeam.logger import library_logger
@@ -90,7 +99,7 @@ class Sharing:
         self._environment = store.environment_id()
         self._workers = workers
         self._clock = clock
-        self._seen: dict[str, _Heard] = {}
+        self._heard: dict[str, _Heard] = {}
         self._own = Claims(run, self._environment, 0, HOLD_SECONDS)
         self._lease = 0.0  # up to when workers may begin what was said
         self._next_said = self._next_read = self._next_look = clock()
@@ -102,12 +111,12 @@ class Sharing:
         """Return the claims of others that hold now; reads what may have changed."""
         now = self._clock()
         names = self._place.names()
-        for gone in self._seen.keys() - set(names):
-            del self._seen[gone]
-        if names and (now >= self._next_read or not self._seen.keys() >= set(names)):
+        for gone in self._heard.keys() - set(names):
+            del self._heard[gone]
+        if names and (now >= self._next_read or not self._heard.keys() >= set(names)):
             self._next_read = now + self._interval()
             self._read(names, now)
-        return [seen.claims for seen in self._seen.values() if seen.claims is not None and self._holds(seen, now)]
+        return [seen.claims for seen in self._heard.values() if seen.claims is not None and self._holds(seen, now)]
 
     def _read(self, names: Sequence[str], now: float) -> None:
         try:
@@ -116,9 +125,9 @@ class Sharing:
             _log.debug("claims cannot be read: %s", error)
             return
         for name, data in zip(names, found, strict=True):
-            seen = self._seen.get(name)
+            seen = self._heard.get(name)
             if seen is None or (data is not None and seen.data != data):
-                self._seen[name] = _Heard(data or b"", now, self._decoded(name, data) if data else None)
+                self._heard[name] = _Heard(data or b"", now, self._decoded(name, data) if data else None)
 
     def _decoded(self, name: str, data: bytes) -> Claims | None:
         try:
@@ -135,7 +144,7 @@ class Sharing:
         return not (claims.place == self._environment and self._place.has_died(claims))
 
     def _interval(self) -> float:
-        return self._place.seconds * max(1.0, len(self._seen) / _CROWD)
+        return self._place.seconds * max(1.0, len(self._heard) / _CROWD)
 
     # What may be drawn here
 
@@ -179,7 +188,7 @@ class Sharing:
             self._give_way(board, others, wanted)
         ready = board.ready(wanted)
         chosen, is_left = self._free(board, others, wanted - len(ready)) if others else ([], True)
-        spans = merged(task.span for task in (*in_work, *ready, *chosen))
+        spans = merged(task.span for task in (*in_work, *ready, *chosen))[:MOST_SPANS]
         self._next_said = now + interval
         if not self._say(spans, holds):
             return

@@ -33,6 +33,16 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectFolder:
     return ObjectFolder(place / "deep/objects", place.options)
 
 
+def test_what_is_replaced_is_there_whole(folder: ObjectFolder) -> None:
+    folder.replace("claims/1/a.json", b"one")
+    assert folder.names("claims") == ["claims/1/a.json"]
+    folder.replace("claims/1/a.json", b"another")
+    assert folder.read(["claims/1/a.json"]) == [b"another"]
+    assert folder.names("") == ["claims/1/a.json"]
+    folder.delete(["claims/1/a.json"])
+    assert folder.names("") == []
+
+
 def test_an_empty_folder_has_no_names(folder: ObjectFolder) -> None:
     assert folder.names("") == []
     assert folder.names("a") == []
