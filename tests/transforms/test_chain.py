@@ -31,7 +31,7 @@ from ledgerbeam.transforms import (
     WriteTasks,
 )
 from ledgerbeam.transforms._worker import LedgerHandle
-from ledgerbeam.transforms.chain import ChainValues, give_values
+from ledgerbeam.transforms.chain import ChainDoFn, ChainValues, give_values
 
 
 def keep(task: Task) -> Task:
@@ -118,6 +118,8 @@ def test_a_second_run_skips_what_is_complete_and_finished_tasks_of_the_rest(tmp_
 )
 def test_a_console_shows_what_a_transform_does(transform: Any, shown: object) -> None:
     assert shown in [item.value for item in DisplayData.create_from(transform).items]
+    step = beam.ParDo(ChainDoFn(transform))  # all that a console has whose runner keeps the innermost steps alone
+    assert shown in [item.value for item in DisplayData.create_from(step).items]
 
 
 def test_what_was_not_written_is_not_recorded(tmp_path: Path, store: LedgerStore) -> None:

@@ -20,6 +20,7 @@ from apache_beam.testing.util import assert_that
 from ledgerbeam.errors import UnsupportedShapeError, UsageError
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
+from ledgerbeam.redaction import know_secrets
 from ledgerbeam.transforms import ProcessBatch, ProcessTask
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.chain import ChainValues, give_values
@@ -319,6 +320,13 @@ def test_what_a_function_returned_is_described() -> None:
     for result, said in (([1, 2], "f returned a list of 2 for"), ({1}, "f returned a set for")):
         with pytest.raises(UnsupportedShapeError, match=said):
             check_result(tasks()[0], result, "f")  # type: ignore[arg-type]
+
+
+def test_what_a_console_shows_of_a_function_holds_no_secret() -> None:
+    know_secrets({"secret": "hidden-from-consoles"})
+    shown = ProcessTask(partial(print, "hidden-from-consoles")).display_data()["function"]
+    assert "print" in shown
+    assert "hidden-from-consoles" not in shown
 
 
 def test_a_function_without_a_name_is_shown() -> None:
