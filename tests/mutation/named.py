@@ -851,8 +851,8 @@ NAMED: dict[str, Named] = {
     ),
     "a live temporary is removed": Named(
         "io/storage/publish.py",
-        "    except BlockingIOError:  # its writer lives\n        return False",
-        "    except BlockingIOError:  # its writer lives\n        os.unlink(path)",
+        "    except BlockingIOError:  # its writer is alive\n        return False",
+        "    except BlockingIOError:  # its writer is alive\n        os.unlink(path)",
         "tests/transforms/test_publishing.py::test_what_a_killed_writer_left_is_removed_and_what_a_live_one_writes_is_not",
     ),
     "temporaries are not locked": Named(
@@ -1229,8 +1229,8 @@ NAMED: dict[str, Named] = {
     ),
     "a read without a condition is not looked at after": Named(
         "io/storage/unchanged.py",
-        "        _require(version, info_of(url, store.info(url)).version)",
-        "        pass",
+        "    return info_of(url, store.info(url)).version, data",
+        '    return "", data',
         "tests/io/storage/test_listed_versions.py::test_a_source_is_what_was_listed_or_an_error",
     ),
     "names that lead out are removed": Named(

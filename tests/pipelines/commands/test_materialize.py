@@ -237,7 +237,7 @@ def test_a_pass_without_items_is_complete_and_writes_nothing(corpus: Workspace) 
 @pytest.mark.parametrize(
     ("name", "status", "message"),
     [
-        ("streamed", 1, "IndexedManifest for Jsonl"),
+        ("streamed", 1, "IndexedManifest instead of Jsonl"),
         ("batched", 1, "has no fixed number of places"),
         ("broken", 1, "RuntimeError: no such corpus"),
         ("nothing", 1, "expected a graph or a function that returns one, found int"),
