@@ -81,8 +81,8 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     (
         "ledgerbeam/ledger/model/counting.py",
         "is_done",
-        "children > len(applied)",
-        "children >= len(applied)",
+        "children > limit",
+        "children >= limit",
     ): "the task itself has an entry besides those of its children",
     ("ledgerbeam/ledger/remote/replay.py", "", "20", "21"): "how often a listing is made again before that is an error",
     ("ledgerbeam/ledger/remote/replay.py", "", "32", "33"): _MANY_OBJECTS_WORKED,
