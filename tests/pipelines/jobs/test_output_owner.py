@@ -297,7 +297,7 @@ def test_nothing_runs_before_the_mark_is_there_or_without_it(place: Place, monke
     ran: list[list[str]] = []
 
     class Runner:
-        deaths, done, records, stopped = 0, Totals(), RecordCounts(), False
+        deaths, done, records, stopped, submitted = 0, Totals(), RecordCounts(), False, False
 
         def __init__(self, *_: Any, **__: Any) -> None:
             pass
