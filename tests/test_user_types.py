@@ -45,7 +45,8 @@ def checked(folder: Path, texts: dict[str, str], *more: str) -> str:
     """Return what mypy says of files of a user, whose functions need no annotations, nor do those of Beam."""
     for name, text in texts.items():
         (folder / f"{name}.py").write_text(text, encoding="utf-8")
-    words = ["--strict", "--follow-imports=silent", "--cache-dir", str(ROOT / ".mypy_cache" / "users"), "--config-file=", *more]
+    cache = str(ROOT / ".mypy_cache" / "users")
+    words = ["--strict", "--follow-imports=silent", "--cache-dir", cache, "--config-file=", *more]
     said, wrong, _ = api.run([*words, *(str(folder / f"{name}.py") for name in texts)])
     assert not wrong
     return said
