@@ -92,7 +92,8 @@ def test_an_edited_function_is_refused_and_restarted_if_asked_for(texts: Path) -
     )
     done = run_program()
     assert done.returncode == 1
-    assert "functions short_and_long: was '" in done.stderr
+    assert "short_and_long: was '" in done.stderr
+    assert "captured value 'LONG' of short_and_long: was '1000', is '4'" in done.stderr
     assert "Traceback" not in done.stderr
     assert outputs(folder) == before
     done = run_program("--on-job-change", "restart")

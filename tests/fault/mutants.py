@@ -89,10 +89,12 @@ def _commit_at_the_end() -> None:
 
 
 def _forget_finished_tasks() -> None:
-    """Return a restarted source begins anew, whatever is recorded of it."""
+    """Have a restarted source begin anew, whatever is recorded of it: in the plan, and when a worker draws a task."""
     from ledgerbeam.ledger import selection
+    from ledgerbeam.ledger.lmdb.store import LmdbStore
 
     _wrap(selection, "is_done", lambda _: lambda *_: False)
+    _wrap(LmdbStore, "finished", lambda _: lambda _, tasks: [False for _ in tasks])
 
 
 MUTANTS: dict[str, Callable[[], None]] = {
