@@ -316,10 +316,10 @@ def test_a_function_may_be_in_a_module_beside_the_program(folder: Path, monkeypa
 
 
 def test_a_function_of_records_says_itself_what_it_is_made_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / "records_of_mine.py").write_text("def same(record, n=1):\n    return record\n")
+    (folder / "records_said.py").write_text("def same(record, n=1):\n    return record\n")
 
     def go(**values: Any) -> lb.PipelineRun:
-        return run(lb.MapRecords("records_of_mine:same", "jsonl", values=values))
+        return run(lb.MapRecords("records_said:same", "jsonl", values=values))
 
     assert go(n=1).outcome.tasks == 12
     with pytest.raises(JobMismatchError, match="set n: was 1, is 2"):
