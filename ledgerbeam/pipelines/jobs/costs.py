@@ -158,7 +158,8 @@ class CostShape:
             lambda total: max(1, -(-total // size)),
             bool(job.parameters.get("pack_bytes")),
             int(runs[-1]["info"].get("workers") or 1),
-            frozenset(name for name, url in {**places, "ledger": store.url}.items() if not is_local(url)),
+            # An index job has no folder of outputs, and before the first page of a listing there is no source.
+            frozenset(name for name, url in {**places, "ledger": store.url}.items() if url and not is_local(url)),
         )
 
 

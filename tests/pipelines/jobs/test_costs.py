@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
-from ledgerbeam.pipelines.jobs.costs import CostShape, CostTally, Pace
+from ledgerbeam.ledger import Job, Source
+from ledgerbeam.ledger.places import open_store
+from ledgerbeam.pipelines.jobs.costs import CostShape, CostTally, Pace, cost_of_rest
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from tests.pipelines.conftest import Workspace
@@ -107,6 +110,17 @@ def test_the_shape_of_a_job(job: dict[str, object], expected: set[str]) -> None:
     assert (set(found.on_stores), found.is_packed, found.workers, found.task_bytes) == (expected, True, 3, TASK)
     counted = dataclasses.replace(made, files=dataclasses.replace(files, task_records=5, pack_bytes=None))
     assert CostShape.of_job(counted).task_bytes is None
+
+
+@pytest.mark.parametrize("sources", [[], [Source("/in/a.jsonl", 10 * TASK, "1")]])
+def test_the_rest_of_a_job_that_has_just_begun_or_has_no_outputs(tmp_path: Path, sources: list[Source]) -> None:
+    store = open_store(str(tmp_path / "L"), create=True)
+    store.open_job(Job("index", {"task_bytes": TASK}))
+    store.begin_run({"workers": 2})
+    store.register(sources)
+    cost = cost_of_rest(store)
+    assert (None if cost is None else (cost.tasks, cost.requests)) == ((10, 0) if sources else None)
+    store.close()
 
 
 def test_a_dry_run_and_the_status_tell_it(workspace: Workspace) -> None:
