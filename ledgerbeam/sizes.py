@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["read_size"]
+__all__ = ["read_size", "size_text"]
 
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
@@ -23,3 +23,9 @@ def read_size(value: int | str) -> int:
     if size < 1:
         raise ValueError(f"expected at least 1 byte, found {value!r}")
     return size
+
+
+def size_text(size: int) -> str:
+    """Return a number of bytes as `read_size` takes it, in the largest unit of which it is a multiple."""
+    unit = max((unit for unit in _UNITS if size % _UNITS[unit] == 0), key=_UNITS.__getitem__)
+    return f"{size // _UNITS[unit]}{unit.upper()}"

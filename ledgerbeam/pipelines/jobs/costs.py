@@ -7,7 +7,7 @@ recorded tasks of the job itself, what a task takes and writes comes from there.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,8 +15,9 @@ from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore, Source
 from ledgerbeam.pipelines.jobs.sources import ListedFiles
 from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.sizes import size_text
 
-__all__ = ["Cost", "CostShape", "CostTally", "Pace", "cost_of_rest", "pace_of"]
+__all__ = ["MOST_SOURCES", "Cost", "CostShape", "CostTally", "Pace", "cost_of_rest", "pace_of"]
 
 START_SECONDS = 8.0
 SOURCE_SECONDS = 0.0021
@@ -47,6 +48,7 @@ OTHER_TASKS = (4, 16)
 OTHER_HOSTS = (4, 16)
 
 MOST_SOURCES = 100_000
+"""Up to this number of sources, the rest of a job is estimated from their sizes; reading more would take too long."""
 
 SMALL_SOURCE = 1 << 20
 """Sources below this size, in bytes on average, are better packed."""
@@ -185,7 +187,7 @@ class CostTally:
         self._count("", size, members, expected, left)
         for larger in () if self.shape.task_bytes is None else (self.shape.task_bytes * times for times in OTHER_TASKS):
             others = 1 if members else max(1, -(-size // larger))
-            change = f"--task-bytes {_words(larger)}"
+            change = f"--task-bytes {size_text(larger)}"
             self._count(change, size, members, others, max(1, others * left // max(1, expected)))
         return left
 
@@ -224,7 +226,7 @@ class CostTally:
         packs = math.ceil(self._bytes / size)
         if self._bytes >= here.sources * SMALL_SOURCE or packs >= here.sources:
             return None
-        return f"--pack {_words(size)}", _Amount(packs, here.sources, packs, size)
+        return f"--pack {size_text(size)}", _Amount(packs, here.sources, packs, size)
 
     def _cost(self, change: str, amount: _Amount, hosts: int = 1) -> Cost:
         sources, members, tasks = amount.sources, amount.members, amount.tasks
@@ -258,23 +260,20 @@ class CostTally:
         return math.ceil(sum(found[name] for name in self.shape.on_stores))
 
 
-def _words(size: int) -> str:
-    """Return a number of bytes as options take it."""
-    for unit, letter in ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")):
-        if size % unit == 0:
-            return f"{size // unit}{letter}"
-    return str(size)
-
-
-def cost_of_rest(store: LedgerStore) -> Cost | None:
+def cost_of_rest(store: LedgerStore, states: Mapping[str, int]) -> Cost | None:
     """Return what the rest of the job of a ledger will cost.
 
     It is None if all is done, before the first run, where the job's tasks have no size in bytes, or of more than
     `MOST_SOURCES` sources, which would take long to read.
+
+    Args:
+        store: The ledger.
+        states: Its number of sources by state, of `LedgerStore.status`.
     """
-    states = store.status()["sources"]
+    if not states["open"] + states["failed"] or sum(states.values()) > MOST_SOURCES:
+        return None
     shape = CostShape.of_ledger(store)
-    if shape is None or not states["open"] + states["failed"] or sum(states.values()) > MOST_SOURCES:
+    if shape is None:
         return None
     tally = CostTally(shape, pace_of(store))
     for row in store.sources():

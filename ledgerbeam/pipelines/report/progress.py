@@ -10,15 +10,13 @@ from typing import Any
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS
 from ledgerbeam.opening import run_folders
+from ledgerbeam.pipelines.jobs.costs import MOST_SOURCES
 from ledgerbeam.pipelines.report.run_info import Work, run_state, work_by_run
 from ledgerbeam.redaction import without_secrets
 
 __all__ = ["JobProgress", "job_progress", "shown_runs"]
 
 RECENT_SECONDS = 60
-
-WEIGHED_SOURCES = 100_000
-"""Up to this number of sources, the time left is estimated from their sizes; reading more would take too long."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,7 @@ def _time_left(
     left = status["sources"]["open"]
     if not run["listing_finished"] or not work.sources:
         return None
-    if sum(status["sources"].values()) > WEIGHED_SOURCES:
+    if sum(status["sources"].values()) > MOST_SOURCES:
         return float(left * seconds / work.sources)
     done_bytes = left_bytes = 0
     for row in store.sources():

@@ -54,7 +54,7 @@ def ledger_state(store: LedgerStore) -> LedgerState:
     if nulled is not None:
         found["nulled"] = nulled
     runs = shown_runs(store)
-    return LedgerState(found, runs, job_progress(store, found, runs), cost_of_rest(store))
+    return LedgerState(found, runs, job_progress(store, found, runs), cost_of_rest(store, found["sources"]))
 
 
 def shown_job(job: dict[str, Any] | None) -> dict[str, Any] | None:

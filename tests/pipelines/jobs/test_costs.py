@@ -118,7 +118,7 @@ def test_the_rest_of_a_job_that_has_just_begun_or_has_no_outputs(tmp_path: Path,
     store.open_job(Job("index", {"task_bytes": TASK}))
     store.begin_run({"workers": 2})
     store.register(sources)
-    cost = cost_of_rest(store)
+    cost = cost_of_rest(store, store.status()["sources"])
     assert (None if cost is None else (cost.tasks, cost.requests)) == ((10, 0) if sources else None)
     store.close()
 
