@@ -19,6 +19,7 @@ $(VENV)/.ready: pyproject.toml setup.py ledgerbeam/io/_native.c
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip setuptools
 	$(BIN)/python -m pip install --quiet --editable '.[dev,s3]'
+	$(BIN)/python -m compileall -q ledgerbeam
 	@touch $@
 
 demo: setup ## the main job on real text: run, SIGKILL, rerun, proof

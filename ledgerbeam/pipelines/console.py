@@ -1,4 +1,7 @@
-"""The output of commands: a progress bar on a terminal, plain lines elsewhere, one JSON object for programs."""
+"""The output of commands: a progress bar on a terminal, plain lines elsewhere, one JSON object for programs.
+
+Rich is imported where something is drawn with it: it takes as long as a command that finds its job done.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 import orjson
-from rich.console import Console
 from rich.filesize import decimal
-from rich.progress import BarColumn, Progress, TextColumn
-from rich.table import Column, Table
 
 from ledgerbeam.io.json_values import json_form
 from ledgerbeam.ledger import LedgerStore
@@ -22,6 +22,8 @@ from ledgerbeam.pipelines.run_progress import RunProgress, count, duration
 from ledgerbeam.redaction import plain_value
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ledgerbeam.pipelines.calls.result import Result
 
 __all__ = [
@@ -47,6 +49,8 @@ LINE_SECONDS = 10.0
 
 def plain_console(**options: Any) -> Console:
     """Return a console that prints text as it is: `[a]` is no markup, `:b:` no emoji, and numbers have no colours."""
+    from rich.console import Console  # noqa: PLC0415
+
     return Console(highlight=False, markup=False, emoji=False, **options)
 
 
@@ -109,6 +113,8 @@ def print_facts(rows: Sequence[tuple[str, str]]) -> None:
 
 def print_table(columns: list[str], rows: list[list[str]]) -> None:
     """Print rows under column heads, wide where the output is no terminal so that nothing is cut."""
+    from rich.table import Table  # noqa: PLC0415
+
     terminal = sys.stdout.isatty()
     console = plain_console(width=None if terminal else 10_000)
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
@@ -132,6 +138,8 @@ def counting(noun: str) -> Iterator[Callable[[int, int], None]]:
     Yields:
         A function to call with how many were done, and their bytes, since it was called last.
     """
+    from rich.progress import Progress, TextColumn  # noqa: PLC0415
+
     console = plain_console(stderr=True, soft_wrap=True)
     started = last = time.monotonic()
     done = size = 0
@@ -166,6 +174,10 @@ class RunBar:
     """
 
     def __init__(self, console: Console) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn  # noqa: PLC0415
+        from rich.table import Column  # noqa: PLC0415
+
+        self._console = console
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
@@ -180,6 +192,10 @@ class RunBar:
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
+
+    def print(self, text: str) -> None:
+        """Print a line above the bar, which is drawn again below it."""
+        self._console.print(text)
 
     def update(self, now: RunProgress) -> None:
         """Show where the run stands."""
@@ -201,28 +217,30 @@ class Reporter:
         self.as_json = as_json
         self.command = command
         self._quiet = quiet
-        self._out = plain_console(stderr=as_json, soft_wrap=True)
-        self._err = plain_console(stderr=True, soft_wrap=True)
         self._bar: RunBar | None = None
         self._last_line = time.monotonic()
 
     def say(self, text: str) -> None:
         """Print a line that belongs to the result."""
-        # Over a bar on the same terminal, which the bar's console knows to draw again below it.
-        console = self._err if self._bar is not None and self._out.is_terminal else self._out
-        console.print(text)
+        self._print(text, sys.stderr if self.as_json else sys.stdout)
 
     def warn(self, text: str) -> None:
         """Print a line that belongs to the course of the run."""
-        self._err.print(text)
+        self._print(text, sys.stderr)
+
+    def _print(self, text: str, stream: TextIO) -> None:
+        if self._bar is not None and stream.isatty():
+            self._bar.print(text)
+        else:
+            print(text, file=stream, flush=True)
 
     @contextmanager
     def progress(self) -> Iterator[None]:
         """Show progress while the body runs: what it lists, then what is passed to `update`."""
-        if self._quiet or not self._err.is_terminal:
+        if self._quiet or not sys.stderr.isatty():
             yield
             return
-        with RunBar(self._err) as bar:
+        with RunBar(plain_console(stderr=True, soft_wrap=True)) as bar:
             self._bar = bar
             try:
                 yield
@@ -233,9 +251,9 @@ class Reporter:
         """Show where the run stands: on the bar, or as a line now and then where there is no terminal."""
         if self._bar is not None:
             self._bar.update(now)
-        elif not self._quiet and not self._err.is_terminal and time.monotonic() - self._last_line > LINE_SECONDS:
+        elif not self._quiet and not sys.stderr.isatty() and time.monotonic() - self._last_line > LINE_SECONDS:
             self._last_line = time.monotonic()
-            self._err.print(f"{now.stage}: {now.text()}")
+            self._print(f"{now.stage}: {now.text()}", sys.stderr)
 
     def counting(self, noun: str) -> AbstractContextManager[Callable[[int, int], None]]:
         """Show how far something of unknown length is; see the function of this name."""

@@ -10,16 +10,11 @@ import errno
 import os
 import re
 import socket
-import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, ParamSpec, TypeVar
-
-import fsspec
-import fsspec.utils
-import tenacity
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ledgerbeam.disk import NO_ROOM
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, SourceNotFoundError, StorageError, UsageError
@@ -27,6 +22,9 @@ from ledgerbeam.io.storage.stores import store_named
 from ledgerbeam.io.storage.urls import is_local, split_scheme, store_of
 from ledgerbeam.logger import library_logger
 from ledgerbeam.redaction import know_environment, know_secrets
+
+if TYPE_CHECKING:
+    import tenacity
 
 Options = Mapping[str, Any]
 """Storage options: keyword arguments of the fsspec file system, passed untouched."""
@@ -141,6 +139,8 @@ def filesystem(url: str, options: Options | None = None) -> Any:
     Raises:
         UsageError: No such scheme, or the extra that brings it is not installed.
     """
+    import fsspec.utils  # noqa: PLC0415 - a job on local files needs neither this nor tenacity
+
     scheme = split_scheme(url)[0]
     key = (os.getpid(), scheme, fsspec.utils.tokenize(**options) if options else "")
     found = _filesystems.get(key)
@@ -164,6 +164,8 @@ def _connect(scheme: str, options: Options) -> Any:
 
 
 def _client(scheme: str) -> Any:
+    import fsspec  # noqa: PLC0415
+
     found = fsspec.get_filesystem_class(scheme)
     if store_named(scheme).api == "hub":
         from ledgerbeam.io.storage.hub import HubFileSystem  # noqa: PLC0415 - an optional package
@@ -208,6 +210,8 @@ def retrying() -> tenacity.Retrying:
 
     If the server names a time for the next request, that time applies, up to `LONGEST_WAIT_SECONDS`.
     """
+    import tenacity  # noqa: PLC0415
+
     pause = tenacity.wait_random_exponential(multiplier=PAUSE_SECONDS, max=5.0)
     return tenacity.Retrying(
         stop=tenacity.stop_after_attempt(ATTEMPTS),
@@ -351,6 +355,8 @@ def is_offline(error: BaseException) -> bool:
 
 def distrusts_certificate(error: BaseException) -> bool:
     """Return whether the TLS certificate of the host is not trusted."""
+    import ssl  # noqa: PLC0415 - a job on local files does not need it
+
     # httpcore keeps the cause of an error in its arguments.
     return any(
         isinstance(what, ssl.SSLCertVerificationError) for cause in _chain(error) for what in (cause, *cause.args)

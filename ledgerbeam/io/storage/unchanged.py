@@ -14,8 +14,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from fsspec import asyn
-
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerError, StorageError, UsageError
 from ledgerbeam.io.storage.client import CONCURRENCY, storage_error
 from ledgerbeam.io.storage.stat import FileInfo, changed_error, info_of, require_regular
@@ -56,6 +54,8 @@ def cat_listed(
     if api == "hub":
         with ThreadPoolExecutor(CONCURRENCY, "ledgerbeam-hub") as pool:
             return list(pool.map(lambda one: _read_plain(store.read_version, *one), asked))
+    from fsspec import asyn  # noqa: PLC0415 - a job on local files does not need it
+
     found: list[bytes | BaseException] = asyn.sync(
         store.loop,
         asyn._run_coros_in_chunks,  # noqa: SLF001 - what `cat_ranges` of all these stores is made of

@@ -8,16 +8,13 @@ from fnmatch import fnmatchcase
 from typing import ClassVar
 
 from ledgerbeam.errors import LedgerbeamError, PublicationError, SourceNotFoundError, StorageError, UsageError
-from ledgerbeam.io import Options, PackSources, collection_key, write_index_pack
+from ledgerbeam.io import Options, PackSources, collection_key, lit, megatron, webdataset, write_index_pack
 from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.dataset_card import write_card
 from ledgerbeam.io.listing.pages import Page
-from ledgerbeam.io.lit import write_lit_metadata
-from ledgerbeam.io.megatron import merge_megatron
 from ledgerbeam.io.shar.reader import write_shar_fields
 from ledgerbeam.io.storage.publish import remove_stale_temporaries
 from ledgerbeam.io.storage.stat import stat_many
-from ledgerbeam.io.webdataset import write_energon, write_wids_index
 from ledgerbeam.ledger import LedgerStore, OutputShard, dataset_manifest
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.pipelines.jobs.spec import JobSpec
@@ -180,7 +177,7 @@ def _publish_wids(dataset: _Dataset) -> _Published:
     dataset.require_root()
     dataset.require_whole()
     url = dataset.url("wids.json")
-    write_wids_index(url, dataset.shards, dataset.options, name=dataset.name)
+    webdataset.write_wids_index(url, dataset.shards, dataset.options, name=dataset.name)
     return [url], {}
 
 
@@ -188,13 +185,13 @@ def _publish_energon(dataset: _Dataset) -> _Published:
     dataset.require_suffix(".tar", "use --to tar")
     dataset.require_root()
     parts = {part: [shard.name for shard in shards if shard.records] for part, shards in dataset.parts.items()}
-    return write_energon(dataset.root, dataset.shards, dataset.options, splits=parts), {}
+    return webdataset.write_energon(dataset.root, dataset.shards, dataset.options, splits=parts), {}
 
 
 def _publish_lit(dataset: _Dataset) -> _Published:
     dataset.require_suffix(".tar", "use --to tar")
     dataset.require_root()
-    return write_lit_metadata(dataset.root, dataset.parts, dataset.options), {}
+    return lit.write_lit_metadata(dataset.root, dataset.parts, dataset.options), {}
 
 
 def _publish_hf(dataset: _Dataset) -> _Published:
@@ -239,7 +236,7 @@ def _publish_megatron(dataset: _Dataset) -> _Published:
         key = shard.name.removesuffix(".bin").rpartition(f"-{shard.first:010d}")[2]
         parts.setdefault(key, []).append(dataset.url(shard.name).removesuffix(".bin"))
     for key, prefixes in parts.items():
-        merge_megatron(prefixes, dataset.output + key, dataset.options)
+        megatron.merge_megatron(prefixes, dataset.output + key, dataset.options)
     return [f"{dataset.output}{key}{ending}" for key in parts for ending in (".bin", ".idx")], {}
 
 

@@ -86,7 +86,8 @@ def _wait(process: subprocess.Popen[bytes], run_dir: str, on_tick: Callable[[], 
     gone_since: float | None = None
     while process.poll() is None:
         on_tick()
-        time.sleep(POLL_SECONDS)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(POLL_SECONDS)
         if os.path.exists(os.path.join(run_dir, DIED)):
             return
         if dead_marks(run_dir):
