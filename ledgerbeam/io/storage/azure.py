@@ -6,11 +6,8 @@ would replace each other's blocks, and the blob could become a mixture of both. 
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from typing import Any, BinaryIO
-
-import fsspec.asyn
 
 from ledgerbeam.io.storage.client import Options, call, filesystem, http_status
 
@@ -35,10 +32,12 @@ def upload_blocks(url: str, file: BinaryIO, options: Options | None = None, *, e
         FileExistsError: A blob has that name, and `exclusive` is true.
         StorageError: There is no such container, or the store refused.
     """
+    from fsspec import asyn  # noqa: PLC0415 - a job on local files needs no event loop
+
     store = filesystem(url, options)
 
     def upload() -> bool:
-        return fsspec.asyn.sync(store.loop, _upload, store, url, file, exclusive)
+        return asyn.sync(store.loop, _upload, store, url, file, exclusive)
 
     # When another upload of the same blob ends first, the store drops our blocks, and they are staged again.
     if not call(url, "write", upload):
@@ -48,6 +47,8 @@ def upload_blocks(url: str, file: BinaryIO, options: Options | None = None, *, e
 
 async def _upload(store: Any, url: str, file: BinaryIO, exclusive: bool) -> bool:
     """Return False if `exclusive` is true and a blob of that name exists."""
+    from asyncio import gather  # noqa: PLC0415
+
     from azure.core.exceptions import HttpResponseError  # noqa: PLC0415 - comes with the extra
     from azure.storage.blob import BlobBlock  # noqa: PLC0415
 
@@ -66,7 +67,7 @@ async def _upload(store: Any, url: str, file: BinaryIO, exclusive: bool) -> bool
                 staged.append(blob.stage_block(names[-1], data))
             if not staged:
                 break
-            await asyncio.gather(*staged)
+            await gather(*staged)
         try:
             await blob.commit_block_list([BlobBlock(name) for name in names], **condition)
         except HttpResponseError as error:

@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from ledgerbeam.disk import make_folders, sync_folder
+from ledgerbeam.io.storage.azure import upload_blocks
 from ledgerbeam.io.storage.client import Options, call, filesystem, http_status, storage_error
 from ledgerbeam.io.storage.fetch import fetch_many
 from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX
@@ -167,8 +168,6 @@ class ObjectFolder:
             return True
         try:
             if len(data) > _ONE_PUT and self._kind.api == "azure":
-                from ledgerbeam.io.storage.azure import upload_blocks  # noqa: PLC0415 - imports an event loop
-
                 upload_blocks(url, io.BytesIO(data), self._options, exclusive=True)
             else:
                 store.pipe_file(url, data, mode="create")

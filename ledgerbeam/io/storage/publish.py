@@ -20,6 +20,7 @@ from typing import BinaryIO, cast
 
 from ledgerbeam.disk import make_folders, sync_folder
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, StorageError, UsageError
+from ledgerbeam.io.storage.azure import upload_blocks
 from ledgerbeam.io.storage.client import Options, call, filesystem, is_full, storage_error
 from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme, store_of
 
@@ -110,8 +111,6 @@ def _upload(url: str, spool: BinaryIO, options: Options | None) -> None:
         call(url, "write", store.pipe_file, url, spool.read())
         return
     if store_of(url).api == "azure":
-        from ledgerbeam.io.storage.azure import upload_blocks  # noqa: PLC0415 - imports an event loop
-
         upload_blocks(url, spool, options)
         return
     # The spool is a file without a name, so a kill leaves nothing behind.
