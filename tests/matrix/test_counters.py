@@ -30,22 +30,40 @@ ENGINES: dict[str, tuple[Any, Any]] = {
 }
 
 
+ATTEMPTS = {"Prism": 3}
+"""Prism on a busy machine now and then tells nothing of a bundle that is done: what it then gives is too low."""
+
+
 @pytest.mark.parametrize("name", ["FnApiRunner", *ENGINES])
 def test_the_counters_of_a_job_add_up(tmp_path: Path, name: str) -> None:
-    write_sources(tmp_path / "in")
+    for attempt in range(ATTEMPTS.get(name, 1)):
+        folder = tmp_path / str(attempt)
+        found, expected = first_and_second_run(folder, name)
+        if found == expected:
+            return
+        assert all(found.get(counter, 0) <= count for counter, count in expected.items())
+    assert found == expected
+
+
+def first_and_second_run(folder: Path, name: str) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the counters of a job's first run with those of its second, and what they should be."""
+    write_sources(folder / "in")
     missing, start = ENGINES.get(name, (lambda: None, lambda _: nullcontext()))
     if missing() is not None:
         pytest.skip(missing())
-    with start(tmp_path / "engine") as engine:
-        found = counted(tmp_path, engine)
+    with start(folder / "engine") as engine:
+        found = counted(folder, engine)
         if isinstance(engine, FlinkCluster):
             assert [told for told in accumulators(engine) if "tasks_committed" in told]
-        again = counted(tmp_path, engine)
-    assert found.pop("commit_ms") >= 1
-    assert found.pop("set_up_ms") >= 1
+        again = counted(folder, engine)
+    for counter in ("commit_ms", "set_up_ms"):
+        found[counter] = min(found.get(counter, 0), 1)
+        again.pop(counter, None)  # some engines begin and end bundles in which nothing was
     tasks, records = FILES * RECORDS // TASK_RECORDS, FILES * RECORDS
-    outputs = list((tmp_path / "out").glob("*.jsonl"))
-    assert found == {
+    outputs = list((folder / "out").glob("*.jsonl"))
+    expected = {
+        "commit_ms": 1,
+        "set_up_ms": 1,
         "sources_open": FILES,
         "tasks_planned": tasks,
         "records_read": records,
@@ -53,9 +71,8 @@ def test_the_counters_of_a_job_add_up(tmp_path: Path, name: str) -> None:
         "bytes_written": sum(path.stat().st_size for path in outputs),
         "tasks_committed": tasks,
     }
-    for counter in ("commit_ms", "set_up_ms"):  # some engines begin and end bundles in which nothing was
-        again.pop(counter, None)
-    assert again == {"sources_skipped": FILES}
+    assert again.keys() <= {"sources_skipped"}
+    return {**found, **again}, {**expected, "sources_skipped": FILES}
 
 
 def accumulators(cluster: FlinkCluster) -> list[str]:
@@ -65,7 +82,7 @@ def accumulators(cluster: FlinkCluster) -> list[str]:
 
 
 def write_sources(folder: Path) -> None:
-    folder.mkdir()
+    folder.mkdir(parents=True)
     for number in range(FILES):
         rows = [{"id": number * RECORDS + record} for record in range(RECORDS)]
         (folder / f"{number}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
