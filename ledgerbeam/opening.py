@@ -48,7 +48,7 @@ def open_ledger(
         UsageError: If the folder is on a network filesystem.
     """
     if is_local(url):
-        return open_store(url, create=create, read_only=read_only, job=job)
+        return open_store(url, create=create, read_only=read_only, job=job, run=run)
     if create and read_only:
         raise UsageError(f"ledger {url}: it cannot be both made and read only; pass only one of create and read_only")
     objects = ObjectFolder(url, storage_options)
@@ -60,7 +60,7 @@ def open_ledger(
 def open_sink(url: str, storage_options: Options | None = None, *, job: str | None = None, run: str = "") -> LedgerSink:
     """Open a ledger to record in it only, as workers do; see `open_ledger` for arguments and errors."""
     if is_local(url):
-        return open_store(url, create=False, job=job)
+        return open_store(url, create=False, job=job, run=run)
     return RemoteSink(ObjectFolder(url, storage_options), job=job, run=run)
 
 

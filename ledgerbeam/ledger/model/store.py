@@ -271,7 +271,10 @@ class LedgerStore(LedgerSink, Protocol):
         """
 
     def history(self) -> list[HistoryRow]:
-        """Return what was recorded when, in time order: one row for each `HISTORY_SECONDS` in which anything was."""
+        """Return what was recorded when and by which run, in the order of time, then runs.
+
+        One row for each `HISTORY_SECONDS` in which a run has recorded anything.
+        """
 
     def durations(self) -> dict[float, int]:
         """Return how many tasks took how long: seconds (a logarithmic scale, steps of 9 %) to number, ascending."""

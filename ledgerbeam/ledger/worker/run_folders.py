@@ -191,7 +191,7 @@ class RunFolders:
             ) from error
 
     def _launchers(self, runs: int) -> Iterator[Launcher]:
-        for run in sorted(os.listdir(runs)):
+        for run in sorted(os.listdir(runs), key=lambda name: (len(name), name)):  # ids of runs in their order
             with contextlib.suppress(OSError, ValueError):  # not a folder of ours, or not any more
                 folder = os.open(run, _FOLDER, dir_fd=runs)
                 try:

@@ -68,15 +68,15 @@ def shown_runs(store: LedgerStore) -> list[dict[str, Any]]:
     """Return every run with its state, what was recorded in it, and without secrets.
 
     To what `LedgerStore.runs` gives of a run come ``state`` (see `run_state`), ``seconds`` (None unless it has ended)
-    and ``done``, a `Work` as a mapping, or None if the run did not record where it began.
+    and ``done``, a `Work` as a mapping, or None if an older version recorded for it, which told no runs apart.
     """
-    runs, history = store.runs(), store.history()
+    runs = store.runs()
     living = {launcher.run for launcher in run_folders(store).launchers() if launcher.lives} if runs else set()
-    works = work_by_run(runs, Work.of(history))
+    works = work_by_run(runs, store.history())
     return [
         {
             **run,
-            "info": {name: _shown(value) for name, value in run["info"].items() if name != "before"},
+            "info": {name: _shown(value) for name, value in run["info"].items()},
             "state": run_state(run, store, living),
             "seconds": None if run["ended"] is None else run["ended"] - run["began"],
             "done": None if work is None else work._asdict(),

@@ -39,8 +39,8 @@ class RunOutcome:
     Attributes:
         status: The ledger's status after the run.
         skipped: Sources that were complete before it.
-        done: What the run added to the ledger's totals.
-        run_records: What the run added to what became of records.
+        done: What the run has recorded.
+        run_records: What became of the records of all tasks that were recorded while it ran.
         seconds: How long it took.
         interrupted: Whether it was ended by Ctrl-C or SIGTERM.
         out_of_date: Outputs that no source yields any more and that were left, since another run may be at work.
@@ -136,7 +136,7 @@ def run_job(
     complete_before = store.completed_count()
     if not is_local_runner(beam_args):
         reporter.update(RunProgress(stage="working"))
-    outcome, tidied, deaths, done, left, limited = "failed", False, 0, Totals(), 0, False
+    outcome, tidied, deaths, left, limited = "failed", False, 0, 0, False
     run_records = RecordCounts()
     strangers: list[str] = []
     submitted = False
@@ -167,7 +167,7 @@ def run_job(
                     else:
                         left = count_superseded(store)
             finally:
-                deaths, done, limited = runner.deaths, runner.done, runner.stopped
+                deaths, limited = runner.deaths, runner.stopped
                 run_records = runner.records
         outcome = TASKS_FAILED if store.status()["tasks"]["failed"] else DONE
     except KeyboardInterrupt:
@@ -180,7 +180,7 @@ def run_job(
     return RunOutcome(
         store.status(),
         listed.skipped,
-        done,
+        _recorded(store, run),
         run_records,
         time.monotonic() - started,
         outcome == "interrupted",
@@ -190,6 +190,15 @@ def run_job(
         _completed(listed, store, complete_before),
         submitted,
     )
+
+
+def _recorded(store: LedgerStore, run: str) -> Totals:
+    """Return what a run has recorded."""
+    found = Totals()
+    for row in store.history():
+        if row.run == run:
+            found = found.plus(row.totals)
+    return found
 
 
 def _completed(listed: JobListing, store: LedgerStore, before: int) -> int:
