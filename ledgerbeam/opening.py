@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
-from ledgerbeam.errors import UsageError
+from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io import ObjectFolder, Options
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.ledger.model.claims import ClaimPlace
+from ledgerbeam.ledger.model.claims import ClaimPlace, Claims, decode_claims
 from ledgerbeam.ledger.model.store import LedgerSink
 from ledgerbeam.ledger.places import open_store, sidecar_folder
 from ledgerbeam.ledger.remote.claims import ObjectClaims
 from ledgerbeam.ledger.remote.sink import RemoteSink
 from ledgerbeam.ledger.remote.store import RemoteStore
-from ledgerbeam.ledger.worker.folder_claims import FolderClaims
+from ledgerbeam.ledger.worker.folder_claims import FolderClaims, read_folder_claims
 from ledgerbeam.ledger.worker.run_folders import RunFolder, RunFolders
 
-__all__ = ["claim_place", "open_ledger", "open_mirror", "open_sink", "run_folders"]
+__all__ = ["claim_place", "open_ledger", "open_mirror", "open_sink", "run_folders", "said_claims"]
 
 
 def open_ledger(
@@ -85,6 +86,26 @@ def claim_place(store: LedgerStore, folder: RunFolder, run: str) -> ClaimPlace:
     if isinstance(store, RemoteStore):
         return ObjectClaims(store, run, os.uname().nodename, folders.lives)
     return FolderClaims(folders, folder, run)
+
+
+def said_claims(store: LedgerStore) -> list[Claims]:
+    """Return what launchers say now that they have in work, by run: hints, also of those that have died since.
+
+    Of a remote ledger it reads the objects that the last `refresh` has listed. What does not read is left out.
+
+    Raises:
+        StorageError: If the store does not answer.
+    """
+    if isinstance(store, RemoteStore):
+        found = store.parts()[0].read(store.claimed)
+    else:
+        folders = run_folders(store)
+        found = [read_folder_claims(folders, launcher.run) for launcher in folders.launchers() if launcher.lives]
+    said: list[Claims] = []
+    for data in found:
+        with suppress(ValueError, LedgerbeamError):
+            said += [] if data is None else [decode_claims(data)]
+    return sorted(said, key=lambda claims: (len(claims.run), claims.run))
 
 
 def run_folders(store: LedgerStore) -> RunFolders:

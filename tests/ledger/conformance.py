@@ -219,9 +219,8 @@ class LedgerStoreConformance:
             parts = (row.totals.tasks, row.completed, row.failures)
             found[row.run] = [a + b for a, b in zip(found.get(row.run, [0, 0, 0]), parts, strict=True)]
         assert found == {first: [2, 2, 1], second: [3, 3, 0]}
-        assert [(row.time, row.run) for row in store.history()] == sorted(
-            (row.time, row.run) for row in store.history()
-        )
+        places = [(row.time, row.run) for row in store.history()]
+        assert places == sorted(places)
 
     def test_every_source_is_listed_with_its_state(self, store: LedgerStore) -> None:
         done, begun, failed, gone = (plain(name) for name in ("done", "begun", "failed", "gone"))

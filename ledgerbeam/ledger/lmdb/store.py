@@ -301,6 +301,11 @@ class LmdbStore:
         gone = sorted(ids)
         self._write(lambda txn: lmdb_sources.set_gone(txn, gone))
 
+    def source_urls(self, ids: Iterable[bytes]) -> dict[bytes, str]:
+        """Return the URLs of registered sources by id; see `LedgerStore.source_urls`."""
+        with self._open().read() as txn:
+            return {source: url for source in ids if (url := lmdb_views.url_of(txn, source))}
+
     def source_ids(self) -> Iterator[list[bytes]]:
         """Return the ids of all registered sources, in sorted pages."""
         return key_pages(self._open(), SOURCES)

@@ -215,6 +215,9 @@ class LedgerStore(LedgerSink, Protocol):
     def set_gone(self, ids: Iterable[bytes]) -> None:
         """Return which sources the last listing no longer had; replace what was said before. Their outputs stay."""
 
+    def source_urls(self, ids: Iterable[bytes]) -> dict[bytes, str]:
+        """Return the URLs of registered sources by id, of a pack that of its first member; unknown ids are left out."""
+
     def source_ids(self) -> Iterator[list[bytes]]:
         """Return the ids of all registered sources, in pages, sorted."""
 

@@ -99,6 +99,11 @@ class RunFolders:
         self._path = os.path.join(scratch, RUNS)
         self._ledger_id = ledger_id
 
+    @property
+    def path(self) -> str:
+        """Of the folder in which they lie."""
+        return self._path
+
     @contextlib.contextmanager
     def enter(self, run: str) -> Iterator[RunFolder]:
         """Make the folder of a run that begins; it is removed when the body ends.

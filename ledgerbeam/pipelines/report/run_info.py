@@ -18,6 +18,7 @@ from ledgerbeam.redaction import command_without_secrets, without_secrets
 __all__ = [
     "DONE",
     "TASKS_FAILED",
+    "UNSEEN",
     "Work",
     "is_seen",
     "retry_command",
@@ -37,6 +38,9 @@ LONGEST_COMMAND = 100_000
 DONE: Final = "done"
 TASKS_FAILED: Final = "tasks failed"
 """Outcomes of a run that has done all that it could: the second if the ledger then holds failures."""
+
+UNSEEN: Final = "running, or killed"
+"""The state of a run that has not ended and cannot be seen from here."""
 
 RunState = Literal["done", "tasks failed", "interrupted", "failed", "running", "killed", "running, or killed"]
 
@@ -125,7 +129,7 @@ def run_state(run: Mapping[str, Any], store: LedgerStore, living: Collection[str
         return state
     if run["id"] in living:
         return "running"
-    return "killed" if is_seen(run, store) else "running, or killed"
+    return "killed" if is_seen(run, store) else UNSEEN
 
 
 def work_by_run(runs: Sequence[Mapping[str, Any]], history: Iterable[HistoryRow]) -> list[Work | None]:
