@@ -62,7 +62,7 @@ def job_progress(store: LedgerStore, status: Mapping[str, Any], runs: Sequence[M
         running=bool(working),
         minute=minute if working and recent else None,
         run=rates_of(work, seconds) if work and seconds else None,
-        time_left=_time_left(store, status, last, history) if working else None,
+        time_left=_time_left(store, status, last, history, now) if working else None,
     )
 
 
@@ -107,10 +107,10 @@ def rates_of(work: Work, seconds: float) -> dict[str, float]:
 
 
 def _time_left(
-    store: LedgerStore, status: Mapping[str, Any], run: Mapping[str, Any], history: Iterable[HistoryRow]
+    store: LedgerStore, status: Mapping[str, Any], run: Mapping[str, Any], history: Iterable[HistoryRow], now: float
 ) -> float | None:
     """Return the time that is left, from what all runs have done since the last one began."""
-    left, seconds = status["sources"]["open"], max(time.time() - run["began"], 0.001)
+    left, seconds = status["sources"]["open"], max(now - run["began"], 0.001)
     work = Work.of(row for row in history if row.time > run["began"] - HISTORY_SECONDS)
     if not run["listing_finished"] or not work.sources:
         return None
