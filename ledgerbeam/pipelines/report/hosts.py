@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
-from operator import attrgetter
 from typing import Any
 
 from ledgerbeam.ledger import LedgerStore
@@ -23,7 +22,7 @@ from ledgerbeam.pipelines.report.progress import RECENT_SECONDS, rates_of, recen
 from ledgerbeam.pipelines.report.run_info import UNSEEN, Work
 from ledgerbeam.redaction import without_secrets
 
-__all__ = ["Host", "HostRun", "Sightings", "at_work", "hosts_of"]
+__all__ = ["Host", "HostRun", "Sightings", "hosts_of"]
 
 SHOWN_SPANS = 20
 """Spans in work of a run that are named."""
@@ -84,6 +83,11 @@ class Host:
     host: str
     runs: Sequence[HostRun]
 
+    @property
+    def at_work(self) -> list[HostRun]:
+        """The runs that are at work, as far as is known."""
+        return [run for run in self.runs if run.is_at_work]
+
     def total(self, name: str) -> int:
         """Return the sum of a number of all runs."""
         return sum(getattr(run, name) for run in self.runs)
@@ -95,8 +99,7 @@ class Host:
     def values(self) -> dict[str, Any]:
         """Return it as a JSON object."""
         sums = {name: self.total(name) for name in (*Work._fields, "failures")}
-        working = sum(run.is_at_work for run in self.runs)
-        return {"host": self.host, "at_work": working, **sums, "runs": [asdict(run) for run in self.runs]}
+        return {"host": self.host, "at_work": len(self.at_work), **sums, "runs": [asdict(run) for run in self.runs]}
 
 
 @dataclass
@@ -244,9 +247,3 @@ class _HostLook:
         spans = [] if self.said is None else self.said.spans[:SHOWN_SPANS]
         named = ((self.urls.get(span.source, span.source.hex()), span) for span in spans)
         return [{"source": without_secrets(url), "start": span.start, "stop": span.stop} for url, span in named]
-
-
-def at_work(hosts: Iterable[Host]) -> list[HostRun]:
-    """Return the runs that are at work, as far as is known, in their order."""
-    found = [run for host in hosts for run in host.runs if run.is_at_work]
-    return sorted(found, key=attrgetter("began", "run"))

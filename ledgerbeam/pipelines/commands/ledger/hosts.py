@@ -33,7 +33,7 @@ def print_hosts(hosts: Sequence[Host]) -> None:
 
 def host_rows(hosts: Sequence[Host]) -> Iterator[list[str]]:
     """Yield the cells of hosts, those at work first."""
-    ordered = sorted(hosts, key=lambda host: (not any(run.is_at_work for run in host.runs), host.host))
+    ordered = sorted(hosts, key=lambda host: (not host.at_work, host.host))
     for host in ordered[:MOST_HOSTS]:
         ended = [run for run in host.runs if not _is_open(run)]
         shown = [run for run in host.runs if _is_open(run)] or ended[-1:]
@@ -54,10 +54,9 @@ def _is_open(run: HostRun) -> bool:
 
 
 def _sum_row(name: str, host: Host) -> list[str]:
-    working = [run for run in host.runs if run.is_at_work]
-    rate = f"{host.rate('tasks'):,.1f}/s" if working else ""
+    rate = f"{host.rate('tasks'):,.1f}/s" if host.at_work else ""
     numbers = [f"{host.total('tasks'):,}", f"{host.total('records'):,}", decimal(host.total("bytes"))]
-    state = f"{len(working)} at work"
+    state = f"{len(host.at_work)} at work"
     return [name, count(len(host.runs), "run"), "", state, *numbers, rate, "", f"{host.total('failures'):,}", ""]
 
 

@@ -24,7 +24,7 @@ from ledgerbeam.opening import said_claims
 from ledgerbeam.pipelines.commands.cli import INTERRUPTED
 from ledgerbeam.pipelines.commands.ledger.hosts import HEADS, host_rows
 from ledgerbeam.pipelines.console import count, duration, json_bytes, plain_console, print_facts, print_table, timestamp
-from ledgerbeam.pipelines.report.hosts import Host, Sightings, at_work, hosts_of
+from ledgerbeam.pipelines.report.hosts import Host, Sightings, hosts_of
 from ledgerbeam.pipelines.report.state import LedgerState, ledger_state
 from ledgerbeam.redaction import plain_value, without_secrets
 
@@ -112,9 +112,8 @@ class _View:
             rates = progress.minute
             per_second = f"{rates['tasks']:,.1f} tasks/s, {rates['records']:,.1f} records/s"
             rows.append(("last minute", f"{per_second}, {decimal(int(rates['bytes']))}/s"))
-        working = at_work(self.hosts)
-        names = {host.host for host in self.hosts if any(run.is_at_work for run in host.runs)}
-        rows.append(("at work", f"{count(len(working), 'run')} on {count(len(names), 'host')}"))
+        working = [host.at_work for host in self.hosts if host.at_work]
+        rows.append(("at work", f"{count(sum(map(len, working)), 'run')} on {count(len(working), 'host')}"))
         left = progress.time_left
         if found["complete"]:
             rows.append(("state", "complete"))
