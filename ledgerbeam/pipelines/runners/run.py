@@ -17,6 +17,7 @@ from ledgerbeam.pipelines.jobs.owner import MOST_STRANGERS, OutputOwner
 from ledgerbeam.pipelines.jobs.recorded import forget_lost
 from ledgerbeam.pipelines.jobs.removal import count_superseded, remove_superseded, sweep_temporaries
 from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.lineage import run_lineage
 from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED, run_elsewhere, run_info
 from ledgerbeam.pipelines.run_console import RunConsole
 from ledgerbeam.pipelines.run_progress import RunProgress, count
@@ -140,43 +141,45 @@ def run_job(
     run_records = RecordCounts()
     strangers: list[str] = []
     submitted = False
-    try:
-        with folders.enter(run) as folder:
-            if owner is not None:
-                owner.claim(store, info["token"])
-            runner: LocalRunner | BeamRunner = (
-                LocalRunner(spec, store, reporter, beam_args, folder, debug=debug)
-                if is_local_runner(beam_args)
-                else BeamRunner(spec, store, beam_args)
-            )
-            try:
-                runner.run(listed)
-                submitted = runner.submitted
-                if spec.reject_limit is not None and not submitted:
-                    spec.reject_limit.check(store, ended=True)
-                tidied = clean and not runner.deaths
-                with folder.alone() as alone:
-                    if alone and not elsewhere and not submitted:
-                        _warn_of_foreign(remove_superseded(spec, store), reporter)
-                        if owner is None or not spec.keeps_shards:
-                            tidied = True
-                        elif not tidied and store.status()["complete"]:
-                            strangers = owner.strangers(store)
-                            _warn_of_strangers(strangers, str(spec.output), reporter)
-                            tidied = not strangers  # else the next run looks for them again
-                    else:
-                        left = count_superseded(store)
-            finally:
-                deaths, limited = runner.deaths, runner.stopped
-                run_records = runner.records
-        outcome = TASKS_FAILED if store.status()["tasks"]["failed"] else DONE
-    except KeyboardInterrupt:
-        outcome = "interrupted"
-    finally:
-        if not submitted:
-            store.end_run(run, outcome, tidied=tidied)
-            if not clean or deaths or outcome not in (DONE, TASKS_FAILED):
-                sweep_temporaries(spec)
+    with run_lineage(spec, store, run, runner_name, reporter.warn) as told:
+        try:
+            with folders.enter(run) as folder:
+                if owner is not None:
+                    owner.claim(store, info["token"])
+                runner: LocalRunner | BeamRunner = (
+                    LocalRunner(spec, store, reporter, beam_args, folder, debug=debug)
+                    if is_local_runner(beam_args)
+                    else BeamRunner(spec, store, beam_args)
+                )
+                try:
+                    runner.run(listed)
+                    submitted = runner.submitted
+                    if spec.reject_limit is not None and not submitted:
+                        spec.reject_limit.check(store, ended=True)
+                    tidied = clean and not runner.deaths
+                    with folder.alone() as alone:
+                        if alone and not elsewhere and not submitted:
+                            _warn_of_foreign(remove_superseded(spec, store), reporter)
+                            if owner is None or not spec.keeps_shards:
+                                tidied = True
+                            elif not tidied and store.status()["complete"]:
+                                strangers = owner.strangers(store)
+                                _warn_of_strangers(strangers, str(spec.output), reporter)
+                                tidied = not strangers  # else the next run looks for them again
+                        else:
+                            left = count_superseded(store)
+                finally:
+                    deaths, limited = runner.deaths, runner.stopped
+                    run_records = runner.records
+            outcome = TASKS_FAILED if store.status()["tasks"]["failed"] else DONE
+        except KeyboardInterrupt:
+            outcome = "interrupted"
+        finally:
+            if not submitted:
+                store.end_run(run, outcome, tidied=tidied)
+                if not clean or deaths or outcome not in (DONE, TASKS_FAILED):
+                    sweep_temporaries(spec)
+            told.note(store, None if submitted else outcome, _recorded(store, run))
     return RunOutcome(
         store.status(),
         listed.skipped,
