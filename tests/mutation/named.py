@@ -1314,32 +1314,32 @@ NAMED: dict[str, Named] = {
     "the mark is written after the first output": Named(
         "pipelines/runners/run.py",
         (
-            "            if owner is not None:\n"
-            '                owner.claim(store, info["token"])\n'
-            "            runner: LocalRunner | BeamRunner = (\n"
-            "                LocalRunner(spec, store, reporter, beam_args, folder, debug=debug)\n"
-            "                if is_local_runner(beam_args)\n"
-            "                else BeamRunner(spec, store, beam_args)\n"
-            "            )\n"
-            "            try:\n"
-            "                runner.run(listed)\n"
-        ),
-        (
-            "            if force:\n"
-            "                for pattern in spec.sources().forget_patterns():\n"
-            "                    store.forget(pattern)\n"
-            "            _forget_misread(store)\n"
-            "            if spec.keeps_shards:  # else asked when it is made: what it was made of before may be gone\n"
-            "                warn_of_lost(forget_lost(spec, store), reporter)\n"
-            "            runner: LocalRunner | BeamRunner = (\n"
-            "                LocalRunner(spec, store, reporter, beam_args, folder, debug=debug)\n"
-            "                if is_local_runner(beam_args)\n"
-            "                else BeamRunner(spec, store, beam_args)\n"
-            "            )\n"
-            "            try:\n"
-            "                runner.run(listed)\n"
             "                if owner is not None:\n"
             '                    owner.claim(store, info["token"])\n'
+            "                runner: LocalRunner | BeamRunner = (\n"
+            "                    LocalRunner(spec, store, reporter, beam_args, folder, debug=debug)\n"
+            "                    if is_local_runner(beam_args)\n"
+            "                    else BeamRunner(spec, store, beam_args)\n"
+            "                )\n"
+            "                try:\n"
+            "                    runner.run(listed)\n"
+        ),
+        (
+            "                if force:\n"
+            "                    for pattern in spec.sources().forget_patterns():\n"
+            "                        store.forget(pattern)\n"
+            "                _forget_misread(store)\n"
+            "                if spec.keeps_shards:  # else asked when it is made: what it was made of before may be gone\n"
+            "                    warn_of_lost(forget_lost(spec, store), reporter)\n"
+            "                runner: LocalRunner | BeamRunner = (\n"
+            "                    LocalRunner(spec, store, reporter, beam_args, folder, debug=debug)\n"
+            "                    if is_local_runner(beam_args)\n"
+            "                    else BeamRunner(spec, store, beam_args)\n"
+            "                )\n"
+            "                try:\n"
+            "                    runner.run(listed)\n"
+            "                    if owner is not None:\n"
+            '                        owner.claim(store, info["token"])\n'
         ),
         "tests/pipelines/jobs/test_output_owner.py::test_nothing_runs_before_the_mark_is_there_or_without_it",
     ),

@@ -250,12 +250,12 @@ def test_who_lacks_the_client_is_told_once_how_to_get_it(workspace: Workspace, t
 @needs_client
 @pytest.mark.skipif(SPEC is None, reason="no schemas: set OPENLINEAGE_SPEC to the folder spec of OpenLineage's sources")
 def test_events_are_what_the_official_schema_demands(told: Workspace, collector: LineageServer) -> None:
-    from jsonschema import Draft202012Validator
+    from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
     from referencing import Registry, Resource
 
     found = [json.loads(path.read_text()) for path in Path(str(SPEC)).rglob("*.json")]
     known = [(each["$id"], Resource.from_contents(each)) for each in found if isinstance(each, dict) and "$id" in each]
-    registry: Any = Registry().with_resources(known)  # type: ignore[var-annotated]
+    registry: Any = Registry().with_resources(known)
     run_failing(told)
     assert told.run("convert", "in/*.jsonl", *("--output", "o", "--to", "parquet", "--ledger", "P")).status == 0
     assert len(collector.events) == 4

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,8 +99,7 @@ def test_each_run_has_what_it_did_and_has_in_work(hosts: Hosts) -> None:
         ("running", "local", 2),
     ]
     assert found[b.run].in_work == [{"source": SOURCES[number].url, "start": 0, "stop": 10} for number in (4, 5)]
-    assert found[a.run].rates is not None
-    assert found[a.run].rates["tasks"] > 0
+    assert (found[a.run].rates or {})["tasks"] > 0
     a.end()
     ended = look(reader)[a.run]
     assert (ended.state, ended.silent, ended.rates, ended.spans) == ("done", None, None, None)
@@ -207,9 +207,9 @@ def test_two_launchers_of_one_ledger_are_told_apart(workspace: Workspace) -> Non
     assert "2 runs on 1 host" in seen
 
 
-def runs_of(workspace: Workspace) -> list[dict[str, object]]:
+def runs_of(workspace: Workspace) -> list[dict[str, Any]]:
     found = workspace.run("ledger", "status", "L", "--by-host", "--json").json["hosts"]
     assert len(found) == 1
-    runs: list[dict[str, object]] = found[0]["runs"]
-    assert found[0]["tasks"] == sum(run["tasks"] for run in runs)  # type: ignore[misc]
+    runs: list[dict[str, Any]] = found[0]["runs"]
+    assert found[0]["tasks"] == sum(run["tasks"] for run in runs)
     return runs
