@@ -219,6 +219,12 @@ class LedgerStoreConformance:
             parts = (row.totals.tasks, row.completed, row.failures)
             found[row.run] = [a + b for a, b in zip(found.get(row.run, [0, 0, 0]), parts, strict=True)]
         assert found == {first: [2, 2, 1], second: [3, 3, 0]}
+        sums = {run: [row.totals.tasks, row.completed, row.failures] for run, row in store.recorded().items()}
+        assert sums == found
+        last = max(row.time for row in store.history())
+        assert store.history(last - 1) == [row for row in store.history() if row.time >= last - HISTORY_SECONDS]
+        assert (store.history(last + HISTORY_SECONDS), store.recorded(last + HISTORY_SECONDS)) == ([], {})
+        assert store.recorded(0.0) == store.recorded()
         places = [(row.time, row.run) for row in store.history()]
         assert places == sorted(places)
 

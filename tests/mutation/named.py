@@ -717,6 +717,24 @@ NAMED: dict[str, Named] = {
         "death = Death(integer(of_run), seconds(at), integer(place) + 1, flag(broke))",
         "tests/ledger/remote/test_compaction.py::test_a_snapshot_of_what_was_before_takes_nothing_back",
     ),
+    "what workers of an older run record counts for the newest": Named(
+        "ledger/lmdb/store.py",
+        "number = int(self._run) if self._run else None",
+        "number = None",
+        "tests/ledger/lmdb/test_store.py::TestLmdbStore::test_the_history_tells_what_each_run_has_recorded",
+    ),
+    "runs above a million sort as text": Named(
+        "ledger/lmdb/decoding.py",
+        "return (letter + run).encode",
+        "return run.encode",
+        "tests/ledger/remote/test_history.py::test_the_million_and_first_run_is_the_last",
+    ),
+    "a run that showed nothing new is at work by its own clock": Named(
+        "pipelines/report/hosts.py",
+        "return watched if seen.is_news else max(watched, recorded)",
+        "return recorded",
+        "tests/pipelines/commands/ledger/test_hosts.py::test_whether_a_run_lives_is_judged_by_the_clock_of_who_looks",
+    ),
     "a snapshot adds history": Named(
         "ledger/remote/snapshot.py",
         "*map(max, before, parts)",

@@ -8,11 +8,10 @@ scale, eight steps to a doubling, so that the table stays small whatever a job d
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from operator import add
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ledgerbeam.ledger.lmdb.decoding import read_run_key
 from ledgerbeam.ledger.lmdb.tables import (
@@ -30,6 +29,8 @@ from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, HistoryRow, Totals
 
 _SHORTEST = 1e-4  # seconds
 _STEPS_A_DOUBLING = 8
+_KEY = np.dtype([("step", ">u4"), ("run", ">u8")])
+_PAGE_ROWS = 10_000
 _LAST_STEP = 8000  # is longer than any time, and still a number
 
 
@@ -51,27 +52,67 @@ def add_to_history(txn: Transaction, now: float, number: int, totals: Totals, *,
     txn.put(HISTORY, key, HISTORY_ROW.pack(*(was + more for was, more in zip(before, after, strict=True))))
 
 
-def read_history(txn: Transaction) -> list[HistoryRow]:
+def read_history(txn: Transaction, since: float = 0.0) -> list[HistoryRow]:
     """Return what each run recorded in every step, in the order of time, then runs.
 
     What a host recorded whose clock was ahead belongs to no time before now: it is shown in the step of now. Of a
     remote ledger a row may have a number that is not that of a run: then the run before it was the newest.
+
+    Args:
+        txn: To read in.
+        since: Seconds since 1970 UTC; only the step that it falls into, and what comes after.
     """
-    now = int(time.time()) // HISTORY_SECONDS
+    runs, steps, places, numbers = _columns(txn, since)
+    return _summed(runs, steps, places, numbers, np.lexsort((places, steps)), by_step=True)
+
+
+def read_recorded(txn: Transaction, since: float = 0.0) -> dict[str | None, HistoryRow]:
+    """Return what each run recorded in all steps together; the time is that of the last of them. See `read_history`."""
+    runs, steps, places, numbers = _columns(txn, since)
+    found = _summed(runs, steps, places, numbers, np.lexsort((steps, places)), by_step=False)
+    return {row.run: row for row in found}
+
+
+_Integers = NDArray[np.int64]
+
+
+def _columns(txn: Transaction, since: float) -> tuple[list[str], _Integers, _Integers, _Integers]:
+    """Return the ids of all runs, then of each row its step, the place of its run, from 1, and its numbers."""
     runs = [read_run_key(key) for key, _ in txn.rows(RUNS, b"")]
-    numbers_of_runs = [int(run) for run in runs]
-    found: dict[tuple[int, int], tuple[int, ...]] = {}
-    for key, value in txn.rows(HISTORY, b""):
-        numbers = HISTORY_ROW.unpack(value)
-        if min(numbers) < 0:
-            raise ValueError(f"expected what was recorded in a step of history, found {numbers}")
-        step, number = history_key(key)
-        place = (min(step, now), bisect_right(numbers_of_runs, number))
-        known = found.get(place)
-        found[place] = numbers if known is None else tuple(map(add, known, numbers))
+    start = STEP_KEY.pack(min(max(int(since), 0) // HISTORY_SECONDS, 2**32 - 1))
+    keys, values = [np.empty(0, _KEY)], [np.empty((0, 7), np.int64)]
+    while page := txn.page(HISTORY, start, _PAGE_ROWS):
+        start = page[-1][0] + b"\0"
+        keys.append(np.frombuffer(b"".join(key.ljust(HISTORY_KEY.size, b"\0") for key, _ in page), _KEY))
+        if {len(value) for _, value in page} != {HISTORY_ROW.size}:
+            raise ValueError(f"expected steps of history of {HISTORY_ROW.size} bytes, found others")
+        values.append(np.frombuffer(b"".join(value for _, value in page), "<i8").reshape(-1, 7))
+    key, numbers = np.concatenate(keys), np.concatenate(values)
+    if numbers.size and numbers.min() < 0:
+        raise ValueError(f"expected what was recorded in a step of history, found {numbers.min()}")
+    steps = np.minimum(key["step"].astype(np.int64), int(time.time()) // HISTORY_SECONDS)
+    ids = np.array([int(run) for run in runs], np.uint64)
+    return runs, steps, np.searchsorted(ids, key["run"].astype(np.uint64), "right").astype(np.int64), numbers
+
+
+def _summed(
+    runs: list[str], steps: _Integers, places: _Integers, numbers: _Integers, order: NDArray[np.intp], *, by_step: bool
+) -> list[HistoryRow]:
+    """Add up rows that follow each other in an order and are of one run, and of one step if that is asked for."""
+    if not len(order):
+        return []
+    steps, places, numbers = steps[order], places[order], numbers[order]
+    differs = places[1:] != places[:-1]
+    if by_step:
+        differs = differs | (steps[1:] != steps[:-1])
+    starts = np.flatnonzero(np.concatenate([[True], differs]))
+    lasts = np.append(starts[1:], len(order)) - 1
+    sums = np.add.reduceat(numbers, starts, axis=0).tolist()
+    times = (steps[lasts] * HISTORY_SECONDS).tolist()
+    names = [None, *runs]
     return [
-        HistoryRow(step * HISTORY_SECONDS, runs[place - 1] if place else None, Totals(*totals), completed, failures)
-        for (step, place), (*totals, completed, failures) in sorted(found.items())
+        HistoryRow(at, names[place], Totals(*totals), completed, failures)
+        for at, place, (*totals, completed, failures) in zip(times, places[starts].tolist(), sums, strict=True)
     ]
 
 

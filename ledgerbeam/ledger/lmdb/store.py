@@ -364,10 +364,15 @@ class LmdbStore:
         """Return the tasks that have rejected records; see `LedgerStore.rejected_tasks`."""
         return lmdb_accounts.rejected_tasks(self._open(), reason)
 
-    def history(self) -> list[HistoryRow]:
+    def history(self, since: float = 0.0) -> list[HistoryRow]:
         """Return what was recorded when; see `LedgerStore.history`."""
         with self._open().read() as txn:
-            return lmdb_history.read_history(txn)
+            return lmdb_history.read_history(txn, since)
+
+    def recorded(self, since: float = 0.0) -> dict[str | None, HistoryRow]:
+        """Return what each run has recorded; see `LedgerStore.recorded`."""
+        with self._open().read() as txn:
+            return lmdb_history.read_recorded(txn, since)
 
     def durations(self) -> dict[float, int]:
         """Return how many tasks took how long; see `LedgerStore.durations`."""

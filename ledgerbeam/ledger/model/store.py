@@ -273,10 +273,19 @@ class LedgerStore(LedgerSink, Protocol):
             reason: Only those with records that were rejected for this reason; None for any.
         """
 
-    def history(self) -> list[HistoryRow]:
+    def history(self, since: float = 0.0) -> list[HistoryRow]:
         """Return what was recorded when and by which run, in the order of time, then runs.
 
         One row for each `HISTORY_SECONDS` in which a run has recorded anything.
+
+        Args:
+            since: Seconds since 1970 UTC; only the step that it falls into, and what comes after.
+        """
+
+    def recorded(self, since: float = 0.0) -> dict[str | None, HistoryRow]:
+        """Return what each run has recorded since, as one row for each; its time is that of its last step.
+
+        It is the sum of `history`, and takes a small part of its time.
         """
 
     def durations(self) -> dict[float, int]:

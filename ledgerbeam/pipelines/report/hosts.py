@@ -8,7 +8,6 @@ recorded by its own clock; a time to come counts as now.
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
@@ -174,11 +173,10 @@ def hosts_of(
     """
     sightings = Sightings() if sightings is None else sightings
     said = {found.run: found for found in (said_claims(store) if claims is None else claims)}
-    history: dict[str | None, list[HistoryRow]] = defaultdict(list)
-    for row in store.history():
-        history[row.run].append(row)
+    recorded, recent = store.recorded(), store.recorded(recent_since(time.time()))
     urls = store.source_urls({span.source for found in said.values() for span in found.spans[:SHOWN_SPANS]})
-    named = [(_host(run), _HostLook(run, history[run["id"]], said.get(run["id"]), urls).run(sightings)) for run in runs]
+    looks = (_HostLook(run, recorded.get(run["id"]), recent.get(run["id"]), said.get(run["id"]), urls) for run in runs)
+    named = [(_host(look.found), look.run(sightings)) for look in looks]
     named.sort(key=lambda pair: pair[0])
     return [Host(name, [run for _, run in group]) for name, group in groupby(named, key=lambda pair: pair[0])]
 
@@ -192,13 +190,14 @@ class _HostLook:
     """One look at one run."""
 
     found: Mapping[str, Any]
-    history: Sequence[HistoryRow]
+    recorded: HistoryRow | None
+    recent: HistoryRow | None
     said: Claims | None
     urls: Mapping[bytes, str]
 
     def run(self, sightings: Sightings) -> HostRun:
-        info, work = self.found["info"], Work.of(self.history)
-        failures = sum(row.failures for row in self.history)
+        info, work = self.found["info"], Work.of(filter(None, [self.recorded]))
+        failures = 0 if self.recorded is None else self.recorded.failures
         has_ended = self.found["ended"] is not None
         shown = (work, failures, None if self.said is None else (self.said.number, self.said.spans))
         sightings.look(self.found["id"], shown, work)
@@ -224,14 +223,14 @@ class _HostLook:
 
     def _recorded(self) -> float:
         """Return how many seconds ago the run has recorded something, by its own clock."""
-        last = max([self.found["began"], *(row.time + HISTORY_SECONDS for row in self.history[-1:])])
-        return max(0.0, time.time() - last)
+        last = self.found["began"] if self.recorded is None else self.recorded.time + HISTORY_SECONDS
+        return max(0.0, time.time() - max(last, self.found["began"]))
 
     def _recent(self) -> dict[str, float]:
         """Return what was done in a second of the last minute, by the times that were recorded."""
         now = time.time()
         since = recent_since(now)
-        work = Work.of(row for row in self.history if row.time >= since)
+        work = Work.of(filter(None, [self.recent]))
         return rates_of(work, now - max(since, min(self.found["began"], now - 1)))
 
     def _state(self, sightings: Sightings, silent: float | None) -> str:

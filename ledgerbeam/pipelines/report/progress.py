@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, HistoryRow
+from ledgerbeam.ledger.model.rows import HISTORY_SECONDS
 from ledgerbeam.opening import run_folders
 from ledgerbeam.pipelines.jobs.costs import MOST_SOURCES
 from ledgerbeam.pipelines.report.run_info import UNSEEN, Work, run_state, work_by_run
@@ -48,13 +48,13 @@ def job_progress(store: LedgerStore, status: Mapping[str, Any], runs: Sequence[M
     """
     if not runs:
         return JobProgress(running=False, minute=None, run=None, time_left=None)
-    now, last, history = time.time(), runs[-1], store.history()
+    now, last = time.time(), runs[-1]
     since = recent_since(now)
-    recent = [row for row in history if row.time >= since]
-    working = [run for run in runs if _is_at_work(run, run is last, {row.run for row in recent})]
+    recent = store.recorded(since)
+    working = [run for run in runs if _is_at_work(run, run is last, recent)]
     # A step of history holds 10 seconds: what is recent may have begun before the first of the runs.
     began = min((run["began"] for run in working), default=now)
-    minute = rates_of(Work.of(recent), now - max(since, min(began, now - 1)))
+    minute = rates_of(Work.of(recent.values()), now - max(since, min(began, now - 1)))
     ended = last["ended"] or (now if last in working else None)
     seconds = max(ended - last["began"], 0.001) if ended else None
     work = None if last["done"] is None else Work(**last["done"])
@@ -62,7 +62,7 @@ def job_progress(store: LedgerStore, status: Mapping[str, Any], runs: Sequence[M
         running=bool(working),
         minute=minute if working and recent else None,
         run=rates_of(work, seconds) if work and seconds else None,
-        time_left=_time_left(store, status, last, history, now) if working else None,
+        time_left=_time_left(store, status, last, now) if working else None,
     )
 
 
@@ -84,7 +84,7 @@ def shown_runs(store: LedgerStore) -> list[dict[str, Any]]:
     """
     runs = store.runs()
     living = {launcher.run for launcher in run_folders(store).launchers() if launcher.lives} if runs else set()
-    works = work_by_run(runs, store.history())
+    works = work_by_run(runs, store.recorded())
     return [
         {
             **run,
@@ -106,12 +106,10 @@ def rates_of(work: Work, seconds: float) -> dict[str, float]:
     return {"seconds": round(seconds, 1), **{name: n / seconds for name, n in work._asdict().items()}}
 
 
-def _time_left(
-    store: LedgerStore, status: Mapping[str, Any], run: Mapping[str, Any], history: Iterable[HistoryRow], now: float
-) -> float | None:
+def _time_left(store: LedgerStore, status: Mapping[str, Any], run: Mapping[str, Any], now: float) -> float | None:
     """Return the time that is left, from what all runs have done since the last one began."""
     left, seconds = status["sources"]["open"], max(now - run["began"], 0.001)
-    work = Work.of(row for row in history if row.time > run["began"] - HISTORY_SECONDS)
+    work = Work.of(store.recorded(run["began"]).values())
     if not run["listing_finished"] or not work.sources:
         return None
     if sum(status["sources"].values()) > MOST_SOURCES:

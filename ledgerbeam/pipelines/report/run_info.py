@@ -6,7 +6,6 @@ import os
 import secrets
 import shlex
 import sys
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
@@ -132,19 +131,16 @@ def run_state(run: Mapping[str, Any], store: LedgerStore, living: Collection[str
     return "killed" if is_seen(run, store) else UNSEEN
 
 
-def work_by_run(runs: Sequence[Mapping[str, Any]], history: Iterable[HistoryRow]) -> list[Work | None]:
+def work_by_run(runs: Sequence[Mapping[str, Any]], recorded: Mapping[str | None, HistoryRow]) -> list[Work | None]:
     """Return what each run has recorded; None of those that older versions may have recorded for.
 
     Args:
         runs: All runs of a ledger, in order.
-        history: What is recorded by now.
+        recorded: What `LedgerStore.recorded` gave.
     """
-    by_run: dict[str | None, list[HistoryRow]] = defaultdict(list)
-    for row in history:
-        by_run[row.run].append(row)
-    unknown = max((row.time for row in by_run.pop(None, ())), default=-1)
+    unknown = recorded[None].time + HISTORY_SECONDS if None in recorded else -1
     return [
-        None if run["began"] <= unknown + HISTORY_SECONDS and run["id"] not in by_run else Work.of(by_run[run["id"]])
+        Work.of([recorded[run["id"]]]) if run["id"] in recorded else Work() if run["began"] > unknown else None
         for run in runs
     ]
 

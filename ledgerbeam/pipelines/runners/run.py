@@ -197,11 +197,8 @@ def run_job(
 
 def _recorded(store: LedgerStore, run: str) -> Totals:
     """Return what a run has recorded."""
-    found = Totals()
-    for row in store.history():
-        if row.run == run:
-            found = found.plus(row.totals)
-    return found
+    found = store.recorded().get(run)
+    return Totals() if found is None else found.totals
 
 
 def _completed(listed: JobListing, store: LedgerStore, before: int) -> int:

@@ -172,7 +172,8 @@ def test_a_job_is_at_work_while_any_of_its_runs_is(hosts: Hosts) -> None:
 
 @pytest.mark.slow
 def test_two_launchers_of_one_ledger_are_told_apart(workspace: Workspace) -> None:
-    (workspace.root / "sharing_work.py").write_text(WORK)
+    patient = WORK.replace("time.sleep(0.15)", 'time.sleep(0 if os.path.exists("seen") else 0.5)')
+    (workspace.root / "sharing_work.py").write_text(patient)
     for name in "abcd":
         workspace.jsonl(f"in/{name}.jsonl", 40)
     workspace.env["DONE_LOG"] = str(workspace.root / "log")
@@ -194,11 +195,12 @@ def test_two_launchers_of_one_ledger_are_told_apart(workspace: Workspace) -> Non
     assert "2 runs" in text[1]
     assert [line.split()[:3] for line in text[2:]] == [[run["run"], "local", "running"] for run in (one, two)]
     watched = workspace.start("ledger", "watch", "L", "--interval", "0.5")
+    (workspace.root / "seen").touch()
     printed = [process.communicate(timeout=120)[0] for process in processes]
     said = [json.loads(text[text.index("\n{") :]) if not text.startswith("{") else json.loads(text) for text in printed]
     done = [found["done"]["tasks"] for found in said]
     assert sum(done) == 160, "what each has recorded, and nothing of the other"
-    assert min(done) > 20
+    assert min(done) > 2
     assert sorted(run["tasks"] for run in runs_of(workspace)) == sorted(done)
     assert [run["state"] for run in runs_of(workspace)] == ["done", "done"]
     seen = watched.communicate(timeout=60)[0]

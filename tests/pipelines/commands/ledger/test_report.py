@@ -248,7 +248,7 @@ def test_the_page_can_be_read_without_seeing_it(hostile: Path) -> None:
     assert headings[0] == 1
     assert set(headings[1:]) == {2}
     drawings = [svg for svg in page.all("svg") if svg.get("aria-hidden") != "true"]
-    assert len(drawings) == 1 + 2 * 4  # the bar of sources; four plots, wide and narrow
+    assert len(drawings) == 1 + 2 * 5  # the bar of sources; five plots, wide and narrow
     assert all(svg.get("role") == "img" and svg.get("aria-label") for svg in drawings)
     assert len(page.all("table")) == 4 + 3  # one beside each plot; failures, sources, runs
     assert all(head.get("scope") for head in page.all("th"))
@@ -327,7 +327,7 @@ def test_a_browser_shows_the_page_without_running_anything_nor_overflowing(
     owned, scripts, images, scroll_width, plots, too_wide = html.unescape(found[1]).split()
     assert (owned, scripts, images) == ("false", "0", "0")
     assert int(scroll_width) <= width
-    assert (plots, too_wide) == ("4", "0")
+    assert (plots, too_wide) == ("5", "0")
 
 
 @needs_extra
