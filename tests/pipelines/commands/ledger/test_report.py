@@ -250,7 +250,7 @@ def test_the_page_can_be_read_without_seeing_it(hostile: Path) -> None:
     drawings = [svg for svg in page.all("svg") if svg.get("aria-hidden") != "true"]
     assert len(drawings) == 1 + 2 * 5  # the bar of sources; five plots, wide and narrow
     assert all(svg.get("role") == "img" and svg.get("aria-label") for svg in drawings)
-    assert len(page.all("table")) == 4 + 3  # one beside each plot; failures, sources, runs
+    assert len(page.all("table")) == 5 + 3  # one beside each plot; failures, sources, runs
     assert all(head.get("scope") for head in page.all("th"))
     labelled = {section.get("aria-labelledby") for section in page.all("section")}
     assert labelled == {heading.get("id") for heading in page.all("h2")}
