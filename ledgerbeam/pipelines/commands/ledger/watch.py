@@ -145,7 +145,7 @@ class _Watcher:
         return _View(self._store.url, state, hosts_of(self._store, state.runs, self._sightings, self._claims))
 
 
-class _Blocks:
+class _PrintedLooks:
     """A block of lines for each look: for pipes and files."""
 
     def show(self, view: _View) -> None:
@@ -162,7 +162,7 @@ class _Blocks:
         print(f"{timestamp(time.time())} {_lost(error)}", file=sys.stderr, flush=True)
 
 
-class _JsonLines(_Blocks):
+class _JsonLines(_PrintedLooks):
     """An object on a line for each look."""
 
     def show(self, view: _View) -> None:
@@ -206,11 +206,11 @@ def _drawn(view: _View) -> RenderableType:
 
 
 @contextmanager
-def _output(*, as_json: bool) -> Iterator[_Blocks | _Screen]:
+def _output(*, as_json: bool) -> Iterator[_PrintedLooks | _Screen]:
     if as_json:
         yield _JsonLines()
     elif sys.stdout.isatty():
         with Live(Text("looking"), console=plain_console(), auto_refresh=False, redirect_stderr=True) as live:
             yield _Screen(live)
     else:
-        yield _Blocks()
+        yield _PrintedLooks()
