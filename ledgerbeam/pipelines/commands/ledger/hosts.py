@@ -27,8 +27,8 @@ def print_hosts(hosts: Sequence[Host]) -> None:
         print("no run has begun yet")
         return
     print_table(HEADS, list(host_rows(hosts)))
-    if left_out := len(hosts) - MOST_HOSTS:
-        print(f"and {count(left_out, 'host')} more; --json has all") if left_out > 0 else None
+    if len(hosts) > MOST_HOSTS:
+        print(f"and {count(len(hosts) - MOST_HOSTS, 'host')} more; --json has all")
 
 
 def host_rows(hosts: Sequence[Host]) -> Iterator[list[str]]:

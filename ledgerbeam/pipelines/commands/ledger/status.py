@@ -55,7 +55,10 @@ def status(store: LedgerStore, args: argparse.Namespace) -> int:
         raise UsageError("--by-host tells of runs and --check-sources of sources; ask one after the other")
     if args.by_host:
         hosts = hosts_of(store, shown_runs(store))
-        print_json({"hosts": [host.values() for host in hosts]}) if args.json else print_hosts(hosts)
+        if args.json:
+            print_json({"hosts": [host.values() for host in hosts]})
+        else:
+            print_hosts(hosts)
         return 0
     state = ledger_state(store)
     found, runs, progress = state.found, state.runs, state.progress

@@ -172,20 +172,24 @@ class _JsonLines(_PrintedLooks):
 
 
 class _Screen:
-    """The last look, on a terminal."""
+    """The last look, on a terminal.
+
+    Attributes:
+        last: That look.
+    """
 
     def __init__(self, live: Live) -> None:
         self._live = live
-        self._last: RenderableType = Text("")
+        self.last: RenderableType = Text("")
 
     def show(self, view: _View) -> None:
         """Show a look in the place of the one before."""
-        self._last = _drawn(view)
-        self._live.update(Group(self._last, Text("Ctrl-C ends")), refresh=True)
+        self.last = _drawn(view)
+        self._live.update(Group(self.last, Text("Ctrl-C ends")), refresh=True)
 
     def lost(self, error: StorageError) -> None:
         """Say below the last look that nothing was to be seen."""
-        self._live.update(Group(self._last, Text(_lost(error), style="bold")), refresh=True)
+        self._live.update(Group(self.last, Text(_lost(error), style="bold")), refresh=True)
 
 
 def _lost(error: StorageError) -> str:
@@ -211,6 +215,10 @@ def _output(*, as_json: bool) -> Iterator[_PrintedLooks | _Screen]:
         yield _JsonLines()
     elif sys.stdout.isatty():
         with Live(Text("looking"), console=plain_console(), auto_refresh=False, redirect_stderr=True) as live:
-            yield _Screen(live)
+            screen = _Screen(live)
+            try:
+                yield screen
+            finally:
+                live.update(screen.last, refresh=True)
     else:
         yield _PrintedLooks()
