@@ -6,22 +6,23 @@ What is only for remote ones is imported for them: local ones open sooner.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
-from ledgerbeam.errors import UsageError
+from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io import ObjectFolder, Options
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.ledger.model.claims import ClaimPlace
+from ledgerbeam.ledger.model.claims import ClaimPlace, Claims, decode_claims
 from ledgerbeam.ledger.model.store import LedgerSink
 from ledgerbeam.ledger.places import open_store, sidecar_folder
-from ledgerbeam.ledger.worker.folder_claims import FolderClaims
+from ledgerbeam.ledger.worker.folder_claims import FolderClaims, read_folder_claims
 from ledgerbeam.ledger.worker.run_folders import RunFolder, RunFolders
 
 if TYPE_CHECKING:
     from ledgerbeam.ledger.remote.store import RemoteStore
 
-__all__ = ["claim_place", "open_ledger", "open_mirror", "open_sink", "run_folders"]
+__all__ = ["claim_place", "open_ledger", "open_mirror", "open_sink", "run_folders", "said_claims"]
 
 
 def open_ledger(
@@ -52,7 +53,7 @@ def open_ledger(
         UsageError: If the folder is on a network filesystem.
     """
     if is_local(url):
-        return open_store(url, create=create, read_only=read_only, job=job)
+        return open_store(url, create=create, read_only=read_only, job=job, run=run)
     if create and read_only:
         raise UsageError(f"ledger {url}: it cannot be both made and read only; pass only one of create and read_only")
     from ledgerbeam.ledger.remote.store import RemoteStore  # noqa: PLC0415
@@ -66,7 +67,7 @@ def open_ledger(
 def open_sink(url: str, storage_options: Options | None = None, *, job: str | None = None, run: str = "") -> LedgerSink:
     """Open a ledger to record in it only, as workers do; see `open_ledger` for arguments and errors."""
     if is_local(url):
-        return open_store(url, create=False, job=job)
+        return open_store(url, create=False, job=job, run=run)
     from ledgerbeam.ledger.remote.sink import RemoteSink  # noqa: PLC0415
 
     return RemoteSink(ObjectFolder(url, storage_options), job=job, run=run)
@@ -95,6 +96,27 @@ def claim_place(store: LedgerStore, folder: RunFolder, run: str) -> ClaimPlace:
     from ledgerbeam.ledger.remote.claims import ObjectClaims  # noqa: PLC0415
 
     return ObjectClaims(cast("RemoteStore", store), run, os.uname().nodename, folders.lives)
+
+
+def said_claims(store: LedgerStore) -> list[Claims]:
+    """Return what launchers say now that they have in work, by run: hints, also of those that have died since.
+
+    Of a remote ledger it reads the objects that the last `refresh` has listed. What does not read is left out.
+
+    Raises:
+        StorageError: If the store does not answer.
+    """
+    if is_local(store.url):
+        folders = run_folders(store)
+        found = [read_folder_claims(folders, launcher.run) for launcher in folders.launchers() if launcher.lives]
+    else:
+        remote = cast("RemoteStore", store)
+        found = remote.parts()[0].read(remote.claimed)
+    said: list[Claims] = []
+    for data in found:
+        with suppress(ValueError, LedgerbeamError):
+            said += [] if data is None else [decode_claims(data)]
+    return sorted(said, key=lambda claims: (len(claims.run), claims.run))
 
 
 def run_folders(store: LedgerStore) -> RunFolders:

@@ -17,7 +17,9 @@ from ledgerbeam.ledger.model.store import LedgerStore
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-def open_store(url: str, *, create: bool, read_only: bool = False, job: str | None = None) -> LedgerStore:
+def open_store(
+    url: str, *, create: bool, read_only: bool = False, job: str | None = None, run: str = ""
+) -> LedgerStore:
     """Open a local ledger.
 
     Args:
@@ -26,6 +28,7 @@ def open_store(url: str, *, create: bool, read_only: bool = False, job: str | No
         read_only: For looking at it, also while a job runs.
         job: Fingerprint that the ledger must still have whenever something is committed through this store; None
             does not check until `LedgerStore.open_job` is called.
+        run: The run that is recorded for; empty for the newest.
 
     Raises:
         UsageError: The URL is remote, the folder is on a network filesystem, or it holds other things.
@@ -38,7 +41,7 @@ def open_store(url: str, *, create: bool, read_only: bool = False, job: str | No
     path = local_path(url)
     if create and read_only:
         raise UsageError(f"ledger {path}: it cannot be both made and read only; pass only one of create and read_only")
-    store = LmdbStore(path, read_only=read_only, job=job)
+    store = LmdbStore(path, read_only=read_only, job=job, run=run)
     store.open(create=create)
     return store
 

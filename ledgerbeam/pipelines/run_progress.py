@@ -25,7 +25,7 @@ class RunProgress:
         sources: Sources listed so far, complete or not.
         skipped: Sources that were complete before this run.
         is_listed: Whether the listing has ended.
-        tasks: Tasks recorded in this run.
+        tasks: Tasks recorded since this run began, also by others.
         bytes: Bytes of their outputs; of tasks that index, of what they read.
         expected: How many tasks the sources that were open are expected to make, by their sizes.
         seconds: Since the first workers were started.

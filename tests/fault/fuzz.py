@@ -143,7 +143,7 @@ def _segments() -> list[Segment]:
         "failed": [[hexed[0], hexed[1], "task", "why", "error", 2, 1.5, False]],
         "attempts": [[hexed[0], hexed[1], 2]],
         "superseded": [[hexed[5], "data/old", 3]],
-        "history": [[170_000_000, 1, 2, 3, 0, 5, 1, 0]],
+        "history": [[170_000_000, 1, 1, 2, 3, 0, 5, 1, 0], [170_000_001, 1, 2, 3, 0, 5, 1, 0]],
         "durations": [[3, 4]],
     }
     return [

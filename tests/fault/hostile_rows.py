@@ -28,7 +28,7 @@ from ledgerbeam.ledger.model.rows import Failure, Mark
 from ledgerbeam.ledger.model.store import LedgerStore
 from ledgerbeam.ledger.model.task import Source
 from ledgerbeam.pipelines.report.progress import job_progress, shown_runs
-from ledgerbeam.pipelines.report.run_info import Work, retry_command
+from ledgerbeam.pipelines.report.run_info import retry_command
 from tests.fault.fuzz import mutate
 from tests.ledger.builders import counted_leaf, leaf_of, leaves_of_split, plain
 
@@ -44,7 +44,6 @@ RUN: dict[str, Any] = {
     "runner": "local",
     "folder": "/data",
     "command": ["ledgerbeam", "map"],
-    "before": Work(1, 2, 3, 4)._asdict(),
 }
 
 

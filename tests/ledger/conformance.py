@@ -203,6 +203,31 @@ class LedgerStoreConformance:
         store.commit([], [failure_of(failed, ()), failure_of(done, ())])
         assert recorded() == (1, 1, 1)
 
+    def test_the_history_tells_what_each_run_has_recorded(self, store: LedgerStore) -> None:
+        sources = [plain(f"s{n}") for n in range(6)]
+        store.open_job(Job("map", {}))
+        store.register(sources)
+        first = store.begin_run({"host": "one"})
+        older = pickle.loads(pickle.dumps(store))  # as workers of the first run have it
+        second = store.begin_run({"host": "two"})
+        older.commit([leaf_of(sources[0])], [failure_of(sources[5], ())])
+        store.commit([leaf_of(source) for source in sources[1:4]])
+        older.commit([leaf_of(sources[0]), leaf_of(sources[4])])
+        store.refresh()
+        found: dict[str | None, list[int]] = {}
+        for row in store.history():
+            parts = (row.totals.tasks, row.completed, row.failures)
+            found[row.run] = [a + b for a, b in zip(found.get(row.run, [0, 0, 0]), parts, strict=True)]
+        assert found == {first: [2, 2, 1], second: [3, 3, 0]}
+        sums = {run: [row.totals.tasks, row.completed, row.failures] for run, row in store.recorded().items()}
+        assert sums == found
+        last = max(row.time for row in store.history())
+        assert store.history(last - 1) == [row for row in store.history() if row.time >= last - HISTORY_SECONDS]
+        assert (store.history(last + HISTORY_SECONDS), store.recorded(last + HISTORY_SECONDS)) == ([], {})
+        assert store.recorded(0.0) == store.recorded()
+        places = [(row.time, row.run) for row in store.history()]
+        assert places == sorted(places)
+
     def test_every_source_is_listed_with_its_state(self, store: LedgerStore) -> None:
         done, begun, failed, gone = (plain(name) for name in ("done", "begun", "failed", "gone"))
         store.register([done, begun, failed, gone])

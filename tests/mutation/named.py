@@ -717,6 +717,24 @@ NAMED: dict[str, Named] = {
         "death = Death(integer(of_run), seconds(at), integer(place) + 1, flag(broke))",
         "tests/ledger/remote/test_compaction.py::test_a_snapshot_of_what_was_before_takes_nothing_back",
     ),
+    "what workers of an older run record counts for the newest": Named(
+        "ledger/lmdb/store.py",
+        "number = int(self._run) if self._run else None",
+        "number = None",
+        "tests/ledger/lmdb/test_store.py::TestLmdbStore::test_the_history_tells_what_each_run_has_recorded",
+    ),
+    "runs above a million sort as text": Named(
+        "ledger/lmdb/decoding.py",
+        "return (letter + run).encode",
+        "return run.encode",
+        "tests/ledger/remote/test_history.py::test_the_million_and_first_run_is_the_last",
+    ),
+    "a run that showed nothing new is at work by its own clock": Named(
+        "pipelines/report/hosts.py",
+        "return watched if seen.is_news else max(watched, recorded)",
+        "return recorded",
+        "tests/pipelines/commands/ledger/test_hosts.py::test_whether_a_run_lives_is_judged_by_the_clock_of_who_looks",
+    ),
     "a snapshot adds history": Named(
         "ledger/remote/snapshot.py",
         "*map(max, before, parts)",
@@ -1314,32 +1332,32 @@ NAMED: dict[str, Named] = {
     "the mark is written after the first output": Named(
         "pipelines/runners/run.py",
         (
-            "            if owner is not None:\n"
-            '                owner.claim(store, info["token"])\n'
-            "            runner: LocalRunner | BeamRunner = (\n"
-            "                LocalRunner(spec, store, reporter, beam_args, folder, debug=debug)\n"
-            "                if is_local_runner(beam_args)\n"
-            "                else BeamRunner(spec, store, beam_args)\n"
-            "            )\n"
-            "            try:\n"
-            "                runner.run(listed)\n"
-        ),
-        (
-            "            if force:\n"
-            "                for pattern in spec.sources().forget_patterns():\n"
-            "                    store.forget(pattern)\n"
-            "            _forget_misread(store)\n"
-            "            if spec.keeps_shards:  # else asked when it is made: what it was made of before may be gone\n"
-            "                warn_of_lost(forget_lost(spec, store), reporter)\n"
-            "            runner: LocalRunner | BeamRunner = (\n"
-            "                LocalRunner(spec, store, reporter, beam_args, folder, debug=debug)\n"
-            "                if is_local_runner(beam_args)\n"
-            "                else BeamRunner(spec, store, beam_args)\n"
-            "            )\n"
-            "            try:\n"
-            "                runner.run(listed)\n"
             "                if owner is not None:\n"
             '                    owner.claim(store, info["token"])\n'
+            "                runner: LocalRunner | BeamRunner = (\n"
+            "                    LocalRunner(spec, store, reporter, beam_args, folder, debug=debug)\n"
+            "                    if is_local_runner(beam_args)\n"
+            "                    else BeamRunner(spec, store, beam_args)\n"
+            "                )\n"
+            "                try:\n"
+            "                    runner.run(listed)\n"
+        ),
+        (
+            "                if force:\n"
+            "                    for pattern in spec.sources().forget_patterns():\n"
+            "                        store.forget(pattern)\n"
+            "                _forget_misread(store)\n"
+            "                if spec.keeps_shards:  # else asked when it is made: what it was made of before may be gone\n"
+            "                    warn_of_lost(forget_lost(spec, store), reporter)\n"
+            "                runner: LocalRunner | BeamRunner = (\n"
+            "                    LocalRunner(spec, store, reporter, beam_args, folder, debug=debug)\n"
+            "                    if is_local_runner(beam_args)\n"
+            "                    else BeamRunner(spec, store, beam_args)\n"
+            "                )\n"
+            "                try:\n"
+            "                    runner.run(listed)\n"
+            "                    if owner is not None:\n"
+            '                        owner.claim(store, info["token"])\n'
         ),
         "tests/pipelines/jobs/test_output_owner.py::test_nothing_runs_before_the_mark_is_there_or_without_it",
     ),

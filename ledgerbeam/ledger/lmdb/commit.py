@@ -59,6 +59,7 @@ def record(
     failures: Iterable[Failure],
     stamp: Stamp,
     *,
+    number: int | None = None,
     passed: Stamp | None = None,
     again: bool = False,
 ) -> CommitChanges:
@@ -69,6 +70,7 @@ def record(
         by_source: From `commit.prepare`.
         failures: A failure of a task that is finished by now is ignored.
         stamp: Of this commit.
+        number: Of the run that recorded it, for history; None for that of the stamp.
         passed: Failures that are older are cleared of the tasks above a leaf, also those that are recorded later.
             None clears all that are there, for commits that come in the order in which they were made.
         again: The leaves were recorded before, and withdrawn with others: when they were done, and how long they took,
@@ -88,7 +90,8 @@ def record(
     if outcome.fresh and not again:
         add_durations(txn, duration_steps([leaf.leaf.seconds for leaf in outcome.fresh]))
     if (outcome.fresh and not again) or outcome.failures:
-        add_to_history(txn, now, tally, completed=len(outcome.completed), failures=outcome.failures)
+        counted = {"completed": len(outcome.completed), "failures": outcome.failures}
+        add_to_history(txn, now, stamp.number if number is None else number, tally, **counted)
     return outcome
 
 

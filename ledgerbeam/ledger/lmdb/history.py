@@ -1,17 +1,19 @@
 """What was recorded when, and how long tasks took: for people, not for restart. Forgetting a source takes nothing away.
 
-Durations are counted on a logarithmic scale, eight steps to a doubling, so that the table stays small whatever a job
-does.
+History has a row for each run and ten seconds in which it recorded anything: its size follows from the time that runs
+are at work, at most 1 MB a day for each, and not from the number of tasks. Durations are counted on a logarithmic
+scale, eight steps to a doubling, so that the table stays small whatever a job does.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from operator import add
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ledgerbeam.ledger.lmdb.decoding import read_run_key
 from ledgerbeam.ledger.lmdb.tables import (
     DURATION_KEY,
     DURATION_ROW,
@@ -19,41 +21,112 @@ from ledgerbeam.ledger.lmdb.tables import (
     HISTORY,
     HISTORY_KEY,
     HISTORY_ROW,
+    RUNS,
+    STEP_KEY,
     Transaction,
 )
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, HistoryRow, Totals
 
 _SHORTEST = 1e-4  # seconds
 _STEPS_A_DOUBLING = 8
+_KEY = np.dtype([("step", ">u4"), ("run", ">u8")])
+_PAGE_ROWS = 10_000
 _LAST_STEP = 8000  # is longer than any time, and still a number
 
 
-def add_to_history(txn: Transaction, now: float, totals: Totals, *, completed: int, failures: int) -> None:
-    """Add what one commit recorded to the step that `now` (seconds since 1970 UTC) falls into."""
-    key = HISTORY_KEY.pack(int(now) // HISTORY_SECONDS)
+def add_to_history(txn: Transaction, now: float, number: int, totals: Totals, *, completed: int, failures: int) -> None:
+    """Add what one commit recorded to the step that `now` (seconds since 1970 UTC) falls into.
+
+    Args:
+        txn: Open for writing.
+        now: When it was recorded.
+        number: Of the run that recorded it, or of what came after its beginning.
+        totals: Of the leaves.
+        completed: Sources that became complete.
+        failures: Number of them.
+    """
+    key = HISTORY_KEY.pack(int(now) // HISTORY_SECONDS, number)
     known = txn.get(HISTORY, key)
     before = HISTORY_ROW.unpack(known) if known is not None else (0,) * 7
     after = (*totals, completed, failures)
     txn.put(HISTORY, key, HISTORY_ROW.pack(*(was + more for was, more in zip(before, after, strict=True))))
 
 
-def read_history(txn: Transaction) -> list[HistoryRow]:
-    """Return every step in which something was recorded, in time order.
+def read_history(txn: Transaction, since: float = 0.0) -> list[HistoryRow]:
+    """Return what each run recorded in every step, in the order of time, then runs.
 
-    What a host recorded whose clock was ahead belongs to no time before now: it is shown in the step of now.
+    What a host recorded whose clock was ahead belongs to no time before now: it is shown in the step of now. Of a
+    remote ledger a row may have a number that is not that of a run: then the run before it was the newest.
+
+    Args:
+        txn: To read in.
+        since: Seconds since 1970 UTC; only the step that it falls into, and what comes after.
     """
-    now = int(time.time()) // HISTORY_SECONDS
-    steps: dict[int, tuple[int, ...]] = {}
-    for key, value in txn.rows(HISTORY, b""):
-        numbers = HISTORY_ROW.unpack(value)
-        if min(numbers) < 0:
-            raise ValueError(f"expected what was recorded in a step of history, found {numbers}")
-        step = min(HISTORY_KEY.unpack(key)[0], now)
-        steps[step] = tuple(map(add, steps.get(step, (0,) * 7), numbers))
+    runs, steps, places, numbers = _columns(txn, since)
+    return _summed(runs, steps, places, numbers, np.lexsort((places, steps)), by_step=True)
+
+
+def read_recorded(txn: Transaction, since: float = 0.0) -> dict[str | None, HistoryRow]:
+    """Return what each run recorded in all steps together; the time is that of the last of them. See `read_history`."""
+    runs, steps, places, numbers = _columns(txn, since)
+    found = _summed(runs, steps, places, numbers, np.lexsort((steps, places)), by_step=False)
+    return {row.run: row for row in found}
+
+
+_Integers = NDArray[np.int64]
+
+
+def _columns(txn: Transaction, since: float) -> tuple[list[str], _Integers, _Integers, _Integers]:
+    """Return the ids of all runs, then of each row its step, the place of its run, from 1, and its numbers."""
+    runs = [read_run_key(key) for key, _ in txn.rows(RUNS, b"")]
+    start = STEP_KEY.pack(min(max(int(since), 0) // HISTORY_SECONDS, 2**32 - 1))
+    keys, values = [np.empty(0, _KEY)], [np.empty((0, 7), np.int64)]
+    while page := txn.page(HISTORY, start, _PAGE_ROWS):
+        start = page[-1][0] + b"\0"
+        keys.append(np.frombuffer(b"".join(key.ljust(HISTORY_KEY.size, b"\0") for key, _ in page), _KEY))
+        if {len(value) for _, value in page} != {HISTORY_ROW.size}:
+            raise ValueError(f"expected steps of history of {HISTORY_ROW.size} bytes, found others")
+        values.append(np.frombuffer(b"".join(value for _, value in page), "<i8").reshape(-1, 7))
+    key, numbers = np.concatenate(keys), np.concatenate(values)
+    if numbers.size and numbers.min() < 0:
+        raise ValueError(f"expected what was recorded in a step of history, found {numbers.min()}")
+    steps = np.minimum(key["step"].astype(np.int64), int(time.time()) // HISTORY_SECONDS)
+    ids = np.array([int(run) for run in runs], np.uint64)
+    return runs, steps, np.searchsorted(ids, key["run"].astype(np.uint64), "right").astype(np.int64), numbers
+
+
+def _summed(
+    runs: list[str], steps: _Integers, places: _Integers, numbers: _Integers, order: NDArray[np.intp], *, by_step: bool
+) -> list[HistoryRow]:
+    """Add up rows that follow each other in an order and are of one run, and of one step if that is asked for."""
+    if not len(order):
+        return []
+    steps, places, numbers = steps[order], places[order], numbers[order]
+    differs = places[1:] != places[:-1]
+    if by_step:
+        differs = differs | (steps[1:] != steps[:-1])
+    starts = np.flatnonzero(np.concatenate([[True], differs]))
+    lasts = np.append(starts[1:], len(order)) - 1
+    sums = np.add.reduceat(numbers, starts, axis=0).tolist()
+    times = (steps[lasts] * HISTORY_SECONDS).tolist()
+    names = [None, *runs]
     return [
-        HistoryRow(step * HISTORY_SECONDS, Totals(*totals), completed, failures)
-        for step, (*totals, completed, failures) in steps.items()
+        HistoryRow(at, names[place], Totals(*totals), completed, failures)
+        for at, place, (*totals, completed, failures) in zip(times, places[starts].tolist(), sums, strict=True)
     ]
+
+
+def history_key(key: bytes) -> tuple[int, int]:
+    """Read a key of `history`: the step, and the number of the run; 0 where none was noted."""
+    if len(key) == STEP_KEY.size:
+        return STEP_KEY.unpack(key)[0], 0
+    step, number = HISTORY_KEY.unpack(key)
+    return step, number
+
+
+def is_without_runs(txn: Transaction) -> bool:
+    """Return whether an older version has recorded history here, which did not tell runs apart."""
+    return any(len(key) == STEP_KEY.size for key in txn.page_of_keys(HISTORY, b"", 1))
 
 
 def duration_steps(seconds: Sequence[float]) -> dict[int, int]:

@@ -8,10 +8,11 @@ from operator import itemgetter
 from typing import Any
 
 from ledgerbeam.errors import JobMismatchError, LedgerError, UsageError
-from ledgerbeam.ledger.lmdb.decoding import check_info, read_run, read_run_id
+from ledgerbeam.ledger.lmdb.decoding import check_info, read_run, read_run_key, run_key
 from ledgerbeam.ledger.lmdb.decoding import read_job as decode_job
 from ledgerbeam.ledger.lmdb.sources import restart
 from ledgerbeam.ledger.lmdb.tables import KEY_FINGERPRINT, KEY_ID, KEY_JOB, META, RUNS, Transaction
+from ledgerbeam.ledger.model.identity import run_id
 from ledgerbeam.ledger.model.job import Job, OnJobChange, taken_for_another_job
 from ledgerbeam.ledger.model.json_rows import encode
 from ledgerbeam.ledger.model.set_ups import SetUps
@@ -86,7 +87,7 @@ def require_info(info: Mapping[str, Any]) -> None:
 
 def begin_run(txn: Transaction, info: Mapping[str, Any], now: float) -> str:
     """Add a run and return its id."""
-    run = f"{1 + newest_number(txn):06d}"
+    run = run_id(1 + newest_number(txn))
     add_run(txn, run, info, now)
     return run
 
@@ -101,7 +102,7 @@ def add_run(txn: Transaction, run: str, info: Mapping[str, Any], now: float) -> 
 
 def change_run(txn: Transaction, run: str, changed: Mapping[str, Any]) -> None:
     """Take in fields of a run, in whatever order they come; a run that is not known is ignored."""
-    if txn.get(RUNS, run.encode("utf-8", "surrogatepass")) is None:
+    if txn.get(RUNS, run_key(run)) is None:
         return
     known = _get(txn, run)
     news = {name: value for name, value in changed.items() if value is not None}
@@ -137,26 +138,26 @@ def check_run(txn: Transaction, run: str) -> None:
 def last_run(txn: Transaction) -> dict[str, Any] | None:
     """Return the newest run, with its id; None if there was none."""
     newest = txn.last(RUNS)
-    return None if newest is None else {"id": read_run_id(newest[0]), **read_run(newest[1])}
+    return None if newest is None else {"id": read_run_key(newest[0]), **read_run(newest[1])}
 
 
 def newest_number(txn: Transaction) -> int:
     """Return the number of the newest run; 0 if there was none."""
     newest = txn.last(RUNS)
-    return 0 if newest is None else int(newest[0])
+    return 0 if newest is None else int(read_run_key(newest[0]))
 
 
 def all_runs(txn: Transaction) -> list[dict[str, Any]]:
-    """Return every run, by id."""
-    return [{"id": read_run_id(key), **read_run(row)} for key, row in txn.scan(RUNS, b"")]
+    """Return every run, in their order."""
+    return [{"id": read_run_key(key), **read_run(row)} for key, row in txn.scan(RUNS, b"")]
 
 
 def _get(txn: Transaction, run: str) -> dict[str, Any]:
-    row = txn.get(RUNS, run.encode())
+    row = txn.get(RUNS, run_key(run))
     if row is None:
         raise LedgerError(f"run {run!r} is not in this ledger; begin_run returns the ids of runs")
     return read_run(row)
 
 
 def _put(txn: Transaction, run: str, row: Mapping[str, Any]) -> None:
-    txn.put(RUNS, run.encode(), encode(row))
+    txn.put(RUNS, run_key(run), encode(row))

@@ -62,7 +62,13 @@ class LmdbStore:
     """
 
     def __init__(
-        self, path: str, *, read_only: bool = False, job: str | None = None, map_bytes: int = INITIAL_MAP_BYTES
+        self,
+        path: str,
+        *,
+        read_only: bool = False,
+        job: str | None = None,
+        run: str = "",
+        map_bytes: int = INITIAL_MAP_BYTES,
     ) -> None:
         """Name a ledger; nothing is opened yet.
 
@@ -70,11 +76,13 @@ class LmdbStore:
             path: Of its folder.
             read_only: Refuse every change.
             job: Fingerprint that the ledger must have whenever something is committed; None does not check.
+            run: The run that this store records for; empty until `begin_run`, and then for the newest.
             map_bytes: Address space to begin with, a multiple of the page size. It grows as needed.
         """
         self._path = os.path.abspath(path)
         self._read_only = read_only
         self._job = job
+        self._run = run
         self._map_bytes = map_bytes
         self._environment: Environment | None = None
         self._lock = threading.Lock()
@@ -83,7 +91,7 @@ class LmdbStore:
         _stores.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self._path, self._read_only, self._job, self._map_bytes)
+        return _reopen, (self._path, self._read_only, self._job, self._run, self._map_bytes)
 
     def __repr__(self) -> str:
         return f"LmdbStore({self._path!r})"
@@ -218,7 +226,8 @@ class LmdbStore:
             if self._job is not None:
                 lmdb_jobs.check_fingerprint(txn, self._job, self._path)
             stamp = Stamp(lmdb_jobs.newest_number(txn), now)
-            outcome = lmdb_commit.record(txn, prepared, failures, stamp)
+            number = int(self._run) if self._run else None
+            outcome = lmdb_commit.record(txn, prepared, failures, stamp, number=number)
             fault_point("flush.before_commit")
             return outcome
 
@@ -292,15 +301,21 @@ class LmdbStore:
         gone = sorted(ids)
         self._write(lambda txn: lmdb_sources.set_gone(txn, gone))
 
+    def source_urls(self, ids: Iterable[bytes]) -> dict[bytes, str]:
+        """Return the URLs of registered sources by id; see `LedgerStore.source_urls`."""
+        with self._open().read() as txn:
+            return {source: url for source in ids if (url := lmdb_views.url_of(txn, source))}
+
     def source_ids(self) -> Iterator[list[bytes]]:
         """Return the ids of all registered sources, in sorted pages."""
         return key_pages(self._open(), SOURCES)
 
     def begin_run(self, info: Mapping[str, Any]) -> str:
-        """Record that a run begins, and return its id."""
+        """Record that a run begins, and return its id. What this store records from then on belongs to the run."""
         now = time.time()
         lmdb_jobs.require_info(info)
-        return self._write(lambda txn: lmdb_jobs.begin_run(txn, info, now))
+        self._run = self._write(lambda txn: lmdb_jobs.begin_run(txn, info, now))
+        return self._run
 
     def note_listing(self, run: str, *, listed: int, finished: bool, gone: Iterable[bytes] = ()) -> None:
         """Record how many sources a run has listed, and what is gone if it listed all."""
@@ -349,10 +364,15 @@ class LmdbStore:
         """Return the tasks that have rejected records; see `LedgerStore.rejected_tasks`."""
         return lmdb_accounts.rejected_tasks(self._open(), reason)
 
-    def history(self) -> list[HistoryRow]:
+    def history(self, since: float = 0.0) -> list[HistoryRow]:
         """Return what was recorded when; see `LedgerStore.history`."""
         with self._open().read() as txn:
-            return lmdb_history.read_history(txn)
+            return lmdb_history.read_history(txn, since)
+
+    def recorded(self, since: float = 0.0) -> dict[str | None, HistoryRow]:
+        """Return what each run has recorded; see `LedgerStore.recorded`."""
+        with self._open().read() as txn:
+            return lmdb_history.read_recorded(txn, since)
 
     def durations(self) -> dict[float, int]:
         """Return how many tasks took how long; see `LedgerStore.durations`."""
@@ -391,8 +411,8 @@ class LmdbStore:
         return lmdb_views.output_columns(self._open())
 
 
-def _reopen(path: str, read_only: bool, job: str | None, map_bytes: int) -> LmdbStore:
-    return LmdbStore(path, read_only=read_only, job=job, map_bytes=map_bytes)
+def _reopen(path: str, read_only: bool, job: str | None, run: str, map_bytes: int) -> LmdbStore:
+    return LmdbStore(path, read_only=read_only, job=job, run=run, map_bytes=map_bytes)
 
 
 def first_error(refused: Sequence[tuple[Leaf, LedgerError]]) -> LedgerError:

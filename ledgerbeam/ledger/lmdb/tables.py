@@ -21,7 +21,7 @@ counted     letter + `identity.name_key`     `COUNTED_ROW`, then a name: the sum
 superseded  source + `identity.name_key`     `SUPERSEDED_ROW`, then the name of an output that the source had before
 retired     source                           JSON list of URLs of a source that was replaced
 gone        source                           empty: the last listing no longer had it
-runs        id                               JSON
+runs        `run_key`                        JSON
 history     `HISTORY_KEY`                    `HISTORY_ROW`
 durations   `DURATION_KEY`                   `DURATION_ROW`
 cutoffs      source                           JSON; of a sidecar only, see `cutoffs`
@@ -96,10 +96,10 @@ _KEY_BYTES = {
     **dict.fromkeys((COMPLETED, SOURCES, URLS, PENDING, RETIRED, GONE, CUTOFFS), ID_BYTES),
     **dict.fromkeys((APPLIED, FAILED, ATTEMPTS, OUTPUTS, COUNTS, STATISTICS, SUPERSEDED), 2 * ID_BYTES),
     COUNTED: 1 + ID_BYTES,
-    HISTORY: 4,
+    HISTORY: 12,
     DURATIONS: 2,
 }
-"""The lengths of keys that are all of one length."""
+"""The lengths of keys that are all of one length; but see `STEP_KEY`."""
 
 _COMPLETED_ROW = Struct("<IIIIII")
 _LARGE_COMPLETED_ROW = Struct("<IQQQQQ")
@@ -110,8 +110,11 @@ PENDING_ROW = Struct("<qqqqqq")
 TALLY_ROW = Struct("<qqqqq")
 """`store.Totals`: of all sources, or of a step of history."""
 
-HISTORY_KEY = Struct(">I")
-"""Number of the step since 1970."""
+HISTORY_KEY = Struct(">IQ")
+"""Number of the step since 1970; then the number of the run that recorded, 0 if it is not known."""
+
+STEP_KEY = Struct(">I")
+"""The key of a step of history in ledgers of older versions, which did not tell runs apart."""
 
 HISTORY_ROW = Struct("<qqqqqqq")
 """`store.Totals` of a step; then its completed sources and its failures."""
@@ -281,5 +284,10 @@ def _up_to(rows: Iterable[tuple[bytes, bytes]], most_bytes: int) -> Iterator[tup
 def _check_keys(table: str, keys: Iterable[bytes]) -> None:
     """Check the lengths of keys. Raises ValueError."""
     expected = _KEY_BYTES.get(table)
-    if expected is not None and not set(map(len, keys)) <= {expected}:
+    if expected is None:
+        return
+    lengths = set(map(len, keys))
+    if table == HISTORY:
+        lengths.discard(STEP_KEY.size)
+    if not lengths <= {expected}:
         raise ValueError(f"expected keys of {expected} bytes in the table {table}, found others")

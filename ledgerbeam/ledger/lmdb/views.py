@@ -142,7 +142,7 @@ def failures(environment: Environment) -> Iterator[FailureRow]:
     for page in key_pages(environment, FAILED, _SOURCES_A_TRANSACTION):
         found = {key[:ID_BYTES] for key in page} - {source for _, source in sources[-1:]}
         with environment.read() as txn:
-            sources += [(_url(txn, source), source) for source in sorted(found)]
+            sources += [(url_of(txn, source), source) for source in sorted(found)]
     sources.sort()
     for start in range(0, len(sources), _SOURCES_A_TRANSACTION):
         keys: list[tuple[str, bytes]] = []
@@ -198,7 +198,7 @@ def outputs(environment: Environment) -> Iterator[OutputRow]:
         rows: list[OutputRow] = []
         with environment.read() as txn:
             for source, group in groupby(page, key=lambda item: item[0][:ID_BYTES]):
-                rows += _output_rows(txn, source, _url(txn, source), map(itemgetter(1), group))
+                rows += _output_rows(txn, source, url_of(txn, source), map(itemgetter(1), group))
         yield from rows
 
 
@@ -214,7 +214,7 @@ def task_counts(environment: Environment) -> Iterator[TaskCountsRow]:
     """Return what became of the records of tasks, by source id; see `store.LedgerStore.task_counts`."""
     for page in row_pages(environment, COUNTS):
         with environment.read() as txn:
-            urls = {source: _url(txn, source) for source in {key[:ID_BYTES] for key, _ in page}}
+            urls = {source: url_of(txn, source) for source in {key[:ID_BYTES] for key, _ in page}}
             rows = [
                 TaskCountsRow(urls[key[:ID_BYTES]], key[:ID_BYTES], key[ID_BYTES:], decode_account(value).counts)
                 for key, value in page
@@ -227,6 +227,7 @@ def _output_rows(txn: Transaction, source: bytes, url: str, rows: Any) -> list[O
     return [OutputRow(url, source, complete, decode_output(row)[0]) for row in rows]
 
 
-def _url(txn: Transaction, source: bytes) -> str:
+def url_of(txn: Transaction, source: bytes) -> str:
+    """Return the URL of a registered source; empty for an unknown one."""
     row = txn.get(SOURCES, source)
     return "" if row is None else str(read_source_fields(row)["url"])

@@ -35,6 +35,11 @@ def _digest(kind: blake2b, data: bytes) -> bytes:
     return hasher.digest()
 
 
+def run_id(number: int) -> str:
+    """Return the id of the run that began as a number of a ledger."""
+    return f"{number:06d}"
+
+
 def source_id(url: str, size: int, version: str) -> bytes:
     """Identify one input object.
 

@@ -262,16 +262,18 @@ HISTORY_SECONDS = 10
 
 
 class HistoryRow(NamedTuple):
-    """What was recorded in one step of time.
+    """What one run recorded in one step of time.
 
     Attributes:
         time: Begin of the step, seconds since 1970 UTC.
+        run: Id of the run that recorded it; None where no run is known, as of what older versions have recorded.
         totals: Of the leaves that were recorded in it.
         completed: Sources that became complete in it.
         failures: Failures that were recorded in it.
     """
 
     time: int
+    run: str | None
     totals: Totals
     completed: int
     failures: int

@@ -215,6 +215,9 @@ class LedgerStore(LedgerSink, Protocol):
     def set_gone(self, ids: Iterable[bytes]) -> None:
         """Return which sources the last listing no longer had; replace what was said before. Their outputs stay."""
 
+    def source_urls(self, ids: Iterable[bytes]) -> dict[bytes, str]:
+        """Return the URLs of registered sources by id, of a pack that of its first member; unknown ids are left out."""
+
     def source_ids(self) -> Iterator[list[bytes]]:
         """Return the ids of all registered sources, in pages, sorted."""
 
@@ -270,8 +273,20 @@ class LedgerStore(LedgerSink, Protocol):
             reason: Only those with records that were rejected for this reason; None for any.
         """
 
-    def history(self) -> list[HistoryRow]:
-        """Return what was recorded when, in time order: one row for each `HISTORY_SECONDS` in which anything was."""
+    def history(self, since: float = 0.0) -> list[HistoryRow]:
+        """Return what was recorded when and by which run, in the order of time, then runs.
+
+        One row for each `HISTORY_SECONDS` in which a run has recorded anything.
+
+        Args:
+            since: Seconds since 1970 UTC; only the step that it falls into, and what comes after.
+        """
+
+    def recorded(self, since: float = 0.0) -> dict[str | None, HistoryRow]:
+        """Return what each run has recorded since, as one row for each; its time is that of its last step.
+
+        It is the sum of `history`, and takes a small part of its time.
+        """
 
     def durations(self) -> dict[float, int]:
         """Return how many tasks took how long: seconds (a logarithmic scale, steps of 9 %) to number, ascending."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
+from ledgerbeam.ledger.lmdb.decoding import read_run_key
 from ledgerbeam.ledger.lmdb.environment import Environment, row_pages
 from ledgerbeam.ledger.lmdb.tables import COMPLETED, RUNS, SOURCES, Transaction
 from ledgerbeam.ledger.model.faults import fault_point
@@ -193,7 +194,7 @@ def _rest(environment: Environment, number: int) -> Iterator[Segment]:
     """Yield everything else that a sidecar knows."""
     yield from _states(state_pages(environment), number)
     for page in row_pages(environment, RUNS):
-        runs = {key.decode(): decode(row) for key, row in page}
+        runs = {read_run_key(key): decode(row) for key, row in page}
         yield Segment(number, 0.0, runs=runs)
     with environment.read() as txn:
         gone, of_number = sidecar.read_gone(txn)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ledgerbeam.errors import LedgerDamagedError, LedgerVersionError, UnsupportedShapeError
+from ledgerbeam.ledger.model.identity import run_id
 from ledgerbeam.ledger.model.job import LEDGER_FORMAT, Job
 from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.values import flag, id_bytes, identity, integer, mapping, seconds, shown, text
@@ -86,7 +87,7 @@ class Control:
     @property
     def run(self) -> str:
         """The id of the run that it begins."""
-        return f"{self.number:06d}"
+        return run_id(self.number)
 
 
 def control_name(control: Control, *, exclusive: bool) -> str:

@@ -15,7 +15,8 @@ retired       id, URLs, number of what replaced it
 cutoffs        id, `Cutoff.numbers` of its leaves, those of its failures
 replaces      id of a source that took over a URL
 back          id of a source that was gone and came back, number of that listing
-history       step, the five numbers of `store.Totals`, completed, failures
+history       step, number of the run, the five numbers of `store.Totals`, completed, failures; of older versions
+              without the run
 durations     step, tasks
 ============  ==================================================================
 
@@ -52,6 +53,7 @@ from ledgerbeam.ledger.lmdb.failures import (
     counts,
     passed_at,
 )
+from ledgerbeam.ledger.lmdb.history import history_key
 from ledgerbeam.ledger.lmdb.sources import come_back, retire, withdraw
 from ledgerbeam.ledger.lmdb.superseded import decode_superseded, encode_superseded, retired_at, supersede
 from ledgerbeam.ledger.lmdb.tables import (
@@ -85,6 +87,7 @@ from ledgerbeam.ledger.model.identity import ID_BYTES, name_key, url_key
 from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.rows import Totals, failure_text, output_row, read_output
 from ledgerbeam.ledger.model.values import flag, identity, integer, output_name, row, rows, seconds, text
+from ledgerbeam.ledger.remote.controls import HIGHEST
 from ledgerbeam.ledger.remote.cutoffs import Cutoff, contradict, cutoffs, is_contradicted, merge_cutoffs, read_cutoffs
 
 _Rows = list[list[Any]]
@@ -254,10 +257,11 @@ def _merge_back(txn: Transaction, row: list[Any], _: int) -> None:
 
 
 def _merge_history(txn: Transaction, row: list[Any], _: int) -> None:
-    step, *parts = (integer(value) for value in row)
-    if len(parts) != 7 or step >= 2**32:
+    step, *numbers = (integer(value) for value in row)
+    number, *parts = numbers if len(numbers) != 7 else (0, *numbers)
+    if len(parts) != 7 or step >= 2**32 or number > HIGHEST:
         raise ValueError(f"expected a step of history, found {row}")
-    key = HISTORY_KEY.pack(step)
+    key = HISTORY_KEY.pack(step, number)
     known = txn.get(HISTORY, key)
     before = (0,) * 7 if known is None else HISTORY_ROW.unpack(known)
     txn.put(HISTORY, key, HISTORY_ROW.pack(*map(max, before, parts)))
@@ -317,7 +321,7 @@ def state_pages(environment: Environment) -> Iterator[dict[str, _Rows]]:
         named = ((key[:ID_BYTES].hex(), *decode_superseded(row)) for key, row in page)
         yield {"superseded": [[source, name, number] for source, number, name in named]}
     for page in row_pages(environment, HISTORY):
-        yield {"history": [[HISTORY_KEY.unpack(key)[0], *HISTORY_ROW.unpack(row)] for key, row in page]}
+        yield {"history": [[*history_key(key), *HISTORY_ROW.unpack(row)] for key, row in page]}
     for page in row_pages(environment, DURATIONS):
         yield {"durations": [[DURATION_KEY.unpack(key)[0], *DURATION_ROW.unpack(row)] for key, row in page]}
 

@@ -27,6 +27,7 @@ from typing import Any
 
 from ledgerbeam.errors import JobMismatchError, LedgerNotFoundError
 from ledgerbeam.ledger.lmdb import commit as lmdb_commit
+from ledgerbeam.ledger.lmdb import history as lmdb_history
 from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
 from ledgerbeam.ledger.lmdb import sources as lmdb_sources
 from ledgerbeam.ledger.lmdb import withdrawal as lmdb_withdrawal
@@ -87,9 +88,8 @@ class RemoteStore(LmdbStore):
             job: Fingerprint that the ledger must have whenever something is committed; None does not check.
             run: The run that this store records for; empty until `begin_run`.
         """
-        super().__init__(sidecar_path, read_only=read_only, job=job)
+        super().__init__(sidecar_path, read_only=read_only, job=job, run=run)
         self._objects = objects
-        self._run = run
         self._create = False  # once it was opened to be made it may be used before its job is known
         self._writer = ""
         self._sequence = 0
@@ -129,12 +129,13 @@ class RemoteStore(LmdbStore):
         self.refresh()
 
     def _open_sidecar(self, token: bytes) -> None:
-        """Open the sidecar; one of a former ledger at this URL is thrown away."""
+        """Open the sidecar; one of a former ledger at this URL, or of an older form, is thrown away."""
         while True:
             environment = acquire(self._path, read_only=False, create=True, map_bytes=INITIAL_MAP_BYTES)
             with environment.read() as txn:
                 found = txn.get(META, sidecar.KEY_LEDGER)
-            if found is None or found == token:
+                is_old = lmdb_history.is_without_runs(txn)
+            if found is None or (found == token and not is_old):
                 break
             release(environment)
             with translated(self._path):

@@ -11,7 +11,7 @@ from ledgerbeam.ledger.lmdb.errors import translated
 from ledgerbeam.ledger.model.claims import MOST_BYTES, Claims
 from ledgerbeam.ledger.worker.run_folders import RunFolder, RunFolders
 
-__all__ = ["FolderClaims"]
+__all__ = ["FolderClaims", "read_folder_claims"]
 
 SECONDS = 2.0
 """How often a launcher writes its file, and reads those of others."""
@@ -49,14 +49,7 @@ class FolderClaims:
 
     def read(self, names: Sequence[str]) -> list[bytes | None]:
         """Read files."""
-        return [self._read(name) for name in names]
-
-    def _read(self, run: str) -> bytes | None:
-        with contextlib.suppress(OSError):
-            path = os.path.join(os.path.dirname(self._folder.path), run, _FILE)
-            with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-                return file.read(MOST_BYTES + 1)
-        return None
+        return [read_folder_claims(self._folders, name) for name in names]
 
     def has_died(self, claims: Claims) -> bool:
         """Return False: `names` has only those that live."""
@@ -67,3 +60,12 @@ class FolderClaims:
         """Remove the file."""
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(self._folder.path, _FILE))
+
+
+def read_folder_claims(folders: RunFolders, run: str) -> bytes | None:
+    """Return what the launcher of a run says that it has in work; None if nothing is to be read."""
+    with contextlib.suppress(OSError):
+        path = os.path.join(folders.path, run, _FILE)
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            return file.read(MOST_BYTES + 1)
+    return None

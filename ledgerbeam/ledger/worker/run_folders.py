@@ -99,6 +99,11 @@ class RunFolders:
         self._path = os.path.join(scratch, RUNS)
         self._ledger_id = ledger_id
 
+    @property
+    def path(self) -> str:
+        """Of the folder in which they lie."""
+        return self._path
+
     @contextlib.contextmanager
     def enter(self, run: str) -> Iterator[RunFolder]:
         """Make the folder of a run that begins; it is removed when the body ends.
@@ -191,7 +196,7 @@ class RunFolders:
             ) from error
 
     def _launchers(self, runs: int) -> Iterator[Launcher]:
-        for run in sorted(os.listdir(runs)):
+        for run in sorted(os.listdir(runs), key=lambda name: (len(name), name)):  # ids of runs in their order
             with contextlib.suppress(OSError, ValueError):  # not a folder of ours, or not any more
                 folder = os.open(run, _FOLDER, dir_fd=runs)
                 try:

@@ -252,7 +252,9 @@ def shared_writer(
     with _shared_lock:
         writer = _shared.get(place)
         if writer is None:
-            sink = open_store(place.url, create=False, job=place.job) if open_sink is None else open_sink()
+            sink = (
+                open_store(place.url, create=False, job=place.job, run=place.run) if open_sink is None else open_sink()
+            )
             writer = _shared[place] = LedgerWriter(sink, interval, max_entries)
         return writer
 

@@ -59,8 +59,9 @@ class Result:
         sources: Sources that became complete in this run; of ``verify`` those that were checked, of ``merge`` the
             datasets that were joined, of ``publish`` the shards.
         tasks: Tasks that were done in this run.
-        records: What became of the records of these tasks: ``read``, ``kept``, ``dropped`` and ``rejected`` by reason,
-            ``written`` by route. Always ``read == kept + sum(dropped) + sum(rejected)``.
+        records: What became of the records of the tasks that were recorded while it ran, also by others: ``read``,
+            ``kept``, ``dropped`` and ``rejected`` by reason, ``written`` by route. Always
+            ``read == kept + sum(dropped) + sum(rejected)``.
         seconds: How long the run took.
         complete: Whether everything is done: of a job, whether each of its sources is complete.
         interrupted: Whether Ctrl-C ended the run. A call that was interrupted raises, and returns no result.

@@ -204,7 +204,11 @@ class _Ending:
             "submitted": outcome.submitted,
             **outcome.status,
             "records": shown_records(outcome.records),
-            "done": {**outcome.done._asdict(), "records": shown_records(outcome.run_records)},
+            "done": {
+                **outcome.done._asdict(),
+                "written": outcome.done.records,
+                "records": shown_records(outcome.run_records),
+            },
             **({} if nulled is None else {"nulled": nulled}),
         }
 

@@ -55,6 +55,6 @@ def _finished(result: Result) -> str:
     return (
         f"{'finished' if tasks['failed'] else 'done'}: {count(sources['complete'], 'source')} complete "
         f"({result.summary['skipped']:,} skipped as complete before), {count(done['tasks'], 'task')} and "
-        f"{count(sum(done['records']['written'].values()), 'record')} in this run, {result.seconds:,.1f} s"
+        f"{count(done['written'], 'record')} in this run, {result.seconds:,.1f} s"
         f"{f' -> {result.output}' if result.output else ''}"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -19,11 +20,14 @@ from ledgerbeam.pipelines.report.progress import JobProgress, job_progress, show
 from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED, Work
 from ledgerbeam.pipelines.report.statistics import StatisticRow, statistic_rows
 
-__all__ = ["DurationBin", "FailureKind", "OpenTasks", "ReportData", "Step", "report_data"]
+__all__ = ["DurationBin", "FailureKind", "HostBand", "OpenTasks", "ReportData", "Step", "report_data"]
 
 STEPS = 60
 SLOWEST = 15
 SHOWN_RUNS = 30
+SHOWN_HOSTS = 30
+SPANS_A_BAND = 200
+UNNAMED = "not known"
 SHOWN_KINDS = 12
 LEAD_SECONDS = 60  # of a run before its first task ends
 DURATIONS_A_BIN = 4  # of eight to a doubling
@@ -57,6 +61,43 @@ class Step:
     def rate(self, number: int) -> float:
         """Return how many a second `number` in this step is."""
         return number / (self.end - self.begin)
+
+
+@dataclass(frozen=True)
+class HostBand:
+    """The course of a job on one host.
+
+    Attributes:
+        host: Its name; of the last band maybe that it stands for all further hosts.
+        runs: When its runs were at work: seconds since 1970 UTC, begin and end.
+        steps: What its runs have recorded, as in the course of the job; only steps in which there was anything.
+        number: Of its runs.
+    """
+
+    host: str
+    runs: Sequence[tuple[float, float]]
+    steps: Sequence[Step]
+    number: int
+
+    @property
+    def tasks(self) -> int:
+        """Recorded tasks."""
+        return sum(step.work.tasks for step in self.steps)
+
+    @property
+    def records(self) -> int:
+        """Their records."""
+        return sum(step.work.records for step in self.steps)
+
+    @property
+    def failures(self) -> int:
+        """Recorded failures."""
+        return sum(step.failures for step in self.steps)
+
+    @property
+    def fastest(self) -> float:
+        """Tasks a second in the busiest step."""
+        return max((step.rate(step.work.tasks) for step in self.steps), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -123,6 +164,7 @@ class ReportData:
         steps: Course of the job, in time order, without gaps; the first begins with the first run, the last ends with
             the last.
         step_seconds: Length of the other steps.
+        hosts: The same by host, those that did most first.
         durations: Task durations, shortest first, without gaps.
         quantiles: Durations in seconds below which half, 95 % and 99 % of tasks are, and the longest, by their name.
         kinds: Failures by reason, most first; the last may stand for all further reasons.
@@ -140,6 +182,7 @@ class ReportData:
     progress: JobProgress
     steps: Sequence[Step]
     step_seconds: int
+    hosts: Sequence[HostBand]
     durations: Sequence[DurationBin]
     quantiles: Mapping[str, float]
     kinds: Sequence[FailureKind]
@@ -157,6 +200,7 @@ def report_data(store: LedgerStore) -> ReportData:
     step_seconds = _step_seconds(history)
     statistics, statistics_error = _statistics(store)
     owed = OpenTasks(_task_size(status))
+    steps = _steps(history, step_seconds, runs)
     with counting("source") as advance:
         slowest = heapq.nlargest(SLOWEST, _counted(store.sources(), advance, owed), key=_task_time)
     return ReportData(
@@ -165,8 +209,9 @@ def report_data(store: LedgerStore) -> ReportData:
         records=RecordCounts(**status["records"]),
         open_tasks=owed.without(status["tasks"]["failed"], has_ended=_has_ended(runs)),
         progress=job_progress(store, status, runs),
-        steps=_steps(history, step_seconds, runs),
+        steps=steps,
         step_seconds=step_seconds,
+        hosts=_bands(history, runs, steps, step_seconds),
         durations=_duration_bins(durations),
         quantiles=_quantiles(durations),
         kinds=_kinds(store.failures(), store.url),
@@ -225,6 +270,50 @@ def _steps(history: Sequence[HistoryRow], seconds: int, runs: Sequence[Mapping[s
         failures = sum(row.failures for row in rows)
         steps.append(Step(max(begin, first) if steps else first, min(begin + seconds, last), work, failures, so_far))
     return steps
+
+
+def _bands(
+    history: Sequence[HistoryRow], runs: Sequence[Mapping[str, Any]], steps: Sequence[Step], seconds: int
+) -> list[HostBand]:
+    """Return the course of the job on each host, on the steps of the whole; the last band may stand for several."""
+    if not steps:
+        return []
+    named = {run["id"]: str(run["info"].get("host") or UNNAMED) for run in runs}
+    tasks = Counter[str]()
+    for row in history:
+        tasks[named.get(row.run or "", UNNAMED)] += row.totals.tasks
+    hosts = [host for host, _ in sorted(tasks.items(), key=lambda pair: (-pair[1], pair[0]))]
+    further = hosts[SHOWN_HOSTS - 1 :] if len(hosts) > SHOWN_HOSTS else []
+    band_of = {host: host for host in hosts} | dict.fromkeys(further, f"{len(further):,} further hosts")
+    rows: dict[str, list[HistoryRow]] = defaultdict(list)
+    for row in history:
+        rows[band_of[named.get(row.run or "", UNNAMED)]].append(row)
+    last = {row.run: row.time + HISTORY_SECONDS for row in history}
+    bands = []
+    for band, of_band in rows.items():
+        own = [run for run in runs if band_of.get(named[run["id"]]) == band]
+        spans = [(run["began"], run["ended"] or last.get(run["id"], run["began"])) for run in own]
+        clipped = [(max(begin, steps[0].begin), min(end, steps[-1].end)) for begin, end in spans]
+        spans = sorted(clipped)[:SPANS_A_BAND]
+        bands.append(
+            HostBand(band, spans, _steps_of_band(of_band, steps, history[0].time // seconds, seconds), len(own))
+        )
+    return sorted(bands, key=lambda band: (band.host not in hosts, -band.tasks, band.host))
+
+
+def _steps_of_band(rows: Iterable[HistoryRow], steps: Sequence[Step], first: int, seconds: int) -> list[Step]:
+    """Add the history of a band up to the steps of the whole, of which the first has the number `first`."""
+    found: dict[int, list[HistoryRow]] = defaultdict(list)
+    for row in rows:
+        found[row.time // seconds].append(row)
+    made: list[Step] = []
+    so_far = 0
+    for number, of_step in sorted(found.items()):
+        whole = steps[number - first]
+        work = Work.of(of_step)
+        so_far += work.tasks
+        made.append(Step(whole.begin, whole.end, work, sum(row.failures for row in of_step), so_far))
+    return made
 
 
 def _bounds(history: Sequence[HistoryRow], runs: Sequence[Mapping[str, Any]]) -> tuple[float, float]:

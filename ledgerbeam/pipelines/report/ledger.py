@@ -14,6 +14,8 @@ from ledgerbeam.ledger import DatasetManifest, LedgerStore, dataset_manifest, me
 from ledgerbeam.ledger.model.rows import OutputRow
 from ledgerbeam.opening import open_ledger as open_store
 from ledgerbeam.pipelines.report.failures import failure_values
+from ledgerbeam.pipelines.report.hosts import hosts_of
+from ledgerbeam.pipelines.report.progress import shown_runs
 from ledgerbeam.pipelines.report.rejects import rejected_rows
 from ledgerbeam.pipelines.report.state import ledger_state
 from ledgerbeam.pipelines.report.tables import TABLES, arrow_batches, arrow_schema
@@ -78,6 +80,13 @@ class Ledger:
         """Return how far the job is, how fast it goes and what its runs did: what ``ledger status --json`` prints."""
         self._store.refresh()
         return ledger_state(self._store).values()
+
+    def hosts(self) -> list[dict[str, Any]]:
+        """Return what each host and its runs do, as ``ledger status --by-host --json`` prints it."""
+        self._store.refresh()
+        found = hosts_of(self._store, shown_runs(self._store))
+        shown: list[dict[str, Any]] = plain_value([host.values() for host in found])
+        return shown
 
     def outputs(self) -> LedgerRows:
         """Return what the job has written, in order.
@@ -163,7 +172,7 @@ def open_ledger(url: str | PathLike[str], storage_options: Mapping[str, Any] | N
         storage_options: Passed to fsspec unchanged.
 
     Returns:
-        A `Ledger`, with `status()`, `outputs()`, `failures()`, `rejects()` and `stats()`.
+        A `Ledger`, with `status()`, `hosts()`, `outputs()`, `failures()`, `rejects()` and `stats()`.
 
     Raises:
         LedgerNotFoundError: If there is none.

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from ledgerbeam.errors import UsageError
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.pipelines.report.accounts import account_table
+from ledgerbeam.pipelines.report.hosts import Host
 from ledgerbeam.pipelines.report.state import LedgerState
 
 __all__ = ["Metric", "exposition", "job_metrics"]
@@ -32,12 +33,23 @@ class Metric(NamedTuple):
     value: float
 
 
-def job_metrics(state: LedgerState) -> list[Metric]:
+MOST_HOSTS = 100
+"""Hosts that have metrics of their own: those at work first, then those that did most."""
+
+OTHERS = "others"
+"""The label of all further hosts."""
+
+
+def job_metrics(state: LedgerState, hosts: Sequence[Host] = ()) -> list[Metric]:
     """Return the metrics of the job of a ledger, those of one name one after the other.
 
     What is not known has no metric: rates when no run is at work, the time left before it can be estimated.
+
+    Args:
+        state: How far the job is.
+        hosts: What each host does.
     """
-    return [*_counts(state), *_records(state), *_course(state)]
+    return [*_counts(state), *_records(state), *_course(state), *_hosts(hosts)]
 
 
 def _counts(state: LedgerState) -> Iterator[Metric]:
@@ -71,6 +83,29 @@ def _course(state: LedgerState) -> Iterator[Metric]:
         yield Metric(
             "ledgerbeam_last_run_began_seconds", "When the last run began, since 1970 UTC", {}, state.runs[-1]["began"]
         )
+
+
+def _hosts(hosts: Sequence[Host]) -> Iterator[Metric]:
+    ordered = sorted(hosts, key=lambda host: (not host.at_work, -host.total("tasks"), host.host))
+    named = [(host.host, [host]) for host in ordered[:MOST_HOSTS]]
+    named += [(OTHERS, ordered[MOST_HOSTS:])] if len(ordered) > MOST_HOSTS else []
+    for name, of_name in named:
+        running = sum(len(host.at_work) for host in of_name)
+        yield Metric("ledgerbeam_host_running", "Runs of a host that are at work", {"host": name}, running)
+    for kind in ("tasks", "records", "bytes", "sources", "failures"):
+        text = f"Recorded by the runs of a host: {kind}"
+        for name, of_name in named:
+            yield Metric(f"ledgerbeam_host_{kind}", text, {"host": name}, sum(host.total(kind) for host in of_name))
+    for name, of_name in named:
+        for kind in ("tasks", "records", "bytes", "sources") if any(host.at_work for host in of_name) else ():
+            text = "Recorded in a second by the runs of a host, over the last minute"
+            value = sum(host.rate(kind) for host in of_name)
+            yield Metric("ledgerbeam_host_rate", text, {"host": name, "of": kind}, value)
+    for name, of_name in named:
+        silent = [run.silent for host in of_name for run in host.runs if run.silent is not None]
+        if silent:
+            text = "Since a run of a host that has not ended showed something new, by its own clock"
+            yield Metric("ledgerbeam_host_silent_seconds", text, {"host": name}, min(silent))
 
 
 def exposition(metrics: Sequence[Metric], labels: dict[str, str]) -> str:

@@ -20,7 +20,14 @@ from ledgerbeam import __version__
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.pipelines.report.accounts import account_table
 from ledgerbeam.pipelines.report.data import ReportData
-from ledgerbeam.pipelines.report.plots import Plot, durations_plot, failures_plot, progress_plot, throughput_plot
+from ledgerbeam.pipelines.report.plots import (
+    Plot,
+    durations_plot,
+    failures_plot,
+    hosts_plot,
+    progress_plot,
+    throughput_plot,
+)
 from ledgerbeam.pipelines.run_progress import count, duration
 from ledgerbeam.redaction import printable, without_secrets
 
@@ -225,6 +232,8 @@ def _plots(data: ReportData) -> list[PlotSection]:
             ],
         ),
     ]
+    if data.hosts:
+        plots.append(_hosts_section(data))
     if data.durations:
         below = ", ".join(f"{name} within {_seconds(value)}" for name, value in data.quantiles.items())
         plots.append(
@@ -251,6 +260,30 @@ def _plots(data: ReportData) -> list[PlotSection]:
             )
         )
     return plots
+
+
+def _hosts_section(data: ReportData) -> PlotSection:
+    bands = data.hosts
+    most = max(bands, key=lambda band: band.fastest)
+    darkest = f"the darkest is {most.fastest:,.1f} tasks a second, on {_text(most.host)}"
+    text = f"The darker, the more tasks a second: {darkest}. A line below: a run was at work."
+    label = "; ".join(f"{_text(band.host)}: {count(band.tasks, 'task')}" for band in bands)
+    heads = [(name, "number") for name in ("runs", "tasks", "records", "failed", "tasks/s at most")]
+    return PlotSection(
+        "hosts",
+        "Hosts",
+        text,
+        hosts_plot(bands, data.steps, f"Tasks over time by host: {label}"),
+        [("host", "name"), *heads],
+        [
+            [
+                _text(band.host),
+                *(f"{number:,}" for number in (band.number, band.tasks, band.records, band.failures)),
+                f"{band.fastest:,.1f}",
+            ]
+            for band in bands
+        ],
+    )
 
 
 class TableSection(NamedTuple):

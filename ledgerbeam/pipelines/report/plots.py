@@ -11,10 +11,10 @@ from html import escape
 from typing import Any, NamedTuple
 
 from ledgerbeam.errors import UsageError
-from ledgerbeam.pipelines.report.data import DurationBin, FailureKind, Step
+from ledgerbeam.pipelines.report.data import DurationBin, FailureKind, HostBand, Step
 from ledgerbeam.redaction import printable
 
-__all__ = ["Plot", "durations_plot", "failures_plot", "progress_plot", "throughput_plot"]
+__all__ = ["Plot", "durations_plot", "failures_plot", "hosts_plot", "progress_plot", "throughput_plot"]
 
 WIDE, NARROW = 560, 330
 HEIGHT = 220
@@ -25,6 +25,7 @@ FEW = 5  # up to here every whole number has its tick
 LEAST_BARS = 6  # a plot has room for so many bars, however few it shows: a single one would fill it
 CLOCK_SECONDS = 600  # up to here the ticks of time tell seconds
 NUMBERS = ",~r"
+LIGHTEST = 0.12  # opacity of a step in which a host did almost nothing
 LABEL_SHARE = 0.15  # of a plot's width, so that two labels do not meet
 
 _CONFIG: dict[str, Any] = {
@@ -105,6 +106,59 @@ def throughput_plot(steps: Sequence[Step], step_seconds: int, label: str) -> Plo
             "x2": {"field": "end"},
             "y": {"field": "rate", "type": "quantitative", "axis": {"title": "tasks a second", "format": NUMBERS}},
         },
+    )
+
+
+def hosts_plot(bands: Sequence[HostBand], steps: Sequence[Step], label: str) -> Plot:
+    """Draw what each host did over time: a band for each, the darker the more tasks a second, with a line for each run.
+
+    Args:
+        bands: Of the hosts.
+        steps: Course of the job.
+        label: The content of the plot in words, for readers who cannot see it.
+    """
+    axis = _time_axis(steps[0].begin, steps[-1].end)
+    y = {
+        "field": "host",
+        "type": "nominal",
+        "sort": None,
+        "axis": {"title": None, "labelLimit": LABEL_WIDTH, "labelColor": "var(--text)"},
+    }
+    names = [f"{printable(band.host)[:200]}" for band in bands]
+    cells = [
+        {"host": name, "time": 1000 * s.begin, "end": 1000 * s.end, "rate": s.rate(s.work.tasks)}
+        for name, band in zip(names, bands, strict=True)
+        for s in band.steps
+        if s.work.tasks
+    ]
+    runs = [
+        {"host": name, "time": 1000 * begin, "end": 1000 * max(begin, end)}
+        for name, band in zip(names, bands, strict=True)
+        for begin, end in band.runs
+    ]
+    shade = {
+        "field": "rate",
+        "type": "quantitative",
+        "legend": None,
+        "scale": {"domainMin": 0, "range": [LIGHTEST, 1], "zero": True},
+    }
+    # A host of whose runs nothing is drawn keeps its place by an empty cell.
+    cells += [{"host": name, "time": axis["scale"]["domain"][0], "end": axis["scale"]["domain"][0]} for name in names]
+    return _draw(
+        label,
+        height={"step": BAR_HEIGHT},
+        layer=[
+            {
+                "data": {"values": cells},
+                "mark": {"type": "rect", "color": "var(--accent)", "height": {"band": 0.62}},
+                "encoding": {"x": axis, "x2": {"field": "end"}, "y": y, "opacity": shade},
+            },
+            {
+                "data": {"values": runs},
+                "mark": {"type": "rule", "color": "var(--muted)", "strokeWidth": 2, "yOffset": BAR_HEIGHT * 0.4},
+                "encoding": {"x": axis, "x2": {"field": "end"}, "y": y},
+            },
+        ],
     )
 
 

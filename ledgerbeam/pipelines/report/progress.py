@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,23 +11,24 @@ from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS
 from ledgerbeam.opening import run_folders
 from ledgerbeam.pipelines.jobs.costs import MOST_SOURCES
-from ledgerbeam.pipelines.report.run_info import Work, run_state, work_by_run
+from ledgerbeam.pipelines.report.run_info import UNSEEN, Work, run_state, work_by_run
 from ledgerbeam.redaction import without_secrets
 
-__all__ = ["JobProgress", "job_progress", "shown_runs"]
+__all__ = ["JobProgress", "job_progress", "rates_of", "recent_since", "shown_runs"]
 
 RECENT_SECONDS = 60
+"""So long ago is now, for rates; who shows nothing new for so long is silent."""
 
 
 @dataclass(frozen=True)
 class JobProgress:
-    """Where the current run of a job stands.
+    """Where a job stands.
 
     Attributes:
-        running: Whether the last run is known to be at work.
-        minute: Rates over the last minute; None if nothing was recorded in it.
-        run: Rates over the last run, up to now or to its end; None if they are not known.
-        time_left: Seconds until every open source is complete, if those left go like those that this run has done;
+        running: Whether a run is at work, as far as is known.
+        minute: Rates of all runs over the last minute; None if nothing was recorded in it.
+        run: Rates of the last run, up to now or to its end; None if they are not known.
+        time_left: Seconds until every open source is complete, if those left go like those since the last run began;
             None if no run is at work, while the listing goes on, or before a source is complete.
     """
 
@@ -47,36 +48,47 @@ def job_progress(store: LedgerStore, status: Mapping[str, Any], runs: Sequence[M
     """
     if not runs:
         return JobProgress(running=False, minute=None, run=None, time_left=None)
-    now, last, history = time.time(), runs[-1], store.history()
-    running = last["state"].startswith("running")
-    since = (int(now) // HISTORY_SECONDS) * HISTORY_SECONDS - RECENT_SECONDS + HISTORY_SECONDS
-    recent = [row for row in history if row.time >= since]
-    # A step of history holds 10 seconds: what is recent may have begun before the run.
-    minute = _rates(Work.of(recent), now - max(since, min(last["began"], now - 1)))
-    ended = last["ended"] or (now if running else None)
+    now, last = time.time(), runs[-1]
+    since = recent_since(now)
+    recent = store.recorded(since)
+    working = [run for run in runs if _is_at_work(run, run is last, recent)]
+    # A step of history holds 10 seconds: what is recent may have begun before the first of the runs.
+    began = min((run["began"] for run in working), default=now)
+    minute = rates_of(Work.of(recent.values()), now - max(since, min(began, now - 1)))
+    ended = last["ended"] or (now if last in working else None)
     seconds = max(ended - last["began"], 0.001) if ended else None
     work = None if last["done"] is None else Work(**last["done"])
     return JobProgress(
-        running=running,
-        minute=minute if running and recent else None,
-        run=_rates(work, seconds) if work and seconds else None,
-        time_left=_time_left(store, status, last, work, seconds) if running and work and seconds else None,
+        running=bool(working),
+        minute=minute if working and recent else None,
+        run=rates_of(work, seconds) if work and seconds else None,
+        time_left=_time_left(store, status, last, now) if working else None,
     )
+
+
+def _is_at_work(run: Mapping[str, Any], is_last: bool, recorded: Collection[str | None]) -> bool:
+    """Return whether a run is at work: of one that cannot be seen here, if it is the last, or has recorded just now."""
+    return run["state"] == "running" or (run["state"] == UNSEEN and (is_last or run["id"] in recorded))
+
+
+def recent_since(now: float) -> int:
+    """Return when the last minute began, as a step of history: seconds since 1970 UTC."""
+    return int(now) // HISTORY_SECONDS * HISTORY_SECONDS - RECENT_SECONDS + HISTORY_SECONDS
 
 
 def shown_runs(store: LedgerStore) -> list[dict[str, Any]]:
     """Return every run with its state, what was recorded in it, and without secrets.
 
     To what `LedgerStore.runs` gives of a run come ``state`` (see `run_state`), ``seconds`` (None unless it has ended)
-    and ``done``, a `Work` as a mapping, or None if the run did not record where it began.
+    and ``done``, a `Work` as a mapping, or None if an older version recorded for it, which told no runs apart.
     """
-    runs, history = store.runs(), store.history()
+    runs = store.runs()
     living = {launcher.run for launcher in run_folders(store).launchers() if launcher.lives} if runs else set()
-    works = work_by_run(runs, Work.of(history))
+    works = work_by_run(runs, store.recorded())
     return [
         {
             **run,
-            "info": {name: _shown(value) for name, value in run["info"].items() if name != "before"},
+            "info": {name: _shown(value) for name, value in run["info"].items()},
             "state": run_state(run, store, living),
             "seconds": None if run["ended"] is None else run["ended"] - run["began"],
             "done": None if work is None else work._asdict(),
@@ -89,15 +101,15 @@ def _shown(value: Any) -> Any:
     return without_secrets(value) if isinstance(value, str) else value
 
 
-def _rates(work: Work, seconds: float) -> dict[str, float]:
+def rates_of(work: Work, seconds: float) -> dict[str, float]:
     """Return what was done a second, and over how many seconds."""
     return {"seconds": round(seconds, 1), **{name: n / seconds for name, n in work._asdict().items()}}
 
 
-def _time_left(
-    store: LedgerStore, status: Mapping[str, Any], run: Mapping[str, Any], work: Work, seconds: float
-) -> float | None:
-    left = status["sources"]["open"]
+def _time_left(store: LedgerStore, status: Mapping[str, Any], run: Mapping[str, Any], now: float) -> float | None:
+    """Return the time that is left, from what all runs have done since the last one began."""
+    left, seconds = status["sources"]["open"], max(now - run["began"], 0.001)
+    work = Work.of(store.recorded(run["began"]).values())
     if not run["listing_finished"] or not work.sources:
         return None
     if sum(status["sources"].values()) > MOST_SOURCES:

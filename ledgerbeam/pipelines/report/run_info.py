@@ -10,13 +10,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 from ledgerbeam.ledger import LedgerStore
-from ledgerbeam.ledger.model.rows import HistoryRow
+from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, HistoryRow
 from ledgerbeam.pipelines.jobs.spec import JobSpec
 from ledgerbeam.redaction import command_without_secrets, without_secrets
 
 __all__ = [
     "DONE",
     "TASKS_FAILED",
+    "UNSEEN",
     "Work",
     "is_seen",
     "retry_command",
@@ -36,6 +37,9 @@ LONGEST_COMMAND = 100_000
 DONE: Final = "done"
 TASKS_FAILED: Final = "tasks failed"
 """Outcomes of a run that has done all that it could: the second if the ledger then holds failures."""
+
+UNSEEN: Final = "running, or killed"
+"""The state of a run that has not ended and cannot be seen from here."""
 
 RunState = Literal["done", "tasks failed", "interrupted", "failed", "running", "killed", "running, or killed"]
 
@@ -61,20 +65,15 @@ class Work(NamedTuple):
         parts = [(row.totals.tasks, row.totals.records, row.totals.bytes, row.completed) for row in rows]
         return cls(*map(sum, zip(*parts, strict=True))) if parts else cls()
 
-    def minus(self, other: Work) -> Work:
-        """Return the difference, part by part, never below zero."""
-        return Work(*(max(0, mine - theirs) for mine, theirs in zip(self, other, strict=True)))
-
 
 def run_info(store: LedgerStore, spec: JobSpec, runner: str, words: Sequence[str] | None = None) -> dict[str, Any]:
     """Return what `LedgerStore.begin_run` records of this process.
 
-    ``{"pid", "host", "place", "workers", "runner", "command", "folder", "before", "token", "output"}``: where it can be
-    seen whether it lives, see `is_seen`; the runner as the Beam options name it, or ``local``; the command line without
+    ``{"pid", "host", "place", "workers", "runner", "command", "folder", "token", "output"}``: where it can be seen
+    whether it lives, see `is_seen`; the runner as the Beam options name it, or ``local``; the command line without
     secrets, as a list of words, of `ledgerbeam` or of the program that called it, left out if it is very long or if
-    that was no program; the working folder; what had been recorded when the run began, as a `Work`; an id that
-    distinguishes this run from all others, also in copies of the ledger; and the URL of the output folder, of which
-    `OutputOwner` had nothing to say.
+    that was no program; the working folder; an id that distinguishes this run from all others, also in copies of the
+    ledger; and the URL of the output folder, of which `OutputOwner` had nothing to say.
 
     Args:
         store: The ledger.
@@ -89,7 +88,7 @@ def run_info(store: LedgerStore, spec: JobSpec, runner: str, words: Sequence[str
         info["output"] = without_secrets(spec.output)
     if command and sum(map(len, command)) <= LONGEST_COMMAND:
         info["command"] = command
-    return {**info, "before": Work.of(store.history())._asdict()}
+    return info
 
 
 def _program() -> list[str]:
@@ -129,20 +128,20 @@ def run_state(run: Mapping[str, Any], store: LedgerStore, living: Collection[str
         return state
     if run["id"] in living:
         return "running"
-    return "killed" if is_seen(run, store) else "running, or killed"
+    return "killed" if is_seen(run, store) else UNSEEN
 
 
-def work_by_run(runs: Sequence[Mapping[str, Any]], recorded: Work) -> list[Work | None]:
-    """Return what was recorded from the beginning of each run to that of the next; None if a run did not record it.
+def work_by_run(runs: Sequence[Mapping[str, Any]], recorded: Mapping[str | None, HistoryRow]) -> list[Work | None]:
+    """Return what each run has recorded; None of those that older versions may have recorded for.
 
     Args:
         runs: All runs of a ledger, in order.
-        recorded: What is recorded by now.
+        recorded: What `LedgerStore.recorded` gave.
     """
-    begins = [Work(**run["info"]["before"]) if "before" in run["info"] else None for run in runs]
-    ends = [*begins[1:], recorded]
+    unknown = recorded[None].time + HISTORY_SECONDS if None in recorded else -1
     return [
-        None if begin is None or end is None else end.minus(begin) for begin, end in zip(begins, ends, strict=False)
+        Work.of([recorded[run["id"]]]) if run["id"] in recorded else Work() if run["began"] > unknown else None
+        for run in runs
     ]
 
 

@@ -160,6 +160,7 @@ TABLES: Mapping[str, Table] = {
     "history": _table(
         lambda store: store.history(),
         time=_is("time", "time"),
+        run=_is("text", "run"),
         **_totals(),
         completed=_is("whole", "completed"),
         failures=_is("whole", "failures"),

@@ -95,8 +95,7 @@ class BeamRunner:
 
     Attributes:
         deaths: Always 0: such a runner watches its workers itself.
-        done: What the passes so far have added to the ledger.
-        records: What became of the records of those tasks.
+        records: What became of the records of the tasks that were recorded while it ran.
         stopped: Always False: such a runner takes no limit of tasks.
         submitted: Whether the pipeline was only staged, as the launcher of a template does, and others run it.
     """
@@ -109,7 +108,6 @@ class BeamRunner:
         self._spec = spec
         self._store = store
         self._beam_args = beam_args
-        self.done = Totals()
         self._set_ups = SetUps()
         self.records = RecordCounts()
 
@@ -131,7 +129,6 @@ class BeamRunner:
             self._store.refresh()
             # A source that changed takes its share away when it is registered, inside of the pipeline.
             fresh = Totals(*(max(0, part) for part in self._store.totals().minus(before)))
-            self.done = self.done.plus(fresh)
             self.records = self.records.plus(self._store.records().since(records_before))
             sources = self._store.status()["sources"]
             # What comes behind the chain takes all of a run at once.

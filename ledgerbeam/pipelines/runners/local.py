@@ -77,7 +77,6 @@ class LocalRunner:
 
     Attributes:
         deaths: How often a worker died so far.
-        done: What the passes so far have added to the ledger.
         stopped: Whether the limit of tasks ended the run before all was done.
         submitted: Always False: what it is given, it runs.
     """
@@ -112,7 +111,6 @@ class LocalRunner:
         self._not_drawn: list[BoardTask] = []  # of the last pass
         self._with_others: list[BoardTask] = []  # of all waves so far
         self.deaths = 0
-        self.done = Totals()
         self.stopped = False
         self._set_ups = SetUps()
         self._set_ups_before = SetUps()
@@ -211,7 +209,6 @@ class LocalRunner:
                 self._store.refresh()
                 self._note_committed()
                 fresh = self._store.totals().minus(before)
-                self.done = self.done.plus(fresh)
                 self.records = self.records.plus(self._store.records().since(records_before))
             self._spend(end, fresh.tasks, max(0, self._failed() - failed))
             fruitless = 0 if end.marks or fresh.tasks else fruitless + 1

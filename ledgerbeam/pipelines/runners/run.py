@@ -17,6 +17,7 @@ from ledgerbeam.pipelines.jobs.owner import MOST_STRANGERS, OutputOwner
 from ledgerbeam.pipelines.jobs.recorded import forget_lost
 from ledgerbeam.pipelines.jobs.removal import count_superseded, remove_superseded, sweep_temporaries
 from ledgerbeam.pipelines.jobs.spec import JobSpec
+from ledgerbeam.pipelines.lineage import run_lineage
 from ledgerbeam.pipelines.report.run_info import DONE, TASKS_FAILED, run_elsewhere, run_info
 from ledgerbeam.pipelines.run_console import RunConsole
 from ledgerbeam.pipelines.run_progress import RunProgress, count
@@ -39,8 +40,8 @@ class RunOutcome:
     Attributes:
         status: The ledger's status after the run.
         skipped: Sources that were complete before it.
-        done: What the run added to the ledger's totals.
-        run_records: What the run added to what became of records.
+        done: What the run has recorded.
+        run_records: What became of the records of all tasks that were recorded while it ran.
         seconds: How long it took.
         interrupted: Whether it was ended by Ctrl-C or SIGTERM.
         out_of_date: Outputs that no source yields any more and that were left, since another run may be at work.
@@ -136,51 +137,53 @@ def run_job(
     complete_before = store.completed_count()
     if not is_local_runner(beam_args):
         reporter.update(RunProgress(stage="working"))
-    outcome, tidied, deaths, done, left, limited = "failed", False, 0, Totals(), 0, False
+    outcome, tidied, deaths, left, limited = "failed", False, 0, 0, False
     run_records = RecordCounts()
     strangers: list[str] = []
     submitted = False
-    try:
-        with folders.enter(run) as folder:
-            if owner is not None:
-                owner.claim(store, info["token"])
-            runner: LocalRunner | BeamRunner = (
-                LocalRunner(spec, store, reporter, beam_args, folder, debug=debug)
-                if is_local_runner(beam_args)
-                else BeamRunner(spec, store, beam_args)
-            )
-            try:
-                runner.run(listed)
-                submitted = runner.submitted
-                if spec.reject_limit is not None and not submitted:
-                    spec.reject_limit.check(store, ended=True)
-                tidied = clean and not runner.deaths
-                with folder.alone() as alone:
-                    if alone and not elsewhere and not submitted:
-                        _warn_of_foreign(remove_superseded(spec, store), reporter)
-                        if owner is None or not spec.keeps_shards:
-                            tidied = True
-                        elif not tidied and store.status()["complete"]:
-                            strangers = owner.strangers(store)
-                            _warn_of_strangers(strangers, str(spec.output), reporter)
-                            tidied = not strangers  # else the next run looks for them again
-                    else:
-                        left = count_superseded(store)
-            finally:
-                deaths, done, limited = runner.deaths, runner.done, runner.stopped
-                run_records = runner.records
-        outcome = TASKS_FAILED if store.status()["tasks"]["failed"] else DONE
-    except KeyboardInterrupt:
-        outcome = "interrupted"
-    finally:
-        if not submitted:
-            store.end_run(run, outcome, tidied=tidied)
-            if not clean or deaths or outcome not in (DONE, TASKS_FAILED):
-                sweep_temporaries(spec)
+    with run_lineage(spec, store, run, runner_name, reporter.warn) as told:
+        try:
+            with folders.enter(run) as folder:
+                if owner is not None:
+                    owner.claim(store, info["token"])
+                runner: LocalRunner | BeamRunner = (
+                    LocalRunner(spec, store, reporter, beam_args, folder, debug=debug)
+                    if is_local_runner(beam_args)
+                    else BeamRunner(spec, store, beam_args)
+                )
+                try:
+                    runner.run(listed)
+                    submitted = runner.submitted
+                    if spec.reject_limit is not None and not submitted:
+                        spec.reject_limit.check(store, ended=True)
+                    tidied = clean and not runner.deaths
+                    with folder.alone() as alone:
+                        if alone and not elsewhere and not submitted:
+                            _warn_of_foreign(remove_superseded(spec, store), reporter)
+                            if owner is None or not spec.keeps_shards:
+                                tidied = True
+                            elif not tidied and store.status()["complete"]:
+                                strangers = owner.strangers(store)
+                                _warn_of_strangers(strangers, str(spec.output), reporter)
+                                tidied = not strangers  # else the next run looks for them again
+                        else:
+                            left = count_superseded(store)
+                finally:
+                    deaths, limited = runner.deaths, runner.stopped
+                    run_records = runner.records
+            outcome = TASKS_FAILED if store.status()["tasks"]["failed"] else DONE
+        except KeyboardInterrupt:
+            outcome = "interrupted"
+        finally:
+            if not submitted:
+                store.end_run(run, outcome, tidied=tidied)
+                if not clean or deaths or outcome not in (DONE, TASKS_FAILED):
+                    sweep_temporaries(spec)
+            told.note(store, None if submitted else outcome, _recorded(store, run))
     return RunOutcome(
         store.status(),
         listed.skipped,
-        done,
+        _recorded(store, run),
         run_records,
         time.monotonic() - started,
         outcome == "interrupted",
@@ -190,6 +193,12 @@ def run_job(
         _completed(listed, store, complete_before),
         submitted,
     )
+
+
+def _recorded(store: LedgerStore, run: str) -> Totals:
+    """Return what a run has recorded."""
+    found = store.recorded().get(run)
+    return Totals() if found is None else found.totals
 
 
 def _completed(listed: JobListing, store: LedgerStore, before: int) -> int:

@@ -10,6 +10,7 @@ import pytest
 
 from ledgerbeam.ledger.lmdb import decoding as lmdb_decoding
 from ledgerbeam.ledger.lmdb.commit import decode_output, decode_outputs, encode_output
+from ledgerbeam.ledger.model.identity import run_id
 from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.json_rows import encode
 from ledgerbeam.ledger.model.rows import Output
@@ -21,7 +22,7 @@ FAILURE: dict[str, Any] = {"task": "t", "reason": "r", "error": "e", "attempts":
 DEATHS: dict[str, Any] = {"task": "t", "deaths": [[1, 2.5, 0, True], [1, 2.5, 1, False]]}
 JOB: dict[str, Any] = {"pipeline": "map", "parameters": {"a": [1]}}
 INFO: dict[str, Any] = {"host": "h", "runner": "r", "folder": "f", "place": "p", "pid": 1, "workers": 2, "free": None}
-INFO |= {"command": ["a", "b"], "before": {"tasks": 1, "records": 2, "bytes": 3, "sources": 4}}
+INFO |= {"command": ["a", "b"]}
 RUN: dict[str, Any] = {"began": 1.5, "ended": 2.5, "outcome": "done", "tidied": True, "listed": 3, "info": INFO}
 RUN |= {"listing_finished": True, "set_ups": {"times": 2, "seconds": 1.5, "longest": 1.0}}
 
@@ -35,7 +36,7 @@ READ: dict[Callable[[bytes], Any], tuple[Any, Any]] = {
 }
 MAY_LACK: dict[Callable[[bytes], Any], set[str]] = {
     lmdb_decoding.read_source_fields: {"number", "back", "changed", "members"},
-    lmdb_decoding.read_run: {"tidied", "ended", "outcome", "listed", "set_ups", *INFO, *INFO["before"]},
+    lmdb_decoding.read_run: {"tidied", "ended", "outcome", "listed", "set_ups", *INFO},
 }
 MAY_BE_NONE = {"ended", "outcome", "tidied", "listed", "set_ups", "free", "a"}
 FREE = ("free", "a")
@@ -103,7 +104,6 @@ def test_a_row_with_a_value_that_cannot_be_is_refused(read: Callable[[bytes], An
         (lmdb_decoding.read_retired, []),
         (lmdb_decoding.read_deaths, {**DEATHS, "deaths": [[1, 2.5, 0]]}),
         (lmdb_decoding.read_deaths, {**DEATHS, "deaths": [[1, 2.5, 0, True, 5]]}),
-        (lmdb_decoding.read_run, {**RUN, "info": {"before": {"others": 1}}}),
         (decode_output, ["a", 1, "x", 1, 0]),
         (decode_output, []),
     ],
@@ -118,10 +118,17 @@ def test_a_run_does_not_name_itself() -> None:
 
 
 def test_the_id_of_a_run_is_a_number() -> None:
-    assert lmdb_decoding.read_run_id(b"000012") == "000012"
-    for key in (b"", b"x", b"12x", b"1" * 13, b"-1"):
+    for key in (b"", b"x", b"12x", b"1" * 13, b"-1", b"1000000", b"b1000000", b"a000012", b"aa100000", b"a\xff"):
         with pytest.raises(ValueError, match="expected the id of a run"):
-            lmdb_decoding.read_run_id(key)
+            lmdb_decoding.read_run_key(key)
+
+
+def test_runs_are_in_the_order_of_their_numbers() -> None:
+    numbers = [0, 1, 12, 999_999, 1_000_000, 1_000_001, 9_999_999, 10_000_000, 99_999_999_999, 999_999_999_999]
+    keys = [lmdb_decoding.run_key(run_id(number)) for number in numbers]
+    assert keys == sorted(keys)
+    assert keys[:4] == [b"000000", b"000001", b"000012", b"999999"], "as in every ledger that exists"
+    assert [int(lmdb_decoding.read_run_key(key)) for key in keys] == numbers
 
 
 def test_what_a_run_says_is_no_deeper_than_can_be_followed() -> None:

@@ -28,6 +28,7 @@ from ledgerbeam.ledger.lmdb.tables import (
     HISTORY_ROW,
     OUTPUTS,
     PENDING_ROW,
+    STEP_KEY,
     TALLY_ROW,
     Transaction,
     pack_completion,
@@ -35,6 +36,7 @@ from ledgerbeam.ledger.lmdb.tables import (
 )
 from ledgerbeam.ledger.model.identity import name_key
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, HistoryRow, Leaf, Output, Totals
+from ledgerbeam.pipelines.report.run_info import Work, work_by_run
 from tests.ledger.builders import leaf_of, plain
 
 
@@ -60,7 +62,7 @@ def test_rows_stay_what_they_are_for_ever() -> None:
 LENGTHS = {
     **dict.fromkeys(["completed", "sources", "urls", "pending", "retired", "gone", "cutoffs"], 16),
     **dict.fromkeys(["applied", "failed", "attempts", "outputs", "superseded"], 32),
-    "history": 4,
+    "history": 12,
     "durations": 2,
 }
 
@@ -132,10 +134,10 @@ def test_what_was_recorded_by_a_clock_that_is_ahead_is_shown_now(
     rows = {step - 2: 1, step - 1: 10, step: 100, step + 1: 1000, step + 99: 10_000}
     for at, tasks in rows.items():
         row = HISTORY_ROW.pack(*(tasks * part for part in range(1, 8)))
-        store._write(lambda txn, at=at, row=row: txn.put(HISTORY, HISTORY_KEY.pack(at), row))  # type: ignore[misc]
+        store._write(lambda txn, at=at, row=row: txn.put(HISTORY, HISTORY_KEY.pack(at, 0), row))  # type: ignore[misc]
     monkeypatch.setattr(time, "time", lambda: step * HISTORY_SECONDS + 1.0)
     assert store.history() == [
-        HistoryRow(at * HISTORY_SECONDS, Totals(*(tasks * part for part in range(1, 6))), 6 * tasks, 7 * tasks)
+        HistoryRow(at * HISTORY_SECONDS, None, Totals(*(tasks * part for part in range(1, 6))), 6 * tasks, 7 * tasks)
         for at, tasks in ((step - 2, 1), (step - 1, 10), (step, 11_100))
     ]
 
@@ -155,10 +157,23 @@ def test_each_commit_adds_to_its_step_and_to_the_durations(store: LmdbStore, mon
     assert list(store.durations().values()) == [6]
 
 
+def test_history_that_an_older_version_has_recorded_is_of_no_run(store: LmdbStore) -> None:
+    row = HISTORY_ROW.pack(*range(1, 8))
+    store._write(lambda txn: txn.put(HISTORY, STEP_KEY.pack(170_000_000), row))
+    source = plain()
+    store.register([source])
+    run = store.begin_run({})
+    store.commit([leaf_of(source)])
+    assert [(row.run, row.totals.tasks) for row in store.history()] == [(None, 1), (run, 1)]
+    runs = [{**found, "began": found["began"] - ahead} for found in store.runs() for ahead in (10**9, 0)]
+    of_old, of_new = work_by_run([{**runs[0], "id": "000000"}, runs[1]], store.recorded())
+    assert (of_old, of_new) == (None, Work(1, 5, 50, 1))
+
+
 @pytest.mark.parametrize("place", range(7))
 def test_history_that_cannot_be_is_damage(store: LmdbStore, place: int) -> None:
     row = HISTORY_ROW.pack(*(-1 if part == place else 1 for part in range(7)))
-    store._write(lambda txn: txn.put(HISTORY, HISTORY_KEY.pack(1), row))
+    store._write(lambda txn: txn.put(HISTORY, HISTORY_KEY.pack(1, 1), row))
     with pytest.raises(LedgerDamagedError, match="expected what was recorded in a step of history"):
         store.history()
 

@@ -90,7 +90,10 @@ BAD: dict[str, list[Any]] = {
     "cutoffs": [["00", [0, 0], [0, 0]], [ID, [0, 0]], [ID, [0, -1], [0, 0]], [ID, [0, 0], [0.5, 0]], [ID, 1, 2]],
     "replaces": [["00"], []],
     "back": [["00", 1], [ID, -1], [ID]],
-    "history": [[1] * 7, [1] * 9, [2**32, *[1] * 7], [-1, *[1] * 7], [1, *[-1] * 7], [1, *[0.5] * 7]],
+    "history": [
+        *([1] * 7, [1] * 10, [2**32, *[1] * 8], [-1, *[1] * 8], [1, 10**12, *[1] * 7], [1, -1, *[1] * 7]),
+        *([1, 1, *[-1] * 7], [1, 1, *[0.5] * 7], [2**32, *[1] * 7], [1, *[-1] * 7]),
+    ],
     "durations": [[1], [2**16, 1], [-1, 1], [1, -1], [1, 1, 1]],
 }
 
@@ -116,11 +119,21 @@ def test_a_row_that_cannot_be_is_refused(hosts: Hosts, name: str) -> None:
 def test_the_greatest_steps_of_time_and_duration_are_taken(hosts: Hosts) -> None:
     store = hosts.store()
     for _ in range(2):
-        merge(store, history=[[2**32 - 1, 1, 2, 3, 4, 5, 6, 7]], durations=[[2**16 - 1, 3]])
-    merge(store, history=[[2**32 - 1, 0, 9, 0, 9, 0, 9, 0]], durations=[[2**16 - 1, 2]])
+        merge(store, history=[[2**32 - 1, 10**12 - 1, 1, 2, 3, 4, 5, 6, 7]], durations=[[2**16 - 1, 3]])
+    merge(store, history=[[2**32 - 1, 10**12 - 1, 0, 9, 0, 9, 0, 9, 0]], durations=[[2**16 - 1, 2]])
     kept = rows_of(store)
-    assert kept["history"] == [[2**32 - 1, 1, 9, 3, 9, 5, 9, 7]]
+    assert kept["history"] == [[2**32 - 1, 10**12 - 1, 1, 9, 3, 9, 5, 9, 7]]
     assert kept["durations"] == [[2**16 - 1, 3]]
+
+
+def test_history_of_an_older_version_is_of_no_run(hosts: Hosts) -> None:
+    store = hosts.store()
+    store.open_job(ONE)
+    store.begin_run({})
+    for _ in range(2):
+        merge(store, history=[[1, 1, 2, 3, 4, 5, 6, 7], [1, 1, 1, 1, 1, 1, 1, 1, 1]])
+    assert [(row.run, row.totals.records) for row in store.history()] == [(None, 2), ("000001", 1)]
+    assert rows_of(store)["history"] == [[1, 0, 1, 2, 3, 4, 5, 6, 7], [1, 1, 1, 1, 1, 1, 1, 1, 1]]
 
 
 def test_a_snapshot_of_a_ledger_says_it_again_and_again(hosts: Hosts) -> None:

@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ledgerbeam.pipelines.calls.values import parse_count
+from ledgerbeam.pipelines.calls.values import parse_count, parse_seconds
 from ledgerbeam.pipelines.commands.arguments import (
     Parser,
     add_base_options,
@@ -72,6 +72,18 @@ def _status(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also ask for every source whether it has changed since it was listed: one request each",
     )
+    parser.add_argument("--by-host", action="store_true", help="print what each host does and has done, run by run")
+
+
+def _watch(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--interval",
+        type=parse_seconds,
+        default=5.0,
+        metavar="SECONDS",
+        help="time between two looks (default: 5)",
+    )
+    parser.add_argument("--once", action="store_true", help="look once")
 
 
 def _rejects(parser: argparse.ArgumentParser) -> None:
@@ -115,6 +127,7 @@ def _forget(parser: argparse.ArgumentParser) -> None:
 
 _ACTIONS = {
     "status": _Action("how far the job is, how fast it goes, and what its runs did", "status:status", _status),
+    "watch": _Action("what every host does, again and again until the job is complete", "watch:watch", _watch),
     "failures": _Action("the tasks that failed, by reason, with the commands that try them again", "failures:failures"),
     "rejects": _Action("the records that were rejected, by reason", "rejects:rejects", _rejects),
     "outputs": _Action("what the job has written, in order", "outputs:outputs"),

@@ -6,6 +6,7 @@ import argparse
 
 from ledgerbeam.ledger import LedgerStore
 from ledgerbeam.pipelines.console import print_json, print_table
+from ledgerbeam.pipelines.report.hosts import hosts_of
 from ledgerbeam.pipelines.report.metrics import Metric, exposition, job_metrics
 from ledgerbeam.pipelines.report.state import ledger_state
 from ledgerbeam.redaction import without_secrets
@@ -16,7 +17,7 @@ __all__ = ["metrics"]
 def metrics(store: LedgerStore, args: argparse.Namespace) -> int:
     """Print the metrics of a ledger. Returns 0."""
     state = ledger_state(store)
-    found = job_metrics(state)
+    found = job_metrics(state, hosts_of(store, state.runs))
     if args.prometheus:
         job = state.found["job"]
         labels = {"ledger": without_secrets(store.url), "job": "" if job is None else job["pipeline"]}

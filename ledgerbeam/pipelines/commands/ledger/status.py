@@ -25,6 +25,7 @@ from ledgerbeam.ledger.model.identity import pack_id, source_id
 from ledgerbeam.ledger.model.job import flat_parameters
 from ledgerbeam.ledger.model.rows import SourceRow
 from ledgerbeam.pipelines.commands.dry_run import cost_line
+from ledgerbeam.pipelines.commands.ledger.hosts import print_hosts
 from ledgerbeam.pipelines.console import (
     count,
     counting,
@@ -36,6 +37,8 @@ from ledgerbeam.pipelines.console import (
     timestamp,
 )
 from ledgerbeam.pipelines.report.accounts import account_lines
+from ledgerbeam.pipelines.report.hosts import hosts_of
+from ledgerbeam.pipelines.report.progress import shown_runs
 from ledgerbeam.pipelines.report.state import ledger_state, shown_job
 from ledgerbeam.redaction import without_secrets
 
@@ -47,7 +50,16 @@ SHOWN_COMMAND = 1000  # letters
 
 
 def status(store: LedgerStore, args: argparse.Namespace) -> int:
-    """Print how far the job of a ledger is. Returns 0."""
+    """Print how far the job of a ledger is, or what its hosts do. Returns 0."""
+    if args.by_host and args.check_sources:
+        raise UsageError("--by-host tells of runs and --check-sources of sources; ask one after the other")
+    if args.by_host:
+        hosts = hosts_of(store, shown_runs(store))
+        if args.json:
+            print_json({"hosts": [host.values() for host in hosts]})
+        else:
+            print_hosts(hosts)
+        return 0
     state = ledger_state(store)
     found, runs, progress = state.found, state.runs, state.progress
     changes = list(changed_sources(store, args.storage_options)) if args.check_sources else None

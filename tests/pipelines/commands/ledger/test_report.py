@@ -18,10 +18,14 @@ from pathlib import Path
 import pytest
 
 from ledgerbeam.ledger import Job, Source
+from ledgerbeam.ledger.lmdb import jobs as lmdb_jobs
+from ledgerbeam.ledger.lmdb.store import LmdbStore
+from ledgerbeam.ledger.lmdb.tables import HISTORY, HISTORY_KEY, HISTORY_ROW, Transaction
 from ledgerbeam.ledger.model.rows import Failure, Leaf, SourceRow, Totals
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.pipelines.report.data import DurationBin, OpenTasks, Step, report_data
-from ledgerbeam.pipelines.report.plots import durations_plot, progress_plot, throughput_plot
+from ledgerbeam.pipelines.report.page import render_page
+from ledgerbeam.pipelines.report.plots import durations_plot, hosts_plot, progress_plot, throughput_plot
 from ledgerbeam.pipelines.report.run_info import Work
 from tests.pipelines.conftest import Workspace, make_workspace
 
@@ -116,6 +120,60 @@ def test_open_tasks_are_estimated_by_sizes() -> None:
     assert owed.without(2, has_ended=True) == 7 + 1
 
 
+def many_hosts(folder: Path, hosts: int) -> LmdbStore:
+    """Make a ledger with a run on each of some hosts: each began a step later, and did one task more a step."""
+    store = LmdbStore(str(folder))
+    store.open(create=True)
+    store.open_job(Job("map", {}))
+
+    def change(txn: Transaction) -> None:
+        for number in range(1, hosts + 1):
+            began = 1_700_000_000 + 10 * number
+            lmdb_jobs.add_run(txn, f"{number:06d}", {"host": f"node{number}", "runner": "local"}, float(began))
+            for step in range(3):
+                row = HISTORY_ROW.pack(number, 10 * number, 100 * number, 0, 5, 0, 1)
+                txn.put(HISTORY, HISTORY_KEY.pack(began // 10 + step, number), row)
+            lmdb_jobs.end_run(txn, f"{number:06d}", "done", began + 25.0, tidied=True)
+
+    store._write(change)
+    return store
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 20, 45])
+def test_each_host_has_a_band_with_its_runs_and_what_it_did(tmp_path: Path, hosts: int) -> None:
+    data = report_data(many_hosts(tmp_path / "L", hosts))
+    assert sum(band.tasks for band in data.hosts) == data.steps[-1].tasks_so_far == 3 * hosts * (hosts + 1) // 2
+    assert sum(band.failures for band in data.hosts) == 3 * hosts
+    assert sum(band.number for band in data.hosts) == hosts
+    assert len(data.hosts) == min(hosts, 30)
+    first = data.hosts[0]
+    assert (first.host, first.tasks, first.records) == (f"node{hosts}", 3 * hosts, 30 * hosts)
+    ((begin, end),) = first.runs
+    assert (begin, end) == (1_700_000_000 + 10 * hosts, 1_700_000_025 + 10 * hosts)
+    ends = {(step.begin, step.end) for step in data.steps}
+    assert {(step.begin, step.end) for band in data.hosts for step in band.steps} <= ends
+    assert first.fastest == pytest.approx(max(s.work.tasks / (s.end - s.begin) for s in first.steps))
+    if hosts > 30:
+        assert [band.host for band in data.hosts[-2:]] == ["node17", "16 further hosts"]
+        assert data.hosts[-1].number == 16
+
+
+@needs_extra
+@pytest.mark.parametrize("hosts", [1, 20, 45])
+def test_the_bands_of_hosts_are_on_the_page(tmp_path: Path, hosts: int) -> None:
+    data = report_data(many_hosts(tmp_path / "L", hosts))
+    text = render_page(data).decode()
+    assert len(text) < MOST_BYTES
+    names = [band.host for band in data.hosts]
+    for drawn in hosts_plot(data.hosts, data.steps, "h"):
+        assert [label for label in labels_of(drawn) if "node" in label or "hosts" in label] == names
+        assert drawn.count('stroke="var(--muted)"') >= hosts, "a line for each run"
+        (height,) = re.findall(r'<svg [^>]*height="([\d.]+)"', drawn)[:1]
+        assert float(height) < 100 + 26 * len(data.hosts)
+    page = Page(text)
+    assert f"node{hosts}1{3 * hosts:,}{30 * hosts:,}3" in page.text, "the first row of the table"
+
+
 def short_step(tasks: int) -> Step:
     return Step(1_700_000_000.0, 1_700_000_006.0, Work(tasks=tasks), 0, tasks)
 
@@ -190,9 +248,9 @@ def test_the_page_can_be_read_without_seeing_it(hostile: Path) -> None:
     assert headings[0] == 1
     assert set(headings[1:]) == {2}
     drawings = [svg for svg in page.all("svg") if svg.get("aria-hidden") != "true"]
-    assert len(drawings) == 1 + 2 * 4  # the bar of sources; four plots, wide and narrow
+    assert len(drawings) == 1 + 2 * 5  # the bar of sources; five plots, wide and narrow
     assert all(svg.get("role") == "img" and svg.get("aria-label") for svg in drawings)
-    assert len(page.all("table")) == 4 + 3  # one beside each plot; failures, sources, runs
+    assert len(page.all("table")) == 5 + 3  # one beside each plot; failures, sources, runs
     assert all(head.get("scope") for head in page.all("th"))
     labelled = {section.get("aria-labelledby") for section in page.all("section")}
     assert labelled == {heading.get("id") for heading in page.all("h2")}
@@ -269,7 +327,7 @@ def test_a_browser_shows_the_page_without_running_anything_nor_overflowing(
     owned, scripts, images, scroll_width, plots, too_wide = html.unescape(found[1]).split()
     assert (owned, scripts, images) == ("false", "0", "0")
     assert int(scroll_width) <= width
-    assert (plots, too_wide) == ("4", "0")
+    assert (plots, too_wide) == ("5", "0")
 
 
 @needs_extra
