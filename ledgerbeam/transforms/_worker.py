@@ -14,6 +14,7 @@ from ledgerbeam.io import canonical_url
 from ledgerbeam.ledger import LedgerStore, Task
 from ledgerbeam.ledger.worker.inflight import InflightMarks
 from ledgerbeam.ledger.worker.set_ups import leave_set_ups
+from ledgerbeam.ledger.worker.stopwatch import leave_times
 from ledgerbeam.ledger.worker.worker_errors import leave_error
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES, LedgerPlace, LedgerWriter, shared_writer
 from ledgerbeam.opening import open_ledger, open_mirror, open_sink
@@ -111,6 +112,11 @@ class LedgerHandle:
         """Tell the launcher of a local run how long the set-ups of user code in this process took."""
         if self.run_dir is not None and seconds:
             leave_set_ups(self.run_dir, seconds)
+
+    def note_times(self, *, at_once: bool = False) -> None:
+        """Tell the launcher of a local run where the time of this process went, if that is due, or at once."""
+        if self.run_dir is not None:
+            leave_times(self.run_dir, at_once=at_once)
 
 
 def fatal_errors(ledger: LedgerHandle | None) -> AbstractContextManager[None]:

@@ -19,14 +19,16 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Never
 
 import numpy as np
 from apache_beam.runners.worker import sdk_worker_main
 
 from ledgerbeam.ledger.worker.inflight import InflightMarks
+from ledgerbeam.ledger.worker.stopwatch import begin_times, leave_times
 from ledgerbeam.pipelines.runners import worker_relay
+from ledgerbeam.pipelines.runners.profiler import profiled
 from ledgerbeam.transforms.user_object import close_objects
 
 __all__ = ["DEVICES", "fork_server", "one_device"]
@@ -39,12 +41,13 @@ _SIGNALLED = 128  # what a shell adds to the signal that ended a program
 
 
 @contextmanager
-def fork_server(run_dir: str, devices: Sequence[str] = ()) -> Iterator[str]:
+def fork_server(run_dir: str, devices: Sequence[str] = (), *, profile: bool = False) -> Iterator[str]:
     """Have a fork server. Enter it when Beam has been imported, and before it runs anything.
 
     Args:
         run_dir: Folder of the run, in which workers show that they live.
         devices: Ids of the CUDA devices of which workers see one each, in turn; empty leaves that as it is.
+        profile: Whether workers leave profiles there.
 
     Yields:
         The shell command that starts a worker: ``exec``, so that no shell is between.
@@ -58,7 +61,7 @@ def fork_server(run_dir: str, devices: Sequence[str] = ()) -> Iterator[str]:
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
-        _run(lambda: _Server(listener, run_dir, devices).serve())
+        _run(lambda: _Server(listener, run_dir, devices, profile=profile).serve())
     listener.close()
     try:
         yield f'exec "{sys.executable}" -I -S "{worker_relay.__file__}" {name}'
@@ -68,9 +71,10 @@ def fork_server(run_dir: str, devices: Sequence[str] = ()) -> Iterator[str]:
 
 
 class _Server:
-    def __init__(self, listener: socket.socket, run_dir: str, devices: Sequence[str]) -> None:
+    def __init__(self, listener: socket.socket, run_dir: str, devices: Sequence[str], *, profile: bool) -> None:
         self._listener = listener
         self._run_dir = run_dir
+        self._profile = profile
         self._devices = devices
         self._started = 0
         self._relays: dict[int, socket.socket] = {}  # by the pid of their worker
@@ -99,7 +103,7 @@ class _Server:
             for open_socket in (self._listener, relay, *self._relays.values()):
                 open_socket.close()
             self._events.close()
-            _run(lambda: _work(outputs, environment, device, self._run_dir))
+            _run(lambda: _work(outputs, environment, device, self._run_dir, profile=self._profile))
         for output in outputs:
             os.close(output)
         ended = os.pidfd_open(pid)
@@ -132,7 +136,7 @@ def one_device(devices: Sequence[str], position: int) -> dict[str, str]:
     return {DEVICES: devices[position % len(devices)]} if devices else {}
 
 
-def _work(outputs: list[int], environment: bytes, device: dict[str, str], run_dir: str) -> None:
+def _work(outputs: list[int], environment: bytes, device: dict[str, str], run_dir: str, *, profile: bool) -> None:
     """Serve the runner until it closes the channel."""
     _become("ledgerbeam-work")
     for number, output in enumerate(outputs, start=1):
@@ -143,8 +147,11 @@ def _work(outputs: list[int], environment: bytes, device: dict[str, str], run_di
     np.random.seed(None)
     marks = InflightMarks(run_dir)
     marks.register()  # shows at once that the process lives, before any task
-    sdk_worker_main.main([])
+    begin_times()
+    with profiled(run_dir) if profile else nullcontext():
+        sdk_worker_main.main([])
     close_objects()
+    leave_times(run_dir, at_once=True)
     marks.close()
 
 
