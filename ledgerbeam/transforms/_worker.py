@@ -12,6 +12,7 @@ from typing import Any
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io import canonical_url
 from ledgerbeam.ledger import LedgerStore, Task
+from ledgerbeam.ledger.worker.ending import end_work
 from ledgerbeam.ledger.worker.inflight import InflightMarks
 from ledgerbeam.ledger.worker.set_ups import leave_set_ups
 from ledgerbeam.ledger.worker.stopwatch import leave_times
@@ -105,6 +106,7 @@ class LedgerHandle:
             if self.run_dir is not None:
                 leave_error(self.run_dir, error)
                 close_objects()
+                end_work()
                 os._exit(1)
             raise
 

@@ -58,9 +58,10 @@ class WorkTime:
 def read_work_time(value: Any) -> dict[str, Any]:
     """Check what a ledger holds of the time of a run. Raises ValueError."""
     found = mapping(value)
-    if found.keys() != {"workers", "seconds", "cpu"}:
-        raise ValueError(f"expected the time of a run as workers, seconds and cpu, found {shown(sorted(found))}")
-    return {"workers": integer(found["workers"]), **{name: _read_parts(found[name]) for name in ("seconds", "cpu")}}
+    if not {"seconds", "cpu"} <= found.keys():
+        raise ValueError(f"expected the time of a run in seconds and cpu, found {shown(sorted(found))}")
+    times = {name: _read_parts(found[name]) for name in ("seconds", "cpu")}
+    return {"workers": integer(found.get("workers", 0)), **times}
 
 
 def _read_parts(value: Any) -> dict[str, float]:

@@ -15,11 +15,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.ledger.model.work_time import MEASURED, WAIT, WorkTime, read_work_time
+from ledgerbeam.ledger.worker.ending import at_end
 
 __all__ = ["SharedTime", "begin_times", "leave_times", "left_times", "take_times", "timed"]
 
@@ -159,9 +161,11 @@ class SharedTime:
         return _lap.seconds[self._part], _lap.cpu[self._part]
 
 
-def begin_times() -> None:
-    """Begin anew: the process becomes a worker."""
+def begin_times(run_dir: str | None = None) -> None:
+    """Begin anew: the process becomes a worker, which leaves its times in a run's folder when it ends."""
     _process.begin()
+    if run_dir is not None:
+        at_end(partial(leave_times, run_dir, at_once=True))
 
 
 def take_times() -> dict[str, float]:

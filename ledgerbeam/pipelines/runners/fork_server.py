@@ -19,16 +19,17 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Never
 
 import numpy as np
 from apache_beam.runners.worker import sdk_worker_main
 
+from ledgerbeam.ledger.worker.ending import end_work
 from ledgerbeam.ledger.worker.inflight import InflightMarks
-from ledgerbeam.ledger.worker.stopwatch import begin_times, leave_times
+from ledgerbeam.ledger.worker.stopwatch import begin_times
 from ledgerbeam.pipelines.runners import worker_relay
-from ledgerbeam.pipelines.runners.profiler import profiled
+from ledgerbeam.pipelines.runners.profiler import begin_profile
 from ledgerbeam.transforms.user_object import close_objects
 
 __all__ = ["DEVICES", "fork_server", "one_device"]
@@ -147,11 +148,12 @@ def _work(outputs: list[int], environment: bytes, device: dict[str, str], run_di
     np.random.seed(None)
     marks = InflightMarks(run_dir)
     marks.register()  # shows at once that the process lives, before any task
-    begin_times()
-    with profiled(run_dir) if profile else nullcontext():
-        sdk_worker_main.main([])
+    begin_times(run_dir)
+    if profile:
+        begin_profile(run_dir)
+    sdk_worker_main.main([])
     close_objects()
-    leave_times(run_dir, at_once=True)
+    end_work()
     marks.close()
 
 

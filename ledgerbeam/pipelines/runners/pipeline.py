@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Sequence
-from contextlib import nullcontext
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -15,13 +14,14 @@ from apache_beam.runners.portability.fn_api_runner.fn_runner import ExtendedProv
 from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms.environments import Environment, SubprocessSDKEnvironment
 
-from ledgerbeam.ledger.worker.stopwatch import begin_times, leave_times
+from ledgerbeam.ledger.worker.ending import end_work
+from ledgerbeam.ledger.worker.stopwatch import begin_times
 from ledgerbeam.ledger.worker.task_board import BoardPlace
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.pipelines.beam_import import beam_parts
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
 from ledgerbeam.pipelines.runners.fork_server import fork_server, one_device
-from ledgerbeam.pipelines.runners.profiler import profiled
+from ledgerbeam.pipelines.runners.profiler import begin_profile
 from ledgerbeam.pipelines.runners.wave_files import STARTED, load_committed, load_sources, touch
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.chain import ChainValues, give_values
@@ -44,13 +44,14 @@ def run_locally(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str]) 
     """
     if spec.workers == 1:
         os.environ.update(one_device(spec.devices, 0))
-        begin_times()
+        begin_times(str(spec.run_dir))
+        if spec.profile is not None:
+            begin_profile(str(spec.run_dir))
         try:
-            with profiled(str(spec.run_dir)) if spec.profile else nullcontext():
-                _run(spec, part, path, beam_args, None)
+            _run(spec, part, path, beam_args, None)
         finally:
             close_objects()
-            leave_times(str(spec.run_dir), at_once=True)
+            end_work()
         return
     # This process runs nothing of the user's; the workers are forked from one where nothing is left out any more.
     server = fork_server(str(spec.run_dir), spec.devices, profile=spec.profile is not None)

@@ -11,14 +11,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from types import CodeType, FrameType
 
 from ledgerbeam.ledger.model.json_rows import encode
+from ledgerbeam.ledger.worker.ending import at_end
 from ledgerbeam.pipelines.runners.profiles import SUFFIX
 
-__all__ = ["profiled"]
+__all__ = ["begin_profile"]
 
 SECONDS = 0.01
 """How often it looks."""
@@ -36,18 +36,17 @@ KEPT_FRAMES = 24
 """Functions of a stack that is not told apart any more."""
 
 
-@contextmanager
-def profiled(run_dir: str) -> Iterator[None]:
-    """Profile the body, in all threads, and leave the profile in the run's folder."""
+def begin_profile(run_dir: str) -> None:
+    """Profile this process, in all threads, until it ends, and leave the profile in the run's folder."""
     ended = threading.Event()
-    profile = _Profile(run_dir)
-    thread = threading.Thread(target=profile.watch, args=(ended,), name="ledgerbeam-profile", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
+    thread = threading.Thread(target=_Profile(run_dir).watch, args=(ended,), name="ledgerbeam-profile", daemon=True)
+
+    def end() -> None:
         ended.set()
         thread.join()
+
+    thread.start()
+    at_end(end)
 
 
 class _Profile:
@@ -74,8 +73,9 @@ class _Profile:
             self._look(now - looked)
             looked = now
             if now >= leave or is_last:
+                began = time.thread_time()
                 self._leave()
-                took = time.perf_counter() - now
+                took = time.thread_time() - began
                 leave = now + max(LEAVE_SECONDS, 100 * took)  # also of many stacks at most a hundredth of the time
 
     def _look(self, seconds: float) -> None:

@@ -23,8 +23,10 @@ def left_profiles(run_dirs: Iterable[str]) -> Iterator[dict[str, Any]]:
         for name in sorted(os.listdir(folder)):
             if name.endswith(SUFFIX):
                 # Cut short by a full disk, or none of ours.
-                with suppress(OSError, ValueError), open(os.path.join(folder, name), "rb") as file:
-                    yield decode(file.read())
+                with suppress(OSError, ValueError, TypeError), open(os.path.join(folder, name), "rb") as file:
+                    profile = decode(file.read())
+                    if profile["stacks"]:  # else it ended before any work
+                        yield profile
 
 
 def speedscope(profiles: Sequence[Mapping[str, Any]], name: str) -> bytes:

@@ -40,7 +40,7 @@ def raises(record):
 def killed(record):
     if record["id"] == 150 and not os.path.exists("was-killed"):
         open("was-killed", "w").close()
-        time.sleep(1.5)
+        time.sleep(2.5)
         os.kill(os.getpid(), signal.SIGKILL)
     return spin(record)
 """
@@ -153,7 +153,7 @@ def test_a_job_whose_tasks_fail_has_a_profile(place: Workspace) -> None:
     assert found["raises"] > 0.5
     ran = place.run(*words("raises", "--on-error", "reject:10", "--on-job-change", "restart"))
     assert ran.status == 1, ran.err
-    assert "expected at most 10 rejected" in ran.err
+    assert "run the same command with a higher limit" in ran.err
     assert profiles(place.root)
 
 
@@ -171,7 +171,7 @@ def test_an_interrupted_job_writes_its_profile_and_notes_its_time(place: Workspa
     for number in range(2, 12):
         place.jsonl(f"in/{number}.jsonl", 150, first=150 * number)
     running = place.start(*words("spin"))
-    wait_until(lambda: any((place.root / "out").glob("*.jsonl")), seconds=60)
+    wait_until(lambda: len(list((place.root / "out").glob("*.jsonl"))) >= 10, seconds=60)
     running.send_signal(sent)
     out = running.communicate(timeout=60)[0]
     assert running.returncode == 130, out
@@ -182,7 +182,7 @@ def test_an_interrupted_job_writes_its_profile_and_notes_its_time(place: Workspa
 
 def test_the_other_jobs_are_profiled_too(place: Workspace) -> None:
     options = ("--ledger", "L2", "--profile", "profile.json")
-    big = place.jsonl("big/a.jsonl", 400_000)
+    big = place.jsonl("big/a.jsonl", 20_000)
     ran = place.run("index", big, *options)
     assert ran.status == 0, ran.err
     assert len(profiles(place.root)) == 1
