@@ -50,7 +50,7 @@ class _Lap(threading.local):
         self.at, self.cpu_at = now, cpu_now
 
 
-class _Process:
+class _WorkerTimes:
     """The times of this process since `begin`."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class _Process:
 
 
 _lap = _Lap()
-_process = _Process()
+_process = _WorkerTimes()
 
 
 class timed:  # noqa: N801 - it is used as a function
@@ -206,7 +206,7 @@ def _after_fork() -> None:
     """In a forked process: its threads and its time are its own."""
     global _lap, _process  # noqa: PLW0603 - a lock that was copied may be held by a thread that does not exist here
     _lap = _Lap()
-    _process = _Process()
+    _process = _WorkerTimes()
 
 
 os.register_at_fork(after_in_child=_after_fork)

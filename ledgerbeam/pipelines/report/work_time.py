@@ -12,10 +12,9 @@ __all__ = ["describe_time", "time_table"]
 
 
 def describe_time(found: Mapping[str, Any]) -> str:
-    """Return in one line where the time of a run's workers went, the longest part first."""
+    """Return in one line where the time of a run's workers went, in the order of the work."""
     seconds, whole = found["seconds"], sum(found["seconds"].values())
-    parts = sorted(seconds, key=lambda part: -seconds[part])
-    shares = ", ".join(f"{part} {_share(seconds[part], whole)}" for part in parts if seconds[part])
+    shares = ", ".join(f"{part} {_share(seconds[part], whole)}" for part in PARTS if part in seconds)
     return f"{shares}; {duration(whole)} {_of_workers(found)}"
 
 

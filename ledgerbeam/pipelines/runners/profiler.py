@@ -1,4 +1,4 @@
-"""The profiler of a worker process: a thread that looks at the stacks of the others, a hundred times a second.
+"""The profiler of a worker process: a thread that looks at the stacks of the others, fifty times a second.
 
 Functions run as they are: nothing is called when they are entered or left, which would make calls of small functions
 several times as long. Only what Beam runs a bundle with is kept; the many threads that wait for the runner are not.
@@ -20,7 +20,7 @@ from ledgerbeam.pipelines.runners.profiles import SUFFIX
 
 __all__ = ["begin_profile"]
 
-SECONDS = 0.01
+SECONDS = 0.02
 """How often it looks."""
 
 LEAVE_SECONDS = 1.0
