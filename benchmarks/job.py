@@ -38,7 +38,13 @@ AROUND_LIMIT = 10
 """Per cent of the processors' time of workers that may go to what is around the work: the ledger, and the runner."""
 
 _PEERS = ("polars", "datatrove", "ray")
-_NAMES = {"beam": "FnApiRunner", "datatrove": "datatrove", "polars": "Polars", "ray": "Ray Data"}
+_NAMES = {
+    "bare": "bare loop",
+    "beam": "FnApiRunner",
+    "datatrove": "datatrove",
+    "polars": "Polars",
+    "ray": "Ray Data",
+}
 _IMPORT = "import apache_beam"
 
 
@@ -143,7 +149,7 @@ def _size(bench: _Bench, start: Measured, imported: Measured, *, rounds: int) ->
         ours.memory / 1e6,
         MEMORY_LIMIT / 1e6,
         " MB",
-        other=", ".join(f"{_NAMES.get(name, name)} {each.memory / 1e6:.0f}" for name, each in found.items()),
+        other=", ".join(f"{_NAMES[name]} {each.memory / 1e6:.0f}" for name, each in found.items() if name != "ours"),
     )
     # What it takes to begin, and one task at the speed of the bare loop in one process.
     task = PROCESSES * bare.wall * TASK_BYTES / _bytes(bench.folder / "in")
