@@ -88,6 +88,7 @@ class LedgerHandle:
         if self.run_dir is None:
             yield
             return
+        self.note_times()
         with InflightMarks(self.run_dir).working_on(tasks):
             yield
 

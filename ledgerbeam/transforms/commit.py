@@ -120,7 +120,6 @@ class _Commit(beam.DoFn):
             full = len(self._held) >= HELD
             if full:
                 writer.flush()
-        self._ledger.note_times()
         self._tasks.inc()
         return self._released() if full else []
 
@@ -129,7 +128,8 @@ class _Commit(beam.DoFn):
             result = self._ledger.writer().flush()
         self._ledger.note_times(at_once=True)
         for part, seconds in take_times().items():
-            self._times[part].inc(round(1e6 * seconds))
+            if microseconds := round(1e6 * seconds):
+                self._times[part].inc(microseconds)
         self._commit_ms.update(int(1000 * result.seconds))
         return [GlobalWindows.windowed_value(summary) for summary in self._released()]
 

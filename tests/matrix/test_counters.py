@@ -43,6 +43,9 @@ def test_the_counters_of_a_job_add_up(tmp_path: Path, name: str) -> None:
         again = counted(tmp_path, engine)
     assert found.pop("commit_ms") >= 1
     assert found.pop("set_up_ms") >= 1
+    times = {name: found.pop(name) for name in [*found] if name.endswith("_us")}
+    assert {"read_us", "index_us", "function_us", "encode_us", "publish_us", "ledger_us"} == times.keys()
+    assert min(times.values()) > 0
     tasks, records = FILES * RECORDS // TASK_RECORDS, FILES * RECORDS
     outputs = list((tmp_path / "out").glob("*.jsonl"))
     assert found == {
@@ -53,7 +56,8 @@ def test_the_counters_of_a_job_add_up(tmp_path: Path, name: str) -> None:
         "bytes_written": sum(path.stat().st_size for path in outputs),
         "tasks_committed": tasks,
     }
-    for counter in ("commit_ms", "set_up_ms"):  # some engines begin and end bundles in which nothing was
+    # Some engines begin and end bundles in which nothing was.
+    for counter in ("commit_ms", "set_up_ms", "ledger_us", "function_us"):
         again.pop(counter, None)
     assert again == {"sources_skipped": FILES}
 

@@ -28,7 +28,8 @@ __all__ = ["SharedTime", "begin_times", "leave_times", "left_times", "take_times
 SUFFIX = ".time"
 
 LEAVE_SECONDS = 0.5
-"""How long a worker keeps its times to itself, at most, while it ends tasks; what it had not left dies with it."""
+"""How long a worker keeps its times to itself while it begins one task after another; what it had not left dies with
+it."""
 
 
 class _Lap(threading.local):
