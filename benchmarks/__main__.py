@@ -1,4 +1,4 @@
-"""Runs the tables: `python -m benchmarks [--small] [--long] [TABLE ...]`; and `python -m benchmarks scale`."""
+"""Runs the tables: `python -m benchmarks [--small] [--long] [--full] [TABLE ...]`; and `python -m benchmarks scale`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from benchmarks import (
     datasets,
     graphs,
     indexing,
+    job,
     ledger,
     megatron,
     native,
@@ -50,6 +51,7 @@ TABLES: dict[str, ModuleType] = {
     "observing": observing,
     "parquet": parquet,
     "parquet-reads": parquet_reads,
+    "job": job,
 }
 
 
@@ -61,11 +63,12 @@ def main() -> int:
     parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"of {', '.join(TABLES)} (default: all)")
     parser.add_argument("--small", action="store_true", help="a tenth of the data: a quick look, no verdict to trust")
     parser.add_argument("--long", action="store_true", help="skip 10 million finished sources, not 1 million")
+    parser.add_argument("--full", action="store_true", help="whole jobs of 10 GB too, which takes an hour")
     args = parser.parse_args()
     unknown = [name for name in args.tables if name not in TABLES]
     if unknown:
         parser.error(f"there is no table {unknown[0]!r}; expected one of {', '.join(TABLES)}")
-    data = open_data(ROOT / ".cache" / "bench", small=args.small, long=args.long)
+    data = open_data(ROOT / ".cache" / "bench", small=args.small, long=args.long, full=args.full)
     print(_machine(data), flush=True)
     verdicts: Counter[str] = Counter()
     for name in args.tables or TABLES:

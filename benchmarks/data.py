@@ -34,12 +34,14 @@ class Data:
         size: Bytes of each large file.
         factor: 1, or 0.1 with `--small`: what counts of works are multiplied with.
         finished: How many finished sources a rerun skips.
+        full: Whether whole jobs of 10 GB are run too.
     """
 
     folder: Path
     size: int
     factor: float
     finished: int
+    full: bool = False
 
     def count(self, full: int) -> int:
         """Scales a count."""
@@ -79,11 +81,11 @@ class Data:
         return folder
 
 
-def open_data(root: Path, *, small: bool, long: bool) -> Data:
+def open_data(root: Path, *, small: bool, long: bool, full: bool = False) -> Data:
     """Return the files below `root`; each is made when it is asked for."""
     factor = 0.1 if small else 1.0
     finished = int(MANY_SOURCES * factor) * (10 if long else 1)
-    return Data(root / f"{'small' if small else 'full'}-{VERSION}", int(GIGABYTE * factor), factor, finished)
+    return Data(root / f"{'small' if small else 'full'}-{VERSION}", int(GIGABYTE * factor), factor, finished, full)
 
 
 def lines(count: int, text: tuple[int, int] = LINE_TEXT, seed: int = 7) -> Iterator[bytes]:

@@ -128,7 +128,7 @@ def run(
 def _watch(process: subprocess.Popen[str], memory: dict[str, int]) -> None:
     """Note the peak memory of a launcher and of what it starts, until it has ended."""
     while process.poll() is None:
-        for pid in _tree(process.pid):
+        for pid in tree(process.pid):
             try:
                 name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
                 command = Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -143,7 +143,7 @@ def _watch(process: subprocess.Popen[str], memory: dict[str, int]) -> None:
         time.sleep(SAMPLE_SECONDS)
 
 
-def _tree(pid: int) -> list[int]:
+def tree(pid: int) -> list[int]:
     found = [pid]
     for parent in found:
         try:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints the tables of benchmarks/. Usage: bench.sh [--small] [--long] [TABLE ...]
+# Prints the tables of benchmarks/. Usage: bench.sh [--small] [--long] [--full] [TABLE ...]
 # Peers and the S3 server are made when they are missing; rows that need one that cannot be had say so.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -12,8 +12,10 @@ from typing import Any
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io import canonical_url
 from ledgerbeam.ledger import LedgerStore, Task
+from ledgerbeam.ledger.worker.ending import end_work
 from ledgerbeam.ledger.worker.inflight import InflightMarks
 from ledgerbeam.ledger.worker.set_ups import leave_set_ups
+from ledgerbeam.ledger.worker.stopwatch import leave_times
 from ledgerbeam.ledger.worker.worker_errors import leave_error
 from ledgerbeam.ledger.worker.writer import MAX_ENTRIES, LedgerPlace, LedgerWriter, shared_writer
 from ledgerbeam.opening import open_ledger, open_mirror, open_sink
@@ -86,6 +88,7 @@ class LedgerHandle:
         if self.run_dir is None:
             yield
             return
+        self.note_times()
         with InflightMarks(self.run_dir).working_on(tasks):
             yield
 
@@ -104,6 +107,7 @@ class LedgerHandle:
             if self.run_dir is not None:
                 leave_error(self.run_dir, error)
                 close_objects()
+                end_work()
                 os._exit(1)
             raise
 
@@ -111,6 +115,11 @@ class LedgerHandle:
         """Tell the launcher of a local run how long the set-ups of user code in this process took."""
         if self.run_dir is not None and seconds:
             leave_set_ups(self.run_dir, seconds)
+
+    def note_times(self, *, at_once: bool = False) -> None:
+        """Tell the launcher of a local run where the time of this process went, if that is due, or at once."""
+        if self.run_dir is not None:
+            leave_times(self.run_dir, at_once=at_once)
 
 
 def fatal_errors(ledger: LedgerHandle | None) -> AbstractContextManager[None]:

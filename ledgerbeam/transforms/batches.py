@@ -11,6 +11,7 @@ from ledgerbeam import stats
 from ledgerbeam.errors import FunctionError, NonDeterministicTaskError, RecordError
 from ledgerbeam.ledger import FailedTask, Task
 from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, is_interrupt, message_of
+from ledgerbeam.ledger.worker.stopwatch import timed
 from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.transforms.mapping import MappingRules, NotDecodedError, TaskFailedError, TaskMapping, record_place
 from ledgerbeam.transforms.outcomes import CategoryError
@@ -138,7 +139,8 @@ class BatchMapping(TaskMapping):
         results = self._called(batch, positions)
         if twin is not None:
             self._check_batch(self._compared(results, batch, positions), twin, positions, started)
-        self._take_batch(results, positions)
+        with timed("encode"):
+            self._take_batch(results, positions)
 
     def _called(self, batch: Any, positions: Sequence[int]) -> Any:
         try:

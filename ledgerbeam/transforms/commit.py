@@ -15,8 +15,10 @@ from ledgerbeam.errors import RejectLimitError, UnsupportedShapeError
 from ledgerbeam.ledger import FailedTask, NoneTask, Output, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.rows import Failure, Leaf
+from ledgerbeam.ledger.model.work_time import MEASURED
 from ledgerbeam.ledger.statistics import joined_statistics
 from ledgerbeam.ledger.worker.committed import CommitNotes
+from ledgerbeam.ledger.worker.stopwatch import take_times, timed
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.chain import ChainTransform, ChainValues
 from ledgerbeam.transforms.write import WrittenTask
@@ -97,13 +99,14 @@ class _Commit(beam.DoFn):
         self._held: list[CommittedTask] = []
         self._rejected: dict[bytes, int] = {}  # by task: a bundle that is repeated counts once
         self._tasks = Metrics.counter("ledgerbeam", "tasks_committed")
+        self._times = {part: Metrics.counter("ledgerbeam", f"{part}_us") for part in MEASURED}
         self._commit_ms = Metrics.distribution("ledgerbeam", "commit_ms")
 
     def start_bundle(self) -> None:
         self._held = []
 
     def process(self, element: WrittenTask | NoneTask | FailedTask) -> list[CommittedTask]:
-        with self._ledger.fatal_errors():
+        with timed("ledger"), self._ledger.fatal_errors():
             writer = self._ledger.writer()
             if isinstance(element, FailedTask):
                 writer.fail(_failure(element))
@@ -121,8 +124,12 @@ class _Commit(beam.DoFn):
         return self._released() if full else []
 
     def finish_bundle(self) -> list[WindowedValue]:
-        with self._ledger.fatal_errors():
+        with timed("ledger"), self._ledger.fatal_errors():
             result = self._ledger.writer().flush()
+        self._ledger.note_times(at_once=True)
+        for part, seconds in take_times().items():
+            if microseconds := round(1e6 * seconds):
+                self._times[part].inc(microseconds)
         self._commit_ms.update(int(1000 * result.seconds))
         return [GlobalWindows.windowed_value(summary) for summary in self._released()]
 

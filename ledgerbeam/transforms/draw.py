@@ -20,6 +20,7 @@ import apache_beam as beam
 from ledgerbeam.io import OffsetFormat, StreamSpan
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.claims import Span, place_in_order
+from ledgerbeam.ledger.worker.stopwatch import timed
 from ledgerbeam.ledger.worker.task_board import BoardPlace, BoardTask, task_board
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
 from ledgerbeam.transforms.chain import ChainTransform, ChainValues
@@ -120,16 +121,18 @@ class _Draw(beam.DoFn):
             board = task_board(self._place.run_dir)
         while True:
             with fatal_errors(self._ledger):
-                drawn = board.draw()
+                with timed("ledger"):
+                    drawn = board.draw()
                 if drawn is None:
                     if board.is_done():
                         return
                     time.sleep(WAIT_SECONDS)
                     continue
-                element = self._owing(pickle.loads(drawn.element))  # noqa: S301 - of our own workers, in our own folder
+                with timed("ledger"):
+                    element = self._owing(pickle.loads(drawn.element))  # noqa: S301 - of our workers, in our folder
             if element is not None:
                 yield element  # downstream, in the same fused stage, it is read, processed, written and recorded
-            with fatal_errors(self._ledger):
+            with timed("ledger"), fatal_errors(self._ledger):
                 board.ended(drawn.key)
 
     def _owing(self, element: Planned) -> Planned | None:

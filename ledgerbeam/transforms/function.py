@@ -18,6 +18,7 @@ from ledgerbeam.ledger.model.function_parts import made_of
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.ledger.model.user_code import Reference
 from ledgerbeam.ledger.model.user_objects import check_object, depends_on_batches
+from ledgerbeam.ledger.worker.stopwatch import timed
 from ledgerbeam.sources.forms import ARROW_OUTPUTS, ARROW_ROWS, OnError, RecordForm
 from ledgerbeam.transforms.batches import BatchAgainError
 from ledgerbeam.transforms.collectors import UnplacedError
@@ -171,7 +172,8 @@ class MapRecords:
                 continue
             found = collected.statistics()
             try:
-                return mapping.results({name: Statistic(*statistic) for name, statistic in found.items()})
+                with timed("encode"):
+                    return mapping.results({name: Statistic(*statistic) for name, statistic in found.items()})
             except UnplacedError:
                 if rules.placed:
                     raise

@@ -27,6 +27,7 @@ from ledgerbeam.ledger import FailedTask, Output, Source, Task
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.rows import content_checksum
 from ledgerbeam.ledger.selection import PendingSource
+from ledgerbeam.ledger.worker.stopwatch import timed
 from ledgerbeam.sources import FileSources
 from ledgerbeam.sources.kind import listed_file, looked_at
 from ledgerbeam.transforms._worker import LedgerHandle
@@ -126,7 +127,7 @@ class _BuildIndexes(beam.DoFn):
 
     def _do(self, task: Task) -> WrittenTask | FailedTask:
         started = time.monotonic()
-        with self._ledger.fatal_errors():
+        with timed("index"), self._ledger.fatal_errors():
             try:
                 ((ordinal, count),) = task.lineage
                 written = self._scan(task, ordinal) if ordinal < count - 1 else self._publish(task, count - 1)
@@ -174,9 +175,10 @@ class _BuildIndexes(beam.DoFn):
             found = require_listed(listed, options) if parts or is_local(listed.url) else listed
         data = index_bytes(offsets)
         fault_point("publish.before")
-        if points:  # before the index: if it exists, so do they
-            where.publish(*points, options, not_before_ns=found.modified_ns)
-        where.publish(url, data, options, not_before_ns=found.modified_ns)
+        with timed("publish"):
+            if points:  # before the index: if it exists, so do they
+                where.publish(*points, options, not_before_ns=found.modified_ns)
+            where.publish(url, data, options, not_before_ns=found.modified_ns)
         fault_point("publish.after")
         records = len(offsets) - 1
         self._records.inc(records)

@@ -23,6 +23,7 @@ from ledgerbeam.ledger.model.user_errors import (
     message_of,
     raised_at,
 )
+from ledgerbeam.ledger.worker.stopwatch import SharedTime
 from ledgerbeam.redaction import without_secrets
 from ledgerbeam.results import Drop, Reject
 from ledgerbeam.sources.kind import Unreadable
@@ -52,6 +53,9 @@ __all__ = [
 
 NOT_DECODED = "not decoded"
 """The reason of a record whose bytes are not what their format says."""
+
+MEASURED_RECORDS = 32
+"""Records of a task of which the time of the function is measured one by one."""
 
 PURITY_CHECK_RECORDS = 16
 PURITY_CHECK_SECONDS = 0.5
@@ -152,8 +156,15 @@ class TaskMapping:
         if self._rules.rejects and any(type(record) is Unreadable for record in self._records):
             call = _of_decoded(call)
         first = self._check_first(call) if self._rules.purity.is_on else 0
+        # A function and the encoding of its results take turns: their shares are those in some of the records.
+        with SharedTime("function", "encode") as shared:
+            self._map(shared.measured(call), first, first + MEASURED_RECORDS)
+            shared.measure()
+            self._map(call, first + MEASURED_RECORDS, None)
+
+    def _map(self, call: Callable[[Any], Any], first: int, stop: int | None) -> None:
         add, plain = self._tally.routes[""].add, self._plain
-        for position, record in islice(enumerate(self._records), first, None):
+        for position, record in islice(enumerate(self._records), first, stop):
             try:
                 result = call(record)
                 if type(result) is plain:

@@ -13,6 +13,7 @@ from apache_beam.metrics.metric import Metrics
 from ledgerbeam.errors import DiskFullError, LedgerbeamError, LedgerError, UsageError
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.selection import PendingSource
+from ledgerbeam.ledger.worker.stopwatch import timed
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.sources import Cut, Sources, TaskLimits
 from ledgerbeam.transforms._worker import LedgerHandle
@@ -104,7 +105,7 @@ class _Plan(beam.DoFn):
 
     def _cut(self, source: PendingSource, whole: Task) -> tuple[Cut, FailedTask | None]:
         """Return the source in spans, and what its failure is recorded as, if it could not be cut."""
-        with ExitStack() as stack:
+        with timed("index"), ExitStack() as stack:
             if self._ledger is not None:
                 stack.enter_context(self._ledger.fatal_errors())
                 stack.enter_context(self._ledger.working_on([whole]))

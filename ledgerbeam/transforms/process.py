@@ -22,6 +22,7 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, is_interrupt
 from ledgerbeam.ledger.statistics import joined_statistics
+from ledgerbeam.ledger.worker.stopwatch import timed
 from ledgerbeam.redaction import without_secrets
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
 from ledgerbeam.transforms.chain import TASKS, ChainTransform, ChainValues
@@ -141,7 +142,7 @@ class _Process(beam.DoFn):
         set_up = getattr(self._function, "set_up", None)
         if set_up is None:
             return
-        with fatal_errors(self._ledger):
+        with timed("function"), fatal_errors(self._ledger):
             set_up()
         self._set_ups = take_set_ups()
         if self._ledger is not None:
@@ -163,7 +164,7 @@ class _Process(beam.DoFn):
 
     def _results(self, task: Task) -> list[TaskResult]:
         try:
-            with fatal_errors(self._ledger):
+            with timed("function"), fatal_errors(self._ledger):
                 with stats.collecting() as collected:
                     results = check_result(task, self._function(task), _name(self._function))
                 return _with_statistics(results, task, collected)
@@ -218,7 +219,7 @@ class _Batch(beam.DoFn):
 
     def _results(self, batch: list[Task]) -> list[TaskResult]:
         try:
-            with fatal_errors(self._ledger):
+            with timed("function"), fatal_errors(self._ledger):
                 with stats.collecting() as collected:
                     results = self._checked(batch, self._function(list(batch)))
                 if observed := collected.statistics():

@@ -18,6 +18,7 @@ from ledgerbeam.io import OffsetFormat, RawRecord, StreamSpan
 from ledgerbeam.io.storage.unchanged import Marks, SourceWatch
 from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.user_errors import failed_by, message_of
+from ledgerbeam.ledger.worker.stopwatch import timed
 from ledgerbeam.sources import Opened, SourceKind, Sources, StreamReader
 from ledgerbeam.sources.forms import OnError
 from ledgerbeam.transforms._worker import LedgerHandle
@@ -217,12 +218,13 @@ class _Read(beam.DoFn):
     ) -> Task | FailedTask:
         started = time.monotonic()
         try:
-            try:
-                records = read()
-            except RecordError:
-                if not self._rejects or read_each is None:
-                    raise
-                records = read_each()
+            with timed("read"):
+                try:
+                    records = read()
+                except RecordError:
+                    if not self._rejects or read_each is None:
+                        raise
+                    records = read_each()
         except (SourceError, IndexError_, StorageError, FunctionError) as error:
             return failed_by(error, task, message_of(error))
         self._records.inc(len(records))

@@ -19,6 +19,7 @@ from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.rows import content_checksum
 from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, message_of
+from ledgerbeam.ledger.worker.stopwatch import timed
 from ledgerbeam.names import ENDINGS_ROOM, REJECTS, check_root, relative_name
 from ledgerbeam.redaction import refuse_secrets
 from ledgerbeam.transforms._worker import LedgerHandle, fatal_errors
@@ -155,7 +156,7 @@ class _Write(beam.DoFn):
         if not isinstance(task, Task):
             yield task
         else:
-            with fatal_errors(self._ledger):
+            with timed("encode"), fatal_errors(self._ledger):
                 written = self._write(task)
             yield written
 
@@ -172,7 +173,8 @@ class _Write(beam.DoFn):
         records = sum(files[0].records for files in shards.values())
         if rejects:
             shards[REJECTS] = [encode_rejects(rejects)]
-        outputs = self._publish_all(task, shards)
+        with timed("publish"):
+            outputs = self._publish_all(task, shards)
         size = sum(output.size for output in outputs if output.records and output.route != REJECTS)
         self._records.inc(records)
         self._rejected.inc(len(rejects))

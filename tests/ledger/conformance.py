@@ -22,6 +22,7 @@ from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.rows import HISTORY_SECONDS, Failure, Leaf, Mark, Output, SourceProgress, Totals
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS, LedgerStore
 from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.ledger.model.work_time import WorkTime
 from ledgerbeam.ledger.selection import open_sources, with_progress
 from tests.ledger.builders import Tree, filtered_leaf, leaf_of, leaves_of_split, lineages, output_of, plain
 
@@ -267,6 +268,17 @@ class LedgerStoreConformance:
             (first, "done", 1),
             (second, None, 2),
         ]
+
+    def test_where_the_time_of_a_run_went_is_kept_as_it_was_noted_last(self, store: LedgerStore) -> None:
+        first, _ = (store.begin_run({"pid": number}) for number in range(2))
+        for seconds in (1.0, 2.5):
+            store.note_time(first, WorkTime(2, {"read": seconds, "wait": 0.5}, {"read": 0.25}))
+        store.end_run(first, "done")
+        found, none = (run["time"] for run in store.runs())
+        assert found == {"workers": 2, "seconds": {"read": 2.5, "wait": 0.5}, "cpu": {"read": 0.25}}
+        assert none is None
+        with pytest.raises(LedgerError, match="is not in this ledger"):
+            store.note_time("999999", WorkTime(1, {"read": 1.0}))
 
     def test_masks_of_pages(self, store: LedgerStore) -> None:
         sources = [plain(f"s{n}") for n in range(300)]

@@ -234,7 +234,8 @@ class TestCommit:
     def test_the_time_of_a_commit_is_told_in_milliseconds(self, monkeypatch: pytest.MonkeyPatch) -> None:
         told: list[int] = []
         writer = SimpleNamespace(flush=lambda: SimpleNamespace(seconds=1.5))
-        commit = _Commit(SimpleNamespace(fatal_errors=nullcontext, writer=lambda: writer))  # type: ignore[arg-type]
+        ledger = SimpleNamespace(fatal_errors=nullcontext, writer=lambda: writer, note_times=lambda **_: None)
+        commit = _Commit(ledger)  # type: ignore[arg-type]
         monkeypatch.setattr(commit, "_commit_ms", SimpleNamespace(update=told.append))
         commit.finish_bundle()
         assert told == [1500]

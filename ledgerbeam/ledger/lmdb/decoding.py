@@ -14,6 +14,7 @@ from ledgerbeam.ledger.model.job import Job
 from ledgerbeam.ledger.model.json_rows import decode
 from ledgerbeam.ledger.model.set_ups import read_set_ups
 from ledgerbeam.ledger.model.values import integer, mapping, rows, seconds, text
+from ledgerbeam.ledger.model.work_time import read_work_time
 
 _DEEPEST = 64
 _RUN_KEY = re.compile(rb"[0-9]{1,6}|[a-f][0-9]{7,12}")
@@ -104,6 +105,7 @@ def read_run(row: bytes) -> dict[str, Any]:
         "listed": None if listed is None else integer(listed),
         "info": check_info(fields.get("info")),
         "set_ups": None if fields.get("set_ups") is None else read_set_ups(fields["set_ups"]),
+        "time": None if fields.get("time") is None else read_work_time(fields["time"]),
     }
 
 

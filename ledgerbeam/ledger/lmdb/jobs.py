@@ -16,6 +16,7 @@ from ledgerbeam.ledger.model.identity import run_id
 from ledgerbeam.ledger.model.job import Job, OnJobChange, taken_for_another_job
 from ledgerbeam.ledger.model.json_rows import encode
 from ledgerbeam.ledger.model.set_ups import SetUps
+from ledgerbeam.ledger.model.work_time import WorkTime
 
 _ID = re.compile(rb"[0-9a-f]{32}")
 
@@ -96,7 +97,7 @@ def add_run(txn: Transaction, run: str, info: Mapping[str, Any], now: float) -> 
     """Add a run under its id. Raises ValueError if what it says of itself does not read."""
     check_info(info)
     row = {"began": now, "ended": None, "outcome": None, "tidied": None, "listed": None, "listing_finished": False}
-    row["set_ups"] = None
+    row["set_ups"] = row["time"] = None
     _put(txn, run, {**row, "info": dict(info)})
 
 
@@ -110,9 +111,11 @@ def change_run(txn: Transaction, run: str, changed: Mapping[str, Any]) -> None:
         news = {name: value for name, value in news.items() if name not in ("ended", "outcome", "tidied")}
     listed = max((row["listed"] for row in (known, news) if row.get("listed") is not None), default=None)
     finished = known["listing_finished"] or news.get("listing_finished", False)
-    set_ups = [row["set_ups"] for row in (known, news) if row.get("set_ups")]
-    most = max(set_ups, key=itemgetter("times"), default=None)  # they only grow
-    _put(txn, run, {**known, **news, "listed": listed, "listing_finished": finished, "set_ups": most})
+    # Both only grow.
+    set_ups = max(_noted("set_ups", known, news), key=itemgetter("times"), default=None)
+    time = max(_noted("time", known, news), key=lambda found: sum(found["seconds"].values()), default=None)
+    most = {"set_ups": set_ups, "time": time}
+    _put(txn, run, {**known, **news, "listed": listed, "listing_finished": finished, **most})
 
 
 def note_listing(txn: Transaction, run: str, *, listed: int, finished: bool) -> None:
@@ -123,6 +126,11 @@ def note_listing(txn: Transaction, run: str, *, listed: int, finished: bool) -> 
 def note_set_ups(txn: Transaction, run: str, found: SetUps) -> None:
     """Record the set-ups of a run so far."""
     _put(txn, run, {**_get(txn, run), "set_ups": found._asdict()})
+
+
+def note_time(txn: Transaction, run: str, found: WorkTime) -> None:
+    """Record where the time of a run's workers went so far."""
+    _put(txn, run, {**_get(txn, run), "time": found.as_dict()})
 
 
 def end_run(txn: Transaction, run: str, outcome: str, now: float, *, tidied: bool) -> None:
@@ -150,6 +158,10 @@ def newest_number(txn: Transaction) -> int:
 def all_runs(txn: Transaction) -> list[dict[str, Any]]:
     """Return every run, in their order."""
     return [{"id": read_run_key(key), **read_run(row)} for key, row in txn.scan(RUNS, b"")]
+
+
+def _noted(name: str, *rows: Mapping[str, Any]) -> list[Any]:
+    return [row[name] for row in rows if row.get(name)]
 
 
 def _get(txn: Transaction, run: str) -> dict[str, Any]:

@@ -47,6 +47,7 @@ from ledgerbeam.ledger.model.rows import (
 )
 from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.ledger.model.work_time import WorkTime
 
 _Result = TypeVar("_Result")
 
@@ -331,6 +332,10 @@ class LmdbStore:
     def note_set_ups(self, run: str, found: SetUps) -> None:
         """Record the set-ups of a run so far."""
         self._write(lambda txn: lmdb_jobs.note_set_ups(txn, run, found))
+
+    def note_time(self, run: str, found: WorkTime) -> None:
+        """Record where the time of a run's workers went so far."""
+        self._write(lambda txn: lmdb_jobs.note_time(txn, run, found))
 
     def end_run(self, run: str, outcome: str, *, tidied: bool = False) -> None:
         """Record how a run ended."""

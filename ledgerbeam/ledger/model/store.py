@@ -36,6 +36,7 @@ from ledgerbeam.ledger.model.rows import (
 )
 from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.ledger.model.work_time import WorkTime
 
 __all__ = ["MAX_ATTEMPTS", "LedgerSink", "LedgerStore"]
 
@@ -229,6 +230,9 @@ class LedgerStore(LedgerSink, Protocol):
 
     def note_set_ups(self, run: str, found: SetUps) -> None:
         """Record how often user code was set up in a run so far; more than what was noted before."""
+
+    def note_time(self, run: str, found: WorkTime) -> None:
+        """Record where the time of a run's workers went so far; more than what was noted before."""
 
     def end_run(self, run: str, outcome: str, *, tidied: bool = False) -> None:
         """Record how a run ended. A run that began and has no outcome was killed, or still runs.

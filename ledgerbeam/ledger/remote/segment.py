@@ -42,6 +42,7 @@ from ledgerbeam.ledger.model.values import (
     shown,
     text,
 )
+from ledgerbeam.ledger.model.work_time import read_work_time
 
 MAGIC = b"lbseg\r\n\x01"
 """What a segment begins with."""
@@ -269,5 +270,6 @@ _RUN_FIELDS: dict[str, Callable[[Any], Any]] = {
     "listed": integer,
     "listing_finished": flag,
     "set_ups": read_set_ups,
+    "time": read_work_time,
     "info": mapping,
 }

@@ -42,6 +42,7 @@ from ledgerbeam.ledger.model.job import Job, OnJobChange
 from ledgerbeam.ledger.model.rows import CommitResult, Failure, Leaf, Mark
 from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.task import Source
+from ledgerbeam.ledger.model.work_time import WorkTime
 from ledgerbeam.ledger.remote import apply as sidecar
 from ledgerbeam.ledger.remote.controls import (
     JOB_NAME,
@@ -271,6 +272,10 @@ class RemoteStore(LmdbStore):
     def note_set_ups(self, run: str, found: SetUps) -> None:
         """Record the set-ups of a run so far."""
         self._change_run(run, {"set_ups": found._asdict()})
+
+    def note_time(self, run: str, found: WorkTime) -> None:
+        """Record where the time of a run's workers went so far."""
+        self._change_run(run, {"time": found.as_dict()})
 
     def end_run(self, run: str, outcome: str, *, tidied: bool = False) -> None:
         """Record how a run ended."""

@@ -33,6 +33,7 @@ _URLS = {
     "base": "a folder",
     "tokenizer": "a tokenizer",
     "watch_file": "a watched file",
+    "profile": "a profile",
 }
 """Options that are URLs, and what each is."""
 

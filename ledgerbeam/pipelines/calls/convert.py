@@ -52,6 +52,7 @@ def convert(
     on_job_change: Literal["refuse", "restart", "accept"] = "refuse",
     flush_interval: float = 1.0,
     only_failed: str | None = None,
+    profile: str | PathLike[str] | None = None,
     log_level: Literal["debug", "info", "warning", "error"] = "warning",
     options: Sequence[str] = (),
     progress: bool | RunConsole | None = None,
@@ -102,6 +103,7 @@ def convert(
             `JobMismatchError`, ``restart`` does all of it again, ``accept`` keeps what is done.
         flush_interval: Longest time that a completion waits for its commit, in seconds.
         only_failed: Do only the sources with a failure of this reason, a shell pattern.
+        profile: Write a file for speedscope that shows where the time of the workers went, by function: a path or URL.
         log_level: Show log messages of functions from this level on.
         options: Beam options, such as ``["--runner=PrismRunner"]``; none for the local runner.
         progress: Whether progress is shown on standard error; None shows it on a terminal and in a notebook.
@@ -126,6 +128,7 @@ def convert(
         ledger=ledger,
         index_root=index_root,
         base=base,
+        profile=profile,
     )
     from ledgerbeam.pipelines.calls.job_values import conversion, file_sources, run_values, shards
     from ledgerbeam.pipelines.calls.running import RunOptions, job_result
@@ -157,7 +160,7 @@ def convert(
     job = ConvertJob(
         files=files,
         **conversion(written, output, dtype=dtype, drop_parts=drop_parts, fields=fields),
-        **run_values(options_of_stores, workers, flush_interval, log_level, limit_tasks),
+        **run_values(options_of_stores, workers, flush_interval, log_level, limit_tasks=limit_tasks, profile=profile),
     )
     how = RunOptions(
         ledger=None if ledger is None else path(ledger),

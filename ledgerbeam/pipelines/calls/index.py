@@ -36,6 +36,7 @@ def index(
     on_job_change: Literal["refuse", "restart", "accept"] = "refuse",
     flush_interval: float = 1.0,
     only_failed: str | None = None,
+    profile: str | PathLike[str] | None = None,
     log_level: Literal["debug", "info", "warning", "error"] = "warning",
     options: Sequence[str] = (),
     progress: bool | RunConsole | None = None,
@@ -64,6 +65,7 @@ def index(
             `JobMismatchError`, ``restart`` does all of it again, ``accept`` keeps what is done.
         flush_interval: Longest time that a completion waits for its commit, in seconds.
         only_failed: Do only the sources with a failure of this reason, a shell pattern.
+        profile: Write a file for speedscope that shows where the time of the workers went, by function: a path or URL.
         log_level: Show log messages of functions from this level on.
         options: Beam options, such as ``["--runner=PrismRunner"]``; none for the local runner.
         progress: Whether progress is shown on standard error; None shows it on a terminal and in a notebook.
@@ -86,6 +88,7 @@ def index(
         sources_from=sources_from,
         ledger=ledger,
         index_root=index_root,
+        profile=profile,
     )
     from ledgerbeam.pipelines.calls.job_values import file_sources, run_values
     from ledgerbeam.pipelines.calls.running import RunOptions, job_result
@@ -101,7 +104,7 @@ def index(
         task_bytes=task_bytes,
         read_as=from_ or read_as_shar(sources, options_of_stores),
     )
-    job = IndexJob(files=files, **run_values(options_of_stores, workers, flush_interval, log_level))
+    job = IndexJob(files=files, **run_values(options_of_stores, workers, flush_interval, log_level, profile=profile))
     how = RunOptions(
         ledger=None if ledger is None else path(ledger),
         on_job_change=on_job_change,

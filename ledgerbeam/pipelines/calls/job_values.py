@@ -13,6 +13,7 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Grouping, canonical_url, common_base
 from ledgerbeam.io.megatron.layout import dataset_prefix, dtype_code
 from ledgerbeam.io.shar.cuts import parse_fields
+from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.pipelines.calls.values import (
     TARS_WITH_METADATA,
     given,
@@ -58,6 +59,7 @@ class RunValues(TypedDict):
     flush_interval: float
     log_level: str
     task_limit: int | None
+    profile: str | None
 
 
 def run_values(
@@ -65,7 +67,9 @@ def run_values(
     workers: int | None,
     flush_interval: float,
     log_level: str,
+    *,
     limit_tasks: int | None = None,
+    profile: Place | None = None,
 ) -> RunValues:
     """Return how a job runs.
 
@@ -78,7 +82,15 @@ def run_values(
         "flush_interval": given("flush_interval", flush_interval, parse_seconds),
         "log_level": log_level,
         "task_limit": None if limit_tasks is None else given("limit_tasks", limit_tasks, parse_count),
+        "profile": None if profile is None else _profile(profile),
     }
+
+
+def _profile(place: Place) -> str:
+    url = canonical_url(path(place))
+    if is_local(url) and (os.path.isdir(url) or not os.path.isdir(os.path.dirname(url))):
+        raise UsageError(f"{url}: expected a file in a folder that exists, such as profile.json, for --profile")
+    return url
 
 
 def file_sources(

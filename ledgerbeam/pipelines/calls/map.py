@@ -65,6 +65,7 @@ def map(  # noqa: A001 - as the command is called
     on_job_change: Literal["refuse", "restart", "accept"] = "refuse",
     flush_interval: float = 1.0,
     only_failed: str | None = None,
+    profile: str | PathLike[str] | None = None,
     log_level: Literal["debug", "info", "warning", "error"] = "warning",
     options: Sequence[str] = (),
     progress: bool | RunConsole | None = None,
@@ -143,6 +144,7 @@ def map(  # noqa: A001 - as the command is called
             `JobMismatchError`, ``restart`` does all of it again, ``accept`` keeps what is done.
         flush_interval: Longest time that a completion waits for its commit, in seconds.
         only_failed: Do only the sources with a failure of this reason, a shell pattern.
+        profile: Write a file for speedscope that shows where the time of the workers went, by function: a path or URL.
         log_level: Show log messages of functions from this level on.
         options: Beam options, such as ``["--runner=PrismRunner"]``; none for the local runner.
         progress: Whether progress is shown on standard error; None shows it on a terminal and in a notebook.
@@ -169,6 +171,7 @@ def map(  # noqa: A001 - as the command is called
         index_root=index_root,
         base=base,
         watch_file=watch_file,
+        profile=profile,
     )
     from ledgerbeam.ledger.model.user_objects import check_object, depends_on_batches, read_values
     from ledgerbeam.pipelines.calls.job_values import file_sources, folder, run_values, shards
@@ -229,9 +232,11 @@ def map(  # noqa: A001 - as the command is called
         on_error=on_error,
         devices=given("devices", devices, parse_devices) if devices else (),
         **written,
-        **run_values(options_of_stores, workers, flush_interval, log_level, limit_tasks),
+        **run_values(options_of_stores, workers, flush_interval, log_level, limit_tasks=limit_tasks, profile=profile),
     )
     if sample is not None:
+        if profile is not None:
+            raise UsageError("--sample is no run that could be profiled: leave --profile out")
         from ledgerbeam.pipelines.calls.sampling import sample_result
 
         return sample_result(with_batch_schema(job, None, on_job_change), given("sample", sample, parse_count), console)

@@ -47,6 +47,7 @@ def materialize(
     on_job_change: Literal["refuse", "restart", "accept"] = "refuse",
     flush_interval: float = 1.0,
     only_failed: str | None = None,
+    profile: str | PathLike[str] | None = None,
     log_level: Literal["debug", "info", "warning", "error"] = "warning",
     options: Sequence[str] = (),
     progress: bool | RunConsole | None = None,
@@ -88,6 +89,7 @@ def materialize(
             `JobMismatchError`, ``restart`` does all of it again, ``accept`` keeps what is done.
         flush_interval: Longest time that a completion waits for its commit, in seconds.
         only_failed: Do only the sources with a failure of this reason, a shell pattern.
+        profile: Write a file for speedscope that shows where the time of the workers went, by function: a path or URL.
         log_level: Show log messages of functions from this level on.
         options: Beam options, such as ``["--runner=PrismRunner"]``; none for the local runner.
         progress: Whether progress is shown on standard error; None shows it on a terminal and in a notebook.
@@ -104,7 +106,7 @@ def materialize(
         UsageError: The options cannot mean anything together.
     """
     options_of_stores = given("storage_options", storage_options, parse_options)
-    console = begin_call(progress, options_of_stores, output=output, ledger=ledger)
+    console = begin_call(progress, options_of_stores, output=output, ledger=ledger, profile=profile)
     from ledgerbeam.pipelines.calls.job_values import conversion, run_values, shards
     from ledgerbeam.pipelines.calls.running import RunOptions, job_result
     from ledgerbeam.pipelines.jobs.convert import MaterializeJob
@@ -133,7 +135,7 @@ def materialize(
     job = MaterializeJob(
         passes=passes,
         **converted,
-        **run_values(options_of_stores, workers, flush_interval, log_level, limit_tasks),
+        **run_values(options_of_stores, workers, flush_interval, log_level, limit_tasks=limit_tasks, profile=profile),
     )
     how = RunOptions(
         ledger=None if ledger is None else path(ledger),

@@ -86,6 +86,8 @@ def job_result(job: JobSpec, how: RunOptions, console: RunConsole) -> Result:
     beam_args = list(how.options)
     if job.devices and not is_local_runner(beam_args):
         raise UsageError("--devices is for the local runner: on another, give each of its workers its device")
+    if job.profile is not None:
+        _check_profile(beam_args, dry_run=how.dry_run)
     if beam_args:
         import_beam()
         with logging_kept():
@@ -123,6 +125,16 @@ def job_result(job: JobSpec, how: RunOptions, console: RunConsole) -> Result:
         made = product.make(job, store, rewrite=rewrite, say=console.say)
     passed_over = left_out.passed_over if is_local_runner(beam_args) else None  # others list inside of the pipeline
     return _Ending(job, store, outcome, made, passed_over, only is not None).told(console)
+
+
+def _check_profile(beam_args: Sequence[str], *, dry_run: bool) -> None:
+    if dry_run:
+        raise UsageError("--dry-run runs nothing that could be profiled: leave --profile out")
+    if not is_local_runner(beam_args):
+        raise UsageError(
+            "--profile is for the local runner; on another, Beam's own options have each worker profiled by cProfile: "
+            "-- --profile_cpu --profile_location=URL"
+        )
 
 
 def _previewed(job: JobSpec, how: RunOptions, console: RunConsole) -> Result:

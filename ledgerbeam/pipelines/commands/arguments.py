@@ -316,6 +316,11 @@ def add_job(parser: argparse.ArgumentParser, *, task_bytes: str, task_help: str)
         help="local worker processes (default: all cores)",
     )
     work.add_argument(
+        "--profile",
+        metavar="FILE",
+        help="write where the time of the workers went, by function, for https://www.speedscope.app",
+    )
+    work.add_argument(
         "--dry-run", action="store_true", help="say what would be done and why; write nothing, not even a ledger"
     )
     ledger = parser.add_argument_group("ledger and restart")

@@ -129,6 +129,8 @@ class JobSpec(ABC):
         flush_entries: Most completions of one commit.
         log_level: The lowest level of what workers log that is shown.
         task_limit: Most tasks of a run, or of the rest of it; None for all that are open. On the local runner only.
+        profile: URL of the file that is written of the profiles of the workers; None profiles nothing. On the local
+            runner only.
         run: Id of the run, once it has begun.
         run_dir: Folder of the running local job; None on other runners.
         of_beam: How much of Beam its local processes import.
@@ -147,6 +149,7 @@ class JobSpec(ABC):
     flush_entries: int = MAX_ENTRIES
     log_level: str = "warning"
     task_limit: int | None = None
+    profile: str | None = None
     run: str = ""
     run_dir: str | None = None
     of_beam: BeamParts = WHOLE

@@ -28,6 +28,7 @@ from ledgerbeam.pipelines.report.plots import (
     progress_plot,
     throughput_plot,
 )
+from ledgerbeam.pipelines.report.work_time import time_table
 from ledgerbeam.pipelines.run_progress import count, duration
 from ledgerbeam.redaction import printable, without_secrets
 
@@ -308,6 +309,8 @@ def _tables(data: ReportData, base: Any) -> list[TableSection]:
         tables.append(_statistics_table(data))
     if data.slowest:
         tables.append(_slowest_table(data, base if isinstance(base, str) else ""))
+    if any(run["time"] for run in data.runs):
+        tables.append(_time_table(data.runs))
     if data.runs:
         tables.append(_runs_table(data.runs, data.runs_left_out))
     return tables
@@ -357,6 +360,12 @@ def _slowest_table(data: ReportData, base: str) -> TableSection:
     ]
     text = "By the time that their tasks took, added up over all workers."
     return TableSection("slowest", "Slowest sources", text, heads, rows)
+
+
+def _time_table(runs: Sequence[Mapping[str, Any]]) -> TableSection:
+    heads, rows = time_table(runs)
+    text = "Seconds of all workers of a run, by what they were at. Wait: for tasks, and the runner around them."
+    return TableSection("time", "Where the time went", text, heads, rows)
 
 
 def _runs_table(runs: Sequence[Mapping[str, Any]], left_out: int) -> TableSection:

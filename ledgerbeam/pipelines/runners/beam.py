@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from ledgerbeam.ledger import LedgerStore, Totals
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.user_code import SAFE_PATH
+from ledgerbeam.ledger.model.work_time import MEASURED, WorkTime
 from ledgerbeam.pipelines.beam_import import logging_kept
 from ledgerbeam.pipelines.jobs.listing import JobListing
 from ledgerbeam.pipelines.jobs.spec import JobSpec
@@ -109,6 +111,7 @@ class BeamRunner:
         self._store = store
         self._beam_args = beam_args
         self._set_ups = SetUps()
+        self._time = WorkTime()
         self.records = RecordCounts()
 
     def run(self, listed: JobListing) -> None:
@@ -161,6 +164,9 @@ class BeamRunner:
             self._set_ups = self._set_ups.plus(_counted_set_ups(result))
             if self._set_ups.times:
                 self._store.note_set_ups(run, self._set_ups)
+            self._time = WorkTime.summed([self._time, _counted_time(result)])
+            if self._time.total:
+                self._store.note_time(run, self._time)
         except LedgerbeamError:
             raise
         except Exception as error:
@@ -173,20 +179,35 @@ class BeamRunner:
 
 def _counted_set_ups(result: Any) -> SetUps:
     """Return the set-ups in a runner's counters; some runners have none."""
+    made = SetUps()
+    for metric in _counters(result, "distributions"):
+        if metric.key.metric.name == "set_up_ms" and (counted := metric.result) is not None and counted.count:
+            made = made.plus(SetUps(counted.count, counted.sum / 1000, counted.max / 1000))
+    return made
+
+
+def _counted_time(result: Any) -> WorkTime:
+    """Return where the time of workers went by a runner's counters, which do not say how many there were."""
+    spent = Counter[str]()
+    for metric in _counters(result, "counters"):
+        part = metric.key.metric.name.removesuffix("_us")
+        if part in MEASURED and metric.result:
+            spent[part] += metric.result
+    return WorkTime(0, {part: spent[part] / 1e6 for part in MEASURED if part in spent})
+
+
+def _counters(result: Any, kind: str) -> list[Any]:
+    """Return our counters of a kind; none of a runner that has no counters."""
     from apache_beam.metrics.metric import MetricsFilter  # noqa: PLC0415
 
     try:
-        found = result.metrics().query(MetricsFilter().with_namespace("ledgerbeam").with_name("set_up_ms"))
+        found = result.metrics().query(MetricsFilter().with_namespace("ledgerbeam"))
     except NotImplementedError:
-        return SetUps()
+        return []
     except Exception as error:  # noqa: BLE001 - all is done by now: what a service cannot tell of it changes nothing
         _log.warning("the runner's counters were not to be had: %s", _last_line(error))
-        return SetUps()
-    made = SetUps()
-    for metric in found["distributions"]:
-        if (counted := metric.result) is not None and counted.count:
-            made = made.plus(SetUps(counted.count, counted.sum / 1000, counted.max / 1000))
-    return made
+        return []
+    return list(found[kind])
 
 
 def _last_line(error: Any) -> str:

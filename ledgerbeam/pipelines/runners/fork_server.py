@@ -25,8 +25,11 @@ from typing import Never
 import numpy as np
 from apache_beam.runners.worker import sdk_worker_main
 
+from ledgerbeam.ledger.worker.ending import end_work
 from ledgerbeam.ledger.worker.inflight import InflightMarks
+from ledgerbeam.ledger.worker.stopwatch import begin_times
 from ledgerbeam.pipelines.runners import worker_relay
+from ledgerbeam.pipelines.runners.profiler import begin_profile
 from ledgerbeam.transforms.user_object import close_objects
 
 __all__ = ["DEVICES", "fork_server", "one_device"]
@@ -39,12 +42,13 @@ _SIGNALLED = 128  # what a shell adds to the signal that ended a program
 
 
 @contextmanager
-def fork_server(run_dir: str, devices: Sequence[str] = ()) -> Iterator[str]:
+def fork_server(run_dir: str, devices: Sequence[str] = (), *, profile: bool = False) -> Iterator[str]:
     """Have a fork server. Enter it when Beam has been imported, and before it runs anything.
 
     Args:
         run_dir: Folder of the run, in which workers show that they live.
         devices: Ids of the CUDA devices of which workers see one each, in turn; empty leaves that as it is.
+        profile: Whether workers leave profiles there.
 
     Yields:
         The shell command that starts a worker: ``exec``, so that no shell is between.
@@ -58,7 +62,7 @@ def fork_server(run_dir: str, devices: Sequence[str] = ()) -> Iterator[str]:
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
-        _run(lambda: _Server(listener, run_dir, devices).serve())
+        _run(lambda: _Server(listener, run_dir, devices, profile=profile).serve())
     listener.close()
     try:
         yield f'exec "{sys.executable}" -I -S "{worker_relay.__file__}" {name}'
@@ -68,9 +72,10 @@ def fork_server(run_dir: str, devices: Sequence[str] = ()) -> Iterator[str]:
 
 
 class _Server:
-    def __init__(self, listener: socket.socket, run_dir: str, devices: Sequence[str]) -> None:
+    def __init__(self, listener: socket.socket, run_dir: str, devices: Sequence[str], *, profile: bool) -> None:
         self._listener = listener
         self._run_dir = run_dir
+        self._profile = profile
         self._devices = devices
         self._started = 0
         self._relays: dict[int, socket.socket] = {}  # by the pid of their worker
@@ -99,7 +104,7 @@ class _Server:
             for open_socket in (self._listener, relay, *self._relays.values()):
                 open_socket.close()
             self._events.close()
-            _run(lambda: _work(outputs, environment, device, self._run_dir))
+            _run(lambda: _work(outputs, environment, device, self._run_dir, profile=self._profile))
         for output in outputs:
             os.close(output)
         ended = os.pidfd_open(pid)
@@ -132,7 +137,7 @@ def one_device(devices: Sequence[str], position: int) -> dict[str, str]:
     return {DEVICES: devices[position % len(devices)]} if devices else {}
 
 
-def _work(outputs: list[int], environment: bytes, device: dict[str, str], run_dir: str) -> None:
+def _work(outputs: list[int], environment: bytes, device: dict[str, str], run_dir: str, *, profile: bool) -> None:
     """Serve the runner until it closes the channel."""
     _become("ledgerbeam-work")
     for number, output in enumerate(outputs, start=1):
@@ -143,8 +148,12 @@ def _work(outputs: list[int], environment: bytes, device: dict[str, str], run_di
     np.random.seed(None)
     marks = InflightMarks(run_dir)
     marks.register()  # shows at once that the process lives, before any task
+    begin_times(run_dir)
+    if profile:
+        begin_profile(run_dir)
     sdk_worker_main.main([])
     close_objects()
+    end_work()
     marks.close()
 
 

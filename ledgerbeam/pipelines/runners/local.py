@@ -8,22 +8,26 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
+from glob import glob
 from itertools import chain
 
 import numpy as np
 import orjson
 
 from ledgerbeam.errors import LedgerbeamError, WorkerDiedError
+from ledgerbeam.io import publish_bytes
 from ledgerbeam.ledger import LedgerStore, Source, Totals
 from ledgerbeam.ledger.model.accounts import RecordCounts
 from ledgerbeam.ledger.model.set_ups import SetUps
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
+from ledgerbeam.ledger.model.work_time import WorkTime
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.committed import committed_notes
 from ledgerbeam.ledger.worker.inflight import has_tasks_in_work
 from ledgerbeam.ledger.worker.run_folders import RunFolder
 from ledgerbeam.ledger.worker.set_ups import left_set_ups
 from ledgerbeam.ledger.worker.sharing import Held, Sharing
+from ledgerbeam.ledger.worker.stopwatch import left_times
 from ledgerbeam.ledger.worker.task_board import Board, BoardTask, task_board
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.opening import claim_place
@@ -33,8 +37,9 @@ from ledgerbeam.pipelines.jobs.recorded import look_at_files
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
 from ledgerbeam.pipelines.jobs.transport import dump_job
 from ledgerbeam.pipelines.run_console import RunConsole
-from ledgerbeam.pipelines.run_progress import RunProgress, Stage
+from ledgerbeam.pipelines.run_progress import RunProgress, Stage, count
 from ledgerbeam.pipelines.runners.import_path import import_path
+from ledgerbeam.pipelines.runners.profiles import left_profiles, speedscope
 from ledgerbeam.pipelines.runners.supervise import WaveEnd, run_wave
 from ledgerbeam.pipelines.runners.wave_files import (
     STARTED,
@@ -57,8 +62,14 @@ FRUITLESS_PASSES = 3
 
 PROGRESS_SECONDS = 0.5
 
+_NUMBERED = "pass-{}"
+"""In the folder of the run: that of a pass."""
+
 _JOB, _TMP = "job.json", "tmp"
 """In the folder of a pass: the job, and the folder for temporary files of its processes."""
+
+TIME_SECONDS = 60.0
+"""How often the launcher notes where the time of its workers went, while they work: a launcher may be killed."""
 
 REFRESH_SECONDS = 5.0
 """How often the launcher takes in what its workers have recorded in a remote ledger, and looks at the rejects."""
@@ -114,6 +125,8 @@ class LocalRunner:
         self.stopped = False
         self._set_ups = SetUps()
         self._set_ups_before = SetUps()
+        self._time = WorkTime()  # of the passes that have ended
+        self._next_time = time.monotonic() + TIME_SECONDS
         self.records = RecordCounts()
 
     def run(self, listed: JobListing) -> None:
@@ -133,6 +146,10 @@ class LocalRunner:
             self._run_all(listed)
         finally:
             self._sharing.close()
+            with suppress(LedgerbeamError):  # as below
+                self._note_time("", listed.run)
+            if self._spec.profile is not None:
+                self._write_profile(self._spec.profile, listed.run)
         if self._spec.goes_on and not self.stopped:
             self._go_on(listed)
 
@@ -271,6 +288,7 @@ class LocalRunner:
             with suppress(LedgerbeamError):  # a later step that needs more reports the reason
                 self._note_set_ups(folder, listed.run)
             self._set_ups_before = self._set_ups
+            self._time = WorkTime.summed([self._time, left_times(folder)])
 
     def _sent(self, run: str, folder: str) -> JobSpec:
         """Return the job as the wave's process gets it."""
@@ -284,7 +302,7 @@ class LocalRunner:
         A separate one, so that a process that dies slowly does not count as a worker of the next pass.
         """
         self._passes += 1
-        folder = self._pass_folder = os.path.join(self._folder.path, f"pass-{self._passes:04d}")
+        folder = self._pass_folder = os.path.join(self._folder.path, _NUMBERED.format(f"{self._passes:04d}"))
         self._folder.check()
         with written(folder):
             os.mkdir(folder, 0o700)
@@ -362,6 +380,26 @@ class LocalRunner:
             self._set_ups = found
             self._store.note_set_ups(run, found)
 
+    def _note_time(self, folder: str, run: str) -> None:
+        """Note where the time of the workers went: of all passes that have ended, and of the one in a folder."""
+        self._next_time = time.monotonic() + TIME_SECONDS
+        found = WorkTime.summed([self._time, left_times(folder)])
+        if found.workers:
+            self._store.note_time(run, found)
+
+    def _write_profile(self, url: str, run: str) -> None:
+        """Write what the profilers of all workers have left, however the run ends."""
+        found = list(left_profiles(sorted(glob(os.path.join(self._folder.path, _NUMBERED.format("*"))))))
+        if not found:
+            self._reporter.warn(f"{url}: not written, since no worker was at work for long enough to be profiled")
+            return
+        try:
+            publish_bytes(url, speedscope(found, f"{self._spec.command}, run {run}"), self._spec.storage_options)
+        except LedgerbeamError as error:  # the work is done, and recorded
+            self._reporter.warn(f"the profile was not written: {error}")
+            return
+        self._reporter.warn(f"profile: {url} ({count(len(found), 'worker')}); open it at https://www.speedscope.app")
+
     def _tick(self, listed: JobListing, folder: str) -> None:
         now = time.monotonic()
         if now < self._next_tick:
@@ -370,6 +408,8 @@ class LocalRunner:
         board = self._board
         if self._refresh(at_once=board is not None and self._sharing.is_due(board)):
             self._note_set_ups(folder, listed.run)
+        if now >= self._next_time:
+            self._note_time(folder, listed.run)
         if board is not None:
             self._sharing.turn(board)
         self._report(self._stage(folder), listed)

@@ -14,11 +14,14 @@ from apache_beam.runners.portability.fn_api_runner.fn_runner import ExtendedProv
 from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms.environments import Environment, SubprocessSDKEnvironment
 
+from ledgerbeam.ledger.worker.ending import end_work
+from ledgerbeam.ledger.worker.stopwatch import begin_times
 from ledgerbeam.ledger.worker.task_board import BoardPlace
 from ledgerbeam.ledger.worker.task_budget import TaskBudget
 from ledgerbeam.pipelines.beam_import import beam_parts
 from ledgerbeam.pipelines.jobs.spec import JobSpec, Part
 from ledgerbeam.pipelines.runners.fork_server import fork_server, one_device
+from ledgerbeam.pipelines.runners.profiler import begin_profile
 from ledgerbeam.pipelines.runners.wave_files import STARTED, load_committed, load_sources, touch
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.chain import ChainValues, give_values
@@ -41,13 +44,18 @@ def run_locally(spec: JobSpec, part: Part, path: str, beam_args: Sequence[str]) 
     """
     if spec.workers == 1:
         os.environ.update(one_device(spec.devices, 0))
+        begin_times(str(spec.run_dir))
+        if spec.profile is not None:
+            begin_profile(str(spec.run_dir))
         try:
             _run(spec, part, path, beam_args, None)
         finally:
             close_objects()
+            end_work()
         return
     # This process runs nothing of the user's; the workers are forked from one where nothing is left out any more.
-    with fork_server(str(spec.run_dir), spec.devices) as command, beam_parts(spec.of_beam):
+    server = fork_server(str(spec.run_dir), spec.devices, profile=spec.profile is not None)
+    with server as command, beam_parts(spec.of_beam):
         _run(spec, part, path, beam_args, SubprocessSDKEnvironment.from_command_string(command))
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from apache_beam.metrics.cells import DistributionData, DistributionResult
+from apache_beam.metrics.execution import MetricKey, MetricResult
+from apache_beam.metrics.metricbase import MetricName
 
-from ledgerbeam.pipelines.runners.beam import _counted_set_ups, _last_line
+from ledgerbeam.ledger.model.work_time import WorkTime
+from ledgerbeam.pipelines.runners.beam import _counted_set_ups, _counted_time, _last_line
 
 JAVA = """Pipeline failed in state FAILED: org.example.RestClientException: [Could not upload job files.
 	at org.example.Submit.upload(Submit.java:86)
@@ -37,3 +41,22 @@ def test_counters_that_are_not_to_be_had_change_nothing(caplog: pytest.LogCaptur
 
     assert _counted_set_ups(Result()).times == 0
     assert "counters were not to be had: ConnectionError: the service is gone" in caplog.text
+
+
+def test_set_ups_and_times_of_all_steps_are_added_up() -> None:
+    def metric(step: str, name: str, value: object) -> MetricResult:
+        return MetricResult(MetricKey(step, MetricName("ledgerbeam", name)), value, value)
+
+    set_up = DistributionResult(DistributionData(3000, 2, 1000, 2000))
+    counters = [metric("one", "read_us", 1_500_000), metric("two", "read_us", 500_000), metric("one", "tasks_us", 7)]
+    counters += [metric("one", "records_read", 9), metric("one", "publish_us", None)]
+
+    class Result:
+        def metrics(self) -> Result:
+            return self
+
+        def query(self, wanted: object) -> dict[str, list[MetricResult]]:
+            return {"counters": counters, "distributions": [metric("one", "set_up_ms", set_up)]}
+
+    assert _counted_set_ups(Result()) == (2, 3.0, 2.0)
+    assert _counted_time(Result()) == WorkTime(0, {"read": 2.0})

@@ -40,6 +40,7 @@ from ledgerbeam.pipelines.report.accounts import account_lines
 from ledgerbeam.pipelines.report.hosts import hosts_of
 from ledgerbeam.pipelines.report.progress import shown_runs
 from ledgerbeam.pipelines.report.state import ledger_state, shown_job
+from ledgerbeam.pipelines.report.work_time import describe_time
 from ledgerbeam.redaction import without_secrets
 
 __all__ = ["ChangedSource", "changed_sources", "status"]
@@ -79,6 +80,8 @@ def status(store: LedgerStore, args: argparse.Namespace) -> int:
     ]
     if runs and runs[-1]["set_ups"]:
         rows.append(("set-up", describe_set_ups(runs[-1]["set_ups"])))
+    if runs and runs[-1]["time"]:
+        rows.append(("time", describe_time(runs[-1]["time"])))
     if progress.running:
         left = progress.time_left
         rows.append(("time left", "not known yet" if left is None else f"about {duration(left)}"))

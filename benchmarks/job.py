@@ -1,0 +1,268 @@
+"""Table: whole jobs. `ledgerbeam map` against a bare loop and its peers: the same function, the same records."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from benchmarks.data import GIGABYTE, Data, lines
+from benchmarks.job_check import same_records
+from benchmarks.job_programs import PROCESSES
+from benchmarks.measured import Measured, measure
+from benchmarks.peer import PEERS_REMEDY, ROOT, peer_python
+from benchmarks.table import Row, absent_row, most_row
+from ledgerbeam.io.storage.client import filesystem
+from ledgerbeam.ledger.model.work_time import MEASURED
+from tests.servers import s3
+
+TITLE = f"Whole jobs: JSONL in 8 files, a function of 7 us a record, {PROCESSES} processes, start-up included"
+
+FILES = 8
+ROUNDS = 2
+SIZE, SMALL_SIZE, FULL_SIZE = 0.6 * GIGABYTE, 0.05 * GIGABYTE, 10 * GIGABYTE
+TASK_BYTES = 16 * 2**20
+
+CPU_LIMIT = 1.3
+"""Seconds of processors of a job, start-up apart, for each of the bare loop."""
+
+START_LIMIT, START_CPU_LIMIT, RERUN_LIMIT = 1.3, 3.0, 0.3
+MEMORY_LIMIT = 2 * TASK_BYTES + 200_000_000
+AROUND_LIMIT = 10
+"""Per cent of the processors' time of workers that may go to what is around the work: the ledger, and the runner."""
+
+_PEERS = ("polars", "datatrove", "ray")
+_NAMES = {
+    "bare": "bare loop",
+    "beam": "FnApiRunner",
+    "datatrove": "datatrove",
+    "polars": "Polars",
+    "ray": "Ray Data",
+}
+_IMPORT = "import apache_beam"
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """Where a table of one size works.
+
+    Attributes:
+        folder: Holds the sources below `in`; everything else in it is removed.
+        label: The size, for people.
+    """
+
+    folder: Path
+    label: str
+
+    def ours(self, *more: str, name: str = "ours") -> list[str]:
+        """Return our command line; with a name of its own it is another job."""
+        options = (f"--task-bytes={TASK_BYTES}", f"--workers={PROCESSES}", "--quiet", *more)
+        return _map(f"{self.folder}/in/*.jsonl", str(self.folder / name), *options)
+
+    def theirs(self, program: str) -> list[str]:
+        """Return the command line of a program of `job_programs`."""
+        python = str(peer_python()) if program in _PEERS else sys.executable
+        return [python, "-m", "benchmarks.job_programs", program, f"{self.folder}/in", f"{self.folder}/{program}"]
+
+    def run(self, program: str) -> Measured:
+        """Run a program from an empty folder on."""
+        for leftover in (program, f"{program}.logs", f"{program}.ledger"):
+            shutil.rmtree(self.folder / leftover, ignore_errors=True)
+        command = self.ours() if program == "ours" else self.theirs(program)
+        return measure(command, self.folder / program)
+
+
+def rows(data: Data) -> Iterator[Row]:
+    start, imported = yield from _start(data)
+    size = SMALL_SIZE if data.factor < 1 else SIZE
+    yield from _size(_sources(data, size), start, imported, rounds=ROUNDS)
+    if data.full:
+        yield from _size(_sources(data, FULL_SIZE), start, imported, rounds=1)
+    yield from _object_store(_sources(data, SMALL_SIZE), start)
+
+
+def _start(data: Data) -> Generator[Row, None, tuple[Measured, Measured]]:
+    """Yield the rows of jobs that do next to nothing; return what a job of one record takes, and an import of Beam."""
+    folder = data.work / "job-start"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    (folder / "one.jsonl").write_bytes(next(lines(1)))
+    jobs, again, imports = [], [], []
+    for number in range(ROUNDS + 1):  # the first of each warms the disk up
+        imports.append(measure([sys.executable, "-c", _IMPORT], folder))
+        command = _map(str(folder / "one.jsonl"), str(folder / f"out-{number}"), "--quiet")
+        jobs.append(measure(command, folder / f"out-{number}"))
+        again.append(measure(command, folder))
+    shutil.rmtree(folder)
+    job, rerun, plain = (_least(found[1:]) for found in (jobs, again, imports))
+    yield most_row(
+        "a job of one record, vs importing Beam",
+        job.wall / plain.wall,
+        START_LIMIT,
+        " x",
+        ours=_shown(job),
+        other=f"{_IMPORT} {_shown(plain)}",
+    )
+    yield most_row("a job of one record, processors", job.cpu, START_CPU_LIMIT, " s", ours=_shown(job))
+    yield most_row("the same job again, finished", rerun.wall, RERUN_LIMIT, " s", ours=_shown(rerun))
+    return job, plain
+
+
+def _size(bench: _Bench, start: Measured, imported: Measured, *, rounds: int) -> Iterator[Row]:
+    """Yield the rows of the jobs of one size."""
+    programs = ["bare", "ours", "beam", *(_PEERS if peer_python() else ())]
+    runs: dict[str, list[Measured]] = {program: [] for program in programs}
+    for number in range(rounds):
+        for program in programs if number % 2 == 0 else reversed(programs):
+            runs[program].append(bench.run(program))
+    time = _time_of(bench.folder / "ours.ledger")
+    _check(bench.folder, programs)
+    found = {program: _least(each) for program, each in runs.items()}
+    ours, bare = found["ours"], found["bare"]
+    yield from _against_bare(f"map of {bench.label}", ours, bare, start)
+    for program in ("beam", *_PEERS):
+        work = f"map of {bench.label}, vs {_NAMES[program]}"
+        if program not in found:
+            yield absent_row(work, "<= 1 x", PEERS_REMEDY)
+            continue
+        theirs = found[program]
+        other = f"{_shown(theirs)}; {theirs.wall / bare.wall:.2f} x the bare loop"
+        yield most_row(work, ours.wall / theirs.wall, 1, " x", ours=_shown(ours), other=other)
+    peers = {program: each for program, each in found.items() if program not in ("bare", "ours")}
+    best = min(peers, key=lambda program: peers[program].wall)
+    yield most_row(
+        f"map of {bench.label}, vs the best peer",
+        ours.wall / peers[best].wall,
+        1,
+        " x",
+        ours=_shown(ours),
+        other=f"{_NAMES[best]} {_shown(peers[best])}",
+    )
+    yield most_row(
+        f"memory of a worker, {bench.label}",
+        ours.memory / 1e6,
+        MEMORY_LIMIT / 1e6,
+        " MB",
+        other=", ".join(f"{_NAMES[name]} {each.memory / 1e6:.0f}" for name, each in found.items() if name != "ours"),
+    )
+    # What it takes to begin, and one task at the speed of the bare loop in one process.
+    task = PROCESSES * bare.wall * TASK_BYTES / _bytes(bench.folder / "in")
+    first = min(each.first for each in runs["ours"])
+    limit = START_LIMIT * imported.wall + task
+    yield most_row(f"first output of {bench.label}", first, round(limit, 2), " s", ours=f"{first:.2f} s")
+    yield from _parts(bench.label, time)
+
+
+def _against_bare(work: str, ours: Measured, bare: Measured, start: Measured) -> Iterator[Row]:
+    yield most_row(
+        f"{work}, processors, start-up apart, vs a bare loop",
+        max(0.0, ours.cpu - start.cpu) / bare.cpu,
+        CPU_LIMIT,
+        " x",
+        ours=f"{_shown(ours)}; {ours.wall / bare.wall:.2f} x the wall, {ours.cpu / bare.cpu:.2f} x all CPU",
+        other=f"bare loop {_shown(bare)}",
+    )
+
+
+def _parts(label: str, time: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield what the workers' processors were used for."""
+    cpu = time["cpu"]
+    whole = sum(cpu.values())
+    work = ", ".join(f"{part} {cpu[part]:.2f}" for part in MEASURED if part != "ledger")
+    around = cpu["ledger"] + cpu["wait"]
+    yield most_row(
+        f"CPU seconds of workers by part, {label}; the share of the last two",
+        100 * around / whole,
+        AROUND_LIMIT,
+        " %",
+        ours=work,
+        other=f"ledger {cpu['ledger']:.2f}, the runner around it {cpu['wait']:.2f}",
+    )
+
+
+def _object_store(bench: _Bench, start: Measured) -> Iterator[Row]:
+    """Yield the row of a job on S3, where the bare loop gets and puts whole objects."""
+    label = f"map of {bench.label} on S3"
+    if missing := s3.missing():
+        yield absent_row(label, f"<= {CPU_LIMIT:g} x", missing)
+        return
+    with s3.s3_server() as server:
+        name = "MinIO" if s3.minio() else "moto"
+        place = server.place()
+        store = filesystem(place, server.options)
+        for path in sorted((bench.folder / "in").iterdir()):
+            store.put_file(str(path), f"{place}/in/{path.name}")
+        runs: dict[str, list[Measured]] = {"bare": [], "ours": []}
+        for number in range(ROUNDS):
+            options = (f"--task-bytes={TASK_BYTES}", f"--workers={PROCESSES}", "--quiet")
+            ours = _map(f"{place}/in/*.jsonl", f"{place}/ours-{number}", *options, suffix=".ledger")
+            out = f"{place}/bare-{number}"
+            bare = [sys.executable, "-m", "benchmarks.job_programs", "bare_s3", f"{place}/in", out]
+            for program, command in (("bare", bare), ("ours", ours)):
+                runs[program].append(measure(command, bench.folder / "none", environment=server.env))
+        for program in runs:
+            copied = bench.folder / f"{program}-s3"
+            shutil.rmtree(copied, ignore_errors=True)
+            store.get(f"{place}/{program}-0/", f"{copied}/", recursive=True)
+        _check(bench.folder, [f"{program}-s3" for program in runs])
+    yield from _against_bare(f"{label} ({name})", _least(runs["ours"]), _least(runs["bare"]), start)
+
+
+def _check(folder: Path, programs: list[str]) -> None:
+    """Refuse programs that have not written the same records, and remove what they wrote."""
+    found = {program: same_records(str(folder / program)) for program in programs}
+    for one, other in pairwise(programs):
+        if found[one] != found[other] or not found[one][0]:
+            raise RuntimeError(f"{folder}: {one} wrote {found[one]} (records, digest), {other} {found[other]}")
+    for path in folder.iterdir():
+        if path.name != "in":
+            shutil.rmtree(path)
+
+
+def _sources(data: Data, size: float) -> _Bench:
+    """Return the sources of a size, made once."""
+    folder = data.folder.parent / f"job-{size / GIGABYTE:g}"
+    made = folder / "in"
+    if not made.is_dir():
+        partial = folder / "partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        for number in range(FILES):
+            with (partial / f"{number:02d}.jsonl").open("wb") as file:
+                for line in lines(int(size), seed=number):
+                    file.write(line)
+                    if file.tell() >= size / FILES:
+                        break
+        partial.rename(made)
+    return _Bench(folder, f"{size / GIGABYTE:g} GB")
+
+
+def _map(sources: str, out: str, *options: str, suffix: str = ".ledger") -> list[str]:
+    command = [sys.executable, "-m", "ledgerbeam", "map", "benchmarks.functions:describe", sources]
+    return [*command, f"--output={out}", "--to=jsonl", f"--ledger={out}{suffix}", *options]
+
+
+def _time_of(ledger: Path) -> Mapping[str, Any]:
+    command = [sys.executable, "-m", "ledgerbeam", "ledger", "status", str(ledger), "--json"]
+    shown = subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout
+    time: Mapping[str, Any] = json.loads(shown)["last_run"]["time"]
+    return time
+
+
+def _bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir() if path.suffix == ".jsonl")
+
+
+def _least(runs: list[Measured]) -> Measured:
+    """Return the least of each figure."""
+    return Measured(*(min(figures) for figures in zip(*(vars(run).values() for run in runs), strict=True)))
+
+
+def _shown(found: Measured) -> str:
+    return f"{found.wall:.2f} s, {found.cpu:.2f} CPU s"

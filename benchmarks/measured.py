@@ -1,0 +1,134 @@
+"""Runs a program and says what it took, with all that it starts: `python -m benchmarks.measured FOLDER WORD...`.
+
+What a program leaves behind, and what its children do, is counted too: this process adopts them. It prints one JSON
+object, see `Measured`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.peer import ROOT
+from benchmarks.scale_runs import tree
+
+_PR_SET_CHILD_SUBREAPER = 36  # of linux/prctl.h
+_SAMPLE_SECONDS = 0.05
+_LEFT_SECONDS = 10.0
+"""How long what a program has left behind may go on until it is ended."""
+
+WORKERS = ("ledgerbeam-work",)
+"""Names of processes that are workers of ours."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a program took.
+
+    Attributes:
+        wall: Seconds until it ended.
+        cpu: Seconds of processors, of the program and all that it started.
+        memory: Peak of resident memory of one process, in bytes: of a worker if it has workers of ours.
+        first: Seconds until the first file was in the folder; of a program that writes none, as `wall`.
+    """
+
+    wall: float
+    cpu: float
+    memory: int
+    first: float
+
+
+def measure(
+    command: Sequence[str], folder: Path, *, environment: Mapping[str, str] | None = None, cwd: Path = ROOT
+) -> Measured:
+    """Run a program to its end; `folder` is where it writes.
+
+    Raises:
+        RuntimeError: It did not end well; the message has what it said.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.measured", str(folder), *command],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-4000:]}")
+    return Measured(**json.loads(done.stdout))
+
+
+def main(folder: str, *command: str) -> int:
+    """Print what a program took; return its exit status."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    peaks: dict[str, int] = {}
+    first: list[float] = []
+    started = time.perf_counter()
+    process = subprocess.Popen(command, stdout=2)
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(_SAMPLE_SECONDS):
+            if not first and _has_files(Path(folder)):
+                first.append(time.perf_counter() - started)
+            _look(process.pid, peaks)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    status = process.wait()
+    wall = time.perf_counter() - started
+    ended.set()
+    watching.join()
+    _wait_for_the_rest()
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    workers = [peaks[name] for name in WORKERS if name in peaks]
+    memory = max(workers or peaks.values(), default=0)
+    found = Measured(wall, used.ru_utime + used.ru_stime, memory, first[0] if first else wall)
+    print(json.dumps(asdict(found)))
+    return status
+
+
+def _has_files(folder: Path) -> bool:
+    """Return whether something is there that is no temporary file and no claim of a ledger."""
+    return any(not name.startswith((".", "_")) for name in (os.listdir(folder) if folder.is_dir() else ()))
+
+
+def _look(pid: int, peaks: dict[str, int]) -> None:
+    for found in tree(pid):
+        try:
+            name = Path(f"/proc/{found}/comm").read_text(encoding="utf-8").strip()
+            status = Path(f"/proc/{found}/status").read_text(encoding="utf-8")
+        except OSError:  # it has ended
+            continue
+        if "VmHWM:" in status:
+            peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024
+            peaks[name] = max(peaks.get(name, 0), peak)
+
+
+def _wait_for_the_rest() -> None:
+    until = time.monotonic() + _LEFT_SECONDS
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not pid:
+            if time.monotonic() > until:
+                for child in tree(os.getpid())[1:]:
+                    os.kill(child, signal.SIGKILL)
+            time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,213 @@
+"""Where the time of a worker process goes, measured at tasks and blocks of records, never at a record.
+
+    with timed("read"):
+        records = read()
+
+Parts may be nested: what is inside counts for the inner one alone. A body must not yield: what runs in between is the
+work of others. A worker of a local run leaves its times in the run's folder, where the launcher adds them up. On other
+runners they are taken by `take_times`, for the runner's counters.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+from ledgerbeam.ledger.model.json_rows import decode, encode
+from ledgerbeam.ledger.model.work_time import MEASURED, WAIT, WorkTime, read_work_time
+from ledgerbeam.ledger.worker.ending import at_end
+
+__all__ = ["SharedTime", "begin_times", "leave_times", "left_times", "take_times", "timed"]
+
+SUFFIX = ".time"
+
+LEAVE_SECONDS = 0.5
+"""How long a worker keeps its times to itself while it begins one task after another; what it had not left dies with
+it."""
+
+
+class _Lap(threading.local):
+    """What a thread is at: the parts that it is in, and what they took since it was in none."""
+
+    def __init__(self) -> None:
+        self.within: list[str] = []
+        self.seconds = dict.fromkeys(MEASURED, 0.0)
+        self.cpu = dict.fromkeys(MEASURED, 0.0)
+        self.at = self.cpu_at = 0.0
+
+    def turn(self) -> None:
+        """Count the time up to now for the innermost part."""
+        now, cpu_now = time.perf_counter(), time.thread_time()
+        if self.within:
+            part = self.within[-1]
+            self.seconds[part] += now - self.at
+            self.cpu[part] += cpu_now - self.cpu_at
+        self.at, self.cpu_at = now, cpu_now
+
+
+class _WorkerTimes:
+    """The times of this process since `begin`."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.begin()
+
+    def begin(self) -> None:
+        self.born, self.cpu_born = time.perf_counter(), time.process_time()
+        self.seconds = dict.fromkeys(MEASURED, 0.0)
+        self.cpu = dict.fromkeys(MEASURED, 0.0)
+        self.taken = dict.fromkeys(MEASURED, 0.0)
+        self.file = ""
+        self.left = 0.0
+
+    def add(self, lap: _Lap) -> None:
+        with self.lock:
+            for part in MEASURED:
+                self.seconds[part] += lap.seconds[part]
+                self.cpu[part] += lap.cpu[part]
+                lap.seconds[part] = lap.cpu[part] = 0.0
+
+    def times(self) -> WorkTime:
+        lived, used = time.perf_counter() - self.born, time.process_time() - self.cpu_born
+        with self.lock:
+            seconds, cpu = dict(self.seconds), dict(self.cpu)
+        # Never below zero: on other runners several threads may work at once.
+        seconds[WAIT] = max(0.0, lived - sum(seconds.values()))
+        cpu[WAIT] = max(0.0, used - sum(cpu.values()))
+        return WorkTime(1, seconds, cpu)
+
+
+_lap = _Lap()
+_process = _WorkerTimes()
+
+
+class timed:  # noqa: N801 - it is used as a function
+    """Count the time of the body for a part of a worker's time, one of `work_time.MEASURED`."""
+
+    __slots__ = ("_part",)
+
+    def __init__(self, part: str) -> None:
+        self._part = part
+
+    def __enter__(self) -> Self:
+        _lap.turn()
+        _lap.within.append(self._part)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _lap.turn()
+        _lap.within.pop()
+        if not _lap.within:
+            _process.add(_lap)
+
+
+class SharedTime:
+    """Divides the time of a part in which two kinds of work take turns, too quickly to be measured each.
+
+    The first few calls of one kind are measured one by one, and their share in the time of these turns is taken for all
+    of them. Used as a context, in a body that is timed as `part`.
+
+    Args:
+        part: That the calls are counted for.
+        rest: That everything else is counted for.
+    """
+
+    def __init__(self, part: str, rest: str) -> None:
+        self._part = part
+        self._rest = rest
+        self._called = 0.0
+        self._share = 0.0
+
+    def __enter__(self) -> Self:
+        self._before = self._spent()
+        return self
+
+    def measured(self, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return what calls a function and adds up how long that takes."""
+        clock = time.perf_counter
+
+        def measured(value: Any) -> Any:
+            started = clock()
+            try:
+                return call(value)
+            finally:
+                self._called += clock() - started
+
+        return measured
+
+    def measure(self) -> None:
+        """Take the share of the calls in the time so far."""
+        lasted = self._spent()[0] - self._before[0]
+        self._share = max(0.0, 1 - self._called / lasted) if lasted > 0 else 0.0
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        after = self._spent()
+        for times, began, ended in zip((_lap.seconds, _lap.cpu), self._before, after, strict=True):
+            moved = self._share * (ended - began)
+            times[self._part] -= moved
+            times[self._rest] += moved
+
+    def _spent(self) -> tuple[float, float]:
+        _lap.turn()
+        return _lap.seconds[self._part], _lap.cpu[self._part]
+
+
+def begin_times(run_dir: str | None = None) -> None:
+    """Begin anew: the process becomes a worker, which leaves its times in a run's folder when it ends."""
+    _process.begin()
+    if run_dir is not None:
+        at_end(partial(leave_times, run_dir, at_once=True))
+
+
+def take_times() -> dict[str, float]:
+    """Return what each part has taken since the last call, in seconds."""
+    with _process.lock:
+        found = {part: _process.seconds[part] - _process.taken[part] for part in MEASURED}
+        _process.taken = dict(_process.seconds)
+    return found
+
+
+def leave_times(run_dir: str, *, at_once: bool = False) -> None:
+    """Write the times of this process to the run's folder, if that is due, or at once; they replace the former."""
+    now = time.monotonic()
+    if now - _process.left < LEAVE_SECONDS and not at_once:
+        return
+    _process.left = now
+    if os.path.dirname(_process.file) != run_dir:
+        _process.file = os.path.join(run_dir, f"{os.getpid()}-{os.urandom(4).hex()}{SUFFIX}")
+    beside = f"{_process.file}.new"
+    with suppress(OSError):  # a full disk is told by what needs it
+        with open(beside, "wb") as file:
+            file.write(encode(_process.times().as_dict()))
+        os.replace(beside, _process.file)
+
+
+def left_times(run_dir: str) -> WorkTime:
+    """Return what the worker processes of a run have left, those that died among them."""
+    found: list[WorkTime] = []
+    for name in sorted(os.listdir(run_dir)) if os.path.isdir(run_dir) else ():
+        if name.endswith(SUFFIX):
+            # Cut short by a full disk, or none of ours.
+            with suppress(OSError, ValueError, TypeError), open(os.path.join(run_dir, name), "rb") as file:
+                found.append(WorkTime(**read_work_time(decode(file.read()))))
+    return WorkTime.summed(found)
+
+
+def _after_fork() -> None:
+    """In a forked process: its threads and its time are its own."""
+    global _lap, _process  # noqa: PLW0603 - a lock that was copied may be held by a thread that does not exist here
+    _lap = _Lap()
+    _process = _WorkerTimes()
+
+
+os.register_at_fork(after_in_child=_after_fork)

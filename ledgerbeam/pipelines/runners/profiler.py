@@ -1,0 +1,122 @@
+"""The profiler of a worker process: a thread that looks at the stacks of the others, fifty times a second.
+
+Functions run as they are: nothing is called when they are entered or left, which would make calls of small functions
+several times as long. Only what Beam runs a bundle with is kept; the many threads that wait for the runner are not.
+What was seen is left in the run's folder again and again, so that a worker that is killed takes little with it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from contextlib import suppress
+from types import CodeType, FrameType
+
+from ledgerbeam.ledger.model.json_rows import encode
+from ledgerbeam.ledger.worker.ending import at_end
+from ledgerbeam.pipelines.runners.profiles import SUFFIX
+
+__all__ = ["begin_profile"]
+
+SECONDS = 0.02
+"""How often it looks."""
+
+LEAVE_SECONDS = 1.0
+"""How often it leaves what it has seen; first after a quarter of it, since a worker may end early."""
+
+MOST_STACKS = 20_000
+"""Stacks that are told apart; of more, the innermost functions are left out."""
+
+MOST_FRAMES = 400
+"""Functions of a stack, from the outermost on; of deep recursion the rest is left out."""
+
+KEPT_FRAMES = 24
+"""Functions of a stack that is not told apart any more."""
+
+
+def begin_profile(run_dir: str) -> None:
+    """Profile this process, in all threads, until it ends, and leave the profile in the run's folder."""
+    ended = threading.Event()
+    thread = threading.Thread(target=_Profile(run_dir).watch, args=(ended,), name="ledgerbeam-profile", daemon=True)
+
+    def end() -> None:
+        ended.set()
+        thread.join()
+
+    thread.start()
+    at_end(end)
+
+
+class _Profile:
+    """What was seen of this process.
+
+    Args:
+        run_dir: Folder of the run.
+    """
+
+    def __init__(self, run_dir: str) -> None:
+        self._path = os.path.join(run_dir, f"{os.getpid()}-{os.urandom(4).hex()}{SUFFIX}")
+        self._numbers: dict[int, int] = {}  # of functions, by the ids of their code, which is held below
+        self._functions: list[CodeType] = []
+        self._seconds: dict[tuple[int, ...], float] = {}
+
+    def watch(self, ended: threading.Event) -> None:
+        """Look and leave until the end."""
+        looked = time.perf_counter()
+        leave = looked + LEAVE_SECONDS / 4
+        is_last = False
+        while not is_last:
+            is_last = ended.wait(SECONDS)
+            now = time.perf_counter()
+            self._look(now - looked)
+            looked = now
+            if now >= leave or is_last:
+                began = time.thread_time()
+                self._leave()
+                took = time.thread_time() - began
+                leave = now + max(LEAVE_SECONDS, 100 * took)  # also of many stacks at most a hundredth of the time
+
+    def _look(self, seconds: float) -> None:
+        for frame in sys._current_frames().values():  # noqa: SLF001 - documented, in spite of its name
+            if stack := self._stack(frame):
+                if stack not in self._seconds and len(self._seconds) >= MOST_STACKS:
+                    stack = stack[:KEPT_FRAMES]
+                self._seconds[stack] = self._seconds.get(stack, 0.0) + seconds
+
+    def _stack(self, innermost: FrameType | None) -> tuple[int, ...]:
+        """Return the functions of a bundle, by number, the outermost first; empty of another thread."""
+        codes = []
+        frame = innermost
+        while frame is not None:
+            codes.append(frame.f_code)
+            if _is_bundle(frame.f_code):
+                return tuple(map(self._number, codes[: -MOST_FRAMES - 1 : -1]))
+            frame = frame.f_back
+        return ()
+
+    def _number(self, code: CodeType) -> int:
+        number = self._numbers.get(id(code))
+        if number is None:
+            number = self._numbers[id(code)] = len(self._functions)
+            self._functions.append(code)
+        return number
+
+    def _leave(self) -> None:
+        seen = {
+            "pid": os.getpid(),
+            "functions": [[code.co_qualname, code.co_filename, code.co_firstlineno] for code in self._functions],
+            "stacks": list(self._seconds),
+            "seconds": list(self._seconds.values()),
+        }
+        beside = f"{self._path}.new"
+        with suppress(OSError):  # a full disk is told by what needs it
+            with open(beside, "wb") as file:
+                file.write(encode(seen))
+            os.replace(beside, self._path)
+
+
+def _is_bundle(code: CodeType) -> bool:
+    """Return whether it is what Beam sets a bundle up and runs it with."""
+    return code.co_name == "process_bundle" and code.co_filename.endswith("sdk_worker.py")

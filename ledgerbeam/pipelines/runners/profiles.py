@@ -1,0 +1,57 @@
+"""The profiles that worker processes have left, as one file for speedscope: https://www.speedscope.app."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from ledgerbeam import __version__
+from ledgerbeam.ledger.model.json_rows import decode, encode
+
+__all__ = ["SUFFIX", "left_profiles", "speedscope"]
+
+SUFFIX = ".profile"
+
+_SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+
+
+def left_profiles(run_dirs: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yield what each worker process of some folders has left, those that died among them."""
+    for folder in run_dirs:
+        for name in sorted(os.listdir(folder)):
+            if name.endswith(SUFFIX):
+                # Cut short by a full disk, or none of ours.
+                with suppress(OSError, ValueError, TypeError), open(os.path.join(folder, name), "rb") as file:
+                    profile = decode(file.read())
+                    if profile["stacks"]:  # else it ended before any work
+                        yield profile
+
+
+def speedscope(profiles: Sequence[Mapping[str, Any]], name: str) -> bytes:
+    """Return profiles of worker processes as one file, a profile of its own for each.
+
+    Args:
+        profiles: As `left_profiles` yields them.
+        name: Of the whole.
+    """
+    frames: dict[tuple[str, str, int], int] = {}
+    made = []
+    for number, profile in enumerate(profiles, start=1):
+        places = [frames.setdefault(tuple(function), len(frames)) for function in profile["functions"]]
+        lasted = sum(profile["seconds"])
+        made.append(
+            {
+                "type": "sampled",
+                "name": f"worker {number}, process {profile['pid']}, {lasted:.1f} s",
+                "unit": "seconds",
+                "startValue": 0,
+                "endValue": lasted,
+                "samples": [[places[function] for function in stack] for stack in profile["stacks"]],
+                "weights": profile["seconds"],
+            }
+        )
+    shared = {"frames": [{"name": function, "file": file, "line": line} for function, file, line in frames]}
+    head = {"$schema": _SCHEMA, "exporter": f"ledgerbeam {__version__}", "name": name, "activeProfileIndex": 0}
+    return encode({**head, "shared": shared, "profiles": made})

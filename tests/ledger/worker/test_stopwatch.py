@@ -1,0 +1,201 @@
+"""Where the time of a process goes: parts within parts, shared parts, and what a worker leaves for its launcher."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ledgerbeam.ledger.model.work_time import MEASURED, PARTS, WorkTime, read_work_time
+from ledgerbeam.ledger.worker import stopwatch
+from ledgerbeam.ledger.worker.stopwatch import SharedTime, begin_times, leave_times, left_times, take_times, timed
+
+SHORT = 0.05
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    begin_times()
+    yield
+    begin_times()
+
+
+def busy(seconds: float) -> None:
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+def left(folder: Path) -> WorkTime:
+    leave_times(str(folder), at_once=True)
+    return left_times(str(folder))
+
+
+def test_what_is_inside_counts_for_the_inner_part_alone(tmp_path: Path) -> None:
+    with timed("encode"):
+        busy(SHORT)
+        with timed("publish"):
+            time.sleep(2 * SHORT)
+    time.sleep(SHORT)
+    found = left(tmp_path)
+    assert SHORT <= found.cpu["encode"] < 2 * SHORT
+    assert found.seconds["publish"] >= 2 * SHORT
+    assert found.cpu["publish"] < SHORT
+    assert found.seconds["wait"] >= SHORT
+    assert set(found.seconds) == set(PARTS)
+    assert {part for part in MEASURED if found.seconds[part]} == {"encode", "publish"}
+
+
+def test_a_body_that_raises_is_counted_and_left(tmp_path: Path) -> None:
+    def stop() -> None:
+        with timed("function"), timed("encode"):
+            time.sleep(SHORT)
+            raise ValueError("stop")
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="stop"):
+            stop()
+    time.sleep(SHORT)
+    found = left(tmp_path)
+    assert 2 * SHORT <= found.seconds["encode"] < found.total
+    assert found.seconds["function"] < SHORT
+
+
+def test_all_threads_of_a_process_are_counted_and_parts_are_those_of_each(tmp_path: Path) -> None:
+    def work() -> None:
+        with timed("read"):
+            time.sleep(SHORT)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    with timed("function"):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    found = left(tmp_path)
+    assert found.seconds["read"] >= 3 * SHORT
+    assert found.seconds["function"] >= SHORT
+
+
+class Clock:
+    """A clock that goes on only when it is told; the processor is at work half of the time."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    monotonic = perf_counter
+
+    def thread_time(self) -> float:
+        return self.now / 2
+
+    process_time = thread_time
+
+
+def test_two_kinds_of_work_that_take_turns_share_the_time_as_in_their_first_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(stopwatch, "time", clock)
+    begin_times()
+
+    def call(_: int) -> None:
+        clock.now += 3
+
+    with timed("function"), SharedTime("function", "encode") as shared:
+        measured = shared.measured(call)
+        for number in range(4):
+            measured(number)
+            clock.now += 1
+        shared.measure()
+        for number in range(96):
+            call(number)
+            clock.now += 1
+        with timed("read"):
+            clock.now += 50
+    clock.now += 7
+    found = left(tmp_path)
+    assert {part: seconds for part, seconds in found.seconds.items() if seconds} == pytest.approx(
+        {
+            "function": 300,
+            "encode": 100,
+            "read": 50,
+            "wait": 7,
+        }
+    )
+    assert found.cpu["encode"] == pytest.approx(50)
+    assert found.total == pytest.approx(457)
+
+
+def test_outside_of_a_part_nothing_is_shared(tmp_path: Path) -> None:
+    with SharedTime("function", "encode") as shared:
+        assert shared.measured(str)(1) == "1"
+        shared.measure()
+    found = left(tmp_path)
+    assert found.seconds["function"] == found.seconds["encode"] == 0
+
+
+def test_times_are_taken_once_as_counters_need_them() -> None:
+    with timed("read"):
+        time.sleep(SHORT)
+    taken = take_times()
+    assert taken["read"] >= SHORT
+    assert set(take_times().values()) == {0.0}
+
+
+def test_workers_are_added_up_and_each_replaces_what_it_left_before(tmp_path: Path) -> None:
+    with timed("read"):
+        time.sleep(SHORT)
+    once, again = left(tmp_path), left(tmp_path)
+    assert (once.workers, again.workers) == (1, 1)
+    begin_times()  # another worker
+    with timed("read"):
+        time.sleep(SHORT)
+    both = left(tmp_path)
+    assert both.workers == 2
+    assert both.seconds["read"] >= again.seconds["read"] + SHORT
+    assert both.total == pytest.approx(sum(both.seconds.values()))
+
+
+def test_times_are_left_only_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_times(str(tmp_path), at_once=True)
+    with timed("read"):
+        time.sleep(SHORT)
+    leave_times(str(tmp_path))
+    assert left_times(str(tmp_path)).seconds["read"] == 0
+    monkeypatch.setattr(stopwatch, "LEAVE_SECONDS", 0)
+    leave_times(str(tmp_path))
+    assert left_times(str(tmp_path)).seconds["read"] >= SHORT
+
+
+def test_files_of_others_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "1-2.time").write_text('{"workers": 1')
+    (tmp_path / "1-3.time").write_text('{"workers": 1, "seconds": {"sleep": 1}, "cpu": {}}')
+    assert left_times(str(tmp_path)) == left_times(str(tmp_path / "nowhere")) == WorkTime()
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"workers": 1, "seconds": {}},
+        {"workers": -1, "seconds": {}, "cpu": {}},
+        {"workers": 1, "seconds": {"read": "1"}, "cpu": {}},
+        {"workers": 1, "seconds": {}, "cpu": {"more": 1}},
+        {"workers": 1, "seconds": [], "cpu": {}},
+        [],
+    ],
+)
+def test_a_row_that_is_none_is_refused(row: object) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        read_work_time(row)
+
+
+def test_a_row_is_read_as_it_was_written() -> None:
+    found = WorkTime(2, {"read": 1.25, "wait": 0.5}, {"read": 1.0})
+    assert WorkTime(**read_work_time(json.loads(json.dumps(found.as_dict())))) == found
