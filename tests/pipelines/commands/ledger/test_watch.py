@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import s3fs
 
+from ledgerbeam import open_ledger
 from tests.pipelines.conftest import Workspace
 from tests.pipelines.jobs.test_restart import wait_for
 from tests.pipelines.jobs.test_sharing import WORK
@@ -115,6 +116,7 @@ def test_once_and_as_json(begun: Workspace) -> None:
     assert found["tasks"]["failed"] == 1
     assert [run["state"] for host in found["hosts"] for run in host["runs"]] == ["tasks failed"]
     assert found["hosts"][0]["failures"] == 1
+    assert found["hosts"] == open_ledger(begun.root / "L").hosts(), "as Python has it"
     nothing = begun.run("ledger", "watch", "nothing", "--once")
     assert nothing.status == 1
     assert "there is none" in nothing.err
