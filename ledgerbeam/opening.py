@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from ledgerbeam.errors import LedgerbeamError, UsageError
 from ledgerbeam.io import ObjectFolder, Options
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore
+from ledgerbeam.ledger.lmdb.store import LmdbStore
 from ledgerbeam.ledger.model.claims import ClaimPlace, Claims, decode_claims
 from ledgerbeam.ledger.model.store import LedgerSink
 from ledgerbeam.ledger.places import open_store, sidecar_folder
@@ -91,11 +92,12 @@ def claim_place(store: LedgerStore, folder: RunFolder, run: str) -> ClaimPlace:
         run: Its id.
     """
     folders = run_folders(store)
-    if is_local(store.url):
+    remote = _as_remote(store)
+    if remote is None:
         return FolderClaims(folders, folder, run)
     from ledgerbeam.ledger.remote.claims import ObjectClaims  # noqa: PLC0415
 
-    return ObjectClaims(cast("RemoteStore", store), run, os.uname().nodename, folders.lives)
+    return ObjectClaims(remote, run, os.uname().nodename, folders.lives)
 
 
 def said_claims(store: LedgerStore) -> list[Claims]:
@@ -106,17 +108,26 @@ def said_claims(store: LedgerStore) -> list[Claims]:
     Raises:
         StorageError: If the store does not answer.
     """
-    if is_local(store.url):
+    remote = _as_remote(store)
+    if remote is None:
         folders = run_folders(store)
         found = [read_folder_claims(folders, launcher.run) for launcher in folders.launchers() if launcher.lives]
     else:
-        remote = cast("RemoteStore", store)
         found = remote.parts()[0].read(remote.claimed)
     said: list[Claims] = []
     for data in found:
         with suppress(ValueError, LedgerbeamError):
             said += [] if data is None else [decode_claims(data)]
     return sorted(said, key=lambda claims: (len(claims.run), claims.run))
+
+
+def _as_remote(store: LedgerStore) -> RemoteStore | None:
+    """Return a store of a ledger that lies on an object store; None for one of a local ledger."""
+    if type(store) is LmdbStore:
+        return None
+    from ledgerbeam.ledger.remote.store import RemoteStore  # noqa: PLC0415
+
+    return store if isinstance(store, RemoteStore) else None
 
 
 def run_folders(store: LedgerStore) -> RunFolders:
