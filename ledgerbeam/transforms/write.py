@@ -16,8 +16,8 @@ from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.ledger import FailedTask, NoneTask, Output, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
+from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.model.faults import fault_point
-from ledgerbeam.ledger.model.rows import content_checksum
 from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, message_of
 from ledgerbeam.names import ENDINGS_ROOM, REJECTS, check_root, relative_name
 from ledgerbeam.redaction import refuse_secrets

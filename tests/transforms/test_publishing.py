@@ -13,7 +13,7 @@ import pytest
 from ledgerbeam.io import publish_bytes
 from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX, publish, remove_stale_temporaries
 from ledgerbeam.ledger import Job, Source, Task
-from ledgerbeam.ledger.model.rows import content_checksum
+from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.transforms import CommitTasks, WriteTasks
 from ledgerbeam.transforms._worker import LedgerHandle

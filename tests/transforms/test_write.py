@@ -15,7 +15,7 @@ from ledgerbeam.errors import RecordError, StorageError, UnsupportedShapeError, 
 from ledgerbeam.io import ShardFile
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task
-from ledgerbeam.ledger.model.rows import content_checksum
+from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.transforms import WriteTasks
 from ledgerbeam.transforms._worker import LedgerHandle
