@@ -7,7 +7,7 @@ is known once the whole pipeline is there: `give_values` then gives it to every 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, TypeAlias, Union
 
 import apache_beam as beam
@@ -60,6 +60,7 @@ class ChainValues:
         budget: How many tasks may be done; None for all.
         most_rejected: How many records the tasks of one worker may reject, if the launcher does not read the ledger
             meanwhile; more end the worker with a `RejectLimitError`, once they are recorded. None for any number.
+        in_blocks: Whether the transform behind takes the records of tasks as `sources.RecordBlocks`; else as lists.
         goes_on: Whether the pipeline goes on behind `CommitTasks`.
         committed: Returns what was committed, where this is known already; picklable.
     """
@@ -74,6 +75,7 @@ class ChainValues:
     board: BoardPlace | None = None
     budget: TaskBudget | None = None
     most_rejected: int | None = None
+    in_blocks: bool = False
     goes_on: bool = False
     committed: Callable[[], Iterable[Any]] | None = None
 
@@ -99,6 +101,9 @@ class ChainTransform(beam.PTransform[Any, Any]):
 
     elements: ClassVar[Any] = Any
     """Type of the elements that it emits."""
+
+    takes_blocks: bool = False
+    """Whether it takes tasks whose records are `sources.RecordBlocks`, as `ReadTasks` gives them where it may."""
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
         """Return what does the work.
@@ -201,8 +206,15 @@ def give_values(pipeline: beam.Pipeline, values: ChainValues) -> None:
 class _Giver(PipelineVisitor):
     def __init__(self, values: ChainValues) -> None:
         self._values = values
+        self._given: dict[AppliedPTransform, ChainDoFn] = {}
 
     def visit_transform(self, transform_node: AppliedPTransform) -> None:
         transform = transform_node.transform
-        if isinstance(transform, beam.ParDo) and isinstance(transform.fn, ChainDoFn):
-            transform.fn.values = self._values
+        if not (isinstance(transform, beam.ParDo) and isinstance(transform.fn, ChainDoFn)):
+            return
+        transform.fn.values = self._values
+        self._given[transform_node] = transform.fn
+        for given in transform_node.inputs:  # each transform is visited after what it takes from
+            before = self._given.get(given.producer)
+            if before is not None and transform.fn.transform.takes_blocks:
+                before.values = replace(self._values, in_blocks=True)

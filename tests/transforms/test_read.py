@@ -74,7 +74,7 @@ def test_the_readers_of_the_last_few_sources_stay_open(
     reader = TaskReader(counting)
     sources = {name: make(tmp_path, f"{name}.jsonl") for name in "abc"}
     for name in "ababcacbba":
-        assert reader.read(Task(sources[name], 1, 3)) == [{"id": 1}, {"id": 2}]
+        assert reader.read(Task(sources[name], 1, 3)).listed() == [{"id": 1}, {"id": 2}]
     assert counting.opened == ["a.jsonl", "b.jsonl", "c.jsonl", "a.jsonl", "b.jsonl", "a.jsonl"]
 
 
@@ -86,8 +86,8 @@ def test_a_replaced_file_is_no_longer_held_open(tmp_path: Path, counting: Counti
     (tmp_path / "new").write_bytes((tmp_path / "a.jsonl").read_bytes().replace(b"id", b"no"))
     os.utime(tmp_path / "new", ns=(was.st_atime_ns, was.st_mtime_ns))
     os.replace(tmp_path / "new", tmp_path / "a.jsonl")
-    assert reader.read(Task(source, 0, 1)) == [{"no": 0}]
-    assert reader.read(Task(source, 1, 2)) == [{"no": 1}]
+    assert reader.read(Task(source, 0, 1)).listed() == [{"no": 0}]
+    assert reader.read(Task(source, 1, 2)).listed() == [{"no": 1}]
     assert counting.opened == ["a.jsonl", "a.jsonl"]
     held = [os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if _is_open(name)]
     assert f"{tmp_path}/a.jsonl (deleted)" not in held
@@ -248,7 +248,7 @@ def test_a_file_of_a_pack_that_is_shorter_than_it_was_listed_fails(
     member = listed(tmp_path / "a.jsonl")
     task = Task(Source.pack([member, member]), 0, 2)
     reader = TaskReader(FileSources())
-    assert reader.read(task) == [{"id": 1}, {"id": 2}] * 2
+    assert reader.read(task).listed() == [{"id": 1}, {"id": 2}] * 2
     monkeypatch.setattr("ledgerbeam.sources.files.read_many_files", lambda *_: [data, data[:9]])
     with pytest.raises(ChangedSourceError, match=r"a\.jsonl: .* found 9 bytes"):
         reader.read(task)
