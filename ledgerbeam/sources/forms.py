@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import ColumnFormat, ColumnReader, Format, OffsetFormat, Reader, StreamSpan
 from ledgerbeam.io.columns.partial import PartialTable
-from ledgerbeam.io.formats.blocks import BlockReader, DataReader, HeldBlock, LineBlocks
+from ledgerbeam.io.formats.blocks import BlockedReader, DataReader, HeldBlock, LineBlocks
 from ledgerbeam.io.formats.format import TableFormat
 from ledgerbeam.io.formats.streamed import decode_each
 from ledgerbeam.sources.blocks import RecordBlocks
@@ -71,7 +71,7 @@ class _Records:
         del kind, url
 
     def span(self, kind: OffsetFormat, reader: Reader, start: int, stop: int) -> RecordBlocks | list[Any]:
-        if isinstance(reader, BlockReader):
+        if isinstance(reader, BlockedReader):
             return RecordBlocks([reader.read_blocks(start, stop)])
         if kind.ends_at_newlines and isinstance(reader, DataReader):
             span, data = reader.read_data(start, stop)

@@ -15,7 +15,7 @@ from ledgerbeam.io.formats import base
 from ledgerbeam.io.formats.format import OffsetFormat, StreamSpan
 from ledgerbeam.io.formats.streamed import decode_each
 
-__all__ = ["BlockReader", "Blocks", "DataReader", "HeldBlock", "LineBlocks"]
+__all__ = ["BlockedReader", "Blocks", "DataReader", "HeldBlock", "LineBlocks"]
 
 BLOCK_BYTES = 128 * 1024
 """Bytes of lines that are decoded in one go: with what they become they fit in the cache of a core."""
@@ -39,7 +39,7 @@ class Blocks(Protocol):
 
 
 @runtime_checkable
-class BlockReader(Protocol):
+class BlockedReader(Protocol):
     """A reader that can give its records in blocks."""
 
     def read_blocks(self, start: int, stop: int) -> Blocks:

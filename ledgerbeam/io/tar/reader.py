@@ -159,7 +159,7 @@ class TarReader(IndexedRecords[Sample]):
         return list(self.read_blocks(start, stop).samples())
 
     def read_blocks(self, start: int, stop: int) -> TarBlocks:
-        """Return the samples `[start, stop)`, of which each pass decodes one after the other; see `BlockReader`."""
+        """Return the samples `[start, stop)`, of which each pass decodes one after the other; see `BlockedReader`."""
         require_span(start, stop, self.url)
         if start == stop:
             return TarBlocks(self, b"", 0, None, [], start)

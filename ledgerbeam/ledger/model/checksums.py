@@ -19,7 +19,7 @@ _BLAKE3 = "blake3"
 _BYTES = 16
 
 
-class _Digest(Protocol):
+class _Hash(Protocol):
     def update(self, data: bytes, /) -> object:
         """Take the next bytes."""
 
@@ -45,7 +45,7 @@ class ContentDigest:
                 f"expected a checksum of BLAKE3 or BLAKE2b, found {like:.80}; use the version of ledgerbeam that has "
                 "recorded it"
             )
-        self._digest: _Digest = blake3() if self._algorithm else blake2b(digest_size=_BYTES)
+        self._digest: _Hash = blake3() if self._algorithm else blake2b(digest_size=_BYTES)
 
     def update(self, data: bytes) -> None:
         """Take the next bytes."""
