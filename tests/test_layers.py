@@ -87,7 +87,8 @@ ALLOWED = {
 """What the modules of each part may import of ledgerbeam."""
 
 FLOORS_OF_IO = (
-    ("native", "json_values", "audio"),
+    ("native",),
+    ("json_values", "audio"),
     ("storage",),
     ("listing", "compression"),
     ("index",),

@@ -29,6 +29,7 @@
 #define GROUP 32 /* most members of a sample that are compared with each other here */
 
 #define MOST_LINE (8 << 20) /* bytes of a line that is read here, at most */
+#define WIDE 19 /* digits of the shortest integer beyond 64 bits */
 #define BATCH 64 /* system calls between two looks at the GIL */
 
 /* Fills a buffer from a file: how many bytes there were, fewer than asked at the end of the file and after an error, an
@@ -483,6 +484,67 @@ stat_files(PyObject *Py_UNUSED(self), PyObject *args)
     return result;
 }
 
+static int
+is_digit(char byte)
+{
+    return byte >= '0' && byte <= '9';
+}
+
+/* Whether the digits [first, stop) of JSON text are an integer, and one that may need more than 64 bits. */
+static int
+is_wide(const char *bytes, Py_ssize_t size, Py_ssize_t first, Py_ssize_t stop)
+{
+    char before = first > 0 ? bytes[first - 1] : ' ';
+    char after = stop < size ? bytes[stop] : ' ';
+    int is_whole = before != '.' && after != '.' && after != 'e' && after != 'E';
+    return is_whole && (stop - first > WIDE || before == '-');
+}
+
+static PyObject *
+holds_wide(PyObject *Py_UNUSED(self), PyObject *args)
+{
+    Py_buffer data;
+    if (!PyArg_ParseTuple(args, "y*", &data)) {
+        return NULL;
+    }
+    const char *bytes = data.buf;
+    Py_ssize_t first = 0; /* where a run of digits may begin: nothing before it is one */
+    int found = 0;
+    while (!found && data.len - first >= WIDE) {
+        Py_ssize_t last = first + WIDE - 1; /* if it is no digit, no long run begins up to it */
+        while (last >= first && is_digit(bytes[last])) {
+            last--;
+        }
+        if (last >= first) {
+            first = last + 1;
+            continue;
+        }
+        Py_ssize_t stop = first + WIDE;
+        while (stop < data.len && is_digit(bytes[stop])) {
+            stop++;
+        }
+        found = is_wide(bytes, data.len, first, stop);
+        first = stop;
+    }
+    PyBuffer_Release(&data);
+    return PyBool_FromLong(found);
+}
+
+static PyObject *
+holds_null(PyObject *Py_UNUSED(self), PyObject *line)
+{
+    Py_ssize_t size = PyBytes_Size(line);
+    const char *bytes = PyBytes_AsString(line);
+    if (bytes == NULL) {
+        return NULL;
+    }
+    int found = 0;
+    for (Py_ssize_t i = 0; i + 3 < size; i++) { /* without a branch, so that the compiler takes many bytes at once */
+        found |= (bytes[i] == 'n') & (bytes[i + 1] == 'u') & (bytes[i + 2] == 'l') & (bytes[i + 3] == 'l');
+    }
+    return PyBool_FromLong(found);
+}
+
 static PyMethodDef methods[] = {
     {"scan_file_headers", scan_file_headers, METH_VARARGS, NULL},
     {"scan_bytes_headers", scan_bytes_headers, METH_VARARGS, NULL},
@@ -490,6 +552,8 @@ static PyMethodDef methods[] = {
     {"find_newlines", find_newlines, METH_VARARGS, NULL},
     {"read_lines", read_lines, METH_VARARGS, NULL},
     {"stat_files", stat_files, METH_VARARGS, NULL},
+    {"holds_wide", holds_wide, METH_VARARGS, NULL},
+    {"holds_null", holds_null, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -25,14 +25,15 @@ import numpy as np
 import orjson
 
 from ledgerbeam.errors import RecordError
+from ledgerbeam.io import native
 
 __all__ = [
     "BASE64",
-    "NULL",
     "NanRule",
     "dumps",
     "dumps_wide",
     "exact",
+    "holds_null",
     "holds_wide",
     "json_form",
     "loads",
@@ -46,8 +47,7 @@ BASE64 = "__base64__"
 NanRule = Literal["refuse", "null"]
 """What becomes of NaN and infinities, which JSON does not have: an error, or null."""
 
-NULL = b"null"
-"""What a line holds if something that JSON does not have was written in it."""
+NULL = b"null"  # what orjson writes for NaN and infinities
 
 _DIGITS = bytes(ord("0") if chr(byte).isdecimal() and byte < 128 else 0 for byte in range(256))
 _RUN = b"0" * 19  # digits of the shortest integer beyond 64 bits, -9223372036854775809
@@ -62,6 +62,8 @@ _PATH_CHARACTERS = 200
 
 def holds_wide(data: bytes) -> bool:
     """Return whether JSON text has what looks like an integer beyond 64 bits; perhaps it stands in a string."""
+    if native.compiled is not None:
+        return native.compiled.holds_wide(data)
     if len(data) < _SHORT:
         digits = data.translate(_DIGITS)
         return _RUN in digits and _has_wide(data, 0, digits)
@@ -92,6 +94,14 @@ def _has_wide(data: bytes, start: int, digits: bytes) -> bool:
             return True
         at = digits.find(_RUN, end)
     return False
+
+
+def _holds_null(line: bytes) -> bool:
+    return NULL in line
+
+
+holds_null: Callable[[bytes], bool] = _holds_null if native.compiled is None else native.compiled.holds_null
+"""Returns whether JSON text has the word `null` in it, which is asked for every record that is written."""
 
 
 def exact(line: bytes, value: Any) -> Any:
@@ -161,7 +171,7 @@ def dumps(value: Any, option: int = 0, default: Callable[[Any], Any] | None = js
         data = orjson.dumps(value, default, option)
     except orjson.JSONEncodeError as error:
         data = dumps_wide(value, option, error, default)
-    if NULL in data:
+    if holds_null(data):
         require_finite(value)
     return data
 

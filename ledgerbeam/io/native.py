@@ -97,6 +97,12 @@ class Compiled(Protocol):
             none, before a file that cannot be described.
         """
 
+    def holds_wide(self, data: bytes, /) -> bool:
+        """Return whether JSON text has what looks like an integer beyond 64 bits; see `json_values.holds_wide`."""
+
+    def holds_null(self, line: bytes, /) -> bool:
+        """Return whether bytes have the word `null` in them."""
+
 
 def _load() -> Compiled | None:
     if os.environ.get("LEDGERBEAM_PURE_PYTHON"):

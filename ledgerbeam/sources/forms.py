@@ -1,4 +1,4 @@
-"""The forms in which the records of a task are read: a list or a table."""
+"""The forms in which the records of a task are read: Python objects or a table."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io import ColumnFormat, ColumnReader, Format, OffsetFormat, Reader, StreamSpan
 from ledgerbeam.io.columns.partial import PartialTable
+from ledgerbeam.io.formats.blocks import BlockedReader, DataReader, HeldBlock, LineBlocks
 from ledgerbeam.io.formats.format import TableFormat
 from ledgerbeam.io.formats.streamed import decode_each
+from ledgerbeam.sources.blocks import RecordBlocks
 from ledgerbeam.sources.kind import unreadable
 
 if TYPE_CHECKING:  # only jobs that read columns import it
@@ -19,7 +21,7 @@ if TYPE_CHECKING:  # only jobs that read columns import it
 __all__ = ["ARROW_OUTPUTS", "ARROW_ROWS", "FORMS", "Form", "OnError", "RecordForm"]
 
 RecordForm: TypeAlias = Literal["records", "arrow"]
-"""The form of the records of a task: a list, or a `pyarrow.Table` whose rows are the records."""
+"""The form of the records of a task: Python objects, or a `pyarrow.Table` whose rows are the records."""
 
 OnError: TypeAlias = Literal["fail", "reject"]
 """What to do with a record that cannot be decoded or used."""
@@ -60,13 +62,20 @@ class Form(Protocol):
 
 
 class _Records:
-    """Records are Python objects in a list; an `Unreadable` marks one that cannot be decoded."""
+    """Records are Python objects: `RecordBlocks` where their format can be decoded in blocks, else a list.
+
+    In a list an `Unreadable` marks a record that cannot be decoded; of `RecordBlocks` a pass finds it.
+    """
 
     def require(self, kind: Format, url: str) -> None:
         del kind, url
 
-    def span(self, kind: OffsetFormat, reader: Reader, start: int, stop: int) -> list[Any]:
-        del kind
+    def span(self, kind: OffsetFormat, reader: Reader, start: int, stop: int) -> RecordBlocks | list[Any]:
+        if isinstance(reader, BlockedReader):
+            return RecordBlocks([reader.read_blocks(start, stop)])
+        if kind.ends_at_newlines and isinstance(reader, DataReader):
+            span, data = reader.read_data(start, stop)
+            return RecordBlocks([LineBlocks(kind, data, reader.url, span)])
         return reader.read_span(start, stop)
 
     def span_each(self, kind: OffsetFormat, reader: Reader, start: int, stop: int) -> list[Any]:
@@ -78,14 +87,21 @@ class _Records:
     def rows_each(self, reader: ColumnReader, start: int, stop: int) -> list[Any]:
         return unreadable(reader.read_each(start, stop))
 
-    def split(self, kind: OffsetFormat, data: bytes, url: str, span: StreamSpan | None = None) -> list[Any]:
+    def split(
+        self, kind: OffsetFormat, data: bytes, url: str, span: StreamSpan | None = None
+    ) -> RecordBlocks | list[Any]:
+        if kind.ends_at_newlines:
+            return RecordBlocks([LineBlocks(kind, data, url, span)])
         return kind.split(data, url, span)
 
     def split_each(self, kind: OffsetFormat, data: bytes, url: str, span: StreamSpan | None = None) -> list[Any]:
         return unreadable(decode_each(kind, kind.split_raw(data, url, span)))
 
-    def joined(self, parts: Sequence[list[Any]]) -> list[Any]:
-        return list(chain.from_iterable(parts))
+    def joined(self, parts: Sequence[RecordBlocks | list[Any]]) -> RecordBlocks | list[Any]:
+        if not any(isinstance(part, RecordBlocks) for part in parts):
+            return list(chain.from_iterable(parts))
+        blocks = (part.parts if isinstance(part, RecordBlocks) else [HeldBlock(part)] for part in parts)
+        return RecordBlocks(list(chain.from_iterable(blocks)))
 
 
 class _Tables:

@@ -113,7 +113,7 @@ class Opened(Protocol):
     """An open source that is read by position."""
 
     def read_span(self, start: int, stop: int) -> Any:
-        """Return the records of a span of `SourceKind.cut`, in order: a list, or a `pyarrow.Table`."""
+        """Return the records of a span of `SourceKind.cut`, in order: `RecordBlocks`, a list, or a `pyarrow.Table`."""
 
     def read_raw(self, start: int, stop: int) -> list[RawRecord]:
         """Return the raw bytes of the records of `read_span`, in its order.
@@ -127,7 +127,8 @@ class Opened(Protocol):
     def read_each(self, start: int, stop: int) -> Any:
         """Return what `read_span` returns, with an `Unreadable` for each record that cannot be decoded.
 
-        For tables it is a `PartialTable`. It is slower than `read_span`, and an error of a whole span is raised here
+        For tables it is a `PartialTable`; for `RecordBlocks`, which find such records themselves, it need not be asked
+        for. It is slower than `read_span`, and an error of a whole span is raised here
         too.
         """
 

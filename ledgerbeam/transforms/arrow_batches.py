@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ledgerbeam.errors import FunctionError
@@ -35,6 +35,11 @@ class ArrowMapping(BatchMapping):
         super().__init__(rules, task, size, cut_up, observed)
         self._partial = task.records if isinstance(task.records, PartialTable) else None
         self._table: pa.Table = task.records if self._partial is None else self._partial.table
+
+    def _windows(self) -> Iterator[range]:
+        records = len(self._table) if self._partial is None else len(self._partial)
+        for start in range(0, records, self._size):
+            yield range(start, min(start + self._size, records))
 
     def _broken(self, positions: range) -> dict[int, str]:
         if self._partial is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from ledgerbeam import stats
@@ -12,7 +12,6 @@ from ledgerbeam.errors import FunctionError, NonDeterministicTaskError, RecordEr
 from ledgerbeam.ledger import FailedTask, Task
 from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, is_interrupt, message_of
 from ledgerbeam.ledger.worker.stopwatch import timed
-from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.transforms.mapping import MappingRules, NotDecodedError, TaskFailedError, TaskMapping, record_place
 from ledgerbeam.transforms.outcomes import CategoryError
 
@@ -70,6 +69,10 @@ class BatchMapping(TaskMapping):
         self._observed = observed
 
     @abstractmethod
+    def _windows(self) -> Iterator[range]:
+        """Yield the positions of one batch after the other; only the records of the last are at hand."""
+
+    @abstractmethod
     def _batch_of(self, positions: Sequence[int]) -> Any:
         """Return the records at some positions, as the object takes them."""
 
@@ -108,8 +111,9 @@ class BatchMapping(TaskMapping):
         Raises:
             BatchAgainError: The task is to begin anew.
         """
-        for start in range(0, len(self._records), self._size):
-            positions = self._readable(range(start, min(start + self._size, len(self._records))))
+        for window in self._windows():
+            start, self._read = window.start, window.stop
+            positions = self._readable(window)
             parts = [[one] for one in positions] if start in self._cut_up else [positions] if positions else []
             for part in parts:
                 try:
@@ -126,10 +130,9 @@ class BatchMapping(TaskMapping):
             self._blame(NotDecodedError(error), position)
         return [position for position in positions if position not in broken] if broken else positions
 
+    @abstractmethod
     def _broken(self, positions: range) -> dict[int, str]:
         """Return what is wrong with the records that could not be decoded, by position."""
-        records = self._records
-        return {at: records[at].error for at in positions if type(records[at]) is Unreadable}
 
     def _batch(self, positions: Sequence[int]) -> None:
         """Map one batch."""

@@ -6,12 +6,15 @@ is known once the whole pipeline is there: `give_values` then gives it to every 
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, TypeAlias, Union
 
 import apache_beam as beam
+from apache_beam.coders.typecoders import registry
 from apache_beam.pipeline import AppliedPTransform, PipelineVisitor
+from apache_beam.typehints import typehints
 
 from ledgerbeam.errors import UsageError
 from ledgerbeam.io.listing.left_out import LeftOut
@@ -24,13 +27,60 @@ from ledgerbeam.sizes import read_size
 from ledgerbeam.sources import FileSources, Sources
 from ledgerbeam.transforms._worker import LedgerHandle
 
-__all__ = ["TASKS", "ChainDoFn", "ChainTransform", "ChainValues", "Listing", "Packer", "give_values", "size_of"]
+__all__ = [
+    "TASKS",
+    "ChainDoFn",
+    "ChainTransform",
+    "ChainValues",
+    "Listing",
+    "Packer",
+    "TaskCoder",
+    "give_values",
+    "size_of",
+]
 
 Packer: TypeAlias = Callable[[Iterable[Source]], Iterable[Source]]
 """Makes composite sources of the files of a listing, which come in its order; picklable."""
 
 TASKS: Any = Union[Task, NoneTask, FailedTask]  # noqa: UP007 - Beam reads it as a type hint
 """The type of the elements between `ReadTasks` and `WriteTasks`."""
+
+
+class TaskCoder(beam.coders.Coder):
+    """Encodes elements that stand for tasks, between workers of an engine that does not fuse the chain.
+
+    Beam samples how large elements are, by encoding them if their coder does not say it: a second copy of all records.
+    """
+
+    @classmethod
+    def from_type_hint(cls, typehint: Any, known: Any) -> Any:
+        """Return the coder of a type. Raises ValueError: it is of other elements, which have another coder."""
+        del known
+        if isinstance(typehint, typehints.UnionConstraint) and {NoneTask, FailedTask} <= set(typehint.union_types):
+            return cls()
+        raise ValueError(f"expected the type of tasks, found {typehint}")
+
+    def encode(self, value: Any) -> bytes:
+        """Return an element as bytes."""
+        return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+
+    def decode(self, encoded: bytes) -> Any:
+        """Return the element that was encoded."""
+        return pickle.loads(encoded)  # noqa: S301 - a worker of the same job has encoded it
+
+    def estimate_size(self, value: Any) -> int:
+        """Return about what a task without its records takes."""
+        del value
+        return _TASK_BYTES
+
+    def is_deterministic(self) -> bool:
+        """Return False: a task is no key."""
+        return False
+
+
+_TASK_BYTES = 512
+
+registry.register_fallback_coder(TaskCoder)
 
 
 class Listing(Protocol):
@@ -60,6 +110,7 @@ class ChainValues:
         budget: How many tasks may be done; None for all.
         most_rejected: How many records the tasks of one worker may reject, if the launcher does not read the ledger
             meanwhile; more end the worker with a `RejectLimitError`, once they are recorded. None for any number.
+        in_blocks: Whether the transform behind takes the records of tasks as `sources.RecordBlocks`; else as lists.
         goes_on: Whether the pipeline goes on behind `CommitTasks`.
         committed: Returns what was committed, where this is known already; picklable.
     """
@@ -74,6 +125,7 @@ class ChainValues:
     board: BoardPlace | None = None
     budget: TaskBudget | None = None
     most_rejected: int | None = None
+    in_blocks: bool = False
     goes_on: bool = False
     committed: Callable[[], Iterable[Any]] | None = None
 
@@ -99,6 +151,9 @@ class ChainTransform(beam.PTransform[Any, Any]):
 
     elements: ClassVar[Any] = Any
     """Type of the elements that it emits."""
+
+    takes_blocks: bool = False
+    """Whether it takes tasks whose records are `sources.RecordBlocks`, as `ReadTasks` gives them where it may."""
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
         """Return what does the work.
@@ -201,8 +256,15 @@ def give_values(pipeline: beam.Pipeline, values: ChainValues) -> None:
 class _Giver(PipelineVisitor):
     def __init__(self, values: ChainValues) -> None:
         self._values = values
+        self._given: dict[AppliedPTransform, ChainDoFn] = {}
 
     def visit_transform(self, transform_node: AppliedPTransform) -> None:
         transform = transform_node.transform
-        if isinstance(transform, beam.ParDo) and isinstance(transform.fn, ChainDoFn):
-            transform.fn.values = self._values
+        if not (isinstance(transform, beam.ParDo) and isinstance(transform.fn, ChainDoFn)):
+            return
+        transform.fn.values = self._values
+        self._given[transform_node] = transform.fn
+        for given in transform_node.inputs:  # each transform is visited after what it takes from
+            before = self._given.get(given.producer)
+            if before is not None and transform.fn.transform.takes_blocks:
+                before.values = replace(self._values, in_blocks=True)

@@ -13,6 +13,7 @@ from ledgerbeam.io.formats.format import ColumnFormat, TableMaking
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.io.jsonl.lines import LINE_BREAK, JsonLinesBuilder
+from ledgerbeam.io.tar.encode import TarBuilder, TarSamples
 from ledgerbeam.ledger import Task
 
 if TYPE_CHECKING:  # only jobs of columns import it
@@ -161,20 +162,29 @@ class _TableParts:
 
 
 class _Samples:
+    """Encodes at once; a sample that no archive can hold is reported at the end, as one that readers would misread."""
+
     def __init__(self) -> None:
-        self._samples: list[Sample] = []
+        self._builder = TarBuilder()
+        self._error: RecordError | None = None
 
     def add(self, value: Sample) -> None:
-        self._samples.append(value)
+        try:
+            if self._error is None:
+                self._builder.add(value)
+        except RecordError as error:
+            self._error = error
 
     def hold(self, value: Sample) -> _SampleAsWritten:
         return _SampleAsWritten(value)
 
     def take(self, held: _SampleAsWritten) -> None:
-        self._samples.append(held.sample)
+        self.add(held.sample)
 
-    def finish(self) -> list[Sample]:
-        return self._samples
+    def finish(self) -> TarSamples:
+        if self._error is not None:
+            raise self._error
+        return self._builder.finish()
 
 
 class _SampleAsWritten:

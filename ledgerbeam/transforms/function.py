@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Self
@@ -39,6 +40,8 @@ class MapRecords:
     for each a record, None (dropped), a list of records, or `Drop`, `Reject` or `Route` of `ledgerbeam`. Each result is
     encoded or copied before the next record is mapped: a function may return one object again and again. Of tasks that
     were read as tables, see `FileSources`, it takes Arrow record batches and returns such, frames, or `Rows`.
+
+    Records are taken in blocks where they are read so, and never all held; batches are cut the same.
 
     A call returns the task with `TaskResults`; `NoneTask` if nothing is to be written.
 
@@ -88,6 +91,8 @@ class MapRecords:
         self._format = output_format
         self._purity = PurityCheck(is_on=check_purity)
         self._ready: ReadyObject | None = None
+
+    takes_blocks = True
 
     def __repr__(self) -> str:
         return f"MapRecords({self.reference!r}, {self.output_format!r})"
@@ -161,14 +166,14 @@ class MapRecords:
         )
 
     def _mapped(self, task: Task, rules: MappingRules) -> Task | NoneTask:
-        cut_up: set[int] = set()
+        cut_up: Collection[int] = ()
         while True:
             try:
                 with stats.collecting() as collected:
                     mapping = self._mapping(rules, task, cut_up, collected.statistics)
                     mapping.run()
             except BatchAgainError as again:
-                cut_up = {*cut_up, again.start} if len(cut_up) < RESTARTS else set(range(len(task.records)))
+                cut_up = {*cut_up, again.start} if len(cut_up) < RESTARTS else range(sys.maxsize)
                 continue
             found = collected.statistics()
             try:

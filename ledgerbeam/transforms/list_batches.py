@@ -2,27 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import chain, islice
 from typing import Any
 
 from ledgerbeam.errors import FunctionError
+from ledgerbeam.ledger import Task
 from ledgerbeam.ledger.model.user_errors import is_interrupt, message_of
+from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.transforms.batches import BatchMapping
-from ledgerbeam.transforms.mapping import twin_of
+from ledgerbeam.transforms.mapping import MappingRules, twin_of
 from ledgerbeam.transforms.outcomes import Outcome
 
 __all__ = ["ListMapping"]
 
 
 class ListMapping(BatchMapping):
-    """The mapping of one task in lists of records."""
+    """The mapping of one task in lists of records; args are those of `BatchMapping`."""
+
+    def __init__(
+        self,
+        rules: MappingRules,
+        task: Task,
+        size: int,
+        cut_up: Collection[int],
+        observed: Callable[[], Collection[str]],
+    ) -> None:
+        super().__init__(rules, task, size, cut_up, observed)
+        self._window: list[Any] = []
+        self._first = 0
+
+    def _windows(self) -> Iterator[range]:
+        records, first = chain.from_iterable(self._blocks()), 0
+        while window := list(islice(records, self._size)):
+            self._window, self._first = window, first
+            yield range(first, first := first + len(window))
+
+    def _broken(self, positions: range) -> dict[int, str]:
+        window, first = self._window, self._first
+        return {at: window[at - first].error for at in positions if type(window[at - first]) is Unreadable}
 
     def _batch_of(self, positions: Sequence[int]) -> list[Any]:
-        everything = self._records
+        window, first = self._window, self._first
         if isinstance(positions, range):
-            records: list[Any] = everything[positions.start : positions.stop]  # type: ignore[assignment]
-            return records
-        return [everything[position] for position in positions]
+            return window[positions.start - first : positions.stop - first]
+        return [window[position - first] for position in positions]
 
     def _twin(self, batch: Any, start: int = 0, stop: int | None = None) -> Any:
         return twin_of(batch[start:stop])
@@ -62,12 +86,12 @@ class ListMapping(BatchMapping):
         return next(differing, None)
 
     def _take_batch(self, results: Sequence[Any], positions: Sequence[int]) -> None:
-        add, plain, everything = self._tally.routes[""].add, self._plain, self._records
+        add, plain, window, first = self._tally.routes[""].add, self._plain, self._window, self._first
         for position, result in zip(positions, results, strict=True):
             try:
                 if type(result) is plain:
                     add(result)
                 else:
-                    self._take(self._outcome(result, everything[position], position), position)
+                    self._take(self._outcome(result, window[position - first], position), position)
             except BaseException as error:  # noqa: BLE001 - whatever it is, it is attributed to the record
                 self._blame(error, position)

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from ledgerbeam import stats
-from ledgerbeam.errors import FunctionError, LedgerbeamError, NonDeterministicTaskError, RecordError
+from ledgerbeam.errors import (
+    FunctionError,
+    IndexError_,
+    LedgerbeamError,
+    NonDeterministicTaskError,
+    RecordError,
+    SourceError,
+    StorageError,
+)
 from ledgerbeam.io import Format
 from ledgerbeam.io.json_values import NanRule
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
@@ -23,9 +31,10 @@ from ledgerbeam.ledger.model.user_errors import (
     message_of,
     raised_at,
 )
-from ledgerbeam.ledger.worker.stopwatch import SharedTime
+from ledgerbeam.ledger.worker.stopwatch import SharedTime, timed
 from ledgerbeam.redaction import without_secrets
 from ledgerbeam.results import Drop, Reject
+from ledgerbeam.sources.blocks import RecordBlocks, blocks_of
 from ledgerbeam.sources.kind import Unreadable
 from ledgerbeam.transforms.collectors import Collector, UnplacedError, as_samples, collector, table_collector
 from ledgerbeam.transforms.outcomes import (
@@ -142,7 +151,7 @@ class TaskMapping:
     def __init__(self, rules: MappingRules, task: Task) -> None:
         self._rules = rules
         self._task = task
-        self._records: Sequence[Any] = task.records
+        self._read = 0
         self._name = rules.name
         self._output = rules.output_name
         self._tally = Tally(rules.collector())
@@ -152,19 +161,26 @@ class TaskMapping:
 
     def run(self) -> None:
         """Map one record after the other."""
-        call = self._rules.call
-        if self._rules.rejects and any(type(record) is Unreadable for record in self._records):
-            call = _of_decoded(call)
-        first = self._check_first(call) if self._rules.purity.is_on else 0
+        purity, started = self._rules.purity, time.monotonic()
         # A function and the encoding of its results take turns: their shares are those in some of the records.
         with SharedTime("function", "encode") as shared:
-            self._map(shared.measured(call), first, first + MEASURED_RECORDS)
-            shared.measure()
-            self._map(call, first + MEASURED_RECORDS, None)
+            for records in self._blocks():
+                call = self._rules.call
+                if self._rules.rejects and Unreadable in map(type, records):
+                    call = _of_decoded(call)
+                first = self._check_first(call, records, started) if purity.is_on else 0
+                if not self._read:
+                    self._map(shared.measured(call), records, first, first + MEASURED_RECORDS)
+                    shared.measure()
+                    first += MEASURED_RECORDS
+                self._map(call, records, first, None)
+                self._read += len(records)
+        purity.is_on = False  # of the first task only
 
-    def _map(self, call: Callable[[Any], Any], first: int, stop: int | None) -> None:
+    def _map(self, call: Callable[[Any], Any], records: Sequence[Any], first: int, stop: int | None) -> None:
+        """Map the records from `first` to `stop` of a block."""
         add, plain = self._tally.routes[""].add, self._plain
-        for position, record in islice(enumerate(self._records), first, stop):
+        for position, record in enumerate(islice(records, first, stop), self._read + first):
             try:
                 result = call(record)
                 if type(result) is plain:
@@ -173,6 +189,23 @@ class TaskMapping:
                     self._take(self._outcome(result, record, position), position)
             except BaseException as error:  # noqa: BLE001 - whatever it is, it is attributed to the record
                 self._blame(error, position)
+
+    def _blocks(self) -> Iterator[Sequence[Any]]:
+        """Yield the records of the task.
+
+        Raises:
+            TaskFailedError: They cannot be decoded.
+        """
+        blocks = iter(blocks_of(self._task.records))
+        while True:
+            try:
+                with timed("read"):
+                    block = next(blocks, None)
+            except (SourceError, IndexError_, StorageError) as error:
+                raise TaskFailedError(failed_by(error, self._task, message_of(error))) from error
+            if block is None:
+                return
+            yield block
 
     def results(self, statistics: Mapping[str, Statistic]) -> Task | NoneTask:
         """Return what the task became.
@@ -193,15 +226,15 @@ class TaskMapping:
             raise TaskFailedError(FailedTask(task, type(error).__name__, f"{task.name}: {name}: {error}")) from error
         except LedgerbeamError as error:
             raise TaskFailedError(failed_by(error, task, f"{task.name}: {message_of(error)}")) from error
-        counts = self._tally.counts(len(self._records), datasets)
+        counts = self._tally.counts(self._read, datasets)
         if not datasets and not rejects:
             return NoneTask(task, counts=counts, statistics=statistics)
         return task.replace(records=TaskResults(datasets, counts, rejects, statistics))
 
-    def _check_first(self, call: Callable[[Any], Any]) -> int:
-        """Map the first records twice; return how many."""
-        purity, started, position = self._rules.purity, time.monotonic(), 0
-        for position, record in enumerate(self._records):
+    def _check_first(self, call: Callable[[Any], Any], records: Sequence[Any], started: float) -> int:
+        """Map the first records of a block twice; return how many. The task began at a time."""
+        purity, position = self._rules.purity, self._read - 1
+        for position, record in enumerate(records, self._read):
             twin = twin_of(record)
             try:
                 outcome = self._outcome(call(record), record, position)
@@ -219,8 +252,7 @@ class TaskMapping:
             purity.count(started)
             if not purity.is_on:
                 break
-        purity.is_on = False
-        return position + 1
+        return position + 1 - self._read
 
     def _outcome(self, result: Any, record: Any, position: int) -> Outcome:
         """Return what a result means.
@@ -331,9 +363,19 @@ def twin_of(record: Any) -> Any:
         return None
 
 
+def _is_whole(task: Task) -> bool:
+    """Return whether a task has a record for each place of its span."""
+    records = task.records
+    try:
+        count = sum(map(len, records.marking())) if isinstance(records, RecordBlocks) else len(records)
+    except LedgerbeamError:  # which was met before, or is not what is to be worded
+        return False
+    return count == task.stop - task.start
+
+
 def record_place(task: Task, position: int) -> str:
     """Name a record for an error: by its number in its source, which may take reading the source again."""
-    if not task.source.members and len(task.records) == task.stop - task.start:
+    if not task.source.members and _is_whole(task):
         return f"{task.source.url}, record {task.start + position}"
     found = source_record(task, position)
     return f"{task.name}, its record {position}" if found is None else f"{found.url}, record {found.record}"

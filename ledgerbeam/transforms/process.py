@@ -44,11 +44,17 @@ class ProcessTask(ChainTransform):
             by `ledgerbeam.stats` is recorded with the task; after a fan-out, with the first child. If it has a method
             ``set_up``, as `MapRecords` has, that is called in each worker process before the first task. If it has a
             method ``with_storage_options``, that is called with the options of the pipeline, and returns what is used.
+            If it has an attribute ``takes_blocks`` that is true, it takes records as `ReadTasks` has them.
     """
 
     elements = TASKS
 
     function: Callable[[Task], TaskResult | Sequence[Task] | None]
+
+    @property
+    def takes_blocks(self) -> bool:  # type: ignore[override]
+        """Whether the function takes tasks whose records are `sources.RecordBlocks`; else they are lists."""
+        return bool(getattr(self.function, "takes_blocks", False))
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
         """Return what calls the function."""

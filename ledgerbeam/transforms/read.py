@@ -20,6 +20,7 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.user_errors import failed_by, message_of
 from ledgerbeam.ledger.worker.stopwatch import timed
 from ledgerbeam.sources import Opened, SourceKind, Sources, StreamReader
+from ledgerbeam.sources.blocks import RecordBlocks
 from ledgerbeam.sources.forms import OnError
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.chain import TASKS, ChainTransform, ChainValues
@@ -44,11 +45,11 @@ class TaskReader:
     def read(self, task: Task) -> Any:
         """Return the records of `task`, in order: one ranged read of the index, one of the data.
 
-        They are a list, or a `pyarrow.Table`, as the sources are opened.
+        They are `RecordBlocks`, a list, or a `pyarrow.Table`, as the sources are opened.
 
         Raises:
             ChangedSourceError: If the source is not what was listed, or changes meanwhile.
-            SourceError: If a record cannot be decoded; the message names it.
+            SourceError: If a record cannot be decoded; the message names it. Of `RecordBlocks` a pass raises it.
             IndexError_: If the index does not fit the source.
             StorageError: If the source cannot be read.
         """
@@ -58,7 +59,7 @@ class TaskReader:
     def read_each(self, task: Task) -> Any:
         """Return the records of `task`, with a `sources.Unreadable` for each that cannot be decoded; see `read`.
 
-        Of rows it is a `PartialTable`.
+        Of rows it is a `PartialTable`; of `RecordBlocks` see `RecordBlocks.marking`.
         """
         with self._watched(task) as opened:
             return opened.read_each(task.start, task.stop)
@@ -153,11 +154,14 @@ class ReadTasks(ChainTransform):
 
     def dofn(self, values: ChainValues) -> beam.DoFn:
         """Return what reads the tasks."""
-        return _Read(values.sources, values.ledger, self.on_error)
+        return _Read(values.sources, values.ledger, self.on_error, in_blocks=values.in_blocks)
 
 
 class _Read(beam.DoFn):
-    def __init__(self, sources: Sources, ledger: LedgerHandle | None, on_error: OnError = "fail") -> None:
+    def __init__(
+        self, sources: Sources, ledger: LedgerHandle | None, on_error: OnError = "fail", *, in_blocks: bool = False
+    ) -> None:
+        self._in_blocks = in_blocks
         self._sources = sources
         self._ledger = ledger
         self._rejects = on_error == "reject"
@@ -176,7 +180,9 @@ class _Read(beam.DoFn):
                 reader = self._reader
                 raw = RawSpan(partial(reader.read_raw, element), self._sources, element)
                 with self._working_on(element):
-                    yield self._read(element, partial(reader.read, element), partial(reader.read_each, element), raw)
+                    read = self._read(element, partial(reader.read, element), partial(reader.read_each, element), raw)
+                    yield read
+                    self._count(read)
             case _:
                 yield element
 
@@ -204,7 +210,9 @@ class _Read(beam.DoFn):
 
                 raw = RawSpan(read_raw, self._sources, task, (span, streamed.format))
                 with self._working_on(task):
-                    yield self._read(task, read, read_each, raw)
+                    found = self._read(task, read, read_each, raw)
+                    yield found
+                    self._count(found)
 
     def _working_on(self, task: Task) -> AbstractContextManager[None]:
         return nullcontext() if self._ledger is None else self._ledger.working_on([task])
@@ -225,12 +233,22 @@ class _Read(beam.DoFn):
                     if not self._rejects or read_each is None:
                         raise
                     records = read_each()
+                if isinstance(records, RecordBlocks):
+                    records = records.marking() if self._rejects else records
+                    records = records if self._in_blocks else records.listed()
         except (SourceError, IndexError_, StorageError, FunctionError) as error:
             return failed_by(error, task, message_of(error))
-        self._records.inc(len(records))
-        if self._sources.kind_of(task.source).counts_blanks:
-            self._blank.inc(task.stop - task.start - len(records))
         return task.replace(records=records, started=started, raw=raw)
+
+    def _count(self, read: Task | FailedTask) -> None:
+        """Count the records of a task that what comes behind is done with: not before is known how many blocks hold."""
+        if not isinstance(read, Task):
+            return
+        records = read.records.passed if isinstance(read.records, RecordBlocks) else len(read.records)
+        if records is not None:  # else the task failed before all of them were decoded
+            self._records.inc(records)
+            if self._sources.kind_of(read.source).counts_blanks:
+                self._blank.inc(read.stop - read.start - records)
 
     def teardown(self) -> None:
         self._reader = None

@@ -13,6 +13,7 @@ from ledgerbeam.io import RawRecord, ShardFile
 from ledgerbeam.io.index.raw import NO_BYTES
 from ledgerbeam.ledger import Task
 from ledgerbeam.redaction import without_secrets
+from ledgerbeam.sources.blocks import RecordBlocks
 from ledgerbeam.transforms.task_results import RejectedRecord, Rejection
 
 __all__ = ["MOST_RAW", "REJECTS_ENDING", "encode_rejects", "rejected_records", "source_record"]
@@ -66,6 +67,8 @@ def _raw_records(task: Task) -> Sequence[RawRecord]:
             "that ReadTasks read and that was not fanned out since"
         )
     raws = task.raw()
+    if isinstance(task.records, RecordBlocks):  # they are what was read
+        return raws
     if len(raws) != len(task.records):
         raise UnsupportedShapeError(
             f"{task.name}: expected the {len(raws)} records that were read, found {len(task.records)}; reject records "

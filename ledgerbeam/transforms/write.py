@@ -11,13 +11,14 @@ import apache_beam as beam
 from apache_beam.metrics.metric import Metrics
 
 from ledgerbeam.errors import RecordError
-from ledgerbeam.io import ShardEncoder, ShardFile, canonical_url, publish_bytes
+from ledgerbeam.io import ShardEncoder, ShardFile, canonical_url
 from ledgerbeam.io.compression.names import split_compression
 from ledgerbeam.io.formats.registry import format_named
+from ledgerbeam.io.storage.publish import publish_all
 from ledgerbeam.ledger import FailedTask, NoneTask, Output, Task
 from ledgerbeam.ledger.model.accounts import RecordCounts, Statistic
+from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.model.faults import fault_point
-from ledgerbeam.ledger.model.rows import content_checksum
 from ledgerbeam.ledger.model.user_errors import describe_error, failed_by, message_of
 from ledgerbeam.ledger.worker.stopwatch import timed
 from ledgerbeam.names import ENDINGS_ROOM, REJECTS, check_root, relative_name
@@ -103,8 +104,8 @@ def _shares_dashes(path: str, *, compressed: bool) -> bool:
 class WriteTasks(ChainTransform):
     """Publishes each task's records as one shard with its index, atomically and under a name that no other task has.
 
-    The shard is durable before its index is published, and both are durable before the element is emitted. So
-    `CommitTasks` after this transform records only outputs that exist.
+    The shard appears before its index, the contents of both being on the disk by then, and both are durable before the
+    element is emitted. So `CommitTasks` after this transform records only outputs that exist.
 
     The records of a task are one dataset, or `TaskResults`: then each route is a separate dataset, in a folder with its
     name below the output folder, and rejected records go to a file in the folder `_rejects`. All of these are outputs
@@ -197,12 +198,12 @@ class _Write(beam.DoFn):
         for route, name, _ in named:
             self._routes.require_free(route, name)
         fault_point("publish.before")
-        outputs = tuple(self._publish(route, name, file, task) for route, name, file in named)
+        found = [(f"{route}/{name}" if route else name, route, file) for route, name, file in named]
+        publish_all([(f"{self._output}/{path}", file.data) for path, _, file in found], self._options)
         fault_point("publish.after")
-        return outputs
+        return tuple(_recorded(path, route, file, task) for path, route, file in found)
 
-    def _publish(self, route: str, name: str, file: ShardFile, task: Task) -> Output:
-        path = f"{route}/{name}" if route else name
-        publish_bytes(f"{self._output}/{path}", file.data, self._options)
-        checksum = content_checksum([file.data])
-        return Output(path, len(file.data), checksum, file.records, task.start, file.nulled, route)
+
+def _recorded(path: str, route: str, file: ShardFile, task: Task) -> Output:
+    checksum = content_checksum([file.data])
+    return Output(path, len(file.data), checksum, file.records, task.start, file.nulled, route)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
+from blake3 import blake3
 
 from ledgerbeam import Drop, Reject, Route
 from ledgerbeam.ledger.model.accounts import RecordCounts
@@ -97,7 +97,7 @@ def content_of(path: Path, without: Path | None = None) -> Content | None:
         return None
     if without is not None and path.parent.name == REJECTS:
         data = data.replace(str(without).encode(), b"")
-    return Content(len(data), hashlib.blake2b(data, digest_size=16).hexdigest())
+    return Content(len(data), f"blake3:{blake3(data).hexdigest(16)}")
 
 
 def contents_below(folder: Path) -> dict[str, Content]:

@@ -51,7 +51,7 @@ def _publish_late() -> None:
     """Outputs are published in the background: they are recorded before they exist."""
     from ledgerbeam.transforms import write
 
-    _wrap(write, "publish_bytes", lambda publish: lambda *args: threading.Timer(LATE_SECONDS, publish, args).start())
+    _wrap(write, "publish_all", lambda publish: lambda *args: threading.Timer(LATE_SECONDS, publish, args).start())
 
 
 def _drop_last_output() -> None:
@@ -60,7 +60,11 @@ def _drop_last_output() -> None:
     from tests.fault.corpus import RECORDS, TASKS
 
     last = f"{(TASKS - 1) * RECORDS:010d}"
-    _wrap(write, "publish_bytes", lambda publish: lambda url, *args: None if last in url else publish(url, *args))
+
+    def others(outputs: Any) -> list[Any]:
+        return [output for output in outputs if last not in output[0]]
+
+    _wrap(write, "publish_all", lambda publish: lambda outputs, *args: publish(others(outputs), *args))
 
 
 def _name_by_process() -> None:

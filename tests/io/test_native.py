@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ledgerbeam.errors import ArchiveError
-from ledgerbeam.io import native
+from ledgerbeam.io import json_values, native
 from ledgerbeam.io.tar.grouping import group_key
 from ledgerbeam.io.tar.headers import BLOCK
 from ledgerbeam.io.tar.walk import TarMembers
@@ -319,3 +319,25 @@ def test_nothing_is_kept(compiled: native.Compiled, opened: Callable[[bytes], in
     # Other threads of this process may allocate, open and close now and then; a leak grows with every call.
     assert min(kept(60) for _ in range(5)) < 60
     assert len(os.listdir("/proc/self/fd")) < descriptors + 60
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_wide_integers_and_nulls_are_seen_as_in_python(
+    compiled: native.Compiled, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    chance = random.Random(seed)
+    texts = [bytes(chance.choices(b"0123456789" * 6 + b'.eE-, ["nul', k=chance.randrange(80))) for _ in range(5000)]
+    texts += [
+        b"1" * 19,
+        b"-" + b"1" * 19,
+        b"1" * 20,
+        b"." + b"1" * 20,
+        b"1" * 20 + b".5",
+        b"",
+        b"nul",
+        b"null",
+        b"nnull",
+    ]
+    monkeypatch.setattr(native, "compiled", None)
+    assert [compiled.holds_wide(text) for text in texts] == list(map(json_values.holds_wide, texts))
+    assert [compiled.holds_null(text) for text in texts] == [b"null" in text for text in texts]

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from ledgerbeam.errors import JobMismatchError, LedgerError, NonDeterministicTaskError
 from ledgerbeam.ledger.lmdb.failures import KEPT_DEATHS
 from ledgerbeam.ledger.model.accounts import RecordCounts
+from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.model.counting import is_done
 from ledgerbeam.ledger.model.identity import ROOT, Lineage, node_id
 from ledgerbeam.ledger.model.job import Job
@@ -339,6 +340,20 @@ class LedgerStoreConformance:
         with pytest.raises(NonDeterministicTaskError, match=r"a-0\.jsonl.*pure function"):
             store.commit([leaf_of(source, ((0, 2),), content="changed")])
         assert next(row.output for row in store.outputs()) == output_of(source, ((0, 2),))
+
+    def test_checksums_of_an_earlier_version_are_compared_with_none_of_this_one(self, store: LedgerStore) -> None:
+        source = plain()
+        store.register([source])
+        leaf = leaf_of(source, ((0, 2),))
+        (output,) = leaf.outputs
+        earlier = replace(leaf, outputs=(replace(output, checksum="0" * 32),))
+        now = replace(leaf, outputs=(replace(output, checksum=content_checksum([b"now"])),))
+        store.commit([earlier])
+        assert store.commit([now]).fresh == 0
+        assert [row.output for row in store.outputs()] == list(earlier.outputs)
+        longer = replace(now, outputs=(replace(now.outputs[0], size=output.size + 1),))
+        with pytest.raises(NonDeterministicTaskError, match="pure function"):
+            store.commit([longer])
 
     def test_ending_otherwise_than_before_is_an_error(self, store: LedgerStore) -> None:
         source = plain()

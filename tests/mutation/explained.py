@@ -38,16 +38,17 @@ EXPLAINED: dict[tuple[str, str, str, str], str] = {
     ("ledgerbeam/io/storage/publish.py", "_open_temporary", "1", "2"): "of a very long name one byte less is kept",
     (
         "ledgerbeam/io/storage/publish.py",
-        "_publish_local",
+        "_LocalOutput.__init__",
         'open(descriptor, "wb", buffering=_BUFFER)',
         "open(descriptor, 'wb')",
     ): "the size of a buffer",
     (
         "ledgerbeam/io/storage/publish.py",
-        "_publish_local",
+        "_LocalOutput.sync",
         "os.fstat(descriptor).st_mtime_ns < not_before_ns",
         "os.fstat(descriptor).st_mtime_ns <= not_before_ns",
     ): "a time is set to what it is",
+    ("ledgerbeam/io/storage/publish.py", "_LocalOutput.sync", "0", "1"): "no file is older than the first of 1970",
     ("ledgerbeam/io/storage/publish.py", "publish", "0", "1"): "no file is older than the first nanosecond of 1970",
     (
         "ledgerbeam/io/storage/publish.py",

@@ -167,7 +167,7 @@ class TestStreams:
         cut = self.cut(source)
         assert (cut.spans, cut.stream) == ([(0, 2), (2, 3)], None)
         opened = FileSources().kind_of(source).open(cut.source)
-        assert opened.read_span(2, 3) == [{"id": "a2"}]
+        assert opened.read_span(2, 3).listed() == [{"id": "a2"}]
         opened.close()
 
     def test_one_that_does_not_fit_is_told(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

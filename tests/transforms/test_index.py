@@ -17,8 +17,8 @@ from ledgerbeam.io import ObjectFolder, publish_bytes
 from ledgerbeam.io.index import location as location_module
 from ledgerbeam.io.listing.pages import list_pages
 from ledgerbeam.ledger import FailedTask, Job, Source, Task
+from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.model.identity import ROOT
-from ledgerbeam.ledger.model.rows import content_checksum
 from ledgerbeam.ledger.model.store import MAX_ATTEMPTS
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.ledger.selection import PendingSource, with_progress

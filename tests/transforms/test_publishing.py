@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Callable
@@ -10,10 +11,11 @@ from pathlib import Path
 import apache_beam as beam
 import pytest
 
+from ledgerbeam.errors import DiskFullError, StorageError
 from ledgerbeam.io import publish_bytes
-from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX, publish, remove_stale_temporaries
+from ledgerbeam.io.storage.publish import TEMPORARY_SUFFIX, publish, publish_all, remove_stale_temporaries
 from ledgerbeam.ledger import Job, Source, Task
-from ledgerbeam.ledger.model.rows import content_checksum
+from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.transforms import CommitTasks, WriteTasks
 from ledgerbeam.transforms._worker import LedgerHandle
@@ -43,6 +45,42 @@ def test_an_output_is_on_the_disk_before_it_has_its_name_and_its_name_before_the
     assert synced < named < last
     assert disk.seen[last][:2] == ("sync", folder)
     assert set(disk.synced_folders()) == {str(tmp_path), str(tmp_path / "new"), folder}
+
+
+def test_outputs_of_a_task_are_on_the_disk_before_the_first_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+    paths = [str(tmp_path / name) for name in ("new/out.jsonl", "new/out.jsonl.idx", "other/out.jsonl")]
+    publish_all([(path, b"whole" + b"!" * place) for place, path in enumerate(paths)])
+    named = [disk.seen.index(("replace", path, 0)) for path in paths]
+    synced = [place for place, row in enumerate(disk.seen) if row[0] == "sync" and row[2] in (5, 6, 7)]
+    assert len(synced) == 3
+    assert max(synced) < named[0] < named[1] < named[2]
+    folders = [row[1] for row in disk.seen[named[2] + 1 :] if row[0] == "sync"]
+    assert folders == [str(tmp_path / "new"), str(tmp_path / "other")]
+
+
+@pytest.mark.parametrize("blocked", [0, 1])
+def test_outputs_of_a_task_that_cannot_be_published_leave_nothing_but_those_before(
+    tmp_path: Path, blocked: int
+) -> None:
+    paths = [tmp_path / "out.jsonl", tmp_path / "out.jsonl.idx"]
+    paths[blocked].mkdir()
+    with pytest.raises(StorageError, match="a folder of that name exists"):
+        publish_all([(str(path), b"whole") for path in paths])
+    assert sorted(path for path in tmp_path.iterdir() if path.is_file()) == paths[:blocked]
+
+
+def test_outputs_that_the_disk_does_not_take_do_not_appear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int) -> None:
+        if os.fstat(descriptor).st_size == 6:  # that of the index, in another thread
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(DiskFullError, match=r"out\.jsonl\.idx: no space is left"):
+        publish_all([(str(tmp_path / "out.jsonl"), b"whole"), (str(tmp_path / "out.jsonl.idx"), b"whole!")])
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_output_whose_writer_raises_leaves_the_former_one(tmp_path: Path) -> None:

@@ -11,7 +11,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import apache_beam as beam
 import pytest
+from apache_beam.coders.typecoders import registry
+from apache_beam.pipeline import PipelineVisitor
+from apache_beam.typehints.native_type_compatibility import convert_to_beam_type
 
 from ledgerbeam.errors import (
     ChangedSourceError,
@@ -29,8 +33,10 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.selection import PendingSource
 from ledgerbeam.ledger.worker.inflight import InflightMarks, _decode
 from ledgerbeam.sources import FileSources, SharSources, Sources, TaskLimits
-from ledgerbeam.transforms import read
+from ledgerbeam.sources.blocks import RecordBlocks
+from ledgerbeam.transforms import MapRecords, ProcessTask, ReadTasks, read
 from ledgerbeam.transforms._worker import LedgerHandle
+from ledgerbeam.transforms.chain import TASKS, ChainDoFn, ChainValues, give_values
 from ledgerbeam.transforms.plan import StreamedTasks, _Plan
 from ledgerbeam.transforms.read import TaskReader, _Read
 
@@ -74,7 +80,7 @@ def test_the_readers_of_the_last_few_sources_stay_open(
     reader = TaskReader(counting)
     sources = {name: make(tmp_path, f"{name}.jsonl") for name in "abc"}
     for name in "ababcacbba":
-        assert reader.read(Task(sources[name], 1, 3)) == [{"id": 1}, {"id": 2}]
+        assert reader.read(Task(sources[name], 1, 3)).listed() == [{"id": 1}, {"id": 2}]
     assert counting.opened == ["a.jsonl", "b.jsonl", "c.jsonl", "a.jsonl", "b.jsonl", "a.jsonl"]
 
 
@@ -86,8 +92,8 @@ def test_a_replaced_file_is_no_longer_held_open(tmp_path: Path, counting: Counti
     (tmp_path / "new").write_bytes((tmp_path / "a.jsonl").read_bytes().replace(b"id", b"no"))
     os.utime(tmp_path / "new", ns=(was.st_atime_ns, was.st_mtime_ns))
     os.replace(tmp_path / "new", tmp_path / "a.jsonl")
-    assert reader.read(Task(source, 0, 1)) == [{"no": 0}]
-    assert reader.read(Task(source, 1, 2)) == [{"no": 1}]
+    assert reader.read(Task(source, 0, 1)).listed() == [{"no": 0}]
+    assert reader.read(Task(source, 1, 2)).listed() == [{"no": 1}]
     assert counting.opened == ["a.jsonl", "a.jsonl"]
     held = [os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if _is_open(name)]
     assert f"{tmp_path}/a.jsonl (deleted)" not in held
@@ -248,7 +254,7 @@ def test_a_file_of_a_pack_that_is_shorter_than_it_was_listed_fails(
     member = listed(tmp_path / "a.jsonl")
     task = Task(Source.pack([member, member]), 0, 2)
     reader = TaskReader(FileSources())
-    assert reader.read(task) == [{"id": 1}, {"id": 2}] * 2
+    assert reader.read(task).listed() == [{"id": 1}, {"id": 2}] * 2
     monkeypatch.setattr("ledgerbeam.sources.files.read_many_files", lambda *_: [data, data[:9]])
     with pytest.raises(ChangedSourceError, match=r"a\.jsonl: .* found 9 bytes"):
         reader.read(task)
@@ -320,3 +326,43 @@ def test_places_of_a_graph_are_read_by_the_graph(monkeypatch: pytest.MonkeyPatch
     (task,) = _Read(GraphSource("module:graph"), None).process(Task(source, 1, 3))
     assert isinstance(task, Task)
     assert task.records == [(source, 1, 3)]
+
+
+def test_lists_are_read_unless_what_follows_takes_blocks(tmp_path: Path) -> None:
+    """A function of a task of one's own has a list; `MapRecords` has blocks, wherever these are."""
+    source = make(tmp_path, "a.jsonl", 4)
+    source = FileSources().kind_of(source).cut(source, TaskLimits()).source
+    (listed,) = _Read(FileSources(), None).process(Task(source, 0, 4))
+    (blocks,) = _Read(FileSources(), None, in_blocks=True).process(Task(source, 0, 4))
+    assert isinstance(listed, Task)
+    assert isinstance(blocks, Task)
+    assert listed.records == [{"id": number} for number in range(4)]
+    assert isinstance(blocks.records, RecordBlocks)
+    assert blocks.records.listed() == listed.records
+    for function, takes in ((MapRecords("json:dumps", "jsonl"), True), (lambda task: task, False)):
+        pipeline = beam.Pipeline()
+        reading, processing = ReadTasks(), ProcessTask(function)
+        pipeline | beam.Create([Task(source, 0, 4)]) | reading | processing
+        given: list[bool] = []
+        give_values(pipeline, ChainValues())
+        pipeline.visit(_Noting(given))
+        assert given == [takes]
+
+
+class _Noting(PipelineVisitor):
+    def __init__(self, given: list[bool]) -> None:
+        self._given = given
+
+    def visit_transform(self, transform_node: Any) -> None:
+        fn = getattr(transform_node.transform, "fn", None)
+        if isinstance(fn, ChainDoFn) and isinstance(fn.transform, ReadTasks):
+            assert fn.values is not None
+            self._given.append(fn.values.in_blocks)
+
+
+def test_the_size_of_a_task_is_known_without_its_records() -> None:
+    """Beam samples sizes, by encoding elements if their coder does not say them."""
+    task = Task(Source("/a.jsonl", 1, "1"), 0, 1, (), [b"x" * 10**6])
+    coder = registry.get_coder(convert_to_beam_type(TASKS))
+    assert coder.estimate_size(task) < 10_000
+    assert coder.decode(coder.encode(task)).records == task.records

@@ -15,7 +15,7 @@ from ledgerbeam.errors import RecordError, StorageError, UnsupportedShapeError, 
 from ledgerbeam.io import ShardFile
 from ledgerbeam.io.formats.registry import format_named
 from ledgerbeam.ledger import FailedTask, Job, LedgerStore, NoneTask, Source, Task
-from ledgerbeam.ledger.model.rows import content_checksum
+from ledgerbeam.ledger.model.checksums import content_checksum
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.transforms import WriteTasks
 from ledgerbeam.transforms._worker import LedgerHandle
@@ -74,7 +74,8 @@ def test_the_files_of_a_shard_are_published_in_their_order(tmp_path: Path, monke
     """So that no index is there without its data."""
     published: list[str] = []
     monkeypatch.setattr(
-        "ledgerbeam.transforms.write.publish_bytes", lambda url, *_: published.append(url.rpartition(".")[2])
+        "ledgerbeam.transforms.write.publish_all",
+        lambda outputs, *_: published.extend(url.rpartition(".")[2] for url, _ in outputs),
     )
     write(tmp_path, Encoder(*(ShardFile(f".{name}", b"", 0) for name in "zyxw")), task([1]))
     assert published == list("zyxw")
@@ -89,7 +90,7 @@ def test_names_of_one_task_begin_alike_however_long_they_are(tmp_path: Path) -> 
 
 
 def test_names_fit_into_the_store_that_they_are_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ledgerbeam.transforms.write.publish_bytes", lambda *_: None)
+    monkeypatch.setattr("ledgerbeam.transforms.write.publish_all", lambda *_: None)
     deep = Task(Source(f"/data/{'folder/' * 200}a", 10, "1"), 0, 1, ((0, 1),), [1])
     for output, fits in (("/out", False), ("s3://bucket/out", True)):
         (found,) = _Write(output, Encoder(ShardFile(".x", b"", 0)), "/data/", {}, None).process(deep)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+from array import array
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, overload
@@ -11,15 +13,12 @@ import orjson
 
 from ledgerbeam.errors import RecordError
 from ledgerbeam.io.index.file import Offsets
-from ledgerbeam.io.json_values import NULL, NanRule, dumps_wide, json_form, loads, require_finite
+from ledgerbeam.io.json_values import NanRule, dumps_wide, holds_null, json_form, loads, require_finite
 
 __all__ = ["LINE_BREAK", "JsonLines", "JsonLinesBuilder"]
 
 LINE_BREAK = "holds a line break inside its JSON; expected one line. Return plain values instead of orjson.Fragment"
 """What is said of a value whose JSON is not one line."""
-
-_ENCODED_AT_ONCE = 1000
-"""Lines that are held one by one: each result of orjson keeps about 4 KB, even for a short line."""
 
 _NEWLINE = b"\n"
 
@@ -75,10 +74,10 @@ class JsonLinesBuilder:
     def __init__(self, nan: NanRule = "refuse") -> None:
         self._nan: NanRule = nan
         self._nulled = 0
-        self._blocks: list[bytes] = []
-        self._lengths: list[int] = []
-        self._lines: list[bytes] = []
-        self._broken: int | None = None
+        self._data = io.BytesIO()
+        self._lengths = array("Q")
+        self._write = self._data.write
+        self._note = self._lengths.append
 
     def add(self, value: Any) -> None:
         """Encode a value: what orjson can encode, and integers beyond 64 bits.
@@ -90,11 +89,9 @@ class JsonLinesBuilder:
             line = orjson.dumps(value, json_form, orjson.OPT_APPEND_NEWLINE)
         except orjson.JSONEncodeError as error:
             line = self._encode_wide(value, error)
-        if NULL in line:
+        if holds_null(line):
             self._nulled += self._count_nulled(value)
-        self._lines.append(line)
-        if len(self._lines) == _ENCODED_AT_ONCE:
-            self._join()
+        self._note(self._write(line))
 
     def encode(self, value: Any) -> tuple[bytes, int]:
         """Return the line of a value, and how many of its numbers are written as null; `append` adds it.
@@ -106,14 +103,12 @@ class JsonLinesBuilder:
             line = orjson.dumps(value, json_form, orjson.OPT_APPEND_NEWLINE)
         except orjson.JSONEncodeError as error:
             line = self._encode_wide(value, error)
-        return line, self._count_nulled(value) if NULL in line else 0
+        return line, self._count_nulled(value) if holds_null(line) else 0
 
     def append(self, line: bytes, nulled: int) -> None:
         """Add what `encode` gave."""
         self._nulled += nulled
-        self._lines.append(line)
-        if len(self._lines) == _ENCODED_AT_ONCE:
-            self._join()
+        self._note(self._write(line))
 
     def finish(self) -> JsonLines:
         """Return what was added.
@@ -121,16 +116,18 @@ class JsonLinesBuilder:
         Raises:
             RecordError: A value has a line break in its JSON.
         """
-        self._join()
-        if self._broken is not None:
-            raise RecordError(f"output record {self._broken} {LINE_BREAK}")
+        data = self._data.getvalue()
         offsets = np.zeros(len(self._lengths) + 1, np.uint64)
-        np.cumsum(np.array(self._lengths, np.uint64), out=offsets[1:])
-        return JsonLines(b"".join(self._blocks), offsets, self._nulled)
+        np.cumsum(np.frombuffer(self._lengths, np.uint64), out=offsets[1:])
+        if data.count(_NEWLINE) != len(self._lengths):  # which only a ready-made Fragment can hold
+            lines = enumerate(pairwise(offsets.tolist()))
+            broken = next(number for number, (start, stop) in lines if data.count(_NEWLINE, start, stop) != 1)
+            raise RecordError(f"output record {broken} {LINE_BREAK}")
+        return JsonLines(data, offsets, self._nulled)
 
     @property
     def _position(self) -> int:
-        return len(self._lengths) + len(self._lines)
+        return len(self._lengths)
 
     def _count_nulled(self, value: Any) -> int:
         try:
@@ -146,12 +143,3 @@ class JsonLinesBuilder:
                 f"output record {self._position} ({type(value).__name__}) cannot be written as JSON: {refused}; return "
                 "dicts, lists, strings, numbers, booleans or None"
             ) from error
-
-    def _join(self) -> None:
-        lines, block = self._lines, b"".join(self._lines)
-        if self._broken is None and block.count(_NEWLINE) != len(lines):  # which only a ready-made Fragment can hold
-            position = next(i for i, line in enumerate(lines) if line.count(_NEWLINE) != 1)
-            self._broken = len(self._lengths) + position
-        self._lengths.extend(map(len, lines))
-        self._blocks.append(block)
-        self._lines = []

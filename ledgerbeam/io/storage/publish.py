@@ -15,7 +15,8 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO, cast
 
 from ledgerbeam.disk import make_folders, sync_folder
@@ -27,6 +28,7 @@ from ledgerbeam.io.storage.urls import canonical_url, is_local, split_scheme, st
 __all__ = [
     "TEMPORARY_SUFFIX",
     "publish",
+    "publish_all",
     "publish_bytes",
     "remove_stale_temporaries",
 ]
@@ -90,6 +92,27 @@ def publish_bytes(url: str, data: bytes, options: Options | None = None, *, not_
         file.write(data)
 
 
+def publish_all(outputs: Sequence[tuple[str, bytes]], options: Options | None = None) -> None:
+    """Publish whole outputs of one store: each appears after those before it, and all are durable at the end.
+
+    The contents of local ones are on the disk before the first appears. They are written and synced together, which
+    takes half the time of one after the other.
+
+    Args:
+        outputs: URL and content of each.
+        options: Storage options.
+
+    Raises:
+        DiskFullError: No space is left; also the other errors of `publish`. Outputs before the one in error may have
+            been published.
+    """
+    if all(is_local(url) for url, _ in outputs):
+        _publish_all_local([(canonical_url(url), data) for url, data in outputs])
+        return
+    for url, data in outputs:
+        publish_bytes(url, data, options)
+
+
 def _require_atomic(url: str) -> None:
     if store_of(url).api == "hub":
         raise UsageError(
@@ -119,30 +142,100 @@ def _upload(url: str, spool: BinaryIO, options: Options | None) -> None:
 
 @contextlib.contextmanager
 def _publish_local(path: str, not_before_ns: int) -> Iterator[BinaryIO]:
-    folder = os.path.dirname(path)
-    _require_plain(path)
-    with _write_errors(path, folder):
-        make_folders(folder)
-        temporary, descriptor = _open_temporary(path)
-    file = open(descriptor, "wb", buffering=_BUFFER)  # noqa: SIM115 - closed below, when the lock is no longer needed
+    output = _LocalOutput(path)
     try:
-        with _full_disk_errors(path, folder):
-            yield file
-        with _write_errors(path, folder):
-            file.flush()
+        with _full_disk_errors(path, output.folder):
+            yield output.file
+        output.sync(not_before_ns)
+        output.rename()
+    except BaseException:
+        output.discard()
+        raise
+    with output.file, _write_errors(path, output.folder):
+        sync_folder(output.folder)
+
+
+def _publish_all_local(outputs: Sequence[tuple[str, bytes]]) -> None:
+    opened: list[_LocalOutput] = []
+    try:
+        for path, data in outputs:
+            output = _LocalOutput(path)
+            opened.append(output)
+            with _full_disk_errors(path, output.folder):
+                output.file.write(data)
+        _sync_together(opened)
+        for output in opened:
+            output.rename()
+    except BaseException:
+        for output in opened:
+            output.discard()
+        raise
+    with contextlib.ExitStack() as stack:
+        for output in opened:
+            stack.enter_context(output.file)
+        for folder, path in {output.folder: output.path for output in opened}.items():
+            with _write_errors(path, folder):
+                sync_folder(folder)
+
+
+def _sync_together(outputs: Sequence[_LocalOutput]) -> None:
+    """Sync outputs at the same time: a file system does the work of all at once, which is a wait for the disk."""
+    errors: list[BaseException] = []
+
+    def sync(output: _LocalOutput) -> None:
+        try:
+            output.sync()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            errors.append(error)
+
+    threads = [threading.Thread(target=sync, args=(output,)) for output in outputs[1:]]
+    for thread in threads:
+        thread.start()
+    for output in outputs[:1]:
+        sync(output)
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+class _LocalOutput:
+    """A file under its temporary name, locked while it is written.
+
+    Args:
+        path: What it will be called.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.folder = os.path.dirname(path)
+        _require_plain(path)
+        with _write_errors(path, self.folder):
+            make_folders(self.folder)
+            self._temporary, descriptor = _open_temporary(path)
+        self.file: BinaryIO = open(descriptor, "wb", buffering=_BUFFER)  # noqa: SIM115 - closed with its lock
+
+    def sync(self, not_before_ns: int = 0) -> None:
+        """Bring the content to the disk."""
+        with _write_errors(self.path, self.folder):
+            self.file.flush()
+            descriptor = self.file.fileno()
             if os.fstat(descriptor).st_mtime_ns < not_before_ns:
                 os.utime(descriptor, ns=(not_before_ns, not_before_ns))
             os.fsync(descriptor)
-            os.replace(temporary, path)
-    except BaseException:
+
+    def rename(self) -> None:
+        """Give it its name, which the folder holds for good once that is synced."""
+        with _write_errors(self.path, self.folder):
+            os.replace(self._temporary, self.path)
+
+    def discard(self) -> None:
+        """Remove it, unless it has its name."""
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
+            os.unlink(self._temporary)
         # Closing writes the rest of the buffer, which may not fit on the disk either; the file is discarded anyway.
         with contextlib.suppress(OSError):
-            file.close()
-        raise
-    with file, _write_errors(path, folder):
-        sync_folder(folder)
+            self.file.close()
 
 
 def _require_plain(path: str) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import tarfile
+from array import array
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple, overload
 
 import numpy as np
 
@@ -12,9 +15,18 @@ from ledgerbeam.errors import RecordError
 from ledgerbeam.io.index.file import Offsets
 from ledgerbeam.io.tar.grouping import Grouping, are_pairs, name_sample
 from ledgerbeam.io.tar.headers import BLOCK, padded
-from ledgerbeam.io.tar.sample import Sample
+from ledgerbeam.io.tar.sample import Sample, take_sample
 
-__all__ = ["encode_pair", "encode_sample", "encode_tar", "end_marker", "pairs_sentinel"]
+__all__ = [
+    "TarBuilder",
+    "TarSamples",
+    "encode_pair",
+    "encode_sample",
+    "encode_tar",
+    "encoded_samples",
+    "end_marker",
+    "pairs_sentinel",
+]
 
 _RECORD = 20 * BLOCK
 
@@ -27,7 +39,7 @@ def encode_tar(samples: Sequence[Sample], *, group: Grouping = "auto", pax: bool
     lhotse can read the archive (lhotse's indexed reader only without pax headers).
 
     Args:
-        samples: Samples of at least one member; the contents are bytes.
+        samples: Samples of at least one member, whose contents are bytes; or `TarSamples`, which are taken as they are.
         group: How a reader will group the members; samples that it would group differently are refused.
         pax: Whether names that need it get a pax header. If false, they are written to the ustar fields if they fit,
             where lhotse's indexed reader finds them.
@@ -39,21 +51,98 @@ def encode_tar(samples: Sequence[Sample], *, group: Grouping = "auto", pax: bool
         RecordError: A sample without members, content that is not bytes, a key that is empty, absolute or contains
             `..`, the key of the previous sample, or names from which a reader would get another key or extensions.
     """
-    names = [_names(position, sample) for position, sample in enumerate(samples)]
-    paired = group == "pairs" or (group == "auto" and are_pairs([name for some in names for name in some]))
-    _require_readable(samples, names, "pairs" if paired else group)
-    pieces: list[bytes] = []
-    offsets = np.zeros(len(samples) + 1, np.uint64)
-    position = 0
-    for number, sample in enumerate(samples):
-        offsets[number] = position
-        for name, content in zip(names[number], sample.values(), strict=True):
-            member = _member(name, content, pax)
-            pieces += member
-            position += sum(map(len, member))
-    pieces.append(end_marker(position))
-    offsets[-1] = pairs_sentinel(position) if paired else position
-    return b"".join(pieces), offsets
+    encoded = encoded_samples(samples, pax=pax)
+    return encoded.data, encoded.offsets(group)
+
+
+def encoded_samples(samples: Sequence[Sample], *, pax: bool = True) -> TarSamples:
+    """Return samples encoded as an archive; see `encode_tar`."""
+    if isinstance(samples, TarSamples):
+        return samples
+    builder = TarBuilder(pax=pax)
+    for sample in samples:
+        builder.add(sample)
+    return builder.finish()
+
+
+class TarSamples(Sequence[Sample]):
+    """Samples that are encoded as a whole archive; each is decoded when it is asked for.
+
+    Attributes:
+        data: The archive.
+        starts: The offset of the first header of each sample, and where the last member ends.
+        outlines: The key and the extensions of each sample.
+    """
+
+    def __init__(self, data: bytes, starts: Offsets, outlines: list[_Outline]) -> None:
+        self.data = data
+        self.starts = starts
+        self.outlines = outlines
+
+    def offsets(self, group: Grouping) -> Offsets:
+        """Return the `N + 1` offsets that `build_tar_index` would find.
+
+        Raises:
+            RecordError: A reader that groups the members in this way would find other samples; see `encode_tar`.
+        """
+        names = [[f"{key}.{extension}" for extension in extensions] for key, extensions in self.outlines]
+        paired = group == "pairs" or (group == "auto" and are_pairs([name for some in names for name in some]))
+        _require_readable(self.outlines, names, "pairs" if paired else group)
+        offsets = self.starts.copy()
+        if paired:
+            offsets[-1] = pairs_sentinel(int(offsets[-1]))
+        return offsets
+
+    def __len__(self) -> int:
+        return len(self.outlines)
+
+    @overload
+    def __getitem__(self, item: int) -> Sample: ...
+    @overload
+    def __getitem__(self, item: slice) -> list[Sample]: ...
+    def __getitem__(self, item: int | slice) -> Sample | list[Sample]:
+        found = range(len(self))[item]
+        if not isinstance(found, int):
+            return [self[number] for number in found]
+        start, stop = self.starts[found : found + 2].tolist()
+        key, extensions = self.outlines[found]
+        rule: Grouping = "pairs" if len(extensions) == 2 else "key"
+        taken = take_sample(self.data, 0, start, stop, url="the samples", group=rule).sample
+        return Sample(key, zip(extensions, taken.values(), strict=True))
+
+
+class TarBuilder:
+    """Encodes samples as an archive, one after the other; none is held.
+
+    Args:
+        pax: As of `encode_tar`.
+    """
+
+    def __init__(self, *, pax: bool = True) -> None:
+        self._pax = pax
+        self._data = io.BytesIO()
+        self._starts = array("Q", [0])
+        self._outlines: list[_Outline] = []
+
+    def add(self, sample: Sample) -> None:
+        """Encode a sample. Raises RecordError: no archive can hold it, and nothing of it was added."""
+        names = _names(len(self._outlines), sample)
+        for name, content in zip(names, sample.values(), strict=True):
+            self._data.writelines(_member(name, content, self._pax))
+        self._starts.append(self._data.tell())
+        self._outlines.append(_Outline(sample.key, tuple(sample)))
+
+    def finish(self) -> TarSamples:
+        """End the archive, and return it."""
+        self._data.write(end_marker(self._starts[-1]))
+        return TarSamples(self._data.getvalue(), np.array(self._starts, np.uint64), self._outlines)
+
+
+class _Outline(NamedTuple):
+    """A sample without its contents."""
+
+    key: str
+    extensions: tuple[str, ...]
 
 
 def encode_sample(sample: Sample, number: int = 0) -> tuple[bytes, list[int]]:
@@ -70,7 +159,7 @@ def encode_sample(sample: Sample, number: int = 0) -> tuple[bytes, list[int]]:
         RecordError: As in `encode_tar`, except that equal keys of neighbouring samples are not detected.
     """
     names = _names(number, sample)
-    _require_readable([sample], [names], "key", first=number)
+    _require_readable([_Outline(sample.key, tuple(sample))], [names], "key", first=number)
     pieces: list[bytes] = []
     starts: list[int] = []
     position = 0
@@ -93,7 +182,7 @@ def encode_pair(sample: Sample, number: int = 0) -> bytes:
         RecordError: As in `encode_tar`, except that equal keys of neighbouring samples are not detected.
     """
     names = _names(number, sample)
-    _require_readable([sample], [names], "pairs", first=number)
+    _require_readable([_Outline(sample.key, tuple(sample))], [names], "pairs", first=number)
     return b"".join(
         piece for name, content in zip(names, sample.values(), strict=True) for piece in _member(name, content, False)
     )
@@ -133,21 +222,21 @@ def _names(position: int, sample: Sample) -> list[str]:
     return [f"{sample.key}.{extension}" for extension in sample]
 
 
-def _require_readable(samples: Sequence[Sample], names: list[list[str]], group: Grouping, *, first: int = 0) -> None:
+def _require_readable(outlines: Sequence[_Outline], names: list[list[str]], group: Grouping, *, first: int = 0) -> None:
     """Raise unless a reader groups and names the samples, numbered from `first` on, in the same way."""
-    for position in range(1, len(samples)):
-        if samples[position].key == samples[position - 1].key:
-            raise _error(position, f"has the key of the one before, {samples[position].key!r}", "expected another key")
+    for position in range(1, len(outlines)):
+        if outlines[position].key == outlines[position - 1].key:
+            raise _error(position, f"has the key of the one before, {outlines[position].key!r}", "expected another key")
     rules: list[Grouping] = ["key", "auto"] if group == "auto" else [group]
-    for position, sample in enumerate(samples):
-        if group == "pairs" and len(sample) != 2:
-            raise _error(first + position, f"({sample.key!r}) has {len(sample)} members", "expected a pair")
+    for position, (key, extensions) in enumerate(outlines):
+        if group == "pairs" and len(extensions) != 2:
+            raise _error(first + position, f"({key!r}) has {len(extensions)} members", "expected a pair")
         for rule in rules:
             named = name_sample(names[position], rule)
-            if named != (sample.key, list(sample)):
+            if named != (key, list(extensions)):
                 raise _error(
                     first + position,
-                    f"({sample.key!r}: {', '.join(sample)}) would be read back as {named}",
+                    f"({key!r}: {', '.join(extensions)}) would be read back as {named}",
                     "expected a key without a dot in its last part, unless all samples are pairs",
                 )
 

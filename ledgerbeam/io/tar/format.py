@@ -18,7 +18,7 @@ from ledgerbeam.io.index.file import IndexFile, Offsets
 from ledgerbeam.io.index.raw import RawRecord, raw_records
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
-from ledgerbeam.io.tar.encode import encode_tar
+from ledgerbeam.io.tar.encode import TarSamples, encoded_samples
 from ledgerbeam.io.tar.grouping import Grouping, are_pairs, group_key, group_pairs
 from ledgerbeam.io.tar.layout import TarLayout
 from ledgerbeam.io.tar.plain_headers import PlainHeaderScan, Run
@@ -101,21 +101,23 @@ class TarFormat(IndexedFormat):
         return bounds
 
     def encode(self, records: Sequence[Sample]) -> list[ShardFile]:
-        """Encode samples as the files of a shard.
+        """Encode samples as the files of a shard; `TarSamples`, which are encoded, are taken as they are.
 
         With `auto`, samples of two members get an index that Energon can read too; it cannot read lhotse's.
         """
-        if self.group == "auto" and _are_plain(records):
+        encoded = encoded_samples(records)
+        if self.group == "auto" and _are_plain(encoded):
             try:
-                return self.shard(*encode_tar(records, group="key"))
-            except RecordError:  # keys with a dot can only be read as pairs; raised before anything is encoded
+                return self.shard(encoded.data, encoded.offsets("key"))
+            except RecordError:  # keys with a dot can only be read as pairs
                 pass
-        return self.shard(*encode_tar(records, group=self.group))
+        return self.shard(encoded.data, encoded.offsets(self.group))
 
 
-def _are_plain(samples: Sequence[Sample]) -> bool:
+def _are_plain(samples: TarSamples) -> bool:
     """Return whether all samples have two members with simple extensions: grouped by key they are the same pairs."""
-    return all(len(sample) == 2 and not any("." in extension for extension in sample) for sample in samples)
+    outlines = samples.outlines
+    return all(len(extensions) == 2 and "." not in "".join(extensions) for _, extensions in outlines)
 
 
 class _StreamHeaders:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from ledgerbeam.errors import ArchiveError
 from ledgerbeam.io.index.file import IndexFile, Offsets
 from ledgerbeam.io.index.raw import RawRecord, raw_records
-from ledgerbeam.io.index.reader import IndexedRecords
+from ledgerbeam.io.index.reader import IndexedRecords, require_span
 from ledgerbeam.io.storage.client import Options
 from ledgerbeam.io.storage.stat import FileInfo
 from ledgerbeam.io.storage.urls import canonical_url
@@ -29,7 +30,7 @@ _AFTER = 2 * 1024
 _NEAR = 64 * 1024
 """In an object, the previous sample is read together with the requested one if it has at most this many bytes."""
 
-__all__ = ["TarReader", "build_tar_index", "split_tar", "tar_bounds"]
+__all__ = ["TarBlocks", "TarReader", "build_tar_index", "split_tar", "tar_bounds"]
 
 
 def build_tar_index(
@@ -155,12 +156,22 @@ class TarReader(IndexedRecords[Sample]):
         ]
 
     def _read_span(self, start: int, stop: int) -> list[Sample]:
+        return list(self.read_blocks(start, stop).samples())
+
+    def read_blocks(self, start: int, stop: int) -> TarBlocks:
+        """Return the samples `[start, stop)`, of which each pass decodes one after the other; see `BlockedReader`."""
+        require_span(start, stop, self.url)
+        if start == stop:
+            return TarBlocks(self, b"", 0, None, [], start)
         before = 1 if start else 0
         bounds: list[int] = self._span_offsets(start - before, stop).tolist()
         previous = bounds.pop(0) if before else 0
         near = max(_NEAR, (bounds[-1] - bounds[0]) // 8) if self._reader.local_path is None else 0
         base = previous if bounds[0] - previous <= near else bounds[0]
-        return self._take(self._reader.read_near(base, bounds[-1] + _AFTER), base, previous, bounds, start)
+        data = self._reader.read_near(base, bounds[-1] + _AFTER)
+        if base + len(data) < bounds[-1]:
+            self._reader.read(base, bounds[-1])  # raises
+        return TarBlocks(self, data, base, previous, bounds, start)
 
     def _read_raw(self, start: int, stop: int) -> list[RawRecord]:
         self._read_span(start, stop)  # raises if the index splits a sample
@@ -168,6 +179,11 @@ class TarReader(IndexedRecords[Sample]):
         return raw_records(self.url, self._reader.read(bounds[0], bounds[-1]), bounds, start)
 
     def _take(self, data: bytes, base: int, previous: int | None, bounds: list[int], first_record: int) -> list[Sample]:
+        return list(self.take(data, base, previous, bounds, first_record))
+
+    def take(
+        self, data: bytes, base: int, previous: int | None, bounds: list[int], first_record: int
+    ) -> Iterator[Sample]:
         """Decode consecutive samples from bytes of the archive, and check that each range is one sample.
 
         Args:
@@ -186,7 +202,6 @@ class TarReader(IndexedRecords[Sample]):
                 return data[place - base : place - base + size]
             return self._reader.read_near(place, place + size)
 
-        samples: list[Sample] = []
         record, start, stop = first_record, bounds[0], bounds[1]
         try:
             before = None if previous is None else members_between(read, previous, start, url)
@@ -201,12 +216,47 @@ class TarReader(IndexedRecords[Sample]):
                 if (ended and following) or not is_sample(taken.members, before, after, first=record == 0, group=group):
                     names = [name for name, _ in taken.members]
                     raise ArchiveError(f"the members {names} are a part of one, or more than one")
-                samples.append(taken.sample)
+                yield taken.sample
                 if following:
                     before, taken = taken.members, following
         except ArchiveError as error:
             raise self.index.mismatch(f"expected sample {record} at bytes [{start}, {stop}): {error}") from error
-        return samples
+
+
+@dataclass(frozen=True)
+class TarBlocks:
+    """Consecutive samples of an archive, whose bytes are in memory; each is a block, as it may be large.
+
+    Attributes:
+        reader: Checks and decodes them.
+        data: Bytes of the archive.
+        base: Their offset in it.
+        previous: See `TarReader.take`.
+        bounds: See `TarReader.take`; none of no samples.
+        record: Number of the first sample.
+    """
+
+    reader: TarReader
+    data: bytes
+    base: int
+    previous: int | None
+    bounds: list[int]
+    record: int
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the samples.
+
+        Raises:
+            IndexMismatchError: A range is not one sample.
+        """
+        if self.bounds:
+            yield from self.reader.take(self.data, self.base, self.previous, self.bounds, self.record)
+
+    def decoded(self, *, each: bool = False) -> Iterator[list[Sample]]:
+        """Yield the samples; see `Blocks`."""
+        del each  # what is wrong with a sample is wrong with its archive
+        for sample in self.samples():
+            yield [sample]
 
 
 def _following(

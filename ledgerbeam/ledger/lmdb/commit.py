@@ -36,6 +36,7 @@ from ledgerbeam.ledger.lmdb.tables import (
     Transaction,
     pack_completion,
 )
+from ledgerbeam.ledger.model.checksums import are_comparable
 from ledgerbeam.ledger.model.counting import Entry, entries, fold
 from ledgerbeam.ledger.model.identity import ROOT, name_key, node_id
 from ledgerbeam.ledger.model.json_rows import decode, encode
@@ -250,6 +251,8 @@ class _SourceCommit:
             return True
         if not self._compare_outputs(leaf):
             return False
+        if self._is_recorded_otherwise(leaf):
+            return True
         self._refuse(
             leaf,
             NonDeterministicTaskError,
@@ -266,7 +269,9 @@ class _SourceCommit:
             if known is None or known == row:
                 continue
             (before, _), (now, _) = decode_output(known), decode_output(row)
-            if (before.size, before.checksum) != (now.size, now.checksum):
+            if before.size != now.size or (
+                before.checksum != now.checksum and are_comparable(before.checksum, now.checksum)
+            ):
                 self._refuse(
                     leaf,
                     NonDeterministicTaskError,
@@ -276,6 +281,12 @@ class _SourceCommit:
                 )
                 return False
         return True
+
+    def _is_recorded_otherwise(self, leaf: PreparedLeaf) -> bool:
+        """Return whether all outputs of a leaf are recorded, with checksums of another version that compare to none."""
+        known = [(self._rows.outputs.get(key), row) for key, row in leaf.outputs]
+        pairs = [(decode_output(row)[0].checksum, decode_output(now)[0].checksum) for row, now in known if row]
+        return 0 < len(pairs) == len(known) and not all(are_comparable(*pair) for pair in pairs)
 
     def _complete(self, tally: Totals, *, had_rows: bool, now: float) -> None:
         if had_rows:

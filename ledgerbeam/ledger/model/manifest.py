@@ -21,7 +21,7 @@ class OutputShard:
     Attributes:
         name: Path relative to the output root of the job.
         size: Bytes.
-        checksum: Of its content, see `store.content_checksum`.
+        checksum: Of its content, see `checksums`.
         records: How many it holds.
         source: URL of the source that it was made from; of a pack that of its first member.
         first: The first record of that source that it was made from.

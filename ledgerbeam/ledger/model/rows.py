@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from operator import add
 from typing import Any, Literal, NamedTuple
 
@@ -33,7 +32,7 @@ class Output:
     Attributes:
         name: Path relative to the output root of the job. No two sources use the same name.
         size: Bytes.
-        checksum: Of its content, see `content_checksum`.
+        checksum: Of its content, see `checksums`.
         records: How many it holds.
         first: Orders the outputs of one source, normally the first record of the task's span.
         nulled: How many NaN and infinities, which its format does not have, were written as null.
@@ -60,14 +59,6 @@ class Output:
                 integer(number)
         except ValueError as error:
             raise UnsupportedShapeError(f"output {shown(self.name)} cannot be recorded: {error}") from None
-
-
-def content_checksum(chunks: Iterable[bytes]) -> str:
-    """Return the checksum of an output's content, given in chunks: BLAKE2b of 16 bytes as hexadecimal digits."""
-    digest = blake2b(digest_size=16)
-    for chunk in chunks:
-        digest.update(chunk)
-    return digest.hexdigest()
 
 
 class Totals(NamedTuple):

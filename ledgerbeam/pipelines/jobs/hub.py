@@ -19,6 +19,7 @@ from ledgerbeam.io import Options, RangeReader
 from ledgerbeam.io.storage.stat import stat_many
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import OutputShard
+from ledgerbeam.ledger.model.checksums import ContentDigest
 from ledgerbeam.ledger.model.faults import fault_point
 from ledgerbeam.ledger.model.json_rows import decode, encode
 from ledgerbeam.pipelines.run_progress import count
@@ -53,7 +54,7 @@ class LocalFile:
         name: Relative to the folder on the Hub.
         url: Where it lies.
         size: Bytes.
-        checksum: As the ledger knows it, see `content_checksum`; None for what the ledger does not know.
+        checksum: As the ledger knows it, see `checksums`; None for what the ledger does not know.
     """
 
     name: str
@@ -341,18 +342,18 @@ def _content_of(file: LocalFile, blocks: Iterator[bytes]) -> _Content:
     Raises:
         StorageError: It is not the one that the ledger has recorded.
     """
-    sha256, checksum = hashlib.sha256(), hashlib.blake2b(digest_size=16)
+    sha256, checksum = hashlib.sha256(), ContentDigest(file.checksum)
     small: bytes | None = b""
     for block in blocks:
         sha256.update(block)
         checksum.update(block)
         small = None if small is None or len(small) + len(block) > _LARGEST_REGULAR else small + block
-    if file.checksum not in (None, checksum.hexdigest()):
+    if file.checksum not in (None, checksum.checksum):
         raise StorageError(
             f"{file.url}: expected the content that was recorded, of checksum {file.checksum}, found "
-            f"{checksum.hexdigest()}; nothing was published; to see all: ledgerbeam ledger verify LEDGER"
+            f"{checksum.checksum}; nothing was published; to see all: ledgerbeam ledger verify LEDGER"
         )
-    return _Content(sha256.hexdigest(), None if small is None else _git_name(small), checksum.hexdigest())
+    return _Content(sha256.hexdigest(), None if small is None else _git_name(small), checksum.checksum)
 
 
 def _git_name(data: bytes) -> str:

@@ -13,7 +13,8 @@ from ledgerbeam.io.storage.ahead import map_ahead
 from ledgerbeam.io.storage.client import CONCURRENCY
 from ledgerbeam.io.storage.urls import is_local
 from ledgerbeam.ledger import LedgerStore, Output
-from ledgerbeam.ledger.model.rows import OutputRow, content_checksum
+from ledgerbeam.ledger.model.checksums import content_checksum
+from ledgerbeam.ledger.model.rows import OutputRow
 from ledgerbeam.pipelines.console import count, counting, print_json
 from ledgerbeam.redaction import without_secrets
 
@@ -81,7 +82,7 @@ def _content_problem(url: str, output: Output, options: Options) -> str | None:
         with RangeReader(url, options) as reader:
             if reader.size != output.size:
                 return f"expected {output.size} bytes, found {reader.size}"
-            found = content_checksum(reader.blocks(READ_BYTES))
+            found = content_checksum(reader.blocks(READ_BYTES), like=output.checksum)
     except SourceNotFoundError:
         return f"expected {output.size} bytes, found no such file or object"
     except LedgerbeamError as error:

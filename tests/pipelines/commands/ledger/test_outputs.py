@@ -17,7 +17,8 @@ import pytest
 from ledgerbeam.io.storage import client
 from ledgerbeam.ledger import Job, Output, Source
 from ledgerbeam.ledger.model.accounts import RecordCounts
-from ledgerbeam.ledger.model.rows import Failure, Leaf, content_checksum
+from ledgerbeam.ledger.model.checksums import content_checksum
+from ledgerbeam.ledger.model.rows import Failure, Leaf
 from ledgerbeam.ledger.places import open_store
 from ledgerbeam.pipelines.commands.ledger import export
 from ledgerbeam.pipelines.report import tables

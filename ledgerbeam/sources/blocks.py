@@ -1,0 +1,55 @@
+"""The records of a task that is read: decoded in blocks for what takes them so, else a list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any, Self
+
+from ledgerbeam.io.formats.blocks import Blocks
+from ledgerbeam.sources.kind import unreadable
+
+__all__ = ["RecordBlocks", "blocks_of"]
+
+
+@dataclass(eq=False)
+class RecordBlocks:
+    """The records of a task, whose bytes are in memory; they are decoded in every pass, and never all are held.
+
+    Attributes:
+        parts: Consecutive records.
+        each: Whether an `Unreadable` stands in the place of each record that cannot be decoded; else a pass raises the
+            error there.
+        passed: How many records the last pass to the end gave; None before.
+    """
+
+    parts: Sequence[Blocks]
+    each: bool = False
+    passed: int | None = field(default=None, init=False)
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        """Begin a pass: yield the records in order, in lists.
+
+        Raises:
+            SourceError: They cannot be decoded; also IndexMismatchError, as of `Blocks`.
+        """
+        passed = 0
+        for part in self.parts:
+            for block in part.decoded(each=self.each):
+                passed += len(block)
+                yield unreadable(block) if self.each else block
+        self.passed = passed
+
+    def marking(self) -> Self:
+        """Return the same records with marks for those that cannot be decoded."""
+        return replace(self, each=True)
+
+    def listed(self) -> list[Any]:
+        """Return all records; raises as a pass does."""
+        return list(chain.from_iterable(self))
+
+
+def blocks_of(records: Any) -> Iterable[Sequence[Any]]:
+    """Return the records of a task as blocks; a list is one."""
+    return records if isinstance(records, RecordBlocks) else [records]
