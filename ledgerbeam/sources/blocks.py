@@ -10,7 +10,7 @@ from typing import Any, Self
 from ledgerbeam.io.formats.blocks import Blocks
 from ledgerbeam.sources.kind import unreadable
 
-__all__ = ["RecordBlocks", "blocks_of"]
+__all__ = ["RecordBlocks", "blocks_of", "listed"]
 
 
 @dataclass(eq=False)
@@ -53,3 +53,8 @@ class RecordBlocks:
 def blocks_of(records: Any) -> Iterable[Sequence[Any]]:
     """Return the records of a task as blocks; a list is one."""
     return records if isinstance(records, RecordBlocks) else [records]
+
+
+def listed(records: Any) -> Any:
+    """Return blocks as a list of all their records, raising as a pass does; other records as they are."""
+    return records.listed() if isinstance(records, RecordBlocks) else records

@@ -60,6 +60,10 @@ class TaskCoder(beam.coders.Coder):
             return cls()
         raise ValueError(f"expected the type of tasks, found {typehint}")
 
+    def to_type_hint(self) -> Any:
+        """Return a type of tasks, for a pipeline that is made of its description."""
+        return TASKS
+
     def encode(self, value: Any) -> bytes:
         """Return an element as bytes."""
         return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)

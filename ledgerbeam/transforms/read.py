@@ -20,7 +20,7 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.user_errors import failed_by, message_of
 from ledgerbeam.ledger.worker.stopwatch import timed
 from ledgerbeam.sources import Opened, SourceKind, Sources, StreamReader
-from ledgerbeam.sources.blocks import RecordBlocks
+from ledgerbeam.sources.blocks import RecordBlocks, listed
 from ledgerbeam.sources.forms import OnError
 from ledgerbeam.transforms._worker import LedgerHandle
 from ledgerbeam.transforms.chain import TASKS, ChainTransform, ChainValues
@@ -235,7 +235,8 @@ class _Read(beam.DoFn):
                     records = read_each()
                 if isinstance(records, RecordBlocks):
                     records = records.marking() if self._rejects else records
-                    records = records if self._in_blocks else records.listed()
+                if not self._in_blocks:
+                    records = listed(records)
         except (SourceError, IndexError_, StorageError, FunctionError) as error:
             return failed_by(error, task, message_of(error))
         return task.replace(records=records, started=started, raw=raw)

@@ -163,6 +163,7 @@ def _publish_all_local(outputs: Sequence[tuple[str, bytes]]) -> None:
             opened.append(output)
             with _full_disk_errors(path, output.folder):
                 output.file.write(data)
+                output.file.flush()  # in this order: no index is older than its shard
         _sync_together(opened)
         for output in opened:
             output.rename()

@@ -24,6 +24,7 @@ from ledgerbeam.ledger import FailedTask, NoneTask, Source, Task
 from ledgerbeam.ledger.model.accounts import Statistic
 from ledgerbeam.pipelines.jobs.spec import ShardJob
 from ledgerbeam.sources import FileSources, Sources
+from ledgerbeam.sources.blocks import listed
 from ledgerbeam.sources.forms import RecordForm
 from ledgerbeam.sources.kind import TaskLimits
 from ledgerbeam.transforms.task_results import TaskResults
@@ -235,7 +236,7 @@ def _from_beginning(files: FileSources, source: Source, number: int) -> Iterator
             return
         span = StreamSpan(place, 1, begin, end)
         try:
-            records = files.reading.split(kind, bytes(data[begin:end]), source.url, span)
+            records = listed(files.reading.split(kind, bytes(data[begin:end]), source.url, span))
             if len(records):
                 yield Sampled(source, place, records)
                 found += 1
