@@ -38,8 +38,11 @@ if TYPE_CHECKING:
     from ledgerbeam.pipelines.calls.materialize import materialize as materialize
     from ledgerbeam.pipelines.calls.merge import merge as merge
     from ledgerbeam.pipelines.calls.publish import publish as publish
+    from ledgerbeam.pipelines.calls.repartition import repartition as repartition
     from ledgerbeam.pipelines.calls.result import JobInterrupt as JobInterrupt
     from ledgerbeam.pipelines.calls.result import Result as Result
+    from ledgerbeam.pipelines.calls.shuffle import shuffle as shuffle
+    from ledgerbeam.pipelines.calls.sort import sort as sort
     from ledgerbeam.pipelines.calls.tokenize import tokenize as tokenize
     from ledgerbeam.pipelines.calls.verify import verify as verify
     from ledgerbeam.pipelines.own_pipeline import LedgerRunner as LedgerRunner
@@ -104,14 +107,20 @@ __all__ = [
     "open",
     "open_ledger",
     "publish",
+    "repartition",
     "run",
+    "shuffle",
+    "sort",
     "stats",
     "tokenize",
     "verify",
 ]
 
 _MODULES = ("stats",)
-_CALLS = ("convert", "index", "map", "materialize", "merge", "publish", "tokenize", "verify")
+_CALLS = (
+    *("convert", "index", "map", "materialize", "merge", "publish", "repartition", "shuffle", "sort", "tokenize"),
+    "verify",
+)
 _TRANSFORMS = (
     "CommitTasks",
     "CommittedTask",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
-from ledgerbeam.io.exchange.run_file import Block, BlockTable, decode_block, parse_table, sorted_places
+from ledgerbeam.io.exchange.run_file import BlockTable, RunBlock, decode_block, parse_table, sorted_places
 from ledgerbeam.io.storage.client import Options, filesystem
 from ledgerbeam.io.storage.fetch import fetch_many
 from ledgerbeam.io.storage.ranges import RangeReader
@@ -161,7 +161,7 @@ def merged(
     Raises:
         RunFileError: A run file is damaged; also the errors of `read_ranges`.
     """
-    cursors = [_Cursor(one, table, start, stop) for one, table in zip(slices, tables, strict=True)]
+    cursors = [_SliceCursor(one, table, start, stop) for one, table in zip(slices, tables, strict=True)]
     cursors = [cursor for cursor in cursors if cursor.has_more]
     held = max(1, held_bytes // max(1, len(cursors)))
     while cursors:
@@ -175,14 +175,14 @@ def merged(
         cursors = [cursor for cursor in cursors if cursor.loaded or cursor.has_more]
 
 
-def _fill(cursors: Sequence[_Cursor], held: int, options: Options | None) -> None:
+def _fill(cursors: Sequence[_SliceCursor], held: int, options: Options | None) -> None:
     wanted = [cursor.next_blocks(held) for cursor in cursors]
     data = read_ranges([cursor.range_of(blocks) for cursor, blocks in zip(cursors, wanted, strict=True)], options)
     for cursor, blocks, found in zip(cursors, wanted, data, strict=True):
         cursor.load(blocks, found)
 
 
-class _Cursor:
+class _SliceCursor:
     """Where the merge stands in one slice."""
 
     def __init__(self, one: SliceOf, table: BlockTable, start: Bound | None, stop: Bound | None) -> None:
@@ -193,7 +193,7 @@ class _Cursor:
         firsts = [Bound(key, one.run, number) for key, number in zip(table.keys, table.numbers, strict=True)]
         self._next = 0 if start is None else max(0, bisect_left(firsts, start) - 1)
         self._end = len(firsts) if stop is None else bisect_left(firsts, stop)
-        self._block: Block | None = None
+        self._block: RunBlock | None = None
         self._position = 0
 
     @property
@@ -237,21 +237,21 @@ class _Cursor:
         whole = found[0] if len(found) == 1 else _chained(found)
         low = 0 if self._start is None else self._place(whole, self._start)
         high = len(whole.keys) if self._stop is None else self._place(whole, self._stop)
-        self._block = Block(whole.keys[low:high], whole.numbers[low:high], whole.payloads[low:high])
+        self._block = RunBlock(whole.keys[low:high], whole.numbers[low:high], whole.payloads[low:high])
         self._position = 0
 
-    def take(self, limit: Bound | None) -> Block:
+    def take(self, limit: Bound | None) -> RunBlock:
         """Return what is loaded up to a record, that one included; all of it for None."""
         block, first = self._block, self._position
         if block is None:
-            return Block([], [], [])
+            return RunBlock([], [], [])
         last = len(block.keys)
         if limit is not None:
             last = max(first, self._place(block, limit._replace(number=limit.number + 1)))
         self._position = last
-        return Block(block.keys[first:last], block.numbers[first:last], block.payloads[first:last])
+        return RunBlock(block.keys[first:last], block.numbers[first:last], block.payloads[first:last])
 
-    def _place(self, block: Block, bound: Bound) -> int:
+    def _place(self, block: RunBlock, bound: Bound) -> int:
         """Return how many records of a block come before a place in the order."""
         low = bisect_left(block.keys, bound.key)
         if bound.run < self.run:
@@ -260,15 +260,15 @@ class _Cursor:
         return high if bound.run > self.run else bisect_left(block.numbers, bound.number, low, high)
 
 
-def _chained(blocks: Sequence[Block]) -> Block:
-    return Block(
+def _chained(blocks: Sequence[RunBlock]) -> RunBlock:
+    return RunBlock(
         list(chain.from_iterable(block.keys for block in blocks)),
         list(chain.from_iterable(block.numbers for block in blocks)),
         list(chain.from_iterable(block.payloads for block in blocks)),
     )
 
 
-def _joined(parts: Iterable[tuple[int, Block]]) -> Merged:
+def _joined(parts: Iterable[tuple[int, RunBlock]]) -> Merged:
     """Return blocks of several runs, in the order of the runs, as one."""
     some = [(run, block) for run, block in parts if block.keys]
     whole = _chained([block for _, block in some])

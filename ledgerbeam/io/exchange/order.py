@@ -27,7 +27,11 @@ from typing import Any, Literal
 
 from ledgerbeam.errors import RecordError
 
-__all__ = ["KeyOrder", "Nulls"]
+__all__ = ["KeyOrder", "Nulls", "Scheme"]
+
+Scheme = Literal["key", "hash", "content", "shuffle", "place"]
+"""What records are ordered by: their key; a hash of it, then the key; a hash of all of the record; a hash of seed, file
+and number; or file and number."""
 
 Nulls = Literal["first", "last"]
 """Where null stands in an order, ascending or descending."""

@@ -36,9 +36,9 @@ from ledgerbeam.errors import RecordError, RunFileError
 __all__ = [
     "ENTRY",
     "SUFFIX",
-    "Block",
     "BlockTable",
     "Cuts",
+    "RunBlock",
     "decode_block",
     "encode_run",
     "parse_footer",
@@ -271,7 +271,7 @@ def parse_table(data: bytes, entry: Any, url: str) -> BlockTable:
 
 
 @dataclass(frozen=True)
-class Block:
+class RunBlock:
     """Records of a bucket of one run file, in their order.
 
     Attributes:
@@ -285,7 +285,7 @@ class Block:
     payloads: list[bytes]
 
 
-def decode_block(data: bytes, table: BlockTable, block: int, url: str) -> Block:
+def decode_block(data: bytes, table: BlockTable, block: int, url: str) -> RunBlock:
     """Return a block.
 
     Args:
@@ -314,7 +314,7 @@ def decode_block(data: bytes, table: BlockTable, block: int, url: str) -> Block:
     ends = np.cumsum(sizes, dtype=np.int64) + (int(key_ends[-1]) if count else 0)
     if count and int(ends[-1]) != size:
         raise _damaged(url, f"{where}: expected its records to end at {size:,}, found {int(ends[-1]):,}")
-    return Block(
+    return RunBlock(
         _pieces(plain, _RECORD_BYTES * count, key_ends),
         numbers.tolist(),
         _pieces(plain, int(key_ends[-1]) if count else 0, ends),

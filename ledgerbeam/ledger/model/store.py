@@ -215,6 +215,9 @@ class LedgerStore(LedgerSink, Protocol):
     def set_gone(self, ids: Iterable[bytes]) -> None:
         """Return which sources the last listing no longer had; replace what was said before. Their outputs stay."""
 
+    def gone_ids(self) -> set[bytes]:
+        """Return the ids of the registered sources that the last finished listing no longer had, complete or not."""
+
     def source_ids(self) -> Iterator[list[bytes]]:
         """Return the ids of all registered sources, in pages, sorted."""
 

@@ -17,8 +17,11 @@ from ledgerbeam.pipelines.commands import (
     materialize,
     merge,
     publish,
+    repartition,
     schema,
     show,
+    shuffle,
+    sort,
     tokenize,
     verify,
 )
@@ -49,6 +52,11 @@ _GROUPS: dict[str, dict[str, Command]] = {
         "convert": convert,
         "tokenize": tokenize,
         "materialize": materialize,
+    },
+    "exchanges (jobs of two stages, restarted inside of each)": {
+        "sort": sort,
+        "shuffle": shuffle,
+        "repartition": repartition,
     },
     "many hosts": {"launch": launch},
     "datasets": {"merge": merge, "publish": publish},

@@ -19,6 +19,10 @@ KINDS = {
     "map": ("map", "MapJob"),
     "materialize": ("convert", "MaterializeJob"),
     "pipeline": ("pipeline", "PipelineJob"),
+    "repartition": ("exchange", "RepartitionJob"),
+    "scatter": ("exchange", "ScatterJob"),
+    "shuffle": ("exchange", "ShuffleJob"),
+    "sort": ("exchange", "SortJob"),
     "tokenize": ("tokenize", "TokenizeJob"),
 }
 """Module and class of every kind of job, by its command: a process imports what its job needs."""

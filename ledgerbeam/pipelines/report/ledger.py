@@ -15,6 +15,7 @@ from ledgerbeam.ledger.model.rows import OutputRow
 from ledgerbeam.opening import open_ledger as open_store
 from ledgerbeam.pipelines.report.failures import failure_values
 from ledgerbeam.pipelines.report.rejects import rejected_rows
+from ledgerbeam.pipelines.report.stages import stage_states, state_values
 from ledgerbeam.pipelines.report.state import ledger_state
 from ledgerbeam.pipelines.report.tables import TABLES, arrow_batches, arrow_schema
 from ledgerbeam.redaction import know_environment, know_secrets, plain_value, refuse_secrets
@@ -77,7 +78,7 @@ class Ledger:
     def status(self) -> dict[str, Any]:
         """Return how far the job is, how fast it goes and what its runs did: what ``ledger status --json`` prints."""
         self._store.refresh()
-        return ledger_state(self._store).values()
+        return state_values(ledger_state(self._store), stage_states(self._store, self._options))
 
     def outputs(self) -> LedgerRows:
         """Return what the job has written, in order.

@@ -1,0 +1,169 @@
+"""How the order of an exchange is cut into buckets: decided once, before it begins, and then a part of what it is."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import orjson
+
+from ledgerbeam.errors import LedgerbeamError, LedgerDamagedError, UsageError
+from ledgerbeam.io.exchange.run_file import Cuts
+from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.ledger import Source
+from ledgerbeam.ledger.model.job import Json
+from ledgerbeam.pipelines.run_progress import count
+from ledgerbeam.sizes import size_text
+
+if TYPE_CHECKING:
+    from ledgerbeam.pipelines.jobs.exchange import ScatterJob
+
+__all__ = ["Partition", "PartitionLimits", "decide_partition"]
+
+MOST_REQUESTS = 10_000_000
+"""Reads of slices of an exchange, at most: one for each run file and part of a bucket."""
+
+SAMPLES_A_BUCKET, MOST_SAMPLES, LEAST_SAMPLES = 40, 20_000, 1_000
+SAMPLE_SOURCES = 256
+SAMPLE_BYTES = 64 * 2**20
+"""What the cuts between buckets are taken from: records from all over the sources."""
+
+CUT_BYTES = 64
+"""Bytes of a cut: of a longer key its beginning cuts as well."""
+
+
+class PartitionLimits(NamedTuple):
+    """The sizes of an exchange.
+
+    Attributes:
+        bucket_bytes: Of a bucket.
+        shard_bytes: Of a shard, which is a part of a bucket.
+    """
+
+    bucket_bytes: int
+    shard_bytes: int
+
+
+@dataclass(frozen=True)
+class Partition:
+    """How an order is cut into buckets.
+
+    Attributes:
+        buckets: How many there are.
+        sampled: The cuts between them, packed; empty if the keys begin with a hash, which is cut evenly.
+    """
+
+    buckets: int
+    sampled: str = ""
+
+    @classmethod
+    def of_cuts(cls, cuts: Cuts) -> Self:
+        """Return a partition by cuts, ascending."""
+        packed = zlib.compress(orjson.dumps([cut.hex() for cut in cuts]), 9)
+        return cls(len(cuts) + 1, base64.b85encode(packed).decode())
+
+    @classmethod
+    def recorded(cls, parameters: Mapping[str, Any]) -> Self | None:
+        """Return the partition among the parameters of a job; None if there is none."""
+        found = parameters.get("partition")
+        if not isinstance(found, Mapping) or not isinstance(found.get("buckets"), int):
+            return None
+        return cls(found["buckets"], str(found.get("cuts", "")))
+
+    def parameters(self) -> dict[str, Json]:
+        """Return what of it shapes the outputs."""
+        return {"partition": {"buckets": self.buckets, **({"cuts": self.sampled} if self.sampled else {})}}
+
+    def cuts(self) -> Cuts:
+        """Return the least key of each bucket but the first.
+
+        Raises:
+            LedgerDamagedError: They do not read.
+        """
+        if not self.sampled:
+            return [(bucket * 2**64 // self.buckets).to_bytes(8, "big") for bucket in range(1, self.buckets)]
+        try:
+            return [bytes.fromhex(cut) for cut in orjson.loads(zlib.decompress(base64.b85decode(self.sampled)))]
+        except (ValueError, zlib.error) as error:
+            raise LedgerDamagedError(f"the cuts between the buckets of this job do not read: {error}") from error
+
+
+def decide_partition(scatter: ScatterJob, limits: PartitionLimits, say: Callable[[str], None]) -> Partition:
+    """Decide how the order of an exchange is cut into buckets: the same for the same sources.
+
+    Args:
+        scatter: The job that writes the buckets.
+        limits: Of sizes.
+        say: Called with lines for people.
+
+    Raises:
+        UsageError: There would be more than `MOST_REQUESTS`.
+    """
+    pages = list(scatter.pages())
+    total = sum(sum(page.sizes) for page in pages)
+    tasks = sum(map(scatter.files.expected_tasks, _sources(scatter, pages)))
+    buckets = max(1, -(-total // limits.bucket_bytes))
+    requests = tasks * max(buckets, -(-total // limits.shard_bytes))
+    if requests > MOST_REQUESTS:
+        raise UsageError(_too_many(scatter, limits, total, requests))
+    if scatter.key.scheme in ("hash", "content", "shuffle"):
+        return Partition(buckets)
+    cuts = _sampled_cuts(scatter, pages, buckets)
+    say(f"buckets: {len(cuts) + 1:,}, cut by a sample of the keys")
+    return Partition.of_cuts(cuts)
+
+
+def _sources(scatter: ScatterJob, pages: Sequence[Page]) -> Iterator[Source]:
+    files = (Source(*row) for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True))
+    packer = scatter.sources().packer()
+    return iter(files if packer is None else packer(files))
+
+
+def _too_many(scatter: ScatterJob, limits: PartitionLimits, total: int, requests: int) -> str:
+    size = max(limits.shard_bytes, scatter.files.task_bytes)
+    while -((-total // size) ** 2) > MOST_REQUESTS:
+        size *= 2
+    return (
+        f"this exchange of {count(total, 'byte')} would read {requests:,} slices of run files, and at most "
+        f"{MOST_REQUESTS:,} are allowed; give larger tasks and shards, such as --task-bytes {size_text(size)} "
+        f"--shard-bytes {size_text(size)}, and --pack for small sources"
+    )
+
+
+def _sampled_cuts(scatter: ScatterJob, pages: Sequence[Page], buckets: int) -> Cuts:
+    """Return cuts that divide a sample of the keys evenly; fewer if many keys are equal."""
+    if buckets == 1:
+        return []
+    number = min(MOST_SAMPLES, max(LEAST_SAMPLES, SAMPLES_A_BUCKET * buckets))
+    found = sorted(islice(_sampled_keys(scatter, pages, number), number))
+    cuts: list[bytes] = []
+    for bucket in range(1, buckets if found else 0):
+        cut = found[bucket * len(found) // buckets][:CUT_BYTES]
+        if cut > (cuts[-1] if cuts else found[0][:CUT_BYTES]):
+            cuts.append(cut)
+    return cuts
+
+
+def _sampled_keys(scatter: ScatterJob, pages: Sequence[Page], number: int) -> Iterator[bytes]:
+    from ledgerbeam.pipelines.jobs.sample import sampled_records  # noqa: PLC0415 - uses jobs
+    from ledgerbeam.transforms.user_object import close_objects  # noqa: PLC0415
+
+    plain = scatter.reading_plainly()
+    keys = scatter.key.keys(scatter.files.base)
+    try:
+        for one in sampled_records(plain, pages, number, sources=SAMPLE_SOURCES, most_bytes=SAMPLE_BYTES):
+            if one.error:
+                continue  # the task of this record says what is wrong
+            if scatter.key.scheme == "place":
+                yield keys.place_key(one.source.url, one.number)
+                continue
+            try:
+                yield from map(keys.key, one.records)
+            except LedgerbeamError:
+                continue
+    finally:
+        close_objects()
