@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ledgerbeam.errors import LedgerbeamError
 from ledgerbeam.io import ShardFile
-from ledgerbeam.io.exchange.run_file import SUFFIX, Cuts, encode_run
+from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, SUFFIX, Cuts, encode_run
 from ledgerbeam.ledger import FailedTask, NoneTask, Task
 from ledgerbeam.ledger.model.user_errors import failed_by, message_of
 from ledgerbeam.sources.placed import PlacedRecords
@@ -77,11 +77,13 @@ class RunEncoder:
 
     Attributes:
         cuts: Of the buckets.
+        block_bytes: Size of a block before it is compressed.
     """
 
     cuts: Cuts
+    block_bytes: int = BLOCK_BYTES
 
     def encode(self, records: ScatteredRecords) -> list[ShardFile]:
         """Return the run file of a task."""
-        data = encode_run(records.keys, records.numbers, records.payloads, self.cuts)
+        data = encode_run(records.keys, records.numbers, records.payloads, self.cuts, self.block_bytes)
         return [ShardFile(SUFFIX, data, len(records))]

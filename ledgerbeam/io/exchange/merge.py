@@ -96,7 +96,7 @@ def cut_slices(
     Args:
         slices: Of all runs.
         tables: Of the slices.
-        part_bytes: Size of a part before it is compressed.
+        part_bytes: Size of the records of a part.
         within_keys: Whether a part may begin in the middle of the records of a key.
 
     Returns:
@@ -105,7 +105,7 @@ def cut_slices(
     blocks = sorted(
         (Bound(key, one.run, number), size)
         for one, table in zip(slices, tables, strict=True)
-        for key, number, size in zip(table.keys, table.numbers, table.plain, strict=True)
+        for key, number, size in zip(table.keys, table.numbers, table.sizes, strict=True)
     )
     total = sum(size for _, size in blocks)
     parts = max(1, round(total / part_bytes))

@@ -4,12 +4,13 @@
              for each bucket that has records: its table, then its blocks
     F        for each bucket an entry of 56 bytes; all zero if it has no records
              u64 where its table begins, u64 bytes of table and blocks, u32 bytes of the table, u32 blocks,
-             u64 bytes of the blocks before they are compressed, u64 records, 16 bytes checksum of the table
+             u64 bytes of the records, one more for each, u64 records, 16 bytes checksum of the table
     end-48   u64 F, u64 buckets, u64 records, 16 bytes checksum of everything from F up to here, and the first 8 bytes
              of the file again
 
-    table    for each block: u32 bytes, u32 bytes before it is compressed, u32 records, u32 bytes of its first key, u64
-             its first number, 16 bytes checksum; then the first keys, one behind the other
+    table    for each block: u32 bytes, u32 bytes before it is compressed, u32 records, u32 bytes of the records, one
+             more for each, u64 its first number, u32 bytes of its first key, 16 bytes checksum; then the first keys,
+             one behind the other
     block    a frame of Zstandard: for each record u64 number, u32 bytes of the key, u32 bytes of the record, column by
              column; then the keys, then the records
 
@@ -34,6 +35,7 @@ from numpy.typing import NDArray
 from ledgerbeam.errors import RecordError, RunFileError
 
 __all__ = [
+    "BLOCK_BYTES",
     "ENTRY",
     "SUFFIX",
     "BlockTable",
@@ -50,12 +52,12 @@ __all__ = [
 MAGIC = b"LBRUN\0\0\1"
 SUFFIX = ".run"
 BLOCK_BYTES = 128 * 1024
-"""Bytes of a block before it is compressed, about: more are smaller files, fewer are finer ranges of keys."""
+"""Size of a block before it is compressed: larger is smaller files, smaller is finer ranges of keys."""
 
 LEVEL = 1
 """Of Zstandard: a run file is read once."""
 
-MOST_RECORD = (1 << 32) - 1
+MOST_RECORD = 1 << 30
 
 CHECKSUM = "V16"
 ENTRY = np.dtype(
@@ -64,13 +66,21 @@ ENTRY = np.dtype(
         ("length", "<u8"),
         ("table", "<u4"),
         ("blocks", "<u4"),
-        ("plain", "<u8"),
+        ("size", "<u8"),
         ("records", "<u8"),
         ("checksum", CHECKSUM),
     ]
 )
 _ROW = np.dtype(
-    [("length", "<u4"), ("plain", "<u4"), ("records", "<u4"), ("key", "<u4"), ("number", "<u8"), ("checksum", CHECKSUM)]
+    [
+        ("length", "<u4"),
+        ("plain", "<u4"),
+        ("records", "<u4"),
+        ("size", "<u4"),
+        ("number", "<u8"),
+        ("key", "<u4"),
+        ("checksum", CHECKSUM),
+    ]
 )
 _TRAILER = Struct("<QQQ16s8s")
 _RECORD_BYTES = 16  # of its number and its two lengths
@@ -79,7 +89,13 @@ Cuts = Sequence[bytes]
 """The least key of each bucket but the first, ascending."""
 
 
-def encode_run(keys: list[bytes], numbers: NDArray[np.uint64], payloads: Sequence[bytes], cuts: Cuts) -> bytes:
+def encode_run(
+    keys: list[bytes],
+    numbers: NDArray[np.uint64],
+    payloads: Sequence[bytes],
+    cuts: Cuts,
+    block_bytes: int = BLOCK_BYTES,
+) -> bytes:
     """Return a run file.
 
     Args:
@@ -87,6 +103,7 @@ def encode_run(keys: list[bytes], numbers: NDArray[np.uint64], payloads: Sequenc
         numbers: Of the records, ascending.
         payloads: The records.
         cuts: Of the buckets; there is one more than cuts.
+        block_bytes: Size of a block before it is compressed, about.
 
     Raises:
         RecordError: A key or a record is longer than a block can hold.
@@ -94,7 +111,7 @@ def encode_run(keys: list[bytes], numbers: NDArray[np.uint64], payloads: Sequenc
     order = sorted_places(keys)
     sorted_keys = [keys[place] for place in order.tolist()]
     bounds = _bounds(sorted_keys, cuts)
-    writer = _Writer(sorted_keys, numbers[order], [payloads[place] for place in order.tolist()])
+    writer = _Writer(sorted_keys, numbers[order], [payloads[place] for place in order.tolist()], block_bytes)
     entries = np.zeros(len(bounds) - 1, ENTRY)
     for bucket, (start, stop) in enumerate(pairwise(bounds)):
         if start < stop:
@@ -117,13 +134,14 @@ def _bounds(sorted_keys: list[bytes], cuts: Cuts) -> list[int]:
 class _Writer:
     """Writes the buckets of a run file, one behind the other."""
 
-    def __init__(self, keys: list[bytes], numbers: NDArray[np.uint64], payloads: list[bytes]) -> None:
+    def __init__(self, keys: list[bytes], numbers: NDArray[np.uint64], payloads: list[bytes], block_bytes: int) -> None:
+        self._block_bytes = block_bytes
         self._keys, self._numbers, self._payloads = keys, numbers, payloads
         count = len(keys)
         self._key_sizes = np.fromiter(map(len, keys), np.int64, count)
         self._sizes = np.fromiter(map(len, payloads), np.int64, count)
-        if count and max(self._key_sizes.max(), self._sizes.max()) > MOST_RECORD - BLOCK_BYTES:
-            raise RecordError(f"expected records and keys of less than {MOST_RECORD - BLOCK_BYTES:,} bytes each")
+        if count and max(self._key_sizes.max(), self._sizes.max()) > MOST_RECORD:
+            raise RecordError(f"expected records and keys of less than {MOST_RECORD:,} bytes each")
         self._ends = np.cumsum(self._key_sizes + self._sizes + _RECORD_BYTES)
         self._parts = [MAGIC]
         self._position = len(MAGIC)
@@ -139,8 +157,9 @@ class _Writer:
             plain = self._block(first, last)
             data = self._compress(plain)
             blocks.append(data)
-            key = self._key_sizes[first]
-            rows[number] = len(data), len(plain), last - first, key, self._numbers[first], _checksum(data)
+            size = int(self._sizes[first:last].sum()) + last - first
+            about = self._numbers[first], self._key_sizes[first], _checksum(data)
+            rows[number] = len(data), len(plain), last - first, size, *about
         table = rows.tobytes() + b"".join(self._keys[first] for first, _ in spans)
         length = len(table) + sum(map(len, blocks))
         entry = (
@@ -148,7 +167,7 @@ class _Writer:
             length,
             len(table),
             len(spans),
-            int(rows["plain"].sum(dtype=np.uint64)),
+            int(rows["size"].sum(dtype=np.uint64)),
             stop - start,
             _checksum(table),
         )
@@ -166,7 +185,7 @@ class _Writer:
         ends = self._ends
         while start < stop:
             before = int(ends[start - 1]) if start else 0
-            last = int(ends.searchsorted(before + BLOCK_BYTES, "right"))
+            last = int(ends.searchsorted(before + self._block_bytes, "right"))
             last = min(max(last, start + 1), stop)
             yield start, last
             start = last
@@ -223,6 +242,7 @@ class BlockTable:
     Attributes:
         starts: Where each begins in the file, and where the last one ends.
         plain: Bytes of each before it was compressed.
+        sizes: Bytes of the records of each, one more for each record.
         records: Records of each.
         keys: The first key of each.
         numbers: The number of the first record of each.
@@ -231,6 +251,7 @@ class BlockTable:
 
     starts: list[int]
     plain: list[int]
+    sizes: list[int]
     records: list[int]
     keys: list[bytes]
     numbers: list[int]
@@ -263,6 +284,7 @@ def parse_table(data: bytes, entry: Any, url: str) -> BlockTable:
     return BlockTable(
         starts,
         rows["plain"].tolist(),
+        rows["size"].tolist(),
         rows["records"].tolist(),
         keys,
         rows["number"].tolist(),

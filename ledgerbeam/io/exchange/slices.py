@@ -54,7 +54,7 @@ class BucketRow:
     """A bucket as a source.
 
     Attributes:
-        size: Bytes of its records before they are compressed.
+        size: Bytes of its records, one more for each.
         records: How many it has.
         version: A hash of its slices: of the names of the run files, and the checksums of what they hold of it.
     """
@@ -155,4 +155,4 @@ def _bucket_row(entries: NDArray[np.void], runs: Sequence[RunFile]) -> BucketRow
         name = runs[run].name.encode("utf-8", "surrogateescape")
         digest.update(b"%d:%s%s" % (len(name), name, entries["checksum"][run].tobytes()))
     records = int(entries["records"].sum(dtype=np.uint64))
-    return BucketRow(int(entries["plain"].sum(dtype=np.uint64)), records, digest.hexdigest() if records else "")
+    return BucketRow(int(entries["size"].sum(dtype=np.uint64)), records, digest.hexdigest() if records else "")

@@ -141,7 +141,7 @@ class ScatterJob(ShardJob):
         """Return what writes run files."""
         from ledgerbeam.transforms.scatter import RunEncoder  # noqa: PLC0415 - brings Beam
 
-        return RunEncoder(self._partition.cuts())
+        return RunEncoder(self._partition.cuts(), self._partition.block_bytes)
 
     @property
     def buckets(self) -> int:

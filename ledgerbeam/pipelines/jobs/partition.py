@@ -5,19 +5,24 @@ from __future__ import annotations
 import base64
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+import numpy as np
 import orjson
 
 from ledgerbeam.errors import LedgerbeamError, LedgerDamagedError, UsageError
-from ledgerbeam.io.exchange.run_file import Cuts
+from ledgerbeam.io import recognize
+from ledgerbeam.io.exchange.run_file import BLOCK_BYTES, Cuts
+from ledgerbeam.io.json_values import loads
 from ledgerbeam.io.listing.pages import Page
+from ledgerbeam.io.storage.ranges import RangeReader
 from ledgerbeam.ledger import Source
 from ledgerbeam.ledger.model.job import Json
 from ledgerbeam.pipelines.run_progress import count
 from ledgerbeam.sizes import size_text
+from ledgerbeam.sources.kind import listed_file
 
 if TYPE_CHECKING:
     from ledgerbeam.pipelines.jobs.exchange import ScatterJob
@@ -31,6 +36,11 @@ SAMPLES_A_BUCKET, MOST_SAMPLES, LEAST_SAMPLES = 40, 20_000, 1_000
 SAMPLE_SOURCES = 256
 SAMPLE_BYTES = 64 * 2**20
 """What the cuts between buckets are taken from: records from all over the sources."""
+
+LINE_BYTES, MOST_LINE = 16 * 1024, 64 * 2**20
+"""Bytes that are read to find a line, first and at most."""
+
+LEAST_BLOCK, BLOCKS_A_SHARD = 1024, 32
 
 CUT_BYTES = 64
 """Bytes of a cut: of a longer key its beginning cuts as well."""
@@ -55,16 +65,18 @@ class Partition:
     Attributes:
         buckets: How many there are.
         sampled: The cuts between them, packed; empty if the keys begin with a hash, which is cut evenly.
+        block_bytes: Size of the blocks of run files: how finely a bucket can be cut into parts.
     """
 
     buckets: int
     sampled: str = ""
+    block_bytes: int = BLOCK_BYTES
 
     @classmethod
-    def of_cuts(cls, cuts: Cuts) -> Self:
+    def of_cuts(cls, cuts: Cuts, block_bytes: int = BLOCK_BYTES) -> Self:
         """Return a partition by cuts, ascending."""
         packed = zlib.compress(orjson.dumps([cut.hex() for cut in cuts]), 9)
-        return cls(len(cuts) + 1, base64.b85encode(packed).decode())
+        return cls(len(cuts) + 1, base64.b85encode(packed).decode(), block_bytes)
 
     @classmethod
     def recorded(cls, parameters: Mapping[str, Any]) -> Self | None:
@@ -72,11 +84,12 @@ class Partition:
         found = parameters.get("partition")
         if not isinstance(found, Mapping) or not isinstance(found.get("buckets"), int):
             return None
-        return cls(found["buckets"], str(found.get("cuts", "")))
+        return cls(found["buckets"], str(found.get("cuts", "")), int(found.get("block_bytes", BLOCK_BYTES)))
 
     def parameters(self) -> dict[str, Json]:
         """Return what of it shapes the outputs."""
-        return {"partition": {"buckets": self.buckets, **({"cuts": self.sampled} if self.sampled else {})}}
+        found: dict[str, Json] = {"buckets": self.buckets, "block_bytes": self.block_bytes}
+        return {"partition": found | ({"cuts": self.sampled} if self.sampled else {})}
 
     def cuts(self) -> Cuts:
         """Return the least key of each bucket but the first.
@@ -110,11 +123,14 @@ def decide_partition(scatter: ScatterJob, limits: PartitionLimits, say: Callable
     requests = tasks * max(buckets, -(-total // limits.shard_bytes))
     if requests > MOST_REQUESTS:
         raise UsageError(_too_many(scatter, limits, total, requests))
+    block_bytes = max(LEAST_BLOCK, min(BLOCK_BYTES, limits.shard_bytes // BLOCKS_A_SHARD))
     if scatter.key.scheme in ("hash", "content", "shuffle"):
-        return Partition(buckets)
+        return Partition(buckets, block_bytes=block_bytes)
+    if scatter.key.scheme == "place":
+        return Partition.of_cuts(_cuts_between_sources(scatter, pages, limits.bucket_bytes), block_bytes)
     cuts = _sampled_cuts(scatter, pages, buckets)
     say(f"buckets: {len(cuts) + 1:,}, cut by a sample of the keys")
-    return Partition.of_cuts(cuts)
+    return Partition.of_cuts(cuts, block_bytes)
 
 
 def _sources(scatter: ScatterJob, pages: Sequence[Page]) -> Iterator[Source]:
@@ -139,7 +155,7 @@ def _sampled_cuts(scatter: ScatterJob, pages: Sequence[Page], buckets: int) -> C
     if buckets == 1:
         return []
     number = min(MOST_SAMPLES, max(LEAST_SAMPLES, SAMPLES_A_BUCKET * buckets))
-    found = sorted(islice(_sampled_keys(scatter, pages, number), number))
+    found = sorted(_sampled_keys(scatter, pages, number))
     cuts: list[bytes] = []
     for bucket in range(1, buckets if found else 0):
         cut = found[bucket * len(found) // buckets][:CUT_BYTES]
@@ -148,22 +164,70 @@ def _sampled_cuts(scatter: ScatterJob, pages: Sequence[Page], buckets: int) -> C
     return cuts
 
 
+def _cuts_between_sources(scatter: ScatterJob, pages: Sequence[Page], bucket_bytes: int) -> Cuts:
+    """Return the places of sources at which buckets of about one size begin; larger sources have one of their own."""
+    keys = scatter.key.keys(scatter.files.base)
+    sources = sorted(_sources(scatter, pages), key=lambda source: source.url.encode("utf-8", "surrogateescape"))
+    cuts: list[bytes] = []
+    held = 0
+    for source in sources:
+        if held and held + source.size > bucket_bytes:
+            cuts.append(keys.place_key(source.url, 0))
+            held = 0
+        held += source.size
+    return sorted(cuts)
+
+
 def _sampled_keys(scatter: ScatterJob, pages: Sequence[Page], number: int) -> Iterator[bytes]:
-    from ledgerbeam.pipelines.jobs.sample import sampled_records  # noqa: PLC0415 - uses jobs
+    from ledgerbeam.pipelines.jobs.sample import sample_places  # noqa: PLC0415 - uses jobs
     from ledgerbeam.transforms.user_object import close_objects  # noqa: PLC0415
 
-    plain = scatter.reading_plainly()
     keys = scatter.key.keys(scatter.files.base)
+    rows = [row for page in pages for row in zip(page.urls, page.sizes, page.versions, strict=True)]
+    if len(rows) > SAMPLE_SOURCES:
+        rows = [rows[position] for position, _ in sample_places((size for _, size, _ in rows), SAMPLE_SOURCES)]
     try:
-        for one in sampled_records(plain, pages, number, sources=SAMPLE_SOURCES, most_bytes=SAMPLE_BYTES):
-            if one.error:
-                continue  # the task of this record says what is wrong
-            if scatter.key.scheme == "place":
-                yield keys.place_key(one.source.url, one.number)
-                continue
-            try:
-                yield from map(keys.key, one.records)
-            except LedgerbeamError:
-                continue
+        for position, shares in sample_places((size for _, size, _ in rows), number):
+            # What cannot be read, or has no key, is said by its task.
+            with suppress(LedgerbeamError):
+                for record in _records_of(scatter, Source(*rows[position]), shares):
+                    with suppress(LedgerbeamError):
+                        yield keys.key(record)
     finally:
         close_objects()
+
+
+def _records_of(scatter: ScatterJob, source: Source, shares: list[float]) -> Iterator[Any]:
+    """Yield records of a source at places that are shares of it."""
+    from ledgerbeam.pipelines.jobs.sample import sampled_records  # noqa: PLC0415 - uses jobs
+
+    if recognize(source.url).format.name == "jsonl" and recognize(source.url).compression is None:
+        for line in _lines_at(source, shares, scatter.storage_options):
+            with suppress(ValueError):
+                yield loads(line)
+        return
+    page = Page([source.url], [source.size], [source.version])
+    for one in sampled_records(scatter.reading_plainly(), [page], len(shares), most_bytes=SAMPLE_BYTES):
+        if not one.error:
+            yield from one.records
+
+
+def _lines_at(source: Source, shares: list[float], options: Mapping[str, Any]) -> Iterator[bytes]:
+    """Yield the first line that begins at or behind each of some places of a source: no index is needed for it."""
+    places = sorted({int(share * source.size) for share in shares})
+    starts = np.array(places, np.int64)
+    stops = np.minimum(starts + LINE_BYTES, source.size)
+    with RangeReader(source.url, dict(options), listed=listed_file(source)) as reader:
+        for start, data in zip(places, reader.read_many(starts, stops), strict=True):
+            size, found = LINE_BYTES, data
+            while True:
+                begin = 0 if start == 0 else found.find(b"\n") + 1
+                end = found.find(b"\n", begin)
+                at_end = start + len(found) >= source.size
+                if (begin or not start) and (end >= 0 or at_end):
+                    yield found[begin : end if end >= 0 else len(found)]
+                    break
+                if at_end or size > MOST_LINE:
+                    break
+                size *= 8
+                found = reader.read_near(start, start + size)

@@ -55,7 +55,7 @@ class Stages:
                     raise AssertionError(done.error)
                 if isinstance(done, NoneTask):
                     continue
-                (file,) = RunEncoder(self.cuts).encode(done.records)
+                (file,) = RunEncoder(self.cuts, 150).encode(done.records)
                 name = f"{len(self.runs):04d}.run"
                 (self.folder / name).write_bytes(file.data)
                 self.runs.append(RunFile(name, len(file.data), cut.source.urls))

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from ledgerbeam.errors import FunctionError, RecordError
 from ledgerbeam.io import Sample
-from ledgerbeam.io.exchange import run_file
 from ledgerbeam.io.exchange.order import KeyOrder, Nulls
 from ledgerbeam.io.tar.encode import encode_tar
 from ledgerbeam.ledger import FailedTask, Source, Task
@@ -40,11 +39,6 @@ FILES = st.dictionaries(
     max_size=4,
 )
 ANY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
-
-
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_file, "BLOCK_BYTES", 150)
 
 
 def plain_key(row: dict[str, Any], *, descending: bool, nulls: Nulls) -> tuple[Any, ...]:
@@ -166,7 +160,7 @@ def test_samples_stay_samples_and_can_become_lines(tmp_path: Path) -> None:
     samples = [Sample(f"s/{n}", {"json": b'{"n":  %d}' % (7 - n), "wav": bytes([n, 255])}) for n in range(7)]
     data, _ = encode_tar(samples)
     (tmp_path / "a.tar").write_bytes(data)
-    stages = Stages(tmp_path, RecordKeys("key", ("json.n",)), [])
+    stages = Stages(tmp_path, RecordKeys("key", ("json.n",)), [], part_bytes=10**6)
     stages.scatter([str(tmp_path / "a.tar")])
     assert [(found.key, dict(found)) for found in stages.records()] == [
         (one.key, dict(one)) for one in reversed(samples)
