@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ledgerbeam.io.formats.opening import index_source as index_source
     from ledgerbeam.io.formats.opening import open_any as open  # noqa: A004 - `ledgerbeam.open`, as of gzip
     from ledgerbeam.pipelines.calls.convert import convert as convert
+    from ledgerbeam.pipelines.calls.group import group as group
     from ledgerbeam.pipelines.calls.index import index as index
     from ledgerbeam.pipelines.calls.map import map as map  # noqa: A004 - as the command is called
     from ledgerbeam.pipelines.calls.materialize import materialize as materialize
@@ -99,6 +100,7 @@ __all__ = [
     "WriteTasks",
     "__version__",
     "convert",
+    "group",
     "index",
     "index_source",
     "map",
@@ -118,8 +120,8 @@ __all__ = [
 
 _MODULES = ("stats",)
 _CALLS = (
-    *("convert", "index", "map", "materialize", "merge", "publish", "repartition", "shuffle", "sort", "tokenize"),
-    "verify",
+    *("convert", "group", "index", "map", "materialize", "merge", "publish", "repartition", "shuffle", "sort"),
+    *("tokenize", "verify"),
 )
 _TRANSFORMS = (
     "CommitTasks",

@@ -16,7 +16,7 @@ from ledgerbeam.io.storage.urls import is_local
 
 __all__ = ["Bound", "Merged", "SliceOf", "cut_slices", "merged", "read_ranges", "read_tables"]
 
-HELD_BYTES = 64 * 1024 * 1024
+HELD_BYTES = 32 * 1024 * 1024
 """Bytes of blocks, before they are decompressed, that are read in advance of all slices together; at least a block of
 each slice."""
 
@@ -143,7 +143,7 @@ def merged(
     stop: Bound | None,
     options: Options | None,
     *,
-    held_bytes: int = HELD_BYTES,
+    held_bytes: int | None = None,
 ) -> Iterator[Merged]:
     """Merge a part of a bucket.
 
@@ -153,7 +153,7 @@ def merged(
         start: Where the part begins; None for the beginning of the bucket.
         stop: Where it ends; None for the end.
         options: Storage options.
-        held_bytes: See `HELD_BYTES`.
+        held_bytes: See `HELD_BYTES`; None for that.
 
     Yields:
         The records in their order, some at a time.
@@ -163,7 +163,7 @@ def merged(
     """
     cursors = [_SliceCursor(one, table, start, stop) for one, table in zip(slices, tables, strict=True)]
     cursors = [cursor for cursor in cursors if cursor.has_more]
-    held = max(1, held_bytes // max(1, len(cursors)))
+    held = max(1, (held_bytes or HELD_BYTES) // max(1, len(cursors)))
     while cursors:
         # A block may lie before the part as a whole; what follows it is not known before it is loaded.
         while empty := [cursor for cursor in cursors if cursor.has_more and not cursor.loaded]:

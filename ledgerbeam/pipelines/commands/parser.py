@@ -12,6 +12,7 @@ from ledgerbeam.errors import UsageError
 from ledgerbeam.pipelines.commands import (
     completion,
     convert,
+    group,
     index,
     map,  # noqa: A004 - as the command is called
     materialize,
@@ -57,6 +58,7 @@ _GROUPS: dict[str, dict[str, Command]] = {
         "sort": sort,
         "shuffle": shuffle,
         "repartition": repartition,
+        "group": group,
     },
     "many hosts": {"launch": launch},
     "datasets": {"merge": merge, "publish": publish},

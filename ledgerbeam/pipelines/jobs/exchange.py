@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from ledgerbeam.errors import UsageError
 from ledgerbeam.io import Options, ShardEncoder
 from ledgerbeam.io.exchange.order import KeyOrder, Nulls, Scheme
 from ledgerbeam.io.exchange.slices import SliceTables
@@ -31,7 +32,17 @@ from ledgerbeam.sources.buckets import BucketListing, BucketSources
 if TYPE_CHECKING:  # Beam takes a second to import
     from ledgerbeam.transforms.keys import RecordKeys
 
-__all__ = ["STAGES", "BucketsOf", "GatherJob", "KeyChoice", "RepartitionJob", "ScatterJob", "ShuffleJob", "SortJob"]
+__all__ = [
+    "STAGES",
+    "BucketsOf",
+    "GatherJob",
+    "GroupJob",
+    "KeyChoice",
+    "RepartitionJob",
+    "ScatterJob",
+    "ShuffleJob",
+    "SortJob",
+]
 
 RUNS_FOLDER = "_runs"
 """Folder in an output folder of the run files of its exchange."""
@@ -39,7 +50,7 @@ RUNS_FOLDER = "_runs"
 SCATTER = "scatter"
 """Folder in the ledger of an exchange of the ledger of its scatter job."""
 
-STAGES: dict[str, tuple[str, ...]] = dict.fromkeys(("repartition", "shuffle", "sort"), (SCATTER,))
+STAGES: dict[str, tuple[str, ...]] = dict.fromkeys(("group", "repartition", "shuffle", "sort"), (SCATTER,))
 """The earlier stages of the jobs that have several, by their commands: each has a ledger below that of the last."""
 
 LISTING = "buckets.json"
@@ -372,3 +383,37 @@ class RepartitionJob(_KeepJob):
     """Writes all records in their order, in shards of another size."""
 
     command = "repartition"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupJob(GatherJob):
+    """Calls a user's function with each key and the records that have it.
+
+    Attributes:
+        function: ``module:function``, or the function itself.
+        made_of: Hashes of what it is made of, in groups by name; see `UserFunction`.
+    """
+
+    command = "group"
+
+    keeps_columns = False
+    within_keys: ClassVar[bool] = False
+
+    function: Reference
+    made_of: dict[str, dict[str, str]]
+
+    def parameters(self) -> dict[str, Json]:
+        """Return what shapes the outputs: the function."""
+        return {"function": str(self.function), "function made of": dict(self.made_of)}
+
+    def work(self) -> Callable[[Task], Any]:
+        """Return what calls the function with groups."""
+        from ledgerbeam.transforms.gather import GroupRecords  # noqa: PLC0415 - brings Beam
+
+        return GroupRecords(self.function, self.key.keys(self.files.base), self.output_format)
+
+    def _sampled(self, say: Callable[[str], None]) -> ShardJob:  # noqa: ARG002 - nothing is sampled
+        raise UsageError(
+            f"--to {self.to}: what {self.function} returns is not known before all of a group is there; give --schema "
+            "FILE, or --to jsonl"
+        )

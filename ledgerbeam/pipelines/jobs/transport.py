@@ -15,6 +15,7 @@ __all__ = ["KINDS", "dump_job", "load_job"]
 
 KINDS = {
     "convert": ("convert", "ConvertJob"),
+    "group": ("exchange", "GroupJob"),
     "index": ("index", "IndexJob"),
     "map": ("map", "MapJob"),
     "materialize": ("convert", "MaterializeJob"),

@@ -8,7 +8,7 @@ import pytest
 
 from ledgerbeam.ledger.model.user_code import PickledObject
 from ledgerbeam.pipelines.jobs.convert import ConvertJob, MaterializeJob
-from ledgerbeam.pipelines.jobs.exchange import KeyChoice, RepartitionJob, ShuffleJob, SortJob
+from ledgerbeam.pipelines.jobs.exchange import GroupJob, KeyChoice, RepartitionJob, ShuffleJob, SortJob
 from ledgerbeam.pipelines.jobs.index import IndexJob
 from ledgerbeam.pipelines.jobs.map import MapJob
 from ledgerbeam.pipelines.jobs.megatron_parts import MergedParts
@@ -34,6 +34,7 @@ SORT = SortJob(files=FILES, key=BY_KEY, partition=CUT, to="jsonl", state="ab", *
 SPECS: list[JobSpec] = [
     SORT,
     SORT.scatter(),
+    GroupJob(files=FILES, key=BY_FUNCTION, partition=Partition(3), function="m:f", made_of={}, to="jsonl", **WORDS),  # type: ignore[arg-type]
     SortJob(files=FILES, key=BY_FUNCTION, partition=CUT, to="tar", **WORDS).scatter(),  # type: ignore[arg-type]
     ShuffleJob(files=FILES, key=KeyChoice("shuffle", seed=7), partition=Partition(9), to="tar", **WORDS),  # type: ignore[arg-type]
     RepartitionJob(files=FILES, key=KeyChoice("place"), partition=CUT, to="text", shard_bytes=9, **WORDS),  # type: ignore[arg-type]
